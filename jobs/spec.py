@@ -1,0 +1,139 @@
+"""The experiment spec: typed, frozen, standard library only.
+
+`jobs.load` validates a YAML file into these classes once, at submit. From then on everybody
+(attempt, agent, rank) reads the frozen `spec.json` back with `Spec.from_json`, which trusts it.
+The constraints in the metadata (`ge`, `description` ...) are pydantic's words; nothing here
+imports pydantic.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+Scalar = str | int | float | bool
+
+
+def key(default: Any, description: str, **constraints: Any) -> Any:
+    """A spec key with its default, its one-line description and pydantic's constraints."""
+    metadata = {"description": description, **constraints}
+    if isinstance(default, (dict, list)):
+        return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+STRICT = {"extra": "forbid", "strict": True}
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """What is asked of Slurm. The kit passes each key as one argument to sbatch."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    nodes: int = key(1, "Number of nodes; one agent runs on each.", ge=1)
+    gpus_per_node: int = key(0, "GPUs on each node; 0 asks for none.", ge=0)
+    cpus_per_task: int = key(1, "CPU cores on each node, shared by its ranks.", ge=1)
+    time: str = key("1:00:00", "Time limit as H:M:S or D-H:M:S; a longer run continues after it.")
+    partition: str | None = key(None, "Partition; the site's default if unset.")
+    account: str | None = key(None, "Account to charge.")
+    qos: str | None = key(None, "Quality of service.")
+    mem: str | None = key(None, "Memory per node, such as 64G.")
+    constraint: str | None = key(None, "Node features, such as a100.")
+    exclude: str | None = key(None, "Nodes not to use, such as n[3-4].")
+    signal_lead_s: int = key(
+        120, "Seconds before the time limit at which all ranks stop and save.", ge=1, le=65535
+    )
+    extra: dict[str, Scalar] = key(
+        {}, "More sbatch options by long name; true is a bare flag, false leaves it out."
+    )
+    srun: list[str] = key(
+        [], "More options of the srun that starts the agents, such as --mpi=none."
+    )
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How the processes of one node are started."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    nproc_per_node: int | Literal["auto"] = key(
+        "auto", "Ranks per node; auto is one per GPU, or one where there is none."
+    )
+    threads_per_rank: int = key(
+        1, "CPU threads of each rank; frozen, because results depend on it.", ge=1
+    )
+    module: str | None = key(None, "Python module that each rank runs; trainer if unset.")
+    script: str | None = key(None, "Your own torchrun script instead of a module.")
+    args: list[str] = key([], "Arguments of your module or script.")
+    env: dict[str, str] = key({}, "Environment variables of the ranks.")
+    wrap: list[str] = key([], "Command before each agent, such as [apptainer, exec, image.sif].")
+
+
+@dataclass(frozen=True)
+class Train:
+    """The hyperparameters of `trainer`."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    model: str = key("mini_resnet", "mini_resnet, mlp, or your own package.module:callable.")
+    model_args: dict[str, Any] = key({}, "Arguments of the model.")
+    dataset: str = key("digits", "digits, breast_cancer, or your own package.module:callable.")
+    dataset_args: dict[str, Any] = key({}, "Arguments of the dataset.")
+    strategy: str = key("ddp", "How ranks share the work; ddp.")
+    epochs: int = key(1, "Passes over the training set.", ge=1)
+    micro_batch_size: int = key(32, "Samples per rank and step.", ge=1)
+    optimizer: Literal["sgd", "adamw"] = key("sgd", "sgd or adamw.")
+    lr: float = key(0.1, "Peak learning rate.", gt=0, allow_inf_nan=False)
+    momentum: float = key(0.9, "Momentum of sgd.", ge=0, lt=1)
+    weight_decay: float = key(0.0, "Weight decay.", ge=0, allow_inf_nan=False)
+    schedule: Literal["constant", "cosine"] = key(
+        "constant", "constant, or cosine down to 0 over the whole run."
+    )
+    warmup_steps: int = key(0, "Steps of linear warm-up from 0 to lr.", ge=0)
+    seed: int = key(0, "Seed of weights, data order and dropout.", ge=0, lt=2**32)
+    deterministic: bool = key(True, "Only deterministic operators, so that a resume is bitwise.")
+    log_every_steps: int = key(10, "Optimizer steps between two log lines.", ge=1)
+    eval_every_epochs: int = key(1, "Epochs between two held-out evaluations.", ge=1)
+    checkpoint_every_epochs: int = key(1, "Epochs between two checkpoints.", ge=1)
+    keep_last: int = key(2, "Newest checkpoints to keep.", ge=1)
+    stop_check_steps: int | Literal["auto"] = key(
+        "auto", "Steps between two agreements on a stop; auto is about 50 ms."
+    )
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One experiment: YAML at submit, `spec.json` in its run directory afterwards."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    name: str = key("run", "Name of the run: its directory and its name in squeue.")
+    runs_root: str | None = key(
+        None, "Where run directories go, ~ and $VAR expanded; KIT_RUNS or ./runs if unset."
+    )
+    dir_mode: str = key(
+        "0700", "Permissions of the run directory, in octal.", pattern="^0[0-7]{3}$"
+    )
+    slurm: Slurm = dataclasses.field(default_factory=Slurm)
+    launch: Launch = dataclasses.field(default_factory=Launch)
+    train: Train = dataclasses.field(default_factory=Train)
+    setup: list[str] = key([], "Shell lines run on each start, such as module load or conda.")
+
+    def to_json(self) -> str:
+        """The resolved spec as the text of `spec.json`."""
+        return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Spec:
+        """The spec of a `spec.json` that `to_json` wrote. No validation: that was at load."""
+        values = json.loads(text)
+        for name, section in SECTIONS.items():
+            values[name] = section(**values[name])
+        return cls(**values)
+
+
+SECTIONS: dict[str, Any] = {"slurm": Slurm, "launch": Launch, "train": Train}
