@@ -1,0 +1,65 @@
+# Every command of the kit; `make` alone lists them. Each body is short: the work is Python's.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+MAKEFLAGS += --no-print-directory
+
+# The user's words travel as they were typed: make does not expand them, no shell parses them.
+export KIT_CONFIG := $(value CONFIG)
+export KIT_SET := $(value SET)
+export KIT_RUN := $(value RUN)
+unexport CONFIG SET RUN
+
+# An active environment that has torch is used as it is; otherwise .venv, made from the lock.
+ifneq ($(VIRTUAL_ENV)$(CONDA_PREFIX),)
+ACTIVE := $(shell python3 -c 'import importlib.util as u; exit(not u.find_spec("torch"))' && command -v python3)
+endif
+PYTHON := $(or $(ACTIVE),.venv/bin/python)
+READY := $(if $(ACTIVE),,.venv/.ready)
+READY_DEV := $(if $(ACTIVE),,.venv/.ready-dev)
+JOBS := $(PYTHON) -m jobs
+NPROC ?= 1
+
+##@ Run
+submit: $(READY) ## Run CONFIG=configs/resnet.yaml [SET="train.lr=0.05"]: on Slurm, or right here without
+	@$(JOBS) submit "$${KIT_CONFIG:?say which: make submit CONFIG=configs/resnet.yaml}" --set "$$KIT_SET" $(FLAGS)
+dry-run: $(READY) ## Show what submit would do: sbatch command, script, resolved spec
+	@$(JOBS) submit "$${KIT_CONFIG:?say which: make dry-run CONFIG=configs/resnet.yaml}" --set "$$KIT_SET" --dry-run
+status: $(READY) ## What the runs are doing [RUN=name, run id, job id or directory]
+	@$(JOBS) status $${KIT_RUN:+"$$KIT_RUN"}
+logs: $(READY) ## Rank 0's log of a run [RUN=...] [FLAGS="-f --rank 1"]
+	@$(JOBS) logs $${KIT_RUN:+"$$KIT_RUN"} $(FLAGS)
+cancel: $(READY) ## Stop a run: RUN=...
+	@$(JOBS) cancel "$${KIT_RUN:?say which: make cancel RUN=resnet (make status lists them)}"
+resume: $(READY) ## Go on with a run that stopped [RUN=...] [SET="slurm.time=..."]
+	@$(JOBS) resume $${KIT_RUN:+"$$KIT_RUN"} --set "$$KIT_SET" $(FLAGS)
+train: $(READY) ## Plain torchrun, for a debugger or by hand: CONFIG=... [NPROC, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT]
+	@$(PYTHON) -m torch.distributed.run --nproc-per-node=$(NPROC) $(BY_HAND) -m trainer "$${KIT_CONFIG:?make train CONFIG=...}"
+BY_HAND = $(if $(MASTER_ADDR),--nnodes=$(NNODES) --node-rank=$(NODE_RANK) --master-addr=$(MASTER_ADDR) --master-port=$(MASTER_PORT),--standalone)
+
+##@ Work on the kit
+setup: $(READY) ## Make the virtual environment .venv from requirements.lock
+test: $(READY_DEV) ## All tests; those on a real Slurm where its daemons are installed
+	@$(PYTHON) -m pytest $(TESTS)
+test-slow: $(READY_DEV) ## The tests that `make test` leaves out for time
+	@$(PYTHON) -m pytest -m slow
+lint: $(READY_DEV) ## ruff, mypy and shellcheck
+	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy
+	@shellcheck slurm/ddp.sbatch .ci/run tests/slurm/*.sh
+schema: $(READY) ## Write configs/schema.json and the README's table anew from jobs/spec.py
+	@$(PYTHON) -m jobs.schema
+cluster-up: $(READY_DEV) ## Start a real Slurm of four nodes on this machine, to play with (root)
+	@$(PYTHON) -m tests.slurm.cluster up
+cluster-down: $(READY_DEV) ## Stop it
+	@$(PYTHON) -m tests.slurm.cluster down
+
+.venv/.ready: requirements.lock
+	@python3 -c 'import sys; exit(sys.version_info < (3, 11))' || { echo "error: Python 3.11 or newer is needed, python3 is $$(python3 -V)" >&2; exit 2; }
+	@python3 -c 'import ensurepip, venv' 2>/dev/null || { echo "error: python3-venv is missing; hint: apt-get install python3-venv" >&2; exit 2; }
+	@echo "making .venv from requirements.lock, once" && python3 -m venv .venv && .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock && touch $@
+.venv/.ready-dev: requirements-dev.lock .venv/.ready
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock && touch $@
+
+help: ## This list
+	@awk 'BEGIN {FS = ":.*?## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*?## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: submit dry-run status logs cancel resume train setup test test-slow lint schema cluster-up cluster-down help

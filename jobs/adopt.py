@@ -1,0 +1,69 @@
+"""Freezes the run of a job that was submitted with a config, from inside the job (first node)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from jobs import runs, slurm
+from jobs.freeze import freeze
+from jobs.load import load
+from jobs.rundir import RunDir, write_json
+from jobs.spec import Slurm
+
+
+def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
+    """The run directory of this job: made at its first start, found again at a requeue.
+
+    Raises: SpecError, FreezeError.
+    """
+    job_id = slurm.job_id_from(os.environ)
+    if job_id is None:
+        raise SystemExit("error: adopt is for slurm/ddp.sbatch, inside a job")
+    cluster = slurm.cluster_name()
+    known = runs.recall(job_id, cluster)
+    # Job ids start anew when a site rebuilds its cluster: only a restart can be a known run.
+    if known is not None and "SLURM_RESTART_COUNT" in os.environ:
+        return known
+    wished = load(config, overrides).spec.slurm
+    job = slurm.show_job(job_id)
+    granted = allocation(os.environ, job.time_limit if job else "")
+    loaded = load(config, [*overrides, *granted])
+    for line in differences(wished, loaded.spec.slurm):
+        print(f"warning: {line}", file=sys.stderr)
+    with freeze(loaded) as run_dir:
+        write_json(run_dir.command, {"argv": None, "job_id": job_id})
+        runs.remember(run_dir, job_id, cluster)
+    print(f"run directory {run_dir.path}\ntail -F {run_dir.rank_log(0)}", file=sys.stderr)
+    return run_dir
+
+
+def allocation(environ: Mapping[str, str], time_limit: str) -> list[str]:
+    """What the allocation really has, as overrides of the spec. Source: sbatch(1), OUTPUT ENV."""
+    overrides = [f"slurm.nodes={environ['SLURM_JOB_NUM_NODES']}"]
+    for key, variable in (("cpus_per_task", "SLURM_CPUS_PER_TASK"), ("gpus_per_node", GPUS)):
+        if environ.get(variable, "").isdigit():
+            overrides.append(f"slurm.{key}={environ[variable]}")
+    for key, variable in (("partition", "SLURM_JOB_PARTITION"), ("account", "SLURM_JOB_ACCOUNT")):
+        if environ.get(variable):
+            overrides.append(f"slurm.{key}={json.dumps(environ[variable])}")
+    if time_limit[:1].isdigit():
+        overrides.append(f'slurm.time="{time_limit}"')
+    return overrides
+
+
+GPUS = "SLURM_GPUS_ON_NODE"
+
+
+def differences(wished: Slurm, granted: Slurm) -> list[str]:
+    """Where the allocation overrides what the config says."""
+    has = asdict(granted)
+    return [
+        f"slurm.{key}: the config says {value!r}, the allocation has {has[key]!r}"
+        for key, value in asdict(wished).items()
+        if value is not None and value != has[key]
+    ]

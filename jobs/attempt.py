@@ -1,0 +1,204 @@
+"""One attempt of a run: opened before the agents start, closed after they have ended.
+
+    python -m jobs.attempt open RUN_DIR [--head-address IP] NODE...   prints the attempt's number
+    python -m jobs.attempt close RUN_DIR ATTEMPT [--job-id ID]
+
+The batch script calls both on the first node; `jobs.local` and hand-launched runs call the same
+functions. An attempt that nobody closed is closed as `lost` by the next `open`. Standard library
+only: the batch host may have nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from jobs import history, owner, rendezvous, slurm
+from jobs.decision import Action, Decision, Evidence, decide
+from jobs.errors import UserError
+from jobs.rundir import (
+    RunDir,
+    Timeline,
+    read_json,
+    read_jsonl,
+    write_atomic,
+    write_json,
+)
+from jobs.spec import Spec
+
+EXIT_RETRY = 75  # the batch script starts another srun step. Source: sysexits.h, EX_TEMPFAIL
+RETRY_DELAY_S = 2
+
+
+def open_attempt(
+    run_dir: RunDir, me: owner.Owner, nodes: Sequence[str], resolved: str = ""
+) -> int | None:
+    """Open the next attempt and write its plan; None if the run is complete already.
+
+    Raises: OwnedError, RendezvousError.
+    """
+    attempt = history.newest_attempt(run_dir) + 1
+    owner.claim(run_dir, me, attempt)
+    history.close_lost(run_dir)
+    result = read_json(run_dir.result)
+    if result is not None and result["status"] == "completed":
+        history.finish_result(run_dir)
+        owner.release(run_dir, me)
+        return None
+    run_dir.result.unlink(missing_ok=True)
+    if me.is_local:
+        address, how = "127.0.0.1", "a local run"
+    else:
+        address, how = rendezvous.head_address(resolved, nodes)
+    port = rendezvous.choose_port(me.job_id, attempt)
+    plan = {
+        "attempt": attempt,
+        "job_id": me.job_id,
+        "nodes": list(nodes),
+        "head_address": address,
+        "head_address_is": how,
+        "rdzv_endpoint": f"{address}:{port}",
+        "rdzv_id": f"{me.job_id}-{attempt}",
+        "start": round(time.time(), 3),
+        "checkpoint": history.newest_checkpoint(run_dir),
+    }
+    attempt_dir = run_dir.attempt(attempt)
+    attempt_dir.path.mkdir(exist_ok=True)
+    argv = step_argv(run_dir, attempt, len(nodes), os.environ.get("SLURM_CPUS_PER_TASK"))
+    write_atomic(attempt_dir.step_argv, "".join(f"{argument}\0" for argument in argv))
+    write_json(attempt_dir.plan, plan)
+    Timeline(run_dir, "attempt", attempt).event("open", nodes=list(nodes), job_id=me.job_id)
+    print(
+        f"attempt {attempt}: {len(nodes)} nodes, rendezvous at {address}:{port} ({how})",
+        file=sys.stderr,
+    )
+    return attempt
+
+
+def step_argv(run_dir: RunDir, attempt: int, nodes: int, cpus: str | None) -> list[str]:
+    """The command that starts one agent on each node. Source: srun(1)."""
+    spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
+    return [
+        "srun",
+        f"--nodes={nodes}",
+        f"--ntasks={nodes}",
+        "--ntasks-per-node=1",
+        # srun does not inherit it since Slurm 22.05.
+        f"--cpus-per-task={cpus or spec.slurm.cpus_per_task}",
+        "--kill-on-bad-exit=1",
+        f"--chdir={run_dir.code}",
+        *spec.slurm.srun,
+        *spec.launch.wrap,
+        *(sys.executable, "-m", "jobs.agent", str(run_dir.path), str(attempt)),
+    ]
+
+
+def close_attempt(
+    run_dir: RunDir, me: owner.Owner, attempt: int, stops: Sequence[str] = ()
+) -> Decision:
+    """Decide what follows an attempt that has ended, and record it before it is acted on.
+
+    `stops`: signals that the caller has seen; an agent that was just starting dies of its own.
+    """
+    evidence = gather(run_dir, me, attempt)
+    if not evidence.signals:
+        evidence = replace(evidence, signals=tuple(stops))
+    decision = decide(evidence, history.of(read_jsonl(run_dir.attempts)))
+    history.record(run_dir, attempt, evidence, decision)
+    Timeline(run_dir, "attempt", attempt).event("close", decision=decision.action)
+    report_error(run_dir, attempt, evidence)
+    print(
+        f"attempt {attempt}: {decision.cause}: {decision.reason} -> {decision.action}",
+        file=sys.stderr,
+        flush=True,
+    )
+    if decision.action is Action.DONE:
+        history.finish_result(run_dir)
+    elif decision.action in (Action.HOLD, Action.CANCEL):
+        history.unfinished_result(run_dir, decision)
+    if decision.action in (Action.DONE, Action.HOLD, Action.CANCEL):
+        owner.release(run_dir, me)
+    return decision
+
+
+def gather(run_dir: RunDir, me: owner.Owner, attempt: int) -> Evidence:
+    """What the ranks, the agents and Slurm say about an attempt."""
+    job = None if me.is_local else slurm.show_job(me.job_id)
+    state = "LOCAL" if me.is_local else "UNKNOWN"
+    return history.evidence(
+        run_dir,
+        attempt,
+        job_state=job.state if job else state,
+        job_reason=job.reason if job else "",
+        is_preempted=job.is_preempted if job else False,
+    )
+
+
+def report_error(run_dir: RunDir, attempt: int, evidence: Evidence) -> None:
+    """Show the first failing rank's traceback in the job's log."""
+    failed = history.first_error(run_dir, attempt)
+    if evidence.outcome is None and failed is not None:
+        log = run_dir.attempt(attempt).rank_log(failed["rank"])
+        text = f"first failure: rank {failed['rank']} on {failed['host']}, log {log}\n"
+        print(text + failed["traceback"], file=sys.stderr, flush=True)
+
+
+def act(decision: Decision, job_id: str) -> int:
+    """Carry a decision out as far as Slurm is concerned; returns the batch script's exit code.
+
+    A run that is not complete never ends with 0: Slurm would book it as COMPLETED.
+    """
+    if decision.action is Action.DONE:
+        return 0
+    if decision.action is Action.RETRY:
+        time.sleep(RETRY_DELAY_S)
+        return EXIT_RETRY
+    if decision.action is Action.REQUEUE:
+        problem = slurm.requeue(job_id)
+        if problem:
+            print(
+                f"NOT requeued: {problem}\n  hint: the checkpoint is kept; `make resume` goes on",
+                file=sys.stderr,
+                flush=True,
+            )
+    return 1
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The batch script's two commands."""
+    parser = argparse.ArgumentParser(prog="python -m jobs.attempt", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    opening = commands.add_parser("open")
+    opening.add_argument("run_dir", type=Path)
+    opening.add_argument("--head-address", default="")
+    opening.add_argument("nodes", nargs="+")
+    closing = commands.add_parser("close")
+    closing.add_argument("run_dir", type=Path)
+    closing.add_argument("attempt", type=int)
+    args = parser.parse_args(argv)
+    run_dir = RunDir(args.run_dir)
+    job_id = slurm.job_id_from(os.environ)
+    if job_id is None:
+        parser.error("no SLURM_JOB_ID: this is for slurm/ddp.sbatch")
+    me = owner.this_process(job_id)
+    if args.command == "close":
+        return act(close_attempt(run_dir, me, args.attempt), job_id)
+    try:
+        attempt = open_attempt(run_dir, me, args.nodes, args.head_address)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if attempt is not None:
+        print(attempt)
+    else:
+        print(f"{run_dir.path}: already complete, nothing to do", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

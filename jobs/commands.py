@@ -1,0 +1,253 @@
+"""What the commands do: submit, status, logs, cancel, resume. Results to stdout, talk to stderr."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from jobs import history, local, owner, progress, runs, slurm
+from jobs.decision import Action, Cause, Decision
+from jobs.errors import FailedError, UserError
+from jobs.rundir import RunDir, read_json, write_atomic
+from jobs.spec import Spec
+
+MAX_LISTED = 20
+
+
+def choose_cluster(wish: str) -> str:
+    """`slurm` or `local`. auto takes Slurm where sbatch is on PATH.
+
+    Raises: UserError where Slurm seems to be there, only not loaded, or is wished and missing.
+    """
+    has_sbatch = slurm.has_sbatch()
+    if wish == "slurm" and not has_sbatch:
+        raise UserError("--cluster slurm: no sbatch on PATH\n  hint: module load slurm, perhaps")
+    if wish != "auto":
+        return wish
+    reason = slurm.unloaded_reason()
+    if reason is not None:
+        raise UserError(
+            f"no sbatch on PATH, but this looks like a cluster: {reason}\n"
+            "  hint: load Slurm (module load slurm), or --cluster local to train on this machine"
+        )
+    return "slurm" if has_sbatch else "local"
+
+
+def submit(config: Path, overrides: Sequence[str], args: argparse.Namespace) -> int:
+    """Freeze a spec and run it."""
+    from jobs.freeze import freeze
+    from jobs.load import load
+    from jobs.submit import queue
+
+    loaded = load(config, overrides)
+    if args.dry_run:
+        return dry_run(loaded.spec, args.cluster)
+    cluster = choose_cluster(args.cluster)
+    if cluster == "slurm":
+        with freeze(loaded) as run_dir:
+            job_id = queue(loaded.spec, run_dir)
+        announce(run_dir, job_id, args.json)
+        return 0
+    with freeze(loaded) as run_dir:
+        pass
+    return run_here(run_dir, args.json)
+
+
+def dry_run(spec: Spec, cluster: str) -> int:
+    """Show the sbatch command, the script and the resolved spec; queue and write nothing."""
+    from jobs.freeze import REPOSITORY, planned
+    from jobs.submit import SCRIPT, sbatch_argv, test_only
+
+    run_dir = planned(spec)
+    script = REPOSITORY / SCRIPT
+    print(f"# command\n{shlex.join(sbatch_argv(spec, run_dir))}")
+    print(f"\n# script: {SCRIPT}\n{script.read_text(encoding='utf-8')}")
+    print(f"# resolved spec\n{spec.to_json()}", end="", flush=True)
+    said = None if cluster == "local" else test_only(spec, run_dir, script)
+    if said is None:
+        print("no sbatch asked: without Slurm the spec would run right here", file=sys.stderr)
+        return 0
+    print(said.text, file=sys.stderr)
+    return 0 if said.is_accepted else 1
+
+
+def announce(run_dir: RunDir, job_id: str | None, as_json: bool) -> None:
+    """Say where a run is and how to watch it."""
+    if as_json:
+        cluster = "local" if job_id is None else "slurm"
+        ids = {"job_id": job_id, "run_id": run_dir.run_id}
+        print(json.dumps(ids | {"run_dir": str(run_dir.path), "cluster": cluster}), flush=True)
+        return
+    print(f"job {job_id}")
+    print(f"run directory {shown(run_dir.path)}")
+    print(f"tail -F {shlex.quote(shown(run_dir.rank_log(0)))}")
+
+
+def shown(path: Path) -> str:
+    """A path as short as it can be typed from here."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def run_here(run_dir: RunDir, as_json: bool) -> int:
+    """Run locally in the foreground and say how it ended."""
+    if as_json:
+        announce(run_dir, None, True)
+    talk = sys.stderr if as_json else sys.stdout
+    print(f"run directory {shown(run_dir.path)}", file=sys.stderr, flush=True)
+    decision = local.run(run_dir)
+    result = read_json(run_dir.result) or {}
+    if decision is None or decision.action is Action.DONE:
+        accuracy = (result.get("metrics") or {}).get("eval_accuracy")
+        if accuracy is not None:
+            words = f"held-out accuracy {accuracy:.2%} after {result['global_step']} steps"
+            print(words, file=talk)
+        print(f"run directory {shown(run_dir.path)}", file=talk)
+        print(f"next: make logs RUN={shlex.quote(run_dir.run_id)}", file=talk)
+        return 0
+    step = result.get("global_step", 0)
+    print(f"stopped after step {step}: {decision.reason}", file=sys.stderr)
+    print(f"next: make resume RUN={shlex.quote(run_dir.run_id)}", file=sys.stderr)
+    return 130 if decision.cause is Cause.INTERRUPTED else 1
+
+
+def status(run_dirs: Sequence[RunDir], as_json: bool) -> int:
+    """List runs, newest first."""
+    listed = run_dirs[:MAX_LISTED]
+    ids = [job_id for job_id in map(runs.job_id_of, listed) if job_id is not None]
+    states = slurm.job_states(ids)
+    rows = [describe(run_dir, states) for run_dir in listed]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    if not rows:
+        print(f"no runs in {runs.runs_root()} yet: make submit CONFIG=configs/resnet.yaml")
+        return 0
+    header = ("NAME", "RUN", "JOB", "STATE", "ATTEMPT", "PROGRESS")
+    keys = ("name", "run_id", "job_id", "state", "attempt", "progress")
+    table = [header, *(tuple(str(row[key] or "-") for key in keys) for row in rows)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    for row in table:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+    return 0
+
+
+def describe(run_dir: RunDir, states: dict[str, str]) -> dict[str, Any]:
+    """One run's state: its result, else what Slurm says, else whether its owner lives."""
+    job_id = runs.job_id_of(run_dir)
+    result = read_json(run_dir.result) or {}
+    now = progress.read(run_dir)
+    return {
+        "name": run_dir.path.parent.name,
+        "run_id": run_dir.run_id,
+        "run_dir": str(run_dir.path),
+        "job_id": job_id,
+        "state": state_of(run_dir, result, states.get(job_id or "")),
+        "attempt": history.newest_attempt(run_dir),
+        "step": now["step"] if now else None,
+        "progress": progress.words(now) if now else None,
+        "reason": result.get("reason"),
+        "metrics": result.get("metrics"),
+    }
+
+
+def state_of(run_dir: RunDir, result: dict[str, Any], slurm_state: str | None) -> str:
+    """A run's state in one word."""
+    is_queued = slurm_state is not None and slurm_state not in slurm.ENDED_STATES
+    if result and (result["status"] == "completed" or not is_queued):
+        return str(result["status"])
+    if slurm_state is not None:
+        return slurm_state.lower()
+    present = owner.read(run_dir)
+    if present is None:
+        return "stopped" if history.newest_attempt(run_dir) else "frozen"
+    return {True: "running", False: "lost", None: "unknown"}[owner.is_alive(present)]
+
+
+def logs(run_dir: RunDir, rank: int, is_following: bool) -> int:
+    """Show a rank's log, or follow it over all attempts to come."""
+    log = run_dir.rank_log(rank)
+    if is_following:
+        os.execvp("tail", ["tail", "-n", "+1", "-F", str(log)])
+    try:
+        sys.stdout.write(log.read_text(encoding="utf-8", errors="replace"))
+    except FileNotFoundError:
+        ranks = sorted(path.name for path in log.parent.glob("rank-*.log"))
+        raise UserError(f"{shown(log)} is not there\n  hint: there is {', '.join(ranks)}") from None
+    return 0
+
+
+def cancel(run_dir: RunDir) -> int:
+    """Stop a run: its Slurm job, or its local processes."""
+    present, job_id = owner.read(run_dir), runs.job_id_of(run_dir)
+    if present is not None and present.is_local:
+        if owner.is_alive(present) is not True:
+            raise UserError(f"{run_dir.run_id} does not run on this machine")
+        os.kill(present.pid, signal.SIGTERM)
+        print(f"{run_dir.run_id}: stopping after this step and saving")
+        return 0
+    if job_id is None or slurm.is_alive(job_id) is False:
+        raise UserError(f"{run_dir.run_id} is neither queued nor running")
+    answer = slurm.call(["scancel", job_id])
+    if answer is None or answer.returncode != 0:
+        said = answer.stderr.strip() if answer else "scancel is missing or does not answer"
+        raise FailedError(f"scancel {job_id}: {said}")
+    if present is None:  # no attempt is there to write it
+        decision = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
+        history.unfinished_result(run_dir, decision)
+    print(f"{run_dir.run_id}: job {job_id} cancelled")
+    return 0
+
+
+def resume(run_dir: RunDir, overrides: Sequence[str], args: argparse.Namespace) -> int:
+    """Go on with a run that was held, cancelled, interrupted or lost."""
+    result = read_json(run_dir.result) or {}
+    if result.get("status") == "completed":
+        print(f"{run_dir.run_id} is complete, there is nothing to resume")
+        return 0
+    job_id, present = runs.job_id_of(run_dir), owner.read(run_dir)
+    if job_id is not None and slurm.is_alive(job_id):
+        raise UserError(f"{run_dir.run_id} is queued or running as job {job_id}")
+    if present is not None and owner.is_alive(present):
+        raise UserError(f"{run_dir.run_id} is running as {present.job_id}")
+    cluster = choose_cluster(args.cluster)
+    if overrides:
+        override_slurm(run_dir, overrides)
+    if cluster == "local":
+        return run_here(run_dir, args.json)
+    from jobs.submit import queue
+
+    job_id = queue(Spec.from_json(run_dir.spec.read_text(encoding="utf-8")), run_dir)
+    announce(run_dir, job_id, args.json)
+    return 0
+
+
+def override_slurm(run_dir: RunDir, overrides: Sequence[str]) -> None:
+    """Change what the frozen spec asks of Slurm, and nothing that the result depends on.
+
+    Raises: UserError, SpecError.
+    """
+    from jobs.load import load
+
+    before = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
+    loaded = load(run_dir.spec_yaml, overrides)
+    was, now = asdict(before), asdict(loaded.spec)
+    changed = sorted(key for key in was if was[key] != now[key] and key != "slurm")
+    if changed or loaded.spec.slurm.nodes != before.slurm.nodes:
+        raise UserError(
+            f"resume: {', '.join(changed) or 'slurm.nodes'} is frozen since the run was submitted\n"
+            "  hint: slurm.* keys except slurm.nodes can change; submit a new run for the rest"
+        )
+    write_atomic(run_dir.spec, loaded.spec.to_json())
+    write_atomic(run_dir.spec_yaml, loaded.text)

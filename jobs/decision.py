@@ -1,0 +1,139 @@
+"""What happens after an attempt: one pure function from evidence to decision.
+
+The table of it is in tests/unit/test_decision.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Action(StrEnum):
+    """What the batch shell does next."""
+
+    DONE = "done"  # the run is complete
+    RETRY = "retry"  # a new srun step in this allocation
+    REQUEUE = "requeue"  # we ask Slurm to start the job again
+    WAIT = "wait"  # Slurm requeues the job by itself
+    HOLD = "hold"  # stop with the reason; `resume` submits anew
+    CANCEL = "cancel"  # somebody cancelled the job: never come back
+
+
+class Cause(StrEnum):
+    """What ended an attempt."""
+
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    TIME_LIMIT = "time_limit"
+    PREEMPTION = "preemption"
+    INTERRUPTED = "interrupted"  # Ctrl-C or cancel of a local run
+    REQUEUED = "requeued"  # by an administrator, or Slurm after a node failure
+    CRASH = "crash"
+    LOST = "lost"  # nothing of ours was left to say what happened
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known when an attempt has ended. `attempts.jsonl` keeps it beside the decision."""
+
+    outcome: str | None  # rank 0's marker: completed, stopped, or None
+    job_state: str  # Slurm's JobState; LOCAL without Slurm, UNKNOWN without an answer
+    job_reason: str  # Slurm's Reason
+    signals: tuple[str, ...]  # stop signals that reached an agent, in order
+    is_preempted: bool  # Slurm has a PreemptTime for this start of the job
+    has_progress: bool  # a checkpoint was committed during the attempt
+    error: str | None  # the first failing rank, its node and its error
+
+
+@dataclass(frozen=True)
+class History:
+    """What earlier attempts of the run leave to be counted."""
+
+    restarts: int  # attempts that ended in a requeue
+    crashes_without_progress: int  # in a row, up to the attempt before
+    attempts_without_progress: int  # of any cause, in a row, up to the attempt before
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How often a run comes back by itself."""
+
+    restarts: int = 200
+    crashes_without_progress: int = 3
+    attempts_without_progress: int = 5
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, what ended the attempt, and why, in words for the user."""
+
+    action: Action
+    cause: Cause
+    reason: str
+
+
+def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> Decision:
+    """The decision after one attempt.
+
+    The run directory knows better than Slurm whether the run is complete: a run that finishes in
+    the slack behind its time limit is booked as TIMEOUT.
+    """
+    if evidence.outcome == "completed":
+        return Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
+    if is_cancelled(evidence):
+        return Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
+    if evidence.job_state == "LOCAL" and evidence.signals:
+        return Decision(Action.HOLD, Cause.INTERRUPTED, "stopped on request")
+    if evidence.signals or evidence.is_preempted or evidence.outcome == "stopped":
+        return within_budget(after_warning(evidence), evidence, history, budget)
+    if evidence.job_state not in ("RUNNING", "LOCAL", "UNKNOWN"):
+        state = f"{evidence.job_state} {evidence.job_reason}"
+        return Decision(Action.WAIT, Cause.REQUEUED, f"Slurm ended the job: {state}")
+    crash = evidence.error or "the processes ended without a word"
+    crashes = 1 if evidence.has_progress else history.crashes_without_progress + 1
+    if crashes >= budget.crashes_without_progress:
+        return Decision(Action.HOLD, Cause.CRASH, f"{crashes} crashes without progress: {crash}")
+    retry = Decision(Action.RETRY, Cause.CRASH, crash)
+    return within_budget(retry, evidence, history, budget)
+
+
+def is_cancelled(evidence: Evidence) -> bool:
+    """Whether somebody cancelled the job.
+
+    While a cancelled job still ends it is COMPLETING with Reason None; an attempt that was
+    preempted or ran into its time limit is COMPLETING for another reason.
+    """
+    if evidence.job_state == "CANCELLED":
+        return True
+    return evidence.job_state == "COMPLETING" and evidence.job_reason == "None"
+
+
+def after_warning(evidence: Evidence) -> Decision:
+    """The decision after a warned stop, or a failure after the warning: come back, for free."""
+    if evidence.is_preempted or "SIGTERM" in evidence.signals[:1]:
+        cause, reason = Cause.PREEMPTION, "preempted"
+    elif "SIGUSR1" in evidence.signals or evidence.job_reason == "TimeLimit":
+        cause, reason = Cause.TIME_LIMIT, "the time limit is near"
+    else:
+        cause, reason = Cause.PREEMPTION, "a rank was told to stop"
+    if evidence.outcome is None:
+        reason += "; it ended before it could save"
+    if evidence.job_state in ("RUNNING", "UNKNOWN") or evidence.job_reason == "TimeLimit":
+        return Decision(Action.REQUEUE, cause, reason)
+    if evidence.job_state == "LOCAL":
+        return Decision(Action.HOLD, Cause.INTERRUPTED, reason)
+    return Decision(Action.WAIT, cause, f"{reason}; Slurm requeues the job by itself")
+
+
+def within_budget(
+    decision: Decision, evidence: Evidence, history: History, budget: Budget
+) -> Decision:
+    """`decision`, or a hold where the run has come back too often."""
+    idle = 0 if evidence.has_progress else history.attempts_without_progress + 1
+    if idle >= budget.attempts_without_progress:
+        reason = f"{idle} attempts without a new checkpoint, the last one: {decision.reason}"
+        return Decision(Action.HOLD, decision.cause, reason)
+    if history.restarts >= budget.restarts:
+        return Decision(Action.HOLD, decision.cause, f"{history.restarts} restarts are used up")
+    return decision

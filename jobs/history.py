@@ -1,0 +1,170 @@
+"""What the attempts of a run left behind: evidence, records, budgets used, result.
+
+Everything is read from and written to the run directory; who may write is `jobs.owner`'s affair.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict
+from typing import Any
+
+from jobs.decision import Action, Cause, Decision, Evidence, History
+from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, read_progress_step, write_json
+
+CHECKPOINT_PREFIX = "step-"
+
+
+def newest_attempt(run_dir: RunDir) -> int:
+    """The number of the newest attempt that was opened; 0 before the first."""
+    plans = run_dir.path.glob("attempt-*/plan.json")
+    return max((int(plan.parent.name.partition("-")[2]) for plan in plans), default=0)
+
+
+def newest_checkpoint(run_dir: RunDir) -> str | None:
+    """The name of the newest committed checkpoint. Committed ones alone have their final name."""
+    committed = run_dir.checkpoints.glob(f"{CHECKPOINT_PREFIX}*")
+    return max((path.name for path in committed), default=None)
+
+
+def first_error(run_dir: RunDir, attempt: int) -> dict[str, Any] | None:
+    """The record of the rank that failed first; its peers fail of its absence."""
+    paths = run_dir.attempt(attempt).path.glob("rank-*.error.json")
+    errors = [record for record in map(read_json, paths) if record is not None]
+    return min(errors, key=_how_far_from_the_cause, default=None)
+
+
+def _how_far_from_the_cause(record: dict[str, Any]) -> tuple[bool, float]:
+    return bool(record.get("caused_by_peer")), float(record["time"])
+
+
+def evidence(
+    run_dir: RunDir, attempt: int, *, job_state: str, job_reason: str, is_preempted: bool
+) -> Evidence:
+    """What ranks and agents left behind, beside what Slurm says."""
+    attempt_dir = run_dir.attempt(attempt)
+    plan = read_json(attempt_dir.plan) or {}
+    records = (read_json(attempt_dir.node(rank)) for rank in range(len(plan.get("nodes", []))))
+    nodes = [record for record in records if record is not None]
+    outcome = read_json(attempt_dir.outcome)
+    failed = first_error(run_dir, attempt)
+    error = f"rank {failed['rank']} on {failed['host']}: {failed['error']}" if failed else None
+    if failed is None and outcome is None:
+        ended = [f"{n['host']}: torchrun exit {n['torchrun_exit']}" for n in nodes]
+        error = "; ".join(ended) or None
+    return Evidence(
+        outcome=outcome["status"] if outcome else None,
+        job_state=job_state,
+        job_reason=job_reason,
+        signals=warnings(nodes, failed),
+        is_preempted=is_preempted,
+        # Not just another one: a damaged one that was put aside leaves an older one.
+        has_progress=(newest_checkpoint(run_dir) or "") > (plan.get("checkpoint") or ""),
+        error=error,
+    )
+
+
+def warnings(nodes: list[dict[str, Any]], failed: dict[str, Any] | None) -> tuple[str, ...]:
+    """The stop signals that came before anything failed, in order.
+
+    Once one node's agent fails, srun itself sends SIGTERM to the others: no warning, but the
+    consequence of a crash.
+    """
+    ends = [node["end"] for node in nodes if node["torchrun_exit"]]
+    first_failure = min([*ends, *([failed["time"]] if failed else [])], default=math.inf)
+    arrived = sorted((s["t"], s["signal"]) for node in nodes for s in node["signals"])
+    return tuple(dict.fromkeys(name for t, name in arrived if t < first_failure))
+
+
+def steps_of(run_dir: RunDir, attempt: int) -> tuple[int | None, int | None]:
+    """The first and the last optimizer step that an attempt did; None where it did none."""
+    events = read_jsonl(run_dir.timeline("rank-00000"))
+    mine = [event for event in events if event["attempt"] == attempt]
+    loaded = next((event["step"] for event in mine if event["event"] == "loaded"), None)
+    last = read_progress_step(run_dir.progress)
+    if loaded is None or last is None or last <= loaded:
+        return None, None
+    return loaded + 1, last
+
+
+def record(run_dir: RunDir, attempt: int, seen: Evidence, decision: Decision) -> None:
+    """Append the one record of an attempt to attempts.jsonl."""
+    plan = read_json(run_dir.attempt(attempt).plan) or {}
+    first_step, last_step = steps_of(run_dir, attempt)
+    entry = {
+        "attempt": attempt,
+        "job_id": plan.get("job_id"),
+        "nodes": plan.get("nodes"),
+        "start": plan.get("start"),
+        "stop": round(time.time(), 3),
+        "cause": decision.cause,
+        "first_step": first_step,
+        "last_step": last_step,
+        "checkpoint": newest_checkpoint(run_dir),
+        "decision": decision.action,
+        "reason": decision.reason,
+        "evidence": asdict(seen),
+    }
+    append_jsonl(run_dir.attempts, entry, durable=True)
+
+
+def close_lost(run_dir: RunDir) -> None:
+    """Record the newest attempt if nobody did: its batch shell was killed."""
+    newest = newest_attempt(run_dir)
+    recorded = {entry["attempt"] for entry in read_jsonl(run_dir.attempts)}
+    if newest == 0 or newest in recorded:
+        return
+    seen = evidence(run_dir, newest, job_state="LOST", job_reason="", is_preempted=False)
+    if seen.outcome == "completed":
+        decision = Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
+    else:
+        decision = Decision(Action.RETRY, Cause.LOST, "nobody was left to say what happened")
+    record(run_dir, newest, seen, decision)
+
+
+def of(records: list[dict[str, Any]]) -> History:
+    """What counts against the budgets. A hold or a cancel starts anew: somebody resumed."""
+    crashes = idle = restarts = 0
+    may_count_crashes = may_count_idle = True
+    for entry in reversed(records):
+        if entry["decision"] in (Action.HOLD, Action.CANCEL):
+            break
+        has_progress = entry["evidence"]["has_progress"]
+        may_count_idle = may_count_idle and not has_progress
+        idle += may_count_idle
+        crashes += may_count_crashes and entry["cause"] == Cause.CRASH
+        may_count_crashes = may_count_crashes and not has_progress
+        restarts += entry["decision"] in (Action.REQUEUE, Action.WAIT)
+    return History(restarts, crashes, idle)
+
+
+def steps_redone(records: list[dict[str, Any]]) -> int:
+    """Optimizer steps that were done more than once."""
+    done = redone = 0
+    for entry in records:
+        if entry["first_step"] is not None:
+            redone += max(0, done - entry["first_step"] + 1)
+            done = entry["last_step"]
+    return redone
+
+
+def finish_result(run_dir: RunDir) -> None:
+    """Complete rank 0's result with what only the attempts know."""
+    records = read_jsonl(run_dir.attempts)
+    counted = {"attempts": len(records), "steps_redone": steps_redone(records)}
+    write_json(run_dir.result, (read_json(run_dir.result) or {}) | counted)
+
+
+def unfinished_result(run_dir: RunDir, decision: Decision) -> None:
+    """Write the result of a run that stops here without being complete."""
+    records = read_jsonl(run_dir.attempts)
+    status = "cancelled" if decision.action is Action.CANCEL else "held"
+    result = {
+        "status": status,
+        "reason": decision.reason,
+        "global_step": read_progress_step(run_dir.progress) or 0,
+        "attempts": len(records),
+        "steps_redone": steps_redone(records),
+    }
+    write_json(run_dir.result, result)

@@ -1,0 +1,152 @@
+"""Runs a frozen run on this machine, in the foreground, where the batch script would on Slurm.
+
+One agent per node of the spec, each in its own session, all on loopback; attempt, agent, rank and
+trainer are the very code that a cluster runs. Ctrl-C is the warning.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from jobs import owner
+from jobs.attempt import RETRY_DELAY_S, close_attempt, open_attempt
+from jobs.decision import Action, Decision
+from jobs.errors import UserError
+from jobs.progress import ProgressLine
+from jobs.rank import die_with_parent
+from jobs.rundir import RunDir
+from jobs.spec import Spec
+
+POLL_S = 0.2
+MAX_RANKS_PER_CORE = 4
+
+
+class LocalError(UserError):
+    """The spec cannot run on this machine; the text says why and what to do."""
+
+
+def run(run_dir: RunDir) -> Decision | None:
+    """Run to the end, a stop or a hold; None if the run was complete before.
+
+    Raises: LocalError, OwnedError.
+    """
+    spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
+    gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    nodes = agents_here(spec, gpus)
+    me = owner.this_process(None)
+    while True:
+        with stop_signals() as stops:
+            attempt = open_attempt(run_dir, me, ["localhost"] * nodes)
+            if attempt is None:
+                return None
+            agents = [start_agent(spec, run_dir, attempt, rank) for rank in gpu_shares(nodes, gpus)]
+            watch(agents, stops, run_dir)
+            names = [signal.Signals(number).name for number in stops]
+            decision = close_attempt(run_dir, me, attempt, names)
+        if decision.action is not Action.RETRY:
+            return decision
+        time.sleep(RETRY_DELAY_S)
+
+
+def agents_here(spec: Spec, gpus: int) -> int:
+    """How many agents this machine runs: the spec's nodes, as far as its GPUs go round.
+
+    Raises: LocalError if that is far too much for it.
+    """
+    nodes = min(spec.slurm.nodes, gpus) if gpus else spec.slurm.nodes
+    nproc = 1 if spec.launch.nproc_per_node == "auto" else spec.launch.nproc_per_node
+    cores = os.cpu_count() or 1
+    if not gpus and nodes * nproc > cores * MAX_RANKS_PER_CORE:
+        raise LocalError(
+            f"{nodes} nodes with {nproc} ranks are too many for the {cores} cores here\n"
+            '  hint: make submit SET="slurm.nodes=2"'
+        )
+    return nodes
+
+
+def gpu_shares(nodes: int, gpus: int) -> Iterator[tuple[int, str | None]]:
+    """Each agent's node rank and its share of the GPUs (CUDA_VISIBLE_DEVICES), None without."""
+    share = gpus // nodes
+    for rank in range(nodes):
+        devices = range(rank * share, (rank + 1) * share)
+        yield rank, ",".join(map(str, devices)) if gpus else None
+
+
+def start_agent(
+    spec: Spec, run_dir: RunDir, attempt: int, place: tuple[int, str | None]
+) -> subprocess.Popen[bytes]:
+    """Start one node agent; its own output and torchrun's go to the job's log."""
+    rank, devices = place
+    agent = [sys.executable, "-m", "jobs.agent", str(run_dir.path), str(attempt)]
+    command = [*spec.launch.wrap, *agent, f"--node-rank={rank}"]
+    if spec.setup:
+        command = ["bash", "-ec", 'source "$0"; exec "$@"', str(run_dir.setup), *command]
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(run_dir.code), os.environ.get("PYTHONPATH")])
+        ),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    if devices is not None:
+        env.setdefault("CUDA_VISIBLE_DEVICES", devices)
+    with open(run_dir.job_log, "ab") as log:
+        return subprocess.Popen(
+            command,
+            cwd=run_dir.code,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+
+
+def watch(agents: list[subprocess.Popen[bytes]], stops: list[int], run_dir: RunDir) -> None:
+    """Show progress until all agents have ended; pass the first stop on, kill at the second."""
+    line = ProgressLine(run_dir)
+    told = 0
+    while [agent for agent in agents if agent.poll() is None]:
+        time.sleep(POLL_S)
+        line.show()
+        if len(stops) > told:
+            told = len(stops)
+            line.note("killing" if told > 1 else "stopping after this step and saving")
+            signal_agents(agents, signal.SIGKILL if told > 1 else signal.SIGTERM)
+        elif any(agent.returncode for agent in agents):
+            # As srun --kill-on-bad-exit: the others would wait for ever.
+            signal_agents(agents, signal.SIGKILL)
+    line.end()
+
+
+def signal_agents(agents: list[subprocess.Popen[bytes]], number: int) -> None:
+    """Send a signal to each agent that still runs."""
+    for agent in agents:
+        if agent.poll() is None:
+            agent.send_signal(number)
+
+
+@contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """Collect Ctrl-C, SIGTERM and a closed terminal instead of dying of them."""
+    seen: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        seen.append(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, note) for number in numbers]
+    try:
+        yield seen
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,71 @@
+"""The live line of a local run, read from the run directory's `progress` file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from jobs.rundir import RunDir
+
+
+def read(run_dir: RunDir) -> dict[str, Any] | None:
+    """Rank 0's last words on its progress; None before the first step.
+
+    Keys: step, total, epoch, epochs, loss, accuracy (held-out, 0 to 1), samples_per_s, eta_s, lr;
+    some are null early on.
+    """
+    try:
+        first, _, second = run_dir.progress.read_text(encoding="utf-8").partition("\n")
+        return {"step": int(first), **json.loads(second or "{}")}
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def words(progress: dict[str, Any]) -> str:
+    """One line for people."""
+    parts = [f"epoch {progress.get('epoch', '?')}/{progress.get('epochs', '?')}"]
+    parts.append(f"step {progress['step']}/{progress.get('total', '?')}")
+    if progress.get("loss") is not None:
+        parts.append(f"loss {progress['loss']:.4f}")
+    if progress.get("accuracy") is not None:
+        parts.append(f"accuracy {progress['accuracy']:.2%}")
+    if progress.get("samples_per_s") is not None:
+        parts.append(f"{progress['samples_per_s']:.0f} samples/s")
+    if progress.get("eta_s") is not None:
+        parts.append(f"{progress['eta_s']:.0f} s left")
+    return "  ".join(parts)
+
+
+class ProgressLine:
+    """One line on a terminal, rewritten in place; elsewhere a line per epoch. To stderr."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._run_dir = run_dir
+        self._is_terminal = sys.stderr.isatty()
+        self._epoch: object = None
+        self._is_open = False
+
+    def show(self) -> None:
+        """Show the newest progress, if there is any."""
+        progress = read(self._run_dir)
+        if progress is None:
+            return
+        if self._is_terminal:
+            sys.stderr.write(f"\r\033[K{words(progress)}")
+            sys.stderr.flush()
+            self._is_open = True
+        elif progress.get("epoch") != self._epoch:
+            self._epoch = progress.get("epoch")
+            print(words(progress), file=sys.stderr, flush=True)
+
+    def note(self, text: str) -> None:
+        """Say something on a line of its own."""
+        self.end()
+        print(text, file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Leave the live line."""
+        if self._is_open:
+            sys.stderr.write("\n")
+            self._is_open = False

@@ -1,0 +1,176 @@
+"""Slurm as the kit sees it: the names of its variables, its client commands, parsed answers.
+
+Every call is bounded; an answer that does not come is None, never an exception, because the
+run directory is there to fall back on. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CALL_TIMEOUT_S = 30
+ENDED_STATES = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "TIMEOUT",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job, from `scontrol show job`."""
+
+    state: str
+    reason: str
+    restarts: int
+    is_preempted: bool
+    time_limit: str
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state not in ENDED_STATES
+
+
+def call(argv: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
+    """Run a Slurm command; None where it is missing or does not answer in time."""
+    try:
+        return subprocess.run(
+            argv, capture_output=True, text=True, timeout=CALL_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def job_id_from(environ: Mapping[str, str]) -> str | None:
+    """The job's id as `scontrol requeue` must be told it: ARRAYJOB_TASK in an array.
+
+    The bare id of an array requeues every one of its tasks.
+    """
+    if "SLURM_ARRAY_JOB_ID" in environ and "SLURM_ARRAY_TASK_ID" in environ:
+        return f"{environ['SLURM_ARRAY_JOB_ID']}_{environ['SLURM_ARRAY_TASK_ID']}"
+    return environ.get("SLURM_JOB_ID")
+
+
+def parse_job(text: str) -> Job | None:
+    """The job in the text of `scontrol show job`; None if there is none.
+
+    The form of several lines is read, each key at its line's start: in the one-line form a job
+    name such as `x JobState=CANCELLED` could pretend anything.
+    """
+    state = re.search(r"^   JobState=(\S+) Reason=(\S+)", text, re.MULTILINE)
+    if state is None:
+        return None
+    restarts = re.search(r"^   Requeue=\d+ Restarts=(\d+)", text, re.MULTILINE)
+    preempted = re.search(r"^   (?:PreemptEligibleTime=\S+ )?PreemptTime=(\S+)", text, re.MULTILINE)
+    limit = re.search(r"^   RunTime=\S+ TimeLimit=(\S+)", text, re.MULTILINE)
+    return Job(
+        state=state[1],
+        reason=state[2],
+        restarts=int(restarts[1]) if restarts else 0,
+        is_preempted=preempted is not None and preempted[1] not in ("None", "Unknown"),
+        time_limit=limit[1] if limit else "",
+    )
+
+
+def show_job(job_id: str) -> Job | None:
+    """The job as slurmctld knows it now; None if it does not (any more) or does not answer."""
+    answer = call(["scontrol", "show", "job", job_id])
+    return parse_job(answer.stdout) if answer and answer.returncode == 0 else None
+
+
+def has_sbatch() -> bool:
+    """Whether jobs can be submitted from here."""
+    return shutil.which("sbatch") is not None
+
+
+def is_alive(job_id: str) -> bool | None:
+    """Whether the job is queued, runs or may come back; None if Slurm does not answer."""
+    answer = call(["scontrol", "show", "job", job_id])
+    if answer is None:
+        return None
+    if answer.returncode != 0:
+        return False if "Invalid job id" in answer.stderr else None
+    job = parse_job(answer.stdout)
+    return job is not None and job.is_alive
+
+
+def job_states(job_ids: Iterable[str]) -> dict[str, str]:
+    """The state of each job that Slurm still knows, by one query (squeue, else sacct)."""
+    wanted = sorted(set(job_ids))
+    if not wanted:
+        return {}
+    ids = ",".join(wanted)
+    states: dict[str, str] = {}
+    # All of one user's jobs: for a single unknown id squeue fails instead of answering nothing.
+    me = str(os.getuid())
+    queue = call(["squeue", "--noheader", "--states=all", f"--user={me}", "--format=%i|%T"])
+    if queue and queue.returncode == 0:
+        states = dict(line.split("|", 1) for line in queue.stdout.splitlines() if "|" in line)
+    if any(job_id not in states for job_id in wanted) and shutil.which("sacct"):
+        columns = "--format=JobID,State"
+        past = call(["sacct", "--noheader", "--parsable2", "--allocations", columns, "-j", ids])
+        if past and past.returncode == 0:
+            for line in past.stdout.splitlines():
+                job_id, _, state = line.partition("|")
+                states.setdefault(job_id, state.split(" ")[0])
+    return {job_id: states[job_id] for job_id in wanted if job_id in states}
+
+
+def requeue(job_id: str) -> str:
+    """Ask Slurm to start the job again, unless it was cancelled or is finished meanwhile.
+
+    `Incomplete` makes the difference: a plain requeue that lands after a scancel brings the job
+    back to life. It returns 0 in any case, so the answer is read back.
+
+    Returns: what came of it, in words; empty if the job is pending again.
+    """
+    before = show_job(job_id)
+    answer = call(["scontrol", "requeue", "Incomplete", job_id])
+    after = show_job(job_id)
+    if after is None:
+        return "slurmctld does not answer"
+    if after.state == "PENDING" or after.restarts > (before.restarts if before else 0):
+        return ""
+    said = answer.stderr.strip() if answer else ""
+    return f"scontrol requeue left the job {after.state} {after.reason} {said}".strip()
+
+
+def cluster_name(environ: Mapping[str, str] = os.environ) -> str:
+    """The cluster's name inside a job; `slurm` where Slurm does not tell."""
+    return environ.get("SLURM_CLUSTER_NAME") or "slurm"
+
+
+def unloaded_reason(
+    environ: Mapping[str, str] = os.environ,
+    paths: Sequence[Path] = (Path("/etc/slurm"), Path("/etc/slurm-llnl"), Path("/run/munge")),
+) -> str | None:
+    """Why this looks like a login node whose Slurm is not loaded; None if it does not.
+
+    On many sites Slurm itself comes by `module load`: no sbatch on PATH does not mean that
+    training right here would be welcome.
+    """
+    if shutil.which("sbatch", path=environ.get("PATH")):
+        return None
+    if "SLURM_CONF" in environ:
+        return "SLURM_CONF is set"
+    for path in paths:
+        if path.exists():
+            return f"{path} exists"
+    for folder in filter(None, environ.get("MODULEPATH", "").split(":")):
+        if (Path(folder) / "slurm").exists():
+            return f"{folder} has a slurm module"
+    return None

@@ -1,0 +1,45 @@
+"""Fixtures of the unit tests: a spec as text, taken or refused."""
+
+from pathlib import Path
+
+import pytest
+
+from jobs.load import Loaded, SpecError, load
+from jobs.spec import Spec
+
+
+@pytest.fixture
+def spec_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def write(text):
+        path = Path("x.yaml")
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+@pytest.fixture
+def take(spec_file):
+    """Loads a text, and checks that what is frozen of it is the same spec again."""
+
+    def taken(text, *overrides) -> Spec:
+        loaded = load(spec_file(text), overrides)
+        assert load(spec_file(loaded.text)) == Loaded(loaded.spec, loaded.text)
+        assert Spec.from_json(loaded.spec.to_json()) == loaded.spec
+        return loaded.spec
+
+    return taken
+
+
+@pytest.fixture
+def refuse(spec_file):
+    """The errors of a text, as the user reads them."""
+
+    def refused(text, *overrides) -> str:
+        with pytest.raises(SpecError) as caught:
+            load(spec_file(text), overrides)
+        return str(caught.value)
+
+    return refused

@@ -1,0 +1,244 @@
+"""The node agent: torchrun's command line and environment, and the stop that reaches the ranks."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs import agent, rank
+from jobs.agent import Node
+from jobs.rundir import RunDir, read_json, read_jsonl, write_json
+from jobs.spec import Launch, Slurm, Spec
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RUN = RunDir(Path("/runs/x y/1"))
+PLAN = {
+    "nodes": ["a", "b"],
+    "head_address": "127.0.0.1",
+    "rdzv_endpoint": "127.0.0.1:15001",
+    "rdzv_id": "7-2",
+}
+# A torchrun of two ranks: they say that they are there, and at SIGTERM what they got.
+RANK = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (print("told", flush=True), sys.exit(0)))
+print("there", flush=True)
+time.sleep(60)
+"""
+TORCHRUN = """
+import signal, subprocess, sys
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    assert signal.getsignal(number) is signal.SIG_IGN, number
+log = open(sys.argv[1], "a")
+ranks = [subprocess.Popen([sys.executable, "-c", sys.argv[2]], stdout=log) for _ in range(2)]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+# The agent's own process: argv is the run directory, is_aware, then torchrun's command line.
+HOST = """
+import json, os, sys
+from pathlib import Path
+from jobs.agent import Node
+from jobs.rundir import RunDir, Timeline
+from jobs.spec import Spec
+run = RunDir(Path(sys.argv[1]))
+plan = {"nodes": ["a"], "head_address": "127.0.0.1"}
+agent = Agent(run.attempt(1), Node(0, plan, Spec()), Timeline(run, "agent-00000", 1))
+print("ready", flush=True)
+sys.exit(agent.run(sys.argv[3:], dict(os.environ), sys.argv[2] == "aware") != 0)
+"""
+
+
+@pytest.fixture
+def node(monkeypatch):
+    for name in ("SLURM_GPUS_ON_NODE", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+    return lambda node_rank=0, spec=Spec(): Node(node_rank, PLAN, spec)
+
+
+@pytest.mark.parametrize(("node_rank", "is_host"), [(0, "true"), (1, "false")])
+def test_the_command_line_of_torchrun(node, node_rank, is_host):
+    spec = Spec(launch=Launch(nproc_per_node=4, args=["--x=a b"]))
+    assert agent.torchrun_command(spec, RUN, PLAN, node(node_rank, spec)) == [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        "--nnodes=2",
+        "--nproc-per-node=4",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=127.0.0.1:15001",
+        "--rdzv-id=7-2",
+        f"--rdzv-conf=is_host={is_host},join_timeout=600,read_timeout=180",
+        "--local-addr=127.0.0.1",
+        "--max-restarts=0",
+        "--signals-to-handle=SIGHUP,SIGQUIT",
+        "--shutdown-timeout=5",
+        *("-m", "jobs.rank", "/runs/x y/1"),
+        *(sys.executable, "-u", "-m", "trainer", "/runs/x y/1", "--x=a b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("launch", "command"),
+    [
+        (Launch(), ["-m", "trainer", "/runs/x y/1"]),
+        (Launch(module="my.train", args=["1"]), ["-m", "my.train", "1"]),
+        (Launch(script="my train.py", args=["a b"]), ["my train.py", "a b"]),
+    ],
+)
+def test_a_rank_becomes_the_trainer_or_the_users_own(launch, command):
+    assert agent.rank_command(Spec(launch=launch), RUN) == [sys.executable, "-u", *command]
+
+
+@pytest.mark.parametrize(
+    ("nproc", "gpus", "environ", "expected"),
+    [
+        (3, 8, {"SLURM_GPUS_ON_NODE": "8"}, 3),
+        ("auto", 8, {"SLURM_GPUS_ON_NODE": "2"}, 8),
+        ("auto", 0, {"SLURM_GPUS_ON_NODE": "2"}, 2),
+        ("auto", 0, {"SLURM_GPUS_ON_NODE": "0"}, 1),
+        ("auto", 0, {"SLURM_GPUS_ON_NODE": "a100:4"}, 1),
+        ("auto", 0, {"CUDA_VISIBLE_DEVICES": "0,1,3"}, 3),
+        ("auto", 0, {"CUDA_VISIBLE_DEVICES": ""}, 1),
+        ("auto", 0, {}, 1),
+    ],
+)
+def test_auto_is_a_rank_per_gpu(nproc, gpus, environ, expected):
+    spec = Spec(slurm=Slurm(gpus_per_node=gpus), launch=Launch(nproc_per_node=nproc))
+    assert agent.nproc_per_node(spec, environ) == expected
+
+
+def test_ranks_get_where_they_are_and_what_the_spec_says(node):
+    spec = Spec(launch=Launch(threads_per_rank=3, env={"OWN": "a b"}))
+    env = node().environment(spec, RUN, 2)
+    expected = {
+        "GLOO_SOCKET_IFNAME": "lo",
+        "KIT_AGENT_PID": str(os.getpid()),
+        "KIT_RUN_DIR": "/runs/x y/1",
+        "KIT_CHECKPOINT_DIR": "/runs/x y/1/checkpoints",
+        "KIT_ATTEMPT": "2",
+        "OMP_NUM_THREADS": "3",
+        "OWN": "a b",
+    }
+    assert {name: env[name] for name in expected} == expected
+    assert env["PATH"] == os.environ["PATH"]
+
+
+def test_the_users_interface_wins(node, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    assert node().environment(Spec(), RUN, 1)["GLOO_SOCKET_IFNAME"] == "ib0"
+
+
+def test_children_are_the_living_ones_of_that_parent():
+    with subprocess.Popen(["sleep", "60"]) as child:
+        assert child.pid in agent.children(os.getpid())
+        assert list(agent.children(child.pid)) == []
+        child.kill()
+    assert child.pid not in agent.children(os.getpid())
+    assert rank.parent_of(child.pid) == 0
+
+
+def test_a_rank_that_just_ended_is_no_error():
+    with subprocess.Popen(["true"]) as child:
+        child.wait()
+    agent.tell_to_stop([child.pid])
+
+
+def test_an_agent_waits_for_its_plan_and_says_when_it_never_comes(tmp_path, monkeypatch):
+    attempt = RunDir(tmp_path).attempt(1)
+    monkeypatch.setattr(agent, "PLAN_TIMEOUT_S", 0.2)
+    attempt.path.mkdir()
+    with pytest.raises(SystemExit, match="(?s)is not there after.*file system that all nodes"):
+        agent.wait_for_plan(attempt)
+    write_json(attempt.plan, PLAN)
+    assert agent.wait_for_plan(attempt) == PLAN
+
+
+@pytest.fixture
+def host(tmp_path):
+    """Runs an agent with a stand-in for torchrun, in a process of its own."""
+    run = RunDir(tmp_path)
+    for folder in (run.attempt(1).path, run.timeline("x").parent):
+        folder.mkdir()
+    started = []
+
+    def start(*command, aware="aware"):
+        argv = [sys.executable, "-c", HOST, run.path, aware, *map(str, command)]
+        env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+        started.append(subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True))
+        assert started[0].stdout.readline() == "ready\n"
+        return run, started[0]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(condition, limit_s=15):
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def two_ranks(tmp_path):
+    log = tmp_path / "log"
+    log.touch()
+    return log, (sys.executable, "-c", TORCHRUN, log, RANK)
+
+
+@pytest.mark.parametrize("stop", agent.STOP_SIGNALS)
+def test_every_stop_signal_reaches_the_ranks_as_sigterm(host, tmp_path, stop):
+    log, torchrun = two_ranks(tmp_path)
+    run, process = host(*torchrun)
+    wait_for(lambda: log.read_text().count("there") == 2)
+    process.send_signal(stop)
+    assert process.wait(15) == 0
+    assert log.read_text().count("told") == 2
+    (seen,) = read_json(run.attempt(1).node(0))["signals"]
+    assert seen["signal"] == stop.name
+    events = [event["event"] for event in read_jsonl(run.timeline("agent-00000"))]
+    assert events == ["torchrun", "signal", "torchrun_end"]
+
+
+def test_a_stop_before_there_are_ranks_ends_torchrun(host):
+    run, process = host("sleep", "60")
+    wait_for(run.attempt(1).node(0).exists)
+    process.terminate()
+    assert process.wait(15) == 1
+    assert read_json(run.attempt(1).node(0))["torchrun_exit"] == -signal.SIGHUP
+
+
+def test_ranks_that_do_not_know_the_stop_are_left_alone(host, tmp_path):
+    log, torchrun = two_ranks(tmp_path)
+    run, process = host(*torchrun, aware="unaware")
+    wait_for(lambda: log.read_text().count("there") == 2)
+    process.terminate()
+    wait_for(lambda: read_json(run.attempt(1).node(0))["signals"])
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.5)
+    assert "told" not in log.read_text()
+
+
+def test_torchrun_dies_with_its_agent(host, tmp_path):
+    log, torchrun = two_ranks(tmp_path)
+    _, process = host(*torchrun)
+    wait_for(lambda: log.read_text().count("there") == 2)
+    (pid,) = agent.children(process.pid)
+    ranks = list(agent.children(pid))
+    process.kill()
+    wait_for(lambda: rank.parent_of(pid) in (0, process.pid) and not is_running(pid))
+    for orphan in ranks:
+        os.kill(orphan, signal.SIGKILL)
+
+
+def is_running(pid):
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+

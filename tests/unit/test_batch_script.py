@@ -1,0 +1,70 @@
+"""The batch script: clean, and its defaults are those of the spec."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from jobs import submit
+from jobs.rundir import RunDir
+from jobs.slurm_time import parse_or_zero
+from jobs.spec import Spec
+
+SCRIPT = Path(__file__).resolve().parents[2] / submit.SCRIPT
+RUN = RunDir(Path("/runs/first/1"))
+
+
+def directives():
+    return re.findall(r"^#SBATCH (--\S+)", SCRIPT.read_text(), re.MULTILINE)
+
+
+def submitted():
+    return submit.sbatch_options(Spec(), RUN)
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck_finds_nothing():
+    done = subprocess.run(["shellcheck", "-x", SCRIPT], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_shellcheck_is_not_silenced():
+    assert "shellcheck disable" not in SCRIPT.read_text()
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--ntasks-per-node=1", "--signal=USR1@120", "--requeue", "--open-mode=append"],
+)
+def test_both_doors_ask_for_the_same_life_cycle(option):
+    assert option in directives()
+    assert option in submitted()
+
+
+def test_both_doors_have_the_same_time_limit():
+    limits = [
+        parse_or_zero(option.partition("=")[2])
+        for option in [*directives(), *submitted()]
+        if option.startswith("--time=")
+    ]
+    assert limits == [3600, 3600]
+
+
+def test_directives_stand_before_the_first_command():
+    lines = SCRIPT.read_text().splitlines()
+    first_command = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
+    directive_lines = [i for i, line in enumerate(lines) if line.startswith("#SBATCH")]
+    assert len(directive_lines) == len(directives())
+    assert max(directive_lines) < first_command
+
+
+def test_the_file_that_is_submitted_is_this_file():
+    argv = submit.sbatch_argv(Spec(), RUN)
+    assert argv[-2] == f"{RUN.code}/slurm/ddp.sbatch"
+    assert SCRIPT.is_file()
+
+
+def test_bash_can_read_it():
+    subprocess.run(["bash", "-n", SCRIPT], check=True)

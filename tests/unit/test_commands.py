@@ -1,0 +1,285 @@
+"""The commands as a user types them: exit codes, what goes where, what is not imported."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from jobs import commands, owner, runs
+from jobs.__main__ import main
+from jobs.errors import UserError
+from jobs.rundir import RunDir, write_json
+from jobs.spec import Spec
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TINY = "name: tiny\nslurm: {nodes: 2}\n"
+SBATCH = """#!/bin/sh
+case "$*" in *--test-only*) echo 'sbatch: Job 1 to start' >&2; exit "$FAKE_EXIT" ;; esac
+[ "$FAKE_EXIT" = 0 ] || { echo 'sbatch: error: no such partition' >&2; exit "$FAKE_EXIT"; }
+echo 'Submitted batch job 4711'
+"""
+SCANCEL = """#!/bin/sh
+echo "$@" >>"$FAKE/cancelled"
+"""
+SCONTROL = """#!/bin/sh
+[ "$2" != job ] || echo "   JobState=${FAKE_STATE:-RUNNING} Reason=None Dependency=(null)"
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory with a spec, a runs root, and no Slurm."""
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "KIT_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("KIT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("MODULEPATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    return tmp_path
+
+
+@pytest.fixture
+def slurm(here, monkeypatch):
+    """The same with fakes of Slurm's clients; returns a switch for their exit status."""
+    monkeypatch.setenv("PATH", f"{here / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("FAKE", str(here))
+    fakes = {"sbatch": SBATCH, "scancel": SCANCEL, "scontrol": SCONTROL, "srun": "#!/bin/sh\n"}
+    for name, text in fakes.items():
+        (here / "bin" / name).write_text(text)
+        (here / "bin" / name).chmod(0o755)
+    for name in ("squeue", "sacct"):
+        (here / "bin" / name).write_text("#!/bin/sh\nexit 1\n")
+        (here / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("FAKE_EXIT", "0")
+    return lambda status: monkeypatch.setenv("FAKE_EXIT", str(status))
+
+
+def make(here, run_id="20260101", name="tiny"):
+    run = RunDir(here / "runs" / name / run_id)
+    run.path.mkdir(parents=True)
+    run.spec.write_text(Spec(name=name).to_json())
+    run.spec_yaml.write_text(f"name: {name}\n")
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["submit", "nowhere.yaml"], "nowhere.yaml"),
+        (["submit", "tiny.yaml", "slurm.nodse=3"], "did you mean slurm.nodes?"),
+        (["submit", "tiny.yaml", "--set", "'"], "--set"),
+        (["submit", "tiny.yaml", "--cluster", "slurm"], "no sbatch on PATH"),
+        (["status", "nothing"], "no run 'nothing'"),
+        (["cancel", "nothing"], "no run 'nothing'"),
+        (["logs"], "no runs in"),
+        (["resume"], "no runs in"),
+    ],
+)
+def test_a_users_mistake_is_said_without_a_traceback_and_exits_2(here, capsys, words, said):
+    assert main(words) == 2
+    output = capsys.readouterr()
+    assert output.err.startswith("error: ")
+    assert said in output.err
+    assert output.out == ""
+    assert not (here / "runs").exists()
+
+
+def test_a_job_that_slurm_refuses_exits_1(slurm, capsys):
+    slurm(7)
+    assert main(["submit", "tiny.yaml"]) == 1
+    assert "exit code 7" in capsys.readouterr().err
+    assert runs.all_runs() == []
+
+
+def test_submit_says_where_the_run_is_and_how_to_watch_it(slurm, capsys):
+    assert main(["submit", "tiny.yaml"]) == 0
+    (run,) = runs.all_runs()
+    path = run.path.relative_to(Path.cwd())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["job 4711", f"run directory {path}", f"tail -F {path}/logs/rank-00000.log"]
+
+
+def test_submit_as_json_is_one_object(slurm, capsys):
+    assert main(["submit", "tiny.yaml", "slurm.nodes=3", "--json"]) == 0
+    (run,) = runs.all_runs()
+    ids = {"job_id": "4711", "run_id": run.run_id, "run_dir": str(run.path), "cluster": "slurm"}
+    assert json.loads(capsys.readouterr().out) == ids
+    assert Spec.from_json(run.spec.read_text()).slurm.nodes == 3
+
+
+def test_overrides_come_as_words_and_as_one_text(slurm):
+    assert main(["submit", "tiny.yaml", "train.lr=0.5", "--set", "slurm.time='0:10:00' name=b"]) == 0
+    spec = Spec.from_json(runs.all_runs()[0].spec.read_text())
+    assert (spec.train.lr, spec.slurm.time, spec.name) == (0.5, "0:10:00", "b")
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_dry_run_shows_command_script_and_spec_and_writes_nothing(slurm, here, capsys, status):
+    slurm(status)
+    assert main(["submit", "tiny.yaml", "--dry-run"]) == status
+    output = capsys.readouterr()
+    command, script, spec = output.out.split("\n\n# ", 1)[0], "slurm/ddp.sbatch", Spec(name="tiny")
+    assert command.startswith("# command\nsbatch --job-name=tiny --nodes=2 ")
+    assert (REPOSITORY / script).read_text() in output.out
+    assert output.out.partition("# resolved spec\n")[2] == Spec.from_json(
+        json.dumps(asdict(spec) | {"slurm": asdict(spec.slurm) | {"nodes": 2}})
+    ).to_json()
+    assert "sbatch: Job 1 to start" in output.err
+    assert not (here / "runs").exists()
+
+
+def test_a_dry_run_needs_no_slurm(here, capsys):
+    assert main(["submit", "tiny.yaml", "--dry-run"]) == 0
+    assert "no sbatch asked" in capsys.readouterr().err
+    assert os.listdir(here) == ["bin", "tiny.yaml"] or not (here / "runs").exists()
+
+
+def test_auto_takes_slurm_where_it_is(slurm):
+    assert commands.choose_cluster("auto") == "slurm"
+    assert commands.choose_cluster("local") == "local"
+
+
+def test_auto_trains_on_no_login_node_whose_slurm_is_not_loaded(here, monkeypatch):
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    with pytest.raises(UserError, match="(?s)looks like a cluster: SLURM_CONF.*--cluster local"):
+        commands.choose_cluster("auto")
+    assert commands.choose_cluster("local") == "local"
+
+
+def test_status_lists_runs_newest_first(here, capsys):
+    for run_id in ("20260101", "20260102"):
+        make(here, run_id)
+    assert main(["status"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["NAME", "RUN", "JOB", "STATE", "ATTEMPT", "PROGRESS"]
+    assert [line[1] for line in lines[1:]] == ["20260102", "20260101"]
+
+
+def test_status_without_runs_says_how_to_start(here, capsys):
+    assert main(["status"]) == 0
+    assert "make submit" in capsys.readouterr().out
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_status_as_json_has_state_progress_and_metrics(here, capsys):
+    run = make(here)
+    write_json(run.result, {"status": "completed", "metrics": {"eval_accuracy": 0.5}})
+    run.progress.write_text('000000000042\n{"total": 50, "epoch": 1, "epochs": 2}')
+    assert main(["status", "tiny", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["state"], row["step"], row["job_id"]) == ("completed", 42, None)
+    assert row["metrics"] == {"eval_accuracy": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("result", "slurm_state", "state"),
+    [
+        ({}, None, "frozen"),
+        ({}, "PENDING", "pending"),
+        ({}, "NODE_FAIL", "node_fail"),
+        ({"status": "held"}, None, "held"),
+        ({"status": "held"}, "FAILED", "held"),
+        ({"status": "held"}, "PENDING", "pending"),
+        ({"status": "completed"}, "TIMEOUT", "completed"),
+        ({"status": "completed"}, "RUNNING", "completed"),
+    ],
+)
+def test_the_run_directory_knows_better_than_slurm_how_a_run_ended(
+    here, result, slurm_state, state
+):
+    assert commands.state_of(make(here), result, slurm_state) == state
+
+
+def test_a_local_run_is_running_while_its_process_lives(here):
+    run = make(here)
+    owner.claim(run, owner.this_process(None), 1)
+    assert commands.state_of(run, {}, None) == "running"
+    record = asdict(owner.this_process(None)) | {"pid_start": "1", "attempt": 1}
+    write_json(run.owner, record)
+    assert commands.state_of(run, {}, None) == "lost"
+
+
+def test_logs_shows_a_rank_or_says_which_there_are(here, capsys):
+    log = make(here).rank_log(0)
+    log.parent.mkdir()
+    log.write_bytes(b"step 1\n\xff")
+    assert main(["logs", "tiny"]) == 0
+    assert capsys.readouterr().out == "step 1\n\ufffd"
+    assert main(["logs", "tiny", "--rank", "3"]) == 2
+    assert "there is rank-00000.log" in capsys.readouterr().err
+
+
+def test_cancel_stops_a_queued_job_and_the_run_is_cancelled(slurm, here, capsys):
+    main(["submit", "tiny.yaml"])
+    assert main(["cancel", "4711"]) == 0
+    assert (here / "cancelled").read_text() == "4711\n"
+    capsys.readouterr()
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["state"] == "cancelled"
+
+
+def test_cancel_of_what_does_not_run_is_a_users_error(slurm, here, capsys, monkeypatch):
+    make(here)
+    assert main(["cancel", "tiny"]) == 2
+    monkeypatch.setenv("FAKE_STATE", "FAILED")
+    main(["submit", "tiny.yaml"])
+    assert main(["cancel", "4711"]) == 2
+    assert "neither queued nor running" in capsys.readouterr().err
+    assert not (here / "cancelled").exists()
+
+
+def test_resume_of_a_complete_run_does_nothing(here, capsys):
+    run = make(here)
+    write_json(run.result, {"status": "completed"})
+    assert main(["resume"]) == 0
+    assert "is complete" in capsys.readouterr().out
+
+
+def test_resume_of_a_running_job_is_a_users_error(slurm, capsys):
+    main(["submit", "tiny.yaml"])
+    assert main(["resume", "4711"]) == 2
+    assert "is queued or running as job 4711" in capsys.readouterr().err
+
+
+def test_resume_submits_the_same_run_again_with_other_limits(slurm, monkeypatch, capsys):
+    main(["submit", "tiny.yaml"])
+    (run,) = runs.all_runs()
+    monkeypatch.setenv("FAKE_STATE", "TIMEOUT")
+    assert main(["resume", "slurm.time=0:20:00", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["run_id"] == run.run_id
+    assert Spec.from_json(run.spec.read_text()).slurm.time == "0:20:00"
+    assert runs.all_runs() == [run]
+
+
+@pytest.mark.parametrize("override", ["train.lr=0.3", "slurm.nodes=4", "name=b"])
+def test_resume_changes_nothing_that_a_result_depends_on(slurm, here, capsys, override):
+    run = make(here)
+    before = run.spec.read_text()
+    assert main(["resume", override]) == 2
+    assert "is frozen since the run was submitted" in capsys.readouterr().err
+    assert run.spec.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "banned"),
+    [
+        (["--help"], ["torch", "pydantic", "yaml", "submitit", "numpy"]),
+        (["status"], ["torch", "pydantic", "yaml", "submitit", "numpy"]),
+        (["submit", "tiny.yaml"], ["torch", "numpy"]),
+    ],
+)
+def test_a_command_starts_without_what_it_does_not_need(slurm, words, banned):
+    command = [sys.executable, "-X", "importtime", "-m", "jobs", *words]
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "jobs.commands" in imported
+    assert imported.isdisjoint(banned)

@@ -1,0 +1,120 @@
+"""What follows an attempt: the whole table of the decision, and its budgets."""
+
+import dataclasses
+
+import pytest
+
+from jobs.decision import Action, Budget, Cause, Evidence, History, decide
+
+FRESH = History(restarts=0, crashes_without_progress=0, attempts_without_progress=0)
+NOTHING = Evidence(
+    outcome=None,
+    job_state="RUNNING",
+    job_reason="None",
+    signals=(),
+    is_preempted=False,
+    has_progress=False,
+    error=None,
+)
+TERM, USR1, USR2 = ("SIGTERM",), ("SIGUSR1",), ("SIGUSR2",)
+
+# what is known besides NOTHING -> action, cause
+TABLE = [
+    # Complete is complete, whatever Slurm books it as.
+    ({"outcome": "completed"}, "done", "completed"),
+    ({"outcome": "completed", "job_state": "CANCELLED"}, "done", "completed"),
+    ({"outcome": "completed", "job_state": "COMPLETING"}, "done", "completed"),
+    ({"outcome": "completed", "job_state": "TIMEOUT", "signals": USR1}, "done", "completed"),
+    ({"outcome": "completed", "job_state": "UNKNOWN"}, "done", "completed"),
+    ({"outcome": "completed", "job_state": "LOCAL", "signals": TERM}, "done", "completed"),
+    # Cancelled is never brought back, saved or not.
+    ({"job_state": "CANCELLED"}, "cancel", "cancelled"),
+    ({"job_state": "COMPLETING"}, "cancel", "cancelled"),
+    ({"job_state": "COMPLETING", "signals": TERM}, "cancel", "cancelled"),
+    ({"job_state": "COMPLETING", "signals": TERM, "outcome": "stopped"}, "cancel", "cancelled"),
+    ({"job_state": "COMPLETING", "is_preempted": True}, "cancel", "cancelled"),
+    # Warned, and the job still runs: ours to requeue, with or without the marker of a save.
+    ({"signals": TERM, "outcome": "stopped"}, "requeue", "preemption"),
+    ({"signals": TERM}, "requeue", "preemption"),
+    ({"signals": TERM, "error": "rank 1 on b: RuntimeError: x"}, "requeue", "preemption"),
+    ({"signals": USR1, "outcome": "stopped"}, "requeue", "time_limit"),
+    ({"signals": USR1}, "requeue", "time_limit"),
+    ({"signals": USR2, "outcome": "stopped"}, "requeue", "preemption"),
+    ({"signals": (*USR1, *TERM)}, "requeue", "time_limit"),
+    ({"signals": (*TERM, *USR1)}, "requeue", "preemption"),
+    ({"signals": USR1, "is_preempted": True}, "requeue", "preemption"),
+    # Told to stop, though no agent is left to say so.
+    ({"outcome": "stopped"}, "requeue", "preemption"),
+    ({"is_preempted": True}, "requeue", "preemption"),
+    # The end of the time limit is no end of the run.
+    ({"signals": TERM, "job_state": "COMPLETING", "job_reason": "TimeLimit"}, "requeue", None),
+    ({"signals": USR1, "job_state": "COMPLETING", "job_reason": "TimeLimit"}, "requeue", None),
+    # Slurm ends the job itself, and brings it back.
+    ({"signals": TERM, "job_state": "COMPLETING", "job_reason": "NodeDown"}, "wait", "preemption"),
+    ({"job_state": "COMPLETING", "job_reason": "NodeDown"}, "wait", "requeued"),
+    ({"job_state": "PENDING", "job_reason": "BeginTime"}, "wait", "requeued"),
+    ({"signals": TERM, "job_state": "PENDING", "outcome": "stopped"}, "wait", "preemption"),
+    ({"job_state": "NODE_FAIL"}, "wait", "requeued"),
+    # A crash.
+    ({"error": "rank 1 on b: ValueError: x"}, "retry", "crash"),
+    ({}, "retry", "crash"),
+    ({"has_progress": True}, "retry", "crash"),
+    ({"job_state": "LOCAL"}, "retry", "crash"),
+    # No answer from Slurm: what the ranks know decides.
+    ({"job_state": "UNKNOWN"}, "retry", "crash"),
+    ({"job_state": "UNKNOWN", "signals": TERM}, "requeue", "preemption"),
+    ({"job_state": "UNKNOWN", "outcome": "stopped"}, "requeue", "preemption"),
+    # Without Slurm nothing comes back by itself after a stop.
+    ({"job_state": "LOCAL", "signals": TERM, "outcome": "stopped"}, "hold", "interrupted"),
+    ({"job_state": "LOCAL", "signals": TERM}, "hold", "interrupted"),
+    ({"job_state": "LOCAL", "outcome": "stopped"}, "hold", "interrupted"),
+]
+
+
+@pytest.mark.parametrize(("known", "action", "cause"), TABLE, ids=[str(row[0]) for row in TABLE])
+def test_decision(known, action, cause):
+    decision = decide(dataclasses.replace(NOTHING, **known), FRESH)
+    assert decision.action == action
+    assert cause is None or decision.cause == cause
+    assert decision.reason
+
+
+# evidence, history (restarts, crashes, attempts without progress) -> action, words of the reason
+BUDGETS = [
+    ({}, (0, 1, 1), "retry", ""),
+    ({}, (0, 2, 2), "hold", "3 crashes without progress"),
+    ({"has_progress": True}, (0, 2, 2), "retry", ""),
+    ({}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
+    ({"signals": TERM}, (0, 2, 3), "requeue", ""),
+    ({"signals": TERM}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
+    ({"signals": TERM, "has_progress": True}, (0, 0, 4), "requeue", ""),
+    ({"signals": TERM, "has_progress": True}, (199, 0, 0), "requeue", ""),
+    ({"signals": TERM, "has_progress": True}, (200, 0, 0), "hold", "200 restarts"),
+    ({"has_progress": True}, (200, 0, 0), "hold", "200 restarts"),
+    ({"outcome": "completed"}, (200, 2, 4), "done", ""),
+    ({"job_state": "CANCELLED"}, (200, 2, 4), "cancel", ""),
+]
+
+
+@pytest.mark.parametrize(("known", "past", "action", "words"), BUDGETS)
+def test_a_run_comes_back_only_so_often(known, past, action, words):
+    decision = decide(dataclasses.replace(NOTHING, **known), History(*past))
+    assert decision.action == action
+    assert words in decision.reason
+
+
+def test_the_budgets_can_be_set():
+    budget = Budget(crashes_without_progress=1)
+    assert decide(NOTHING, FRESH, budget).action is Action.HOLD
+
+
+def test_a_hold_says_what_ended_the_last_attempt():
+    evidence = dataclasses.replace(NOTHING, error="rank 3 on n7: ValueError: x")
+    decision = decide(evidence, History(0, 2, 2))
+    assert decision.cause is Cause.CRASH
+    assert "rank 3 on n7: ValueError: x" in decision.reason
+
+
+def test_a_stop_that_saved_nothing_says_so():
+    decision = decide(dataclasses.replace(NOTHING, signals=TERM), FRESH)
+    assert "before it could save" in decision.reason

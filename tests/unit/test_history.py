@@ -1,0 +1,218 @@
+"""What attempts leave behind: evidence, budgets, steps that were done again, results."""
+
+import pytest
+
+from jobs import history
+from jobs.decision import Action, Cause, Decision, History
+from jobs.rundir import RunDir, Timeline, append_jsonl, read_json, read_jsonl, write_json
+
+RUNNING = {"job_state": "RUNNING", "job_reason": "None", "is_preempted": False}
+
+
+@pytest.fixture
+def run(tmp_path):
+    run_dir = RunDir(tmp_path)
+    for folder in (run_dir.checkpoints, run_dir.timeline("x").parent):
+        folder.mkdir()
+    return run_dir
+
+
+def opened(run, attempt, checkpoint=None, nodes=("a", "b")):
+    run.attempt(attempt).path.mkdir()
+    plan = {"job_id": "7", "nodes": list(nodes), "start": 1.0, "checkpoint": checkpoint}
+    write_json(run.attempt(attempt).plan, plan)
+    return run.attempt(attempt)
+
+
+def failed(attempt_dir, rank, time, error="ValueError: x", **fields):
+    record = {"rank": rank, "host": f"n{rank}", "time": time, "error": error, "traceback": ""}
+    write_json(attempt_dir.rank_error(rank), record | fields)
+
+
+def node(attempt_dir, rank, *signals, torchrun_exit=1):
+    seen = [{"t": t, "signal": name} for t, name in signals]
+    write_json(
+        attempt_dir.node(rank),
+        {"host": f"n{rank}", "signals": seen, "torchrun_exit": torchrun_exit},
+    )
+
+
+def entry(decision="retry", cause="crash", progress=False, steps=(None, None)):
+    first, last = steps
+    return {
+        "decision": decision,
+        "cause": cause,
+        "first_step": first,
+        "last_step": last,
+        "evidence": {"has_progress": progress},
+    }
+
+
+def test_the_newest_attempt_is_the_highest_number_that_was_planned(run):
+    assert history.newest_attempt(run) == 0
+    for attempt in (9, 10):
+        opened(run, attempt)
+    run.attempt(11).path.mkdir()
+    assert history.newest_attempt(run) == 10
+
+
+def test_only_committed_checkpoints_count(run):
+    assert history.newest_checkpoint(run) is None
+    for name in ("step-00000009", "step-00000010", ".tmp-step-00000011", ".damaged-step-00000012"):
+        (run.checkpoints / name).mkdir()
+    assert history.newest_checkpoint(run) == "step-00000010"
+
+
+def test_the_rank_that_failed_first_is_the_cause(run):
+    attempt = opened(run, 1)
+    for rank, time in ((0, 5.2), (1, 5.1), (2, 5.3)):
+        failed(attempt, rank, time)
+    assert history.first_error(run, 1)["rank"] == 1
+
+
+def test_a_rank_that_lost_its_peer_is_not_the_cause(run):
+    attempt = opened(run, 1)
+    failed(attempt, 0, 5.0, caused_by_peer=True)
+    failed(attempt, 1, 5.1, caused_by_peer=False)
+    assert history.first_error(run, 1)["rank"] == 1
+
+
+def test_a_lost_peer_is_better_than_no_reason(run):
+    failed(opened(run, 1), 0, 5.0, caused_by_peer=True)
+    assert history.first_error(run, 1)["rank"] == 0
+    assert history.first_error(run, 2) is None
+
+
+def test_evidence_has_the_signals_in_the_order_of_their_arrival(run):
+    attempt = opened(run, 1)
+    node(attempt, 0, (3.0, "SIGTERM"), (4.0, "SIGUSR1"))
+    node(attempt, 1, (2.0, "SIGUSR1"))
+    assert history.evidence(run, 1, **RUNNING).signals == ("SIGUSR1", "SIGTERM")
+
+
+def test_evidence_names_the_failing_rank_or_the_nodes_that_ended(run):
+    attempt = opened(run, 1)
+    node(attempt, 0, torchrun_exit=-9)
+    assert history.evidence(run, 1, **RUNNING).error == "n0: torchrun exit -9"
+    failed(attempt, 1, 5.0)
+    assert history.evidence(run, 1, **RUNNING).error == "rank 1 on n1: ValueError: x"
+
+
+def test_evidence_of_nothing_is_no_error(run):
+    seen = history.evidence(run, 1, **RUNNING)
+    assert (seen.outcome, seen.signals, seen.has_progress, seen.error) == (None, (), False, None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "has_progress"),
+    [
+        (None, None, False),
+        (None, "step-00000005", True),
+        ("step-00000005", "step-00000005", False),
+        ("step-00000005", "step-00000010", True),
+        ("step-00000010", "step-00000005", False),  # the newer one was damaged and put aside
+    ],
+)
+def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
+    opened(run, 1, checkpoint=before)
+    if after is not None:
+        (run.checkpoints / after).mkdir()
+    assert history.evidence(run, 1, **RUNNING).has_progress is has_progress
+
+
+@pytest.mark.parametrize(
+    ("records", "counted"),
+    [
+        ([], History(0, 0, 0)),
+        ([entry(), entry()], History(0, 2, 2)),
+        ([entry(), entry(progress=True)], History(0, 1, 0)),
+        ([entry(progress=True), entry()], History(0, 2, 1)),
+        ([entry(), entry("requeue", "preemption")], History(1, 1, 2)),
+        ([entry(), entry("requeue", "preemption", progress=True)], History(1, 0, 0)),
+        ([entry("wait", "requeued"), entry("requeue", "preemption")], History(2, 0, 2)),
+        ([entry("retry", "lost")], History(0, 0, 1)),
+        ([entry(), entry("hold"), entry()], History(0, 1, 1)),
+        ([entry(), entry("cancel", "cancelled")], History(0, 0, 0)),
+    ],
+)
+def test_budgets_are_counted_since_the_last_progress_and_anew_after_a_hold(records, counted):
+    assert history.of(records) == counted
+
+
+@pytest.mark.parametrize(
+    ("spans", "redone"),
+    [
+        ([], 0),
+        ([(1, 20)], 0),
+        ([(1, 10), (11, 20)], 0),
+        ([(1, 15), (11, 20)], 5),
+        ([(1, 15), (None, None), (11, 20)], 5),
+        ([(1, 15), (11, 13), (11, 20)], 8),
+    ],
+)
+def test_steps_redone_counts_each_repetition(spans, redone):
+    assert history.steps_redone([entry(steps=span) for span in spans]) == redone
+
+
+def test_an_attempt_did_the_steps_between_its_checkpoint_and_its_progress(run):
+    Timeline(run, "rank-00000", 1).event("loaded", step=10)
+    run.progress.write_text("000000000015\n")
+    assert history.steps_of(run, 1) == (11, 15)
+    assert history.steps_of(run, 2) == (None, None)
+
+
+def test_an_attempt_that_only_loaded_did_no_step(run):
+    Timeline(run, "rank-00000", 1).event("loaded", step=10)
+    run.progress.write_text("000000000010\n")
+    assert history.steps_of(run, 1) == (None, None)
+
+
+def test_an_attempt_that_nobody_closed_is_lost(run):
+    opened(run, 1)
+    history.close_lost(run)
+    (record,) = read_jsonl(run.attempts)
+    assert (record["attempt"], record["cause"]) == (1, Cause.LOST)
+
+
+def test_a_lost_attempt_that_had_finished_is_complete(run):
+    write_json(opened(run, 1).outcome, {"status": "completed"})
+    history.close_lost(run)
+    assert [record["decision"] for record in read_jsonl(run.attempts)] == [Action.DONE]
+
+
+def test_a_closed_attempt_is_closed_once(run):
+    history.close_lost(run)
+    opened(run, 1)
+    for _ in range(2):
+        history.close_lost(run)
+    assert len(read_jsonl(run.attempts)) == 1
+
+
+def test_a_record_has_the_evidence_beside_the_decision(run):
+    opened(run, 1)
+    seen = history.evidence(run, 1, **RUNNING)
+    history.record(run, 1, seen, Decision(Action.RETRY, Cause.CRASH, "why"))
+    (record,) = read_jsonl(run.attempts)
+    assert record["stop"] > record["start"]
+    assert (record["job_id"], record["nodes"]) == ("7", ["a", "b"])
+    assert (record["decision"], record["cause"], record["reason"]) == ("retry", "crash", "why")
+    assert record["evidence"]["job_state"] == "RUNNING"
+
+
+def test_a_finished_result_keeps_what_rank_0_wrote(run):
+    write_json(run.result, {"status": "completed", "weights_sha256": "a", "attempts": None})
+    for span in ((1, 15), (11, 20)):
+        append_jsonl(run.attempts, entry(steps=span))
+    history.finish_result(run)
+    counted = {"attempts": 2, "steps_redone": 5}
+    assert read_json(run.result) == {"status": "completed", "weights_sha256": "a"} | counted
+
+
+@pytest.mark.parametrize(
+    ("action", "status"), [(Action.CANCEL, "cancelled"), (Action.HOLD, "held")]
+)
+def test_an_unfinished_result_says_why_and_where(run, action, status):
+    run.progress.write_text("000000000015\n")
+    history.unfinished_result(run, Decision(action, Cause.CRASH, "why"))
+    result = read_json(run.result)
+    assert (result["status"], result["reason"], result["global_step"]) == (status, "why", 15)

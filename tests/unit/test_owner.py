@@ -1,0 +1,180 @@
+"""Who may write into a run directory: exactly one job, and the next one when that is dead."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from jobs import owner
+from jobs.owner import OwnedError
+from jobs.rundir import RunDir, read_json
+
+CLAIM = """
+import sys
+from pathlib import Path
+from jobs import owner
+from jobs.rundir import RunDir
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    owner.claim(RunDir(Path(sys.argv[1])), owner.this_process(None), 1)
+    print("mine", flush=True)
+except owner.OwnedError:
+    print("taken", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDir(tmp_path)
+
+
+@pytest.fixture
+def dead(run):
+    """Owns the run, and is dead."""
+    gone = replace(owner.this_process(None), job_id="local-gone", pid_start="1")
+    owner.claim(run, gone, 1)
+    return gone
+
+
+@pytest.fixture
+def scontrol(tmp_path, monkeypatch):
+    """Makes `scontrol show job` say something."""
+
+    def says(text, status=0, stream=1):
+        fake = tmp_path / "bin" / "scontrol"
+        fake.parent.mkdir(exist_ok=True)
+        fake.write_text(f"#!/bin/sh\necho '{text}' >&{stream}\nexit {status}\n")
+        fake.chmod(0o755)
+        monkeypatch.setenv("PATH", str(fake.parent))
+
+    return says
+
+
+def claims_at_once(run, num):
+    command = [sys.executable, "-c", CLAIM, run.path]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    claimers = [subprocess.Popen(command, **pipes) for _ in range(num)]
+    try:
+        assert [claimer.stdout.readline() for claimer in claimers] == ["ready\n"] * num
+        for claimer in claimers:
+            claimer.stdin.write("go\n")
+            claimer.stdin.flush()
+        said = [claimer.stdout.readline().strip() for claimer in claimers]
+        return said, [claimer.pid for claimer in claimers]
+    finally:
+        for claimer in claimers:
+            claimer.communicate("end\n", timeout=10)
+
+
+def test_a_claim_says_who_and_which_attempt(run):
+    me = owner.this_process(None)
+    owner.claim(run, me, 3)
+    assert owner.read(run) == me
+    assert read_json(run.owner)["attempt"] == 3
+    assert os.listdir(run.path) == ["owner.json"]
+
+
+@pytest.mark.parametrize("round_number", range(3))
+def test_of_claims_at_once_one_wins(run, round_number):
+    said, pids = claims_at_once(run, 4)
+    assert sorted(said) == ["mine", "taken", "taken", "taken"]
+    assert owner.read(run).pid == pids[said.index("mine")]
+
+
+@pytest.mark.parametrize("round_number", range(3))
+def test_of_claims_at_once_one_replaces_a_dead_owner(run, dead, round_number):
+    said, pids = claims_at_once(run, 2)
+    assert sorted(said) == ["mine", "taken"]
+    assert owner.read(run).pid == pids[said.index("mine")]
+
+
+def test_an_owner_that_evicts_at_the_same_moment_wins(run, dead, monkeypatch):
+    winner = replace(owner.this_process(None), job_id="local-winner")
+    loser = replace(winner, job_id="local-loser")
+
+    def dies_just_now(_):
+        monkeypatch.undo()
+        owner.claim(run, winner, 2)
+        return False
+
+    monkeypatch.setattr(owner, "is_alive", dies_just_now)
+    with pytest.raises(OwnedError, match="just now"):
+        owner.claim(run, loser, 2)
+    assert owner.read(run) == winner
+
+
+def test_an_owner_that_is_being_evicted_is_no_crash(run, dead, monkeypatch):
+    monkeypatch.setattr(owner, "is_alive", lambda _: bool(run.owner.unlink()))
+    with pytest.raises(OwnedError, match="just now"):
+        owner.claim(run, owner.this_process(None), 2)
+
+
+def test_a_dead_local_owner_is_replaced(run, dead):
+    me = owner.this_process(None)
+    assert owner.is_alive(dead) is False
+    owner.claim(run, me, 2)
+    assert owner.read(run) == me
+
+
+def test_a_pid_that_was_given_out_again_is_no_living_owner():
+    me = owner.this_process(None)
+    assert owner.is_alive(me) is True
+    assert owner.is_alive(replace(me, pid_start="1")) is False
+
+
+def test_a_living_owner_refuses(run):
+    first = owner.this_process(None)
+    owner.claim(run, first, 1)
+    with pytest.raises(OwnedError, match=f"job {first.job_id} is still running it"):
+        owner.claim(run, replace(first, job_id="local-second"), 2)
+    assert owner.read(run) == first
+
+
+def test_an_owner_on_another_host_is_not_taken_for_dead(run):
+    other = replace(owner.this_process(None), job_id="local-x", host="elsewhere")
+    owner.claim(run, other, 1)
+    with pytest.raises(OwnedError, match="owned it on elsewhere, and may run still"):
+        owner.claim(run, owner.this_process(None), 2)
+
+
+def test_the_same_job_goes_on_with_its_next_attempt(run):
+    me = owner.this_process("7")
+    for attempt in (1, 2):
+        owner.claim(run, me, attempt)
+    assert read_json(run.owner)["attempt"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "stream", "alive"),
+    [
+        ("   JobState=RUNNING Reason=None", 0, 1, True),
+        ("   JobState=PENDING Reason=BeginTime", 0, 1, True),
+        ("   JobState=FAILED Reason=NonZeroExitCode", 0, 1, False),
+        ("slurm_load_jobs error: Invalid job id specified", 1, 2, False),
+        ("slurm_load_jobs error: Unable to contact slurm controller", 1, 2, None),
+    ],
+)
+def test_whether_a_job_lives_is_asked_of_slurm(scontrol, text, status, stream, alive):
+    scontrol(text, status, stream)
+    assert owner.is_alive(owner.this_process("7")) is alive
+
+
+def test_a_job_that_nobody_can_ask_about_is_not_replaced(run, scontrol):
+    owner.claim(run, owner.this_process("7"), 1)
+    scontrol("slurm_load_jobs error: Unable to contact slurm controller", 1, 2)
+    with pytest.raises(OwnedError, match="may run still"):
+        owner.claim(run, owner.this_process("8"), 2)
+
+
+def test_release_gives_up_what_is_ours_only(run):
+    me = owner.this_process(None)
+    owner.claim(run, me, 1)
+    owner.release(run, replace(me, job_id="local-other"))
+    assert owner.read(run) == me
+    owner.release(run, me)
+    assert owner.read(run) is None
+    owner.release(run, me)

@@ -1,0 +1,91 @@
+"""The run directory: whole files or none, one line per record, paths in one place."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from jobs import rundir
+from jobs.rundir import RunDir, Timeline
+
+HOSTILE = "line\nnext\u2028sep\x85\x0b tab\t \udcff ü"
+
+
+def test_a_reader_sees_the_old_or_the_new_text_whatever_fails(tmp_path, monkeypatch):
+    path = tmp_path / "x.json"
+    rundir.write_json(path, {"step": 1})
+
+    def no_disk(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_disk)
+    with pytest.raises(OSError, match="No space"):
+        rundir.write_json(path, {"step": 2})
+    assert rundir.read_json(path) == {"step": 1}
+
+
+def test_a_killed_writer_leaves_a_whole_file(tmp_path):
+    path = tmp_path / "x.json"
+    code = (
+        "import sys; from pathlib import Path; from jobs.rundir import write_json\n"
+        "for n in range(10**9): write_json(Path(sys.argv[1]), ['x' * 5000, n])"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, path]) as writer:
+        while not path.exists():
+            assert writer.poll() is None
+        writer.kill()
+    assert rundir.read_json(path)[0] == "x" * 5000
+
+
+def test_what_is_missing_reads_as_nothing(tmp_path):
+    assert rundir.read_json(tmp_path / "x") is None
+    assert rundir.read_jsonl(tmp_path / "x") == []
+    assert rundir.read_progress_step(tmp_path / "x") is None
+
+
+def test_a_torn_last_line_does_not_count(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes('{"a": 1}\n{"a": "ü'.encode()[:-1])
+    assert rundir.read_jsonl(path) == [{"a": 1}]
+
+
+def test_a_torn_last_line_spoils_no_later_record(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"a": 2')
+    rundir.append_jsonl(path, {"a": 3}, durable=True)
+    assert rundir.read_jsonl(path) == [{"a": 1}, {"a": 3}]
+
+
+def test_any_text_comes_back_as_it_was(tmp_path):
+    record = {"error": HOSTILE}
+    for _ in range(2):
+        rundir.append_jsonl(tmp_path / "x.jsonl", record)
+    rundir.write_json(tmp_path / "x.json", record)
+    assert rundir.read_jsonl(tmp_path / "x.jsonl") == [record, record]
+    assert rundir.read_json(tmp_path / "x.json") == record
+
+
+def test_relink_replaces_a_link(tmp_path):
+    for target in ("old", "new"):
+        rundir.relink(tmp_path / "latest", target)
+    assert os.readlink(tmp_path / "latest") == "new"
+    assert os.listdir(tmp_path) == ["latest"]
+
+
+def test_progress_is_its_first_number(tmp_path):
+    path = tmp_path / "progress"
+    for text, step in (("000000000042\n{}", 42), ("", 0), ("garbage", None)):
+        path.write_text(text)
+        assert rundir.read_progress_step(path) == step
+
+
+def test_a_timeline_holds_time_event_attempt_and_fields(tmp_path):
+    run_dir = RunDir(tmp_path)
+    run_dir.timeline("x").parent.mkdir()
+    Timeline(run_dir, "x", 2).event("open", nodes=["a"])
+    (event,) = rundir.read_jsonl(run_dir.timeline("x"))
+    assert event.pop("t") > 1e9
+    assert event == {"event": "open", "attempt": 2, "nodes": ["a"]}
+
+

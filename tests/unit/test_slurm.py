@@ -1,0 +1,158 @@
+"""Slurm's answers, read with suspicion."""
+
+import pytest
+
+from jobs import slurm
+from jobs.slurm import Job
+
+# From a real Slurm 22.05, shortened.
+SHOWN = """\
+JobId=12 JobName={name}
+   UserId=me(1000) GroupId=me(1000) MCS_label=N/A
+   Priority=1 Nice=0 Account=(null) QOS=normal
+   JobState=RUNNING Reason=None Dependency=(null)
+   Requeue=1 Restarts=2 BatchFlag=1 Reboot=0 ExitCode=0:0
+   RunTime=00:00:41 TimeLimit=00:30:00 TimeMin=N/A
+   SubmitTime=2026-11-20T11:00:00 EligibleTime=2026-11-20T11:00:00
+   PreemptEligibleTime=2026-11-20T11:00:00 PreemptTime={preempted}
+   Comment={name}
+"""
+SACCT = "12|CANCELLED by 0\n13|TIMEOUT\n"
+
+
+@pytest.fixture
+def client(tmp_path, monkeypatch):
+    """Puts a fake Slurm command on PATH, alone."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def installs(name, text="", status=0):
+        (tmp_path / f"{name}.out").write_text(text)
+        fake = tmp_path / name
+        fake.write_text(
+            f'#!/bin/sh\necho "$@" >>{tmp_path}/calls\n'
+            f'while IFS= read -r line; do echo "$line"; done <{tmp_path}/{name}.out\nexit {status}\n'
+        )
+        fake.chmod(0o755)
+        return tmp_path / "calls"
+
+    return installs
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train",
+        "x JobState=CANCELLED Reason=None",
+        "x Requeue=1 Restarts=99 PreemptTime=2026-01-01T00:00:00",
+        "%s 'a' \"b\" $(id) TimeLimit=1",
+        "JobId=13",
+    ],
+)
+def test_a_jobs_name_pretends_nothing(name):
+    job = slurm.parse_job(SHOWN.format(name=name, preempted="None"))
+    assert job == Job("RUNNING", "None", 2, False, "00:30:00")
+
+
+def test_a_preempted_job_is_known_by_its_time():
+    job = slurm.parse_job(SHOWN.format(name="x", preempted="2026-11-20T11:00:30"))
+    assert job is not None
+    assert job.is_preempted
+
+
+@pytest.mark.parametrize("text", ["", "No jobs in the system\n", "JobState=RUNNING Reason=None"])
+def test_what_is_no_job_is_none(text):
+    assert slurm.parse_job(text) is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "job_id"),
+    [
+        ({}, None),
+        ({"SLURM_JOB_ID": "12"}, "12"),
+        ({"SLURM_JOB_ID": "13", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "0"}, "12_0"),
+    ],
+)
+def test_an_array_task_is_named_by_its_array_and_number(variables, job_id):
+    assert slurm.job_id_from(variables) == job_id
+
+
+def test_a_command_that_is_missing_is_no_answer(client):
+    assert slurm.call(["scontrol", "show", "job", "1"]) is None
+    assert slurm.show_job("1") is None
+    assert slurm.is_alive("1") is None
+    assert slurm.job_states(["1"]) == {}
+
+
+def test_a_command_that_hangs_is_no_answer(tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "CALL_TIMEOUT_S", 0.1)
+    assert slurm.call(["sleep", "60"]) is None
+
+
+def test_states_come_from_one_query(client):
+    calls = client("squeue", "12|RUNNING\n13|PENDING\n99|RUNNING\n")
+    client("sacct", SACCT)
+    assert slurm.job_states(["13", "12", "12"]) == {"12": "RUNNING", "13": "PENDING"}
+    assert len(calls.read_text().splitlines()) == 1
+
+
+def test_jobs_that_left_the_queue_are_asked_of_sacct(client):
+    client("squeue", "12|RUNNING\n")
+    client("sacct", SACCT)
+    assert slurm.job_states(["12", "13", "14"]) == {"12": "RUNNING", "13": "TIMEOUT"}
+
+
+def test_a_state_of_sacct_is_one_word(client):
+    client("squeue", status=1)
+    client("sacct", SACCT)
+    assert slurm.job_states(["12"]) == {"12": "CANCELLED"}
+
+
+def test_a_site_without_sacct_knows_the_queue_only(client):
+    client("squeue", "12|RUNNING\n")
+    assert slurm.job_states(["12", "13"]) == {"12": "RUNNING"}
+
+
+def test_no_jobs_need_no_query(client):
+    calls = client("squeue")
+    assert slurm.job_states([]) == {}
+    assert not calls.exists()
+
+
+def test_a_requeue_is_incomplete_and_read_back(client):
+    calls = client("scontrol", "   JobState=PENDING Reason=BeginTime Dependency=(null)\n")
+    assert slurm.requeue("12_3") == ""
+    assert "requeue Incomplete 12_3" in calls.read_text().splitlines()
+
+
+def test_a_requeue_that_did_not_happen_says_where_the_job_is(client):
+    client("scontrol", "   JobState=COMPLETING Reason=None Dependency=(null)\n")
+    assert slurm.requeue("12") == "scontrol requeue left the job COMPLETING None"
+
+
+def test_a_requeue_without_an_answer_says_so(client):
+    assert slurm.requeue("12") == "slurmctld does not answer"
+
+
+def test_slurm_on_path_needs_no_loading(client, tmp_path):
+    client("sbatch")
+    environ = {"PATH": str(tmp_path), "SLURM_CONF": "x"}
+    assert slurm.unloaded_reason(environ, [tmp_path]) is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        ({}, None),
+        ({"SLURM_CONF": "/etc/slurm.conf"}, "SLURM_CONF is set"),
+        ({"MODULEPATH": "/nowhere:{there}"}, "{there} has a slurm module"),
+    ],
+)
+def test_slurm_that_is_not_loaded_is_noticed(tmp_path, variables, reason):
+    (tmp_path / "slurm").mkdir()
+    environ = {key: value.format(there=tmp_path) for key, value in variables.items()}
+    found = slurm.unloaded_reason({"PATH": "/nowhere"} | environ, paths=[tmp_path / "none"])
+    assert found == (reason and reason.format(there=tmp_path))
+
+
+def test_slurms_folders_are_noticed(tmp_path):
+    assert slurm.unloaded_reason({"PATH": ""}, paths=[tmp_path]) == f"{tmp_path} exists"

@@ -1,0 +1,205 @@
+"""Submitting is data: the whole command line, one argument each, through submitit's executor."""
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from jobs import runs, submit
+from jobs.errors import FailedError
+from jobs.freeze import freeze
+from jobs.load import Loaded
+from jobs.rundir import RunDir, read_json, read_jsonl
+from jobs.spec import Slurm, Spec
+
+RUN = RunDir(Path("/runs/x y/1"))
+HOSTILE = "a 'b' \"c\" $(touch pwned) `d` %j * --wrap=e ü"
+SBATCH = """#!/bin/sh
+printf '%s\\0' "$@" >"$FAKE/argv"
+env >"$FAKE/env"
+[ -z "$FAKE_ERROR" ] || { echo "$FAKE_ERROR" >&2; exit 3; }
+echo "Submitted batch job 4711"
+"""
+
+
+@pytest.fixture
+def spec(tmp_path, monkeypatch):
+    """A spec whose runs root is ours."""
+    monkeypatch.setenv("KIT_RUNS", str(tmp_path / "runs"))
+    return Spec(name="first")
+
+
+@pytest.fixture
+def repository(tmp_path):
+    folder = tmp_path / "repository"
+    (folder / "slurm").mkdir(parents=True)
+    (folder / "slurm" / "ddp.sbatch").write_text("#!/bin/sh\n")
+    return folder
+
+
+@pytest.fixture
+def sbatch(tmp_path, monkeypatch):
+    """A fake sbatch that records its arguments and environment; returns where."""
+    fakes = tmp_path / "fakes"
+    fakes.mkdir()
+    for name, text in (("sbatch", SBATCH), ("srun", "#!/bin/sh\n"), ("scancel", SBATCH)):
+        (fakes / name).write_text(text)
+        (fakes / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fakes}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE", str(fakes))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    return fakes
+
+
+def queued(spec, repository):
+    with freeze(Loaded(spec, "name: first\n"), repository) as run_dir:
+        return submit.queue(spec, run_dir), run_dir
+
+
+def argv_of(fakes):
+    return (fakes / "argv").read_text().split("\0")[:-1]
+
+
+def test_the_command_line_of_the_default_spec():
+    assert submit.sbatch_argv(Spec(), RUN) == [
+        "sbatch",
+        "--job-name=run",
+        "--nodes=1",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=1",
+        "--time=1:00:00",
+        "--signal=USR1@120",
+        "--requeue",
+        "--open-mode=append",
+        "--chdir=/runs/x y/1",
+        "--output=job.log",
+        "/runs/x y/1/code/slurm/ddp.sbatch",
+        "/runs/x y/1",
+    ]
+
+
+def test_the_options_of_a_spec_that_says_everything():
+    extra = {"mail_type": "END", "exclusive": True, "overcommit": False, "nice": 5}
+    slurm = Slurm(
+        nodes=4,
+        gpus_per_node=8,
+        cpus_per_task=64,
+        time="1-00:00:00",
+        partition="gpu",
+        account="0123",
+        qos="high",
+        mem="64G",
+        constraint="a100|h100",
+        exclude="n[3-4]",
+        signal_lead_s=300,
+        extra=extra,
+    )
+    assert submit.sbatch_options(Spec(name="big", slurm=slurm), RUN) == [
+        "--job-name=big",
+        "--nodes=4",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=64",
+        "--gpus-per-node=8",
+        "--time=1-00:00:00",
+        "--partition=gpu",
+        "--account=0123",
+        "--qos=high",
+        "--mem=64G",
+        "--constraint=a100|h100",
+        "--exclude=n[3-4]",
+        "--signal=USR1@300",
+        "--requeue",
+        "--open-mode=append",
+        "--chdir=/runs/x y/1",
+        "--output=job.log",
+        "--mail-type=END",
+        "--exclusive",
+        "--nice=5",
+    ]
+
+
+def test_zero_is_a_value_and_false_is_not():
+    options = submit.sbatch_options(Spec(slurm=Slurm(extra={"nice": 0, "hold": False})), RUN)
+    assert options[-1] == "--nice=0"
+
+
+def test_a_hostile_value_stays_one_argument(spec, sbatch, repository):
+    hostile = Spec(name=HOSTILE, slurm=Slurm(extra={"comment": HOSTILE}))
+    _, run_dir = queued(hostile, repository)
+    argv = argv_of(sbatch)
+    assert argv == submit.sbatch_argv(hostile, run_dir)[1:]
+    assert {f"--job-name={HOSTILE}", f"--comment={HOSTILE}"} <= set(argv)
+    assert not list(repository.parent.rglob("pwned"))
+
+
+def test_the_executor_submits_the_frozen_script_with_the_run_directory(spec, sbatch, repository):
+    job_id, run_dir = queued(spec, repository)
+    assert job_id == "4711"
+    assert argv_of(sbatch)[-2:] == [str(run_dir.code / "slurm/ddp.sbatch"), str(run_dir.path)]
+
+
+def test_a_submitted_run_knows_its_job_and_is_found_by_it(spec, sbatch, repository):
+    _, run_dir = queued(spec, repository)
+    argv = submit.sbatch_argv(spec, run_dir)
+    assert read_json(run_dir.command) == {"argv": argv, "job_id": "4711"}
+    assert runs.find("4711") == run_dir
+    events = [event["event"] for event in read_jsonl(run_dir.timeline("submit"))]
+    assert events == ["freeze", "submit"]
+
+
+def test_a_refused_job_says_why_and_leaves_no_run(spec, sbatch, repository, monkeypatch):
+    monkeypatch.setenv("FAKE_ERROR", "sbatch: error: invalid partition specified: $(x)")
+    with pytest.raises(FailedError) as caught:
+        queued(spec, repository)
+    command, said = str(caught.value).split("\n")[1:3]
+    assert "exit code 3" in str(caught.value)
+    assert shlex.split(command)[1:] == argv_of(sbatch)
+    assert said.endswith("invalid partition specified: $(x)")
+    assert runs.all_runs() == []
+    assert os.listdir(runs.runs_root() / "first") == []
+
+
+def test_without_sbatch_nothing_is_left(spec, repository, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(FailedError, match="nothing is queued"):
+        queued(spec, repository)
+    assert runs.all_runs() == []
+
+
+def test_a_job_that_cannot_be_noted_is_cancelled(spec, sbatch, repository, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(runs, "remember", full)
+    with pytest.raises(FailedError, match="job 4711 is cancelled, .*No space left"):
+        queued(spec, repository)
+    assert argv_of(sbatch) == ["4711"]
+
+
+def test_a_job_that_submits_hides_itself_but_not_which_slurm_it_means(
+    spec, sbatch, repository, monkeypatch
+):
+    inside = {"SLURM_JOB_ID": "1", "SLURM_NNODES": "9", "SLURM_CONF": "/x/slurm.conf", "OWN": "1"}
+    for name, value in inside.items():
+        monkeypatch.setenv(name, value)
+    queued(spec, repository)
+    seen = (sbatch / "env").read_text().splitlines()
+    assert [line for line in seen if line.startswith("SLURM_")] == ["SLURM_CONF=/x/slurm.conf"]
+    assert "OWN=1" in seen
+    assert os.environ["SLURM_JOB_ID"] == "1"
+
+
+@pytest.mark.parametrize(("error", "accepted"), [("", True), ("sbatch: error: no", False)])
+def test_a_rehearsal_asks_slurm_and_queues_nothing(spec, sbatch, monkeypatch, error, accepted):
+    monkeypatch.setenv("FAKE_ERROR", error)
+    verdict = submit.test_only(spec, RUN, Path("slurm/ddp.sbatch"))
+    assert verdict.is_accepted is accepted
+    assert error in verdict.text
+    options = submit.sbatch_options(spec, RUN)
+    assert argv_of(sbatch) == ["--test-only", *options, "slurm/ddp.sbatch", str(RUN.path)]
+
+
+def test_a_rehearsal_without_slurm_is_no_verdict(spec, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert submit.test_only(spec, RUN, Path("slurm/ddp.sbatch")) is None
