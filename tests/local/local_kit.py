@@ -1,0 +1,76 @@
+"""A kit that runs locally: real processes in a runs root of their own, and how to find them."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FOREIGN = ("KIT_", "SLURM_", "SBATCH_", "PYTHONPATH")
+
+
+def wait_for(condition, what, limit_s=30):
+    """The first true value of `condition()`; fails after `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what}: not within {limit_s} s")
+        time.sleep(0.02)
+    return value
+
+
+class Kit:
+    """`python -m jobs` with the runs root `root`."""
+
+    def __init__(self, root, repository=REPOSITORY):
+        self.root = root
+        self.repository = repository
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+        self.env = inherited | {"KIT_RUNS": str(root)}
+
+    def start(self, *words):
+        """A command that runs, with its output in pipes."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "jobs", *map(str, words)],
+            cwd=self.repository,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def end(self, process, limit_s=60):
+        """(exit status, stdout, stderr) of a command; fails if it takes longer than `limit_s`."""
+        try:
+            stdout, stderr = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            pytest.fail(f"took more than {limit_s} s:\n{''.join(process.communicate())}")
+        return process.returncode, stdout, stderr
+
+    def run(self, *words):
+        """(exit status, stdout, stderr) of a command."""
+        return self.end(self.start(*words))
+
+    def processes(self):
+        """The pids of all that was started for this runs root, however it was orphaned."""
+        mark = f"KIT_RUNS={self.root}".encode()
+        found = []
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if mark in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry))
+        return found
+
+    def kill(self):
+        """End every process; returns those that were there."""
+        found = self.processes()
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return found

@@ -1,0 +1,152 @@
+"""Local runs through the very processes of a cluster: node agents, torchrun, ranks."""
+
+import os
+import shutil
+import signal
+
+import pytest
+from local_kit import REPOSITORY, Kit, wait_for
+
+from jobs.rundir import RunDir, read_json, read_jsonl, read_progress_step
+
+SPEC = """
+name: tiny
+slurm: {nodes: %d}
+launch: {nproc_per_node: %d}
+train:
+  model: mlp
+  dataset: breast_cancer
+  epochs: %d
+  micro_batch_size: 8
+  eval_every_epochs: 20
+  checkpoint_every_epochs: 20
+  schedule: cosine
+"""
+CRASH = """
+name: tiny
+launch: {nproc_per_node: 2}
+train:
+  dataset: tests.local.test_trainer_plugins:blobs
+  model: tests.local.test_trainer_plugins:troubled
+  model_args: {raise_at: 2}
+  micro_batch_size: 8
+"""
+FOR_EVER = 10**6
+PLANTED = 'raise SystemExit("the live checkout is used")\n'
+
+
+def submit(kit, nodes=1, nproc=1, epochs=1, text=None):
+    kit.root.mkdir(exist_ok=True)
+    config = kit.root.with_name("tiny.yaml")
+    config.write_text(text or SPEC % (nodes, nproc, epochs))
+    return kit.start("submit", config, "--cluster", "local")
+
+
+def started(kit, *path):
+    """The run directory, as soon as `path` in it is there."""
+    wait_for((kit.root / "tiny/latest" / "/".join(path)).exists, f"no {path}")
+    return RunDir((kit.root / "tiny/latest").resolve())
+
+
+def training(kit):
+    """The run directory, as soon as some steps are done."""
+    run = started(kit, "progress")
+    wait_for(lambda: (read_progress_step(run.progress) or 0) > 3, "no step is done")
+    return run
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    kit = Kit(tmp_path_factory.mktemp("undisturbed") / "runs")
+    status, stdout, stderr = kit.end(submit(kit, nodes=3, epochs=60))
+    assert status == 0, stderr
+    assert kit.kill() == []
+    return RunDir((kit.root / "tiny/latest").resolve()), stdout
+
+
+def test_a_run_completes_and_says_how_well(undisturbed):
+    run, stdout = undisturbed
+    result = read_json(run.result)
+    assert (result["status"], result["attempts"], result["steps_redone"]) == ("completed", 1, 0)
+    assert result["exactness"] == "bitwise"
+    accuracy = result["metrics"]["eval_accuracy"]
+    assert accuracy > 0.9
+    assert f"held-out accuracy {accuracy:.2%} after {result['global_step']} steps" in stdout
+
+
+def test_a_run_leaves_its_records(undisturbed):
+    run, _ = undisturbed
+    (record,) = read_jsonl(run.attempts)
+    assert (record["first_step"], record["decision"]) == (1, "done")
+    assert record["last_step"] == read_json(run.result)["global_step"]
+    assert read_jsonl(run.metrics)
+    events = [event["event"] for event in read_jsonl(run.timeline("attempt"))]
+    assert events == ["open", "close"]
+    assert not run.owner.exists()
+
+
+def test_each_global_rank_has_its_log(undisturbed):
+    run, _ = undisturbed
+    for rank in range(3):
+        assert f"rank {rank} of 3" in run.rank_log(rank).read_text()
+        spawned = [event["event"] for event in read_jsonl(run.timeline(f"rank-{rank:05d}"))]
+        assert {"spawn", "import", "first_step"} <= set(spawned)
+
+
+def test_ctrl_c_saves_and_resume_ends_with_the_bits_of_the_undisturbed_run(kit, undisturbed):
+    process = submit(kit, nodes=3, epochs=60)
+    run = training(kit)
+    process.send_signal(signal.SIGINT)
+    status, _, stderr = kit.end(process, 20)
+    assert status == 130, stderr
+    assert "make resume RUN=" in stderr
+    assert kit.processes() == []
+    stopped = read_json(run.result)
+    assert (stopped["status"], stopped["reason"]) == ("held", "stopped on request")
+    assert (run.checkpoints / f"step-{stopped['global_step']:08d}").is_dir()
+
+    status, _, stderr = kit.run("resume", run.run_id, "--cluster", "local")
+    assert status == 0, stderr
+    result, expected = read_json(run.result), read_json(undisturbed[0].result)
+    assert (result["attempts"], result["steps_redone"]) == (2, 0)
+    assert result["weights_sha256"] == expected["weights_sha256"]
+    assert run.metrics.read_bytes() == undisturbed[0].metrics.read_bytes()
+
+
+@pytest.mark.parametrize("moment", ["attempt-1/plan.json", "attempt-1/rank-00001.log"])
+def test_ctrl_c_during_the_start_up_ends_all(kit, moment):
+    process = submit(kit, nodes=2, epochs=FOR_EVER)
+    started(kit, moment)
+    process.send_signal(signal.SIGINT)
+    status, _, stderr = kit.end(process, 20)
+    assert status == 130, stderr
+
+
+def test_a_rank_that_raises_is_named_and_ends_all(kit):
+    status, _, stderr = kit.end(submit(kit, text=CRASH))
+    assert status == 1
+    assert f"first failure: rank 1 on {os.uname().nodename}" in stderr
+    assert 'raise ValueError("a planted error")' in stderr
+    assert "3 crashes without progress: rank 1 on" in stderr
+
+
+def test_a_killed_foreground_process_leaves_no_orphan(kit):
+    process = submit(kit, nodes=2, epochs=FOR_EVER)
+    training(kit)
+    assert len(kit.processes()) > 6
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not kit.processes(), "orphans", 10)
+
+
+def test_a_run_uses_the_code_that_was_frozen(tmp_path, kit):
+    kit.repository = tmp_path / "copy"
+    ignored = shutil.ignore_patterns(".*", "runs", "__pycache__")
+    shutil.copytree(REPOSITORY, kit.repository, ignore=ignored)
+    config = tmp_path / "tiny.yaml"
+    config.write_text(SPEC % (1, 1, 1))
+    assert kit.run("freeze", config)[0] == 0
+    for live in ("trainer/__init__.py", "jobs/agent.py"):
+        (kit.repository / live).write_text(PLANTED)
+    status, _, stderr = kit.run("resume", "--cluster", "local")
+    assert status == 0, stderr

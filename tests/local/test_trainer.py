@@ -1,0 +1,225 @@
+"""The trainer under a real torchrun: bitwise resume, agreed stops, failures, evaluation."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs.rundir import RunDir, read_json, read_jsonl
+from jobs.spec import Launch, Spec, Train
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PLUGINS = Path(__file__).with_name("test_trainer_plugins.py")
+TINY = {
+    "dataset": "test_trainer_plugins:blobs",
+    "model": "test_trainer_plugins:troubled",
+    "epochs": 4,
+    "micro_batch_size": 4,
+    "lr": 0.05,
+    "schedule": "cosine",
+    "warmup_steps": 3,
+    "weight_decay": 0.01,
+    "log_every_steps": 3,
+    "stop_check_steps": 1,
+}
+
+
+def make_run(path, **train):
+    run = RunDir(path)
+    for folder in (run.attempt(1).path, run.checkpoints, run.timeline("x").parent):
+        folder.mkdir(parents=True)
+    run.spec.write_text(Spec(launch=Launch(), train=Train(**train)).to_json())
+    return run
+
+
+def environment(attempt):
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("KIT_", "SLURM_"))}
+    paths = os.pathsep.join([str(REPOSITORY), str(PLUGINS.parent)])
+    extra = {} if attempt is None else {"KIT_ATTEMPT": str(attempt)}
+    return {**inherited, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **extra}
+
+
+def torchrun(*arguments, ranks=3, attempt=1, limit_s=100):
+    """(exit status, all output) of a torchrun, which never outlives its limit."""
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
+    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", *map(str, arguments)]
+    process = subprocess.Popen(
+        command,
+        cwd=REPOSITORY,
+        env=environment(attempt),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        # The ranks have sessions of their own: let torchrun end them.
+        process.terminate()
+        output, _ = process.communicate(timeout=60)
+        pytest.fail(f"torchrun took more than {limit_s} s:\n{output}")
+    return process.returncode, output
+
+
+def train(run, **options):
+    (run.attempt(options.get("attempt") or 1).path).mkdir(exist_ok=True)
+    return torchrun("-m", "trainer", run.path, **options)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    run = make_run(tmp_path_factory.mktemp("undisturbed"), **TINY)
+    status, output = train(run)
+    assert status == 0, output
+    return run
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """The same run, stopped at an epoch's edge, inside a log window, and once more.
+
+    The last stop's checkpoint is damaged, so the steps after the one before it are redone.
+    """
+    args = {"signal_at": {"1": 3, "2": 6, "3": 10}, "signal_rank": 1}
+    run = make_run(tmp_path_factory.mktemp("stopped"), **TINY, model_args=args)
+    for attempt in (1, 2, 3, 4):
+        if attempt == 4:
+            flip_a_bit(run.checkpoints / "step-00000012" / "state.pt")
+        status, output = train(run, attempt=attempt)
+        (run.attempt(attempt).path / "output").write_text(output)
+        assert status == 0, output
+    return run
+
+
+def flip_a_bit(path):
+    contents = bytearray(path.read_bytes())
+    contents[len(contents) // 2] ^= 1
+    path.write_bytes(contents)
+
+
+def test_a_stopped_run_ends_with_the_bits_of_the_undisturbed_one(undisturbed, stopped):
+    expected, got = read_json(undisturbed.result), read_json(stopped.result)
+    assert expected["status"] == got["status"] == "completed"
+    assert got["global_step"] == 20
+    assert got["weights_sha256"] == expected["weights_sha256"]
+    assert got["metrics"] == expected["metrics"]
+    assert got["exactness"] == "bitwise"
+
+
+def test_metrics_do_not_tell_how_often_a_run_was_stopped(undisturbed, stopped):
+    assert stopped.metrics.read_bytes() == undisturbed.metrics.read_bytes()
+    lines = read_jsonl(stopped.metrics)
+    assert [line["step"] for line in lines if "train_loss" in line] == [3, 6, 9, 12, 15, 18]
+    assert [line["step"] for line in lines if "eval_loss" in line] == [5, 10, 15, 20]
+
+
+def test_one_signalled_rank_stops_all_after_the_same_step(stopped):
+    outcomes = [read_json(stopped.attempt(attempt).outcome) for attempt in (1, 2, 3, 4)]
+    assert [o["status"] for o in outcomes] == ["stopped", "stopped", "stopped", "completed"]
+    assert [o["global_step"] for o in outcomes] == [5, 8, 12, 20]
+    for rank in range(3):
+        events = read_jsonl(stopped.timeline(f"rank-{rank:05d}"))
+        assert [e["step"] for e in events if e["event"] == "stop_seen"] == [5, 8, 12]
+
+
+def test_a_resume_goes_on_at_the_step_after_the_newest_whole_checkpoint(stopped):
+    events = read_jsonl(stopped.timeline("rank-00000"))
+    assert [e["step"] for e in events if e["event"] == "loaded"] == [0, 5, 8, 10]
+    assert [e["step"] for e in events if e["event"] == "first_step"] == [1, 6, 9, 11]
+    output = (stopped.attempt(4).path / "output").read_text()
+    assert "step-00000012 is damaged and skipped: state.pt does not agree" in output
+
+
+def test_a_stop_in_startup_leaves_before_the_first_step(tmp_path):
+    run = make_run(tmp_path, **TINY, model_args={"signal_at": {"1": "startup"}})
+    status, output = train(run, ranks=1)
+    assert status == 0, output
+    outcome = read_json(run.attempt(1).outcome)
+    assert (outcome["status"], outcome["global_step"]) == ("stopped", 0)
+
+
+def test_a_raising_rank_ends_all_ranks_and_is_named(tmp_path):
+    run = make_run(tmp_path, **TINY, model_args={"raise_at": 3})
+    status, output = train(run)
+    ended = time.time()
+    assert status != 0
+    assert "ValueError: a planted error" in output
+    error = read_json(run.attempt(1).rank_error(1))
+    assert ended - error["time"] < 10
+    assert (error["rank"], error["host"]) == (1, socket.gethostname())
+    assert "a planted error" in error["error"] and "raise ValueError" in error["traceback"]
+    assert error["caused_by_peer"] is False
+    for rank in (0, 2):
+        other = read_json(run.attempt(1).rank_error(rank))
+        assert other is None or other["caused_by_peer"] is True
+    assert not run.attempt(1).outcome.exists() and not run.result.exists()
+
+
+def test_a_superseded_attempt_commits_nothing(tmp_path):
+    run = make_run(tmp_path, **TINY)
+    run.owner.write_text(json.dumps({"attempt": 2}))
+    status, output = train(run, ranks=1, attempt=1)
+    assert status != 0
+    assert "attempt 2 owns" in output
+    assert read_json(run.attempt(1).rank_error(0))["traceback"] == ""
+    assert list(run.checkpoints.iterdir()) == []
+
+
+def test_evaluation_counts_every_sample_once_at_any_world_size(tmp_path):
+    status, output = torchrun(PLUGINS, tmp_path)
+    assert status == 0, output
+    results = set()
+    for world_size in (1, 2, 3):
+        seen = []
+        for rank in range(world_size):
+            text = (tmp_path / f"seen-{world_size}-{rank}").read_text().split()
+            results.add((round(float(text[0]), 12), text[1]))
+            seen += map(int, text[2:])
+        assert sorted(seen) == list(range(11))
+    # One result for all: also the buffers of the other ranks do not count.
+    assert len(results) == 1
+
+
+def test_the_cancer_run_tells_its_batches_and_starts_by_hand(tmp_path):
+    run = make_run(tmp_path, dataset="breast_cancer", model="mlp", micro_batch_size=8, epochs=1)
+    status, output = train(run, ranks=2, attempt=None)
+    assert status == 0, output
+    assert "455 training samples, 114 held out" in output
+    words = "28 batches per rank, 56 in all, 448 samples an epoch, 7 dropped"
+    assert words in output
+    result = read_json(run.result)
+    assert (result["status"], result["global_step"]) == ("completed", 28)
+    assert run.progress.read_text().splitlines()[0] == "000000000028"
+
+
+def test_a_stop_ends_a_rank_whose_peer_never_comes(tmp_path):
+    run = make_run(tmp_path, **TINY)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    place = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": "2"}
+    place |= {"LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainer", run.path],
+        cwd=REPOSITORY,
+        env={**environment(1), **place},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while "import" not in {e["event"] for e in read_jsonl(run.timeline("rank-00000"))}:
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 143
+    assert "asked to stop during start-up" in errors

@@ -1,0 +1,99 @@
+"""Models and data that the trainer's tests name in their specs. No tests in here."""
+
+import os
+import signal
+import sys
+
+import torch
+from torch import nn
+
+from trainer.data import Samples
+
+
+def blobs(num_train=62, num_test=11):
+    """Three noisy classes of small one-channel images."""
+    generator = torch.Generator().manual_seed(0)
+    num = num_train + num_test
+    labels = torch.arange(num) % 3
+    images = torch.randn(num, 1, 6, 6, generator=generator) + labels[:, None, None, None]
+    return (
+        Samples(images[:num_train], labels[:num_train]),
+        Samples(images[num_train:], labels[num_train:]),
+    )
+
+
+class Troubled(nn.Module):
+    """BatchNorm, dropout, parameters in another order than their use, and trouble on demand.
+
+    The buffer `calls` counts training steps and travels with the checkpoints.
+    """
+
+    def __init__(self, signal_at, signal_rank, raise_at):
+        super().__init__()
+        self.signal_step = signal_at.get(os.environ["KIT_ATTEMPT"])
+        self.signal_rank = signal_rank
+        self.raise_at = raise_at
+        self.head = nn.Linear(128, 3)
+        self.dropout = nn.Dropout(0.3)
+        self.hidden = nn.Linear(8 * 36, 128)
+        self.norm = nn.BatchNorm2d(8)
+        self.conv = nn.Conv2d(1, 8, 3, padding=1)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        if self.signal_step == "startup":
+            self.signal_self()
+
+    def forward(self, images):
+        if self.training:
+            step = int(self.calls)
+            self.calls += 1
+            if step == self.signal_step:
+                self.signal_self()
+            if step == self.raise_at and os.environ["RANK"] == "1":
+                raise ValueError("a planted error")
+        x = torch.relu(self.norm(self.conv(images))).flatten(1)
+        return self.head(self.dropout(torch.relu(self.hidden(x))))
+
+    def signal_self(self):
+        if os.environ["RANK"] == str(self.signal_rank):
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def troubled(signal_at=None, signal_rank=0, raise_at=None):
+    """A model that signals itself in one step ("startup": before all) of each of some attempts."""
+    return Troubled(signal_at or {}, signal_rank, raise_at)
+
+
+class Recorder(nn.Module):
+    """Scores from inputs that are sample numbers, which it writes down; one buffer per rank."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.seen = []
+        self.register_buffer("offset", torch.tensor(float(rank)))
+
+    def forward(self, numbers):
+        self.seen += numbers.flatten().long().tolist()
+        return torch.cat([numbers * 0.1, torch.ones_like(numbers) + self.offset], dim=1)
+
+
+def evaluate_at_each_world_size(folder):
+    """As one of three ranks: evaluate alone, in twos and in threes; print what was seen."""
+    import torch.distributed as dist
+
+    from trainer.evaluate import evaluate
+
+    rank = int(os.environ["RANK"])
+    test = Samples(torch.arange(11.0).unsqueeze(1), (torch.arange(11) > 6).long())
+    for world_size in (1, 2, 3):
+        if rank < world_size:
+            store = dist.FileStore(f"{folder}/store-{world_size}", world_size)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+            model = Recorder(rank)
+            loss, accuracy = evaluate(model, test, rank, world_size)
+            with open(f"{folder}/seen-{world_size}-{rank}", "w") as file:
+                print(loss, accuracy, *model.seen, file=file)
+            dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    evaluate_at_each_world_size(sys.argv[1])

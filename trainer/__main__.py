@@ -1,0 +1,31 @@
+"""Start of every rank: take the stop signals first, then import torch, then train.
+
+    torchrun --standalone --nproc-per-node=2 -m trainer configs/resnet.yaml train.epochs=3
+    torchrun --standalone --nproc-per-node=2 -m trainer runs/resnet/latest      (resumes)
+    torchrun --nnodes=2 --node-rank=0 --master-addr=10.0.0.1 --master-port=29400 \
+        --nproc-per-node=1 -m trainer configs/resnet.yaml                       (each machine)
+"""
+
+import os
+import sys
+import time
+
+from trainer.stop import StopSignal
+
+
+def main() -> int:
+    """The exit status of this rank: 0 only for a completed or a cleanly stopped run."""
+    started = time.time()
+    stop = StopSignal()
+    stop.install()
+    # cuBLAS reads it when CUDA starts; without it its sums may change from run to run.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    from trainer.run import run
+
+    status = run(sys.argv[1:], stop, started)
+    stop.ignore()
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

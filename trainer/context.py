@@ -1,0 +1,98 @@
+"""This rank's place in the job, from torchrun's variables, and the process group around it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from trainer.errors import UserError
+
+# Bounds the start and every collective: a rank whose peer vanished fails after this time.
+# A save by rank 0 must fit in, since the others wait for it in their next collective.
+COLLECTIVE_TIMEOUT = timedelta(minutes=5)
+
+TORCHRUN_VARIABLES = {
+    "rank": "RANK",
+    "local_rank": "LOCAL_RANK",
+    "node_rank": "GROUP_RANK",
+    "world_size": "WORLD_SIZE",
+    "local_world_size": "LOCAL_WORLD_SIZE",
+}
+
+
+@dataclass(frozen=True)
+class DistributedContext:
+    """Who this rank is. Source: torchrun, "Environment Variables"."""
+
+    rank: int
+    local_rank: int
+    node_rank: int
+    world_size: int
+    local_world_size: int
+    host: str
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> DistributedContext:
+        """The context that torchrun describes in the environment."""
+        missing = [name for name in TORCHRUN_VARIABLES.values() if name not in environ]
+        if missing:
+            raise UserError(
+                f"{', '.join(missing)} not set: start it with torchrun, such as "
+                "torchrun --standalone --nproc-per-node=1 -m trainer CONFIG"
+            )
+        values = {field: int(environ[name]) for field, name in TORCHRUN_VARIABLES.items()}
+        return cls(**values, host=socket.gethostname())
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which alone writes and lists shared files."""
+        return self.rank == 0
+
+    def say(self, text: str) -> None:
+        """Print a line to the log of rank 0."""
+        if self.is_first:
+            print(text, flush=True)
+
+
+def choose_device(context: DistributedContext) -> tuple[torch.device, str]:
+    """This rank's device, and the reason for it."""
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if num_gpus >= context.local_world_size:
+        return torch.device("cuda", context.local_rank), f"{num_gpus} GPUs on this node"
+    reason = f"{num_gpus} GPUs for {context.local_world_size} ranks on this node"
+    return torch.device("cpu"), reason
+
+
+def init_process_group(device: torch.device) -> None:
+    """Meet all ranks: nccl between GPUs, gloo between CPUs. Fails after `COLLECTIVE_TIMEOUT`."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", timeout=COLLECTIVE_TIMEOUT, device_id=device)
+    else:
+        dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
+
+
+def broadcast_bytes(data: bytes | None, device: torch.device) -> bytes:
+    """Rank 0's bytes on every rank; what the others pass does not count."""
+    size = torch.tensor([len(data or b"")], dtype=torch.int64, device=device)
+    dist.broadcast(size, src=0)
+    if size.item() == 0:
+        return b""
+    if data and dist.get_rank() == 0:
+        buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
+    else:
+        buffer = torch.empty(int(size.item()), dtype=torch.uint8, device=device)
+    dist.broadcast(buffer, src=0)
+    return buffer.cpu().numpy().tobytes()
+
+
+def gather(value: torch.Tensor) -> list[torch.Tensor]:
+    """Every rank's `value` (one shape for all), in rank order."""
+    values = [torch.empty_like(value) for _ in range(dist.get_world_size())]
+    dist.all_gather(values, value)
+    return values

@@ -1,0 +1,34 @@
+"""This rank's timeline: wall-clock events in the run directory, once it is known."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from jobs.rundir import RunDir, Timeline
+
+
+class Events:
+    """Events of one rank; those before `open` are kept and written then."""
+
+    def __init__(self, rank: int, attempt: int | None) -> None:
+        self._writer = f"rank-{rank:05d}"
+        self._attempt = attempt
+        self._kept: list[tuple[str, dict[str, Any]]] = []
+        self._timeline: Timeline | None = None
+
+    def open(self, run_dir: RunDir) -> None:
+        """Write to `run_dir` from now on; to nothing where this machine does not have it."""
+        if self._timeline is None and run_dir.path.is_dir():
+            run_dir.timeline(self._writer).parent.mkdir(exist_ok=True)
+            self._timeline = Timeline(run_dir, self._writer, self._attempt)
+            for name, fields in self._kept:
+                self._timeline.event(name, **fields)
+            self._kept.clear()
+
+    def event(self, name: str, **fields: Any) -> None:
+        """Note that `name` happened now (or at `t`, in seconds since the epoch)."""
+        if self._timeline is not None:
+            self._timeline.event(name, **fields)
+        else:
+            self._kept.append((name, {"t": round(time.time(), 3), **fields}))

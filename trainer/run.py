@@ -1,0 +1,124 @@
+"""One rank's life: meet the others, build, load, train, report, leave."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch.distributed as dist
+
+from jobs.rundir import AttemptDir, RunDir, write_json
+from trainer import commit
+from trainer.agreement import StopAgreement
+from trainer.build import build_data, build_replica, set_up_torch
+from trainer.checkpoint import Checkpoints
+from trainer.context import DistributedContext, choose_device, init_process_group
+from trainer.digest import weights_sha256
+from trainer.environment import describe, exactness, extended
+from trainer.errors import UserError, fail
+from trainer.events import Events
+from trainer.launch import Job, attempt_dir, find_run, is_run_dir, share_run
+from trainer.loop import Loop
+from trainer.stop import StopSignal
+
+
+class Rank:
+    """This process; what it is doing is known to `fail` at any time."""
+
+    def __init__(self, stop: StopSignal, started: float) -> None:
+        self.stop = stop
+        self.attempt = int(os.environ["KIT_ATTEMPT"]) if "KIT_ATTEMPT" in os.environ else None
+        self.attempt_dir: AttemptDir | None = None
+        self.context = DistributedContext.from_env(os.environ)
+        self.events = Events(self.context.rank, self.attempt)
+        self.events.event("start", t=round(started, 3), host=self.context.host, pid=os.getpid())
+        self.events.event("import")
+
+    def open(self, run_dir: RunDir) -> None:
+        """From now on this rank writes to a run directory."""
+        self.events.open(run_dir)
+        self.attempt_dir = attempt_dir(run_dir, self.attempt)
+
+
+def run(arguments: list[str], stop: StopSignal, started: float) -> int:
+    """Train as one rank; returns 0 if the run is completed or stopped, else never returns."""
+    rank = None
+    try:
+        rank = Rank(stop, started)
+        if arguments and is_run_dir(Path(arguments[0])):
+            rank.open(RunDir(Path(arguments[0]).resolve()))
+        _train(rank, arguments)
+    except BaseException as error:
+        fail(error, rank.context.rank if rank else None, rank.attempt_dir if rank else None)
+    return 0
+
+
+def _train(rank: Rank, arguments: list[str]) -> None:
+    job = _meet(rank, arguments)
+    set_up_torch(job.run.spec.launch.threads_per_rank, job.train.deterministic)
+    data = build_data(job)
+    job.events.event("data")
+    replica = build_replica(job, data)
+    checkpoints = Checkpoints(job, data.batches.global_batch_size)
+    state = checkpoints.load(replica)
+    newest = checkpoints.newest_step
+    loaded = None if newest is None else commit.name_of(newest)
+    job.context.say(f"resuming from checkpoint {loaded}" if loaded else "starting at step 0")
+    environment = describe(job.device, job.context.world_size)
+    state.environments = extended(state.environments, environment)
+    job.events.event("loaded", step=state.global_step, checkpoint=loaded)
+    loop = Loop(job, data, replica, state, checkpoints)
+    rank.stop.enter_loop()
+    status = loop.run(StopAgreement(rank.stop, job.train.stop_check_steps, job.device))
+    _leave(job, loop, status)
+
+
+def _meet(rank: Rank, arguments: list[str]) -> Job:
+    """Meet the other ranks and learn which run this is."""
+    context = rank.context
+    device, reason = choose_device(context)
+    init_process_group(device)
+    # After the meeting: where rank 0 fails here, its peers see the connection close at once.
+    run_dir = find_run(arguments) if context.is_first else None
+    run = share_run(run_dir, rank.attempt, device)
+    rank.open(run.dir)
+    rank.events.event("init")
+    print(
+        f"rank {context.rank} of {context.world_size} on {context.host}, node {context.node_rank}, "
+        f"pid {os.getpid()}, {device} ({reason})",
+        flush=True,
+    )
+    num_gpus = run.spec.slurm.gpus_per_node
+    if num_gpus > 0 and device.type != "cuda":
+        raise UserError(f"slurm.gpus_per_node is {num_gpus}, but there are {reason}")
+    return Job(run, context, device, rank.events)
+
+
+def _leave(job: Job, loop: Loop, status: str) -> None:
+    """Write the result, then leave together: exit 0 of any rank means that all is committed."""
+    run, step = job.run, loop.state.global_step
+    position = {"global_step": step, "epoch": step // loop.plan.steps_per_epoch}
+    if job.context.is_first:
+        if status == "completed":
+            write_json(run.dir.result, {"status": status, **position, **_result(job, loop)})
+        outcome = {"status": status, **position, "checkpoint": commit.name_of(step)}
+        if run.attempt_dir is not None:
+            write_json(run.attempt_dir.outcome, outcome)
+    job.context.say(f"{status} at step {step} of {loop.plan.total_steps}")
+    if loop.reporter is not None:
+        loop.reporter.close()
+    dist.barrier()
+    job.events.event(status, step=step)
+    dist.destroy_process_group()
+
+
+def _result(job: Job, loop: Loop) -> dict[str, object]:
+    exact, reason = exactness(loop.state.environments, job.train.deterministic)
+    return {
+        "metrics": loop.state.metrics,
+        "weights_sha256": weights_sha256(loop.replica.module),
+        "attempts": None,
+        "steps_redone": None,
+        "exactness": exact,
+        "exactness_reason": reason,
+    }

@@ -1,0 +1,20 @@
+"""Seeds as a pure function of what they are for, so that no generator state is ever saved."""
+
+from __future__ import annotations
+
+WEIGHTS, ORDER, STEP = 1, 2, 3
+_MASK = 2**64 - 1
+
+
+def mix(*parts: int) -> int:
+    """A 63-bit seed from any number of integers.
+
+    Source: splitmix64, Steele, Lea and Flood, "Fast splittable pseudorandom number generators".
+    """
+    state = 0
+    for part in parts:
+        state = (state + part + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state >> 1
