@@ -1,0 +1,209 @@
+"""A real Slurm cluster on this one machine, for tests and to play with.
+
+    python -m tests.slurm.cluster up [DIR]      start it, print what to type next
+    python -m tests.slurm.cluster state [DIR]   nodes, queue, jobs, the end of all logs
+    python -m tests.slurm.cluster down [DIR]    end it and all of its processes
+
+Every node has its own address, host name, /etc/hosts and cgroup tree; files are shared. Nothing
+outside of the cluster's folder is written, and no other Slurm is ever talked to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from . import conf, host, network
+from .client import ClusterError
+from .conf import CONTROLLER, Site
+from .host import why_not
+from .machines import Machines
+
+__all__ = ["Cluster", "ClusterError", "why_not"]
+
+DEFAULT_ROOT = Path(__file__).parents[2] / ".cluster"
+# Unix sockets below the root (munge's, one per step) may have paths of 108 bytes at most.
+_MAX_ROOT_LENGTH = 70
+_FOLDERS = ("etc", "log", "munge", "run", "spool", "state", "work")
+
+
+class Cluster(Machines):
+    """A Slurm cluster whose files all lie below `root`.
+
+    `proctrack` is cgroup, linuxproc or pgid and decides who receives a signal; without it,
+    cgroup where this machine can do it. `extra_conf` are lines of slurm.conf that come on top of
+    the usual ones or replace them. The nodes are n1, n2, ...; n1 takes itself for 127.0.1.1.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        proctrack: str | None = None,
+        nodes: int = 4,
+        cpus: int = 4,
+        extra_conf: str = "",
+    ) -> None:
+        root = root.resolve()
+        if len(str(root)) > _MAX_ROOT_LENGTH:
+            raise ClusterError(
+                f"{root}: too long for the unix sockets below it; "
+                f"choose a path of at most {_MAX_ROOT_LENGTH} characters"
+            )
+        proctrack = proctrack or host.default_proctrack()
+        super().__init__(Site(root, nodes, cpus, proctrack, extra_conf))
+        self._settings = (proctrack, extra_conf)
+
+    def start(self) -> None:
+        """Starts the cluster, after removing what an earlier one at this root left behind.
+
+        Returns when all nodes are idle; raises ClusterError when they are not within 30 s.
+        """
+        if reason := why_not():
+            raise ClusterError(reason)
+        self.stop()
+        self.site = replace(self.site, subnet=network.free_subnet(self.site.tag))
+        self._make_folders()
+        try:
+            network.build(self.site)
+            self._boot()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Ends all processes of the cluster and takes its namespaces and links away.
+
+        Works after a half-failed start and twice in a row; files stay until the next start.
+        """
+        network.remove(self.site.tag)
+
+    def restart(self, proctrack: str | None = None, extra_conf: str | None = None) -> None:
+        """Kills everything, jobs too, and begins with an empty queue; None keeps a setting."""
+        network.kill_all(self.site.tag)
+        for node in self.nodes:
+            self.plug(node)
+        self.site = replace(
+            self.site,
+            proctrack=proctrack or self.site.proctrack,
+            extra_conf=self.site.extra_conf if extra_conf is None else extra_conf,
+        )
+        self._boot()
+
+    def reset(self) -> None:
+        """Gives the next test an idle cluster with its first settings, whatever one test did."""
+        for node in self.nodes:
+            self.plug(node)
+        is_unchanged = (self.site.proctrack, self.site.extra_conf) == self._settings
+        if not (is_unchanged and self._is_idle()):
+            self.restart(*self._settings)
+
+    def _is_idle(self) -> bool:
+        is_alive = all(self.daemon_pid(name) for name in self.site.machines)
+        return is_alive and self.is_idle() and not self.job_ids() and not self.job_processes()
+
+    def _make_folders(self) -> None:
+        root = self.root
+        if root.exists() and any(root.iterdir()) and not (root / "etc/slurm.conf").exists():
+            raise ClusterError(f"{root}: has files that are not a test cluster's; choose another")
+        for name in _FOLDERS:
+            shutil.rmtree(root / name, ignore_errors=True)
+            # Jobs may run as other users, so the folders are open; the key below is not.
+            (root / name).mkdir(parents=True, mode=0o755)
+        (root / ".gitignore").write_text("*\n")
+        key = root / "munge/key"
+        key.touch(mode=0o600)
+        key.write_bytes(os.urandom(64))
+
+    def _boot(self) -> None:
+        """Writes the configuration, starts all daemons and waits until every node is idle."""
+        # Job ids do not come again, as on a real cluster: old run directories may be around.
+        next_job_id = max(int(time.time()) % 10_000_000, self.site.first_job_id + 1000)
+        self.site = replace(self.site, first_job_id=next_job_id)
+        etc = self.site.conf_dir
+        for name in self.site.machines:
+            (etc / f"hosts.{name}").write_text(conf.hosts(self.site, name))
+        (etc / "cgroup.conf").write_text(conf.cgroup_conf(host.cgroup_version() or 1))
+        (etc / "slurm.conf").write_text(conf.slurm_conf(self.site))
+        self._launch({CONTROLLER: conf.munged_argv(self.site)})
+        # -c forgets the state of an earlier run: a node is idle once its slurmd has registered.
+        daemons = {node: self._daemon("slurmd") for node in self.nodes}
+        self._launch({CONTROLLER: [*self._daemon("slurmctld"), "-c"], **daemons})
+        self.wait_idle()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+_UP = """\
+A Slurm cluster is up: nodes {nodes}, files in {root}. Type next:
+
+    export SLURM_CONF={slurm_conf}
+    sinfo
+    srun --nodes=2 hostname
+
+Partitions: batch (default) and nograce are preempted and requeued by urgent; jobs in batch get
+{grace} s to save before they end, jobs in nograce none.
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Runs the command line `up|down|state [DIR]` and returns its exit status."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.slurm.cluster",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("action", choices=("up", "down", "state"))
+    parser.add_argument("dir", metavar="DIR", type=Path, nargs="?", default=DEFAULT_ROOT)
+    args = parser.parse_args(argv)
+    try:
+        cluster = Cluster(args.dir)
+        _ACTIONS[args.action](cluster)
+    except (ClusterError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _up(cluster: Cluster) -> None:
+    cluster.start()
+    print(
+        _UP.format(
+            nodes=", ".join(cluster.nodes),
+            root=cluster.root,
+            slurm_conf=cluster.env["SLURM_CONF"],
+            grace=conf.GRACE_TIME_S,
+        ),
+        end="",
+    )
+
+
+def _state(cluster: Cluster) -> None:
+    print(cluster.state())
+
+
+_ACTIONS = {
+    "up": _up,
+    "down": Cluster.stop,
+    "state": _state,
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

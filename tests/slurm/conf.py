@@ -1,0 +1,184 @@
+"""What the test cluster consists of, and the configuration files that say so to Slurm.
+
+Pure: from a `Site` to text. `network` and `cluster` make it real.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network
+from pathlib import Path
+
+CONTROLLER = "ctl"
+# A job that is requeued waits until its credential has expired and one second more; 120 s is
+# Slurm's default. Source: slurm.conf(5), AuthInfo; src/slurmctld/job_mgr.c.
+CRED_EXPIRE_S = 5
+KILL_WAIT_S = 10
+SLURMD_TIMEOUT_S = 15
+GRACE_TIME_S = 30
+
+
+@dataclass(frozen=True)
+class Site:
+    """One cluster: where its files lie, its machines, its addresses and its settings.
+
+    `trap_node` is the node that knows itself as 127.0.1.1, as the /etc/hosts of a stock Debian
+    makes it; all the others see its real address. `subnet` and `first_job_id` are chosen when the
+    cluster starts.
+    """
+
+    root: Path
+    num_nodes: int
+    cpus: int
+    proctrack: str
+    extra_conf: str = ""
+    trap_node: str = "n1"
+    subnet: IPv4Network = field(default_factory=lambda: IPv4Network("10.192.0.0/24"))
+    first_job_id: int = 1
+
+    @property
+    def tag(self) -> str:
+        return tag_of(self.root)
+
+    @property
+    def nodes(self) -> list[str]:
+        return [f"n{i}" for i in range(1, self.num_nodes + 1)]
+
+    @property
+    def machines(self) -> list[str]:
+        """The controller and the nodes."""
+        return [CONTROLLER, *self.nodes]
+
+    @property
+    def conf_dir(self) -> Path:
+        return self.root / "etc"
+
+    @property
+    def log_dir(self) -> Path:
+        return self.root / "log"
+
+    @property
+    def work_dir(self) -> Path:
+        """Where the tests' commands run and jobs leave their output."""
+        return self.root / "work"
+
+    def pid_file(self, machine: str) -> Path:
+        return self.root / f"run/{machine}.pid"
+
+    def netns(self, machine: str) -> str:
+        return f"{self.tag}-{machine}"
+
+    def address(self, machine: str) -> str:
+        index = 254 if machine == CONTROLLER else self.nodes.index(machine) + 1
+        return str(self.subnet[index])
+
+
+def tag_of(root: Path) -> str:
+    """Returns the prefix of all names that the cluster at `root` has on this machine.
+
+    It follows from the path alone, so whatever a killed process left behind is found again.
+    """
+    return "sl" + hashlib.sha256(str(root).encode()).hexdigest()[:6]
+
+
+def hosts(site: Site, machine: str) -> str:
+    """Returns /etc/hosts as `machine` sees it."""
+    lines = ["127.0.0.1 localhost", "::1 localhost"]
+    for name in site.machines:
+        trapped = name == machine == site.trap_node
+        lines.append(f"{'127.0.1.1' if trapped else site.address(name)} {name}")
+    return "\n".join(lines) + "\n"
+
+
+def slurm_conf(site: Site) -> str:
+    """Returns slurm.conf; a setting in `extra_conf` replaces the one here of the same name."""
+    extra = [line.strip() for line in site.extra_conf.splitlines() if line.strip()]
+    replaced = {_setting_name(line) for line in extra}
+    base = [f"{key}={value}" for key, value in _settings(site).items()]
+    base += _node_lines(site) + _partition_lines()
+    return "\n".join([line for line in base if _setting_name(line) not in replaced] + extra) + "\n"
+
+
+def cgroup_conf(version: int) -> str:
+    """Returns cgroup.conf: processes are tracked, nothing is limited."""
+    lines = [f"CgroupPlugin=cgroup/v{version}"]
+    if version == 2:
+        # There is no systemd inside of the node's own cgroup tree that could be asked.
+        lines.append("IgnoreSystemd=yes")
+    return "\n".join(lines) + "\n"
+
+
+def munged_argv(site: Site) -> list[str]:
+    """Returns the command that starts munged, Slurm's authentication, with a key of our own."""
+    folder = site.root / "munge"
+    files = {
+        "key-file": folder / "key",
+        "socket": folder / "socket",
+        "pid-file": folder / "pid",
+        "log-file": site.log_dir / "munged.log",
+        "seed-file": folder / "seed",
+    }
+    # --force: the root may lie in a folder that others can write to, such as /tmp.
+    options = [f"--{option}={path}" for option, path in files.items()]
+    return ["munged", "--force", "--num-threads=2", *options]
+
+
+def _setting_name(line: str) -> str:
+    """`Key` of `Key=value`; nodes and partitions go by `PartitionName=batch`."""
+    first_word = line.split()[0]
+    key = first_word.partition("=")[0]
+    return (first_word if key in ("NodeName", "PartitionName") else key).lower()
+
+
+def _settings(site: Site) -> Mapping[str, object]:
+    root = site.root
+    return {
+        "ClusterName": site.tag,
+        "SlurmctldHost": f"{CONTROLLER}({site.address(CONTROLLER)})",
+        "SlurmUser": "root",
+        "SlurmdUser": "root",
+        "AuthType": "auth/munge",
+        "AuthInfo": f"socket={root}/munge/socket,cred_expire={CRED_EXPIRE_S}",
+        "StateSaveLocation": root / "state",
+        "SlurmdSpoolDir": root / "spool/%n",
+        "SlurmctldPidFile": site.pid_file(CONTROLLER),
+        "SlurmdPidFile": site.pid_file("%n"),
+        "SlurmctldLogFile": site.log_dir / "slurmctld.log",
+        "SlurmdLogFile": site.log_dir / "slurmd.%n.log",
+        "FirstJobId": site.first_job_id,
+        "AccountingStorageType": "accounting_storage/none",
+        "JobAcctGatherType": "jobacct_gather/none",
+        "MailProg": "/bin/true",
+        "MpiDefault": "none",
+        "PropagateResourceLimits": "NONE",
+        "ProctrackType": f"proctrack/{site.proctrack}",
+        "TaskPlugin": "task/none",
+        # More CPUs and memory than the machine has are fine: nothing here computes for long.
+        "SlurmdParameters": "config_overrides",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_Core",
+        "ReturnToService": 2,
+        "SlurmdTimeout": SLURMD_TIMEOUT_S,
+        "KillWait": KILL_WAIT_S,
+        "SchedulerType": "sched/backfill",
+        "SchedulerParameters": "sched_interval=1,batch_sched_delay=0,bf_interval=1",
+        "JobRequeue": 1,
+        "PreemptType": "preempt/partition_prio",
+        "PreemptMode": "REQUEUE",
+    }
+
+
+def _node_lines(site: Site) -> list[str]:
+    size = f"CPUs={site.cpus} RealMemory=64000 State=UNKNOWN"
+    return [f"NodeName={node} NodeAddr={site.address(node)} {size}" for node in site.nodes]
+
+
+def _partition_lines() -> list[str]:
+    low = "Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE"
+    return [
+        f"PartitionName=batch Default=YES {low} GraceTime={GRACE_TIME_S}",
+        f"PartitionName=nograce {low} GraceTime=0",
+        "PartitionName=urgent Nodes=ALL PriorityTier=10 PreemptMode=OFF",
+    ]

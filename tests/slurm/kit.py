@@ -1,0 +1,87 @@
+"""Runs the kit on the test cluster as a user would, and reads what a run left behind."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+from jobs.rundir import RunDir, read_json, read_jsonl, read_progress_step
+
+from .cluster import Cluster
+
+REPOSITORY = Path(__file__).parents[2]
+JOB_TIMEOUT_S = 150
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run on the test cluster."""
+
+    cluster: Cluster
+    job_id: str
+    dir: RunDir
+
+    def result(self) -> dict[str, Any]:
+        return dict(read_json(self.dir.result) or {})
+
+    def attempts(self) -> list[dict[str, Any]]:
+        return read_jsonl(self.dir.attempts)
+
+    def wait(self, state: str = "COMPLETED", timeout_s: float = JOB_TIMEOUT_S) -> dict[str, str]:
+        return self.cluster.wait_job(self.job_id, state, timeout_s)
+
+    def wait_for_step(self, step: int) -> None:
+        """Wait until the run has finished an optimizer step."""
+
+        def is_there() -> bool:
+            return (read_progress_step(self.dir.progress) or 0) >= step
+
+        self.cluster.wait_for(is_there, f"step {step} of {self.dir.path}", JOB_TIMEOUT_S)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The timeline events of a name, of all ranks."""
+        writers = sorted((self.dir.path / "timeline").glob("rank-*.jsonl"))
+        return [event for path in writers for event in read_jsonl(path) if event["event"] == name]
+
+    def log(self, rank: int = 0) -> str:
+        """A rank's log over all attempts."""
+        logs = self.dir.path.glob(f"attempt-*/rank-{rank:05d}.log")
+        return "".join(path.read_text() for path in sorted(logs))
+
+
+@dataclass(frozen=True)
+class Kit:
+    """The kit's commands, with a runs root of their own."""
+
+    cluster: Cluster
+    runs_root: Path
+
+    def run(self, *argv: str | Path, check: bool = True) -> CompletedProcess[str]:
+        """Run a command in the repository, as from a user's shell."""
+        env = ("env", f"KIT_RUNS={self.runs_root}", f"KIT_PYTHON={sys.executable}")
+        return self.cluster.run(*env, *argv, check=check, cwd=REPOSITORY)
+
+    def jobs(self, *argv: str | Path, check: bool = True) -> CompletedProcess[str]:
+        """Run `python -m jobs ...`."""
+        return self.run(sys.executable, "-m", "jobs", *argv, check=check)
+
+    def submit(self, config: str | Path, *overrides: str) -> Run:
+        """Submit by the Python command."""
+        said = json.loads(self.jobs("submit", "--json", config, *overrides).stdout)
+        return Run(self.cluster, said["job_id"], RunDir(Path(said["run_dir"])))
+
+    def sbatch(self, *argv: str | Path) -> Run:
+        """Submit by plain sbatch; returns when the job has made its run directory."""
+        output = f"--output={self.runs_root}/%j.out"
+        job_id = self.run("sbatch", "--parsable", output, *argv).stdout.strip()
+        links = self.runs_root / ".jobs"
+
+        def found() -> list[Path]:
+            return list(links.glob(f"*-{job_id}"))
+
+        link = self.cluster.wait_for(found, f"run directory of job {job_id}", JOB_TIMEOUT_S)[0]
+        return Run(self.cluster, job_id, RunDir(link.resolve()))

@@ -1,0 +1,87 @@
+"""The machines of a running cluster: their daemons, their power and their cables."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from . import network
+from .client import Client, ClusterError
+from .conf import CONTROLLER
+
+
+class Machines(Client):
+    """A cluster whose machines can be switched off and on, one by one."""
+
+    def stop_controller(self) -> None:
+        """Ends slurmctld after it has written its state; nodes and jobs go on."""
+        if pid := self.daemon_pid(CONTROLLER):
+            os.kill(pid, signal.SIGTERM)
+        self.wait_for(lambda: not self.daemon_pid(CONTROLLER), "slurmctld ended", 30)
+
+    def start_controller(self) -> None:
+        """Starts slurmctld again; it goes on from the state that it has written."""
+        self._launch({CONTROLLER: self._daemon("slurmctld")})
+
+    def power_off(self, node: str) -> None:
+        """Kills every process of a node at once, slurmd and the jobs' alike."""
+        network.kill_all(self.site.tag, node)
+
+    def power_on(self, node: str) -> None:
+        """Starts slurmd on a node again."""
+        self._launch({node: self._daemon("slurmd")})
+
+    def unplug(self, node: str) -> None:
+        """Cuts a node off the network; its processes go on."""
+        network.set_cable(self.site, node, plugged=False)
+
+    def plug(self, node: str) -> None:
+        """Connects an unplugged node again."""
+        network.set_cable(self.site, node, plugged=True)
+
+    def daemon_pid(self, name: str) -> int | None:
+        """Returns the process id of a node's slurmd (or ctl's slurmctld), None where it is dead."""
+        try:
+            pid = int(self.site.pid_file(name).read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        return pid if pid in network.processes(self.site.tag, name) else None
+
+    def job_processes(self) -> dict[int, str]:
+        """Returns the command lines of all processes on the nodes but slurmd, by process id."""
+        found = {}
+        for node in self.nodes:
+            for pid in network.processes(self.site.tag, node):
+                if pid != self.daemon_pid(node):
+                    found[pid] = f"{node}: {_command_line(pid)}"
+        return found
+
+    def _daemon(self, program: str) -> list[str]:
+        return [program, "-f", self.env["SLURM_CONF"]]
+
+    def _launch(self, daemons: dict[str, list[str]]) -> None:
+        """Starts one daemon per machine, side by side; each goes into the background itself."""
+        starting = {}
+        for name, argv in daemons.items():
+            with (self.site.log_dir / f"start.{name}.log").open("a") as log:
+                starting[name] = subprocess.Popen(
+                    self._entering(name, *argv),
+                    env=self.env,
+                    cwd=self.root,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+        for name, process in starting.items():
+            if process.wait(timeout=30) != 0:
+                raise ClusterError(f"{daemons[name][0]} did not start on {name}\n{self.state()}")
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+    except OSError:
+        return "(ended)"

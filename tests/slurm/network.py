@@ -1,0 +1,177 @@
+"""The machines of the test cluster as the kernel has them: network namespaces and their links.
+
+Each node and the controller get a namespace of their own. The bridge that joins them lies in the
+controller's, so that a firewall or Docker's forwarding rules on the host are not in the way; the
+host itself gets one link into it. All names begin with the tag of the cluster, and whatever runs
+in these namespaces is the cluster's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from ipaddress import IPv4Network
+from pathlib import Path
+from signal import SIGKILL
+
+from .conf import CONTROLLER, Site
+
+_NETNS = Path("/run/netns")
+_CGROUP = Path("/sys/fs/cgroup")
+_HOST_INDEX = 253
+
+
+def free_subnet(tag: str) -> IPv4Network:
+    """Returns a /24 that no address or route of this machine touches; same tag, same first try.
+
+    Raises OSError where all candidates are taken.
+    """
+    text = _ip("-4", "-o", "addr") + _ip("-4", "route", "show", "table", "all")
+    addresses = re.findall(r"\b\d+\.\d+\.\d+\.\d+(?:/\d+)?", text)
+    taken = [IPv4Network(address, strict=False) for address in addresses]
+    for candidate in _candidates(zlib.crc32(tag.encode())):
+        if not any(candidate.overlaps(network) for network in taken):
+            return candidate
+    raise OSError("no free address range for the test cluster: see ip -4 route")
+
+
+def _candidates(start: int) -> Iterator[IPv4Network]:
+    # The second range is reserved for tests of networks (RFC 2544): for a host whose VPN has
+    # taken all of 10.0.0.0/8.
+    for parent in (IPv4Network("10.192.0.0/11"), IPv4Network("198.18.0.0/15")):
+        size = 1 << (24 - parent.prefixlen)
+        for offset in range(size):
+            index = (start + offset) % size
+            yield IPv4Network((int(parent[0]) + (index << 8), 24))
+
+
+def build(site: Site) -> None:
+    """Makes the namespaces and links of `site`; its machines can reach each other after that."""
+    bridge_ns, link = site.netns(CONTROLLER), _host_link(site.tag)
+    host = [f"netns add {site.netns(machine)}" for machine in site.machines]
+    host += [
+        f"link add {link} type veth peer name host netns {bridge_ns}",
+        f"addr add {site.subnet[_HOST_INDEX]}/24 dev {link}",
+        f"link set {link} up",
+    ]
+    bridge = [
+        "link set lo up",
+        "link add br0 type bridge forward_delay 0",
+        f"addr add {site.address(CONTROLLER)}/24 dev br0",
+        "link set host master br0 up",
+        "link set br0 up",
+    ]
+    for node in site.nodes:
+        bridge.append(f"link add {node} type veth peer name eth0 netns {site.netns(node)}")
+        bridge.append(f"link set {node} master br0 up")
+    _ip("-batch", "-", stdin=host)
+    _ip("-n", bridge_ns, "-batch", "-", stdin=bridge)
+    for node in site.nodes:
+        address = f"addr add {site.address(node)}/24 dev eth0"
+        up = ["link set lo up", address, "link set eth0 up"]
+        _ip("-n", site.netns(node), "-batch", "-", stdin=up)
+
+
+def set_cable(site: Site, node: str, plugged: bool) -> None:
+    """Plugs or pulls the cable of a node at the switch; the node keeps its address meanwhile."""
+    _ip("-n", site.netns(CONTROLLER), "link", "set", node, "up" if plugged else "down")
+
+
+def remove(tag: str) -> None:
+    """Ends every process of the cluster `tag` and deletes its namespaces, links and cgroups.
+
+    Finds everything by name, so it works after a half-failed `build` and twice in a row.
+    """
+    kill_all(tag)
+    # The link first: it would vanish with its namespace, but only some time later.
+    if Path("/sys/class/net", _host_link(tag)).exists():
+        _ip("link", "del", _host_link(tag))
+    for path in _NETNS.glob(f"{tag}-*"):
+        _ip("netns", "del", path.name)
+    for tree in _cgroups(tag):
+        for folder, _, _ in os.walk(tree, topdown=False):
+            _remove_cgroup(Path(folder))
+
+
+def kill_all(tag: str, machine: str = "*", timeout_s: float = 20) -> None:
+    """Sends SIGKILL to every process of a machine, by default of all, until there is none."""
+    deadline = time.monotonic() + timeout_s
+    while found := processes(tag, machine):
+        for pid in found:
+            _kill(pid)
+        _thaw(tag, machine)
+        if time.monotonic() > deadline:
+            raise OSError(f"processes {found} of {tag}-{machine} survive SIGKILL")
+        time.sleep(0.02)
+
+
+def processes(tag: str, machine: str = "*") -> list[int]:
+    """Returns the ids of all processes of a machine, by default of the whole cluster.
+
+    They are known by their network namespace, so what left its process group, its session or its
+    parent is found as well: daemons, slurmstepd, jobs.
+    """
+    ours = {_identity(path) for path in _NETNS.glob(f"{tag}-{machine}")}
+    # A name on which no namespace got mounted must not make a target of anything else.
+    ours -= {None, _identity(Path("/proc/self/ns/net"))}
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in pids if _identity(Path(f"/proc/{pid}/ns/net")) in ours]
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, SIGKILL)
+
+
+def _cgroups(tag: str, machine: str = "*") -> list[Path]:
+    """The trees that enter.sh made, under cgroup v2 and v1."""
+    name = f"{tag}-{machine}"
+    return [*_CGROUP.glob(name), *_CGROUP.glob(f"*/{name}")]
+
+
+def _thaw(tag: str, machine: str) -> None:
+    """Lets frozen steps run: under cgroup v1 they do not die before."""
+    for tree in _cgroups(tag, machine):
+        for state in tree.rglob("freezer.state"):
+            if state.parent != tree:
+                state.write_text("THAWED")
+
+
+def _remove_cgroup(folder: Path, timeout_s: float = 5) -> None:
+    deadline = time.monotonic() + timeout_s
+    while folder.exists():
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            # Busy for a moment after the death of its last process.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def _host_link(tag: str) -> str:
+    return f"{tag}-host"
+
+
+def _ip(*args: str, stdin: Iterable[str] = ()) -> str:
+    argv = ["ip", *args]
+    text = "\n".join(stdin)
+    done = subprocess.run(argv, check=False, input=text, capture_output=True, text=True, timeout=30)
+    if done.returncode != 0:
+        raise OSError(f"{' '.join(argv)}: {done.stderr.strip()}\n{text}")
+    return done.stdout

@@ -1,0 +1,113 @@
+"""Every way to start a job leads to a finished run: make, the Python command, plain sbatch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.rundir import RunDir
+
+from .cluster import Cluster
+from .kit import Kit, Run
+
+CANCER = "configs/cancer.yaml"
+
+
+@pytest.fixture
+def kit(cluster: Cluster, tmp_path: Path) -> Kit:
+    return Kit(cluster, tmp_path)
+
+
+def ranks_and_hosts(run: Run) -> dict[int, str]:
+    """Where each rank of the last attempt ran."""
+    writers = sorted((run.dir.path / "timeline").glob("rank-*.jsonl"))
+    lines = [json.loads(path.read_text().splitlines()[0]) for path in writers]
+    return {rank: line["host"] for rank, line in enumerate(lines)}
+
+
+def test_make_submit_runs_two_nodes_with_two_ranks_each(kit: Kit) -> None:
+    words = "slurm.cpus_per_task=2 launch.nproc_per_node=2 train.epochs=1"
+    make = ("make", "submit", f"PYTHON={sys.executable}", "READY=")
+    said = kit.run(*make, f"CONFIG={CANCER}", f"SET={words}", "FLAGS=--json").stdout
+    submitted = json.loads(said)
+    run = Run(kit.cluster, submitted["job_id"], RunDir(Path(submitted["run_dir"])))
+    assert kit.run("squeue", "--noheader", "--format=%j").stdout.strip() == "cancer"
+    assert run.dir.rank_log(0).exists()  # so tail -F works at once
+    run.wait()
+    assert sorted(ranks_and_hosts(run).values()) == ["n1", "n1", "n2", "n2"]
+    assert run.result()["status"] == "completed"
+
+
+def test_sbatch_runs_a_config_with_the_numbers_that_follow_from_it(kit: Kit) -> None:
+    run = kit.sbatch("-N2", "slurm/ddp.sbatch", CANCER, "train.epochs=2")
+    run.wait()
+    said = "28 batches per rank, 56 in all, 448 samples an epoch, 7 dropped"
+    assert said in run.log()
+    assert run.result()["global_step"] == 2 * 28
+    log = (kit.runs_root / f"{run.job_id}.out").read_text()
+    assert "tail -F" in log and "completed" in log and "localhost" not in log
+
+
+def test_sbatch_options_override_config_and_script_on_four_nodes(kit: Kit) -> None:
+    run = kit.sbatch("--nodes=4", "--time=5", "slurm/ddp.sbatch", CANCER, "train.epochs=1")
+    run.wait()
+    assert sorted(ranks_and_hosts(run).values()) == ["n1", "n2", "n3", "n4"]
+    frozen = json.loads(run.dir.spec.read_text())["slurm"]
+    assert (frozen["nodes"], frozen["time"]) == (4, "00:05:00")
+    log = (kit.runs_root / f"{run.job_id}.out").read_text()
+    assert "warning: slurm.nodes: the config says 2, the allocation has 4" in log
+
+
+def test_array_job_runs_the_points_of_a_sweep_directory(kit: Kit) -> None:
+    points = kit.runs_root / "sweep" / "points"
+    points.mkdir(parents=True)
+    for point in range(2):
+        one = ("slurm.nodes=1", "train.epochs=1", f"train.seed={point}")
+        run_dir = json.loads(kit.jobs("freeze", CANCER, *one).stdout)["run_dir"]
+        (points / str(point)).symlink_to(run_dir)
+    output = f"--output={kit.runs_root}/%A_%a.out"
+    array = ("--parsable", "-N1", "--array=0-1", output, "slurm/ddp.sbatch", points.parent)
+    job_id = kit.run("sbatch", *array).stdout.strip()
+    for point in range(2):
+        kit.cluster.wait_job(f"{job_id}_{point}", "COMPLETED", 120)
+        assert json.loads((points / str(point) / "result.json").read_text())["attempts"] == 1
+        owner_job = json.loads((points / str(point) / "attempts.jsonl").read_text())["job_id"]
+        assert owner_job == f"{job_id}_{point}"
+
+
+def test_refused_job_shows_command_and_reason_and_leaves_nothing(kit: Kit) -> None:
+    answer = kit.jobs("submit", CANCER, "slurm.partition=nowhere", check=False)
+    assert answer.returncode == 1
+    assert "--partition=nowhere" in answer.stderr and "invalid partition" in answer.stderr
+    assert not list(kit.runs_root.glob("cancer/*/spec.json"))
+    assert kit.cluster.job_ids() == []
+
+
+def test_dry_run_asks_slurm_and_queues_nothing(kit: Kit) -> None:
+    answer = kit.jobs("submit", CANCER, "--dry-run")
+    assert "to start at" in answer.stderr
+    refused = kit.jobs("submit", CANCER, "slurm.nodes=9", "--dry-run", check=False)
+    assert refused.returncode == 1 and "not available" in refused.stderr
+    assert kit.cluster.job_ids() == [] and not list(kit.runs_root.glob("*"))
+
+
+def test_hostile_name_reaches_squeue_intact_and_runs_nothing(kit: Kit) -> None:
+    name = "müll; $(touch hacked) `touch hacked` 'x\" %j"
+    run = kit.submit(CANCER, f"name={json.dumps(name)}", "slurm.extra.hold=true")
+    assert kit.run("squeue", "--noheader", "--format=%j").stdout == name + "\n"
+    assert f"JobName={name}" in kit.run("scontrol", "show", "job", run.job_id).stdout
+    assert not list(kit.runs_root.rglob("hacked"))
+
+
+def test_queued_run_is_listed_not_resumed_and_cancelled(kit: Kit) -> None:
+    run = kit.submit(CANCER, "slurm.extra.hold=true")
+    row = json.loads(kit.jobs("status", "--json", run.job_id).stdout)[0]
+    assert (row["state"], row["run_id"]) == ("pending", run.dir.run_id)
+    refused = kit.jobs("resume", run.dir.run_id, check=False)
+    assert refused.returncode == 2 and f"queued or running as job {run.job_id}" in refused.stderr
+    kit.jobs("cancel", "cancer")
+    run.wait("CANCELLED")
+    assert json.loads(kit.jobs("status", "--json").stdout)[0]["state"] == "cancelled"
