@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from jobs import runs, slurm
+from jobs import runs, slurm, slurm_time
 from jobs.freeze import freeze
 from jobs.load import load
 from jobs.rundir import RunDir, write_json
@@ -31,7 +31,7 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
         return known
     wished = load(config, overrides).spec.slurm
     job = slurm.show_job(job_id)
-    granted = allocation(os.environ, job.time_limit if job else "")
+    granted = allocation(os.environ, job.time_limit if job else "", wished.signal_lead_s)
     loaded = load(config, [*overrides, *granted])
     for line in differences(wished, loaded.spec.slurm):
         print(f"warning: {line}", file=sys.stderr)
@@ -42,21 +42,23 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
     return run_dir
 
 
-def allocation(environ: Mapping[str, str], time_limit: str) -> list[str]:
+def allocation(environ: Mapping[str, str], time_limit: str, lead_s: int) -> list[str]:
     """What the allocation really has, as overrides of the spec. Source: sbatch(1), OUTPUT ENV."""
     overrides = [f"slurm.nodes={environ['SLURM_JOB_NUM_NODES']}"]
-    for key, variable in (("cpus_per_task", "SLURM_CPUS_PER_TASK"), ("gpus_per_node", GPUS)):
+    counts = {"cpus_per_task": "SLURM_CPUS_PER_TASK", "gpus_per_node": "SLURM_GPUS_ON_NODE"}
+    for key, variable in counts.items():
         if environ.get(variable, "").isdigit():
             overrides.append(f"slurm.{key}={environ[variable]}")
-    for key, variable in (("partition", "SLURM_JOB_PARTITION"), ("account", "SLURM_JOB_ACCOUNT")):
+    names = {"partition": "SLURM_JOB_PARTITION", "account": "SLURM_JOB_ACCOUNT"}
+    for key, variable in names.items():
         if environ.get(variable):
             overrides.append(f"slurm.{key}={json.dumps(environ[variable])}")
     if time_limit[:1].isdigit():
         overrides.append(f'slurm.time="{time_limit}"')
+        # The allocation's own --signal is what counts; the spec's must only fit into its limit.
+        longest_lead_s = slurm_time.parse(time_limit) // 2
+        overrides.append(f"slurm.signal_lead_s={min(lead_s, longest_lead_s)}")
     return overrides
-
-
-GPUS = "SLURM_GPUS_ON_NODE"
 
 
 def differences(wished: Slurm, granted: Slurm) -> list[str]:

@@ -49,6 +49,11 @@ def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:
     return max(1, len(visible))
 
 
+def is_aware(spec: Spec) -> bool:
+    """Whether the ranks are our trainer, which stops and saves at a signal."""
+    return spec.launch.script is None and spec.launch.module is None
+
+
 def rank_command(spec: Spec, run_dir: RunDir) -> list[str]:
     """What each rank becomes."""
     launch = spec.launch
@@ -146,10 +151,10 @@ class Agent:
         # A storm of signals may fill the pipe; what is in it already says enough.
         signal.set_wakeup_fd(wakeup_write.fileno(), warn_on_full_buffer=False)
 
-    def run(self, command: list[str], env: dict[str, str], is_aware: bool) -> int:
+    def run(self, command: list[str], env: dict[str, str], can_stop: bool) -> int:
         """Run torchrun to its end; returns its exit code (-N: ended by signal N).
 
-        `is_aware`: the ranks know what SIGTERM means; others are never signalled.
+        `can_stop`: the ranks know what SIGTERM means; others are never signalled.
         """
         self.save(None)
         self.timeline.event("torchrun", host=self.node.host, nproc_per_node=self.node.nproc)
@@ -163,7 +168,7 @@ class Agent:
                 continue
             if not has_ranks:  # nothing to save yet; later on, no ranks means they are through
                 torchrun.send_signal(signal.SIGHUP)
-            elif is_aware:
+            elif can_stop:
                 tell_to_stop(ranks)
         self.save(torchrun.returncode)
         self.timeline.event("torchrun_end", exit_code=torchrun.returncode)
@@ -223,9 +228,8 @@ def main(argv: list[str] | None = None) -> int:
     timeline = Timeline(run_dir, f"agent-{node.rank:05d}", args.attempt)
     agent = Agent(attempt_dir, node, timeline)
     command = torchrun_command(spec, run_dir, plan, node)
-    is_aware = spec.launch.script is None and spec.launch.module is None
     env = node.environment(spec, run_dir, args.attempt)
-    return 0 if agent.run(command, env, is_aware) == 0 else 1
+    return 0 if agent.run(command, env, is_aware(spec)) == 0 else 1
 
 
 if __name__ == "__main__":

@@ -55,6 +55,8 @@ def open_attempt(
         address, how = "127.0.0.1", "a local run"
     else:
         address, how = rendezvous.head_address(resolved, nodes)
+        spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
+        rendezvous.check_private(address, spec.launch.public_rendezvous)
     port = rendezvous.choose_port(me.job_id, attempt)
     plan = {
         "attempt": attempt,
@@ -104,7 +106,10 @@ def close_attempt(
     """Decide what follows an attempt that has ended, and record it before it is acted on.
 
     `stops`: signals that the caller has seen; an agent that was just starting dies of its own.
+    Raises: OwnedError for an attempt that was superseded meanwhile.
     """
+    if not owner.is_owned(run_dir, me, attempt):
+        raise owner.OwnedError(f"{run_dir.path}: attempt {attempt} is superseded, nothing recorded")
     evidence = gather(run_dir, me, attempt)
     if not evidence.signals:
         evidence = replace(evidence, signals=tuple(stops))
@@ -128,14 +133,18 @@ def close_attempt(
 
 def gather(run_dir: RunDir, me: owner.Owner, attempt: int) -> Evidence:
     """What the ranks, the agents and Slurm say about an attempt."""
-    job = None if me.is_local else slurm.show_job(me.job_id)
-    state = "LOCAL" if me.is_local else "UNKNOWN"
-    return history.evidence(
-        run_dir,
-        attempt,
-        job_state=job.state if job else state,
-        job_reason=job.reason if job else "",
-        is_preempted=job.is_preempted if job else False,
+    if me.is_local:
+        return history.evidence(run_dir, attempt, "LOCAL")
+    seen = history.evidence(run_dir, attempt, "UNKNOWN")
+    job = slurm.show_job(me.job_id)
+    if job is None:
+        return seen
+    return replace(
+        seen,
+        job_state=job.state,
+        job_reason=job.reason,
+        is_preempted=job.is_preempted,
+        is_requeued=job.restarts > int(os.environ.get("SLURM_RESTART_COUNT", "0")),
     )
 
 
@@ -145,7 +154,8 @@ def report_error(run_dir: RunDir, attempt: int, evidence: Evidence) -> None:
     if evidence.outcome is None and failed is not None:
         log = run_dir.attempt(attempt).rank_log(failed["rank"])
         text = f"first failure: rank {failed['rank']} on {failed['host']}, log {log}\n"
-        print(text + failed["traceback"], file=sys.stderr, flush=True)
+        words = failed["traceback"] or failed["error"] + "\n"
+        print(text + words, end="", file=sys.stderr, flush=True)
 
 
 def act(decision: Decision, job_id: str) -> int:
@@ -186,9 +196,9 @@ def main(argv: list[str] | None = None) -> int:
     if job_id is None:
         parser.error("no SLURM_JOB_ID: this is for slurm/ddp.sbatch")
     me = owner.this_process(job_id)
-    if args.command == "close":
-        return act(close_attempt(run_dir, me, args.attempt), job_id)
     try:
+        if args.command == "close":
+            return act(close_attempt(run_dir, me, args.attempt), job_id)
         attempt = open_attempt(run_dir, me, args.nodes, args.head_address)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

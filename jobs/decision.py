@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from jobs.slurm import ENDED_STATES
+
 
 class Action(StrEnum):
     """What the batch shell does next."""
@@ -28,7 +30,7 @@ class Cause(StrEnum):
     TIME_LIMIT = "time_limit"
     PREEMPTION = "preemption"
     INTERRUPTED = "interrupted"  # Ctrl-C or cancel of a local run
-    REQUEUED = "requeued"  # by an administrator, or Slurm after a node failure
+    REQUEUED = "requeued"  # by an administrator, or by Slurm itself
     CRASH = "crash"
     LOST = "lost"  # nothing of ours was left to say what happened
 
@@ -44,6 +46,8 @@ class Evidence:
     is_preempted: bool  # Slurm has a PreemptTime for this start of the job
     has_progress: bool  # a checkpoint was committed during the attempt
     error: str | None  # the first failing rank, its node and its error
+    is_requeued: bool = False  # Slurm has counted the job's next start already
+    is_user_error: bool = False  # the error is in the spec or the launch, and would only repeat
 
 
 @dataclass(frozen=True)
@@ -81,16 +85,20 @@ def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> D
     """
     if evidence.outcome == "completed":
         return Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
+    if evidence.is_requeued:
+        return Decision(Action.WAIT, Cause.REQUEUED, "Slurm or an administrator requeued the job")
     if is_cancelled(evidence):
         return Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
     if evidence.job_state == "LOCAL" and evidence.signals:
         return Decision(Action.HOLD, Cause.INTERRUPTED, "stopped on request")
     if evidence.signals or evidence.is_preempted or evidence.outcome == "stopped":
         return within_budget(after_warning(evidence), evidence, history, budget)
-    if evidence.job_state not in ("RUNNING", "LOCAL", "UNKNOWN"):
+    if is_ending(evidence):
         state = f"{evidence.job_state} {evidence.job_reason}"
         return Decision(Action.WAIT, Cause.REQUEUED, f"Slurm ended the job: {state}")
     crash = evidence.error or "the processes ended without a word"
+    if evidence.is_user_error:
+        return Decision(Action.HOLD, Cause.CRASH, crash)
     crashes = 1 if evidence.has_progress else history.crashes_without_progress + 1
     if crashes >= budget.crashes_without_progress:
         return Decision(Action.HOLD, Cause.CRASH, f"{crashes} crashes without progress: {crash}")
@@ -101,12 +109,17 @@ def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> D
 def is_cancelled(evidence: Evidence) -> bool:
     """Whether somebody cancelled the job.
 
-    While a cancelled job still ends it is COMPLETING with Reason None; an attempt that was
-    preempted or ran into its time limit is COMPLETING for another reason.
+    While a cancelled job still ends it is COMPLETING with Reason None, and so is one that is being
+    requeued, which only its count of restarts tells apart. At a time limit the reason says so.
     """
     if evidence.job_state == "CANCELLED":
         return True
     return evidence.job_state == "COMPLETING" and evidence.job_reason == "None"
+
+
+def is_ending(evidence: Evidence) -> bool:
+    """Whether Slurm has taken the allocation away already."""
+    return evidence.job_state in {"COMPLETING", "PENDING"} | ENDED_STATES
 
 
 def after_warning(evidence: Evidence) -> Decision:
@@ -119,11 +132,11 @@ def after_warning(evidence: Evidence) -> Decision:
         cause, reason = Cause.PREEMPTION, "a rank was told to stop"
     if evidence.outcome is None:
         reason += "; it ended before it could save"
-    if evidence.job_state in ("RUNNING", "UNKNOWN") or evidence.job_reason == "TimeLimit":
-        return Decision(Action.REQUEUE, cause, reason)
     if evidence.job_state == "LOCAL":
         return Decision(Action.HOLD, Cause.INTERRUPTED, reason)
-    return Decision(Action.WAIT, cause, f"{reason}; Slurm requeues the job by itself")
+    if is_ending(evidence) and evidence.job_reason != "TimeLimit":
+        return Decision(Action.WAIT, cause, f"{reason}; Slurm requeues the job by itself")
+    return Decision(Action.REQUEUE, cause, reason)
 
 
 def within_budget(

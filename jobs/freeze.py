@@ -62,6 +62,8 @@ def freeze(loaded: Loaded, repository: Path = REPOSITORY) -> Iterator[RunDir]:
         yield run_dir
     except BaseException:
         shutil.rmtree(run_dir.path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other runs of this name are in it
+            run_dir.path.parent.rmdir()
         raise
     relink(run_dir.path.parent / "latest", run_dir.run_id)
 

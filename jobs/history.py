@@ -39,10 +39,8 @@ def _how_far_from_the_cause(record: dict[str, Any]) -> tuple[bool, float]:
     return bool(record.get("caused_by_peer")), float(record["time"])
 
 
-def evidence(
-    run_dir: RunDir, attempt: int, *, job_state: str, job_reason: str, is_preempted: bool
-) -> Evidence:
-    """What ranks and agents left behind, beside what Slurm says."""
+def evidence(run_dir: RunDir, attempt: int, job_state: str) -> Evidence:
+    """What ranks and agents left behind; of what Slurm says only the job's state."""
     attempt_dir = run_dir.attempt(attempt)
     plan = read_json(attempt_dir.plan) or {}
     records = (read_json(attempt_dir.node(rank)) for rank in range(len(plan.get("nodes", []))))
@@ -56,12 +54,13 @@ def evidence(
     return Evidence(
         outcome=outcome["status"] if outcome else None,
         job_state=job_state,
-        job_reason=job_reason,
+        job_reason="",
         signals=warnings(nodes, failed),
-        is_preempted=is_preempted,
+        is_preempted=False,
         # Not just another one: a damaged one that was put aside leaves an older one.
         has_progress=(newest_checkpoint(run_dir) or "") > (plan.get("checkpoint") or ""),
         error=error,
+        is_user_error=bool(failed and failed.get("is_user_error")),
     )
 
 
@@ -115,7 +114,7 @@ def close_lost(run_dir: RunDir) -> None:
     recorded = {entry["attempt"] for entry in read_jsonl(run_dir.attempts)}
     if newest == 0 or newest in recorded:
         return
-    seen = evidence(run_dir, newest, job_state="LOST", job_reason="", is_preempted=False)
+    seen = evidence(run_dir, newest, "LOST")
     if seen.outcome == "completed":
         decision = Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
     else:

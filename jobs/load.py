@@ -1,7 +1,7 @@
 """One YAML file and its overrides -> a valid, resolved spec, or every mistake in it at once.
 
-PyYAML and pydantic are imported by `jobs.yaml12`, `jobs.validate` and `jobs.schema` only, which
-only this module imports: nothing on a compute node needs them.
+PyYAML comes with `jobs.yaml12` and pydantic with `jobs.validate`; nothing but the loading of a
+spec imports them, so that attempts, agents and ranks do without.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from jobs import owner
+from jobs.agent import is_aware
 from jobs.attempt import RETRY_DELAY_S, close_attempt, open_attempt
 from jobs.decision import Action, Decision
 from jobs.errors import UserError
@@ -39,8 +40,8 @@ def run(run_dir: RunDir) -> Decision | None:
     Raises: LocalError, OwnedError.
     """
     spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
-    gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    nodes = agents_here(spec, gpus)
+    gpus = visible_gpus()
+    nodes = agents_here(spec, len(gpus))
     me = owner.this_process(None)
     while True:
         with stop_signals() as stops:
@@ -48,12 +49,19 @@ def run(run_dir: RunDir) -> Decision | None:
             if attempt is None:
                 return None
             agents = [start_agent(spec, run_dir, attempt, rank) for rank in gpu_shares(nodes, gpus)]
-            watch(agents, stops, run_dir)
+            watch(agents, stops, ProgressLine(run_dir), is_aware(spec))
             names = [signal.Signals(number).name for number in stops]
             decision = close_attempt(run_dir, me, attempt, names)
         if decision.action is not Action.RETRY:
             return decision
         time.sleep(RETRY_DELAY_S)
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that CUDA_VISIBLE_DEVICES allows, else all of this machine."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return [device for device in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if device]
+    return [str(index) for index in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
 
 
 def agents_here(spec: Spec, gpus: int) -> int:
@@ -72,12 +80,12 @@ def agents_here(spec: Spec, gpus: int) -> int:
     return nodes
 
 
-def gpu_shares(nodes: int, gpus: int) -> Iterator[tuple[int, str | None]]:
+def gpu_shares(nodes: int, gpus: list[str]) -> Iterator[tuple[int, str | None]]:
     """Each agent's node rank and its share of the GPUs (CUDA_VISIBLE_DEVICES), None without."""
-    share = gpus // nodes
+    share = len(gpus) // nodes
     for rank in range(nodes):
-        devices = range(rank * share, (rank + 1) * share)
-        yield rank, ",".join(map(str, devices)) if gpus else None
+        devices = gpus[rank * share : (rank + 1) * share]
+        yield rank, ",".join(devices) if gpus else None
 
 
 def start_agent(
@@ -97,7 +105,7 @@ def start_agent(
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     if devices is not None:
-        env.setdefault("CUDA_VISIBLE_DEVICES", devices)
+        env["CUDA_VISIBLE_DEVICES"] = devices
     with open(run_dir.job_log, "ab") as log:
         return subprocess.Popen(
             command,
@@ -111,18 +119,23 @@ def start_agent(
         )
 
 
-def watch(agents: list[subprocess.Popen[bytes]], stops: list[int], run_dir: RunDir) -> None:
-    """Show progress until all agents have ended; pass the first stop on, kill at the second."""
-    line = ProgressLine(run_dir)
+def watch(
+    agents: list[subprocess.Popen[bytes]], stops: list[int], line: ProgressLine, can_stop: bool
+) -> None:
+    """Show progress until all agents have ended; pass the first stop on, kill at the second.
+
+    `can_stop`: the ranks know how to; a foreign script does not.
+    """
     told = 0
-    while [agent for agent in agents if agent.poll() is None]:
+    while None in (codes := [agent.poll() for agent in agents]):
         time.sleep(POLL_S)
         line.show()
         if len(stops) > told:
             told = len(stops)
-            line.note("killing" if told > 1 else "stopping after this step and saving")
-            signal_agents(agents, signal.SIGKILL if told > 1 else signal.SIGTERM)
-        elif any(agent.returncode for agent in agents):
+            is_kill = told > 1 or not can_stop
+            line.note("killing" if is_kill else "stopping after this step and saving")
+            signal_agents(agents, signal.SIGKILL if is_kill else signal.SIGTERM)
+        elif any(codes):
             # As srun --kill-on-bad-exit: the others would wait for ever.
             signal_agents(agents, signal.SIGKILL)
     line.end()

@@ -87,6 +87,12 @@ def claim(run_dir: RunDir, me: Owner, attempt: int) -> None:
         raise OwnedError(f"{run_dir.path}: another job took this run just now")
 
 
+def is_owned(run_dir: RunDir, me: Owner, attempt: int) -> bool:
+    """Whether this attempt of this job still owns the run: no newer one took it."""
+    present = read_json(run_dir.owner)
+    return present is not None and (present["job_id"], present["attempt"]) == (me.job_id, attempt)
+
+
 def release(run_dir: RunDir, me: Owner) -> None:
     """Give the run up, if it is still ours."""
     present = read(run_dir)

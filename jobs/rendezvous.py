@@ -82,6 +82,19 @@ def head_address(resolved: str, nodes: Sequence[str]) -> tuple[str, str]:
     )
 
 
+def check_private(address: str, is_allowed: bool) -> None:
+    """Raises RendezvousError for an address that the whole internet might reach.
+
+    torchrun's store listens on every interface, trusts everyone and unpickles what it reads.
+    """
+    if ipaddress.ip_address(address).is_global and not is_allowed:
+        raise RendezvousError(
+            f"the first node's address {address} is a public one, and whoever reaches the "
+            "rendezvous there can run code in the job\n"
+            "  hint: if a firewall shields the nodes, set launch.public_rendezvous: true"
+        )
+
+
 def choose_port(job_id: str, attempt: int) -> int:
     """A TCP port for the rendezvous of this attempt that is free on this host now.
 

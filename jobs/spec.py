@@ -70,6 +70,9 @@ class Launch:
     script: str | None = key(None, "Your own torchrun script instead of a module.")
     args: list[str] = key([], "Arguments of your module or script.")
     env: dict[str, str] = key({}, "Environment variables of the ranks.")
+    public_rendezvous: bool = key(
+        False, "Meet at a public address, too; only behind a firewall, torchrun trusts everyone."
+    )
     wrap: list[str] = key([], "Command before each agent, such as [apptainer, exec, image.sif].")
 
 

@@ -11,6 +11,7 @@ import contextlib
 import io
 import os
 import shlex
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from submitit import SlurmExecutor
 
 SCRIPT = Path("slurm/ddp.sbatch")
+CLIENT_VARIABLES = ("SLURM_CONF", "SLURM_JWT")
 
 
 def sbatch_options(spec: Spec, run_dir: RunDir) -> list[str]:
@@ -74,7 +76,7 @@ def queue(spec: Spec, run_dir: RunDir) -> str:
     write_json(run_dir.command, {"argv": argv, "job_id": None})
     said = io.StringIO()
     try:
-        with outside_of_any_job(), contextlib.redirect_stderr(said):
+        with uninterrupted(), outside_of_any_job(), contextlib.redirect_stderr(said):
             job_id = make_executor(argv, run_dir)._submit_command("").job_id
     except (FailedJobError, FailedSubmissionError, RuntimeError, OSError) as error:
         failed = getattr(error, "__cause__", None)
@@ -114,11 +116,21 @@ def outside_of_any_job() -> Iterator[None]:
         return
     from submitit.helpers import clean_env
 
-    slurm_conf = os.environ.get("SLURM_CONF")
+    # They say which Slurm, and who asks; clean_env takes them for a job's variables.
+    kept = {name: os.environ[name] for name in CLIENT_VARIABLES if name in os.environ}
     with clean_env():
-        if slurm_conf is not None:  # it says which Slurm; clean_env takes it for a job's variable
-            os.environ["SLURM_CONF"] = slurm_conf
+        os.environ.update(kept)
         yield
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore Ctrl-C: half-way through nobody could tell whether the job is queued."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@
 import os
 import sys
 import time
+from typing import NoReturn
 
 from trainer.stop import StopSignal
 
 
-def main() -> int:
-    """The exit status of this rank: 0 only for a completed or a cleanly stopped run."""
+def main() -> NoReturn:
+    """Be one rank; its exit status is 0 only for a completed or a cleanly stopped run."""
     started = time.time()
     stop = StopSignal()
     stop.install()
@@ -22,10 +23,8 @@ def main() -> int:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     from trainer.run import run
 
-    status = run(sys.argv[1:], stop, started)
-    stop.ignore()
-    return status
+    run(sys.argv[1:], stop, started)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -57,12 +57,13 @@ def fail(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None)
         "error": message,
         "traceback": trace,
         "caused_by_peer": is_caused_by_peer(error),
+        "is_user_error": isinstance(error, UserError),
     }
     # A full or vanished disk may be the very reason: the log has the words already.
     with contextlib.suppress(OSError):
         if rank is not None and attempt_dir is not None and attempt_dir.path.is_dir():
             write_json(attempt_dir.rank_error(rank), record)
-        if isinstance(error, Exception) and not is_plain:
+        if isinstance(error, Exception) and not is_plain and not is_caused_by_peer(error):
             get_error_handler().record_exception(error)
     sys.stdout.flush()
     sys.stderr.flush()

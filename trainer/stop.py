@@ -37,15 +37,6 @@ class StopSignal:
         """From now on the loop answers a stop, and the watcher leaves it alone."""
         self._in_loop.set()
 
-    def ignore(self) -> None:
-        """Take no more signals: all is done, and the agent repeats itself until we are gone.
-
-        An ending interpreter puts handlers back to the default, which dies of the next signal;
-        ignored ones it leaves alone.
-        """
-        for number in STOP_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
 

@@ -44,7 +44,7 @@ class Kit:
             text=True,
         )
 
-    def end(self, process, limit_s=60):
+    def end(self, process, limit_s=120):
         """(exit status, stdout, stderr) of a command; fails if it takes longer than `limit_s`."""
         try:
             stdout, stderr = process.communicate(timeout=limit_s)

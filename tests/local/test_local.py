@@ -18,8 +18,8 @@ train:
   dataset: breast_cancer
   epochs: %d
   micro_batch_size: 8
-  eval_every_epochs: 20
-  checkpoint_every_epochs: 20
+  eval_every_epochs: 8
+  checkpoint_every_epochs: 8
   schedule: cosine
 """
 CRASH = """
@@ -30,6 +30,10 @@ train:
   model: tests.local.test_trainer_plugins:troubled
   model_args: {raise_at: 2}
   micro_batch_size: 8
+"""
+NO_AGENT = """
+name: tiny
+launch: {wrap: [bash, -c, exec sleep 60]}
 """
 FOR_EVER = 10**6
 PLANTED = 'raise SystemExit("the live checkout is used")\n'
@@ -58,7 +62,7 @@ def training(kit):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     kit = Kit(tmp_path_factory.mktemp("undisturbed") / "runs")
-    status, stdout, stderr = kit.end(submit(kit, nodes=3, epochs=60))
+    status, stdout, stderr = kit.end(submit(kit, nodes=3, epochs=24))
     assert status == 0, stderr
     assert kit.kill() == []
     return RunDir((kit.root / "tiny/latest").resolve()), stdout
@@ -94,7 +98,7 @@ def test_each_global_rank_has_its_log(undisturbed):
 
 
 def test_ctrl_c_saves_and_resume_ends_with_the_bits_of_the_undisturbed_run(kit, undisturbed):
-    process = submit(kit, nodes=3, epochs=60)
+    process = submit(kit, nodes=3, epochs=24)
     run = training(kit)
     process.send_signal(signal.SIGINT)
     status, _, stderr = kit.end(process, 20)
@@ -120,6 +124,15 @@ def test_ctrl_c_during_the_start_up_ends_all(kit, moment):
     process.send_signal(signal.SIGINT)
     status, _, stderr = kit.end(process, 20)
     assert status == 130, stderr
+
+
+def test_ctrl_c_before_an_agent_can_note_it_is_no_crash(kit):
+    process = submit(kit, text=NO_AGENT)
+    run = started(kit, "attempt-1/plan.json")
+    process.send_signal(signal.SIGINT)
+    status, _, stderr = kit.end(process, 20)
+    assert status == 130, stderr
+    assert [record["cause"] for record in read_jsonl(run.attempts)] == ["interrupted"]
 
 
 def test_a_rank_that_raises_is_named_and_ends_all(kit):

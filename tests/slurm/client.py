@@ -19,7 +19,11 @@ _ENTER = Path(__file__).with_name("enter.sh").resolve()
 # How much state() shows of each command and log.
 _STATE_LINES = 30
 # What the daemons say on every start or request, although all is well.
-_NOISE = re.compile(r"mpi/pmix|credential (for client UID|from)|differs from hardware|Controller \w+ is not enabled")
+_NOISE = re.compile(
+    r"mpi/pmix|credential (for client UID|from)|differs from hardware|Controller \w+ is not enabled"
+)
+# A job in one of these stays there, unless somebody requeues it by hand.
+_FINAL_STATES = {"CANCELLED", "COMPLETED", "FAILED", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}
 
 
 class ClusterError(RuntimeError):
@@ -87,13 +91,19 @@ class Client:
     def wait_job(
         self, job_id: str, states: str | Collection[str], timeout_s: float = 60
     ) -> dict[str, str]:
-        """Waits until a job is in one of `states` and returns its record."""
+        """Waits until a job is in one of `states` and returns its record.
+
+        Raises ClusterError after `timeout_s`, or at once when the job has ended in another state.
+        """
         wanted = {states} if isinstance(states, str) else set(states)
 
         def reached() -> dict[str, str] | None:
             # The controller may be away for a while: that is one of the faults to test.
             job = self.job(job_id, check=False)
-            return job if job.get("JobState") in wanted else None
+            state = job.get("JobState")
+            if state in _FINAL_STATES - wanted:
+                raise ClusterError(f"job {job_id} ended as {state}\n{self.state()}")
+            return job if state in wanted else None
 
         return self.wait_for(reached, f"job {job_id} in {' or '.join(sorted(wanted))}", timeout_s)
 

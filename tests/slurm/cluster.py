@@ -129,6 +129,7 @@ class Cluster(Machines):
         etc = self.site.conf_dir
         for name in self.site.machines:
             (etc / f"hosts.{name}").write_text(conf.hosts(self.site, name))
+        (etc / "init-cgroup").write_text("0::/\n")
         (etc / "cgroup.conf").write_text(conf.cgroup_conf(host.cgroup_version() or 1))
         (etc / "slurm.conf").write_text(conf.slurm_conf(self.site))
         self._launch({CONTROLLER: conf.munged_argv(self.site)})

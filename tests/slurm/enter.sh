@@ -7,21 +7,16 @@ set -euo pipefail
 
 cgroup=/sys/fs/cgroup
 
-# The cgroup directories that become the roots of this machine's own tree. Without that two
-# clusters would put their jobs of equal number into the same cgroup and kill each other's.
+# The cgroup directories below which this machine gets a tree of its own: that of version 2, or
+# those of version 1 that Slurm uses here. In a shared tree two clusters would put their jobs of
+# equal number into the same cgroup and kill each other's.
 trees() {
-    if [[ -e $cgroup/cgroup.controllers ]]; then
-        if [[ -w $cgroup ]]; then
-            echo "$cgroup"
+    local tree
+    for tree in "$cgroup" "$cgroup/freezer" "$cgroup/memory"; do
+        if [[ -w $tree/cgroup.procs ]]; then
+            echo "$tree"
         fi
-    else
-        local name
-        for name in freezer memory; do
-            if [[ -w $cgroup/$name/cgroup.procs ]]; then
-                echo "$cgroup/$name"
-            fi
-        done
-    fi
+    done
 }
 
 # First half, still outside: the cgroup namespace is rooted where the process is when it unshares.
@@ -40,12 +35,18 @@ outside() {
 inside() {
     local netns=$1 hostname=$2 conf_dir=$3 tree
     shift 3
-    for tree in $(trees); do
-        mount --bind "$tree/$netns" "$tree"
-    done
-    if [[ -e $cgroup/cgroup.controllers ]]; then
+    if [[ -w $cgroup/cgroup.procs ]]; then
+        # Not a bind mount: slurmd reads its place from mountinfo, where that one has the wrong root.
+        umount --lazy "$cgroup"
+        mount -t cgroup2 cgroup2 "$cgroup"
         mkdir -p "$cgroup/daemons" "$cgroup/system.slice"
         echo 0 >"$cgroup/daemons/cgroup.procs"
+        # From 23.11 on it takes the place of process 1, which is outside, for the root of its tree.
+        mount --bind "$conf_dir/init-cgroup" /proc/1/cgroup
+    else
+        for tree in $(trees); do
+            mount --bind "$tree/$netns" "$tree"
+        done
     fi
     hostname "$hostname"
     mount --bind "$conf_dir/hosts.$hostname" /etc/hosts

@@ -41,7 +41,7 @@ sys.exit(max(rank.wait() for rank in ranks))
 HOST = """
 import json, os, sys
 from pathlib import Path
-from jobs.agent import Node
+from jobs.agent import Agent, Node
 from jobs.rundir import RunDir, Timeline
 from jobs.spec import Spec
 run = RunDir(Path(sys.argv[1]))
@@ -56,7 +56,7 @@ sys.exit(agent.run(sys.argv[3:], dict(os.environ), sys.argv[2] == "aware") != 0)
 def node(monkeypatch):
     for name in ("SLURM_GPUS_ON_NODE", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
-    return lambda node_rank=0, spec=Spec(): Node(node_rank, PLAN, spec)
+    return lambda node_rank=0, spec=None: Node(node_rank, PLAN, spec or Spec())
 
 
 @pytest.mark.parametrize(("node_rank", "is_host"), [(0, "true"), (1, "false")])
@@ -173,7 +173,8 @@ def host(tmp_path):
     yield start
     for process in started:
         process.kill()
-        process.communicate()
+        process.wait()
+        process.stdout.close()
 
 
 def wait_for(condition, limit_s=15):
@@ -240,5 +241,3 @@ def is_running(pid):
     except FileNotFoundError:
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
-
-

@@ -32,7 +32,12 @@ TABLE = [
     ({"job_state": "COMPLETING"}, "cancel", "cancelled"),
     ({"job_state": "COMPLETING", "signals": TERM}, "cancel", "cancelled"),
     ({"job_state": "COMPLETING", "signals": TERM, "outcome": "stopped"}, "cancel", "cancelled"),
-    ({"job_state": "COMPLETING", "is_preempted": True}, "cancel", "cancelled"),
+    # Requeued by somebody else: COMPLETING, too, but not cancelled, and not ours to requeue.
+    ({"job_state": "COMPLETING", "is_requeued": True}, "wait", "requeued"),
+    ({"job_state": "RUNNING", "is_requeued": True, "signals": TERM}, "wait", "requeued"),
+    ({"outcome": "completed", "is_requeued": True}, "done", "completed"),
+    # A mistake in the spec that only a rank could see would repeat itself.
+    ({"error": "rank 0 on a: 5 classes", "is_user_error": True}, "hold", "crash"),
     # Warned, and the job still runs: ours to requeue, with or without the marker of a save.
     ({"signals": TERM, "outcome": "stopped"}, "requeue", "preemption"),
     ({"signals": TERM}, "requeue", "preemption"),

@@ -83,7 +83,7 @@ def test_moving_the_runs_root_breaks_no_run(root, repository):
 def test_a_failure_afterwards_leaves_no_run(root, repository):
     with pytest.raises(KeyboardInterrupt), freeze(LOADED, repository):
         raise KeyboardInterrupt
-    assert os.listdir(root / "first") == []
+    assert not (root / "first").exists()
 
 
 def test_a_disk_that_fills_up_leaves_no_run(root, repository, monkeypatch):
@@ -93,7 +93,7 @@ def test_a_disk_that_fills_up_leaves_no_run(root, repository, monkeypatch):
     monkeypatch.setattr(module, "write_json", full)
     with pytest.raises(FreezeError, match="No space left"):
         frozen(repository)
-    assert os.listdir(root / "first") == []
+    assert not (root / "first").exists()
 
 
 def test_a_run_id_that_is_taken_harms_nobody(root, repository, monkeypatch):

@@ -6,8 +6,6 @@ from jobs import history
 from jobs.decision import Action, Cause, Decision, History
 from jobs.rundir import RunDir, Timeline, append_jsonl, read_json, read_jsonl, write_json
 
-RUNNING = {"job_state": "RUNNING", "job_reason": "None", "is_preempted": False}
-
 
 @pytest.fixture
 def run(tmp_path):
@@ -29,12 +27,10 @@ def failed(attempt_dir, rank, time, error="ValueError: x", **fields):
     write_json(attempt_dir.rank_error(rank), record | fields)
 
 
-def node(attempt_dir, rank, *signals, torchrun_exit=1):
+def node(attempt_dir, rank, *signals, torchrun_exit=0, end=9.0):
     seen = [{"t": t, "signal": name} for t, name in signals]
-    write_json(
-        attempt_dir.node(rank),
-        {"host": f"n{rank}", "signals": seen, "torchrun_exit": torchrun_exit},
-    )
+    record = {"host": f"n{rank}", "signals": seen, "torchrun_exit": torchrun_exit, "end": end}
+    write_json(attempt_dir.node(rank), record)
 
 
 def entry(decision="retry", cause="crash", progress=False, steps=(None, None)):
@@ -87,19 +83,33 @@ def test_evidence_has_the_signals_in_the_order_of_their_arrival(run):
     attempt = opened(run, 1)
     node(attempt, 0, (3.0, "SIGTERM"), (4.0, "SIGUSR1"))
     node(attempt, 1, (2.0, "SIGUSR1"))
-    assert history.evidence(run, 1, **RUNNING).signals == ("SIGUSR1", "SIGTERM")
+    assert history.evidence(run, 1, "RUNNING").signals == ("SIGUSR1", "SIGTERM")
+
+
+def test_a_stop_that_follows_a_failure_is_no_warning(run):
+    attempt = opened(run, 1)
+    node(attempt, 0, (8.0, "SIGUSR1"), (9.1, "SIGTERM"))
+    node(attempt, 1, torchrun_exit=1, end=9.0)
+    assert history.evidence(run, 1, "RUNNING").signals == ("SIGUSR1",)
+    failed(attempt, 1, 7.0)
+    assert history.evidence(run, 1, "RUNNING").signals == ()
+
+
+def test_an_agent_that_wrote_no_end_is_no_failure(run):
+    node(opened(run, 1), 0, (8.0, "SIGTERM"), torchrun_exit=None, end=None)
+    assert history.evidence(run, 1, "RUNNING").signals == ("SIGTERM",)
 
 
 def test_evidence_names_the_failing_rank_or_the_nodes_that_ended(run):
     attempt = opened(run, 1)
     node(attempt, 0, torchrun_exit=-9)
-    assert history.evidence(run, 1, **RUNNING).error == "n0: torchrun exit -9"
+    assert history.evidence(run, 1, "RUNNING").error == "n0: torchrun exit -9"
     failed(attempt, 1, 5.0)
-    assert history.evidence(run, 1, **RUNNING).error == "rank 1 on n1: ValueError: x"
+    assert history.evidence(run, 1, "RUNNING").error == "rank 1 on n1: ValueError: x"
 
 
 def test_evidence_of_nothing_is_no_error(run):
-    seen = history.evidence(run, 1, **RUNNING)
+    seen = history.evidence(run, 1, "RUNNING")
     assert (seen.outcome, seen.signals, seen.has_progress, seen.error) == (None, (), False, None)
 
 
@@ -117,7 +127,7 @@ def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
     opened(run, 1, checkpoint=before)
     if after is not None:
         (run.checkpoints / after).mkdir()
-    assert history.evidence(run, 1, **RUNNING).has_progress is has_progress
+    assert history.evidence(run, 1, "RUNNING").has_progress is has_progress
 
 
 @pytest.mark.parametrize(
@@ -190,7 +200,7 @@ def test_a_closed_attempt_is_closed_once(run):
 
 def test_a_record_has_the_evidence_beside_the_decision(run):
     opened(run, 1)
-    seen = history.evidence(run, 1, **RUNNING)
+    seen = history.evidence(run, 1, "RUNNING")
     history.record(run, 1, seen, Decision(Action.RETRY, Cause.CRASH, "why"))
     (record,) = read_jsonl(run.attempts)
     assert record["stop"] > record["start"]

@@ -112,7 +112,11 @@ setup: ["module load x"]
 )
 def test_any_way_to_write_a_file_takes_overrides_into_its_text(take, text):
     spec = take(
-        text, "slurm.nodes=7", 'slurm.extra.comment="ä: b\'"', 'name="a: b"', "train.lr=2e-3"
+        text,
+        "slurm.nodes=7",
+        'slurm.extra.comment="ä: b\'"',
+        'slurm.partition="a: b"',
+        "train.lr=2e-3",
     )
-    assert (spec.slurm.nodes, spec.name, spec.train.lr) == (7, "a: b", 2e-3)
+    assert (spec.slurm.nodes, spec.slurm.partition, spec.train.lr) == (7, "a: b", 2e-3)
     assert spec.slurm.extra["comment"] == "ä: b'"

@@ -178,3 +178,13 @@ def test_release_gives_up_what_is_ours_only(run):
     owner.release(run, me)
     assert owner.read(run) is None
     owner.release(run, me)
+
+
+def test_a_superseded_attempt_does_not_own_the_run_any_more(run):
+    me = owner.this_process("7")
+    owner.claim(run, me, 1)
+    assert owner.is_owned(run, me, 1)
+    owner.claim(run, me, 2)
+    assert not owner.is_owned(run, me, 1)
+    owner.release(run, me)
+    assert not owner.is_owned(run, me, 2)

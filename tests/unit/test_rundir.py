@@ -87,5 +87,3 @@ def test_a_timeline_holds_time_event_attempt_and_fields(tmp_path):
     (event,) = rundir.read_jsonl(run_dir.timeline("x"))
     assert event.pop("t") > 1e9
     assert event == {"event": "open", "attempt": 2, "nodes": ["a"]}
-
-

@@ -30,7 +30,8 @@ def client(tmp_path, monkeypatch):
         fake = tmp_path / name
         fake.write_text(
             f'#!/bin/sh\necho "$@" >>{tmp_path}/calls\n'
-            f'while IFS= read -r line; do echo "$line"; done <{tmp_path}/{name}.out\nexit {status}\n'
+            f'while IFS= read -r line; do echo "$line"; done <{tmp_path}/{name}.out\n'
+            f"exit {status}\n"
         )
         fake.chmod(0o755)
         return tmp_path / "calls"

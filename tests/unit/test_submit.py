@@ -157,7 +157,7 @@ def test_a_refused_job_says_why_and_leaves_no_run(spec, sbatch, repository, monk
     assert shlex.split(command)[1:] == argv_of(sbatch)
     assert said.endswith("invalid partition specified: $(x)")
     assert runs.all_runs() == []
-    assert os.listdir(runs.runs_root() / "first") == []
+    assert not (runs.runs_root() / "first").exists()
 
 
 def test_without_sbatch_nothing_is_left(spec, repository, tmp_path, monkeypatch):
