@@ -186,19 +186,21 @@ def main(argv: list[str] | None = None) -> int:
     opening = commands.add_parser("open")
     opening.add_argument("run_dir", type=Path)
     opening.add_argument("--head-address", default="")
+    opening.add_argument("--pid", type=int, help="hand launch: the process that owns the run")
     opening.add_argument("nodes", nargs="+")
     closing = commands.add_parser("close")
     closing.add_argument("run_dir", type=Path)
     closing.add_argument("attempt", type=int)
+    closing.add_argument("--pid", type=int, help="hand launch: the process that owns the run")
     args = parser.parse_args(argv)
     run_dir = RunDir(args.run_dir)
     job_id = slurm.job_id_from(os.environ)
-    if job_id is None:
+    if args.pid is None and job_id is None:
         parser.error("no SLURM_JOB_ID: this is for slurm/ddp.sbatch")
-    me = owner.this_process(job_id)
+    me = owner.this_process(job_id) if args.pid is None else owner.process(args.pid)
     try:
         if args.command == "close":
-            return act(close_attempt(run_dir, me, args.attempt), job_id)
+            return act(close_attempt(run_dir, me, args.attempt), me.job_id)
         attempt = open_attempt(run_dir, me, args.nodes, args.head_address)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -38,7 +38,12 @@ class Owner:
 
 def this_process(job_id: str | None) -> Owner:
     """The owner that this process stands for; without a job id a local one."""
-    host, pid = socket.gethostname(), os.getpid()
+    return process(os.getpid(), job_id)
+
+
+def process(pid: int, job_id: str | None = None) -> Owner:
+    """The owner that a process of this host stands for."""
+    host = socket.gethostname()
     return Owner(job_id or f"local-{host}-{pid}", host, pid, start_of(pid))
 
 

@@ -10,7 +10,7 @@ from typing import IO, Any, cast
 import torch
 from torch import nn
 
-from jobs.rundir import RunDir, read_json
+from jobs.rundir import read_json
 from trainer import commit
 from trainer.build import Replica
 from trainer.context import DistributedContext, broadcast_bytes, gather
@@ -43,13 +43,10 @@ class Checkpoints:
         self._job = job
         self._global_batch_size = global_batch_size
         self._root = job.run.dir.checkpoints
-        self._owner = job.run.attempt
         self.newest_step: int | None = None
         if job.context.is_first:
             self._root.mkdir(exist_ok=True)
             commit.remove_leftovers(self._root)
-            if self._owner is None:
-                self._owner = owner_of(job.run.dir)
 
     def load(self, replica: Replica) -> TrainState:
         """Load the newest whole checkpoint, read by rank 0 alone; without one a fresh state."""
@@ -102,19 +99,13 @@ class Checkpoints:
 
     def _check_owner(self) -> None:
         """A node that was cut off may come back after its job was requeued: it must not commit."""
-        run_dir = self._job.run.dir
-        owner = owner_of(run_dir)
-        if owner is not None and owner != self._owner:
+        run = self._job.run
+        owner = read_json(run.dir.owner)
+        if owner is not None and owner["attempt"] != run.attempt:
             raise Superseded(
-                f"attempt {owner} owns {run_dir.path} now, this is attempt "
-                f"{self._owner}: nothing committed"
+                f"attempt {owner['attempt']} owns {run.dir.path} now, this is attempt "
+                f"{run.attempt}: nothing committed"
             )
-
-
-def owner_of(run_dir: RunDir) -> int | None:
-    """The attempt that owns the run; None before the first."""
-    owner = read_json(run_dir.owner)
-    return None if owner is None else owner["attempt"]
 
 
 def restore(

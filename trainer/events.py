@@ -11,17 +11,16 @@ from jobs.rundir import RunDir, Timeline
 class Events:
     """Events of one rank; those before `open` are kept and written then."""
 
-    def __init__(self, rank: int, attempt: int | None) -> None:
+    def __init__(self, rank: int) -> None:
         self._writer = f"rank-{rank:05d}"
-        self._attempt = attempt
         self._kept: list[tuple[str, dict[str, Any]]] = []
         self._timeline: Timeline | None = None
 
-    def open(self, run_dir: RunDir) -> None:
+    def open(self, run_dir: RunDir, attempt: int) -> None:
         """Write to `run_dir` from now on; to nothing where this machine does not have it."""
         if self._timeline is None and run_dir.path.is_dir():
             run_dir.timeline(self._writer).parent.mkdir(exist_ok=True)
-            self._timeline = Timeline(run_dir, self._writer, self._attempt)
+            self._timeline = Timeline(run_dir, self._writer, attempt)
             for name, fields in self._kept:
                 self._timeline.event(name, **fields)
             self._kept.clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from jobs.rundir import AttemptDir, RunDir
+from jobs.rundir import RunDir
 from jobs.spec import Spec, Train
 from trainer.context import DistributedContext, broadcast_bytes
 from trainer.errors import UserError
@@ -30,12 +31,7 @@ class Run:
 
     dir: RunDir
     spec: Spec
-    attempt: int | None
-
-    @property
-    def attempt_dir(self) -> AttemptDir | None:
-        """Where this attempt writes its outcome; None for a launch by hand."""
-        return attempt_dir(self.dir, self.attempt)
+    attempt: int
 
 
 @dataclass(frozen=True)
@@ -53,18 +49,13 @@ class Job:
         return self.run.spec.train
 
 
-def attempt_dir(run_dir: RunDir, attempt: int | None) -> AttemptDir | None:
-    """The directory of attempt K; None for a launch by hand."""
-    return None if attempt is None else run_dir.attempt(attempt)
-
-
 def is_run_dir(path: Path) -> bool:
     """Whether a path is a run directory, which has a frozen spec."""
     return RunDir(path).spec.is_file()
 
 
-def find_run(arguments: list[str]) -> RunDir:
-    """The run directory that the command line means; a YAML config is frozen into a new one."""
+def find_run(arguments: list[str], attempt: int | None) -> Run:
+    """The run that the command line means; by hand a config is frozen and an attempt opened."""
     if not arguments:
         raise UserError("usage: torchrun ... -m trainer RUN_DIR | CONFIG [KEY=VALUE ...]")
     path, overrides = Path(arguments[0]), arguments[1:]
@@ -73,31 +64,52 @@ def find_run(arguments: list[str]) -> RunDir:
             raise UserError(f"{path} is frozen: {' '.join(overrides)} needs a config or a resume")
         if not is_run_dir(path):
             raise UserError(f"{path} is no run directory: it has no {RunDir(path).spec.name}")
-        return RunDir(path.resolve())
-    if not path.is_file():
+        run_dir = RunDir(path.resolve())
+    elif path.is_file():
+        frozen = json.loads(_python("jobs", "freeze", *arguments))
+        run_dir = RunDir(Path(frozen["run_dir"]).resolve())
+    else:
         raise UserError(f"{path}: there is no such run directory or config")
-    return _freeze(arguments)
+    spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
+    return Run(run_dir, spec, _open_by_hand(run_dir) if attempt is None else attempt)
 
 
-def _freeze(arguments: list[str]) -> RunDir:
+def _open_by_hand(run_dir: RunDir) -> int:
+    """Open an attempt that this process owns, as the batch script does for a Slurm job."""
+    me = f"--pid={os.getpid()}"
+    opened = _python("jobs.attempt", "open", me, str(run_dir.path), socket.gethostname())
+    if not opened:
+        raise UserError(f"{run_dir.path} is complete, there is nothing to do")
+    return int(opened)
+
+
+def close_by_hand(run: Run) -> None:
+    """Close the attempt that `find_run` opened; one of a rank that died is closed as lost."""
+    command = ("close", f"--pid={os.getpid()}", str(run.dir.path), str(run.attempt))
+    _python("jobs.attempt", *command, is_failure_fine=True)  # as that of a stopped run is
+
+
+def _python(module: str, *arguments: str, is_failure_fine: bool = False) -> str:
+    """What a module of the kit prints. It runs apart: ranks import no more than they need."""
     search_path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
-        [sys.executable, "-m", "jobs", "freeze", *arguments],
+        [sys.executable, "-m", module, *arguments],
         env={**os.environ, "PYTHONPATH": search_path},
         stdout=subprocess.PIPE,
         text=True,
         check=False,
     )
-    if done.returncode != 0:
-        raise UserError(f"{arguments[0]}: not a valid config, see above")
-    return RunDir(Path(json.loads(done.stdout)["run_dir"]).resolve())
+    if done.returncode != 0 and not is_failure_fine:
+        raise UserError(f"cannot start, see above (python -m {module} {arguments[0]})")
+    return done.stdout.strip()
 
 
-def share_run(run_dir: RunDir | None, attempt: int | None, device: torch.device) -> Run:
+def share_run(found: Run | None, device: torch.device) -> Run:
     """Rank 0's run, on every rank."""
     text = b""
-    if run_dir is not None:
-        spec = run_dir.spec.read_text(encoding="utf-8")
-        text = json.dumps({"run_dir": str(run_dir.path), "spec": spec}).encode()
-    shared = json.loads(broadcast_bytes(text, device))
-    return Run(RunDir(Path(shared["run_dir"])), Spec.from_json(shared["spec"]), attempt)
+    if found is not None:
+        spec = found.spec.to_json()
+        shared = {"run_dir": str(found.dir.path), "spec": spec, "attempt": found.attempt}
+        text = json.dumps(shared).encode()
+    run = json.loads(broadcast_bytes(text, device))
+    return Run(RunDir(Path(run["run_dir"])), Spec.from_json(run["spec"]), run["attempt"])

@@ -25,6 +25,7 @@ class Loop:
     ) -> None:
         self.train = job.train
         self.context = job.context
+        self.device = job.device
         self.events = job.events
         self.data = data
         self.replica = replica
@@ -75,9 +76,8 @@ class Loop:
     def _step(self) -> None:
         """One optimizer step; the host never waits for the device here but to log."""
         state, replica = self.state, self.replica
-        torch.manual_seed(
-            seeds.mix(seeds.STEP, self.train.seed, state.global_step, self.context.rank)
-        )
+        seed = seeds.mix(seeds.STEP, self.train.seed, state.global_step, self.context.rank)
+        seeds.seed_generators(seed, self.device)
         lr = optim.lr_at(state.global_step, self.plan.total_steps, self.train)
         optim.set_lr(replica.optimizer, lr)
         inputs, labels = self.data.train.batch(self._indices())
@@ -95,8 +95,7 @@ class Loop:
     def _indices(self) -> torch.Tensor:
         epoch = self.state.global_step // self.plan.steps_per_epoch
         if self._order_of is None or self._order_of[0] != epoch:
-            device = self.data.train.labels.device
-            self._order_of = (epoch, self.data.batches.order(epoch).to(device))
+            self._order_of = (epoch, self.data.batches.order(epoch).to(self.device))
         return self.data.batches.micro_batch(
             self._order_of[1], self.state.global_step, self.context.rank
         )

@@ -19,7 +19,7 @@ from trainer.digest import weights_sha256
 from trainer.environment import describe, exactness, extended
 from trainer.errors import UserError, fail
 from trainer.events import Events
-from trainer.launch import Job, attempt_dir, find_run, is_run_dir, share_run
+from trainer.launch import Job, close_by_hand, find_run, is_run_dir, share_run
 from trainer.loop import Loop
 from trainer.stop import StopSignal
 
@@ -32,14 +32,14 @@ class Rank:
         self.attempt = int(os.environ["KIT_ATTEMPT"]) if "KIT_ATTEMPT" in os.environ else None
         self.attempt_dir: AttemptDir | None = None
         self.context = DistributedContext.from_env(os.environ)
-        self.events = Events(self.context.rank, self.attempt)
+        self.events = Events(self.context.rank)
         self.events.event("start", t=round(started, 3), host=self.context.host, pid=os.getpid())
         self.events.event("import")
 
-    def open(self, run_dir: RunDir) -> None:
+    def open(self, run_dir: RunDir, attempt: int) -> None:
         """From now on this rank writes to a run directory."""
-        self.events.open(run_dir)
-        self.attempt_dir = attempt_dir(run_dir, self.attempt)
+        self.events.open(run_dir, attempt)
+        self.attempt_dir = run_dir.attempt(attempt)
 
 
 def run(arguments: list[str], stop: StopSignal, started: float) -> NoReturn:
@@ -47,8 +47,8 @@ def run(arguments: list[str], stop: StopSignal, started: float) -> NoReturn:
     rank = None
     try:
         rank = Rank(stop, started)
-        if arguments and is_run_dir(Path(arguments[0])):
-            rank.open(RunDir(Path(arguments[0]).resolve()))
+        if rank.attempt is not None and arguments and is_run_dir(Path(arguments[0])):
+            rank.open(RunDir(Path(arguments[0]).resolve()), rank.attempt)
         _train(rank, arguments)
     except BaseException as error:
         fail(error, rank.context.rank if rank else None, rank.attempt_dir if rank else None)
@@ -80,9 +80,9 @@ def _meet(rank: Rank, arguments: list[str]) -> Job:
     device, reason = choose_device(context)
     init_process_group(device)
     # After the meeting: where rank 0 fails here, its peers see the connection close at once.
-    run_dir = find_run(arguments) if context.is_first else None
-    run = share_run(run_dir, rank.attempt, device)
-    rank.open(run.dir)
+    found = find_run(arguments, rank.attempt) if context.is_first else None
+    run = share_run(found, device)
+    rank.open(run.dir, run.attempt)
     rank.events.event("init")
     print(
         f"rank {context.rank} of {context.world_size} on {context.host}, node {context.node_rank}, "
@@ -110,12 +110,13 @@ def _leave(job: Job, loop: Loop, status: str) -> NoReturn:
         if status == "completed":
             write_json(run.dir.result, {"status": status, **position, **_result(job, loop)})
         outcome = {"status": status, **position, "checkpoint": commit.name_of(step)}
-        if run.attempt_dir is not None:
-            write_json(run.attempt_dir.outcome, outcome)
+        write_json(run.dir.attempt(run.attempt).outcome, outcome)
     job.context.say(f"{status} at step {step} of {loop.plan.total_steps}")
     if loop.reporter is not None:
         loop.reporter.close()
     dist.barrier()
+    if job.context.is_first and "KIT_ATTEMPT" not in os.environ:
+        close_by_hand(run)
     job.events.event(status, step=step)
     dist.destroy_process_group()
     sys.stdout.flush()

@@ -76,6 +76,7 @@ def train(run, **options):
 def undisturbed(tmp_path_factory):
     run = make_run(tmp_path_factory.mktemp("undisturbed"), **TINY)
     status, output = train(run)
+    (run.attempt(1).path / "output").write_text(output)
     assert status == 0, output
     return run
 
@@ -134,6 +135,12 @@ def test_a_resume_goes_on_at_the_step_after_the_newest_whole_checkpoint(stopped)
     assert [e["step"] for e in events if e["event"] == "first_step"] == [1, 6, 9, 11]
     output = (stopped.attempt(4).path / "output").read_text()
     assert "step-00000012 is damaged and skipped: state.pt does not agree" in output
+
+
+def test_ranks_leave_without_tearing_down_the_interpreter(undisturbed):
+    """That may hang: the process group's destructor waits for threads which want the GIL."""
+    output = (undisturbed.attempt(1).path / "output").read_text()
+    assert "completed at step 20" in output and "torn down" not in output
 
 
 def test_a_stop_in_startup_leaves_before_the_first_step(tmp_path):

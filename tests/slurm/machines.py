@@ -38,8 +38,13 @@ class Machines(Client):
         network.set_cable(self.site, node, plugged=False)
 
     def plug(self, node: str) -> None:
-        """Connects an unplugged node again."""
+        """Connects an unplugged node again; slurmctld may take 80 s to notice, see register."""
         network.set_cable(self.site, node, plugged=True)
+
+    def register(self, node: str) -> None:
+        """Makes slurmd report to slurmctld, which then has the node back and ends stale jobs."""
+        if pid := self.daemon_pid(node):
+            os.kill(pid, signal.SIGHUP)
 
     def daemon_pid(self, name: str) -> int | None:
         """Returns the process id of a node's slurmd (or ctl's slurmctld), None where it is dead."""
@@ -75,9 +80,19 @@ class Machines(Client):
                     stderr=log,
                     start_new_session=True,
                 )
-        for name, process in starting.items():
-            if process.wait(timeout=30) != 0:
-                raise ClusterError(f"{daemons[name][0]} did not start on {name}\n{self.state()}")
+        failed = [name for name, process in starting.items() if not _ends_well(process)]
+        if failed:
+            programs = ", ".join(f"{daemons[name][0]} on {name}" for name in failed)
+            raise ClusterError(f"did not start: {programs}\n{self.state()}")
+
+
+def _ends_well(process: subprocess.Popen[bytes], timeout_s: float = 30) -> bool:
+    try:
+        return process.wait(timeout_s) == 0
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return False
 
 
 def _command_line(pid: int) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .cluster import Cluster
+from .cluster import Cluster, ClusterError
 
 _REPO = Path(__file__).parents[2]
 
@@ -126,6 +126,22 @@ def test_node_comes_back_after_a_power_failure(cluster: Cluster) -> None:
     cluster.power_on("n2")
     cluster.wait_idle()
     cluster.run("srun", "--nodelist=n2", "true")
+
+
+def test_waiting_for_a_job_that_ended_otherwise_fails_at_once(cluster: Cluster) -> None:
+    job_id = cluster.sbatch(stdin=_script("exit 3"))
+    with pytest.raises(ClusterError, match=f"job {job_id} ended as FAILED"):
+        cluster.wait_job(job_id, "COMPLETED")
+
+
+def test_settings_come_on_top_or_instead_and_reset_takes_them_back(cluster: Cluster) -> None:
+    cluster.restart(extra_conf="KillWait=7\nPartitionName=extra Nodes=n1")
+    assert "KillWait                = 7 sec" in cluster.run("scontrol", "show", "config").stdout
+    cluster.run("srun", "-pextra", "true")
+    with pytest.raises(ClusterError, match="unrecognized key"):
+        cluster.restart(extra_conf="Nonsense=1")
+    cluster.reset()
+    assert "KillWait                = 10 sec" in cluster.run("scontrol", "show", "config").stdout
 
 
 def test_stop_leaves_nothing_behind_even_after_a_kill(cluster: Cluster, tmp_path: Path) -> None:
