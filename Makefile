@@ -39,7 +39,11 @@ BY_HAND = $(if $(MASTER_ADDR),--nnodes=$(NNODES) --node-rank=$(NODE_RANK) --mast
 ##@ Work on the kit
 setup: $(READY) ## Make the virtual environment .venv from requirements.lock
 test: $(READY_DEV) ## All tests; those on a real Slurm where its daemons are installed
-	@$(PYTHON) -m pytest $(TESTS)
+	@$(MAKE) --jobs=2 --output-sync test-here test-on-slurm
+test-here: $(READY_DEV) ## Those that need no Slurm
+	@$(PYTHON) -m pytest tests/unit tests/local
+test-on-slurm: $(READY_DEV) ## Those on a real Slurm that they start themselves (root)
+	@$(PYTHON) -m pytest tests/slurm
 test-slow: $(READY_DEV) ## The tests that `make test` leaves out for time
 	@$(PYTHON) -m pytest -m slow
 lint: $(READY_DEV) ## ruff, mypy and shellcheck
@@ -60,6 +64,6 @@ cluster-down: $(READY_DEV) ## Stop it
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock && touch $@
 
 help: ## This list
-	@awk 'BEGIN {FS = ":.*?## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*?## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*?## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*?## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: submit dry-run status logs cancel resume train setup test test-slow lint schema cluster-up cluster-down help
+.PHONY: submit dry-run status logs cancel resume train setup test test-here test-on-slurm test-slow lint schema cluster-up cluster-down help

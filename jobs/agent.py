@@ -49,11 +49,6 @@ def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:
     return max(1, len(visible))
 
 
-def is_aware(spec: Spec) -> bool:
-    """Whether the ranks are our trainer, which stops and saves at a signal."""
-    return spec.launch.script is None and spec.launch.module is None
-
-
 def rank_command(spec: Spec, run_dir: RunDir) -> list[str]:
     """What each rank becomes."""
     launch = spec.launch
@@ -229,7 +224,7 @@ def main(argv: list[str] | None = None) -> int:
     agent = Agent(attempt_dir, node, timeline)
     command = torchrun_command(spec, run_dir, plan, node)
     env = node.environment(spec, run_dir, args.attempt)
-    return 0 if agent.run(command, env, is_aware(spec)) == 0 else 1
+    return 0 if agent.run(command, env, spec.launch.is_trainer) == 0 else 1
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import FrameType
 
 from jobs import owner
-from jobs.agent import is_aware
 from jobs.attempt import RETRY_DELAY_S, close_attempt, open_attempt
 from jobs.decision import Action, Decision
 from jobs.errors import UserError
@@ -49,7 +48,7 @@ def run(run_dir: RunDir) -> Decision | None:
             if attempt is None:
                 return None
             agents = [start_agent(spec, run_dir, attempt, rank) for rank in gpu_shares(nodes, gpus)]
-            watch(agents, stops, ProgressLine(run_dir), is_aware(spec))
+            watch(agents, stops, ProgressLine(run_dir), spec.launch.is_trainer)
             names = [signal.Signals(number).name for number in stops]
             decision = close_attempt(run_dir, me, attempt, names)
         if decision.action is not Action.RETRY:

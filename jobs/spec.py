@@ -75,6 +75,11 @@ class Launch:
     )
     wrap: list[str] = key([], "Command before each agent, such as [apptainer, exec, image.sif].")
 
+    @property
+    def is_trainer(self) -> bool:
+        """Whether the ranks are our trainer, which stops and saves at a signal."""
+        return self.script is None and self.module is None
+
 
 @dataclass(frozen=True)
 class Train:

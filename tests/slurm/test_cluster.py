@@ -79,6 +79,7 @@ def test_tasks_reach_each_other_by_tcp(cluster: Cluster) -> None:
     assert _output(cluster, job_id) == f"heard hello from {cluster.site.address('n1')}\n"
 
 
+@pytest.mark.slow
 def test_unplugged_node_cannot_be_reached_until_plugged(cluster: Cluster) -> None:
     def is_reached() -> bool:
         # slurmd listens there.
@@ -120,6 +121,7 @@ def test_proctrack_decides_who_receives_a_signal(
     assert {path.stem for path in tmp_path.glob("*.usr1")} == receivers
 
 
+@pytest.mark.slow
 def test_node_comes_back_after_a_power_failure(cluster: Cluster) -> None:
     cluster.power_off("n2")
     assert cluster.daemon_pid("n2") is None
@@ -128,12 +130,14 @@ def test_node_comes_back_after_a_power_failure(cluster: Cluster) -> None:
     cluster.run("srun", "--nodelist=n2", "true")
 
 
+@pytest.mark.slow
 def test_waiting_for_a_job_that_ended_otherwise_fails_at_once(cluster: Cluster) -> None:
     job_id = cluster.sbatch(stdin=_script("exit 3"))
     with pytest.raises(ClusterError, match=f"job {job_id} ended as FAILED"):
         cluster.wait_job(job_id, "COMPLETED")
 
 
+@pytest.mark.slow
 def test_settings_come_on_top_or_instead_and_reset_takes_them_back(cluster: Cluster) -> None:
     cluster.restart(extra_conf="KillWait=7\nPartitionName=extra Nodes=n1")
     assert "KillWait                = 7 sec" in cluster.run("scontrol", "show", "config").stdout
@@ -144,6 +148,7 @@ def test_settings_come_on_top_or_instead_and_reset_takes_them_back(cluster: Clus
     assert "KillWait                = 10 sec" in cluster.run("scontrol", "show", "config").stdout
 
 
+@pytest.mark.slow
 def test_stop_leaves_nothing_behind_even_after_a_kill(cluster: Cluster, tmp_path: Path) -> None:
     code = f"""if True:
         import os, pathlib, signal

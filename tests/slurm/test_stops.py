@@ -17,7 +17,7 @@ SPEC = (
     "configs/resnet.yaml",
     "slurm.nodes=3",
     "slurm.time=00:10:00",
-    "train.epochs=4",
+    "train.epochs=2",
     "train.model=tests.slurm.paced:Paced",
 )
 
@@ -151,6 +151,7 @@ def test_scancelled_run_saves_and_stays_cancelled(paced: Paced) -> None:
     assert run.result()["status"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_failing_rank_is_named_in_the_job_log_and_ends_the_others(kit: Kit) -> None:
     bad = ("train.model=tests.slurm.raising:Raising", "slurm.nodes=2")
     run = kit.submit("configs/cancer.yaml", *bad)

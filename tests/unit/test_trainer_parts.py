@@ -229,11 +229,11 @@ def test_a_checkpoint_of_another_model_or_batch_names_both_sides():
 def test_events_before_the_run_directory_is_known_are_kept(tmp_path):
     from jobs.rundir import RunDir, read_jsonl
 
-    events = Events(rank=2, attempt=1)
+    events = Events(rank=2)
     events.event("start", t=12.5)
-    events.open(RunDir(tmp_path / "elsewhere"))
+    events.open(RunDir(tmp_path / "elsewhere"), attempt=1)
     events.event("init")
-    events.open(RunDir(tmp_path))
+    events.open(RunDir(tmp_path), attempt=1)
     records = read_jsonl(tmp_path / "timeline" / "rank-00002.jsonl")
     assert [(record["event"], record["attempt"]) for record in records] == [
         ("start", 1),
