@@ -53,6 +53,17 @@ def _config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", default="", metavar="TEXT", help="overrides as one text")
 
 
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line, with overrides anywhere: argparse takes them only in one place."""
+    parser = build_parser()
+    args, rest = parser.parse_known_args(argv)
+    if rest and ("overrides" not in args or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        args.overrides = [*args.overrides, *rest]
+    return args
+
+
 def overrides_of(args: argparse.Namespace) -> list[str]:
     """The overrides given as arguments and those in --set, which is split as a shell would."""
     try:
@@ -113,7 +124,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 2 for a user's mistake, 1 for a failed action."""
-    args = build_parser().parse_args(argv)
+    args = parse(argv)
     try:
         return COMMANDS[args.command](args)
     except BrokenPipeError:

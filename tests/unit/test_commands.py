@@ -283,3 +283,12 @@ def test_a_command_starts_without_what_it_does_not_need(slurm, words, banned):
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "jobs.commands" in imported
     assert imported.isdisjoint(banned)
+
+
+def test_overrides_may_stand_behind_options():
+    from jobs.__main__ import parse
+
+    args = parse(["submit", "x.yaml", "a=1", "--cluster", "local", "b=2"])
+    assert (args.overrides, args.cluster) == (["a=1", "b=2"], "local")
+    with pytest.raises(SystemExit):
+        parse(["submit", "x.yaml", "--clutser", "local"])
