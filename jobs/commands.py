@@ -23,7 +23,7 @@ MAX_LISTED = 20
 
 
 def choose_cluster(wish: str) -> str:
-    """`slurm` or `local`. auto takes Slurm where sbatch is on PATH.
+    """`slurm` or `local`. auto takes Slurm where sbatch is on PATH and knows a cluster.
 
     Raises: UserError where Slurm seems to be there, only not loaded, or is wished and missing.
     """
@@ -38,6 +38,9 @@ def choose_cluster(wish: str) -> str:
             f"no sbatch on PATH, but this looks like a cluster: {reason}\n"
             "  hint: load Slurm (module load slurm), or --cluster local to train on this machine"
         )
+    if has_sbatch and not slurm.is_configured():
+        print("sbatch is installed, but knows no cluster: running here", file=sys.stderr)
+        return "local"
     return "slurm" if has_sbatch else "local"
 
 

@@ -93,8 +93,14 @@ def show_job(job_id: str) -> Job | None:
 
 
 def has_sbatch() -> bool:
-    """Whether jobs can be submitted from here."""
+    """Whether sbatch is on PATH."""
     return shutil.which("sbatch") is not None
+
+
+def is_configured() -> bool:
+    """Whether Slurm's commands know a cluster; a package that is only installed does not."""
+    answer = call(["sbatch", "--version"])
+    return answer is not None and "configuration source" not in answer.stderr
 
 
 def is_alive(job_id: str) -> bool | None:

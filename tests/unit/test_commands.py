@@ -145,6 +145,13 @@ def test_auto_takes_slurm_where_it_is(slurm):
     assert commands.choose_cluster("local") == "local"
 
 
+def test_auto_runs_here_where_slurm_is_only_installed(slurm, here, capsys):
+    lost = "#!/bin/sh\necho 'fatal: Could not establish a configuration source' >&2\nexit 1\n"
+    (here / "bin/sbatch").write_text(lost)
+    assert commands.choose_cluster("auto") == "local"
+    assert "knows no cluster: running here" in capsys.readouterr().err
+
+
 def test_auto_trains_on_no_login_node_whose_slurm_is_not_loaded(here, monkeypatch):
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     with pytest.raises(UserError, match="(?s)looks like a cluster: SLURM_CONF.*--cluster local"):
