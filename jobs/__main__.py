@@ -131,6 +131,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     except KeyboardInterrupt:
         return 130
+    except ModuleNotFoundError as error:
+        if error.name not in ("pydantic", "yaml", "submitit"):
+            raise
+        print(f"error: {sys.executable} has no {error.name}", file=sys.stderr)
+        print("  hint: start through make, or pip install -r requirements.lock", file=sys.stderr)
+        return EXIT_USER
     except (UserError, FailedError) as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_USER if isinstance(error, UserError) else EXIT_FAILED

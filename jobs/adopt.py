@@ -47,8 +47,9 @@ def allocation(environ: Mapping[str, str], time_limit: str, lead_s: int) -> list
     overrides = [f"slurm.nodes={environ['SLURM_JOB_NUM_NODES']}"]
     counts = {"cpus_per_task": "SLURM_CPUS_PER_TASK", "gpus_per_node": "SLURM_GPUS_ON_NODE"}
     for key, variable in counts.items():
-        if environ.get(variable, "").isdigit():
-            overrides.append(f"slurm.{key}={environ[variable]}")
+        # Slurm sets them only where they were asked for.
+        nothing = "1" if key == "cpus_per_task" else "0"
+        overrides.append(f"slurm.{key}={environ.get(variable) or nothing}")
     names = {"partition": "SLURM_JOB_PARTITION", "account": "SLURM_JOB_ACCOUNT"}
     for key, variable in names.items():
         if environ.get(variable):

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jobs import history, owner, rendezvous, slurm
+from jobs import history, owner, rendezvous, runs, slurm
 from jobs.decision import Action, Decision, Evidence, decide
 from jobs.errors import UserError
 from jobs.rundir import (
@@ -44,7 +44,20 @@ def open_attempt(
     """
     attempt = history.newest_attempt(run_dir) + 1
     owner.claim(run_dir, me, attempt)
+    try:
+        return _open(run_dir, me, nodes, resolved)
+    except (UserError, OSError):
+        owner.release(run_dir, me)
+        raise
+
+
+def _open(run_dir: RunDir, me: owner.Owner, nodes: Sequence[str], resolved: str) -> int | None:
+    # Counted again: until the claim another job may have opened attempts.
+    attempt = history.newest_attempt(run_dir) + 1
+    owner.claim(run_dir, me, attempt)
     history.close_lost(run_dir)
+    if not me.is_local:
+        runs.note_job(run_dir, me.job_id, slurm.cluster_name())
     result = read_json(run_dir.result)
     if result is not None and result["status"] == "completed":
         history.finish_result(run_dir)
@@ -151,6 +164,8 @@ def gather(run_dir: RunDir, me: owner.Owner, attempt: int) -> Evidence:
 def report_error(run_dir: RunDir, attempt: int, evidence: Evidence) -> None:
     """Show the first failing rank's traceback in the job's log."""
     failed = history.first_error(run_dir, attempt)
+    if evidence.outcome is None and failed is None:
+        print(f"no rank left a reason; what its processes said: {run_dir.job_log}", file=sys.stderr)
     if evidence.outcome is None and failed is not None:
         log = run_dir.attempt(attempt).rank_log(failed["rank"])
         text = f"first failure: rank {failed['rank']} on {failed['host']}, log {log}\n"
@@ -158,7 +173,7 @@ def report_error(run_dir: RunDir, attempt: int, evidence: Evidence) -> None:
         print(text + words, end="", file=sys.stderr, flush=True)
 
 
-def act(decision: Decision, job_id: str) -> int:
+def act(decision: Decision, run_dir: RunDir, me: owner.Owner) -> int:
     """Carry a decision out as far as Slurm is concerned; returns the batch script's exit code.
 
     A run that is not complete never ends with 0: Slurm would book it as COMPLETED.
@@ -169,8 +184,11 @@ def act(decision: Decision, job_id: str) -> int:
         time.sleep(RETRY_DELAY_S)
         return EXIT_RETRY
     if decision.action is Action.REQUEUE:
-        problem = slurm.requeue(job_id)
+        problem = slurm.requeue(me.job_id)
         if problem:
+            held = replace(decision, action=Action.HOLD, reason=f"not requeued: {problem}")
+            history.unfinished_result(run_dir, held)
+            owner.release(run_dir, me)
             print(
                 f"NOT requeued: {problem}\n  hint: the checkpoint is kept; `make resume` goes on",
                 file=sys.stderr,
@@ -200,7 +218,7 @@ def main(argv: list[str] | None = None) -> int:
     me = owner.this_process(job_id) if args.pid is None else owner.process(args.pid)
     try:
         if args.command == "close":
-            return act(close_attempt(run_dir, me, args.attempt), me.job_id)
+            return act(close_attempt(run_dir, me, args.attempt), run_dir, me)
         attempt = open_attempt(run_dir, me, args.nodes, args.head_address)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -20,6 +20,7 @@ from jobs.rundir import RunDir, read_json, write_atomic
 from jobs.spec import Spec
 
 MAX_LISTED = 20
+SHAPE = ("nodes", "gpus_per_node")  # the slurm keys that the number of ranks follows from
 
 
 def choose_cluster(wish: str) -> str:
@@ -193,30 +194,38 @@ def logs(run_dir: RunDir, rank: int, is_following: bool) -> int:
 
 def cancel(run_dir: RunDir) -> int:
     """Stop a run: its Slurm job, or its local processes."""
+    if is_complete(run_dir):
+        raise UserError(f"{run_dir.run_id} is complete, there is nothing to cancel")
     present, job_id = owner.read(run_dir), runs.job_id_of(run_dir)
-    if present is not None and present.is_local:
-        if owner.is_alive(present) is not True:
-            raise UserError(f"{run_dir.run_id} does not run on this machine")
+    if present is not None and present.is_local and owner.is_alive(present) is not False:
+        if owner.is_alive(present) is None:
+            raise UserError(f"{run_dir.run_id} runs on {present.host}: cancel it there")
         os.kill(present.pid, signal.SIGTERM)
         print(f"{run_dir.run_id}: stopping after this step and saving")
         return 0
     if job_id is None or slurm.is_alive(job_id) is False:
         raise UserError(f"{run_dir.run_id} is neither queued nor running")
+    job = slurm.show_job(job_id)
     answer = slurm.call(["scancel", job_id])
     if answer is None or answer.returncode != 0:
         said = answer.stderr.strip() if answer else "scancel is missing or does not answer"
         raise FailedError(f"scancel {job_id}: {said}")
-    if present is None:  # no attempt is there to write it
+    if job is not None and job.state == "PENDING":  # no attempt is there to write it
         decision = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
         history.unfinished_result(run_dir, decision)
+        run_dir.owner.unlink(missing_ok=True)
     print(f"{run_dir.run_id}: job {job_id} cancelled")
     return 0
 
 
+def is_complete(run_dir: RunDir) -> bool:
+    """Whether the run has reached its end."""
+    return (read_json(run_dir.result) or {}).get("status") == "completed"
+
+
 def resume(run_dir: RunDir, overrides: Sequence[str], args: argparse.Namespace) -> int:
     """Go on with a run that was held, cancelled, interrupted or lost."""
-    result = read_json(run_dir.result) or {}
-    if result.get("status") == "completed":
+    if is_complete(run_dir):
         print(f"{run_dir.run_id} is complete, there is nothing to resume")
         return 0
     job_id, present = runs.job_id_of(run_dir), owner.read(run_dir)
@@ -225,13 +234,19 @@ def resume(run_dir: RunDir, overrides: Sequence[str], args: argparse.Namespace) 
     if present is not None and owner.is_alive(present):
         raise UserError(f"{run_dir.run_id} is running as {present.job_id}")
     cluster = choose_cluster(args.cluster)
+    before = run_dir.spec.read_text(encoding="utf-8"), run_dir.spec_yaml.read_text(encoding="utf-8")
     if overrides:
         override_slurm(run_dir, overrides)
     if cluster == "local":
         return run_here(run_dir, args.json)
     from jobs.submit import queue
 
-    job_id = queue(Spec.from_json(run_dir.spec.read_text(encoding="utf-8")), run_dir)
+    try:
+        job_id = queue(Spec.from_json(run_dir.spec.read_text(encoding="utf-8")), run_dir)
+    except FailedError:
+        write_atomic(run_dir.spec, before[0])
+        write_atomic(run_dir.spec_yaml, before[1])
+        raise
     announce(run_dir, job_id, args.json)
     return 0
 
@@ -247,10 +262,12 @@ def override_slurm(run_dir: RunDir, overrides: Sequence[str]) -> None:
     loaded = load(run_dir.spec_yaml, overrides)
     was, now = asdict(before), asdict(loaded.spec)
     changed = sorted(key for key in was if was[key] != now[key] and key != "slurm")
-    if changed or loaded.spec.slurm.nodes != before.slurm.nodes:
+    changed += [f"slurm.{key}" for key in SHAPE if was["slurm"][key] != now["slurm"][key]]
+    if changed:
         raise UserError(
-            f"resume: {', '.join(changed) or 'slurm.nodes'} is frozen since the run was submitted\n"
-            "  hint: slurm.* keys except slurm.nodes can change; submit a new run for the rest"
+            f"resume: {', '.join(changed)} is frozen since the run was submitted\n"
+            "  hint: slurm.* keys that leave the number of ranks alone can change; submit a new "
+            "run for the rest"
         )
     write_atomic(run_dir.spec, loaded.spec.to_json())
     write_atomic(run_dir.spec_yaml, loaded.text)

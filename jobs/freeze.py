@@ -66,6 +66,11 @@ def freeze(loaded: Loaded, repository: Path = REPOSITORY) -> Iterator[RunDir]:
             run_dir.path.parent.rmdir()
         raise
     relink(run_dir.path.parent / "latest", run_dir.run_id)
+    default = runs_root() / loaded.spec.name
+    if default != run_dir.path.parent:  # the commands look for runs in the default root
+        with contextlib.suppress(OSError):
+            default.mkdir(parents=True, exist_ok=True)
+            relink(default / run_dir.run_id, str(run_dir.path))
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ trainer are the very code that a cluster runs. Ctrl-C is the warning.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from jobs import owner
+from jobs import history, owner
 from jobs.attempt import RETRY_DELAY_S, close_attempt, open_attempt
-from jobs.decision import Action, Decision
+from jobs.decision import Action, Cause, Decision
 from jobs.errors import UserError
 from jobs.progress import ProgressLine
 from jobs.rank import die_with_parent
@@ -40,26 +41,44 @@ def run(run_dir: RunDir) -> Decision | None:
     """
     spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
     gpus = visible_gpus()
-    nodes = agents_here(spec, len(gpus))
-    me = owner.this_process(None)
-    while True:
-        with stop_signals() as stops:
-            attempt = open_attempt(run_dir, me, ["localhost"] * nodes)
+    shares = gpu_shares(agents_here(spec, len(gpus)), gpus)
+    me, line = owner.this_process(None), ProgressLine(run_dir)
+    with stop_signals() as stops:
+        while True:
+            attempt = open_attempt(run_dir, me, ["localhost"] * len(shares))
             if attempt is None:
                 return None
-            agents = [start_agent(spec, run_dir, attempt, rank) for rank in gpu_shares(nodes, gpus)]
-            watch(agents, stops, ProgressLine(run_dir), spec.launch.is_trainer)
+            agents = [start_agent(spec, run_dir, attempt, share) for share in enumerate(shares)]
+            watch(agents, stops, line, spec.launch.is_trainer)
             names = [signal.Signals(number).name for number in stops]
             decision = close_attempt(run_dir, me, attempt, names)
-        if decision.action is not Action.RETRY:
-            return decision
-        time.sleep(RETRY_DELAY_S)
+            if decision.action is not Action.RETRY:
+                return decision
+            if wait_for_stop(stops, RETRY_DELAY_S):
+                return give_up(run_dir, me)
+
+
+def wait_for_stop(stops: list[int], seconds: float) -> bool:
+    """Wait a while before a retry; True if a stop came."""
+    deadline = time.monotonic() + seconds
+    while not stops and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return bool(stops)
+
+
+def give_up(run_dir: RunDir, me: owner.Owner) -> Decision:
+    """Hold a run that was stopped between two attempts."""
+    decision = Decision(Action.HOLD, Cause.INTERRUPTED, "stopped on request")
+    history.unfinished_result(run_dir, decision)
+    owner.release(run_dir, me)
+    return decision
 
 
 def visible_gpus() -> list[str]:
     """The GPUs that CUDA_VISIBLE_DEVICES allows, else all of this machine."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return [device for device in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if device]
+        devices = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+        return [device for device in devices if device not in ("", "-1")]
     return [str(index) for index in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
 
 
@@ -71,20 +90,31 @@ def agents_here(spec: Spec, gpus: int) -> int:
     nodes = min(spec.slurm.nodes, gpus) if gpus else spec.slurm.nodes
     nproc = 1 if spec.launch.nproc_per_node == "auto" else spec.launch.nproc_per_node
     cores = os.cpu_count() or 1
+    if spec.slurm.gpus_per_node and not gpus:
+        raise LocalError(
+            f"slurm.gpus_per_node is {spec.slurm.gpus_per_node}, but no GPU is visible here\n"
+            '  hint: make submit SET="slurm.gpus_per_node=0"'
+        )
     if not gpus and nodes * nproc > cores * MAX_RANKS_PER_CORE:
         raise LocalError(
             f"{nodes} nodes with {nproc} ranks are too many for the {cores} cores here\n"
             '  hint: make submit SET="slurm.nodes=2"'
         )
+    if spec.launch.wrap and shutil.which(spec.launch.wrap[0]) is None:
+        raise LocalError(
+            f"launch.wrap: {spec.launch.wrap[0]} is not on PATH here\n"
+            '  hint: make submit SET="launch.wrap=[]"'
+        )
+    if nodes < spec.slurm.nodes:
+        print(f"warning: {gpus} GPUs here: {nodes} nodes, not {spec.slurm.nodes}", file=sys.stderr)
     return nodes
 
 
-def gpu_shares(nodes: int, gpus: list[str]) -> Iterator[tuple[int, str | None]]:
-    """Each agent's node rank and its share of the GPUs (CUDA_VISIBLE_DEVICES), None without."""
+def gpu_shares(nodes: int, gpus: list[str]) -> list[str | None]:
+    """Each agent's share of the GPUs, as CUDA_VISIBLE_DEVICES wants it; None without GPUs."""
     share = len(gpus) // nodes
-    for rank in range(nodes):
-        devices = gpus[rank * share : (rank + 1) * share]
-        yield rank, ",".join(devices) if gpus else None
+    cuts = [gpus[rank * share : (rank + 1) * share] for rank in range(nodes)]
+    return [",".join(cut) if gpus else None for cut in cuts]
 
 
 def start_agent(
@@ -128,15 +158,16 @@ def watch(
     told = 0
     while None in (codes := [agent.poll() for agent in agents]):
         time.sleep(POLL_S)
-        line.show()
-        if len(stops) > told:
-            told = len(stops)
-            is_kill = told > 1 or not can_stop
-            line.note("killing" if is_kill else "stopping after this step and saving")
+        # Only a Ctrl-C after the announcement means it: a closing terminal sends several signals.
+        is_kill = signal.SIGINT in stops[told:] if told else not can_stop
+        if stops and (not told or is_kill):
             signal_agents(agents, signal.SIGKILL if is_kill else signal.SIGTERM)
+            line.note("killing" if is_kill else "stopping after this step and saving")
+            told = len(stops)
         elif any(codes):
             # As srun --kill-on-bad-exit: the others would wait for ever.
             signal_agents(agents, signal.SIGKILL)
+        line.show()
     line.end()
 
 

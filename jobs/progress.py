@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -52,20 +53,34 @@ class ProgressLine:
         if progress is None:
             return
         if self._is_terminal:
-            sys.stderr.write(f"\r\033[K{words(progress)}")
-            sys.stderr.flush()
+            _write(f"\r\033[K{words(progress)}")
             self._is_open = True
         elif progress.get("epoch") != self._epoch:
             self._epoch = progress.get("epoch")
-            print(words(progress), file=sys.stderr, flush=True)
+            _write(f"{words(progress)}\n")
 
     def note(self, text: str) -> None:
         """Say something on a line of its own."""
         self.end()
-        print(text, file=sys.stderr, flush=True)
+        _write(f"{text}\n")
 
     def end(self) -> None:
         """Leave the live line."""
         if self._is_open:
-            sys.stderr.write("\n")
+            _write("\n")
             self._is_open = False
+
+
+def _write(text: str) -> None:
+    """Write to stderr; where nobody listens any more, talk to nobody from now on.
+
+    A closed terminal, or a `tee` that died of the same Ctrl-C, must not end the run unsaved.
+    """
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        nobody = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nobody, sys.stdout.fileno())
+        os.dup2(nobody, sys.stderr.fileno())
+        os.close(nobody)

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from jobs.errors import UserError
-from jobs.rundir import RunDir, read_json, relink
+from jobs.rundir import RunDir, read_json, relink, write_json
 
 
 class NoSuchRunError(UserError):
@@ -19,14 +19,24 @@ def runs_root(configured: str | None = None) -> Path:
     return Path(configured or os.environ.get("KIT_RUNS") or "runs").expanduser().absolute()
 
 
-def remember(run_dir: RunDir, job_id: str, cluster: str = "slurm") -> None:
+def remember(
+    run_dir: RunDir, job_id: str, cluster: str = "slurm", root: Path | None = None
+) -> None:
     """Let a run be found by its job: `.jobs/<cluster>-<jobid>` in the default runs root.
 
     In the default one, because a requeued job looks there before it has read any spec.
     """
-    folder = runs_root() / ".jobs"
+    folder = (root or runs_root()) / ".jobs"
     folder.mkdir(parents=True, exist_ok=True)
     relink(folder / f"{cluster}-{job_id}", os.path.relpath(run_dir.path, folder))
+
+
+def note_job(run_dir: RunDir, job_id: str, cluster: str) -> None:
+    """Note the job that runs this run directory now, if its submitter did not."""
+    command = read_json(run_dir.command) or {"argv": None, "job_id": None}
+    if command["job_id"] != job_id:
+        write_json(run_dir.command, command | {"job_id": job_id})
+        remember(run_dir, job_id, cluster, run_dir.path.parent.parent)
 
 
 def recall(job_id: str, cluster: str = "*") -> RunDir | None:
@@ -38,8 +48,8 @@ def recall(job_id: str, cluster: str = "*") -> RunDir | None:
 
 def all_runs() -> list[RunDir]:
     """Every run in the default runs root, newest first."""
-    found = runs_root().glob("*/*/spec.json")
-    runs = [RunDir(path.parent) for path in found if not path.parent.is_symlink()]
+    found = runs_root().glob("[!.]*/*/spec.json")
+    runs = [RunDir(path.parent) for path in found if path.parent.name != "latest"]
     return sorted(runs, key=lambda run_dir: run_dir.run_id, reverse=True)
 
 

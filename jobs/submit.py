@@ -83,7 +83,7 @@ def queue(spec: Spec, run_dir: RunDir) -> str:
         code = getattr(failed, "returncode", None)
         text = said.getvalue().strip() or str(error)
         refused = f"Slurm refused the job (exit code {code}), nothing is queued"
-        hint = "  hint: --cluster local (make: FLAGS='--cluster local') runs on this machine instead"
+        hint = "  hint: --cluster local (make: FLAGS='--cluster local') runs right here instead"
         raise FailedError(f"{refused}\n{shlex.join(argv)}\n{text}\n{hint}") from error
     try:
         write_json(run_dir.command, {"argv": argv, "job_id": job_id})

@@ -46,7 +46,8 @@ class StopSignal:
         Python's handlers do not run while the main thread waits inside C++ (a rendezvous with a
         peer that never comes); the wakeup descriptor is written by the C handler itself.
         """
-        os.read(read_fd, 1)
+        while os.read(read_fd, 1)[0] not in STOP_SIGNALS:
+            pass  # the byte is the signal's number, and others may have handlers, too
         if not self._in_loop.wait(STARTUP_GRACE_S):
             grace = f"{STARTUP_GRACE_S:.0f} s"
             text = f"trainer: asked to stop during start-up; not ready after {grace}, leaving\n"

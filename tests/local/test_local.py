@@ -163,3 +163,17 @@ def test_a_run_uses_the_code_that_was_frozen(tmp_path, kit):
         (kit.repository / live).write_text(PLANTED)
     status, _, stderr = kit.run("resume", "--cluster", "local")
     assert status == 0, stderr
+
+
+def test_a_stop_is_passed_on_although_nobody_listens_any_more(kit):
+    process = submit(kit, 1, 1, FOR_EVER)
+    run = training(kit)
+    process.stdout.close()
+    process.stderr.close()
+    for number in (signal.SIGHUP, signal.SIGHUP):  # a closing terminal sends it twice
+        process.send_signal(number)
+    wait_for(run.result.exists, "no result")
+    process.wait(timeout=30)
+    record = read_jsonl(run.attempts)[-1]
+    assert record["evidence"]["outcome"] == "stopped"
+    assert read_json(run.result)["status"] == "held"

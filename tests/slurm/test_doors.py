@@ -11,7 +11,7 @@ import pytest
 from jobs.rundir import RunDir
 
 from .cluster import Cluster
-from .kit import Kit, Run
+from .kit import REPOSITORY, Kit, Run
 
 CANCER = "configs/cancer.yaml"
 
@@ -96,10 +96,11 @@ def test_dry_run_asks_slurm_and_queues_nothing(kit: Kit) -> None:
 
 def test_hostile_name_reaches_squeue_intact_and_runs_nothing(kit: Kit) -> None:
     name = "müll; $(touch hacked) `touch hacked` 'x\" %j"
-    run = kit.submit(CANCER, f"name={json.dumps(name)}", "slurm.extra.hold=true")
+    run = kit.submit(CANCER, f"name={json.dumps(name)}", "slurm.nodes=1", "train.epochs=1")
     assert kit.run("squeue", "--noheader", "--format=%j").stdout == name + "\n"
+    run.wait()
     assert f"JobName={name}" in kit.run("scontrol", "show", "job", run.job_id).stdout
-    assert not list(kit.runs_root.rglob("hacked"))
+    assert not list(kit.runs_root.rglob("hacked")) and not (REPOSITORY / "hacked").exists()
 
 
 def test_queued_run_is_listed_not_resumed_and_cancelled(kit: Kit) -> None:

@@ -13,7 +13,7 @@ from jobs import commands, owner, runs
 from jobs.__main__ import main
 from jobs.errors import UserError
 from jobs.load import load
-from jobs.rundir import RunDir, write_json
+from jobs.rundir import RunDir, read_json, write_json
 from jobs.spec import Spec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -223,13 +223,24 @@ def test_logs_shows_a_rank_or_says_which_there_are(here, capsys):
     assert "there is rank-00000.log" in capsys.readouterr().err
 
 
-def test_cancel_stops_a_queued_job_and_the_run_is_cancelled(slurm, here, capsys):
+def test_cancel_stops_a_queued_job_and_the_run_is_cancelled(slurm, here, capsys, monkeypatch):
+    monkeypatch.setenv("FAKE_STATE", "PENDING")
     main(["submit", "tiny.yaml"])
+    (run,) = runs.all_runs()
+    owner.claim(run, owner.this_process("4711"), 1)  # as after a requeue
     assert main(["cancel", "4711"]) == 0
     assert (here / "cancelled").read_text() == "4711\n"
     capsys.readouterr()
     assert main(["status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == "cancelled"
+    assert not run.owner.exists()
+
+
+def test_cancel_leaves_a_completed_run_alone(slurm, here, capsys):
+    run = make(here)
+    write_json(run.result, {"status": "completed"})
+    assert main(["cancel", "tiny"]) == 2
+    assert read_json(run.result) == {"status": "completed"}
 
 
 def test_cancel_of_what_does_not_run_is_a_users_error(slurm, here, capsys, monkeypatch):
