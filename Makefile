@@ -18,22 +18,27 @@ READY := $(if $(ACTIVE),,.venv/.ready)
 READY_DEV := $(if $(ACTIVE),,.venv/.ready-dev)
 JOBS := $(PYTHON) -m jobs
 NPROC ?= 1
+need = $(if $(1),,$(error say which: $(2)))
 
 ##@ Run
 submit: $(READY) ## Run CONFIG=configs/resnet.yaml [SET="train.lr=0.05"]: on Slurm, or right here without
-	@$(JOBS) submit "$${KIT_CONFIG:?say which: make submit CONFIG=configs/resnet.yaml}" --set="$$KIT_SET" $(FLAGS)
+	$(call need,$(KIT_CONFIG),make submit CONFIG=configs/resnet.yaml)
+	@$(JOBS) submit "$$KIT_CONFIG" --set="$$KIT_SET" $(FLAGS)
 dry-run: $(READY) ## Show what submit would do: sbatch command, script, resolved spec
-	@$(JOBS) submit "$${KIT_CONFIG:?say which: make dry-run CONFIG=configs/resnet.yaml}" --set="$$KIT_SET" --dry-run
+	$(call need,$(KIT_CONFIG),make dry-run CONFIG=configs/resnet.yaml)
+	@$(JOBS) submit "$$KIT_CONFIG" --set="$$KIT_SET" --dry-run
 status: $(READY) ## What the runs are doing [RUN=name, run id, job id or directory]
 	@$(JOBS) status $${KIT_RUN:+"$$KIT_RUN"}
 logs: $(READY) ## Rank 0's log of a run [RUN=...] [FLAGS="-f --rank 1"]
 	@$(JOBS) logs $${KIT_RUN:+"$$KIT_RUN"} $(FLAGS)
 cancel: $(READY) ## Stop a run: RUN=...
-	@$(JOBS) cancel "$${KIT_RUN:?say which: make cancel RUN=resnet (make status lists them)}"
+	$(call need,$(KIT_RUN),make cancel RUN=resnet)
+	@$(JOBS) cancel "$$KIT_RUN"
 resume: $(READY) ## Go on with a run that stopped [RUN=...] [SET="slurm.time=..."]
 	@$(JOBS) resume $${KIT_RUN:+"$$KIT_RUN"} --set="$$KIT_SET" $(FLAGS)
 train: $(READY) ## Plain torchrun, for a debugger or by hand: CONFIG=... [NPROC, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT]
-	@$(PYTHON) -m torch.distributed.run --nproc-per-node=$(NPROC) $(BY_HAND) -m trainer "$${KIT_CONFIG:?make train CONFIG=...}" $${KIT_SET:+--set="$$KIT_SET"}
+	$(call need,$(KIT_CONFIG),make train CONFIG=configs/resnet.yaml)
+	@$(PYTHON) -m torch.distributed.run --nproc-per-node=$(NPROC) $(BY_HAND) -m trainer "$$KIT_CONFIG" $${KIT_SET:+--set="$$KIT_SET"}
 BY_HAND = $(if $(MASTER_ADDR),--nnodes=$(NNODES) --node-rank=$(NODE_RANK) --master-addr=$(MASTER_ADDR) --master-port=$(MASTER_PORT),--standalone)
 
 ##@ Work on the kit

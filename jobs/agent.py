@@ -75,7 +75,8 @@ def torchrun_command(spec: Spec, run_dir: RunDir, plan: dict[str, Any], node: No
         "--max-restarts=0",
         "--signals-to-handle=SIGHUP,SIGQUIT",
         f"--shutdown-timeout={SHUTDOWN_TIMEOUT_S}",
-        *("-m", "jobs.rank", str(run_dir.path)),
+        # Without -- torchrun takes a script's own --n for an abbreviation of its options.
+        *("-m", "--", "jobs.rank", str(run_dir.path)),
         *rank_command(spec, run_dir),
     ]
 
@@ -125,6 +126,7 @@ def tell_to_stop(ranks: list[int]) -> None:
 def prepare_torchrun() -> None:
     """Between fork and exec: die with the agent, and inherit ignored stop signals."""
     die_with_parent()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and we end torchrun by it
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -156,7 +158,7 @@ class Agent:
         torchrun = subprocess.Popen(command, env=env, preexec_fn=prepare_torchrun)
         has_ranks = False
         while torchrun.poll() is None:
-            self.wait_for_signal()
+            new = self.wait_for_signal()
             ranks = list(children(torchrun.pid))
             has_ranks = has_ranks or bool(ranks)
             if not self.signals:
@@ -165,25 +167,25 @@ class Agent:
                 torchrun.send_signal(signal.SIGHUP)
             elif can_stop:
                 tell_to_stop(ranks)
+            for name in new:  # only now: a busy file system must not hold up the stop
+                self.timeline.event("signal", signal=name)
+                self.save(None)
         self.save(torchrun.returncode)
         self.timeline.event("torchrun_end", exit_code=torchrun.returncode)
         return torchrun.returncode
 
-    def wait_for_signal(self) -> None:
-        """Wait for a signal, at most REPEAT_S, and note the stop signals."""
+    def wait_for_signal(self) -> list[str]:
+        """Wait for a signal, at most REPEAT_S; returns the stop signals not seen before."""
         select.select([self.wakeup], [], [], REPEAT_S)
         try:
             arrived = self.wakeup.recv(4096)
         except BlockingIOError:
-            return
-        stops = [number for number in arrived if number in STOP_SIGNALS]
+            return []
         known = {entry["signal"] for entry in self.signals}
-        for number in dict.fromkeys(stops):
-            name = signal.Signals(number).name
-            if name not in known:
-                self.signals.append({"t": round(time.time(), 3), "signal": name})
-                self.timeline.event("signal", signal=name)
-                self.save(None)
+        stops = [signal.Signals(number).name for number in arrived if number in STOP_SIGNALS]
+        new = [name for name in dict.fromkeys(stops) if name not in known]
+        self.signals += [{"t": round(time.time(), 3), "signal": name} for name in new]
+        return new
 
     def save(self, exit_code: int | None) -> None:
         """Write down what this node knows, for `attempt close`."""

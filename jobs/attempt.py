@@ -33,6 +33,7 @@ from jobs.spec import Spec
 
 EXIT_RETRY = 75  # the batch script starts another srun step. Source: sysexits.h, EX_TEMPFAIL
 RETRY_DELAY_S = 2
+LOG_LINES = 15
 
 
 def open_attempt(
@@ -165,7 +166,14 @@ def report_error(run_dir: RunDir, attempt: int, evidence: Evidence) -> None:
     """Show the first failing rank's traceback in the job's log."""
     failed = history.first_error(run_dir, attempt)
     if evidence.outcome is None and failed is None:
-        print(f"no rank left a reason; what its processes said: {run_dir.job_log}", file=sys.stderr)
+        for log in sorted(run_dir.attempt(attempt).path.glob("rank-*.log")):
+            text = log.read_text(encoding="utf-8", errors="replace")
+            if "Traceback" in text:
+                last = "\n".join(text.splitlines()[-LOG_LINES:])
+                print(f"the end of {log}:\n{last}", file=sys.stderr)
+                break
+        else:
+            print(f"no rank left a reason; see {run_dir.job_log}", file=sys.stderr)
     if evidence.outcome is None and failed is not None:
         log = run_dir.attempt(attempt).rank_log(failed["rank"])
         text = f"first failure: rank {failed['rank']} on {failed['host']}, log {log}\n"

@@ -121,7 +121,8 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
         return 0
     step = result.get("global_step", 0)
     print(f"stopped after step {step}: {decision.reason}", file=sys.stderr)
-    print(f"next: make resume RUN={shlex.quote(run_dir.run_id)}", file=sys.stderr)
+    fix = "mend it and submit again, or " if decision.cause is Cause.CRASH else ""
+    print(f"next: {fix}make resume RUN={shlex.quote(run_dir.run_id)}", file=sys.stderr)
     return 130 if decision.cause is Cause.INTERRUPTED else 1
 
 
@@ -160,7 +161,7 @@ def describe(run_dir: RunDir, states: dict[str, str]) -> dict[str, Any]:
         "state": state_of(run_dir, result, states.get(job_id or "")),
         "attempt": history.newest_attempt(run_dir),
         "step": now["step"] if now else None,
-        "progress": progress.words(now) if now else None,
+        "progress": result.get("reason") or (progress.words(now) if now else None),
         "reason": result.get("reason"),
         "metrics": result.get("metrics"),
     }

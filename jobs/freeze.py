@@ -51,6 +51,12 @@ def freeze(loaded: Loaded, repository: Path = REPOSITORY) -> Iterator[RunDir]:
     Raises: FreezeError.
     """
     run_dir = planned(loaded.spec)
+    script = loaded.spec.launch.script
+    if script is not None and not (repository / script).is_file():
+        raise FreezeError(
+            f"launch.script: {script} is not there\n"
+            f"  hint: give its path from the repository's top folder, {repository}"
+        )
     check_writable(run_dir.path.parent.parent)
     with _errors_of(run_dir):
         code = snapshot.take(repository, run_dir.path.parent.parent)

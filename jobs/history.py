@@ -43,9 +43,12 @@ def evidence(run_dir: RunDir, attempt: int, job_state: str) -> Evidence:
     """What ranks and agents left behind; of what Slurm says only the job's state."""
     attempt_dir = run_dir.attempt(attempt)
     plan = read_json(attempt_dir.plan) or {}
-    records = (read_json(attempt_dir.node(rank)) for rank in range(len(plan.get("nodes", []))))
+    count = len(plan.get("nodes", []))
+    records = (read_json(attempt_dir.node(rank)) for rank in range(count))
     nodes = [record for record in records if record is not None]
     outcome = read_json(attempt_dir.outcome)
+    if is_foreign(run_dir) and [node["torchrun_exit"] for node in nodes] == [0] * count:
+        outcome = {"status": "completed"}  # its exit code is all that a script has to say
     failed = first_error(run_dir, attempt)
     error = f"rank {failed['rank']} on {failed['host']}: {failed['error']}" if failed else None
     if failed is None and outcome is None:
@@ -62,6 +65,12 @@ def evidence(run_dir: RunDir, attempt: int, job_state: str) -> Evidence:
         error=error,
         is_user_error=bool(failed and failed.get("is_user_error")),
     )
+
+
+def is_foreign(run_dir: RunDir) -> bool:
+    """Whether the ranks are somebody's own script, which leaves no outcome of ours."""
+    spec = read_json(run_dir.spec)
+    return bool(spec and (spec["launch"]["script"] or spec["launch"]["module"]))
 
 
 def warnings(nodes: list[dict[str, Any]], failed: dict[str, Any] | None) -> tuple[str, ...]:
@@ -152,7 +161,8 @@ def finish_result(run_dir: RunDir) -> None:
     """Complete rank 0's result with what only the attempts know."""
     records = read_jsonl(run_dir.attempts)
     counted = {"attempts": len(records), "steps_redone": steps_redone(records)}
-    write_json(run_dir.result, (read_json(run_dir.result) or {}) | counted)
+    result = read_json(run_dir.result) or {"status": "completed"}
+    write_json(run_dir.result, result | counted)
 
 
 def unfinished_result(run_dir: RunDir, decision: Decision) -> None:

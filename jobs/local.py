@@ -28,6 +28,7 @@ from jobs.spec import Spec
 
 POLL_S = 0.2
 MAX_RANKS_PER_CORE = 4
+STOPPING = "stopping after this step and saving (Ctrl-C again kills)"
 
 
 class LocalError(UserError):
@@ -162,7 +163,9 @@ def watch(
         is_kill = signal.SIGINT in stops[told:] if told else not can_stop
         if stops and (not told or is_kill):
             signal_agents(agents, signal.SIGKILL if is_kill else signal.SIGTERM)
-            line.note("killing" if is_kill else "stopping after this step and saving")
+            line.note(
+                "killing" if is_kill else STOPPING
+            )
             told = len(stops)
         elif any(codes):
             # As srun --kill-on-bad-exit: the others would wait for ever.

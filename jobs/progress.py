@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from typing import Any
 
@@ -25,7 +26,10 @@ def read(run_dir: RunDir) -> dict[str, Any] | None:
 
 def words(progress: dict[str, Any]) -> str:
     """One line for people."""
-    parts = [f"epoch {progress.get('epoch', '?')}/{progress.get('epochs', '?')}"]
+    parts = []
+    if progress.get("epochs") is not None:  # the present one, where the file counts finished ones
+        epochs = progress["epochs"]
+        parts.append(f"epoch {min(progress['epoch'] + 1, epochs)}/{epochs}")
     parts.append(f"step {progress['step']}/{progress.get('total', '?')}")
     if progress.get("loss") is not None:
         parts.append(f"loss {progress['loss']:.4f}")
@@ -53,7 +57,8 @@ class ProgressLine:
         if progress is None:
             return
         if self._is_terminal:
-            _write(f"\r\033[K{words(progress)}")
+            width = shutil.get_terminal_size().columns - 1  # a wrapped line is not rewritten
+            _write(f"\r\033[K{words(progress)[:width]}")
             self._is_open = True
         elif progress.get("epoch") != self._epoch:
             self._epoch = progress.get("epoch")

@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 FOREIGN = ("KIT_", "SLURM_", "SBATCH_", "PYTHONPATH")
 
 
-def wait_for(condition, what, limit_s=30):
+def wait_for(condition, what, limit_s=100):
     """The first true value of `condition()`; fails after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while not (value := condition()):

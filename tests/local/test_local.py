@@ -177,3 +177,17 @@ def test_a_stop_is_passed_on_although_nobody_listens_any_more(kit):
     record = read_jsonl(run.attempts)[-1]
     assert record["evidence"]["outcome"] == "stopped"
     assert read_json(run.result)["status"] == "held"
+
+
+def test_a_script_of_ones_own_is_complete_when_it_exits_well(tmp_path, kit):
+    kit.repository = tmp_path / "copy"
+    ignored = shutil.ignore_patterns(".*", "runs", "__pycache__")
+    shutil.copytree(REPOSITORY, kit.repository, ignore=ignored)
+    script = "import os, sys\nprint(sys.argv[1:], os.environ['RANK'])\n"
+    (kit.repository / "mine.py").write_text(script)
+    launch = "name: tiny\nslurm: {nodes: 2}\nlaunch: {script: mine.py, args: [--n, 3]}\n"
+    status, _, stderr = kit.end(submit(kit, text=launch))
+    assert status == 0, stderr
+    run = RunDir((kit.root / "tiny/latest").resolve())
+    assert read_json(run.result) == {"status": "completed", "attempts": 1, "steps_redone": 0}
+    assert "['--n', '3'] 1" in run.rank_log(1).read_text()

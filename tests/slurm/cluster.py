@@ -184,7 +184,10 @@ def main(argv: list[str]) -> int:
 
 
 def _up(cluster: Cluster) -> None:
-    cluster.start()
+    if cluster.daemon_pid("ctl") is not None:
+        print("It is up already; make cluster-down ends it, and all its jobs.\n")
+    else:
+        cluster.start()
     print(
         _UP.format(
             nodes=", ".join(cluster.nodes),

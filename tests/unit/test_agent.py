@@ -74,7 +74,7 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
         "--max-restarts=0",
         "--signals-to-handle=SIGHUP,SIGQUIT",
         "--shutdown-timeout=5",
-        *("-m", "jobs.rank", "/runs/x y/1"),
+        *("-m", "--", "jobs.rank", "/runs/x y/1"),
         *(sys.executable, "-u", "-m", "trainer", "/runs/x y/1", "--x=a b"),
     ]
 
