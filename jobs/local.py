@@ -163,9 +163,7 @@ def watch(
         is_kill = signal.SIGINT in stops[told:] if told else not can_stop
         if stops and (not told or is_kill):
             signal_agents(agents, signal.SIGKILL if is_kill else signal.SIGTERM)
-            line.note(
-                "killing" if is_kill else STOPPING
-            )
+            line.note("killing" if is_kill else STOPPING)
             told = len(stops)
         elif any(codes):
             # As srun --kill-on-bad-exit: the others would wait for ever.
