@@ -74,6 +74,20 @@ class Launch:
         False, "Meet at a public address, too; only behind a firewall, torchrun trusts everyone."
     )
     wrap: list[str] = key([], "Command before each agent, such as [apptainer, exec, image.sif].")
+    workers_per_rank: int = key(
+        0,
+        "Processes of each rank that load a per-sample dataset; results do not depend on it.",
+        ge=0,
+    )
+    stop_signal: Literal["none", "TERM", "USR1", "USR2"] = key(
+        "none", "Signal that tells your own script to save and stop; none sends it nothing."
+    )
+    stop_check_steps: int | Literal["auto"] = key(
+        "auto", "Steps between two agreements on a stop; auto is about 50 ms."
+    )
+    hang_timeout_s: int | Literal["auto"] = key(
+        "auto", "Seconds without progress that are a hang; auto learns it from the steps."
+    )
 
     @property
     def is_trainer(self) -> bool:
@@ -83,34 +97,114 @@ class Launch:
 
 @dataclass(frozen=True)
 class Train:
-    """The hyperparameters of `trainer`."""
+    """What the weights depend on; a checkpoint fits one such section only."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    model: str = key("mini_resnet", "mini_resnet, mlp, or your own package.module:callable.")
+    model: str = key(
+        "mini_resnet",
+        "mini_resnet, resnet18, resnet50, mlp, or your own package.module:callable.",
+    )
     model_args: dict[str, Any] = key({}, "Arguments of the model.")
-    dataset: str = key("digits", "digits, breast_cancer, or your own package.module:callable.")
+    init_from: str | None = key(
+        None, "Weights of a new run: a run directory, one of its checkpoints, or .safetensors."
+    )
+    dataset: str = key(
+        "digits",
+        "digits, breast_cancer, synthetic_images, cifar10, image_folder, or "
+        "your own package.module:callable.",
+    )
     dataset_args: dict[str, Any] = key({}, "Arguments of the dataset.")
+    transform: str | None = key(
+        None, "image (crop, flip, normalise), or your own package.module:callable."
+    )
+    transform_args: dict[str, Any] = key({}, "Arguments of the transform.")
     strategy: str = key("ddp", "How ranks share the work; ddp.")
     epochs: int = key(1, "Passes over the training set.", ge=1)
-    micro_batch_size: int = key(32, "Samples per rank and step.", ge=1)
+    micro_batch_size: int = key(32, "Samples per rank and forward pass.", ge=1)
+    grad_accum_steps: int = key(1, "Forward passes per optimizer step.", ge=1)
+    global_batch_size: int | None = key(
+        None,
+        "Samples per optimizer step on all ranks together, kept when their number changes; "
+        "micro_batch_size is then an upper bound.",
+        ge=1,
+    )
     optimizer: Literal["sgd", "adamw"] = key("sgd", "sgd or adamw.")
     lr: float = key(0.1, "Peak learning rate.", gt=0, allow_inf_nan=False)
     momentum: float = key(0.9, "Momentum of sgd.", ge=0, lt=1)
+    nesterov: bool = key(False, "Nesterov momentum of sgd.")
     weight_decay: float = key(0.0, "Weight decay.", ge=0, allow_inf_nan=False)
-    schedule: Literal["constant", "cosine"] = key(
-        "constant", "constant, or cosine down to 0 over the whole run."
+    schedule: Literal["constant", "cosine", "step"] = key(
+        "constant", "After the warm-up: constant, cosine down to 0, or in steps."
     )
     warmup_steps: int = key(0, "Steps of linear warm-up from 0 to lr.", ge=0)
-    seed: int = key(0, "Seed of weights, data order and dropout.", ge=0, lt=2**32)
-    deterministic: bool = key(True, "Only deterministic operators, so that a resume is bitwise.")
-    log_every_steps: int = key(10, "Optimizer steps between two log lines.", ge=1)
-    eval_every_epochs: int = key(1, "Epochs between two held-out evaluations.", ge=1)
-    checkpoint_every_epochs: int = key(1, "Epochs between two checkpoints.", ge=1)
-    keep_last: int = key(2, "Newest checkpoints to keep.", ge=1)
-    stop_check_steps: int | Literal["auto"] = key(
-        "auto", "Steps between two agreements on a stop; auto is about 50 ms."
+    lr_milestones: list[int] = key([], "Epochs at which the step schedule multiplies lr.")
+    lr_gamma: float = key(0.1, "What the step schedule multiplies lr by.", gt=0, lt=1)
+    grad_clip_norm: float | None = key(
+        None, "Largest norm of all gradients together; null does not clip.", gt=0
     )
+    label_smoothing: float = key(0.0, "Label smoothing.", ge=0, lt=1)
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = key(
+        "fp32", "fp32, tf32, or autocast to bf16 or fp16 (with a gradient scaler)."
+    )
+    channels_last: bool = key(False, "Images and weights in channels-last memory format.")
+    compile: bool = key(False, "Compile the model; the cache is kept across requeues.")
+    gradient_as_bucket_view: bool = key(True, "DDP: gradients are views into its buckets.")
+    static_graph: bool = key(False, "DDP: the same graph in every step.")
+    find_unused_parameters: bool = key(False, "DDP: some parameters get no gradient in a step.")
+    bucket_cap_mb: int = key(25, "DDP: size of a gradient bucket, in MiB.", ge=1)
+    sync_batchnorm: bool = key(False, "BatchNorm over all ranks; on GPUs only.")
+    seed: int = key(0, "Seed of weights, data order, augmentation and dropout.", ge=0, lt=2**32)
+    deterministic: bool | Literal["auto"] = key(
+        "auto", "Only deterministic operators, so that a resume is bitwise; auto: on the CPU."
+    )
+    eval_every_epochs: int | None = key(
+        1, "Epochs between two held-out evaluations; there is always one at the end.", ge=1
+    )
+    eval_every_steps: int | None = key(None, "Steps between two held-out evaluations.", ge=1)
+    stop_on_nan: bool = key(True, "Stop, and commit nothing, when loss or weights are not finite.")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """When a checkpoint is committed, besides at a stop and at the end, and which are kept."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    every_epochs: int | None = key(1, "Epochs between two checkpoints.", ge=1)
+    every_steps: int | None = key(None, "Steps between two checkpoints.", ge=1)
+    every_minutes: float | None = key(None, "Minutes between two checkpoints.", gt=0)
+    keep_last: int = key(2, "Newest checkpoints to keep.", ge=1)
+    keep_every_steps: int | None = key(
+        None, "Keep for good what is committed at a multiple of these steps.", ge=1
+    )
+    best: Literal["eval_accuracy", "eval_loss"] | None = key(
+        "eval_accuracy", "Metric whose best checkpoint is kept, too; null tracks none."
+    )
+
+
+@dataclass(frozen=True)
+class Log:
+    """What is told of a training, and where."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    every_steps: int = key(10, "Optimizer steps between two log lines.", ge=1)
+    tensorboard: bool = key(False, "Write TensorBoard's event files, too.")
+    wandb: Literal["off", "offline", "online"] = key(
+        "off", "Weights & Biases; offline leaves the upload to `wandb sync`."
+    )
+    wandb_project: str | None = key(None, "Project of Weights & Biases; the run's name if unset.")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Which steps torch's profiler traces, into RUN_DIR/profile."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    steps: list[int] = key([], "First and last optimizer step to trace, such as [20, 25].")
+    ranks: list[int] = key([0], "Ranks that trace.")
 
 
 @dataclass(frozen=True)
@@ -129,6 +223,9 @@ class Spec:
     slurm: Slurm = dataclasses.field(default_factory=Slurm)
     launch: Launch = dataclasses.field(default_factory=Launch)
     train: Train = dataclasses.field(default_factory=Train)
+    checkpoint: Checkpoint = dataclasses.field(default_factory=Checkpoint)
+    log: Log = dataclasses.field(default_factory=Log)
+    profile: Profile = dataclasses.field(default_factory=Profile)
     setup: list[str] = key([], "Shell lines run on each start, such as module load or conda.")
 
     def to_json(self) -> str:
@@ -144,4 +241,11 @@ class Spec:
         return cls(**values)
 
 
-SECTIONS: dict[str, Any] = {"slurm": Slurm, "launch": Launch, "train": Train}
+SECTIONS: dict[str, Any] = {
+    "slurm": Slurm,
+    "launch": Launch,
+    "train": Train,
+    "checkpoint": Checkpoint,
+    "log": Log,
+    "profile": Profile,
+}

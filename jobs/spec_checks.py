@@ -14,8 +14,9 @@ from jobs.problem import CONTROL, Path, shown
 from jobs.spec import Launch, Slurm, Spec, Train
 from jobs.spec_keys import nearest
 
-MODELS = ("mini_resnet", "mlp")
-DATASETS = ("digits", "breast_cancer")
+MODELS = ("mini_resnet", "resnet18", "resnet50", "mlp")
+DATASETS = ("digits", "breast_cancer", "synthetic_images", "cifar10", "image_folder")
+TRANSFORMS = ("image",)
 MAX_NAME_BYTES = 100
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _CONTROL = re.compile(f"[{CONTROL}]")
@@ -117,6 +118,9 @@ def _launch(launch: Launch) -> Iterator[Finding]:
     if isinstance(launch.nproc_per_node, int) and launch.nproc_per_node < 1:
         what = f"must be at least 1, or auto, not {launch.nproc_per_node}"
         yield Finding(("launch", "nproc_per_node"), what, "auto is one rank per GPU, or one")
+    if isinstance(launch.stop_check_steps, int) and launch.stop_check_steps < 1:
+        what = f"must be at least 1, or auto, not {launch.stop_check_steps}"
+        yield Finding(("launch", "stop_check_steps"), what, "auto is about every 50 ms")
     if launch.module is not None and launch.script is not None:
         also = (("launch", "module"),)
         yield Finding(("launch", "script"), "excludes launch.module", "keep one of them", also)
@@ -144,11 +148,10 @@ def _train(train: Train) -> Iterator[Finding]:
         yield Finding(("train", "strategy"), what, "write ddp, or leave the key out")
     elif train.strategy != "ddp":
         yield Finding(("train", "strategy"), f"must be ddp, not {shown(train.strategy)}", "")
-    if isinstance(train.stop_check_steps, int) and train.stop_check_steps < 1:
-        what = f"must be at least 1, or auto, not {train.stop_check_steps}"
-        yield Finding(("train", "stop_check_steps"), what, "auto is about every 50 ms")
     yield from _plugin("model", train.model, MODELS)
     yield from _plugin("dataset", train.dataset, DATASETS)
+    if train.transform is not None:
+        yield from _plugin("transform", train.transform, TRANSFORMS)
 
 
 def _plugin(kind: str, name: str, known: tuple[str, ...]) -> Iterator[Finding]:

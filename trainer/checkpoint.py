@@ -83,7 +83,7 @@ class Checkpoints:
             self._manifest_fields(state),
             self._check_owner,
         )
-        commit.retain(self._root, state.global_step, self._job.train.keep_last)
+        commit.retain(self._root, state.global_step, self._job.run.spec.checkpoint.keep_last)
 
     def _manifest_fields(self, state: TrainState) -> dict[str, Any]:
         run = self._job.run

@@ -48,6 +48,12 @@ class Job:
         """The hyperparameters."""
         return self.run.spec.train
 
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether only deterministic operators are used; auto means on the CPU."""
+        wish = self.train.deterministic
+        return self.device.type == "cpu" if wish == "auto" else wish
+
 
 def is_run_dir(path: Path) -> bool:
     """Whether a path is a run directory, which has a frozen spec."""

@@ -23,6 +23,7 @@ class Loop:
     def __init__(
         self, job: Job, data: Data, replica: Replica, state: TrainState, checkpoints: Checkpoints
     ) -> None:
+        self.spec = job.run.spec
         self.train = job.train
         self.context = job.context
         self.device = job.device
@@ -58,7 +59,7 @@ class Loop:
                 return "stopped"
             if is_edge and self._is_due(self.train.eval_every_epochs):
                 self._evaluate()
-            if is_edge and self._is_due(self.train.checkpoint_every_epochs):
+            if is_edge and self._is_due(self.spec.checkpoint.every_epochs):
                 self._save()
             # Beyond the total where a resume asked for fewer epochs than were done already.
             if step >= self.plan.total_steps:
@@ -89,7 +90,7 @@ class Loop:
         state.global_step += 1
         if self.reporter is not None:
             self.reporter.step_done(state.global_step)
-        if state.global_step % self.train.log_every_steps == 0:
+        if state.global_step % self.spec.log.every_steps == 0:
             self._log(lr)
 
     def _indices(self) -> torch.Tensor:
@@ -103,7 +104,7 @@ class Loop:
     def _log(self, lr: float) -> None:
         window = self.state.loss_window
         dist.all_reduce(window)
-        loss = window.item() / (self.context.world_size * self.train.log_every_steps)
+        loss = window.item() / (self.context.world_size * self.spec.log.every_steps)
         window.zero_()
         self.state.metrics["train_loss"] = loss
         if self.reporter is not None:

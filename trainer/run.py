@@ -56,7 +56,7 @@ def run(arguments: list[str], stop: StopSignal, started: float) -> NoReturn:
 
 def _train(rank: Rank, arguments: list[str]) -> NoReturn:
     job = _meet(rank, arguments)
-    set_up_torch(job.run.spec.launch.threads_per_rank, job.train.deterministic)
+    set_up_torch(job.run.spec.launch.threads_per_rank, job.is_deterministic)
     data = build_data(job)
     job.events.event("data")
     replica = build_replica(job, data)
@@ -70,7 +70,7 @@ def _train(rank: Rank, arguments: list[str]) -> NoReturn:
     loop = Loop(job, data, replica, state, checkpoints)
     job.events.event("loaded", step=state.global_step, checkpoint=loaded)
     rank.stop.enter_loop()
-    status = loop.run(StopAgreement(rank.stop, job.train.stop_check_steps, job.device))
+    status = loop.run(StopAgreement(rank.stop, job.run.spec.launch.stop_check_steps, job.device))
     _leave(job, loop, status)
 
 
@@ -125,7 +125,7 @@ def _leave(job: Job, loop: Loop, status: str) -> NoReturn:
 
 
 def _result(job: Job, loop: Loop) -> dict[str, object]:
-    exact, reason = exactness(loop.state.environments, job.train.deterministic)
+    exact, reason = exactness(loop.state.environments, job.is_deterministic)
     return {
         "metrics": loop.state.metrics,
         "weights_sha256": weights_sha256(loop.replica.module),

@@ -19,8 +19,8 @@ train:
   epochs: %d
   micro_batch_size: 8
   eval_every_epochs: 8
-  checkpoint_every_epochs: 8
   schedule: cosine
+checkpoint: {every_epochs: 8}
 """
 CRASH = """
 name: tiny

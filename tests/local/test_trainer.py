@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jobs.rundir import RunDir, read_json, read_jsonl
-from jobs.spec import Launch, Spec, Train
+from jobs.spec import Launch, Log, Spec, Train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLUGINS = Path(__file__).with_name("test_trainer_plugins.py")
@@ -25,8 +25,6 @@ TINY = {
     "schedule": "cosine",
     "warmup_steps": 3,
     "weight_decay": 0.01,
-    "log_every_steps": 3,
-    "stop_check_steps": 1,
 }
 
 
@@ -34,7 +32,8 @@ def make_run(path, **train):
     run = RunDir(path)
     for folder in (run.attempt(1).path, run.checkpoints, run.timeline("x").parent):
         folder.mkdir(parents=True)
-    run.spec.write_text(Spec(launch=Launch(), train=Train(**train)).to_json())
+    launch, log = Launch(stop_check_steps=1), Log(every_steps=3)
+    run.spec.write_text(Spec(launch=launch, train=Train(**train), log=log).to_json())
     return run
 
 

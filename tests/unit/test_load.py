@@ -113,7 +113,7 @@ nodes: 3
         ("train: {lr: 1e999}", "train.lr: must be a finite number"),
         ("train: {model_args: {x: [.inf]}}", "train.model_args.x[0]: must be a finite number"),
         ("train: {seed: 4294967296}", "must be less than 4294967296, not 4294967296"),
-        ("train: {stop_check_steps: 0}", "must be at least 1, or auto, not 0"),
+        ("launch: {stop_check_steps: 0}", "must be at least 1, or auto, not 0"),
         ("train: {strategy: fsdp2}", "fsdp2 is not there yet; ddp is"),
         ("train: {strategy: deepspeed}", "deepspeed is not there yet; ddp is"),
         ("train: {strategy: dpp}", 'must be ddp, not "dpp"'),
