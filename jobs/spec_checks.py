@@ -1,4 +1,4 @@
-"""What types cannot say about a spec: keys that depend on each other, names, owned options.
+"""What types cannot say about a spec's name, what it asks of Slurm, and how it starts its ranks.
 
 Pure: each check takes a spec of correct types and yields what it finds.
 """
@@ -6,21 +6,25 @@ Pure: each check takes a spec of correct types and yields what it finds.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from jobs import owned, slurm_time
 from jobs.problem import CONTROL, Path, shown
-from jobs.spec import Launch, Slurm, Spec, Train
-from jobs.spec_keys import nearest
+from jobs.spec import SECTIONS, Launch, Slurm, Spec
 
-MODELS = ("mini_resnet", "resnet18", "resnet50", "mlp")
-DATASETS = ("digits", "breast_cancer", "synthetic_images", "cifar10", "image_folder")
-TRANSFORMS = ("image",)
 MAX_NAME_BYTES = 100
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _CONTROL = re.compile(f"[{CONTROL}]")
-_LATER_STRATEGIES = ("fsdp", "fsdp2", "deepspeed")
+# Keys of launch that hold a number or auto: their bounds, and what a user may want to know.
+_OR_AUTO: dict[str, tuple[int, float, str]] = {
+    "nproc_per_node": (1, math.inf, "auto is one rank per GPU, or one"),
+    "stop_check_steps": (1, math.inf, "auto is about every 50 ms"),
+    # Above 540 s the collectives' own limit of 600 s would end a hung rank first.
+    "hang_timeout_s": (1, 540, "a collective waits 600 s itself; auto learns from the steps"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,17 +38,16 @@ class Finding:
 
 
 def check(spec: Spec) -> Iterator[Finding]:
-    """Everything that is wrong with a spec whose types are right."""
+    """Everything that is wrong with the top level, slurm and launch, and every empty text."""
     yield from _name(spec.name)
     yield from _dir_mode(spec.dir_mode)
     yield from _empty((), spec)
-    yield from _empty(("slurm",), spec.slurm)
-    yield from _empty(("launch",), spec.launch)
+    for section in SECTIONS:
+        yield from _empty((section,), getattr(spec, section))
     yield from _slurm(spec.slurm)
     yield from _srun(spec.slurm.srun, spec.launch.wrap)
     yield from _launch(spec.launch)
     yield from _env(spec.launch.env)
-    yield from _train(spec.train)
 
 
 def _name(name: str) -> Iterator[Finding]:
@@ -69,7 +72,7 @@ def _dir_mode(mode: str) -> Iterator[Finding]:
         yield Finding(("dir_mode",), f"{shown(mode)} locks you out yourself", hint)
 
 
-def _empty(section: Path, values: Spec | Slurm | Launch) -> Iterator[Finding]:
+def _empty(section: Path, values: Any) -> Iterator[Finding]:
     for field in dataclasses.fields(values):
         if field.default is None and getattr(values, field.name) == "":
             yield Finding((*section, field.name), "is empty", "leave the key out, or write null")
@@ -115,21 +118,24 @@ def _srun(options: list[str], wrap: list[str]) -> Iterator[Finding]:
 
 
 def _launch(launch: Launch) -> Iterator[Finding]:
-    if isinstance(launch.nproc_per_node, int) and launch.nproc_per_node < 1:
-        what = f"must be at least 1, or auto, not {launch.nproc_per_node}"
-        yield Finding(("launch", "nproc_per_node"), what, "auto is one rank per GPU, or one")
-    if isinstance(launch.stop_check_steps, int) and launch.stop_check_steps < 1:
-        what = f"must be at least 1, or auto, not {launch.stop_check_steps}"
-        yield Finding(("launch", "stop_check_steps"), what, "auto is about every 50 ms")
+    for name, (least, most, hint) in _OR_AUTO.items():
+        number = getattr(launch, name)
+        if isinstance(number, int) and not least <= number <= most:
+            bound = f"at least {least}" if number < least else f"at most {most}"
+            yield Finding(("launch", name), f"must be {bound}, or auto, not {number}", hint)
     if launch.module is not None and launch.script is not None:
         also = (("launch", "module"),)
         yield Finding(("launch", "script"), "excludes launch.module", "keep one of them", also)
-    if launch.module and not _is_dotted(launch.module):
+    if launch.module and not is_dotted(launch.module):
         hint = "write it as after python -m, such as package.train; a file is launch.script"
         yield Finding(("launch", "module"), f"{shown(launch.module)} is not a module name", hint)
     if launch.script and launch.script.startswith("-"):
         hint = f"write ./{launch.script}"
         yield Finding(("launch", "script"), f"{shown(launch.script)} is no path", hint)
+    if launch.is_trainer and launch.stop_signal != "none":
+        what = f"{launch.stop_signal} is for a script or module of yours: the trainer has its own"
+        own = (("launch", "script"), ("launch", "module"))
+        yield Finding(("launch", "stop_signal"), what, "leave it out", own)
 
 
 def _env(env: dict[str, str]) -> Iterator[Finding]:
@@ -142,29 +148,8 @@ def _env(env: dict[str, str]) -> Iterator[Finding]:
             yield Finding(path, f"{name} belongs to the kit", hint_owned)
 
 
-def _train(train: Train) -> Iterator[Finding]:
-    if train.strategy in _LATER_STRATEGIES:
-        what = f"{train.strategy} is not there yet; ddp is"
-        yield Finding(("train", "strategy"), what, "write ddp, or leave the key out")
-    elif train.strategy != "ddp":
-        yield Finding(("train", "strategy"), f"must be ddp, not {shown(train.strategy)}", "")
-    yield from _plugin("model", train.model, MODELS)
-    yield from _plugin("dataset", train.dataset, DATASETS)
-    if train.transform is not None:
-        yield from _plugin("transform", train.transform, TRANSFORMS)
-
-
-def _plugin(kind: str, name: str, known: tuple[str, ...]) -> Iterator[Finding]:
-    module, colon, attribute = name.partition(":")
-    if name in known or (colon and _is_dotted(module) and _is_dotted(attribute)):
-        return
-    guess = nearest(name, known)
-    hint = f"known: {', '.join(known)}; or your own package.module:callable"
-    hint = f"did you mean {guess}? {hint}" if guess else hint
-    yield Finding(("train", kind), f"there is no {kind} {shown(name)}", hint)
-
-
-def _is_dotted(name: str) -> bool:
+def is_dotted(name: str) -> bool:
+    """Whether this is a Python name, or several with dots between them."""
     return all(part.isidentifier() for part in name.split("."))
 
 

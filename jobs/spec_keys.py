@@ -16,6 +16,7 @@ from jobs.spec import Scalar, Spec
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _CONTAINERS = {list: "a list", dict: "a mapping"}
+_MANY = {int: "whole numbers", float: "numbers"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +88,7 @@ def in_words(annotation: Any) -> str:
     if container is None:
         return _WORDS.get(annotation, "a value")
     item = (typing.get_args(annotation) or (Any,))[-1]
-    return container if item is Any else f"{container} of {in_words(item)}"
+    return container if item is Any else f"{container} of {_MANY.get(item) or in_words(item)}"
 
 
 def is_text_item(path: Path) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pydantic
 
-from jobs import slurm_time, spec_checks
+from jobs import slurm_time, spec_checks, train_checks
 from jobs.problem import Path, Problem, shown
 from jobs.spec import Spec
 from jobs.spec_checks import Finding
@@ -53,6 +53,7 @@ def validate(document: Document) -> Spec | None:
     spec = _typed(document, report)
     if spec is not None:
         report.add(spec_checks.check(spec))
+        report.add(train_checks.check(spec))
     return None if spec is None or document.problems else _resolved(spec)
 
 
@@ -100,7 +101,8 @@ def _drop_empty(values: dict[str, Any]) -> None:
 def _values(document: Document) -> Iterator[Finding]:
     """What is wrong with values before their types matter."""
     values = document.values
-    yield from _runs_root(values)
+    yield from _path((), "runs_root", values)
+    yield from _path(("train",), "init_from", values.get("train"))
     yield from _texts(values, ())
     slurm = values.get("slurm")
     if isinstance(slurm, dict):
@@ -110,17 +112,17 @@ def _values(document: Document) -> Iterator[Finding]:
             yield from _extra(document, slurm["extra"])
 
 
-def _runs_root(values: dict[str, Any]) -> Iterator[Finding]:
+def _path(above: Path, name: str, values: Any) -> Iterator[Finding]:
     """`~` and `$VARIABLE` are expanded as a shell would; every other `$` stays as it is."""
-    root = values.get("runs_root")
+    written = values.get(name) if isinstance(values, dict) else None
     try:
-        if isinstance(root, str):
-            values["runs_root"] = _VARIABLE.sub(
-                lambda match: os.environ[match[1] or match[2]], os.path.expanduser(root)
+        if isinstance(written, str):
+            values[name] = _VARIABLE.sub(
+                lambda match: os.environ[match[1] or match[2]], os.path.expanduser(written)
             )
     except KeyError as error:
         what = f"the environment variable {error.args[0]} is not set"
-        yield Finding(("runs_root",), what, "set it, or write the path out")
+        yield Finding((*above, name), what, "set it, or write the path out")
 
 
 def _texts(value: Any, path: Path) -> Iterator[Finding]:
@@ -212,14 +214,17 @@ def _type_hint(path: Path, wanted: str, value: Any, written: str | None) -> str:
         return f'quote it: "{shown(value, written)}"'
     if wanted.startswith("text") and isinstance(value, dict):
         return 'quote the whole text: ": " makes a mapping of it'
-    if wanted.startswith("a list") and isinstance(value, str):
-        return f"write [{shown(value)}]"
+    if wanted.startswith("a list") and isinstance(value, (str, int, float)):
+        return f"write [{shown(value, written)}]"
     if wanted.startswith("a whole number") and isinstance(value, str) and value.isdigit():
         return f"write {value} without quotes"
-    if wanted == "true or false" and isinstance(value, str):
-        return "YAML 1.2 knows true and false; yes, no, on and off are text"
-    if isinstance(value, str) and (guess := nearest(value, wanted.split(" or "))):
+    choices = wanted.split(" or ")
+    if value is False and "off" in choices:
+        return "write off"
+    if isinstance(value, str) and (guess := nearest(value, choices)):
         return f"did you mean {guess}?"
+    if wanted.startswith("true or false") and isinstance(value, str):
+        return "YAML 1.2 knows true and false; yes, no, on and off are text"
     return ""
 
 

@@ -5,7 +5,9 @@ import os
 import random
 import subprocess
 import sys
+from functools import reduce
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -14,7 +16,7 @@ from jobs import load as load_module
 from jobs import yaml12
 from jobs.load import SpecError, load
 from jobs.spec import Spec
-from jobs.spec_keys import keys
+from jobs.spec_keys import in_words, keys
 
 ROOT = Path(load_module.__file__).parent.parent
 
@@ -107,7 +109,17 @@ nodes: 3
             "train: {optimizer: adam}",
             'must be sgd or adamw, not "adam"\n  hint: did you mean adamw?',
         ),
-        ("train: {deterministic: yes}", "YAML 1.2 knows true and false"),
+        (
+            "train: {deterministic: yes}",
+            'must be true or false or auto, not "yes"\n  hint: YAML 1.2',
+        ),
+        (
+            "train: {nesterov: yes}",
+            "hint: YAML 1.2 knows true and false; yes, no, on and off are text",
+        ),
+        ("train: {deterministic: atuo}", "hint: did you mean auto?"),
+        ("log: {wandb: false}", "must be off or offline or online, not false\n  hint: write off"),
+        ("log: {wandb: ofline}", "hint: did you mean offline?"),
         ("train: {momentum: 1}", "train.momentum: must be less than 1, not 1"),
         ("train: {lr: .nan}", "train.lr: must be a finite number"),
         ("train: {lr: 1e999}", "train.lr: must be a finite number"),
@@ -118,9 +130,21 @@ nodes: 3
         ("train: {strategy: deepspeed}", "deepspeed is not there yet; ddp is"),
         ("train: {strategy: dpp}", 'must be ddp, not "dpp"'),
         ("train: {model: mini_renet}", 'no model "mini_renet"\n  hint: did you mean mini_resnet?'),
-        ("train: {model: 'os:'}", "known: mini_resnet, mlp; or your own package.module:callable"),
+        ("train: {model: 'os:'}", "resnet50, mlp; or your own package.module:callable"),
         ("train: {model: 'a b:c'}", 'there is no model "a b:c"'),
-        ("train: {dataset: cifar}", 'there is no dataset "cifar"\n  hint: known: digits, breast_'),
+        ("train: {dataset: cifar}", 'there is no dataset "cifar"\n  hint: did you mean cifar10?'),
+        ("train: {dataset: mnist}", 'there is no dataset "mnist"\n  hint: known: digits, breast_'),
+        ("train: {transform: x}", 'there is no transform "x"\n  hint: known: image; or your own'),
+        ("train: {transform: ''}", "train.transform: is empty\n  hint: leave the key out"),
+        ("train: {eval_every_epochs: 0}", "train.eval_every_epochs: must be at least 1, not 0"),
+        ("train: {global_batch_size: x}", 'must be a whole number, not "x"'),
+        ("train: {grad_clip_norm: 0}", "train.grad_clip_norm: must be greater than 0, not 0"),
+        ("checkpoint: {every_minutes: 5m}", 'must be a number, not "5m"'),
+        ("checkpoint: {every_steps: 1.5}", "must be a whole number, not 1.5"),
+        ("checkpoint: {keep_last: null}", "must be a whole number, not null"),
+        ("checkpoint: {best: accuracy}", "hint: did you mean eval_accuracy?"),
+        ("train: {lr_milestones: 30}", "a list of whole numbers, not 30\n  hint: write [30]"),
+        ("train: {lr_milestones: [a]}", 'train.lr_milestones[0]: must be a whole number, not "a"'),
         ("dir_mode: 0700", 'must be text, not 0700\n  hint: quote the octal digits: "0700"'),
         ("dir_mode: '0800'", 'not "0800"\n  hint: quote the octal digits: "0700"'),
         ("dir_mode: '0077'", 'dir_mode: "0077" locks you out yourself'),
@@ -261,11 +285,25 @@ def test_loading_imports_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True, env=environ, cwd=ROOT, timeout=60)
 
 
+EXAMPLES = {"train.init_from": "/runs/a", "train.transform": "image"}
+NEEDED = {"log.wandb_project": "log.wandb=offline"}
+
+
 def test_every_key_of_the_dataclasses_can_be_written_and_overridden(take):
     for key in keys().values():
-        value = key.default if key.default is not None else "x"
+        example = EXAMPLES.get(key.dotted, "x" if "text" in in_words(key.type) else 5)
+        value = example if key.default is None else key.default
         written = str(value).lower() if isinstance(value, bool) else value
         section = f"{key.path[0]}: {{{key.path[1]}: " if len(key.path) > 1 else f"{key.path[0]}: "
         quoted = f"'{written}'" if isinstance(value, str) else written
         text = f"{section}{quoted}{'}' if len(key.path) > 1 else ''}"
-        assert take(text) == take("name: run", f"{key.dotted}={quoted}")
+        needed = [NEEDED[key.dotted]] if key.dotted in NEEDED else []
+        assert take(text, *needed) == take("name: run", f"{key.dotted}={quoted}", *needed)
+
+
+def test_a_key_whose_type_allows_it_can_be_null(take):
+    optional = [key for key in keys().values() if type(None) in get_args(key.type)]
+    assert len(optional) > 10
+    for key in optional:
+        spec = take("name: run", f"{key.dotted}=null")
+        assert reduce(getattr, key.path, spec) is None, key.dotted
