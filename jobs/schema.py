@@ -1,22 +1,24 @@
-"""What editors and readers know of a spec: `configs/schema.json` and the table in README.md.
+"""What editors and readers know of a spec: `configs/schema.json` and the tables in two READMEs.
 
-`python -m jobs.schema` writes both anew from the dataclasses of jobs.spec
+`python -m jobs.schema` writes all of it anew from the dataclasses of jobs.spec.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jobs.spec import Scalar
+from jobs.spec import SECTIONS, Scalar
 from jobs.spec_keys import Key, in_words, keys
 from jobs.validate import adapter
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMA = ROOT / "configs" / "schema.json"
 README = ROOT / "README.md"
+REFERENCE = ROOT / "configs" / "README.md"
 BEGIN, END = "<!-- spec:begin -->", "<!-- spec:end -->"
 _DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML servers read
 _AS_WRITTEN = {"type": ["string", "number", "boolean"]}
@@ -43,14 +45,46 @@ def _for_editors(node: Any) -> Any:
     return edited
 
 
-def table() -> str:
-    """The README's table of all keys, in Markdown."""
-    rows = [
-        f"| `{key.dotted}` | {_type(key)} | {_default(key)} | {key.description} |"
-        for key in keys().values()
-    ]
-    head = ["| key | type | default | meaning |", "|---|---|---|---|"]
-    return "\n".join([*head, *(row.replace("\n", " ") for row in rows)])
+def overview() -> str:
+    """The top README's table in Markdown: a section a row, its keys with their defaults."""
+    rows = ["| section | what | keys, with their defaults |", "|---|---|---|"]
+    for section, what, members in _sections():
+        words = " ".join(_assigned(key) for key in members)
+        rows.append(f"| [{section}]({_reference(section)}) | {what} | {words} |")
+    return "\n".join(rows)
+
+
+def reference() -> str:
+    """The tables of `configs/README.md` in Markdown: every key with its type and meaning."""
+    parts = []
+    for section, what, members in _sections():
+        head = [f"## {section}", "", what + ".", ""]
+        head += ["| key | type | default | meaning |", "|---|---|---|---|"]
+        rows = [
+            f"| `{key.dotted}` | {_type(key)} | {_default(key)} | {key.description} |"
+            for key in members
+        ]
+        parts.append("\n".join([*head, *rows]))
+    return "\n\n".join(parts)
+
+
+def _sections() -> Iterator[tuple[str, str, list[Key]]]:
+    """(name, what it is, keys) of each section, the top level first."""
+    top = [key for key in keys().values() if len(key.path) == 1]
+    yield "top level", "The run itself", top
+    for name, section in SECTIONS.items():
+        what = section.__doc__.partition(".")[0]
+        yield name, what, [key for key in keys().values() if key.path[:-1] == (name,)]
+
+
+def _reference(section: str) -> str:
+    """A link from the top README to a section; the anchor is GitHub's for its heading."""
+    return f"configs/README.md#{section.replace(' ', '-')}"
+
+
+def _assigned(key: Key) -> str:
+    default = _default(key).strip("`")
+    return f"`{key.path[-1]}={default}`" if default else f"`{key.path[-1]}`"
 
 
 def _type(key: Key) -> str:
@@ -66,23 +100,25 @@ def _default(key: Key) -> str:
     return f"`{text}`"
 
 
-def with_table(readme: str) -> str:
-    """The README with its table between the markers written anew. Raises ValueError without."""
-    before, begin, rest = readme.partition(BEGIN)
+def with_tables(text: str, tables: str) -> str:
+    """The Markdown text with what is between its markers replaced. Raises ValueError without."""
+    before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise ValueError(f"README.md lacks the lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+        raise ValueError(f"lacks the lines {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{tables}\n{END}{after}"
 
 
 def main() -> int:
-    """Write both files; 1 where the README cannot take the table."""
+    """Write all three files; 1 where a README cannot take its tables."""
     SCHEMA.write_text(schema(), encoding="utf-8")
-    try:
-        README.write_text(with_table(README.read_text(encoding="utf-8")), encoding="utf-8")
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    for file, tables in {README: overview(), REFERENCE: reference()}.items():
+        try:
+            text = with_tables(file.read_text(encoding="utf-8"), tables)
+            file.write_text(text, encoding="utf-8")
+        except (OSError, ValueError) as error:
+            print(f"error: {file}: {error}", file=sys.stderr)
+            return 1
     return 0
 
 

@@ -1,24 +1,31 @@
-"""The editor's schema and the README's table say what the dataclasses say."""
+"""The editor's schema and the tables of both READMEs say what the dataclasses say."""
 
 import json
+import re
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
 from jobs import schema
+from jobs.spec import SECTIONS
 from jobs.spec_keys import keys
 
 REMAKE = "run python -m jobs.schema"
 CONFIGS = sorted((schema.ROOT / "configs").glob("*.yaml"))
 
 
+@lru_cache
+def tree():
+    return json.loads(schema.schema())
+
+
 def property_of(key):
-    tree = json.loads(schema.schema())
-    node = tree
+    node = tree()
     for name in key.path:
         node = node["properties"][name]
         if "$ref" in node:
-            node = tree["definitions"][node["$ref"].rpartition("/")[2]]
+            node = tree()["definitions"][node["$ref"].rpartition("/")[2]]
     return node
 
 
@@ -26,28 +33,51 @@ def test_the_schema_file_is_in_step_with_the_dataclasses():
     assert schema.SCHEMA.read_text(encoding="utf-8") == schema.schema(), REMAKE
 
 
-def test_the_table_in_the_readme_is_in_step_with_the_dataclasses():
-    assert schema.README.exists(), "README.md with the markers of the table is missing"
-    readme = schema.README.read_text(encoding="utf-8")
-    assert readme == schema.with_table(readme), REMAKE
+@pytest.mark.parametrize(
+    ("file", "tables"),
+    [(schema.README, schema.overview), (schema.REFERENCE, schema.reference)],
+    ids=["README.md", "configs/README.md"],
+)
+def test_the_tables_of_a_readme_are_in_step_with_the_dataclasses(file, tables):
+    text = file.read_text(encoding="utf-8")
+    assert text == schema.with_tables(text, tables()), REMAKE
 
 
 def test_every_key_has_one_line_of_description_in_both():
-    table = schema.table()
+    reference = schema.reference()
+    descriptions = {key.path: property_of(key)["description"] for key in keys().values()}
     for key in keys().values():
         assert key.description, key.dotted
         assert "\n" not in key.description
         assert "|" not in key.description
-        assert table.count(f"| `{key.dotted}` |") == 1
-        assert property_of(key)["description"] == key.description
+        assert reference.count(f"| `{key.dotted}` |") == 1
+        assert descriptions[key.path] == key.description
+
+
+def test_the_overview_has_each_key_in_the_row_of_its_section():
+    rows = {}
+    for row in schema.overview().splitlines()[2:]:
+        section, _, words = (cell.strip() for cell in row.strip("|").split("|"))
+        rows[section.partition("]")[0].strip("[")] = words
+    assert list(rows) == ["top level", "slurm", "launch", "train", "checkpoint", "log", "profile"]
+    assert "`nodes=1`" in rows["slurm"] and "`partition`" in rows["slurm"]
+    for key in keys().values():
+        section = key.path[0] if len(key.path) > 1 else "top level"
+        assert f"`{key.path[-1]}" in rows[section]
+
+
+def test_the_overview_links_to_headings_of_the_reference():
+    headings = [line for line in schema.reference().splitlines() if line.startswith("## ")]
+    anchors = {heading.removeprefix("## ").replace(" ", "-") for heading in headings}
+    linked = re.findall(r"configs/README\.md#([a-z-]+)", schema.overview())
+    assert set(linked) == anchors and len(linked) == len(anchors)
 
 
 def test_the_schema_knows_each_default_and_refuses_unknown_keys():
     for key in keys().values():
         if not isinstance(key.default, (list, dict)):
             assert property_of(key)["default"] == key.default
-    tree = json.loads(schema.schema())
-    for node in (tree, *tree["definitions"].values()):
+    for node in (tree(), *tree()["definitions"].values()):
         assert node["additionalProperties"] is False
 
 
@@ -57,10 +87,9 @@ def test_the_schema_takes_the_numbers_that_load_takes_as_text():
 
 
 def test_references_of_the_schema_lead_somewhere():
-    tree = json.loads(schema.schema())
-    for name in ("slurm", "launch", "train"):
-        reference = tree["properties"][name]["$ref"]
-        assert reference.removeprefix("#/definitions/") in tree["definitions"]
+    for name in SECTIONS:
+        reference = tree()["properties"][name]["$ref"]
+        assert reference.removeprefix("#/definitions/") in tree()["definitions"]
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.name)
@@ -71,12 +100,26 @@ def test_each_config_names_the_schema_for_editors(config: Path):
 
 def test_only_the_text_between_the_markers_is_written_anew():
     readme = f"before\n{schema.BEGIN}\nold\n{schema.END}\nafter\n"
-    fresh = schema.with_table(readme)
-    assert fresh == f"before\n{schema.BEGIN}\n{schema.table()}\n{schema.END}\nafter\n"
-    assert schema.with_table(fresh) == fresh
+    fresh = schema.with_tables(readme, "new")
+    assert fresh == f"before\n{schema.BEGIN}\nnew\n{schema.END}\nafter\n"
+    assert schema.with_tables(fresh, "new") == fresh
 
 
 @pytest.mark.parametrize("readme", ["", "no markers", f"{schema.BEGIN} only"])
 def test_a_readme_without_markers_is_refused(readme):
     with pytest.raises(ValueError, match="lacks the lines"):
-        schema.with_table(readme)
+        schema.with_tables(readme, "new")
+
+
+def test_the_command_writes_all_three_files(tmp_path, monkeypatch, capsys):
+    files = {name: tmp_path / name for name in ("SCHEMA", "README", "REFERENCE")}
+    for name, file in files.items():
+        monkeypatch.setattr(schema, name, file)
+    files["README"].write_text(f"{schema.BEGIN}{schema.END}")
+    assert schema.main() == 1
+    assert f"{files['REFERENCE']}: " in capsys.readouterr().err
+    files["REFERENCE"].write_text(f"{schema.BEGIN}{schema.END}")
+    assert schema.main() == 0
+    assert schema.overview() in files["README"].read_text()
+    assert schema.reference() in files["REFERENCE"].read_text()
+    assert json.loads(files["SCHEMA"].read_text()) == tree()
