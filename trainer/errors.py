@@ -1,59 +1,140 @@
-"""How a rank fails: its last words in the log and in the run directory, then out at once."""
+"""How a rank fails: its last words in the log and in the run directory, then out at once.
+
+Imports no torch, which may be the very thing that is broken.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import sys
+import threading
 import time
 import traceback
-from typing import NoReturn
-
-from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+from collections.abc import Callable
+from typing import NoReturn, TextIO
 
 from jobs.rundir import AttemptDir, write_json
 
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
+LAST_WORDS_LIMIT_S = 10.0
 
 # Gloo reports a dead peer as a plain RuntimeError; these are its words (gloo/transport/tcp).
 PEER_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out")
+
+# What a person has to put right, and what that is; another attempt would only meet it again.
+STORAGE_HINTS = {
+    errno.ENOSPC: "free space there",
+    errno.EDQUOT: "free space there or ask for more quota",
+    errno.EROFS: "have it made writable",
+    errno.EACCES: "have it made writable",
+    errno.EPERM: "have it made writable",
+    errno.ENOENT: "put the run directory back where it was",
+    errno.ENOTDIR: "put the run directory back where it was",
+}
+# What a server or a network does and the next attempt may find gone.
+TRANSIENT_ERRNOS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO)
+
+_leaving = threading.Lock()
 
 
 class UserError(Exception):
     """A mistake in the spec or in the launch: shown in one line, without a traceback."""
 
 
+class NotFinite(UserError):
+    """A loss or a weight is NaN or infinite: nothing of it is committed, and a retry repeats it."""
+
+
+class StorageError(UserError):
+    """The run directory cannot be written to until a person has put that right."""
+
+
+class TransientStorageError(Exception):
+    """The run directory could not be reached; another attempt may find it well again."""
+
+
 class Superseded(Exception):
     """A newer attempt owns the run: this one may not commit anything any more."""
+
+
+class Hang(Exception):
+    """No progress for too long, told by the rank that found it first."""
+
+
+class PeerHang(Hang):
+    """The same hang, on a rank that leaves the telling to another."""
+
+
+ONE_LINE = (UserError, TransientStorageError, Superseded, Hang)
+
+
+def storage_error(error: OSError, doing: str) -> Exception:
+    """The error to raise from an OSError of the run directory, `doing` being "saving step 12".
+
+    An OSError that is no fault of the storage comes back as it is, for its traceback.
+    """
+    reason = error.strerror or str(error)
+    where = f"{error.filename}: " if error.filename is not None else ""
+    if error.errno in STORAGE_HINTS:
+        hint = STORAGE_HINTS[error.errno]
+        return StorageError(f"{doing}: {where}{reason}; {hint}, then resume the run")
+    if error.errno in TRANSIENT_ERRNOS:
+        return TransientStorageError(f"{doing}: {where}{reason}")
+    return error
 
 
 def is_caused_by_peer(error: BaseException) -> bool:
     """Whether the error only says that another rank went away, so that the root cause is there."""
     text = str(error)
-    return isinstance(error, RuntimeError) and any(words in text for words in PEER_WORDS)
+    is_gloo = isinstance(error, RuntimeError) and any(words in text for words in PEER_WORDS)
+    return is_gloo or isinstance(error, PeerHang)
+
+
+def tell(text: str, stream: TextIO | None = None) -> None:
+    """Print a line (to stdout) if that is possible: a full disk under a log ends no training."""
+    stream = sys.stdout if stream is None else stream
+    # ValueError: the stream is closed. AttributeError: it is None, closed before the start.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        stream.write(text + "\n")
+        stream.flush()
+
+
+def within(limit_s: float, action: Callable[[], None]) -> None:
+    """Do what touches a disk, but wait no longer than `limit_s`: a dead server may never answer."""
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    thread.join(limit_s)
 
 
 def fail(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None) -> NoReturn:
     """Write down why this rank fails and leave without waiting for its peers.
 
     They may be stuck in a collective with this rank, and a tear-down would wait for them; torchrun
-    ends them once it sees this exit.
+    ends them once it sees this exit. The first thread to get here has the word.
     """
+    _leaving.acquire()
+    within(LAST_WORDS_LIMIT_S, lambda: _last_words(error, rank, attempt_dir))
+    os._exit(EXIT_USER_ERROR if isinstance(error, UserError) else EXIT_FAILED)
+
+
+def _last_words(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None) -> None:
     host = socket.gethostname()
-    is_plain = isinstance(error, (UserError, Superseded))
-    trace = "" if is_plain else "".join(traceback.format_exception(error))
-    message = str(error) if is_plain else f"{type(error).__name__}: {error}"
+    trace = "" if isinstance(error, ONE_LINE) else "".join(traceback.format_exception(error))
+    message = str(error) if isinstance(error, ONE_LINE) else f"{type(error).__name__}: {error}"
     who = f"rank {rank} on {host}" if rank is not None else f"a rank on {host}"
     if is_caused_by_peer(error):
-        print(f"trainer: {who}: another rank went away: {message}", file=sys.stderr)
+        tell(f"trainer: {who}: another rank went away: {message}", sys.stderr)
     else:
-        print(f"{trace}trainer: {who}: error: {message}", file=sys.stderr)
+        tell(f"{trace}trainer: {who}: error: {message}", sys.stderr)
     record = {
         "time": round(time.time(), 3),
         "rank": rank,
         "host": host,
+        "kind": "hang" if isinstance(error, Hang) else "error",
         "error": message,
         "traceback": trace,
         "caused_by_peer": is_caused_by_peer(error),
@@ -63,8 +144,16 @@ def fail(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None)
     with contextlib.suppress(OSError):
         if rank is not None and attempt_dir is not None and attempt_dir.path.is_dir():
             write_json(attempt_dir.rank_error(rank), record)
-        if isinstance(error, Exception) and not is_plain and not is_caused_by_peer(error):
-            get_error_handler().record_exception(error)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(EXIT_USER_ERROR if isinstance(error, UserError) else EXIT_FAILED)
+    if isinstance(error, Exception) and trace and not is_caused_by_peer(error):
+        _tell_torchrun(error)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+
+
+def _tell_torchrun(error: Exception) -> None:
+    """Have torchrun's summary name the error; it is a nicety, and may fail with anything."""
+    with contextlib.suppress(Exception):
+        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+        get_error_handler().record_exception(error)
