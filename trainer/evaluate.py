@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from trainer.data import Samples
-
-# No gradients are kept, so it need not be the training's; fixed, so that results never depend
-# on the micro batch.
-BATCH_SIZE = 256
+from trainer.feed import HeldOut
 
 
 @torch.no_grad()
-def evaluate(module: nn.Module, test: Samples, rank: int, world_size: int) -> tuple[float, float]:
-    """(mean loss, accuracy) over `test`, the same on every rank; with the buffers of rank 0."""
+def evaluate(
+    module: nn.Module,
+    held_out: HeldOut,
+    autocast: Callable[[], AbstractContextManager[object]],
+    beat: Callable[[], None],
+) -> tuple[float, float]:
+    """(mean loss, accuracy) over all held-out samples, the same on every rank.
+
+    With the buffers of rank 0. The module's scores are computed under `autocast()`; `beat` is
+    called before each batch.
+    """
     for buffer in module.buffers():
         dist.broadcast(buffer, src=0)
-    device = test.labels.device
-    own = torch.arange(rank, len(test), world_size, device=device)
-    sums = torch.zeros(3, dtype=torch.float64, device=device)
+    sums = torch.zeros(3, dtype=torch.float64, device=held_out.device)
     module.eval()
-    for indices in torch.split(own, BATCH_SIZE):
-        inputs, labels = test.batch(indices)
-        scores = module(inputs)
-        sums[0] += cross_entropy(scores, labels, reduction="none").double().sum()
+    for inputs, labels in held_out.batches():
+        beat()
+        with autocast():
+            scores = module(inputs)
+        sums[0] += cross_entropy(scores.float(), labels, reduction="none").double().sum()
         sums[1] += (scores.argmax(dim=1) == labels).sum()
         sums[2] += len(labels)
     module.train()
     dist.all_reduce(sums)
     loss_sum, num_correct, num_samples = sums.tolist()
-    if num_samples != len(test):
-        raise RuntimeError(f"evaluation counted {num_samples:.0f} of {len(test)} samples")
+    if num_samples != len(held_out):
+        raise RuntimeError(f"evaluation counted {num_samples:.0f} of {len(held_out)} samples")
     return loss_sum / num_samples, num_correct / num_samples

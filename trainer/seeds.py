@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-WEIGHTS, ORDER, STEP = 1, 2, 3
+WEIGHTS, ORDER, STEP, AUGMENT, SAMPLE, HELD_OUT = range(1, 7)
 _MASK = 2**64 - 1
 
 

@@ -1,0 +1,156 @@
+"""Reading a per-sample set: worker processes that outlive signals but not their rank."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import signal
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from trainer.data import PerSampleSet, check_labels
+from trainer.errors import UserError
+from trainer.seeds import mix
+from trainer.stop import STOP_SIGNALS
+
+PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
+PREFETCHED_BATCHES = 2  # of each worker
+
+
+class Cut(NamedTuple):
+    """Which samples make a batch of `step`. indices: int64 [n]."""
+
+    step: int
+    indices: torch.Tensor
+
+
+class Rows(NamedTuple):
+    """The samples of a cut. inputs: [n, ...]; labels and indices: int64 [n]."""
+
+    inputs: torch.Tensor
+    labels: torch.Tensor
+    indices: torch.Tensor
+
+
+class Reader(Dataset[Any]):
+    """A per-sample set, read by whole cuts, the same bits in whatever process.
+
+    Each sample is read with Python's, NumPy's and torch's generators seeded for it and the step.
+    A user's error travels as a value: as an exception a worker would wrap it into its traceback.
+    """
+
+    def __init__(self, samples: PerSampleSet, kind: int, seed: int) -> None:
+        self._samples = samples
+        self._kind = kind
+        self._seed = seed
+        self.num_classes = samples.num_classes
+
+    def __getitems__(self, cut: tuple[int, list[int]]) -> Rows | UserError:
+        step, indices = cut
+        with contextlib.nullcontext() if get_worker_info() else _undisturbed():
+            try:
+                return _stacked([self._read(step, index) for index in indices], indices)
+            except UserError as error:
+                return error
+
+    def _read(self, step: int, index: int) -> tuple[torch.Tensor, int]:
+        seed = mix(self._kind, self._seed, step, index)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.default_generator.manual_seed(seed)
+        return self._samples[index]
+
+
+def _stacked(items: list[tuple[torch.Tensor, int]], indices: list[int]) -> Rows:
+    first = items[0][0]
+    for (item, _), index in zip(items, indices, strict=True):
+        if item.dtype not in (torch.uint8, torch.float32):
+            raise UserError(
+                f"train.dataset gives sample {index} as {item.dtype}: make it uint8 or float32"
+            )
+        if (item.shape, item.dtype) != (first.shape, first.dtype):
+            raise UserError(
+                f"train.dataset gives sample {indices[0]} as {first.dtype} {tuple(first.shape)}, "
+                f"but sample {index} as {item.dtype} {tuple(item.shape)}: make them alike"
+            )
+    labels = torch.tensor([int(label) for _, label in items])
+    return Rows(torch.stack([item for item, _ in items]), labels, torch.tensor(indices))
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Read in the rank's process as a worker would: on one thread, dropout's generators kept."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+
+
+class Loader:
+    """Batches of a per-sample set, read ahead by `num_workers` processes; 0 reads in this one."""
+
+    def __init__(self, reader: Reader, plan: Iterable[Cut], num_workers: int, pin: bool) -> None:
+        # A generator of its own, for otherwise it draws from the global one at each start.
+        self._loader = DataLoader(
+            reader,
+            batch_sampler=_Indices(plan),
+            num_workers=num_workers,
+            collate_fn=_as_it_is,
+            pin_memory=pin,
+            worker_init_fn=partial(_start_worker, os.getpid()),
+            multiprocessing_context="fork" if num_workers else None,
+            generator=torch.Generator(),
+            prefetch_factor=PREFETCHED_BATCHES if num_workers else None,
+            persistent_workers=num_workers > 0,
+        )
+        self._num_classes = reader.num_classes
+
+    def __iter__(self) -> Iterator[Rows]:
+        for rows in self._loader:
+            if isinstance(rows, UserError):
+                raise rows
+            lowest, highest = rows.labels.aminmax()
+            check_labels(int(lowest), int(highest), self._num_classes)
+            yield rows
+
+
+class _Indices:
+    """A plan as plain lists: tensors would reach the workers by way of shared memory."""
+
+    def __init__(self, plan: Iterable[Cut]) -> None:
+        self._plan = plan
+
+    def __iter__(self) -> Iterator[Any]:
+        for step, indices in self._plan:
+            yield step, indices.tolist()
+
+
+def _as_it_is(rows: Any) -> Any:
+    return rows
+
+
+def _start_worker(parent: int, worker: int) -> None:
+    """Set up a worker: only its rank ends it, by a word or by dying.
+
+    It inherits the rank's handlers and the descriptor that tells the rank of signals.
+    """
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # the rank died before the kernel knew
+    torch.set_num_threads(1)

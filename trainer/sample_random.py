@@ -1,0 +1,49 @@
+"""Random numbers that belong to a sample, whatever batch, rank or attempt it comes in."""
+
+from __future__ import annotations
+
+import torch
+
+from trainer.seeds import AUGMENT, mix
+
+
+class SampleRandom:
+    """Numbers for each sample of a batch, a pure function of (seed, step, sample, counter).
+
+    Integer arithmetic alone, so that CPU and GPU agree to the bit; the host never waits.
+    """
+
+    def __init__(self, seed: int, step: int, indices: torch.Tensor) -> None:
+        """indices: int64 [n], the samples' numbers in their data set, on the device."""
+        self._keys = _hash(indices * _signed(_STRIDE) + mix(AUGMENT, seed, step)).unsqueeze(1)
+        self._count = 0
+
+    def uniform(self, k: int) -> torch.Tensor:
+        """The next `k` numbers of each sample, from 0 up to but without 1. float32 [n, k]."""
+        counters = torch.arange(self._count, self._count + k, device=self._keys.device)
+        self._count += k
+        bits = _hash(self._keys + counters * _signed(_STRIDE))
+        # As many bits as float32 holds exactly.
+        return _shifted(bits, 40).float() * 2.0**-24
+
+
+# Source: splitmix64, Steele, Lea and Flood, "Fast splittable pseudorandom number generators".
+_STRIDE = 0x9E3779B97F4A7C15
+_FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+def _signed(value: int) -> int:
+    """The int64 with the bits of an unsigned 64-bit number."""
+    return value - 2**64 if value >= 2**63 else value
+
+
+def _shifted(bits: torch.Tensor, by: int) -> torch.Tensor:
+    """A logical shift to the right: that of int64 would copy the sign."""
+    return torch.bitwise_and(bits >> by, (1 << (64 - by)) - 1)
+
+
+def _hash(bits: torch.Tensor) -> torch.Tensor:
+    bits = bits + _signed(_STRIDE)
+    bits = (bits ^ _shifted(bits, 30)) * _signed(_FACTORS[0])
+    bits = (bits ^ _shifted(bits, 27)) * _signed(_FACTORS[1])
+    return bits ^ _shifted(bits, 31)
