@@ -7,7 +7,8 @@ MAKEFLAGS += --no-print-directory
 export KIT_CONFIG := $(value CONFIG)
 export KIT_SET := $(value SET)
 export KIT_RUN := $(value RUN)
-unexport CONFIG SET RUN
+export KIT_WITH := $(value WITH)
+unexport CONFIG SET RUN WITH
 
 # An active environment that has torch is used as it is; otherwise .venv, made from the lock.
 ifneq ($(VIRTUAL_ENV)$(CONDA_PREFIX),)
@@ -34,8 +35,13 @@ logs: $(READY) ## Rank 0's log of a run [RUN=...] [FLAGS="-f --rank 1"]
 cancel: $(READY) ## Stop a run: RUN=...
 	$(call need,$(KIT_RUN),make cancel RUN=resnet)
 	@$(JOBS) cancel "$$KIT_RUN"
-resume: $(READY) ## Go on with a run that stopped [RUN=...] [SET="slurm.time=..."]
-	@$(JOBS) resume $${KIT_RUN:+"$$KIT_RUN"} --set="$$KIT_SET" $(FLAGS)
+resume: $(READY) ## Go on with a run that stopped [RUN=...] [SET="slurm.time=..."] [YES=1]
+	@$(JOBS) resume $${KIT_RUN:+"$$KIT_RUN"} --set="$$KIT_SET" $(if $(YES),--yes) $(FLAGS)
+compare: $(READY) ## Is RUN=... bit for bit like WITH=..., which nobody interrupted?
+	$(call need,$(and $(KIT_RUN),$(KIT_WITH)),make compare RUN=... WITH=...)
+	@$(JOBS) compare "$$KIT_RUN" "$$KIT_WITH"
+export: $(READY) ## Weights of a run as one .safetensors file [RUN=...] [FLAGS="--checkpoint best"]
+	@$(JOBS) export $${KIT_RUN:+"$$KIT_RUN"} $(FLAGS)
 train: $(READY) ## Plain torchrun, for a debugger or by hand: CONFIG=... [NPROC, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT]
 	$(call need,$(KIT_CONFIG),make train CONFIG=configs/resnet.yaml)
 	@$(PYTHON) -m torch.distributed.run --nproc-per-node=$(NPROC) $(BY_HAND) -m trainer "$$KIT_CONFIG" $${KIT_SET:+--set="$$KIT_SET"}
@@ -54,7 +60,7 @@ test-slow: $(READY_DEV) ## The tests that `make test` leaves out for time
 lint: $(READY_DEV) ## ruff, mypy and shellcheck
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy
 	@shellcheck slurm/ddp.sbatch .ci/run tests/slurm/*.sh
-schema: $(READY) ## Write configs/schema.json and the README's table anew from jobs/spec.py
+schema: $(READY) ## Write configs/schema.json and both READMEs' tables anew from jobs/spec.py
 	@$(PYTHON) -m jobs.schema
 cluster-up: $(READY_DEV) ## Start a real Slurm of four nodes on this machine, to play with (root)
 	@$(PYTHON) -m tests.slurm.cluster up
@@ -71,4 +77,4 @@ cluster-down: $(READY_DEV) ## Stop it
 help: ## This list
 	@awk 'BEGIN {FS = ":.*?## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*?## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: submit dry-run status logs cancel resume train setup test test-here test-on-slurm test-slow lint schema cluster-up cluster-down help
+.PHONY: submit dry-run status logs cancel resume compare export train setup test test-here test-on-slurm test-slow lint schema cluster-up cluster-down help

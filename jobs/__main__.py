@@ -40,10 +40,20 @@ def build_parser() -> argparse.ArgumentParser:
     cancel.add_argument("run", help="run directory, run id, job id or name")
     resume = add("resume", help="go on with a run that stopped before its end")
     resume.add_argument("run", nargs="?", help="run directory, run id, job id or name")
-    resume.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="slurm.* keys only")
+    resume.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="such as slurm.time=8:0:0"
+    )
     resume.add_argument("--set", default="", metavar="TEXT", help="overrides as one text")
+    resume.add_argument("--yes", action="store_true", help="change what results depend on, too")
     resume.add_argument("--cluster", choices=["auto", "slurm", "local"], default="auto")
     resume.add_argument("--json", action="store_true", help="machine-readable output")
+    compare = add("compare", help="is a run bit for bit like one that nobody interrupted?")
+    compare.add_argument("run", help="run directory, run id, job id or name")
+    compare.add_argument("untouched", help="the run to compare it with")
+    export = add("export", help="write a checkpoint's weights into one file, for other programs")
+    export.add_argument("run", nargs="?", help="run directory, run id, job id or name")
+    export.add_argument("--checkpoint", metavar="NAME", help="best, latest or step-XXXXXXXX")
+    export.add_argument("--out", type=Path, metavar="FILE", help="where to; in the run if unset")
     return parser
 
 
@@ -111,6 +121,14 @@ def cmd_resume(args: argparse.Namespace) -> int:
     return commands.resume(runs.find(args.run), overrides, args)
 
 
+def cmd_compare(args: argparse.Namespace) -> int:
+    return commands.compare(runs.find(args.run), runs.find(args.untouched))
+
+
+def cmd_export(args: argparse.Namespace) -> int:
+    return commands.export(runs.find(args.run), args.checkpoint, args.out)
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "submit": cmd_submit,
     "freeze": cmd_freeze,
@@ -119,6 +137,8 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "logs": cmd_logs,
     "cancel": cmd_cancel,
     "resume": cmd_resume,
+    "compare": cmd_compare,
+    "export": cmd_export,
 }
 
 

@@ -1,4 +1,7 @@
-"""What the commands do: submit, status, logs, cancel, resume. Results to stdout, talk to stderr."""
+"""What the commands do: submit, status, logs, cancel, resume, compare, export.
+
+Results to stdout, talk to stderr.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,18 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from jobs import history, local, owner, progress, runs, slurm
+from jobs import changes, history, local, owner, progress, runs, slurm
+from jobs.compare import compare as differences
+from jobs.compare import summary
 from jobs.decision import Action, Cause, Decision
 from jobs.errors import FailedError, UserError
-from jobs.rundir import RunDir, read_json, write_atomic
+from jobs.rundir import RunDir, read_json
 from jobs.spec import Spec
 
 MAX_LISTED = 20
-SHAPE = ("nodes", "gpus_per_node")  # the slurm keys that the number of ranks follows from
 
 
 def choose_cluster(wish: str) -> str:
@@ -235,9 +238,7 @@ def resume(run_dir: RunDir, overrides: Sequence[str], args: argparse.Namespace) 
     if present is not None and owner.is_alive(present):
         raise UserError(f"{run_dir.run_id} is running as {present.job_id}")
     cluster = choose_cluster(args.cluster)
-    before = run_dir.spec.read_text(encoding="utf-8"), run_dir.spec_yaml.read_text(encoding="utf-8")
-    if overrides:
-        override_slurm(run_dir, overrides)
+    before = changes.change(run_dir, overrides, args.yes) if overrides else {}
     if cluster == "local":
         return run_here(run_dir, args.json)
     from jobs.submit import queue
@@ -245,30 +246,25 @@ def resume(run_dir: RunDir, overrides: Sequence[str], args: argparse.Namespace) 
     try:
         job_id = queue(Spec.from_json(run_dir.spec.read_text(encoding="utf-8")), run_dir)
     except FailedError:
-        write_atomic(run_dir.spec, before[0])
-        write_atomic(run_dir.spec_yaml, before[1])
+        changes.restore(before)
         raise
     announce(run_dir, job_id, args.json)
     return 0
 
 
-def override_slurm(run_dir: RunDir, overrides: Sequence[str]) -> None:
-    """Change what the frozen spec asks of Slurm, and nothing that the result depends on.
+def compare(run_dir: RunDir, untouched: RunDir) -> int:
+    """Say whether a run is bit for bit an untouched one; 1 where it is not."""
+    found = differences(run_dir, untouched)
+    print("\n".join(found) or summary(run_dir))
+    return 1 if found else 0
 
-    Raises: UserError, SpecError.
-    """
-    from jobs.load import load
 
-    before = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
-    loaded = load(run_dir.spec_yaml, overrides)
-    was, now = asdict(before), asdict(loaded.spec)
-    changed = sorted(key for key in was if was[key] != now[key] and key != "slurm")
-    changed += [f"slurm.{key}" for key in SHAPE if was["slurm"][key] != now["slurm"][key]]
-    if changed:
-        raise UserError(
-            f"resume: {', '.join(changed)} is frozen since the run was submitted\n"
-            "  hint: slurm.* keys that leave the number of ranks alone can change; submit a new "
-            "run for the rest"
-        )
-    write_atomic(run_dir.spec, loaded.spec.to_json())
-    write_atomic(run_dir.spec_yaml, loaded.text)
+def export(run_dir: RunDir, checkpoint: str | None, out: Path | None) -> int:
+    """Become the trainer's export, which imports torch, of this checkout."""
+    if not any(run_dir.checkpoints.glob("step-*/")):
+        hint = "the first is committed after an epoch, or at a stop; make status shows the progress"
+        raise UserError(f"{run_dir.run_id} has no checkpoint yet\n  hint: {hint}")
+    words = [sys.executable, "-m", "trainer.export", str(run_dir.path)]
+    words += ["--checkpoint", checkpoint] if checkpoint else []
+    words += ["--out", str(out)] if out else []
+    os.execv(words[0], words)

@@ -35,6 +35,11 @@ class RunDir:
         return self.path / "spec.yaml"
 
     @property
+    def changes(self) -> Path:
+        """What a resume changed of the spec, one confirmed change a line."""
+        return self.path / "changes.jsonl"
+
+    @property
     def code(self) -> Path:
         return self.path / "code"
 
@@ -113,6 +118,11 @@ class AttemptDir:
     def outcome(self) -> Path:
         """Rank 0's last word: `{"status": "completed" | "stopped", "global_step": ...}`."""
         return self.path / "outcome.json"
+
+    @property
+    def stop(self) -> Path:
+        """Created by every agent that is warned; a script of one's own may look for it."""
+        return self.path / "stop"
 
     def node(self, node_rank: int) -> Path:
         """An agent's last word: the signals it saw and how its torchrun ended."""

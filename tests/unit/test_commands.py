@@ -13,7 +13,7 @@ from jobs import commands, owner, runs
 from jobs.__main__ import main
 from jobs.errors import UserError
 from jobs.load import load
-from jobs.rundir import RunDir, read_json, write_json
+from jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from jobs.spec import Spec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -276,13 +276,49 @@ def test_resume_submits_the_same_run_again_with_other_limits(slurm, monkeypatch,
     assert runs.all_runs() == [run]
 
 
-@pytest.mark.parametrize("override", ["train.lr=0.3", "slurm.nodes=4", "name=b"])
-def test_resume_changes_nothing_that_a_result_depends_on(slurm, here, capsys, override):
+def test_resume_changes_what_a_result_depends_on_only_with_a_yes(slurm, monkeypatch, capsys):
+    main(["submit", "tiny.yaml"])
+    (run,) = runs.all_runs()
+    monkeypatch.setenv("FAKE_STATE", "TIMEOUT")
+    assert main(["resume", "train.lr=0.3"]) == 2
+    said = capsys.readouterr().err
+    assert "train.lr: 0.1 -> 0.3\n  hint: repeat it with --yes (make: YES=1)" in said
+    assert Spec.from_json(run.spec.read_text()).train.lr == 0.1
+    assert main(["resume", "train.lr=0.3", "--yes"]) == 0
+    assert Spec.from_json(run.spec.read_text()).train.lr == 0.3
+    assert len(read_jsonl(run.changes)) == 1
+
+
+def test_a_resume_that_slurm_refuses_leaves_the_spec_as_it_was(slurm, here, capsys):
     run = make(here)
-    before = run.spec.read_text()
-    assert main(["resume", override]) == 2
-    assert "is frozen since the run was submitted" in capsys.readouterr().err
-    assert run.spec.read_text() == before
+    before = run.spec.read_text(), run.spec_yaml.read_text()
+    slurm(7)
+    assert main(["resume", "train.lr=0.3", "slurm.time=9:00:00", "--yes"]) == 1
+    assert (run.spec.read_text(), run.spec_yaml.read_text()) == before
+
+
+def test_compare_says_bitwise_equal_or_how_two_runs_differ(here, capsys):
+    result = {"status": "completed", "global_step": 9, "weights_sha256": "ab"}
+    for name in ("a", "b"):
+        write_json(make(here, name, name).result, result | {"exactness": "bitwise"})
+    assert main(["compare", "a", "b"]) == 0
+    assert capsys.readouterr().out == "bitwise equal: 9 steps, weights ab\n"
+    write_json(make(here, "c", "c").result, result | {"exactness": "bitwise", "global_step": 8})
+    assert main(["compare", "c", "b"]) == 1
+    assert capsys.readouterr().out == "global_step: 8 is not 9\n"
+
+
+def test_export_starts_the_trainers_with_the_live_checkout(here, monkeypatch, capsys):
+    run = make(here)
+    assert main(["export", "tiny"]) == 2
+    assert "20260101 has no checkpoint yet\n  hint: " in capsys.readouterr().err
+    (run.checkpoints / "step-00000009").mkdir(parents=True)
+    started = []
+    monkeypatch.setattr(os, "execv", lambda path, words: started.append([path, *words]))
+    main(["export", "tiny", "--checkpoint", "best", "--out", "w.safetensors"])
+    main(["export"])
+    command = [sys.executable, sys.executable, "-m", "trainer.export", str(run.path)]
+    assert started == [[*command, "--checkpoint", "best", "--out", "w.safetensors"], command]
 
 
 @pytest.mark.parametrize(
