@@ -6,7 +6,9 @@ Slurm reaches different processes on different sites: the whole tree (proctrack/
 process group, or only this one (proctrack/cgroup). So only this one listens. torchrun and the
 ranks inherit *ignored* stop signals: torchrun would orphan its ranks at SIGUSR1, and at SIGTERM
 gives them 30 s and reports failure. Each rank installs its own handler as its first act; the
-agent repeats the stop every second, because one that comes before is lost.
+agent repeats the stop every second, because one that comes before is lost. What stops a rank is
+SIGTERM for our trainer, and what launch.stop_signal says for somebody's own script: one that knows
+of no stop is never signalled, and an inherited ignored signal does not kill one that is starting.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from typing import Any
 from jobs import rendezvous
 from jobs.rank import die_with_parent, parent_of
 from jobs.rundir import AttemptDir, RunDir, Timeline, read_json, write_json
-from jobs.spec import Spec
+from jobs.spec import Launch, Spec
+from jobs.talk import BestEffort
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 REPEAT_S = 1.0
@@ -92,8 +95,9 @@ class Node:
         self.interface = rendezvous.interface_of(self.address)
         self.nproc = nproc_per_node(spec, dict(os.environ))
 
-    def environment(self, spec: Spec, run_dir: RunDir, attempt: int) -> dict[str, str]:
+    def environment(self, spec: Spec, run_dir: RunDir, plan: dict[str, Any]) -> dict[str, str]:
         """The environment of torchrun and the ranks; what the user has set wins."""
+        attempt = plan["attempt"]
         env = dict(os.environ)
         # Gloo looks its own host name up and silently takes loopback where that is 127.0.1.1.
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
@@ -104,6 +108,8 @@ class Node:
             "KIT_RUN_DIR": str(run_dir.path),
             "KIT_CHECKPOINT_DIR": str(run_dir.checkpoints),
             "KIT_ATTEMPT": str(attempt),
+            "KIT_STOP_FILE": str(run_dir.attempt(attempt).stop),
+            "KIT_DEADLINE": str(plan.get("deadline") or ""),
             "OMP_NUM_THREADS": str(spec.launch.threads_per_rank),
             **spec.launch.env,
         }
@@ -116,11 +122,20 @@ def children(pid: int) -> Iterator[int]:
             yield int(entry)
 
 
-def tell_to_stop(ranks: list[int]) -> None:
-    """Send the one signal that every rank of ours understands."""
+def stop_signal(launch: Launch) -> signal.Signals | None:
+    """What tells a rank to stop; None for a script that is not made for any signal."""
+    if launch.is_trainer:
+        return signal.SIGTERM
+    if launch.stop_signal == "none":
+        return None
+    return signal.Signals[f"SIG{launch.stop_signal}"]
+
+
+def tell_to_stop(ranks: list[int], number: signal.Signals) -> None:
+    """Send the one signal that these ranks understand."""
     for pid in ranks:
         with contextlib.suppress(ProcessLookupError):  # it ended just now
-            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, number)
 
 
 def prepare_torchrun() -> None:
@@ -138,6 +153,8 @@ class Agent:
         self.attempt_dir = attempt_dir
         self.node = node
         self.timeline = timeline
+        # A full disk must not end a training that could go on.
+        self.best_effort = BestEffort(f"agent on {node.host}")
         self.signals: list[dict[str, Any]] = []
         self.wakeup, wakeup_write = socket.socketpair()
         self.wakeup.setblocking(False)
@@ -148,13 +165,13 @@ class Agent:
         # A storm of signals may fill the pipe; what is in it already says enough.
         signal.set_wakeup_fd(wakeup_write.fileno(), warn_on_full_buffer=False)
 
-    def run(self, command: list[str], env: dict[str, str], can_stop: bool) -> int:
+    def run(self, command: list[str], env: dict[str, str], stop: signal.Signals | None) -> int:
         """Run torchrun to its end; returns its exit code (-N: ended by signal N).
 
-        `can_stop`: the ranks know what SIGTERM means; others are never signalled.
+        `stop`: what the ranks take for a stop; with None they are never signalled.
         """
         self.save(None)
-        self.timeline.event("torchrun", host=self.node.host, nproc_per_node=self.node.nproc)
+        self.event("torchrun", host=self.node.host, nproc_per_node=self.node.nproc)
         torchrun = subprocess.Popen(command, env=env, preexec_fn=prepare_torchrun)
         has_ranks = False
         while torchrun.poll() is None:
@@ -165,14 +182,25 @@ class Agent:
                 continue
             if not has_ranks:  # nothing to save yet; later on, no ranks means they are through
                 torchrun.send_signal(signal.SIGHUP)
-            elif can_stop:
-                tell_to_stop(ranks)
+            elif stop is not None:
+                tell_to_stop(ranks, stop)
             for name in new:  # only now: a busy file system must not hold up the stop
-                self.timeline.event("signal", signal=name)
+                self.create_stop_file()
+                self.event("signal", signal=name)
                 self.save(None)
         self.save(torchrun.returncode)
-        self.timeline.event("torchrun_end", exit_code=torchrun.returncode)
+        self.event("torchrun_end", exit_code=torchrun.returncode)
         return torchrun.returncode
+
+    def create_stop_file(self) -> None:
+        """Leave the warning where a script of one's own may look for it."""
+        with self.best_effort():
+            os.close(os.open(self.attempt_dir.stop, os.O_CREAT | os.O_WRONLY, 0o600))
+
+    def event(self, name: str, **fields: Any) -> None:
+        """Note in the timeline that `name` happened now."""
+        with self.best_effort():
+            self.timeline.event(name, **fields)
 
     def wait_for_signal(self) -> list[str]:
         """Wait for a signal, at most REPEAT_S; returns the stop signals not seen before."""
@@ -192,7 +220,8 @@ class Agent:
         record = {"host": self.node.host, "address": self.node.address}
         end = None if exit_code is None else round(time.time(), 3)
         state = {"signals": self.signals, "torchrun_exit": exit_code, "end": end}
-        write_json(self.attempt_dir.node(self.node.rank), record | state)
+        with self.best_effort():
+            write_json(self.attempt_dir.node(self.node.rank), record | state)
 
 
 def wait_for_plan(attempt_dir: AttemptDir) -> dict[str, Any]:
@@ -219,14 +248,17 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("no SLURM_NODEID: give --node-rank")
     run_dir = RunDir(args.run_dir)
     attempt_dir = run_dir.attempt(args.attempt)
-    plan = wait_for_plan(attempt_dir)
-    spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
+    try:
+        plan = wait_for_plan(attempt_dir)
+        spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
+    except OSError as error:
+        sys.exit(f"{socket.gethostname()}: the run directory cannot be read: {error}")
     node = Node(int(args.node_rank), plan, spec)
     timeline = Timeline(run_dir, f"agent-{node.rank:05d}", args.attempt)
     agent = Agent(attempt_dir, node, timeline)
     command = torchrun_command(spec, run_dir, plan, node)
-    env = node.environment(spec, run_dir, args.attempt)
-    return 0 if agent.run(command, env, spec.launch.is_trainer) == 0 else 1
+    env = node.environment(spec, run_dir, plan)
+    return 0 if agent.run(command, env, stop_signal(spec.launch)) == 0 else 1
 
 
 if __name__ == "__main__":

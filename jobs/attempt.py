@@ -11,16 +11,19 @@ only: the batch host may have nothing else.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from jobs import history, owner, rendezvous, runs, slurm
 from jobs.decision import Action, Decision, Evidence, decide
-from jobs.errors import UserError
+from jobs.errors import FailedError, UserError
 from jobs.rundir import (
     RunDir,
     Timeline,
@@ -30,6 +33,7 @@ from jobs.rundir import (
     write_json,
 )
 from jobs.spec import Spec
+from jobs.talk import BestEffort, say
 
 EXIT_RETRY = 75  # the batch script starts another srun step. Source: sysexits.h, EX_TEMPFAIL
 RETRY_DELAY_S = 2
@@ -48,8 +52,27 @@ def open_attempt(
     try:
         return _open(run_dir, me, nodes, resolved)
     except (UserError, OSError):
-        owner.release(run_dir, me)
+        with contextlib.suppress(OSError):
+            owner.release(run_dir, me)
         raise
+
+
+@contextlib.contextmanager
+def told_in_one_line(run_dir: RunDir, me: owner.Owner) -> Iterator[None]:
+    """A block in which a disk that fails ends this run's work here, not with a traceback.
+
+    Raises: FailedError for any OSError, once the run is given up as far as the disk allows.
+    """
+    try:
+        yield
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            owner.release(run_dir, me)
+        raise FailedError(
+            f"{error.filename or run_dir.path}: {error.strerror or error}; cannot record what "
+            "happens to the run\n"
+            "  hint: mend that, then make resume goes on from the last checkpoint"
+        ) from error
 
 
 def _open(run_dir: RunDir, me: owner.Owner, nodes: Sequence[str], resolved: str) -> int | None:
@@ -81,6 +104,7 @@ def _open(run_dir: RunDir, me: owner.Owner, nodes: Sequence[str], resolved: str)
         "rdzv_endpoint": f"{address}:{port}",
         "rdzv_id": f"{me.job_id}-{attempt}",
         "start": round(time.time(), 3),
+        "deadline": None if me.is_local else slurm.end_time(me.job_id),
         "checkpoint": history.newest_checkpoint(run_dir),
     }
     attempt_dir = run_dir.attempt(attempt)
@@ -88,12 +112,15 @@ def _open(run_dir: RunDir, me: owner.Owner, nodes: Sequence[str], resolved: str)
     argv = step_argv(run_dir, attempt, len(nodes), os.environ.get("SLURM_CPUS_PER_TASK"))
     write_atomic(attempt_dir.step_argv, "".join(f"{argument}\0" for argument in argv))
     write_json(attempt_dir.plan, plan)
-    Timeline(run_dir, "attempt", attempt).event("open", nodes=list(nodes), job_id=me.job_id)
-    print(
-        f"attempt {attempt}: {len(nodes)} nodes, rendezvous at {address}:{port} ({how})",
-        file=sys.stderr,
-    )
+    note(run_dir, attempt, "open", nodes=list(nodes), job_id=me.job_id)
+    say(f"attempt {attempt}: {len(nodes)} nodes, rendezvous at {address}:{port} ({how})")
     return attempt
+
+
+def note(run_dir: RunDir, attempt: int, event: str, **fields: Any) -> None:
+    """Put an event into the attempts' timeline; nothing is decided by it, so it may fail."""
+    with BestEffort("attempt")():
+        Timeline(run_dir, "attempt", attempt).event(event, **fields)
 
 
 def step_argv(run_dir: RunDir, attempt: int, nodes: int, cpus: str | None) -> list[str]:
@@ -120,22 +147,20 @@ def close_attempt(
     """Decide what follows an attempt that has ended, and record it before it is acted on.
 
     `stops`: signals that the caller has seen; an agent that was just starting dies of its own.
-    Raises: OwnedError for an attempt that was superseded meanwhile.
+    Raises: OwnedError for an attempt that was superseded meanwhile, OSError.
     """
+    if not run_dir.spec.is_file():
+        raise FileNotFoundError(errno.ENOENT, "the run directory is gone", str(run_dir.path))
     if not owner.is_owned(run_dir, me, attempt):
         raise owner.OwnedError(f"{run_dir.path}: attempt {attempt} is superseded, nothing recorded")
     evidence = gather(run_dir, me, attempt)
     if not evidence.signals:
         evidence = replace(evidence, signals=tuple(stops))
     decision = decide(evidence, history.of(read_jsonl(run_dir.attempts)))
-    history.record(run_dir, attempt, evidence, decision)
-    Timeline(run_dir, "attempt", attempt).event("close", decision=decision.action)
     report_error(run_dir, attempt, evidence)
-    print(
-        f"attempt {attempt}: {decision.cause}: {decision.reason} -> {decision.action}",
-        file=sys.stderr,
-        flush=True,
-    )
+    history.record(run_dir, attempt, evidence, decision)
+    note(run_dir, attempt, "close", decision=decision.action)
+    say(f"attempt {attempt}: {decision.cause}: {decision.reason} -> {decision.action}")
     if decision.action is Action.DONE:
         history.finish_result(run_dir)
     elif decision.action in (Action.HOLD, Action.CANCEL):
@@ -170,15 +195,14 @@ def report_error(run_dir: RunDir, attempt: int, evidence: Evidence) -> None:
             text = log.read_text(encoding="utf-8", errors="replace")
             if "Traceback" in text:
                 last = "\n".join(text.splitlines()[-LOG_LINES:])
-                print(f"the end of {log}:\n{last}", file=sys.stderr)
+                say(f"the end of {log}:\n{last}")
                 break
         else:
-            print(f"no rank left a reason; see {run_dir.job_log}", file=sys.stderr)
+            say(f"no rank left a reason; see {run_dir.job_log}")
     if evidence.outcome is None and failed is not None:
         log = run_dir.attempt(attempt).rank_log(failed["rank"])
         text = f"first failure: rank {failed['rank']} on {failed['host']}, log {log}\n"
-        words = failed["traceback"] or failed["error"] + "\n"
-        print(text + words, end="", file=sys.stderr, flush=True)
+        say(text + (failed["traceback"] or failed["error"]).rstrip())
 
 
 def act(decision: Decision, run_dir: RunDir, me: owner.Owner) -> int:
@@ -197,11 +221,7 @@ def act(decision: Decision, run_dir: RunDir, me: owner.Owner) -> int:
             held = replace(decision, action=Action.HOLD, reason=f"not requeued: {problem}")
             history.unfinished_result(run_dir, held)
             owner.release(run_dir, me)
-            print(
-                f"NOT requeued: {problem}\n  hint: the checkpoint is kept; `make resume` goes on",
-                file=sys.stderr,
-                flush=True,
-            )
+            say(f"NOT requeued: {problem}\n  hint: the checkpoint is kept; `make resume` goes on")
     return 1
 
 
@@ -225,16 +245,17 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("no SLURM_JOB_ID: this is for slurm/ddp.sbatch")
     me = owner.this_process(job_id) if args.pid is None else owner.process(args.pid)
     try:
-        if args.command == "close":
-            return act(close_attempt(run_dir, me, args.attempt), run_dir, me)
-        attempt = open_attempt(run_dir, me, args.nodes, args.head_address)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        with told_in_one_line(run_dir, me):
+            if args.command == "close":
+                return act(close_attempt(run_dir, me, args.attempt), run_dir, me)
+            attempt = open_attempt(run_dir, me, args.nodes, args.head_address)
+    except (UserError, FailedError) as error:
+        say(f"error: {error}")
         return 1
     if attempt is not None:
         print(attempt)
     else:
-        print(f"{run_dir.path}: already complete, nothing to do", file=sys.stderr)
+        say(f"{run_dir.path}: already complete, nothing to do")
     return 0
 
 

@@ -32,6 +32,7 @@ class Cause(StrEnum):
     INTERRUPTED = "interrupted"  # Ctrl-C or cancel of a local run
     REQUEUED = "requeued"  # by an administrator, or by Slurm itself
     CRASH = "crash"
+    HANG = "hang"  # no rank went on any more; a crash that a watchdog had to make
     LOST = "lost"  # nothing of ours was left to say what happened
 
 
@@ -39,7 +40,9 @@ class Cause(StrEnum):
 class Evidence:
     """What is known when an attempt has ended. `attempts.jsonl` keeps it beside the decision."""
 
-    outcome: str | None  # rank 0's marker: completed, stopped, or None
+    # Rank 0's marker: completed, stopped, or None. Of a script of one's own without a marker it
+    # says how it exited: with 0 completed, but stopped if it was warned and sent its stop signal.
+    outcome: str | None
     job_state: str  # Slurm's JobState; LOCAL without Slurm, UNKNOWN without an answer
     job_reason: str  # Slurm's Reason
     signals: tuple[str, ...]  # stop signals that reached an agent, in order
@@ -48,6 +51,7 @@ class Evidence:
     error: str | None  # the first failing rank, its node and its error
     is_requeued: bool = False  # Slurm has counted the job's next start already
     is_user_error: bool = False  # the error is in the spec or the launch, and would only repeat
+    is_hang: bool = False  # the error is that nothing went on any more
 
 
 @dataclass(frozen=True)
@@ -96,14 +100,19 @@ def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> D
     if is_ending(evidence):
         state = f"{evidence.job_state} {evidence.job_reason}"
         return Decision(Action.WAIT, Cause.REQUEUED, f"Slurm ended the job: {state}")
+    return after_crash(evidence, history, budget)
+
+
+def after_crash(evidence: Evidence, history: History, budget: Budget) -> Decision:
+    """The decision after ranks failed, or hung until they were killed: again, within a budget."""
+    cause = Cause.HANG if evidence.is_hang else Cause.CRASH
     crash = evidence.error or "the processes ended without a word"
     if evidence.is_user_error:
-        return Decision(Action.HOLD, Cause.CRASH, crash)
+        return Decision(Action.HOLD, cause, crash)
     crashes = 1 if evidence.has_progress else history.crashes_without_progress + 1
     if crashes >= budget.crashes_without_progress:
-        return Decision(Action.HOLD, Cause.CRASH, f"{crashes} crashes without progress: {crash}")
-    retry = Decision(Action.RETRY, Cause.CRASH, crash)
-    return within_budget(retry, evidence, history, budget)
+        return Decision(Action.HOLD, cause, f"{crashes} crashes without progress: {crash}")
+    return within_budget(Decision(Action.RETRY, cause, crash), evidence, history, budget)
 
 
 def is_cancelled(evidence: Evidence) -> bool:

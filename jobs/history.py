@@ -5,9 +5,12 @@ Everything is read from and written to the run directory; who may write is `jobs
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from jobs.decision import Action, Cause, Decision, Evidence, History
@@ -23,20 +26,46 @@ def newest_attempt(run_dir: RunDir) -> int:
 
 
 def newest_checkpoint(run_dir: RunDir) -> str | None:
-    """The name of the newest committed checkpoint. Committed ones alone have their final name."""
+    """What names the newest checkpoint, and sorts by age; None if there is none.
+
+    Of the trainer's, committed ones alone have their final name. A script of one's own names its
+    files as it likes: there it is the time and path of the newest one.
+    """
+    if is_foreign(run_dir):
+        return _newest_file(run_dir.checkpoints)
     committed = run_dir.checkpoints.glob(f"{CHECKPOINT_PREFIX}*")
     return max((path.name for path in committed), default=None)
 
 
+def _newest_file(folder: Path) -> str | None:
+    """The time and path of the newest file below a folder but hidden and .tmp ones.
+
+    The times are the file system's own, and are compared with nothing else.
+    """
+    found = []
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            if not name.startswith(".") and not name.endswith(".tmp"):
+                path = Path(parent, name)
+                with contextlib.suppress(FileNotFoundError):  # the script replaces it right now
+                    found.append(f"{path.stat().st_mtime_ns:020d} {path.relative_to(folder)}")
+    return max(found, default=None)
+
+
 def first_error(run_dir: RunDir, attempt: int) -> dict[str, Any] | None:
-    """The record of the rank that failed first; its peers fail of its absence."""
+    """The record of the rank that failed first, or that hung; its peers fail of its absence."""
     paths = run_dir.attempt(attempt).path.glob("rank-*.error.json")
     errors = [record for record in map(read_json, paths) if record is not None]
     return min(errors, key=_how_far_from_the_cause, default=None)
 
 
-def _how_far_from_the_cause(record: dict[str, Any]) -> tuple[bool, float]:
-    return bool(record.get("caused_by_peer")), float(record["time"])
+def _how_far_from_the_cause(record: dict[str, Any]) -> tuple[bool, bool, float]:
+    return not is_hang(record), bool(record.get("caused_by_peer")), float(record["time"])
+
+
+def is_hang(record: dict[str, Any] | None) -> bool:
+    """Whether a rank's error record is the hang watchdog's."""
+    return record is not None and record.get("kind") == "hang"
 
 
 def evidence(run_dir: RunDir, attempt: int, job_state: str) -> Evidence:
@@ -46,29 +75,59 @@ def evidence(run_dir: RunDir, attempt: int, job_state: str) -> Evidence:
     count = len(plan.get("nodes", []))
     records = (read_json(attempt_dir.node(rank)) for rank in range(count))
     nodes = [record for record in records if record is not None]
-    outcome = read_json(attempt_dir.outcome)
-    if is_foreign(run_dir) and [node["torchrun_exit"] for node in nodes] == [0] * count:
-        outcome = {"status": "completed"}  # its exit code is all that a script has to say
     failed = first_error(run_dir, attempt)
     error = f"rank {failed['rank']} on {failed['host']}: {failed['error']}" if failed else None
+    signals = warnings(nodes, failed)
+    outcome = marked(run_dir, attempt)
+    if outcome is None and nodes and [node["torchrun_exit"] for node in nodes] == [0] * count:
+        outcome = unmarked(run_dir, signals)
     if failed is None and outcome is None:
         ended = [f"{n['host']}: torchrun exit {n['torchrun_exit']}" for n in nodes]
         error = "; ".join(ended) or None
     return Evidence(
-        outcome=outcome["status"] if outcome else None,
+        outcome=outcome,
         job_state=job_state,
         job_reason="",
-        signals=warnings(nodes, failed),
+        signals=signals,
         is_preempted=False,
         # Not just another one: a damaged one that was put aside leaves an older one.
         has_progress=(newest_checkpoint(run_dir) or "") > (plan.get("checkpoint") or ""),
         error=error,
         is_user_error=bool(failed and failed.get("is_user_error")),
+        is_hang=is_hang(failed),
     )
 
 
+def marked(run_dir: RunDir, attempt: int) -> str | None:
+    """The status in rank 0's marker; None without one, and for one that makes no sense."""
+    marker = read_marker(run_dir, attempt)
+    return marker["status"] if marker.get("status") in ("completed", "stopped") else None
+
+
+def read_marker(run_dir: RunDir, attempt: int) -> dict[str, Any]:
+    """Rank 0's marker; {} without one. It may be the work of somebody's own script."""
+    try:
+        marker = read_json(run_dir.attempt(attempt).outcome)
+    except ValueError:
+        return {}
+    return marker if isinstance(marker, dict) else {}
+
+
+def unmarked(run_dir: RunDir, signals: tuple[str, ...]) -> str | None:
+    """What an exit with 0 of every rank means where rank 0 left no marker.
+
+    The trainer always leaves one. A script of one's own that was warned and sent its stop signal
+    may have stopped early: a further attempt finds out in a moment if all is done. One that is
+    never sent a signal knows of no stop, and is through.
+    """
+    if not is_foreign(run_dir):
+        return None
+    launch = read_json(run_dir.spec)["launch"]
+    return "stopped" if signals and launch["stop_signal"] != "none" else "completed"
+
+
 def is_foreign(run_dir: RunDir) -> bool:
-    """Whether the ranks are somebody's own script, which leaves no outcome of ours."""
+    """Whether the ranks are somebody's own script, not our trainer."""
     spec = read_json(run_dir.spec)
     return bool(spec and (spec["launch"]["script"] or spec["launch"]["module"]))
 
@@ -129,6 +188,8 @@ def close_lost(run_dir: RunDir) -> None:
     else:
         decision = Decision(Action.RETRY, Cause.LOST, "nobody was left to say what happened")
     record(run_dir, newest, seen, decision)
+    if decision.action is Action.DONE:
+        finish_result(run_dir)
 
 
 def of(records: list[dict[str, Any]]) -> History:
@@ -141,7 +202,7 @@ def of(records: list[dict[str, Any]]) -> History:
         has_progress = entry["evidence"]["has_progress"]
         may_count_idle = may_count_idle and not has_progress
         idle += may_count_idle
-        crashes += may_count_crashes and entry["cause"] == Cause.CRASH
+        crashes += may_count_crashes and entry["cause"] in (Cause.CRASH, Cause.HANG)
         may_count_crashes = may_count_crashes and not has_progress
         restarts += entry["decision"] in (Action.REQUEUE, Action.WAIT)
     return History(restarts, crashes, idle)
@@ -165,6 +226,14 @@ def finish_result(run_dir: RunDir) -> None:
     write_json(run_dir.result, result | counted)
 
 
+def reached_step(run_dir: RunDir) -> int:
+    """The last optimizer step as far as anybody says; 0 before the first."""
+    step = read_progress_step(run_dir.progress)
+    if step is None:  # a script of one's own has only its marker to say it
+        step = read_marker(run_dir, newest_attempt(run_dir)).get("global_step")
+    return step if isinstance(step, int) else 0
+
+
 def unfinished_result(run_dir: RunDir, decision: Decision) -> None:
     """Write the result of a run that stops here without being complete."""
     records = read_jsonl(run_dir.attempts)
@@ -172,7 +241,7 @@ def unfinished_result(run_dir: RunDir, decision: Decision) -> None:
     result = {
         "status": status,
         "reason": decision.reason,
-        "global_step": read_progress_step(run_dir.progress) or 0,
+        "global_step": reached_step(run_dir),
         "attempts": len(records),
         "steps_redone": steps_redone(records),
     }

@@ -1,11 +1,14 @@
 """Runs a frozen run on this machine, in the foreground, where the batch script would on Slurm.
 
 One agent per node of the spec, each in its own session, all on loopback; attempt, agent, rank and
-trainer are the very code that a cluster runs. Ctrl-C is the warning.
+trainer are the very code that a cluster runs. The first Ctrl-C is the warning, as a cluster gives
+it, and says what it told the ranks; a second one kills. A script of one's own that gets no signal
+is killed KILL_WAIT_S after a `cancel` or the end of its terminal, unless it stops by itself.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -18,17 +21,19 @@ from pathlib import Path
 from types import FrameType
 
 from jobs import history, owner
-from jobs.attempt import RETRY_DELAY_S, close_attempt, open_attempt
+from jobs.agent import stop_signal
+from jobs.attempt import RETRY_DELAY_S, close_attempt, open_attempt, told_in_one_line
 from jobs.decision import Action, Cause, Decision
 from jobs.errors import UserError
 from jobs.progress import ProgressLine
 from jobs.rank import die_with_parent
 from jobs.rundir import RunDir
-from jobs.spec import Spec
+from jobs.spec import Launch, Spec
+from jobs.talk import say
 
 POLL_S = 0.2
 MAX_RANKS_PER_CORE = 4
-STOPPING = "stopping after this step and saving (Ctrl-C again kills)"
+KILL_WAIT_S = 30  # for a script that gets no signal; as long as Slurm's own KillWait
 
 
 class LocalError(UserError):
@@ -38,19 +43,19 @@ class LocalError(UserError):
 def run(run_dir: RunDir) -> Decision | None:
     """Run to the end, a stop or a hold; None if the run was complete before.
 
-    Raises: LocalError, OwnedError.
+    Raises: LocalError, OwnedError, FailedError.
     """
     spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
     gpus = visible_gpus()
     shares = gpu_shares(agents_here(spec, len(gpus)), gpus)
     me, line = owner.this_process(None), ProgressLine(run_dir)
-    with stop_signals() as stops:
+    with told_in_one_line(run_dir, me), stop_signals() as stops:
         while True:
             attempt = open_attempt(run_dir, me, ["localhost"] * len(shares))
             if attempt is None:
                 return None
             agents = [start_agent(spec, run_dir, attempt, share) for share in enumerate(shares)]
-            watch(agents, stops, line, spec.launch.is_trainer)
+            watch(agents, stops, line, spec.launch)
             names = [signal.Signals(number).name for number in stops]
             decision = close_attempt(run_dir, me, attempt, names)
             if decision.action is not Action.RETRY:
@@ -107,7 +112,7 @@ def agents_here(spec: Spec, gpus: int) -> int:
             '  hint: make submit SET="launch.wrap=[]"'
         )
     if nodes < spec.slurm.nodes:
-        print(f"warning: {gpus} GPUs here: {nodes} nodes, not {spec.slurm.nodes}", file=sys.stderr)
+        say(f"warning: {gpus} GPUs here: {nodes} nodes, not {spec.slurm.nodes}")
     return nodes
 
 
@@ -150,26 +155,43 @@ def start_agent(
 
 
 def watch(
-    agents: list[subprocess.Popen[bytes]], stops: list[int], line: ProgressLine, can_stop: bool
+    agents: list[subprocess.Popen[bytes]], stops: list[int], line: ProgressLine, launch: Launch
 ) -> None:
-    """Show progress until all agents have ended; pass the first stop on, kill at the second.
-
-    `can_stop`: the ranks know how to; a foreign script does not.
-    """
+    """Show progress until all agents have ended; pass the first stop on, kill at the second."""
     told = 0
+    kill_at = math.inf
     while None in (codes := [agent.poll() for agent in agents]):
         time.sleep(POLL_S)
         # Only a Ctrl-C after the announcement means it: a closing terminal sends several signals.
-        is_kill = signal.SIGINT in stops[told:] if told else not can_stop
-        if stops and (not told or is_kill):
-            signal_agents(agents, signal.SIGKILL if is_kill else signal.SIGTERM)
-            line.note("killing" if is_kill else STOPPING)
+        is_kill = (told and signal.SIGINT in stops[told:]) or time.monotonic() > kill_at
+        if stops and not told:
+            signal_agents(agents, signal.SIGTERM)
+            line.note(stopping(launch))
             told = len(stops)
-        elif any(codes):
-            # As srun --kill-on-bad-exit: the others would wait for ever.
+            if stop_signal(launch) is None and signal.SIGINT not in stops:
+                # A cancel, or a terminal that is gone: nobody is there for a second Ctrl-C.
+                kill_at = time.monotonic() + KILL_WAIT_S
+        elif is_kill or any(codes):
+            # A failure ends all, as by srun --kill-on-bad-exit: the others would wait for ever.
             signal_agents(agents, signal.SIGKILL)
+            if is_kill:
+                line.note("killing")
+                told, kill_at = len(stops), math.inf
         line.show()
     line.end()
+
+
+def stopping(launch: Launch) -> str:
+    """What the first Ctrl-C does, in words."""
+    if launch.is_trainer:
+        return "stopping after this step and saving (Ctrl-C again kills)"
+    number = stop_signal(launch)
+    if number is not None:
+        return f"told your script to stop: {number.name}, KIT_STOP_FILE (Ctrl-C again kills)"
+    return (
+        "told your script to stop by KIT_STOP_FILE alone: launch.stop_signal is none. "
+        "If it does not look there, Ctrl-C again kills it"
+    )
 
 
 def signal_agents(agents: list[subprocess.Popen[bytes]], number: int) -> None:

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from jobs.rundir import RunDir, Timeline, relink
+from jobs.talk import BestEffort, say
 
 PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 
@@ -30,6 +31,16 @@ def parent_of(pid: int) -> int:
     except OSError:
         return 0
     return int(stat.rpartition(")")[2].split()[1])
+
+
+def without_code(search_path: str, code: Path) -> str:
+    """A PYTHONPATH as it was before the kit's own code was put on it.
+
+    `import trainer` of somebody's script would find ours. An empty entry is the working directory,
+    and that is ours, too.
+    """
+    entries = filter(None, search_path.split(os.pathsep))
+    return os.pathsep.join(entry for entry in entries if entry != str(code))
 
 
 def redirect_output(log: Path) -> None:
@@ -50,12 +61,19 @@ def main(argv: list[str]) -> None:
     run_dir, command = RunDir(Path(argv[0])), argv[1:]
     attempt, rank = int(os.environ["KIT_ATTEMPT"]), int(os.environ["RANK"])
     log = run_dir.attempt(attempt).rank_log(rank)
-    redirect_output(log)
-    relink(run_dir.rank_log(rank), f"../{log.parent.name}/{log.name}")
     host = socket.gethostname()
-    # Which rank runs where is torchrun's choice: it orders nodes by the text of their addresses.
-    Timeline(run_dir, f"rank-{rank:05d}", attempt).event("spawn", host=host, pid=os.getpid())
-    print(f"attempt {attempt}: rank {rank} of {os.environ['WORLD_SIZE']} on {host}", flush=True)
+    best_effort = BestEffort(f"rank {rank} on {host}")
+    # On a full or vanished disk the rank still gets its chance; it then talks to the job's log.
+    with best_effort():
+        redirect_output(log)
+    with best_effort():
+        relink(run_dir.rank_log(rank), f"../{log.parent.name}/{log.name}")
+    with best_effort():
+        # Which rank runs where is torchrun's choice: it orders nodes by the text of addresses.
+        Timeline(run_dir, f"rank-{rank:05d}", attempt).event("spawn", host=host, pid=os.getpid())
+    say(f"attempt {attempt}: rank {rank} of {os.environ['WORLD_SIZE']} on {host}")
+    if "-m" not in command[:3]:  # launch.script; a module is found in the working directory
+        os.environ["PYTHONPATH"] = without_code(os.environ.get("PYTHONPATH", ""), run_dir.code)
     os.execvp(command[0], command)
 
 

@@ -45,11 +45,15 @@ class Job:
         return self.state not in ENDED_STATES
 
 
-def call(argv: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
-    """Run a Slurm command; None where it is missing or does not answer in time."""
+def call(argv: Sequence[str], **more: str) -> subprocess.CompletedProcess[str] | None:
+    """Run a Slurm command; None where it is missing or does not answer in time.
+
+    `more`: environment variables besides this process's own.
+    """
+    env = os.environ | more
     try:
         return subprocess.run(
-            argv, capture_output=True, text=True, timeout=CALL_TIMEOUT_S, check=False
+            argv, capture_output=True, text=True, timeout=CALL_TIMEOUT_S, check=False, env=env
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -90,6 +94,20 @@ def show_job(job_id: str) -> Job | None:
     """The job as slurmctld knows it now; None if it does not (any more) or does not answer."""
     answer = call(["scontrol", "show", "job", job_id])
     return parse_job(answer.stdout) if answer and answer.returncode == 0 else None
+
+
+def end_time(job_id: str, environ: Mapping[str, str] = os.environ) -> float | None:
+    """When the job's time limit ends, in seconds since the epoch; None if nobody knows.
+
+    Slurm 22.05 and later say so in the job's environment. Source: sbatch(1), SLURM_JOB_END_TIME.
+    """
+    told = environ.get("SLURM_JOB_END_TIME", "")
+    if not told:
+        # As strftime would have it; the default form has no time zone. Source: squeue(1).
+        asked = ["squeue", "--noheader", f"--jobs={job_id}", "--format=%e"]
+        answer = call(asked, SLURM_TIME_FORMAT="%s")
+        told = answer.stdout.strip() if answer and answer.returncode == 0 else ""
+    return float(told) if told.isdigit() else None
 
 
 def has_sbatch() -> bool:

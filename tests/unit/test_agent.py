@@ -1,6 +1,7 @@
 """The node agent: torchrun's command line and environment, and the stop that reaches the ranks."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,15 +18,17 @@ from jobs.spec import Launch, Slurm, Spec
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN = RunDir(Path("/runs/x y/1"))
 PLAN = {
+    "attempt": 2,
     "nodes": ["a", "b"],
     "head_address": "127.0.0.1",
     "rdzv_endpoint": "127.0.0.1:15001",
     "rdzv_id": "7-2",
 }
-# A torchrun of two ranks: they say that they are there, and at SIGTERM what they got.
+# A torchrun of two ranks: they say that they are there, and what they got.
 RANK = """
 import signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: (print("told", flush=True), sys.exit(0)))
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, lambda got, _: (print("told", got, flush=True), sys.exit(0)))
 print("there", flush=True)
 time.sleep(60)
 """
@@ -37,9 +40,9 @@ log = open(sys.argv[1], "a")
 ranks = [subprocess.Popen([sys.executable, "-c", sys.argv[2]], stdout=log) for _ in range(2)]
 sys.exit(max(rank.wait() for rank in ranks))
 """
-# The agent's own process: argv is the run directory, is_aware, then torchrun's command line.
+# The agent's own process: argv is the run directory, what stops a rank, torchrun's command line.
 HOST = """
-import json, os, sys
+import json, os, signal, sys
 from pathlib import Path
 from jobs.agent import Agent, Node
 from jobs.rundir import RunDir, Timeline
@@ -48,7 +51,8 @@ run = RunDir(Path(sys.argv[1]))
 plan = {"nodes": ["a"], "head_address": "127.0.0.1"}
 agent = Agent(run.attempt(1), Node(0, plan, Spec()), Timeline(run, "agent-00000", 1))
 print("ready", flush=True)
-sys.exit(agent.run(sys.argv[3:], dict(os.environ), sys.argv[2] == "aware") != 0)
+stop = None if sys.argv[2] == "none" else signal.Signals[sys.argv[2]]
+sys.exit(agent.run(sys.argv[3:], dict(os.environ), stop) != 0)
 """
 
 
@@ -111,13 +115,15 @@ def test_auto_is_a_rank_per_gpu(nproc, gpus, environ, expected):
 
 def test_ranks_get_where_they_are_and_what_the_spec_says(node):
     spec = Spec(launch=Launch(threads_per_rank=3, env={"OWN": "a b"}))
-    env = node().environment(spec, RUN, 2)
+    env = node().environment(spec, RUN, PLAN | {"deadline": 1795252802.0})
     expected = {
         "GLOO_SOCKET_IFNAME": "lo",
         "KIT_AGENT_PID": str(os.getpid()),
         "KIT_RUN_DIR": "/runs/x y/1",
         "KIT_CHECKPOINT_DIR": "/runs/x y/1/checkpoints",
         "KIT_ATTEMPT": "2",
+        "KIT_STOP_FILE": "/runs/x y/1/attempt-2/stop",
+        "KIT_DEADLINE": "1795252802.0",
         "OMP_NUM_THREADS": "3",
         "OWN": "a b",
     }
@@ -127,7 +133,39 @@ def test_ranks_get_where_they_are_and_what_the_spec_says(node):
 
 def test_the_users_interface_wins(node, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
-    assert node().environment(Spec(), RUN, 1)["GLOO_SOCKET_IFNAME"] == "ib0"
+    assert node().environment(Spec(), RUN, PLAN)["GLOO_SOCKET_IFNAME"] == "ib0"
+
+
+def test_a_deadline_that_nobody_knows_is_empty_and_not_that_of_an_outer_job(node, monkeypatch):
+    monkeypatch.setenv("KIT_DEADLINE", "1")
+    assert node().environment(Spec(), RUN, PLAN | {"deadline": None})["KIT_DEADLINE"] == ""
+
+
+@pytest.mark.parametrize(
+    ("launch", "number"),
+    [
+        (Launch(), signal.SIGTERM),
+        (Launch(script="x.py"), None),
+        (Launch(module="x"), None),
+        (Launch(script="x.py", stop_signal="USR2"), signal.SIGUSR2),
+        (Launch(module="x", stop_signal="TERM"), signal.SIGTERM),
+    ],
+)
+def test_a_script_of_ones_own_gets_the_signal_that_it_is_made_for(launch, number):
+    assert agent.stop_signal(launch) is number
+
+
+@pytest.mark.parametrize(
+    ("search_path", "left"),
+    [
+        ("/code", ""),
+        ("/code:/mine:/code", "/mine"),
+        ("/mine::/code:", "/mine"),  # empty is the working directory, which is the kit's code
+        ("/code/sub", "/code/sub"),
+    ],
+)
+def test_the_kits_code_is_taken_off_the_search_path(search_path, left):
+    assert rank.without_code(search_path, Path("/code")) == left
 
 
 def test_children_are_the_living_ones_of_that_parent():
@@ -142,7 +180,7 @@ def test_children_are_the_living_ones_of_that_parent():
 def test_a_rank_that_just_ended_is_no_error():
     with subprocess.Popen(["true"]) as child:
         child.wait()
-    agent.tell_to_stop([child.pid])
+    agent.tell_to_stop([child.pid], signal.SIGTERM)
 
 
 def test_an_agent_waits_for_its_plan_and_says_when_it_never_comes(tmp_path, monkeypatch):
@@ -163,10 +201,11 @@ def host(tmp_path):
         folder.mkdir()
     started = []
 
-    def start(*command, aware="aware"):
-        argv = [sys.executable, "-c", HOST, run.path, aware, *map(str, command)]
+    def start(*command, stop="SIGTERM"):
+        argv = [sys.executable, "-c", HOST, run.path, stop, *map(str, command)]
         env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-        started.append(subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True))
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        started.append(subprocess.Popen(argv, env=env, text=True, **pipes))
         assert started[0].stdout.readline() == "ready\n"
         return run, started[0]
 
@@ -175,6 +214,7 @@ def host(tmp_path):
         process.kill()
         process.wait()
         process.stdout.close()
+        process.stderr.close()
 
 
 def wait_for(condition, limit_s=15):
@@ -197,7 +237,8 @@ def test_every_stop_signal_reaches_the_ranks_as_sigterm(host, tmp_path, stop):
     wait_for(lambda: log.read_text().count("there") == 2)
     process.send_signal(stop)
     assert process.wait(15) == 0
-    assert log.read_text().count("told") == 2
+    assert log.read_text().count(f"told {signal.SIGTERM:d}") == 2
+    assert run.attempt(1).stop.exists()
     (seen,) = read_json(run.attempt(1).node(0))["signals"]
     assert seen["signal"] == stop.name
     events = [event["event"] for event in read_jsonl(run.timeline("agent-00000"))]
@@ -214,13 +255,45 @@ def test_a_stop_before_there_are_ranks_ends_torchrun(host):
 
 def test_ranks_that_do_not_know_the_stop_are_left_alone(host, tmp_path):
     log, torchrun = two_ranks(tmp_path)
-    run, process = host(*torchrun, aware="unaware")
+    run, process = host(*torchrun, stop="none")
     wait_for(lambda: log.read_text().count("there") == 2)
     process.terminate()
     wait_for(lambda: read_json(run.attempt(1).node(0))["signals"])
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1.5)
     assert "told" not in log.read_text()
+    assert run.attempt(1).stop.exists()
+
+
+def test_a_script_of_ones_own_gets_its_signal_whatever_the_warning_was(host, tmp_path):
+    log, torchrun = two_ranks(tmp_path)
+    _, process = host(*torchrun, stop="SIGUSR2")
+    wait_for(lambda: log.read_text().count("there") == 2)
+    process.terminate()
+    assert process.wait(15) == 0
+    assert log.read_text().count(f"told {signal.SIGUSR2:d}") == 2
+
+
+def test_an_agent_that_cannot_record_says_so_once_and_still_passes_the_stop_on(host, tmp_path):
+    log, torchrun = two_ranks(tmp_path)
+    run, process = host(*torchrun)
+    wait_for(lambda: log.read_text().count("there") == 2)
+    shutil.rmtree(run.attempt(1).path)
+    shutil.rmtree(run.timeline("x").parent)
+    process.terminate()
+    assert process.wait(15) == 0
+    assert log.read_text().count("told") == 2
+    (said,) = process.stderr.read().splitlines()
+    assert "going on without its records" in said
+
+
+def test_an_unreadable_run_directory_is_one_line(tmp_path):
+    (tmp_path / "attempt-1").write_text("a file")
+    argv = [sys.executable, "-m", "jobs.agent", tmp_path, "1", "--node-rank=0"]
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "cannot be read" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_torchrun_dies_with_its_agent(host, tmp_path):

@@ -1,12 +1,14 @@
 """What the batch script does with a decision: its exit code, and a requeue that Slurm refuses."""
 
 import os
+import shutil
 
 import pytest
 
 from jobs import attempt, owner
 from jobs.decision import Action, Cause, Decision
-from jobs.rundir import RunDir, read_json
+from jobs.rundir import RunDir, read_json, read_jsonl, write_json
+from jobs.spec import Launch, Spec
 
 SCONTROL = """#!/bin/sh
 echo "$*" >> "$FAKE_CALLS"
@@ -26,12 +28,12 @@ def calls(tmp_path, monkeypatch):
     return tmp_path / "calls"
 
 
-def test_a_refused_requeue_is_held_with_its_reason(tmp_path, calls, monkeypatch, capsys):
+def test_a_refused_requeue_is_held_with_its_reason(tmp_path, calls, monkeypatch, capfd):
     monkeypatch.setenv("FAKE_STATE", "RUNNING")
     run, me = RunDir(tmp_path), owner.this_process("7")
     owner.claim(run, me, 1)
     assert attempt.act(REQUEUE, run, me) == 1
-    assert "NOT requeued" in capsys.readouterr().err
+    assert "NOT requeued" in capfd.readouterr().err
     assert read_json(run.result)["status"] == "held"
     assert "not requeued" in read_json(run.result)["reason"]
     assert not run.owner.exists()
@@ -50,3 +52,76 @@ def test_a_requeue_is_asked_for_once_and_never_of_a_finished_job(tmp_path, calls
 def test_a_run_that_is_not_complete_never_ends_with_0(tmp_path, action, code):
     decision = Decision(Action(action), Cause.CRASH, "x")
     assert attempt.act(decision, RunDir(tmp_path), owner.this_process("7")) == code
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run directory as `freeze` leaves it, of a script of one's own."""
+    run_dir = RunDir(tmp_path / "run")
+    for folder in (run_dir.checkpoints, run_dir.timeline("x").parent, run_dir.attempt(1).path):
+        folder.mkdir(parents=True)
+    run_dir.spec.write_text(Spec(launch=Launch(script="x.py")).to_json())
+    return run_dir
+
+
+@pytest.fixture
+def command(run, calls, monkeypatch):
+    """The batch script's commands, inside of job 7."""
+    monkeypatch.setenv("FAKE_STATE", "RUNNING")
+    monkeypatch.setattr(attempt, "RETRY_DELAY_S", 0)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "1795252802")
+
+    def call(word, *arguments):
+        return attempt.main([word, str(run.path), *arguments])
+
+    return call
+
+
+def close(run, code):
+    record = {"host": "a", "signals": [], "torchrun_exit": code, "end": 1.0}
+    write_json(run.attempt(1).node(0), record)
+
+
+def test_an_attempt_knows_when_its_time_limit_ends(run, command):
+    assert command("open", "a") == 0
+    assert read_json(run.attempt(1).plan)["deadline"] == 1795252802.0
+
+
+@pytest.mark.parametrize(("exit_code", "expected"), [(0, 0), (1, attempt.EXIT_RETRY)])
+def test_a_timeline_that_cannot_be_written_changes_nothing(run, command, exit_code, expected):
+    run.timeline("x").parent.rmdir()
+    assert command("open", "a") == 0
+    close(run, exit_code)
+    assert command("close", "1") == expected
+    assert len(read_jsonl(run.attempts)) == 1
+
+
+@pytest.mark.parametrize("exit_code", [0, 1])
+def test_a_close_that_cannot_record_is_one_line_and_never_0(run, command, capfd, exit_code):
+    assert command("open", "a") == 0
+    close(run, exit_code)
+    run.attempts.mkdir()  # whoever is root may write anywhere else
+    capfd.readouterr()
+    assert command("close", "1") == 1
+    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert said == [f"error: {run.attempts}: Is a directory; cannot record what happens to the run"]
+    assert not run.owner.exists()
+
+
+def test_a_close_in_a_run_directory_that_is_gone_is_one_line(run, command, capfd):
+    assert command("open", "a") == 0
+    shutil.rmtree(run.path)
+    capfd.readouterr()
+    assert command("close", "1") == 1
+    assert "the run directory is gone" in capfd.readouterr().err
+
+
+def test_an_open_that_cannot_write_is_one_line_and_keeps_nothing(run, command, capfd):
+    run.attempt(1).path.rmdir()
+    run.attempt(1).path.write_text("a file")
+    assert command("open", "a") == 1
+    output = capfd.readouterr()
+    assert output.out == ""
+    assert f"error: {run.attempt(1).path}" in output.err
+    assert not run.owner.exists()

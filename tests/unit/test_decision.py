@@ -65,6 +65,12 @@ TABLE = [
     ({}, "retry", "crash"),
     ({"has_progress": True}, "retry", "crash"),
     ({"job_state": "LOCAL"}, "retry", "crash"),
+    # A hang is a crash by another name; one that a warning cut short is a preemption.
+    ({"is_hang": True, "error": "rank 1 on b: no step in 60 s"}, "retry", "hang"),
+    ({"is_hang": True, "job_state": "LOCAL"}, "retry", "hang"),
+    ({"is_hang": True, "is_user_error": True}, "hold", "hang"),
+    ({"is_hang": True, "signals": TERM}, "requeue", "preemption"),
+    ({"is_hang": True, "job_state": "CANCELLED"}, "cancel", "cancelled"),
     # No answer from Slurm: what the ranks know decides.
     ({"job_state": "UNKNOWN"}, "retry", "crash"),
     ({"job_state": "UNKNOWN", "signals": TERM}, "requeue", "preemption"),
@@ -89,6 +95,8 @@ BUDGETS = [
     ({}, (0, 1, 1), "retry", ""),
     ({}, (0, 2, 2), "hold", "3 crashes without progress"),
     ({"has_progress": True}, (0, 2, 2), "retry", ""),
+    ({"is_hang": True}, (0, 1, 1), "retry", ""),
+    ({"is_hang": True}, (0, 2, 2), "hold", "3 crashes without progress"),
     ({}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
     ({"signals": TERM}, (0, 2, 3), "requeue", ""),
     ({"signals": TERM}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),

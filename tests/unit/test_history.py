@@ -1,10 +1,13 @@
 """What attempts leave behind: evidence, budgets, steps that were done again, results."""
 
+import os
+
 import pytest
 
 from jobs import history
 from jobs.decision import Action, Cause, Decision, History
 from jobs.rundir import RunDir, Timeline, append_jsonl, read_json, read_jsonl, write_json
+from jobs.spec import Launch, Spec
 
 
 @pytest.fixture
@@ -57,6 +60,82 @@ def test_only_committed_checkpoints_count(run):
     for name in ("step-00000009", "step-00000010", ".tmp-step-00000011", ".damaged-step-00000012"):
         (run.checkpoints / name).mkdir()
     assert history.newest_checkpoint(run) == "step-00000010"
+
+
+def own_script(run, stop_signal="none"):
+    run.spec.write_text(Spec(launch=Launch(script="x.py", stop_signal=stop_signal)).to_json())
+
+
+def test_the_newest_file_is_the_checkpoint_of_a_script_of_ones_own(run):
+    own_script(run)
+    (run.checkpoints / "sub").mkdir()
+    for time, name in enumerate(("z.pt", "sub/a.pt", "b.pt.tmp", ".c.pt")):
+        (run.checkpoints / name).touch()
+        os.utime(run.checkpoints / name, (time, time))
+    first = history.newest_checkpoint(run)
+    assert first.endswith(" sub/a.pt")
+    opened(run, 1, checkpoint=first)
+    assert not history.evidence(run, 1, "RUNNING").has_progress
+    os.utime(run.checkpoints / "z.pt", (10, 10))
+    assert history.evidence(run, 1, "RUNNING").has_progress
+
+
+@pytest.mark.parametrize(
+    ("stop_signal", "warned", "marker", "exits", "outcome"),
+    [
+        ("none", False, None, (0, 0), "completed"),
+        ("TERM", False, None, (0, 0), "completed"),
+        ("none", True, None, (0, 0), "completed"),  # it knows of no stop
+        ("TERM", True, None, (0, 0), "stopped"),  # it may have more to do
+        ("TERM", True, {"status": "completed"}, (0, 0), "completed"),
+        ("none", True, {"status": "stopped"}, (0, 0), "stopped"),
+        ("none", False, None, (0, 1), None),
+        ("none", True, None, (0, 1), None),
+        ("USR1", True, None, (1, 1), None),
+        ("TERM", True, {"status": ["odd"]}, (0, 0), "stopped"),
+        ("TERM", True, "odd", (1, 1), None),
+    ],
+)
+def test_the_outcome_of_a_script_of_ones_own(run, stop_signal, warned, marker, exits, outcome):
+    own_script(run, stop_signal)
+    attempt = opened(run, 1)
+    for rank, code in enumerate(exits):
+        node(attempt, rank, *[(1.0, "SIGTERM")] * warned, torchrun_exit=code)
+    if marker is not None:
+        write_json(attempt.outcome, marker)
+    assert history.evidence(run, 1, "RUNNING").outcome == outcome
+
+
+def test_the_trainer_that_left_no_marker_is_not_through(run):
+    run.spec.write_text(Spec().to_json())
+    node(opened(run, 1, nodes=("a",)), 0)
+    assert history.evidence(run, 1, "RUNNING").outcome is None
+
+
+def test_a_marker_that_is_no_json_is_none(run):
+    opened(run, 1).outcome.write_text("stopped")
+    assert history.evidence(run, 1, "RUNNING").outcome is None
+
+
+def test_a_script_of_ones_own_that_nobody_closed_is_complete_for_good(run):
+    own_script(run)
+    node(opened(run, 1, nodes=("a",)), 0)
+    history.close_lost(run)
+    assert read_json(run.result)["status"] == "completed"
+
+
+def test_a_hang_is_the_cause_of_its_peers_errors(run):
+    attempt = opened(run, 1)
+    failed(attempt, 0, 5.0)
+    failed(attempt, 1, 5.2, kind="hang", error="no step in 60 s")
+    failed(attempt, 2, 5.1, kind="error", caused_by_peer=True)
+    seen = history.evidence(run, 1, "RUNNING")
+    assert (seen.is_hang, seen.error) == (True, "rank 1 on n1: no step in 60 s")
+
+
+def test_an_error_is_no_hang(run):
+    failed(opened(run, 1), 0, 5.0, kind="error")
+    assert not history.evidence(run, 1, "RUNNING").is_hang
 
 
 def test_the_rank_that_failed_first_is_the_cause(run):
@@ -136,6 +215,7 @@ def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
         ([], History(0, 0, 0)),
         ([entry(), entry()], History(0, 2, 2)),
         ([entry(), entry(progress=True)], History(0, 1, 0)),
+        ([entry(cause="hang"), entry()], History(0, 2, 2)),
         ([entry(progress=True), entry()], History(0, 2, 1)),
         ([entry(), entry("requeue", "preemption")], History(1, 1, 2)),
         ([entry(), entry("requeue", "preemption", progress=True)], History(1, 0, 0)),
@@ -226,3 +306,9 @@ def test_an_unfinished_result_says_why_and_where(run, action, status):
     history.unfinished_result(run, Decision(action, Cause.CRASH, "why"))
     result = read_json(run.result)
     assert (result["status"], result["reason"], result["global_step"]) == (status, "why", 15)
+
+
+def test_a_script_of_ones_own_may_say_where_it_stopped(run):
+    write_json(opened(run, 1).outcome, {"status": "stopped", "global_step": 7})
+    history.unfinished_result(run, Decision(Action.HOLD, Cause.INTERRUPTED, "why"))
+    assert read_json(run.result)["global_step"] == 7

@@ -157,3 +157,19 @@ def test_slurm_that_is_not_loaded_is_noticed(tmp_path, variables, reason):
 
 def test_slurms_folders_are_noticed(tmp_path):
     assert slurm.unloaded_reason({"PATH": ""}, paths=[tmp_path]) == f"{tmp_path} exists"
+
+
+def test_the_end_of_the_time_limit_is_in_the_jobs_environment(client):
+    calls = client("squeue", "1\n")
+    assert slurm.end_time("7", {"SLURM_JOB_END_TIME": "1795252802"}) == 1795252802.0
+    assert not calls.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "expected"),
+    [("1795252802\n", 0, 1795252802.0), ("N/A\n", 0, None), ("", 1, None)],
+)
+def test_an_older_slurm_is_asked_for_the_end_of_the_time_limit(client, text, status, expected):
+    calls = client("squeue", text, status)
+    assert slurm.end_time("7", {}) == expected
+    assert "--jobs=7" in calls.read_text()

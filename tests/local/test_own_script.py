@@ -1,0 +1,172 @@
+"""Somebody's own torchrun script under the kit: its life cycle, its stop, and who is left alone."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from local_kit import FOREIGN, REPOSITORY, wait_for
+
+from jobs.rundir import RunDir, read_json, read_jsonl
+
+EXAMPLE = REPOSITORY / "configs/own_script/train.py"
+STEPS = 2000
+OWN = """
+name: own
+slurm: {nodes: 2}
+launch: {script: %s, args: [%d], stop_signal: %s}
+"""
+# Rank 0 notes each signal that reaches it, rank 1 knows of none. Both go on until they may end.
+UNAWARE = """
+import os, signal, sys, time
+from pathlib import Path
+try:
+    import trainer
+    sys.exit("the kit's packages are found")
+except ModuleNotFoundError:
+    pass
+seen = []
+if os.environ["RANK"] == "0":
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda number, _: seen.append(number))
+print("there", os.getpid(), flush=True)
+while not Path(os.environ["KIT_STOP_FILE"]).with_name("may_end").exists():
+    time.sleep(0.01)
+print("seen", seen, "deadline", repr(os.environ["KIT_DEADLINE"]), flush=True)
+"""
+# Rank 0 handles USR1 alone; rank 1 handles it once rank 0 has been told twice.
+LATE = """
+import os, signal, sys, time
+from pathlib import Path
+told, seen_twice = [], Path(os.environ["KIT_STOP_FILE"]).with_name("told_twice")
+def handle():
+    signal.signal(signal.SIGUSR1, lambda *_: told.append(1))
+if os.environ["RANK"] == "0":
+    handle()
+    print("there", flush=True)
+    while len(told) < 2:
+        time.sleep(0.01)
+    seen_twice.touch()
+else:
+    print("there", flush=True)
+    while not seen_twice.exists():
+        time.sleep(0.01)
+    handle()
+    while not told:
+        time.sleep(0.01)
+print("told", flush=True)
+"""
+
+
+@pytest.fixture
+def submit(kit, tmp_path):
+    """Starts `text` as a script of one's own, in a repository that has it."""
+
+    def start(text, stop_signal):
+        kit.repository = tmp_path / "copy"
+        ignored = shutil.ignore_patterns(".*", "runs", "__pycache__")
+        shutil.copytree(REPOSITORY, kit.repository, ignore=ignored)
+        (kit.repository / "mine").mkdir()
+        (kit.repository / "mine/run.py").write_text(text)
+        return submit_config(kit, OWN % ("mine/run.py", STEPS, stop_signal))
+
+    return start
+
+
+def submit_config(kit, text):
+    config = kit.root.with_name("own.yaml")
+    config.write_text(text)
+    return kit.start("submit", config, "--cluster", "local")
+
+
+def log_with(kit, words, rank=0):
+    """The run directory and the text of a rank's log, as soon as `words` are in it."""
+    log = kit.root / "own/latest/logs" / f"rank-{rank:05d}.log"
+    wait_for(lambda: log.exists() and words in log.read_text(), f"no {words} in {log}")
+    run = RunDir((kit.root / "own/latest").resolve())
+    return run, log.read_text()
+
+
+def weights(checkpoint):
+    state = torch.load(checkpoint, weights_only=True)
+    assert state["step"] == STEPS
+    return state["model"]
+
+
+def test_the_example_stops_resumes_and_ends_with_the_bits_of_plain_torchrun(kit, tmp_path):
+    process = submit_config(kit, OWN % ("configs/own_script/train.py", STEPS, "TERM"))
+    run, _ = log_with(kit, "saved after step 100:")
+    process.send_signal(signal.SIGINT)
+    status, _, stderr = kit.end(process, 20)
+    assert status == 130, stderr
+    assert "told your script to stop: SIGTERM" in stderr
+    marker = read_json(run.attempt(1).outcome)
+    assert marker["status"] == "stopped"
+    assert 100 <= marker["global_step"] < STEPS
+    assert f"stopped after step {marker['global_step']}: stopped on request" in stderr
+    assert run.attempt(1).stop.exists()
+
+    status, _, stderr = kit.run("resume", run.run_id, "--cluster", "local")
+    assert status == 0, stderr
+    causes = [record["cause"] for record in read_jsonl(run.attempts)]
+    assert causes == ["interrupted", "completed"]
+
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    # A signal may not be taken where nobody asks for a stop, nor any file of the kit be missed.
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    subprocess.run(
+        [*torchrun, "--nproc-per-node=2", EXAMPLE, str(STEPS)],
+        cwd=plain,
+        env=inherited | {"OMP_NUM_THREADS": "1"},
+        check=True,
+        timeout=100,
+    )
+    expected = weights(plain / "checkpoint.pt")
+    resumed = weights(run.checkpoints / "checkpoint.pt")
+    assert expected.keys() == resumed.keys()
+    assert all(torch.equal(expected[name], resumed[name]) for name in expected)
+
+
+def test_an_unaware_script_is_not_signalled_and_finishes_as_completed(kit, submit):
+    process = submit(UNAWARE, "none")
+    run, _ = log_with(kit, "there")
+    _, text = log_with(kit, "there", rank=1)
+    process.send_signal(signal.SIGINT)
+    wait_for(run.attempt(1).stop.exists, "no stop file", 10)
+    # As Slurm does where it signals the whole tree of a step.
+    os.kill(int(text.rpartition("there ")[2]), signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(2.5)  # the agent's next two rounds
+    run.attempt(1).stop.with_name("may_end").touch()
+    status, _, stderr = kit.end(process, 20)
+    assert status == 0, stderr
+    assert "launch.stop_signal is none" in stderr
+    assert "seen [] deadline ''" in run.rank_log(0).read_text()
+    assert [record["cause"] for record in read_jsonl(run.attempts)] == ["completed"]
+
+
+def test_a_second_ctrl_c_kills_a_script_that_knows_no_stop(kit, submit):
+    process = submit(UNAWARE, "none")
+    run, _ = log_with(kit, "there")
+    process.send_signal(signal.SIGINT)
+    wait_for(run.attempt(1).stop.exists, "no stop file", 10)
+    process.send_signal(signal.SIGINT)
+    status, _, stderr = kit.end(process, 10)
+    assert status == 130, stderr
+
+
+def test_usr1_reaches_a_script_that_handles_it_and_spares_one_that_does_not_yet(kit, submit):
+    process = submit(LATE, "USR1")
+    for rank in (0, 1):
+        run, _ = log_with(kit, "there", rank)
+    process.send_signal(signal.SIGINT)
+    status, _, stderr = kit.end(process, 20)
+    assert status == 130, stderr
+    (record,) = read_jsonl(run.attempts)
+    # It left no marker: it may have more to do.
+    assert (record["cause"], record["evidence"]["outcome"]) == ("interrupted", "stopped")
