@@ -1,23 +1,29 @@
-"""The state of a training, saved by rank 0 and brought back on every rank."""
+"""The state of a training, saved by rank 0 beside the training and brought back on every rank."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import hashlib
-import io
+import json
+import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any, cast
 
 import torch
-from torch import nn
 
-from jobs.rundir import read_json
-from trainer import commit
+from jobs.rundir import read_json, read_jsonl
+from trainer import commit, stored, weights, writer
 from trainer.build import Replica
+from trainer.commit import Draft, Retention, Sink
 from trainer.context import DistributedContext, broadcast_bytes, gather
-from trainer.errors import Superseded, UserError
+from trainer.data import Batches
+from trainer.errors import NotFinite, Superseded, UserError, storage_error
 from trainer.launch import Job
-
-STATE = "state.pt"
+from trainer.snapshot import Staging, first_not_finite
+from trainer.weights import STATE, check_same_tensors, parse
+from trainer.writer import Saved, Writer
 
 
 @dataclass
@@ -26,6 +32,7 @@ class TrainState:
 
     loss_window: float64 [1], this rank's sum of losses since the last log line, on the device.
     environments: what the run went through so far, see `environment`.
+    best: empty, or {"metric", "value", "step"} of the best evaluation.
     """
 
     loss_window: torch.Tensor
@@ -34,88 +41,171 @@ class TrainState:
     metrics: dict[str, float] = field(default_factory=dict)
     metrics_bytes: int = 0
     environments: list[dict[str, Any]] = field(default_factory=list)
+    best: dict[str, Any] = field(default_factory=dict)
 
 
 class Checkpoints:
-    """The checkpoints of a run. `load` and `save` are collective."""
+    """The checkpoints of a run. `load` and `save` are collective, the rest concerns rank 0."""
 
-    def __init__(self, job: Job, global_batch_size: int) -> None:
+    def __init__(self, job: Job, batches: Batches) -> None:
         self._job = job
-        self._global_batch_size = global_batch_size
         self._root = job.run.dir.checkpoints
+        self._setup: dict[str, Any] = {
+            "global_batch_size": batches.global_batch_size,
+            "samples_per_epoch": batches.samples_per_epoch,
+            "train": dataclasses.asdict(job.train),
+        }
+        self._staging = Staging()
+        self._writer = Writer()
         self.newest_step: int | None = None
         if job.context.is_first:
-            self._root.mkdir(exist_ok=True)
-            commit.remove_leftovers(self._root)
+            try:
+                self._root.mkdir(exist_ok=True)
+                commit.remove_leftovers(self._root)
+            except OSError as error:
+                raise storage_error(error, f"opening {self._root}") from error
 
     def load(self, replica: Replica) -> TrainState:
-        """Load the newest whole checkpoint, read by rank 0 alone; without one a fresh state."""
-        context, contents = self._job.context, b""
-        if context.is_first:
-            newest = commit.read_newest(self._root, context.say)
-            contents = newest[1][STATE] if newest else b""
-        contents = broadcast_bytes(contents, self._job.device)
+        """Load the newest whole checkpoint, read by rank 0 alone; without one a fresh state.
+
+        A fresh state has the weights of `train.init_from`, if that is set.
+        """
+        context, device = self._job.context, self._job.device
+        contents, saved = self._read_newest() if context.is_first else (b"", None)
+        contents = broadcast_bytes(contents, device)
         if not contents:
-            return TrainState(torch.zeros(1, dtype=torch.float64, device=self._job.device))
-        saved = torch.load(io.BytesIO(contents), map_location=self._job.device, weights_only=True)
-        state = restore(saved, replica, context, self._global_batch_size)
+            self._load_initial(replica)
+            return TrainState(torch.zeros(1, dtype=torch.float64, device=device))
+        saved = saved or parse({STATE: contents})
+        changes = broadcast_bytes(b"accepted" if self._accepts_changes() else b"", device)
+        self._check_setup(saved, is_change_accepted=bool(changes))
+        state = restore(saved, replica, context)
+        state.loss_window = state.loss_window.to(device)
         self.newest_step = state.global_step
         return state
 
     def save(self, replica: Replica, state: TrainState) -> None:
-        """Have rank 0 commit a checkpoint of this step."""
-        windows = torch.cat(gather(state.loss_window)).cpu()
+        """Have rank 0 commit a checkpoint of this step; it returns when the state is copied."""
+        windows = torch.cat(gather(state.loss_window))
         self.newest_step = state.global_step
         if not self._job.context.is_first:
             return
+        started = time.monotonic()
+        self._writer.wait()
         saved = {
             "model": replica.module.state_dict(),
             "optimizer": replica.optimizer.state_dict(),
             "optimizer_class": type(replica.optimizer).__name__,
+            "scaler": replica.scaler.state_dict(),
             "loss_windows": windows,
-            "global_batch_size": self._global_batch_size,
+            **self._setup,
             **{name: value for name, value in vars(state).items() if name != "loss_window"},
         }
-        commit.commit(
-            self._root,
-            state.global_step,
-            {STATE: lambda sink: torch.save(saved, cast(IO[bytes], sink))},
-            self._manifest_fields(state),
-            self._check_owner,
-        )
-        commit.retain(self._root, state.global_step, self._job.run.spec.checkpoint.keep_last)
+        snapshot, event = self._staging.take(saved)
+        work = functools.partial(self._commit, snapshot, event)
+        stall_s = time.monotonic() - started
+        self._writer.start(lambda: writer.timed(work, snapshot["global_step"], started, stall_s))
 
-    def _manifest_fields(self, state: TrainState) -> dict[str, Any]:
-        run = self._job.run
+    def check(self) -> None:
+        """Raise what went wrong in the save in flight, if anything did. Never waits."""
+        self._writer.poll()
+
+    def finish(self) -> None:
+        """Wait until the save in flight is committed."""
+        self._writer.wait()
+
+    def completed(self) -> list[Saved]:
+        """What was committed since the last call, as `check`, `save` and `finish` noticed."""
+        return self._writer.completed()
+
+    def _read_newest(self) -> tuple[bytes, dict[str, Any] | None]:
+        try:
+            newest = stored.read_newest(self._root, parse, self._job.context.say)
+        except OSError as error:
+            raise storage_error(error, f"loading a checkpoint of {self._root}") from error
+        return (newest[0][STATE], newest[1]) if newest else (b"", None)
+
+    def _load_initial(self, replica: Replica) -> None:
+        path = self._job.train.init_from
+        if path is None:
+            return
+        context = self._job.context
+        data = weights.read_initial(Path(path)) if context.is_first else b""
+        weights.load_initial(replica.module, broadcast_bytes(data, self._job.device), path)
+        context.say(f"weights of {path}")
+
+    def _accepts_changes(self) -> bool:
+        """Whether somebody said yes to what is different in this very spec."""
+        if not self._job.context.is_first:
+            return False
+        changes = read_jsonl(self._job.run.dir.changes)
+        return any(change.get("spec_sha256") == self._spec_sha256() for change in changes)
+
+    def _spec_sha256(self) -> str:
+        return hashlib.sha256(self._job.run.spec.to_json().encode()).hexdigest()
+
+    def _check_setup(self, saved: dict[str, Any], is_change_accepted: bool) -> None:
+        """Refuse a checkpoint that was made with other batches or, unasked, with another spec."""
+        if saved["global_batch_size"] != self._setup["global_batch_size"]:
+            raise UserError(_other_batch(saved["global_batch_size"], self._job, self._setup))
+        if saved["samples_per_epoch"] != self._setup["samples_per_epoch"]:
+            raise UserError(
+                f"the checkpoint was made with {saved['samples_per_epoch']} samples an epoch, this "
+                f"start has {self._setup['samples_per_epoch']}: bring back the data set of then, "
+                "or begin a new run with train.init_from"
+            )
+        changes = changed_keys(saved["train"], self._setup["train"])
+        if changes and not is_change_accepted:
+            raise UserError(
+                f"the checkpoint was made with another spec: {', '.join(changes)}; make resume "
+                f"RUN={self._job.run.dir.run_id} SET=... shows it and takes --yes"
+            )
+        for change in changes:
+            self._job.context.say(f"changed on request: {change}")
+
+    def _commit(self, snapshot: dict[str, Any], event: torch.cuda.Event | None) -> int:
+        """Commit a snapshot, in the writer's thread; the number of bytes."""
+        if event is not None:
+            event.synchronize()
+        step, wish = snapshot["global_step"], self._job.run.spec.checkpoint
+        if self._job.train.stop_on_nan and (name := first_not_finite(snapshot["model"])):
+            raise NotFinite(
+                f"{name} is not finite at step {step}: nothing committed of it\n  hint: a lower "
+                "train.lr, or train.grad_clip_norm; train.stop_on_nan: false saves it regardless"
+            )
+        draft = Draft(
+            step, {STATE: _serializer(snapshot)}, self._fields(snapshot), self._check_owner
+        )
+        best_step = snapshot["best"].get("step")
+        return writer.save(
+            self._root, draft, Retention(wish.keep_last, wish.keep_every_steps, best_step)
+        )
+
+    def _fields(self, snapshot: dict[str, Any]) -> dict[str, Any]:
+        """What a manifest tells of its checkpoint to those who read no tensors."""
+        run, names = self._job.run, ("global_batch_size", "metrics_bytes", "metrics", "best")
         return {
             "run_id": run.dir.run_id,
             "attempt": run.attempt,
-            "spec_sha256": hashlib.sha256(run.spec.to_json().encode()).hexdigest(),
+            "spec_sha256": self._spec_sha256(),
             "world_size": self._job.context.world_size,
-            "global_batch_size": self._global_batch_size,
-            "metrics_bytes": state.metrics_bytes,
-            "metrics": state.metrics,
+            **{name: snapshot[name] for name in names},
         }
 
     def _check_owner(self) -> None:
         """A node that was cut off may come back after its job was requeued: it must not commit."""
         run = self._job.run
         owner = read_json(run.dir.owner)
-        if owner is not None and owner["attempt"] != run.attempt:
+        if owner is None or owner["attempt"] != run.attempt:
+            now = "nobody" if owner is None else f"attempt {owner['attempt']}"
             raise Superseded(
-                f"attempt {owner['attempt']} owns {run.dir.path} now, this is attempt "
-                f"{run.attempt}: nothing committed"
+                f"{now} owns {run.dir.path} now, this is attempt {run.attempt}: nothing committed"
             )
 
 
-def restore(
-    saved: dict[str, Any], replica: Replica, context: DistributedContext, global_batch_size: int
-) -> TrainState:
+def restore(saved: dict[str, Any], replica: Replica, context: DistributedContext) -> TrainState:
     """Load a saved state into the replica; the rest of it is returned."""
-    _check_same_model(saved["model"], replica.module)
-    if saved["global_batch_size"] != global_batch_size:
-        text = _other_batch(saved["global_batch_size"], global_batch_size, context.world_size)
-        raise UserError(text)
+    check_same_tensors(saved["model"], replica.module, "the checkpoint is")
     optimizer_class = type(replica.optimizer).__name__
     if saved["optimizer_class"] != optimizer_class:
         raise UserError(
@@ -124,31 +214,39 @@ def restore(
         )
     replica.module.load_state_dict(saved["model"])
     replica.optimizer.load_state_dict(saved["optimizer"])
+    if saved["scaler"]:  # empty where gradients were not scaled
+        replica.scaler.load_state_dict(saved["scaler"])
     windows = saved["loss_windows"]
     if len(windows) == context.world_size:
         window = windows[context.rank : context.rank + 1].clone()
     else:
         window = windows.sum(dim=0, keepdim=True) * context.is_first
-    names = ("global_step", "last_eval_step", "metrics", "metrics_bytes", "environments")
+    names = [each.name for each in dataclasses.fields(TrainState) if each.name != "loss_window"]
     return TrainState(window, **{name: saved[name] for name in names})
 
 
-def _check_same_model(saved: dict[str, torch.Tensor], module: nn.Module) -> None:
-    """Name the first difference between a checkpoint's and the model's tensors as an error."""
-    own = module.state_dict()
-    for name in [*own, *saved]:
-        sides = [
-            f"{name} {tuple(state[name].shape)}" if name in state else f"no {name}"
-            for state in (saved, own)
-        ]
-        if sides[0] != sides[1]:
-            raise UserError(
-                f"the checkpoint is of another model: it has {sides[0]}, train.model has {sides[1]}"
-            )
+def changed_keys(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """The keys of `train` that both have with another value, in words."""
+    return [
+        f"train.{key} was {json.dumps(saved[key])}, is {json.dumps(now[key])}"
+        for key in now
+        if key in saved and saved[key] != now[key]
+    ]
 
 
-def _other_batch(saved: int, now: int, world_size: int) -> str:
-    text = f"the checkpoint was made with a global batch of {saved}, this start has {now}"
-    if saved % world_size == 0:
-        return f"{text}: set train.micro_batch_size to {saved // world_size}"
-    return f"{text}: use a number of ranks that divides {saved}"
+def _other_batch(saved: int, job: Job, setup: dict[str, Any]) -> str:
+    text = (
+        f"the checkpoint was made with a global batch of {saved}, this start has "
+        f"{setup['global_batch_size']}: set train.global_batch_size to {saved}"
+    )
+    micro, rest = divmod(saved, job.context.world_size * job.train.grad_accum_steps)
+    return text if rest else f"{text}, or train.micro_batch_size to {micro}"
+
+
+def _serializer(snapshot: dict[str, Any]) -> Any:
+    def write(sink: Sink) -> None:
+        # Its own checksums take four times as long as the rest of it, and nobody reads them.
+        torch.serialization.set_crc32_options(False)
+        torch.save(snapshot, cast(IO[bytes], sink))
+
+    return write

@@ -2,7 +2,7 @@
 
 `step-XXXXXXXX/` holds some files and `manifest.json` with the size and SHA-256 of each. It is
 written under a temporary name and renamed when all of it is on the disk; whatever has another
-name was never committed. Own checksums, because `torch.load` takes flipped bits without complaint.
+name was never committed. `trainer.stored` reads it back.
 """
 
 from __future__ import annotations
@@ -14,28 +14,53 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from jobs.rundir import fsync_directory, write_atomic
+from jobs.rundir import fsync_directory
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 LATEST = "latest"
+BEST = "best"
 TEMPORARY_PREFIX = ".tmp-"
-DAMAGED_PREFIX = ".damaged-"
-_NAME = re.compile(r"step-(\d{8})")
-
-
-class Damaged(Exception):
-    """A committed checkpoint whose bytes are not those that were written."""
+_NAME = re.compile(r"step-(\d{8,})")
 
 
 class Sink(Protocol):
     """Where a writer puts its bytes, in order."""
 
     def write(self, data: bytes) -> int: ...
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What is to be committed: each file by the callable that writes it.
+
+    fields: more of the manifest. permit: asked at the last moment before the name appears, and
+    raises to forbid it.
+    """
+
+    step: int
+    files: dict[str, Callable[[Sink], object]]
+    fields: dict[str, Any]
+    permit: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Which committed checkpoints stay: the newest, multiples of some steps, and the best."""
+
+    keep_last: int
+    keep_every_steps: int | None = None
+    best_step: int | None = None
+
+    def keeps(self, step: int) -> bool:
+        """Whether a checkpoint stays however old it gets."""
+        is_multiple = self.keep_every_steps is not None and step % self.keep_every_steps == 0
+        return is_multiple or step == self.best_step
 
 
 def name_of(step: int) -> str:
@@ -51,89 +76,76 @@ def step_of(name: str) -> int | None:
 
 def committed(root: Path) -> list[str]:
     """The names of the committed checkpoints, newest first."""
-    return sorted((name for name in os.listdir(root) if step_of(name) is not None), reverse=True)
+    steps = {name: step_of(name) for name in os.listdir(root)}
+    found = {name: step for name, step in steps.items() if step is not None}
+    return sorted(found, key=lambda name: found[name], reverse=True)
 
 
-def commit(
-    root: Path,
-    step: int,
-    writers: dict[str, Callable[[Sink], None]],
-    fields: dict[str, Any],
-    permit: Callable[[], None],
-) -> str:
-    """The name of a new, durable checkpoint with one file per writer and `fields` in its manifest.
-
-    `permit` is asked at the last moment before the name appears, and raises to forbid it.
-    """
-    name = name_of(step)
-    temporary = root / f"{TEMPORARY_PREFIX}{name}-{secrets.token_hex(4)}"
-    temporary.mkdir()
-    try:
-        files = {file: _write(temporary / file, write) for file, write in writers.items()}
-        manifest = {"format_version": FORMAT_VERSION, "global_step": step, **fields, "files": files}
-        manifest["sha256"] = _manifest_sha256(manifest)
-        _write(temporary / MANIFEST, lambda sink: _write_json(sink, manifest))
+def commit(root: Path, draft: Draft) -> str:
+    """The name of a new, durable checkpoint."""
+    name = name_of(draft.step)
+    with _temporary(root, name) as temporary:
+        temporary.mkdir()
+        files = {file: _write(temporary / file, write) for file, write in draft.files.items()}
+        head = {"format_version": FORMAT_VERSION, "global_step": draft.step}
+        text = manifest_text({**head, **draft.fields, "files": files})
+        _write(temporary / MANIFEST, lambda sink: sink.write(text))
         fsync_directory(temporary)
-        permit()
-        # A damaged checkpoint of this step may be in the way; no name is replaced by a rename.
+        draft.permit()
+        # One of this step that was not loaded may be in the way; a rename replaces no directory.
         _remove(root / name)
         os.rename(temporary, root / name)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     fsync_directory(root)
-    write_atomic(root / LATEST, name + "\n")
     return name
 
 
-def read(directory: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """(manifest, bytes of each file) of a committed checkpoint; raises `Damaged`."""
-    try:
-        manifest = json.loads((directory / MANIFEST).read_bytes())
-        if manifest["sha256"] != _manifest_sha256(manifest):
-            raise Damaged(f"{MANIFEST} does not agree with its own SHA-256")
-        if manifest["format_version"] != FORMAT_VERSION:
-            raise Damaged(f"format version {manifest['format_version']}, not {FORMAT_VERSION}")
-        contents = {}
-        for file, expected in manifest["files"].items():
-            contents[file] = (directory / file).read_bytes()
-            if len(contents[file]) != expected["size"]:
-                raise Damaged(f"{file} has {len(contents[file])} bytes, not {expected['size']}")
-            if hashlib.sha256(contents[file]).hexdigest() != expected["sha256"]:
-                raise Damaged(f"{file} does not agree with its SHA-256")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Damaged(f"{type(error).__name__}: {error}") from error
-    return manifest, contents
+def manifest_text(manifest: dict[str, Any]) -> bytes:
+    """The bytes of a manifest, with its own SHA-256 in it; there are no others for its values."""
+    rest = {name: value for name, value in manifest.items() if name != "sha256"}
+    sha256 = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    text = json.dumps({**rest, "sha256": sha256}, indent=2, ensure_ascii=False)
+    return (text + "\n").encode("utf-8", "backslashreplace")
 
 
-def read_newest(
-    root: Path, report: Callable[[str], None]
-) -> tuple[dict[str, Any], dict[str, bytes]] | None:
-    """`read` of the newest checkpoint that is whole; damaged ones are reported and put aside."""
-    for name in committed(root):
-        try:
-            return read(root / name)
-        except Damaged as error:
-            report(f"checkpoint {root / name} is damaged and skipped: {error}")
-            # Aside, so that it does not count among the ones to keep.
-            with contextlib.suppress(OSError):
-                shutil.rmtree(root / (DAMAGED_PREFIX + name), ignore_errors=True)
-                os.rename(root / name, root / (DAMAGED_PREFIX + name))
-    return None
+def point(root: Path, hint: str, name: str) -> None:
+    """Have a hint file (`latest` or `best`) name a checkpoint. Nothing relies on it."""
+    with _temporary(root, hint) as temporary:
+        _write(temporary, lambda sink: sink.write(f"{name}\n".encode()))
+        os.replace(temporary, root / hint)
+    fsync_directory(root)
+
+
+def retain(root: Path, newest_step: int, retention: Retention) -> None:
+    """Remove the checkpoints before `newest_step`, which is verified, that need not stay."""
+    steps = [step for name in committed(root) if (step := step_of(name) or 0) <= newest_step]
+    for step in steps[retention.keep_last :]:
+        if step != newest_step and not retention.keeps(step):
+            _remove(root / name_of(step))
 
 
 def remove_leftovers(root: Path) -> None:
-    """Remove what a killed attempt began and never committed."""
+    """Remove what killed attempts began and never committed."""
     for name in os.listdir(root):
         if name.startswith(TEMPORARY_PREFIX):
-            shutil.rmtree(root / name, ignore_errors=True)
+            _discard(root / name)
 
 
-def retain(root: Path, newest_step: int, keep_last: int) -> None:
-    """Remove all but the newest `keep_last` checkpoints up to `newest_step`."""
-    past = [name for name in committed(root) if (step_of(name) or 0) <= newest_step]
-    for name in past[keep_last:]:
-        _remove(root / name)
+@contextlib.contextmanager
+def _temporary(root: Path, name: str) -> Iterator[Path]:
+    """A path that means nothing; what is there goes if anything goes wrong."""
+    path = root / f"{TEMPORARY_PREFIX}{name}-{secrets.token_hex(4)}"
+    try:
+        yield path
+    except BaseException:
+        _discard(path)
+        raise
+
+
+def _discard(path: Path) -> None:
+    """Remove a file or directory as far as that is possible."""
+    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def _remove(directory: Path) -> None:
@@ -141,7 +153,7 @@ def _remove(directory: Path) -> None:
     aside = directory.with_name(f"{TEMPORARY_PREFIX}old-{directory.name}-{secrets.token_hex(4)}")
     with contextlib.suppress(FileNotFoundError):
         os.rename(directory, aside)
-        shutil.rmtree(aside, ignore_errors=True)
+        _discard(aside)
 
 
 class _HashingSink:
@@ -149,30 +161,33 @@ class _HashingSink:
         self._file = file
         self.sha256 = hashlib.sha256()
         self.size = 0
+        self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:
+        try:
+            written = self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
         self.sha256.update(data)
-        self.size += len(data)
-        return self._file.write(data)
+        self.size += written
+        return written
 
     def flush(self) -> None:
         self._file.flush()
 
 
-def _write(path: Path, write: Callable[[Sink], None]) -> dict[str, Any]:
+def _write(path: Path, write: Callable[[Sink], object]) -> dict[str, Any]:
     """Write and fsync one file; its size and SHA-256 as of what was meant to be written."""
-    with open(path, "wb") as file:
+    with open(path, "xb") as file:
         sink = _HashingSink(file)
-        write(sink)
+        try:
+            write(sink)
+        except Exception:
+            # torch.save turns what a sink raises into a RuntimeError of its own.
+            if sink.error is not None:
+                raise sink.error from None
+            raise
         file.flush()
         os.fsync(file.fileno())
     return {"size": sink.size, "sha256": sink.sha256.hexdigest()}
-
-
-def _write_json(sink: Sink, value: dict[str, Any]) -> None:
-    sink.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
-
-
-def _manifest_sha256(manifest: dict[str, Any]) -> str:
-    rest = {name: value for name, value in manifest.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

@@ -1,8 +1,10 @@
-"""One hash for a model's weights: two runs are bitwise equal when it agrees."""
+"""Hashes of a model's weights and its optimizer: two runs are bitwise equal when they agree."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,10 +12,38 @@ from torch import nn
 
 def weights_sha256(module: nn.Module) -> str:
     """SHA-256 over names, types, shapes and raw bytes of parameters and buffers, by name."""
+    return tensors_sha256(module.state_dict())
+
+
+def tensors_sha256(state: Mapping[str, Any]) -> str:
+    """`weights_sha256` of a model with this state."""
+    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    return _sha256((name, tensors[name]) for name in sorted(tensors))
+
+
+def optimizer_sha256(optimizer: torch.optim.Optimizer) -> str:
+    """SHA-256 over all state and groups of an optimizer: tensors like weights, the rest as text."""
+    return _sha256(_leaves(optimizer.state_dict(), ""))
+
+
+def _sha256(leaves: Iterator[tuple[str, Any]]) -> str:
     digest = hashlib.sha256()
-    state = module.state_dict()
-    for name in sorted(state):
-        tensor = state[name].detach().cpu().contiguous()
+    for name, value in leaves:
+        if not isinstance(value, torch.Tensor):
+            digest.update(f"{name} {value!r}\n".encode())
+            continue
+        tensor = value.detach().cpu().contiguous()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """(path, leaf) of all that is in nested containers, in an order of their own."""
+    if isinstance(value, (list, tuple)):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
+        yield path, value
+        return
+    for key in sorted(value, key=str):
+        yield from _leaves(value[key], f"{path}.{key}")
