@@ -1,12 +1,13 @@
-"""All ranks stop after the same optimizer step: the stop flag is reduced with MAX, asynchronously.
+"""All ranks act after the same optimizer step: their wishes are reduced with MAX, asynchronously.
 
-A reduction that starts at one check is read at the next, so no step waits for it. The second
-element of the tensor carries rank 0's wish for the distance between checks, in steps.
+A reduction that starts at one check is read at the next, so no step waits for it. It carries the
+stop flag of any rank, and of rank 0 the wish to save now and the distance between checks, in steps.
 """
 
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -17,8 +18,15 @@ CHECK_INTERVAL_S = 0.05
 MAX_INTERVAL_STEPS = 1000
 
 
-class StopAgreement:
-    """Whether the ranks agreed to stop; every rank asks at every step boundary."""
+class Agreed(NamedTuple):
+    """What all ranks do at this step boundary."""
+
+    stop: bool
+    save: bool
+
+
+class Agreement:
+    """What the ranks agreed on; every rank asks at every step boundary."""
 
     def __init__(self, stop: StopSignal, interval_steps: int | str, device: torch.device) -> None:
         self._stop = stop
@@ -27,34 +35,40 @@ class StopAgreement:
         self._next_step = 0
         self._interval = self._fixed or 1
         self._pending: _Reduction | None = None
-        self._agreed = False
+        self._is_stopping = False
         self._last_check: tuple[float, int] | None = None
 
-    def check(self, step: int, wait: bool) -> bool:
-        """Whether to stop before `step`; `wait` settles it now, with no reduction left behind."""
-        if wait:
-            self._collect()
-            self._start(step)
-            self._collect()
+    def check(self, step: int, wants_save: bool, settle: bool) -> Agreed:
+        """What was agreed before `step`; `settle` asks for it now and leaves no reduction behind.
+
+        `wants_save` counts on rank 0 alone.
+        """
+        save = False
+        if settle or step >= self._next_step:
+            save = self._collect()
+            self._start(step, wants_save and not save)
+            self._next_step = step + self._interval
+        if settle:
+            save = self._collect() or save
             self._last_check = None
             self._next_step = step + 1
-        elif step >= self._next_step:
-            self._collect()
-            self._start(step)
-            self._next_step = step + self._interval
-        return self._agreed
+        return Agreed(self._is_stopping, save)
 
-    def _start(self, step: int) -> None:
-        wish = self._wish(step) if dist.get_rank() == 0 else 0
-        self._pending = _Reduction([int(self._stop.requested), wish], self._device)
+    def _start(self, step: int, wants_save: bool) -> None:
+        is_first = dist.get_rank() == 0
+        wishes = [int(wants_save), self._distance(step)] if is_first else [0, 0]
+        self._pending = _Reduction([int(self._stop.requested), *wishes], self._device)
 
-    def _collect(self) -> None:
-        if self._pending is not None:
-            flag, self._interval = self._pending.result()
-            self._agreed = self._agreed or bool(flag)
-            self._pending = None
+    def _collect(self) -> bool:
+        """Take in the reduction that is on its way; whether it says to save."""
+        if self._pending is None:
+            return False
+        stop, save, self._interval = self._pending.result()
+        self._is_stopping = self._is_stopping or bool(stop)
+        self._pending = None
+        return bool(save)
 
-    def _wish(self, step: int) -> int:
+    def _distance(self, step: int) -> int:
         if self._fixed is not None:
             return self._fixed
         now, last = time.monotonic(), self._last_check

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
+from collections.abc import Callable, Iterator
 
-import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from trainer import commit, optim, seeds
-from trainer.agreement import StopAgreement
+from trainer import optim, seeds
+from trainer.agreement import Agreement
 from trainer.build import Data, Replica
 from trainer.checkpoint import Checkpoints, TrainState
+from trainer.data import Batch
+from trainer.errors import NotFinite
 from trainer.evaluate import evaluate
 from trainer.launch import Job
 from trainer.metrics import Plan, Reporter
+from trainer.profiling import Tracer
+
+Beat = Callable[[str, int], None]  # a sign of life: what begins, in which step
 
 
 class Loop:
@@ -32,107 +39,172 @@ class Loop:
         self.replica = replica
         self.state = state
         self.checkpoints = checkpoints
-        self.plan = Plan(
-            total_steps=self.train.epochs * data.batches.steps_per_epoch,
-            steps_per_epoch=data.batches.steps_per_epoch,
-            epochs=self.train.epochs,
-            global_batch_size=data.batches.global_batch_size,
-        )
+        self.plan = Plan.of(self.train.epochs, data.batches)
+        self.tracer = Tracer(job.run, job.context.rank, job.device)
         self.reporter: Reporter | None = None
         if self.context.is_first:
             step, metrics_bytes = state.global_step, state.metrics_bytes
-            self.reporter = Reporter(job.run.dir, self.plan, step, metrics_bytes)
-        self._order_of: tuple[int, torch.Tensor] | None = None
+            self.reporter = Reporter(job.run, self.plan, step, metrics_bytes)
+        self._data_wait_s = 0.0
+        self._last_save = time.monotonic()
 
-    def run(self, agreement: StopAgreement) -> str:
+    def run(self, agreement: Agreement, beat: Beat) -> str:
         """Train: "completed", or "stopped" where the ranks agreed to. Then all is committed.
 
         What is due at a step is decided by the saved state, so a stop forgets no evaluation.
         """
+        self.beat = beat
         first_step = self.state.global_step
         while True:
             step = self.state.global_step
-            is_edge = step % self.plan.steps_per_epoch == 0
-            if agreement.check(step, wait=is_edge or step == first_step):
+            self._check_save()
+            is_last = step >= self.plan.total_steps  # beyond it where a resume cut epochs down
+            settle = step == first_step or is_last or self._is_evaluation_due()
+            agreed = agreement.check(step, self._wants_save(), settle)
+            if agreed.stop:
                 self.events.event("stop_seen", step=step)
-                self._save()
-                return "stopped"
-            if is_edge and self._is_due(self.train.eval_every_epochs):
+            elif self._is_evaluation_due():
                 self._evaluate()
-            if is_edge and self._is_due(self.spec.checkpoint.every_epochs):
+            if agreed.stop or is_last or agreed.save or self._is_save_due():
                 self._save()
-            # Beyond the total where a resume asked for fewer epochs than were done already.
-            if step >= self.plan.total_steps:
-                self._save()
-                return "completed"
+            if agreed.stop or is_last:
+                self._finish_save()
+                return "stopped" if agreed.stop else "completed"
             self._step()
             if step == first_step:
                 self.events.event("first_step", step=step + 1)
 
-    def _is_due(self, every_epochs: int) -> bool:
+    def _is_evaluation_due(self) -> bool:
+        step, train = self.state.global_step, self.train
+        if step in (0, self.state.last_eval_step):
+            return False
+        every = self._is_multiple(train.eval_every_epochs, train.eval_every_steps)
+        return every or step == self.plan.total_steps
+
+    def _is_save_due(self) -> bool:
+        step, wish = self.state.global_step, self.spec.checkpoint
+        is_best = step > 0 and self.state.best.get("step") == step
+        return is_best or self._is_multiple(wish.every_epochs, wish.every_steps)
+
+    def _is_multiple(self, epochs: int | None, steps: int | None) -> bool:
+        """Whether this many epochs or steps are full just now."""
         step = self.state.global_step
-        epoch = step // self.plan.steps_per_epoch
-        return step > 0 and (epoch % every_epochs == 0 or step == self.plan.total_steps)
+        distances = [steps, epochs and epochs * self.plan.steps_per_epoch]
+        return step > 0 and any(distance and step % distance == 0 for distance in distances)
+
+    def _wants_save(self) -> bool:
+        minutes = self.spec.checkpoint.every_minutes
+        return minutes is not None and time.monotonic() - self._last_save >= 60 * minutes
 
     def _step(self) -> None:
         """One optimizer step; the host never waits for the device here but to log."""
         state, replica = self.state, self.replica
-        seed = seeds.mix(seeds.STEP, self.train.seed, state.global_step, self.context.rank)
-        seeds.seed_generators(seed, self.device)
-        lr = optim.lr_at(state.global_step, self.plan.total_steps, self.train)
+        self.tracer.before(state.global_step + 1)
+        lr = optim.lr_at(state.global_step, self.plan, self.train)
         optim.set_lr(replica.optimizer, lr)
-        inputs, labels = self.data.train.batch(self._indices())
-        loss = cross_entropy(replica.ddp(inputs), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
-        replica.optimizer.step()
-        replica.optimizer.zero_grad(set_to_none=True)
-        state.loss_window += loss.detach()
+        self._accumulate()
+        optim.apply(replica.optimizer, replica.scaler, replica.module.parameters(), self.train)
         state.global_step += 1
+        self.tracer.after(state.global_step)
         if self.reporter is not None:
             self.reporter.step_done(state.global_step)
         if state.global_step % self.spec.log.every_steps == 0:
             self._log(lr)
 
-    def _indices(self) -> torch.Tensor:
-        epoch = self.state.global_step // self.plan.steps_per_epoch
-        if self._order_of is None or self._order_of[0] != epoch:
-            self._order_of = (epoch, self.data.batches.order(epoch).to(self.device))
-        return self.data.batches.micro_batch(
-            self._order_of[1], self.state.global_step, self.context.rank
-        )
+    def _accumulate(self) -> None:
+        """The mean gradient of this step's micro batches; ranks exchange it in the last one."""
+        step, ddp = self.state.global_step, self.replica.ddp
+        count = self.data.batches.num_micro_batches(step)
+        batches = self.data.feed.micro_batches(step)
+        for index in range(count):
+            self.beat("batch", step)
+            inputs, labels = self._next(batches)
+            seed = seeds.mix(seeds.STEP, self.train.seed, step, index, self.context.rank)
+            seeds.seed_generators(seed, self.device)
+            is_last = index == count - 1
+            with contextlib.nullcontext() if is_last else ddp.no_sync():
+                with self.replica.autocast():
+                    scores = ddp(inputs)
+                    smoothing = self.train.label_smoothing
+                    loss = cross_entropy(scores, labels, label_smoothing=smoothing) / count
+                self.replica.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            self.state.loss_window += loss.detach()
+
+    def _next(self, batches: Iterator[Batch]) -> Batch:
+        started = time.perf_counter()
+        batch = next(batches)
+        self._data_wait_s += time.perf_counter() - started
+        return batch
 
     def _log(self, lr: float) -> None:
-        window = self.state.loss_window
+        window, step = self.state.loss_window, self.state.global_step
         dist.all_reduce(window)
         loss = window.item() / (self.context.world_size * self.spec.log.every_steps)
+        if self.train.stop_on_nan and not math.isfinite(loss):
+            self._finish_save()
+            raise NotFinite(
+                f"the loss is {loss} at step {step}: stopped at the last good checkpoint\n"
+                "  hint: a lower train.lr, train.grad_clip_norm, or train.precision bf16"
+            )
         window.zero_()
         self.state.metrics["train_loss"] = loss
         if self.reporter is not None:
-            self.reporter.trained(self.state.global_step, loss, lr)
+            self.reporter.trained(step, loss, lr, self._data_wait_s)
+        self._data_wait_s = 0.0
 
     def _evaluate(self) -> None:
         step = self.state.global_step
-        if self.state.last_eval_step == step:
-            return
         loss, accuracy = evaluate(
-            self.replica.module, self.data.test, self.context.rank, self.context.world_size
+            self.replica.module,
+            self.data.test,
+            self.replica.autocast,
+            lambda: self.beat("evaluation", step),
         )
         self.state.last_eval_step = step
-        self.state.metrics |= {"eval_loss": loss, "eval_accuracy": accuracy}
+        metrics = {"eval_loss": loss, "eval_accuracy": accuracy}
+        self.state.metrics |= metrics
+        self._track_best(metrics)
         if self.reporter is not None:
             self.reporter.evaluated(step, loss, accuracy)
 
-    def _save(self) -> None:
-        """Commit a checkpoint of this step, unless there is one."""
-        step = self.state.global_step
-        if self.checkpoints.newest_step == step:
+    def _track_best(self, metrics: dict[str, float]) -> None:
+        name, best = self.spec.checkpoint.best, self.state.best
+        if name is None:
             return
-        started = time.monotonic()
+        sign = 1 if name == "eval_accuracy" else -1
+        value = metrics[name]
+        if best.get("metric") != name or sign * value > sign * best["value"]:
+            self.state.best = {"metric": name, "value": value, "step": self.state.global_step}
+
+    def _save(self) -> None:
+        """Begin to commit a checkpoint of this step, unless there is one."""
+        if self.checkpoints.newest_step == self.state.global_step:
+            return
+        self.beat("save", self.state.global_step)
         if self.reporter is not None:
             self.state.metrics_bytes = self.reporter.sync()
         self.checkpoints.save(self.replica, self.state)
-        seconds = round(time.monotonic() - started, 3)
-        self.events.event("save", step=step, seconds=seconds)
-        self.context.say(f"checkpoint {commit.name_of(step)} committed in {seconds:.2f} s")
+        self._last_save = time.monotonic()
         if self.reporter is not None:
-            self.reporter.restart_clock(step)
+            self.reporter.restart_clock(self.state.global_step)
+
+    def _finish_save(self) -> None:
+        """Wait until the save in flight is committed."""
+        self.checkpoints.finish()
+        self._check_save()
+
+    def _check_save(self) -> None:
+        """Raise what went wrong in the save in flight; tell of those that are committed."""
+        self.checkpoints.check()
+        for saved in self.checkpoints.completed():
+            seconds, stall_s = round(saved.seconds, 3), round(saved.stall_s, 4)
+            self.events.event("save", step=saved.step, seconds=seconds, stall_s=stall_s)
+            self.context.say(f"checkpoint {saved.name} committed in {seconds:.2f} s")
+
+    def close(self) -> None:
+        """Close what is open; the loop is over."""
+        if self.reporter is not None:
+            self.reporter.close()
+        self.tracer.close()
+        self.data.feed.close()
+        self.data.test.close()

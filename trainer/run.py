@@ -11,17 +11,18 @@ import torch.distributed as dist
 
 from jobs.rundir import AttemptDir, RunDir, write_json
 from trainer import commit
-from trainer.agreement import StopAgreement
+from trainer.agreement import Agreement
 from trainer.build import build_data, build_replica, set_up_torch
 from trainer.checkpoint import Checkpoints
-from trainer.context import DistributedContext, choose_device, init_process_group
-from trainer.digest import weights_sha256
+from trainer.context import DistributedContext, check_device, choose_device, init_process_group
+from trainer.digest import optimizer_sha256, weights_sha256
 from trainer.environment import describe, exactness, extended
-from trainer.errors import UserError, fail
+from trainer.errors import fail, storage_error
 from trainer.events import Events
-from trainer.launch import Job, close_by_hand, find_run, is_run_dir, share_run
+from trainer.launch import Job, close_by_hand, find_run, is_run_dir, read_spec, share_run
 from trainer.loop import Loop
 from trainer.stop import StopSignal
+from trainer.watchdog import Watchdog
 
 
 class Rank:
@@ -56,28 +57,36 @@ def run(arguments: list[str], stop: StopSignal, started: float) -> NoReturn:
 
 def _train(rank: Rank, arguments: list[str]) -> NoReturn:
     job = _meet(rank, arguments)
-    set_up_torch(job.run.spec.launch.threads_per_rank, job.is_deterministic)
+    loop = prepare(job)
+    rank.stop.enter_loop()
+    agreement = Agreement(rank.stop, job.run.spec.launch.stop_check_steps, job.device)
+    with Watchdog(job) as watchdog:
+        status = loop.run(agreement, watchdog.beat)
+    _leave(job, loop, status)
+
+
+def prepare(job: Job) -> Loop:
+    """Everything that trains, at the step after the newest checkpoint."""
+    set_up_torch(job)
     data = build_data(job)
     job.events.event("data")
     replica = build_replica(job, data)
-    checkpoints = Checkpoints(job, data.batches.global_batch_size)
+    checkpoints = Checkpoints(job, data.batches)
     state = checkpoints.load(replica)
     newest = checkpoints.newest_step
     loaded = None if newest is None else commit.name_of(newest)
     job.context.say(f"resuming from checkpoint {loaded}" if loaded else "starting at step 0")
-    environment = describe(job.device, job.context.world_size)
-    state.environments = extended(state.environments, environment)
-    loop = Loop(job, data, replica, state, checkpoints)
+    state.environments = extended(state.environments, describe(job))
     job.events.event("loaded", step=state.global_step, checkpoint=loaded)
-    rank.stop.enter_loop()
-    status = loop.run(StopAgreement(rank.stop, job.run.spec.launch.stop_check_steps, job.device))
-    _leave(job, loop, status)
+    return Loop(job, data, replica, state, checkpoints)
 
 
 def _meet(rank: Rank, arguments: list[str]) -> Job:
     """Meet the other ranks and learn which run this is."""
     context = rank.context
     device, reason = choose_device(context)
+    if rank.attempt_dir is not None:  # the run directory is at hand
+        check_device(read_spec(RunDir(Path(arguments[0]))), device, reason)
     init_process_group(device)
     # After the meeting: where rank 0 fails here, its peers see the connection close at once.
     found = find_run(arguments, rank.attempt) if context.is_first else None
@@ -89,14 +98,28 @@ def _meet(rank: Rank, arguments: list[str]) -> Job:
         f"pid {os.getpid()}, {device} ({reason})",
         flush=True,
     )
-    num_gpus = run.spec.slurm.gpus_per_node
-    if num_gpus > 0 and device.type != "cuda":
-        raise UserError(f"slurm.gpus_per_node is {num_gpus}, but there are {reason}")
+    check_device(run.spec, device, reason)
     return Job(run, context, device, rank.events)
 
 
+def conclude(job: Job, loop: Loop, status: str) -> None:
+    """Write down how the attempt ended; on rank 0, when all is committed."""
+    run, step = job.run, loop.state.global_step
+    position = {"global_step": step, "epoch": step // loop.plan.steps_per_epoch}
+    if job.context.is_first:
+        outcome = {"status": status, **position, "checkpoint": commit.name_of(step)}
+        try:
+            if status == "completed":
+                write_json(run.dir.result, {"status": status, **position, **_result(job, loop)})
+            write_json(run.dir.attempt(run.attempt).outcome, outcome)
+        except OSError as error:
+            raise storage_error(error, f"writing the result to {run.dir.path}") from error
+    job.context.say(f"{status} at step {step} of {loop.plan.total_steps}")
+    loop.close()
+
+
 def _leave(job: Job, loop: Loop, status: str) -> NoReturn:
-    """Write the result, then exit together: a rank's exit 0 means that all is committed.
+    """Exit together: a rank's exit 0 means that all is committed.
 
     Not by way of Python's tear-down. It puts the signal handlers back to the default, which dies
     of the agent's next SIGTERM. And it drops DDP, which holds the last reference to the process
@@ -104,20 +127,11 @@ def _leave(job: Job, loop: Loop, status: str) -> NoReturn:
     ranks 6 hung there for ever (torch 2.13, two busy cores), and others aborted; of 240 this way
     none.
     """
-    run, step = job.run, loop.state.global_step
-    position = {"global_step": step, "epoch": step // loop.plan.steps_per_epoch}
-    if job.context.is_first:
-        if status == "completed":
-            write_json(run.dir.result, {"status": status, **position, **_result(job, loop)})
-        outcome = {"status": status, **position, "checkpoint": commit.name_of(step)}
-        write_json(run.dir.attempt(run.attempt).outcome, outcome)
-    job.context.say(f"{status} at step {step} of {loop.plan.total_steps}")
-    if loop.reporter is not None:
-        loop.reporter.close()
+    conclude(job, loop, status)
     dist.barrier()
     if job.context.is_first and "KIT_ATTEMPT" not in os.environ:
-        close_by_hand(run)
-    job.events.event(status, step=step)
+        close_by_hand(job.run)
+    job.events.event(status, step=loop.state.global_step)
     dist.destroy_process_group()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -129,6 +143,7 @@ def _result(job: Job, loop: Loop) -> dict[str, object]:
     return {
         "metrics": loop.state.metrics,
         "weights_sha256": weights_sha256(loop.replica.module),
+        "optimizer_sha256": optimizer_sha256(loop.replica.optimizer),
         "attempts": None,
         "steps_redone": None,
         "exactness": exact,

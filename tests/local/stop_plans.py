@@ -1,0 +1,190 @@
+"""As one of several ranks: train small runs, stop them in every way, compare with untouched ones.
+
+    torchrun --nproc-per-node=3 tests/local/stop_plans.py FOLDER SCENARIO...
+
+All attempts live in one process per rank, because a start of torch costs seconds and an attempt of
+these runs a tenth of one. All else is real: DDP over gloo, signals, checkpoints, rank 0's files.
+Starts of processes are in test_trainer.py. FOLDER/<scenario>.json tells what was found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import stoppable
+import torch
+import torch.distributed as dist
+from stoppable import Stop
+
+from jobs.compare import compare
+from jobs.rundir import RunDir, read_jsonl, write_json
+from jobs.spec import Checkpoint, Launch, Log, Spec, Train
+from trainer.agreement import Agreement
+from trainer.context import DistributedContext, init_process_group
+from trainer.events import Events
+from trainer.launch import Job, Run
+from trainer.run import conclude, prepare
+from trainer.stop import StopSignal
+
+MAX_ATTEMPTS = 40
+EPOCHS = 2
+BASE: dict[str, Any] = {
+    "model": "stoppable:net",
+    "dataset": "stoppable:in_memory",
+    "transform": "image",
+    "transform_args": {"crop_padding": 1, "flip": True, "mean": [0.5], "std": [0.25]},
+    "epochs": EPOCHS,
+    "micro_batch_size": 3,
+    "lr": 0.05,
+    "nesterov": True,
+    "schedule": "cosine",
+    "warmup_steps": 3,
+    "weight_decay": 0.01,
+    "label_smoothing": 0.1,
+    "eval_every_steps": 2,
+}
+ADAMW = {"optimizer": "adamw", "nesterov": False, "lr": 0.01, "grad_clip_norm": 0.5}
+# Two whole groups and a shorter one in each epoch.
+ACCUMULATION = {"grad_accum_steps": 2}
+SPECS: dict[str, dict[str, Any]] = {
+    "every_step": {},
+    "every_pass": ACCUMULATION,
+    "bf16": {**ADAMW, **ACCUMULATION, "precision": "bf16"},
+    "fp16_scaler": {**ACCUMULATION, "precision": "fp16"},
+    "loader_workers": {"dataset": "stoppable:by_sample", "transform": None, "transform_args": {}},
+    "ten_in_one_epoch": {"epochs": 1, "micro_batch_size": 1},
+    "random_times": {**ADAMW, **ACCUMULATION},
+}
+ROUNDS = {"ten_in_one_epoch": 24}  # micro batches of each rank in an epoch; odd, so 2 + 2 + 1
+PutUp = Callable[[], None]
+
+
+@dataclasses.dataclass
+class Bench:
+    """This rank, and where its runs go."""
+
+    context: DistributedContext
+    stop: StopSignal
+    folder: Path
+
+    def spec(self, name: str) -> Spec:
+        """The spec of a scenario, with as many steps in a world of any size."""
+        values = {**BASE, **SPECS[name]}
+        used = ROUNDS.get(name, 5) * values["micro_batch_size"] * self.context.world_size
+        train = Train(**values, dataset_args={"num_train": used + 1})
+        workers = 2 if name == "loader_workers" else 0
+        return Spec(
+            launch=Launch(stop_check_steps=1, workers_per_rank=workers),
+            train=train,
+            checkpoint=Checkpoint(every_steps=2, keep_last=2),
+            log=Log(every_steps=3),
+        )
+
+    def attempt(self, run: RunDir, spec: Spec, number: int) -> tuple[str, int]:
+        """One attempt's (status, last step), with nothing left over from the one before."""
+        self.stop.requested = False
+        if self.context.is_first:
+            run.attempt(number).path.mkdir(parents=True)
+            run.checkpoints.mkdir(exist_ok=True)
+            write_json(run.owner, {"attempt": number})
+        dist.barrier()
+        device, events = torch.device("cpu"), Events(self.context.rank)
+        job = Job(Run(run, spec, number), self.context, device, events)
+        loop = prepare(job)
+        status = loop.run(Agreement(self.stop, 1, device), lambda what, step: None)
+        conclude(job, loop, status)
+        dist.barrier()
+        return status, loop.state.global_step
+
+    def train(self, name: str, spec: Spec, plans: Sequence[PutUp] = ()) -> tuple[RunDir, list[int]]:
+        """Train to the end, with the n-th plan put up before the n-th attempt: (run, stops)."""
+        run, steps = RunDir(self.folder / name), []
+        for number in range(1, MAX_ATTEMPTS):
+            stoppable.planned = None
+            if number <= len(plans):
+                plans[number - 1]()
+            status, step = self.attempt(run, spec, number)
+            if status == "completed":
+                return run, steps
+            steps.append(step)
+        raise AssertionError(f"{name} does not end: {steps}")
+
+    def at(self, moment: str, index: int) -> PutUp:
+        """A plan: a signal to one rank at a moment of the model."""
+
+        def put_up() -> None:
+            stoppable.planned = Stop(moment, index, index % self.context.world_size)
+
+        return put_up
+
+    def after(self, delay_s: float, rank: int) -> PutUp:
+        """A plan: a signal at a moment of the clock, whatever the rank is doing then."""
+
+        def put_up() -> None:
+            if rank == self.context.rank:
+                timer = threading.Timer(delay_s, os.kill, (os.getpid(), signal.SIGTERM))
+                timer.daemon = True
+                timer.start()
+
+        return put_up
+
+    def plans(self, name: str, took_s: float) -> Iterator[list[PutUp]]:
+        """The runs of a scenario, each as the plans of its attempts."""
+        if name == "ten_in_one_epoch":
+            yield [self.at("forward", 2 * attempt) for attempt in range(10)]
+        elif name == "random_times":
+            chance = random.Random(self.context.world_size)
+            for _ in range(6):
+                ranks = [chance.randrange(self.context.world_size) for _ in range(3)]
+                yield [self.after(chance.uniform(0, took_s), rank) for rank in ranks]
+        elif name in ("every_step", "every_pass"):
+            moments = ("forward", "backward") if name == "every_pass" else ("forward",)
+            for index in range(EPOCHS * 5):
+                yield [self.at(moment, index) for moment in moments[index % len(moments) :]][:1]
+            yield [self.at("evaluation", 0), self.at("evaluation", 1)]
+        else:
+            yield [self.at("forward", index) for index in (0, 3, 7)]
+
+    def scenario(self, name: str) -> dict[str, Any]:
+        """What stopping a scenario's run in all its ways came to."""
+        spec, started = self.spec(name), time.monotonic()
+        untouched, _ = self.train(f"{name}/untouched", spec)
+        # Rank 0's, so that all ranks make the same plans.
+        took_s = torch.tensor([time.monotonic() - started])
+        dist.broadcast(took_s, src=0)
+        runs = []
+        for number, plans in enumerate(self.plans(name, took_s.item())):
+            run, stops = self.train(f"{name}/{number}", spec, plans)
+            differences = compare(run, untouched) if self.context.is_first else []
+            runs.append({"stops": stops, "differences": differences})
+        return {"runs": runs, "lines": len(read_jsonl(untouched.metrics)), "took_s": took_s.item()}
+
+
+def main(folder: Path, names: Sequence[str]) -> None:
+    """Run the scenarios and leave without a tear-down, as the trainer does."""
+    stop = StopSignal()
+    stop.install()
+    stop.enter_loop()
+    torch.set_num_threads(1)
+    context = DistributedContext.from_env(os.environ)
+    init_process_group(torch.device("cpu"))
+    bench = Bench(context, stop, folder)
+    for name in names:
+        found = bench.scenario(name)
+        if context.is_first:
+            write_json(folder / f"{name}.json", found)
+    dist.barrier()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,100 @@
+"""A model and data sets for tests of exactness: all that draws random numbers or keeps state."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from trainer.data import Samples
+
+
+class Stop(NamedTuple):
+    """A signal to one rank at the `index`-th forward pass in training or in evaluation."""
+
+    moment: str  # "forward", "backward" or "evaluation"
+    index: int
+    rank: int
+
+
+planned: Stop | None = None
+
+
+def reach(moment: str, index: int) -> None:
+    """Send this process its signal if it is planned for now."""
+    if planned == (moment, index, int(os.environ["RANK"])):
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+
+class Net(nn.Module):
+    """Convolution, BatchNorm and dropout, in another order than their use.
+
+    The buffer `passes` counts forward passes in training and travels with the checkpoints.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+        self.dropout = nn.Dropout(0.3)
+        self.norm = nn.BatchNorm2d(4)
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+        self.evaluations = 0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Scores [n, 3] of images [n, 1, 6, 6]."""
+        index = int(self.passes)
+        hidden = torch.relu(self.norm(self.conv(images))).mean((2, 3))
+        scores: torch.Tensor = self.head(self.dropout(hidden))
+        if self.training:
+            self.passes += 1
+            reach("forward", index)
+            scores.register_hook(lambda _: reach("backward", index))
+        else:
+            reach("evaluation", self.evaluations)
+            self.evaluations += 1
+        return scores
+
+
+def net() -> nn.Module:
+    """The model above."""
+    return Net()
+
+
+def images(num: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """(uint8 [num, 1, 6, 6], int64 [num]): noise around a level for each of three classes."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(num) % 3
+    noise = torch.randint(0, 100, (num, 1, 6, 6), generator=generator)
+    return (noise + 50 * labels[:, None, None, None]).to(torch.uint8), labels
+
+
+def in_memory(num_train: int = 60) -> tuple[Samples, Samples]:
+    """Samples that are indexed by whole batches."""
+    train, test = images(num_train), images(11, seed=1)
+    return Samples(*train, scale=1 / 255), Samples(*test, scale=1 / 255)
+
+
+class Loaded(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """The same, sample by sample, with noise from the default generator."""
+
+    num_classes = 3
+
+    def __init__(self, num: int, seed: int, noise: float) -> None:
+        self.images, self.labels = images(num, seed)
+        self.noise = noise
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image = self.images[index].float() / 255
+        return image + self.noise * torch.randn(image.shape), int(self.labels[index])
+
+
+def by_sample(num_train: int = 60) -> tuple[Loaded, Loaded]:
+    """Samples that are loaded one by one."""
+    return Loaded(num_train, 0, noise=0.1), Loaded(11, 1, noise=0.0)

@@ -1,0 +1,37 @@
+"""A run that is stopped ends with the bits of the one that nobody touched, in 2, 3 and 4 ranks."""
+
+from pathlib import Path
+
+import pytest
+from stop_plans import SPECS
+from test_trainer import torchrun
+
+from jobs.rundir import read_json
+
+PROGRAM = Path(__file__).with_name("stop_plans.py")
+
+
+@pytest.fixture(scope="module", params=[2, 3, 4], ids=lambda ranks: f"{ranks}-ranks")
+def found(request, tmp_path_factory):
+    """What each scenario came to, in one start of the ranks."""
+    folder = tmp_path_factory.mktemp(f"{request.param}-ranks")
+    status, output = torchrun(PROGRAM, folder, *SPECS, ranks=request.param)
+    assert status == 0, output
+    return {name: read_json(folder / f"{name}.json") for name in SPECS}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_stopped_runs_end_with_the_bits_of_the_untouched_one(found, name):
+    runs = found[name]["runs"]
+    assert [run["differences"] for run in runs] == [[]] * len(runs)
+    assert any(run["stops"] for run in runs)
+
+
+def test_a_run_was_stopped_after_every_step(found):
+    stops = {step for run in found["every_step"]["runs"] for step in run["stops"]}
+    assert stops == set(range(2, 11))
+
+
+def test_one_epoch_was_stopped_ten_times(found):
+    (run,) = found["ten_in_one_epoch"]["runs"]
+    assert run["stops"] == list(range(2, 21, 2))

@@ -1,0 +1,67 @@
+"""faults.md row 26: the world grows and shrinks between attempts, the sequence of samples stays."""
+
+from collections import defaultdict
+
+import pytest
+from test_trainer import TINY, make_run, train
+
+from jobs.rundir import read_json, read_jsonl
+from jobs.spec import Train
+from trainer.data import Batches
+
+GLOBAL_BATCH, SAMPLES = 12, 62
+WORLDS = {1: 2, 2: 3, 3: 1}  # by attempt
+
+
+@pytest.fixture(scope="module")
+def resized(tmp_path_factory):
+    """(run, folder of the recorded indices) of three attempts in worlds of other sizes."""
+    folder = tmp_path_factory.mktemp("recorded")
+    spec = TINY | {
+        "dataset": "test_trainer_plugins:recorded_blobs",
+        "dataset_args": {"folder": str(folder)},
+        "model_args": {"signal_at": {"1": 6, "2": 13}},
+        "global_batch_size": GLOBAL_BATCH,
+        "epochs": 3,
+    }
+    run = make_run(tmp_path_factory.mktemp("resized"), **spec)
+    for attempt, ranks in WORLDS.items():
+        status, output = train(run, attempt=attempt, ranks=ranks)
+        assert status == 0, output
+    return run, folder
+
+
+def micro_batches(folder, attempt, rank):
+    """The indices of each batch that a rank trained on; its throw-away pass takes zeros."""
+    lines = (folder / f"{attempt}-{rank}").read_text().splitlines()
+    batches = [[int(word) for word in line.split()] for line in lines]
+    return [batch for batch in batches if any(batch)]
+
+
+def trained_on(run, folder):
+    """The indices of each global step, sorted, over all attempts."""
+    seen = defaultdict(list)
+    events = read_jsonl(run.timeline("rank-00000"))
+    firsts = {e["attempt"]: e["step"] for e in events if e["event"] == "loaded"}
+    for attempt, world_size in WORLDS.items():
+        train = Train(micro_batch_size=4, global_batch_size=GLOBAL_BATCH)
+        batches = Batches.of(train, SAMPLES, world_size)
+        for rank in range(world_size):
+            for index, batch in enumerate(micro_batches(folder, attempt, rank)):
+                seen[firsts[attempt] + index // batches.grad_accum_steps] += batch
+    return {step: sorted(indices) for step, indices in seen.items()}
+
+
+def test_every_global_batch_has_the_samples_it_would_have_had(resized):
+    run, folder = resized
+    batches = Batches.of(Train(micro_batch_size=12), SAMPLES, 1)
+    assert trained_on(run, folder) == {
+        step: sorted(batches.order(step // 5)[step % 5 * 12 :][:12].tolist()) for step in range(15)
+    }
+
+
+def test_a_resized_run_says_that_it_is_a_sequence_and_why(resized):
+    result = read_json(resized[0].result)
+    assert (result["status"], result["global_step"]) == ("completed", 15)
+    assert result["exactness"] == "sequence"
+    assert result["exactness_reason"] == "world size was 2, then 3"
