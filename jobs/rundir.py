@@ -135,6 +135,15 @@ class AttemptDir:
         """A failing rank's last word: time, host, error and traceback."""
         return self.path / f"rank-{rank:05d}.error.json"
 
+    @property
+    def hang(self) -> Path:
+        """Made by the rank that finds a hang first, which calls the others; then its verdict."""
+        return self.path / "hang.json"
+
+    def rank_hang(self, rank: int) -> Path:
+        """A rank's answer in a hang: where its main thread is."""
+        return self.path / f"rank-{rank:05d}.hang.json"
+
 
 def write_atomic(path: Path, text: str) -> None:
     """Replace `path` as a whole and durably: a reader or a crash sees the old or the new text."""

@@ -38,7 +38,8 @@ STORAGE_HINTS = {
 # What a server or a network does and the next attempt may find gone.
 TRANSIENT_ERRNOS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO)
 
-_leaving = threading.Lock()
+# Taken for good by the thread that ends this process: no other may then tell another reason.
+leaving = threading.RLock()
 
 
 class UserError(Exception):
@@ -88,7 +89,7 @@ def storage_error(error: OSError, doing: str) -> Exception:
 
 
 def is_caused_by_peer(error: BaseException) -> bool:
-    """Whether the error only says that another rank went away, so that the root cause is there."""
+    """Whether the root cause is another rank's: it went away, or tells of the same hang."""
     text = str(error)
     is_gloo = isinstance(error, RuntimeError) and any(words in text for words in PEER_WORDS)
     return is_gloo or isinstance(error, PeerHang)
@@ -116,7 +117,7 @@ def fail(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None)
     They may be stuck in a collective with this rank, and a tear-down would wait for them; torchrun
     ends them once it sees this exit. The first thread to get here has the word.
     """
-    _leaving.acquire()
+    leaving.acquire()
     within(LAST_WORDS_LIMIT_S, lambda: _last_words(error, rank, attempt_dir))
     os._exit(EXIT_USER_ERROR if isinstance(error, UserError) else EXIT_FAILED)
 
@@ -126,7 +127,7 @@ def _last_words(error: BaseException, rank: int | None, attempt_dir: AttemptDir 
     trace = "" if isinstance(error, ONE_LINE) else "".join(traceback.format_exception(error))
     message = str(error) if isinstance(error, ONE_LINE) else f"{type(error).__name__}: {error}"
     who = f"rank {rank} on {host}" if rank is not None else f"a rank on {host}"
-    if is_caused_by_peer(error):
+    if is_caused_by_peer(error) and trace:
         tell(f"trainer: {who}: another rank went away: {message}", sys.stderr)
     else:
         tell(f"{trace}trainer: {who}: error: {message}", sys.stderr)
@@ -142,6 +143,7 @@ def _last_words(error: BaseException, rank: int | None, attempt_dir: AttemptDir 
     }
     # A full or vanished disk may be the very reason: the log has the words already.
     with contextlib.suppress(OSError):
+        # Nothing is made anew: where the run directory was moved away, that would hide it.
         if rank is not None and attempt_dir is not None and attempt_dir.path.is_dir():
             write_json(attempt_dir.rank_error(rank), record)
     if isinstance(error, Exception) and trace and not is_caused_by_peer(error):

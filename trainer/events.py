@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -9,7 +10,11 @@ from jobs.rundir import RunDir, Timeline
 
 
 class Events:
-    """Events of one rank; those before `open` are kept and written then."""
+    """Events of one rank; those before `open` are kept and written then.
+
+    Best effort: a disk that is full or gone costs events, and neither a training nor its reason
+    to end.
+    """
 
     def __init__(self, rank: int) -> None:
         self._writer = f"rank-{rank:05d}"
@@ -18,16 +23,18 @@ class Events:
 
     def open(self, run_dir: RunDir, attempt: int) -> None:
         """Write to `run_dir` from now on; to nothing where this machine does not have it."""
-        if self._timeline is None and run_dir.path.is_dir():
-            run_dir.timeline(self._writer).parent.mkdir(exist_ok=True)
-            self._timeline = Timeline(run_dir, self._writer, attempt)
-            for name, fields in self._kept:
-                self._timeline.event(name, **fields)
-            self._kept.clear()
+        with contextlib.suppress(OSError):
+            if self._timeline is None and run_dir.path.is_dir():
+                run_dir.timeline(self._writer).parent.mkdir(exist_ok=True)
+                self._timeline = Timeline(run_dir, self._writer, attempt)
+                for name, fields in self._kept:
+                    self.event(name, **fields)
+                self._kept.clear()
 
     def event(self, name: str, **fields: Any) -> None:
         """Note that `name` happened now (or at `t`, in seconds since the epoch)."""
-        if self._timeline is not None:
-            self._timeline.event(name, **fields)
-        else:
+        if self._timeline is None:
             self._kept.append((name, {"t": round(time.time(), 3), **fields}))
+            return
+        with contextlib.suppress(OSError):
+            self._timeline.event(name, **fields)

@@ -27,6 +27,8 @@ class StopSignal:
         read_fd, write_fd = os.pipe()
         os.set_blocking(write_fd, False)
         signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+        # A pool that ends its forked workers with SIGTERM would write to our pipe otherwise.
+        os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
         for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

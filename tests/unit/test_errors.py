@@ -1,0 +1,170 @@
+"""How a rank fails: the record, the words, the exit status, whatever is broken besides."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from jobs.rundir import AttemptDir, RunDir, read_json, read_jsonl
+from trainer import errors
+from trainer.errors import StorageError, TransientStorageError, UserError, storage_error, tell
+from trainer.events import Events
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FAIL = """
+    import os, sys
+    from jobs.rundir import AttemptDir
+    from pathlib import Path
+    from trainer import errors
+    attempt = AttemptDir(Path(sys.argv[1]))
+    try:
+        {raising}
+    except BaseException as error:
+        errors.fail(error, 3, attempt)
+"""
+
+
+def run_script(text, *arguments, **options):
+    """The finished process of a script, which must end within seconds."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text), *map(str, arguments)],
+        cwd=REPOSITORY,
+        timeout=20,
+        **{"capture_output": True, "text": True, **options},
+    )
+
+
+def fail_with(raising, path, **options):
+    return run_script(FAIL.format(raising=raising), path, **options)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENOENT])
+def test_a_disk_that_a_person_must_put_right_holds_the_run_in_one_line(number):
+    error = storage_error(OSError(number, os.strerror(number), "/run/x"), "saving step 12")
+    assert isinstance(error, StorageError) and isinstance(error, UserError)
+    assert str(error).startswith(f"saving step 12: /run/x: {os.strerror(number)}; ")
+    assert "then resume the run" in str(error) and "\n" not in str(error)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
+def test_a_disk_that_may_come_back_is_worth_another_attempt(number):
+    error = storage_error(OSError(number, os.strerror(number)), "saving step 12")
+    assert isinstance(error, TransientStorageError) and not isinstance(error, UserError)
+    assert str(error) == f"saving step 12: {os.strerror(number)}"
+
+
+def test_an_error_that_is_not_of_the_storage_stays_itself():
+    error = OSError(errno.EMFILE, "too many open files")
+    assert storage_error(error, "saving") is error
+
+
+def test_a_failing_rank_leaves_its_traceback_and_a_record(tmp_path):
+    done = fail_with("raise ValueError('a planted error')", tmp_path)
+    assert done.returncode == errors.EXIT_FAILED
+    assert done.stderr.startswith("Traceback") and "error: ValueError: a planted" in done.stderr
+    record = read_json(AttemptDir(tmp_path).rank_error(3))
+    assert (record["kind"], record["rank"]) == ("error", 3)
+    assert record["error"] == "ValueError: a planted error"
+    assert record["traceback"].startswith("Traceback") and not record["is_user_error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "kind", "caused_by_peer"),
+    [
+        ("UserError", errors.EXIT_USER_ERROR, "error", False),
+        ("NotFinite", errors.EXIT_USER_ERROR, "error", False),
+        ("StorageError", errors.EXIT_USER_ERROR, "error", False),
+        ("TransientStorageError", errors.EXIT_FAILED, "error", False),
+        ("Superseded", errors.EXIT_FAILED, "error", False),
+        ("Hang", errors.EXIT_FAILED, "hang", False),
+        ("PeerHang", errors.EXIT_FAILED, "hang", True),
+    ],
+)
+def test_what_explains_itself_is_one_line(tmp_path, name, status, kind, caused_by_peer):
+    done = fail_with(f"raise errors.{name}('why')", tmp_path)
+    assert done.returncode == status
+    assert done.stderr.endswith(": error: why\n") and done.stderr.count("\n") == 1
+    record = read_json(AttemptDir(tmp_path).rank_error(3))
+    assert (record["kind"], record["caused_by_peer"]) == (kind, caused_by_peer)
+    assert record["traceback"] == ""
+
+
+def test_a_full_disk_under_the_log_hides_neither_record_nor_status(tmp_path):
+    with open("/dev/full", "w") as full:
+        done = fail_with(
+            "raise ValueError('x')", tmp_path, capture_output=False, stdout=full, stderr=full
+        )
+    assert done.returncode == errors.EXIT_FAILED
+    assert read_json(AttemptDir(tmp_path).rank_error(3))["error"] == "ValueError: x"
+
+
+@pytest.mark.parametrize("how", ["os.close(1); os.close(2)", "sys.stdout = sys.stderr = None"])
+def test_closed_outputs_hide_neither_record_nor_status(tmp_path, how):
+    done = fail_with(f"{how}; raise errors.UserError('x')", tmp_path)
+    assert done.returncode == errors.EXIT_USER_ERROR
+    assert read_json(AttemptDir(tmp_path).rank_error(3))["is_user_error"]
+
+
+def test_a_vanished_run_directory_leaves_the_words_in_the_log(tmp_path):
+    done = fail_with("raise ValueError('x')", tmp_path / "gone")
+    assert done.returncode == errors.EXIT_FAILED and "ValueError: x" in done.stderr
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_disk_that_never_answers_does_not_keep_a_failing_rank(tmp_path):
+    # Opening a FIFO waits for ever for its other end.
+    block = "os.mkfifo(attempt.path / f'.rank-00003.error.json.{os.getpid()}.tmp')"
+    raising = f"{block}; errors.LAST_WORDS_LIMIT_S = 0.3; raise ValueError('x')"
+    done = fail_with(raising, tmp_path)
+    assert done.returncode == errors.EXIT_FAILED and "ValueError: x" in done.stderr
+
+
+def test_the_first_reason_to_leave_is_the_one_that_is_told(tmp_path):
+    raising = """errors.leaving.acquire()
+        import threading
+        late = lambda: errors.fail(ValueError('late'), 3, attempt)
+        threading.Thread(target=late, daemon=True).start()
+        raise errors.Hang('first')"""
+    done = fail_with(raising, tmp_path)
+    assert "late" not in done.stderr
+    assert read_json(AttemptDir(tmp_path).rank_error(3))["error"] == "first"
+
+
+def test_a_line_that_cannot_be_printed_is_lost_without_a_word():
+    with open("/dev/full", "w", buffering=1) as full:
+        tell("lost", full)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # so that closing it succeeds
+    tell("lost", full)
+
+
+def test_events_that_cannot_be_written_are_lost_without_a_word(tmp_path):
+    run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    events = Events(0)
+    events.event("start")
+    events.open(run, 1)
+    run.path.rename(tmp_path / "moved")
+    events.event("save", step=1)
+    assert not run.path.exists()
+    (tmp_path / "moved").rename(run.path)
+    events.event("stopped")
+    assert [e["event"] for e in read_jsonl(run.timeline("rank-00000"))] == ["start", "stopped"]
+
+
+def test_a_timeline_that_cannot_be_begun_ends_no_training(tmp_path):
+    run = RunDir(tmp_path)
+    (tmp_path / "timeline").write_text("a file is in the way")
+    events = Events(0)
+    events.event("start")
+    events.open(run, 1)
+    events.event("import")
+
+
+def test_the_errors_need_no_torch():
+    done = run_script("import sys, trainer.errors; print('torch' in sys.modules)")
+    assert json.loads(done.stdout.lower()) is False
