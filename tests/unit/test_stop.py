@@ -1,0 +1,98 @@
+"""The stop signals of a rank, in processes of their own: storms, start-up, forked children."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from trainer.stop import EXIT_STOPPED_IN_STARTUP, STOP_SIGNALS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PREAMBLE = """
+import os, signal, sys, time
+from trainer import stop
+stop.STARTUP_GRACE_S = 0.5
+request = stop.StopSignal()
+request.install()
+def signal_self(number):
+    os.kill(os.getpid(), number)
+"""
+
+
+def run_rank(text):
+    """The finished process of a rank that took the stop signals first."""
+    return subprocess.run(
+        [sys.executable, "-c", PREAMBLE + text],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+
+
+def test_a_storm_of_signals_is_one_request():
+    done = run_rank("""
+request.enter_loop()
+for number in 50 * list(stop.STOP_SIGNALS):
+    signal_self(number)
+print(request.requested)
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+def test_more_signals_than_the_pipe_holds_block_nobody():
+    done = run_rank("""
+request.enter_loop()
+for _ in range(70_000):
+    signal_self(signal.SIGTERM)
+print(request.requested)
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+def test_signals_in_startup_are_kept_for_the_loop():
+    done = run_rank("""
+for number in 12 * list(stop.STOP_SIGNALS):
+    signal_self(number)
+request.enter_loop()
+time.sleep(2 * stop.STARTUP_GRACE_S)
+print(request.requested)
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+def test_a_startup_that_does_not_get_to_its_loop_is_left():
+    done = run_rank("""
+import ctypes
+signal_self(signal.SIGUSR1)
+ctypes.CDLL(None).pause()  # as a rendezvous in C++, which no handler of Python's interrupts
+time.sleep(60)
+""")
+    assert done.returncode == EXIT_STOPPED_IN_STARTUP
+    assert done.stderr.count("\n") == 1 and "asked to stop during start-up" in done.stderr
+
+
+def test_inherited_masks_and_dispositions_do_not_hide_a_stop():
+    blocked = ", ".join(str(int(number)) for number in STOP_SIGNALS)
+    done = run_rank(f"""
+for number in [{blocked}]:
+    signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [{blocked}])
+request.install()
+request.enter_loop()
+signal_self(signal.SIGUSR2)
+print(request.requested)
+""")
+    assert (done.returncode, done.stdout) == (0, "True\n")
+
+
+def test_a_signal_to_a_forked_child_is_no_stop_of_the_rank():
+    done = run_rank("""
+child = os.fork()
+if child == 0:
+    signal_self(signal.SIGTERM)
+    os._exit(0)
+os.waitpid(child, 0)
+time.sleep(3 * stop.STARTUP_GRACE_S)
+print(request.requested)
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
