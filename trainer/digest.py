@@ -22,8 +22,11 @@ def tensors_sha256(state: Mapping[str, Any]) -> str:
 
 
 def optimizer_sha256(optimizer: torch.optim.Optimizer) -> str:
-    """SHA-256 over all state and groups of an optimizer: tensors like weights, the rest as text."""
-    return _sha256(_leaves(optimizer.state_dict(), ""))
+    """SHA-256 over the state of an optimizer: tensors like weights, the rest as text.
+
+    Without its options, which the spec and the step decide.
+    """
+    return _sha256(_leaves(optimizer.state_dict()["state"], ""))
 
 
 def _sha256(leaves: Iterator[tuple[str, Any]]) -> str:
@@ -33,8 +36,9 @@ def _sha256(leaves: Iterator[tuple[str, Any]]) -> str:
             digest.update(f"{name} {value!r}\n".encode())
             continue
         tensor = value.detach().cpu().contiguous()
+        raw: Any = tensor.reshape(-1).view(torch.uint8).numpy()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        digest.update(raw)
     return digest.hexdigest()
 
 
