@@ -14,13 +14,13 @@ from jobs.rundir import RunDir
 def read(run_dir: RunDir) -> dict[str, Any] | None:
     """Rank 0's last words on its progress; None before the first step.
 
-    Keys: step, total, epoch, epochs, loss, accuracy (held-out, 0 to 1), samples_per_s, eta_s, lr;
-    some are null early on.
+    Keys: step, total, epoch, epochs, loss, accuracy (held-out, 0 to 1), samples_per_s, eta_s,
+    time_left (that in words), lr; some are null early on.
     """
     try:
         first, _, second = run_dir.progress.read_text(encoding="utf-8").partition("\n")
         return {"step": int(first), **json.loads(second or "{}")}
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):
         return None
 
 
@@ -37,8 +37,8 @@ def words(progress: dict[str, Any]) -> str:
         parts.append(f"accuracy {progress['accuracy']:.2%}")
     if progress.get("samples_per_s") is not None:
         parts.append(f"{progress['samples_per_s']:.0f} samples/s")
-    if progress.get("eta_s") is not None:
-        parts.append(f"{progress['eta_s']:.0f} s left")
+    if progress.get("time_left") is not None:
+        parts.append(f"{progress['time_left']} left")
     return "  ".join(parts)
 
 

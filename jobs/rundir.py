@@ -76,6 +76,23 @@ class RunDir:
         return self.path / "progress"
 
     @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def wandb(self) -> Path:
+        """Made by W&B itself, in the directory that it is given."""
+        return self.path / "wandb"
+
+    @property
+    def profile(self) -> Path:
+        return self.path / "profile"
+
+    @property
+    def compile_cache(self) -> Path:
+        return self.path / "compile-cache"
+
+    @property
     def result(self) -> Path:
         return self.path / "result.json"
 

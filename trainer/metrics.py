@@ -1,16 +1,23 @@
-"""What rank 0 tells of the training: `metrics.jsonl`, `progress`, and lines in its log."""
+"""What rank 0 tells of the training: lines in its log, `metrics.jsonl`, `progress`, trackers."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.rundir import PROGRESS_STEP_WIDTH, RunDir
+import torch
 
-STATUS_WIDTH = 500
+from trainer import trackers
+from trainer.data import Batches
+from trainer.errors import storage_error, tell
+from trainer.launch import Run
+from trainer.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -21,81 +28,168 @@ class Plan:
     steps_per_epoch: int
     epochs: int
     global_batch_size: int
+    samples_per_epoch: int
+
+    @classmethod
+    def of(cls, epochs: int, batches: Batches) -> Plan:
+        """The plan of so many passes over these batches."""
+        return cls(
+            total_steps=epochs * batches.steps_per_epoch,
+            steps_per_epoch=batches.steps_per_epoch,
+            epochs=epochs,
+            global_batch_size=batches.global_batch_size,
+            samples_per_epoch=batches.samples_per_epoch,
+        )
+
+    def epoch(self, step: int) -> int:
+        """Epochs that are finished after a step."""
+        return step // self.steps_per_epoch
+
+    def samples(self, step: int) -> int:
+        """Samples trained on after a step; the last step of an epoch may have fewer."""
+        epochs, steps = divmod(step, self.steps_per_epoch)
+        return epochs * self.samples_per_epoch + steps * self.global_batch_size
+
+
+class Speed:
+    """How fast the training is, since the last line or the last pause."""
+
+    def __init__(self, plan: Plan, step: int) -> None:
+        self._plan = plan
+        self._line = time.monotonic()
+        self.restart(step)
+
+    def restart(self, step: int) -> None:
+        """Measure from now on."""
+        self._clock, self._step = time.monotonic(), step
+
+    def line(self, step: int, data_wait_s: float) -> dict[str, float]:
+        """The speed up to `step`: samples_per_s, eta_s, and data_wait as a share of the time."""
+        now, plan = time.monotonic(), self._plan
+        elapsed_s = max(now - self._clock, 1e-9)
+        samples = plan.samples(step) - plan.samples(self._step)
+        samples_per_s = samples / elapsed_s
+        samples_left = plan.samples(plan.total_steps) - plan.samples(step)
+        values = {
+            "samples_per_s": samples_per_s,
+            "eta_s": max(0.0, samples_left / samples_per_s) if samples else 0.0,
+            "data_wait": min(1.0, data_wait_s / max(now - self._line, 1e-9)),
+        }
+        self._line = now
+        self.restart(step)
+        return values
 
 
 class Reporter:
     """Rank 0's files and log lines, from `step` on. An `epoch` there counts finished epochs."""
 
-    def __init__(self, run_dir: RunDir, plan: Plan, step: int, metrics_bytes: int) -> None:
+    def __init__(self, run: Run, plan: Plan, step: int, metrics_bytes: int) -> None:
         self._plan = plan
-        self._metrics = open(run_dir.metrics, "ab")  # noqa: SIM115 (open for the whole run)
-        # Lines after the checkpoint belong to steps that are done again: nothing appears twice.
-        if metrics_bytes < self._metrics.tell():
-            self._metrics.truncate(metrics_bytes)
-        elif metrics_bytes > self._metrics.tell():
-            print(f"warning: {run_dir.metrics} lost lines that the checkpoint knew", flush=True)
-        self._progress = os.open(run_dir.progress, os.O_WRONLY | os.O_CREAT, 0o666)
-        self._status: dict[str, Any] = {"total": plan.total_steps, "epochs": plan.epochs}
-        self.restart_clock(step)
-        self.step_done(step)
-        self._write_status(epoch=step // plan.steps_per_epoch)
+        self._path = run.dir.metrics
+        self._trackers = trackers.start(run, first_step=step + 1)
+        with self._storage("opening"):
+            self._metrics = open(self._path, "ab")  # noqa: SIM115 (open for the whole run)
+            # Lines after the checkpoint belong to steps that are done again: nothing appears twice.
+            if metrics_bytes < self._metrics.tell():
+                self._metrics.truncate(metrics_bytes)
+            elif metrics_bytes > self._metrics.tell():
+                tell(f"warning: {self._path} lost lines that the checkpoint knew")
+        self._progress = Progress(run.dir.progress)
+        self._progress.step_done(step)
+        self._progress.status(total=plan.total_steps, epochs=plan.epochs, epoch=plan.epoch(step))
+        self._speed = Speed(plan, step)
+
+    def step_done(self, step: int) -> None:
+        """Note the finished step: after a kill it tells how many are redone."""
+        self._progress.step_done(step)
 
     def restart_clock(self, step: int) -> None:
         """Measure the speed from now on, so that it does not count an evaluation or a save."""
-        self._clock = (time.monotonic(), step)
+        self._speed.restart(step)
 
-    def step_done(self, step: int) -> None:
-        """Overwrite the finished step in place: after a kill it tells how many are redone."""
-        os.pwrite(self._progress, f"{step:0{PROGRESS_STEP_WIDTH}d}\n".encode(), 0)
-
-    def trained(self, step: int, loss: float, lr: float) -> None:
-        """A line about the steps since the last such line."""
-        epoch = step // self._plan.steps_per_epoch
+    def trained(self, step: int, loss: float, lr: float, data_wait_s: float) -> None:
+        """A line about the steps since the last such line, `data_wait_s` of which got no batch."""
+        epoch = self._plan.epoch(step)
         self._record({"step": step, "epoch": epoch, "train_loss": loss, "lr": lr})
-        now = time.monotonic()
-        step_s = (now - self._clock[0]) / max(1, step - self._clock[1])
-        self._clock = (now, step)
-        speed = self._plan.global_batch_size / max(step_s, 1e-9)
-        eta_s = step_s * (self._plan.total_steps - step)
-        print(
-            f"{self._where(step)}  loss {loss:.4f}  lr {lr:.3g}  {speed:.0f} samples/s  "
-            f"{eta_s:.0f} s left",
-            flush=True,
+        speed = self._speed.line(step, data_wait_s)
+        samples_per_s, eta_s = speed["samples_per_s"], speed["eta_s"]
+        time_left = duration(eta_s)
+        tell(
+            f"{self._where(step)}  loss {loss:.4f}  lr {lr:.3g}  {samples_per_s:.0f} samples/s  "
+            f"{time_left} left  data {speed['data_wait']:.0%}  mem {_gib(peak_memory_bytes())}"
         )
-        fields = {"loss": loss, "lr": lr, "samples_per_s": round(speed, 1), "eta_s": round(eta_s)}
-        self._write_status(epoch=epoch, **fields)
+        fields = {"samples_per_s": round(samples_per_s, 1), "eta_s": round(eta_s)}
+        self._progress.status(epoch=epoch, loss=loss, lr=lr, time_left=time_left, **fields)
+        self._progress.flush()
+        values = {"train_loss": loss, "lr": lr, "samples_per_s": samples_per_s}
+        self._track(step, {**values, "data_wait": speed["data_wait"]})
 
     def evaluated(self, step: int, loss: float, accuracy: float) -> None:
         """A line about a held-out evaluation."""
-        epoch = step // self._plan.steps_per_epoch
+        epoch = self._plan.epoch(step)
         values = {"eval_loss": loss, "eval_accuracy": accuracy}
         self._record({"step": step, "epoch": epoch, **values})
-        print(f"{self._where(step)}  held-out accuracy {accuracy:.2%}  loss {loss:.4f}", flush=True)
-        self._write_status(epoch=epoch, accuracy=accuracy)
+        tell(f"{self._where(step)}  held-out accuracy {accuracy:.2%}  loss {loss:.4f}")
+        self._progress.status(epoch=epoch, accuracy=accuracy)
+        self._track(step, values)
         self.restart_clock(step)
 
     def sync(self) -> int:
         """Make the metrics durable; their size in bytes, which a checkpoint remembers."""
-        self._metrics.flush()
-        os.fsync(self._metrics.fileno())
-        return self._metrics.tell()
+        self._progress.flush()
+        with self._storage("writing"):
+            self._metrics.flush()
+            os.fsync(self._metrics.fileno())
+            return self._metrics.tell()
 
     def close(self) -> None:
-        """Close the files."""
-        self._metrics.close()
-        os.close(self._progress)
+        """Close files and trackers; waits at most `trackers.CLOSE_LIMIT_S` for each of these."""
+        self._progress.close()
+        with self._storage("closing"):
+            self._metrics.close()
+        for tracker in self._trackers:
+            tracker.close()
 
     def _record(self, record: dict[str, Any]) -> None:
-        self._metrics.write((json.dumps(record) + "\n").encode())
-        self._metrics.flush()
+        with self._storage("writing"):
+            self._metrics.write((json.dumps(record) + "\n").encode())
+            self._metrics.flush()
 
-    def _write_status(self, **fields: Any) -> None:
-        self._status.update(fields)
-        keys = ("total", "epoch", "epochs", "loss", "accuracy", "samples_per_s", "eta_s", "lr")
-        text = json.dumps({key: self._status.get(key) for key in keys})
-        os.pwrite(self._progress, f"{text:<{STATUS_WIDTH - 1}}\n".encode(), PROGRESS_STEP_WIDTH + 1)
+    @contextlib.contextmanager
+    def _storage(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise storage_error(error, f"{doing} {self._path}") from None
+
+    def _track(self, step: int, values: dict[str, float]) -> None:
+        for tracker in self._trackers:
+            tracker.scalars(step, values)
 
     def _where(self, step: int) -> str:
         plan = self._plan
         epoch = (step - 1) // plan.steps_per_epoch + 1
         return f"step {step}/{plan.total_steps}  epoch {epoch}/{plan.epochs}"
+
+
+def duration(seconds: float) -> str:
+    """A time in words, by its two largest units."""
+    minutes, s = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours:02d} h"
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {s:02d} s" if minutes else f"{s} s"
+
+
+def peak_memory_bytes() -> int:
+    """The most that was in use so far: tensors on this rank's GPU, else the whole process."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux: KiB
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.1f} GiB"
