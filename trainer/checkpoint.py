@@ -14,7 +14,7 @@ from typing import IO, Any, cast
 import torch
 
 from jobs.rundir import read_json, read_jsonl
-from trainer import commit, stored, weights, writer
+from trainer import commit, optim, stored, weights, writer
 from trainer.build import Replica
 from trainer.commit import Draft, Retention, Sink
 from trainer.context import DistributedContext, broadcast_bytes, gather
@@ -213,7 +213,7 @@ def restore(saved: dict[str, Any], replica: Replica, context: DistributedContext
             f"{optimizer_class}"
         )
     replica.module.load_state_dict(saved["model"])
-    replica.optimizer.load_state_dict(saved["optimizer"])
+    optim.load(replica.optimizer, saved["optimizer"])
     if saved["scaler"]:  # empty where gradients were not scaled
         replica.scaler.load_state_dict(saved["scaler"])
     windows = saved["loss_windows"]

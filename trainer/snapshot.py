@@ -25,8 +25,8 @@ class Staging:
         """
         copy = self._copy(state, "state")
         event = None
-        if torch.cuda.is_initialized():
-            event = torch.cuda.Event()
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
         return copy, event
 

@@ -16,8 +16,9 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from jobs.rundir import fsync_directory
 from trainer.commit import FORMAT_VERSION, MANIFEST, committed, manifest_text
@@ -30,6 +31,7 @@ LASTING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, 
 
 Contents = dict[str, bytes]
 Value = TypeVar("Value")
+Given = ParamSpec("Given")
 
 
 class Damaged(Exception):
@@ -42,18 +44,18 @@ def read(directory: Path) -> tuple[dict[str, Any], Contents]:
     Raises: Damaged; UserError if another version of the kit wrote it; OSError where the file
     system may answer later.
     """
-    manifest = _patiently(lambda: _manifest(directory))
+    manifest = _patiently(_manifest, directory)
+    files = manifest["files"].items()
     return manifest, {
-        file: _patiently(lambda path=directory / file, expected=expected: _read(path, expected))
-        for file, expected in manifest["files"].items()
+        file: _patiently(_read, directory / file, expected) for file, expected in files
     }
 
 
 def check(directory: Path) -> dict[str, Any]:
     """The manifest of a checkpoint whose files all agree with it; raises as `read` does."""
-    manifest = _patiently(lambda: _manifest(directory))
+    manifest = _patiently(_manifest, directory)
     for file, expected in manifest["files"].items():
-        _patiently(lambda path=directory / file, expected=expected: _check(path, expected))
+        _patiently(_check, directory / file, expected)
     return manifest
 
 
@@ -64,7 +66,7 @@ def read_newest(
 
     Damaged ones, which is also what `parse` may raise, are reported and put aside.
     """
-    for name in _patiently(lambda: committed(root)):
+    for name in _patiently(committed, root):
         try:
             _, contents = read(root / name)
             return contents, parse(contents)
@@ -89,13 +91,13 @@ def quarantine(directory: Path, reason: str) -> Path:
     return aside
 
 
-def _patiently(call: Callable[[], Value]) -> Value:
+def _patiently(call: Callable[Given, Value], *args: Given.args, **kwargs: Given.kwargs) -> Value:
     for delay_s in RETRY_DELAYS_S:
         try:
-            return call()
+            return call(*args, **kwargs)
         except OSError:
             time.sleep(delay_s)
-    return call()
+    return call(*args, **kwargs)
 
 
 def _manifest(directory: Path) -> dict[str, Any]:
@@ -151,7 +153,7 @@ def _check_sha256(path: Path, sha256: str, expected: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _open(path: Path) -> Iterator[BinaryIO]:
+def _open(path: Path) -> Iterator[BufferedReader]:
     """A regular file to read; what goes wrong for good while it is read is damage."""
     try:
         with open(path, "rb", opener=_without_waiting) as file:

@@ -18,12 +18,15 @@ from trainer.errors import UserError
 from trainer.snapshot import is_plain
 
 STATE = "state.pt"
+ZIP = b"PK\3\4"  # the older format is a bare pickle, which torch.load would take as well
 
 
 def parse(contents: stored.Contents) -> dict[str, Any]:
     """The state in a checkpoint's files, on the CPU; anything but tensors and values is damage."""
     if STATE not in contents:
         raise stored.Damaged(f"it has no {STATE}")
+    if not contents[STATE].startswith(ZIP):
+        raise stored.Damaged(f"{STATE} is not of the format that torch.save writes")
     try:
         state = torch.load(io.BytesIO(contents[STATE]), map_location="cpu", weights_only=True)
     # Which of them comes depends on where in the file the parser stumbles.
