@@ -193,7 +193,7 @@ def report_error(run_dir: RunDir, attempt: int, evidence: Evidence) -> None:
     if evidence.outcome is None and failed is None:
         for log in sorted(run_dir.attempt(attempt).path.glob("rank-*.log")):
             text = log.read_text(encoding="utf-8", errors="replace")
-            if "Traceback" in text:
+            if "Traceback" in text or "error: " in text:  # the disk had no room for a record
                 last = "\n".join(text.splitlines()[-LOG_LINES:])
                 say(f"the end of {log}:\n{last}")
                 break

@@ -76,7 +76,7 @@ SRUN: Mapping[str, str] = {
 _TORCHRUN = "torchrun sets it for each rank"
 _VARIABLES: Mapping[str, str] = {
     "OMP_NUM_THREADS": "write launch.threads_per_rank",
-    "PYTHONPATH": "the frozen copy of your repository is on it already",
+    "PYTHONPATH": "your repository (launch.script: its own folder) is found; export more in setup",
     "RANK": _TORCHRUN,
     "LOCAL_RANK": _TORCHRUN,
     "GROUP_RANK": _TORCHRUN,

@@ -13,7 +13,7 @@ from local_kit import FOREIGN, REPOSITORY, wait_for
 from jobs.rundir import RunDir, read_json, read_jsonl
 
 EXAMPLE = REPOSITORY / "configs/own_script/train.py"
-STEPS = 2000
+STEPS = 1500
 OWN = """
 name: own
 slurm: {nodes: 2}

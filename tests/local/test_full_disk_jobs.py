@@ -1,0 +1,123 @@
+"""A disk that fills up, or goes away, under a run: a reason in one line, and nothing lost."""
+
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+from local_kit import REPOSITORY, wait_for
+
+from jobs.rundir import RunDir, read_json, read_jsonl
+
+SIZE = "size=96m"  # a submit wants 64 MiB free
+SPEC = """
+name: full
+train:
+  model: mlp
+  dataset: breast_cancer
+  epochs: 100
+  lr: 0.01
+  micro_batch_size: 8
+  eval_every_epochs: 50
+checkpoint: {every_epochs: 5}
+"""
+PATIENT = """
+import time
+from pathlib import Path
+print("there", flush=True)
+while not Path("%s").exists():
+    time.sleep(0.01)
+Path("%s").touch()
+"""
+OWN = "name: full\nlaunch: {script: patient.py}\n"
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A small disk of its own where the kit's runs go."""
+    root = tmp_path / "runs"
+    root.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", SIZE, "tmpfs", str(root)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
+    yield root
+    subprocess.run(["umount", "--lazy", str(root)], check=True)
+
+
+def fill(disk):
+    """Take every free block; returns the file to delete."""
+    filler = disk / "filler"
+    with open(filler, "wb", buffering=0) as file:
+        for size in (2**20, 2**12, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+    assert os.statvfs(disk).f_bavail == 0
+    return filler
+
+
+def submit(kit, text):
+    config = kit.root.with_name("full.yaml")
+    config.write_text(text)
+    return kit.start("submit", config, "--cluster", "local")
+
+
+def started(kit, *path):
+    """The run directory, as soon as something is at `path` in it."""
+    latest = kit.root / "full/latest"
+    wait_for(lambda: any(latest.glob("/".join(path))), f"no {path}")
+    return RunDir(latest.resolve())
+
+
+def error_line(run, stderr):
+    """The one line that tells the reason; nothing of the kit's own processes broke."""
+    (line,) = [line for line in stderr.splitlines() if line.startswith("error: ")]
+    assert "Traceback" not in stderr
+    if run.job_log.exists():
+        assert "/jobs/" not in run.job_log.read_text()
+    return line
+
+
+def committed(run):
+    return {path.name for path in run.checkpoints.glob("step-*")}
+
+
+def test_a_full_disk_ends_in_one_line_and_a_resume_completes(disk, kit):
+    process = submit(kit, SPEC)
+    run = started(kit, "checkpoints", "step-*")
+    filler = fill(disk)
+    kept = committed(run)
+    status, _, stderr = kit.end(process, 60)
+    assert status == 1
+    assert "No space left on device" in error_line(run, stderr)
+    assert kept & committed(run), "no older checkpoint is left"
+
+    filler.unlink()
+    status, _, stderr = kit.run("resume", run.run_id, "--cluster", "local")
+    assert status == 0, stderr
+    assert read_json(run.result)["status"] == "completed"
+    loaded = [e for e in read_jsonl(run.timeline("rank-00000")) if e["event"] == "loaded"]
+    assert loaded[-1]["step"] >= int(min(kept).removeprefix("step-"))
+
+
+def test_a_run_directory_that_vanishes_kills_no_script_and_is_told_in_one_line(tmp_path, kit):
+    kit.repository = tmp_path / "copy"
+    ignored = shutil.ignore_patterns(".*", "runs", "__pycache__")
+    shutil.copytree(REPOSITORY, kit.repository, ignore=ignored)
+    (kit.repository / "patient.py").write_text(PATIENT % (tmp_path / "may_end", tmp_path / "ended"))
+    process = submit(kit, OWN)
+    run = started(kit, "logs", "rank-00000.log")
+    wait_for(lambda: "there" in run.rank_log(0).read_text(), "the script does not run")
+    shutil.rmtree(run.path)
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.5)  # the agent's next round, and several of the local door's
+    (tmp_path / "may_end").touch()
+    status, _, stderr = kit.end(process, 30)
+    assert status == 1, stderr
+    assert (tmp_path / "ended").exists()
+    assert "the run directory is gone" in error_line(run, stderr)
