@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -131,12 +132,15 @@ class WeightsAndBiases:
     """
 
     def __init__(self, run: Run) -> None:
+        mode = run.spec.log.wandb
+        assert mode != "off"
+        if mode == "offline":  # W&B reports on itself even then, to a host on the internet
+            os.environ["WANDB_ERROR_REPORTING"] = "false"
         try:
             import wandb
         except ImportError as error:
             raise _missing("wandb", "log.wandb=off", error) from None
-        spec, mode = run.spec, run.spec.log.wandb
-        assert mode != "off"
+        spec = run.spec
         self._run = wandb.init(
             project=spec.log.wandb_project or spec.name,
             id=wandb_id(run.dir.run_id),

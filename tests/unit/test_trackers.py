@@ -169,7 +169,12 @@ def test_tensorboard_on_a_full_disk_does_not_end_the_training(tmp_path):
 
 
 WANDB = """
-import sys
+import socket, sys
+def tell_network(event, args):
+    looks_up = event == "socket.getaddrinfo"
+    if looks_up or event == "socket.connect" and args[0].family != socket.AF_UNIX:
+        print(event, args, flush=True)
+sys.addaudithook(tell_network)
 from tests.unit.test_trackers import Path, run_in, start
 path, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 (feed,) = start(run_in(path, wandb="offline", wandb_project="digits"), first_step=first)
@@ -203,7 +208,9 @@ def helpers_of(pid):
 
 
 @needs_wandb
-def test_wandb_offline_goes_on_with_the_same_run_after_a_kill(tmp_path, monkeypatch):
+def test_wandb_offline_goes_on_with_the_same_run_after_a_kill_without_a_network(
+    tmp_path, monkeypatch
+):
     for name in ("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     run_dir = tmp_path / "20260101-000000-abcd"
@@ -217,7 +224,8 @@ def test_wandb_offline_goes_on_with_the_same_run_after_a_kill(tmp_path, monkeypa
     resumed = python(WANDB, run_dir, 3, 5, "resumed")
     out, err = resumed.communicate(timeout=60)
     assert resumed.returncode == 0 and err == ""
-    assert out.startswith(f"Weights & Biases: upload it with: wandb sync {run_dir}/wandb/offline-")
+    words = f"Weights & Biases: upload it with: wandb sync {run_dir}/wandb/offline-run-*\nlogged\n"
+    assert out == words  # and no network
     wait_for(lambda: not helpers_of(resumed.pid), limit_s=5)
     attempts = sorted(run_dir.glob("wandb/offline-run-*"))
     assert len(attempts) == 2
