@@ -1,0 +1,39 @@
+"""The rival of the loop's overhead: DDP as one writes it by hand, with nothing around it."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from jobs.spec import Train
+from tests.bench.place import Place, StepClock
+from trainer import datasets, models
+
+
+def train(place: Place, spec: Train, num_steps: int, clock: StepClock) -> None:
+    """Train for some steps: no checkpoint, no stop, no log, and no word of the loss.
+
+    Model, data and the fused optimizer are the kit's. Deterministic operators are not asked for.
+    """
+    torch.use_deterministic_algorithms(False)
+    samples = datasets.create(spec.dataset, spec.dataset_args)[0].to(place.device)
+    size, world_size = spec.micro_batch_size, place.context.world_size
+    example = samples.batch(torch.zeros(1, dtype=torch.int64))[0]
+    torch.manual_seed(0)
+    model = models.create(spec.model, spec.model_args, example, samples.num_classes)
+    ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(ddp.parameters(), spec.lr, spec.momentum, fused=True)
+    step = 0
+    while True:
+        order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(step))
+        own = order[place.context.rank :: world_size]
+        for start in range(0, len(samples) // world_size - size + 1, size):
+            clock.begin(step)
+            if step == num_steps:
+                return
+            inputs, labels = samples.batch(own[start : start + size])
+            cross_entropy(ddp(inputs), labels).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            step += 1

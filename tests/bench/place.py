@@ -1,0 +1,77 @@
+"""This rank of a bench, and runs of the real trainer in it: no start of a process for each."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from jobs.rundir import RunDir, write_json
+from jobs.spec import Spec
+from trainer.agreement import Agreement
+from trainer.context import DistributedContext
+from trainer.events import Events
+from trainer.launch import Job, Run
+from trainer.loop import Loop
+from trainer.run import prepare
+from trainer.stop import StopSignal
+from trainer.watchdog import Watchdog
+
+
+class StepClock:
+    """The seconds from the beginning of one step to that of a later one; steps count from 0."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self._first, self._last = first, last
+        self._started = self.seconds = 0.0
+
+    def begin(self, step: int) -> None:
+        """A step begins now."""
+        if step == self._first:
+            self._started = time.perf_counter()
+        elif step == self._last:
+            self.seconds = time.perf_counter() - self._started
+
+
+@dataclass
+class Place:
+    """Where a bench measures: its rank, its device, and a folder for its runs."""
+
+    context: DistributedContext
+    device: torch.device
+    folder: Path
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def job(self, spec: Spec) -> Job:
+        """A new run of `spec` in its first attempt, the same on all ranks."""
+        run = RunDir(self.folder / f"run-{next(self._numbers)}")
+        if self.context.is_first:
+            run.attempt(1).path.mkdir(parents=True)
+            write_json(run.owner, {"attempt": 1})
+        dist.barrier()
+        return Job(Run(run, spec, 1), self.context, self.device, Events(self.context.rank))
+
+    def train(self, spec: Spec, clock: StepClock) -> None:
+        """Train a new run to its end, as `trainer.run` does, with an eye on the clock."""
+        job = self.job(spec)
+        self.run(job, prepare(job), clock)
+
+    def run(self, job: Job, loop: Loop, clock: StepClock) -> None:
+        """Train what is prepared to its end."""
+        agreement = Agreement(StopSignal(), job.run.spec.launch.stop_check_steps, job.device)
+        with Watchdog(job) as watchdog:
+
+            def beat(doing: str, step: int) -> None:
+                watchdog.beat(doing, step)
+                if doing == "batch":
+                    clock.begin(step)
+
+            status = loop.run(agreement, beat)
+        assert status == "completed", status
+        loop.close()
+        dist.barrier()

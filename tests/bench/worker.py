@@ -1,0 +1,36 @@
+"""One rank of a bench: meet the others, measure, leave the figures where the starter looks."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from jobs.rundir import write_json
+from tests.bench.place import Place
+from trainer.context import DistributedContext, init_process_group
+
+CPU = torch.device("cpu")
+
+
+def main(name: str, folder: Path) -> None:
+    """Measure and leave without a tear-down, as the trainer does."""
+    torch.set_num_threads(1)
+    context = DistributedContext.from_env(os.environ)
+    init_process_group(CPU)
+    bench = importlib.import_module(f"tests.bench.{name}")
+    figures = bench.measure(Place(context, CPU, folder))
+    if context.is_first:
+        write_json(folder / f"{name}.json", [figure.record() for figure in figures])
+    dist.barrier()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
