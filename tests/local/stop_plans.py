@@ -56,7 +56,7 @@ ADAMW = {"optimizer": "adamw", "nesterov": False, "lr": 0.01, "grad_clip_norm": 
 # Two whole groups and a shorter one in each epoch.
 ACCUMULATION = {"grad_accum_steps": 2}
 SPECS: dict[str, dict[str, Any]] = {
-    "every_step": {},
+    "every_step": {"eval_every_steps": None, "eval_every_epochs": 2},
     "every_pass": ACCUMULATION,
     "bf16": {**ADAMW, **ACCUMULATION, "precision": "bf16"},
     "fp16_scaler": {**ACCUMULATION, "precision": "fp16"},
@@ -150,7 +150,7 @@ class Bench:
             for index in range(EPOCHS * 5):
                 moment = "backward" if name == "every_pass" and index % 2 else "forward"
                 yield [self.at(moment, index)]
-            yield [self.at("evaluation", 0), self.at("evaluation", 1)]
+            yield [self.at("start", 0), self.at("evaluation", 0), self.at("evaluation", 0)]
         else:
             yield [self.at("forward", index) for index in (0, 3, 7)]
 

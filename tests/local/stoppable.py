@@ -13,9 +13,9 @@ from trainer.data import Samples
 
 
 class Stop(NamedTuple):
-    """A signal to one rank at the `index`-th forward pass in training or in evaluation."""
+    """A signal to one rank at its `index`-th pass of a kind."""
 
-    moment: str  # "forward", "backward" or "evaluation"
+    moment: str  # "start", "forward", "backward" or "evaluation"
     index: int
     rank: int
 
@@ -43,13 +43,17 @@ class Net(nn.Module):
         self.conv = nn.Conv2d(1, 4, 3, padding=1)
         self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
         self.evaluations = 0
+        self.is_warm = False
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Scores [n, 3] of images [n, 1, 6, 6]."""
         index = int(self.passes)
         hidden = torch.relu(self.norm(self.conv(images))).mean((2, 3))
         scores: torch.Tensor = self.head(self.dropout(hidden))
-        if self.training:
+        if not self.is_warm:  # the throw-away pass
+            self.is_warm = True
+            reach("start", 0)
+        elif self.training:
             self.passes += 1
             reach("forward", index)
             scores.register_hook(lambda _: reach("backward", index))

@@ -24,6 +24,25 @@ def blobs(num_train=62, num_test=11):
     )
 
 
+class Recorded(Samples):
+    """Samples that write the indices of each batch to a file of this rank and attempt."""
+
+    folder = ""
+
+    def batch(self, indices):
+        name = f"{os.environ['KIT_ATTEMPT']}-{os.environ['RANK']}"
+        with open(os.path.join(self.folder, name), "a") as file:
+            print(*indices.tolist(), file=file)
+        return super().batch(indices)
+
+
+def recorded_blobs(folder):
+    """The blobs; what is trained on is recorded in `folder`."""
+    train, test = blobs()
+    Recorded.folder = folder
+    return Recorded(train.inputs, train.labels), test
+
+
 class Troubled(nn.Module):
     """BatchNorm, dropout, parameters in another order than their use, and trouble on demand.
 
