@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import torch
@@ -9,46 +10,95 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from trainer import datasets, models, optim, seeds
-from trainer.data import Batches, Samples, num_classes
+from jobs.spec import Train
+from trainer import datasets, models, optim, precision, seeds, transforms
+from trainer.context import gather
+from trainer.data import Batch, Batches, num_classes
 from trainer.errors import UserError
+from trainer.feed import Feed, HeldOut
 from trainer.launch import Job
+from trainer.precision import Precision
 
 
 @dataclass(frozen=True)
 class Data:
-    """The samples, on the device, and their batches."""
+    """What to train on, in batches on the device, and the held-out samples."""
 
-    train: Samples
-    test: Samples
+    feed: Feed
+    test: HeldOut
     batches: Batches
+    num_classes: int
 
 
 @dataclass(frozen=True)
 class Replica:
     """This rank's copy of what is trained. `module` is the model inside the wrapper `ddp`."""
 
-    ddp: nn.Module
+    ddp: DistributedDataParallel
     module: nn.Module
     optimizer: torch.optim.Optimizer
+    precision: Precision
+
+    @property
+    def scaler(self) -> torch.amp.GradScaler:
+        """The scaler of fp16 gradients; without fp16 it does nothing, and has an empty state."""
+        return self.precision.scaler
+
+    def autocast(self) -> torch.autocast:
+        """A context for the forward pass and the loss, at the precision of the spec."""
+        return self.precision.autocast()
 
 
-def set_up_torch(threads_per_rank: int, deterministic: bool) -> None:
+def set_up_torch(job: Job) -> None:
     """Fix what results depend on: the number of threads and the choice of operators."""
-    torch.set_num_threads(threads_per_rank)
-    torch.backends.cudnn.benchmark = False
-    torch.use_deterministic_algorithms(deterministic)
+    if job.train.compile:
+        _keep_compiled(job)
+    torch.set_num_threads(job.run.spec.launch.threads_per_rank)
+    if job.is_deterministic:
+        # Read by cuBLAS when it starts; without it torch refuses its matrix products.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.benchmark = not job.is_deterministic
+    torch.use_deterministic_algorithms(job.is_deterministic)
+
+
+def _keep_compiled(job: Job) -> None:
+    """Have what is compiled kept in the run directory, unless the user chose another place.
+
+    A place for each rank: torch locks files in it, and locks on NFS are not to be trusted. To be
+    said before torch imports its compiler, which else chooses one in /tmp; Triton's is inside.
+    """
+    if job.run.dir.path.is_dir():
+        cache = job.run.dir.compile_cache / f"rank-{job.context.rank:05d}"
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
 
 
 def build_data(job: Job) -> Data:
     """The data set of the spec, cut into this world's batches."""
     spec = job.train
     train, test = datasets.create(spec.dataset, spec.dataset_args)
-    batches = Batches(len(train), spec.micro_batch_size, job.context.world_size, spec.seed)
+    transform = transforms.create(spec.transform, spec.transform_args)
+    classes = num_classes(train, test)
+    sizes = {"training samples": len(train), "held-out samples": len(test), "classes": classes}
+    check_same_data(spec.dataset, sizes, job.device)
+    batches = Batches.of(spec, len(train), job.context.world_size)
     job.context.say(
         f"{spec.dataset}: {len(train)} training samples, {len(test)} held out; {batches.describe()}"
     )
-    return Data(train.to(job.device), test.to(job.device), batches)
+    feed = Feed(train, transform, batches, job)
+    return Data(feed, HeldOut(test, transform, job), batches, classes)
+
+
+def check_same_data(dataset: str, sizes: dict[str, int], device: torch.device) -> None:
+    """Refuse to train where ranks see different data, such as a copy that is not complete."""
+    rows = gather(torch.tensor(list(sizes.values()), dtype=torch.int64, device=device))
+    first = rows[0].tolist()
+    for rank, row in enumerate(rows):
+        for name, size, own in zip(sizes, first, row.tolist(), strict=True):
+            if own != size:
+                raise UserError(
+                    f"train.dataset {dataset} differs between ranks: rank 0 sees {size} {name}, "
+                    f"rank {rank} {own}: give all nodes the same files"
+                )
 
 
 def build_replica(job: Job, data: Data) -> Replica:
@@ -59,36 +109,83 @@ def build_replica(job: Job, data: Data) -> Replica:
     and then loads its state; else the first step of a resume differs from 3 ranks on.
     """
     spec = job.train
+    check_wrap(spec, data.batches.grad_accum_steps, job.device)
+    numbers = precision.set_up(spec, job.device, job.context.say)
     torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
-    classes = num_classes(data.train, data.test)
-    module = models.create(spec.model, spec.model_args, data.train.inputs, classes).to(job.device)
-    ddp = wrap(module, spec.strategy, job.device)
+    example = data.feed.example(data.batches.micro_batch_size)
+    module = models.create(spec.model, spec.model_args, example[0], data.num_classes)
+    module = _placed(module, job)
+    ddp = wrap(module, spec, job.device)
+    replica = Replica(ddp, module, optim.create(module, spec), numbers)
     # After the wrap, which sends rank 0's weights to all.
     initial = {name: value.clone() for name, value in module.state_dict().items()}
-    _throw_away_pass(job, data, ddp)
+    _throw_away_pass(job, data.num_classes, replica, example)
     module.load_state_dict(initial)
-    return Replica(ddp, module, optim.create(module, spec))
+    return replica
 
 
-def wrap(module: nn.Module, strategy: str, device: torch.device) -> nn.Module:
-    """The model under the spec's way of sharing the work."""
-    if strategy != "ddp":
-        raise UserError(f"train.strategy: {strategy!r} is not known; ddp is")
-    device_ids = [device] if device.type == "cuda" else None
-    return DistributedDataParallel(module, device_ids=device_ids, gradient_as_bucket_view=True)
+def _placed(module: nn.Module, job: Job) -> nn.Module:
+    """The model on its device, in the memory format of the spec, compiled in place."""
+    module = module.to(job.device)
+    if job.train.channels_last:
+        module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if job.train.sync_batchnorm:
+        module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
+    if job.train.compile:
+        module.compile()  # unlike torch.compile(module) this renames no parameter
+    return module
 
 
-def _throw_away_pass(job: Job, data: Data, ddp: nn.Module) -> None:
-    spec = job.train
-    zeros = torch.zeros(spec.micro_batch_size, dtype=torch.int64, device=job.device)
-    inputs, labels = data.train.batch(zeros)
-    scores = ddp(torch.zeros_like(inputs))
-    classes = num_classes(data.train, data.test)
-    if scores.ndim != 2 or scores.shape[1] != classes:
+def check_wrap(train: Train, grad_accum_steps: int, device: torch.device) -> None:
+    """Refuse what the spec's own check cannot see: it knows neither device nor batches."""
+    if train.strategy != "ddp":
+        raise UserError(f"train.strategy: {train.strategy!r} is not known; ddp is")
+    if train.sync_batchnorm and device.type != "cuda":
         raise UserError(
-            f"train.model {spec.model} gives scores of shape {tuple(scores.shape)}, but the "
-            f"labels of {spec.dataset} name {classes} classes"
+            f"train.sync_batchnorm needs GPUs, but this rank is on the {device.type}: leave it out"
         )
-    loss = cross_entropy(scores, torch.zeros_like(labels))
+    # With no_sync() DDP crashes or silently stops reducing (torch 2.13).
+    if train.static_graph and grad_accum_steps > 1:
+        raise UserError(
+            f"train.static_graph excludes gradient accumulation, but train.global_batch_size "
+            f"{train.global_batch_size} makes {grad_accum_steps} batches of a step here: leave "
+            "static_graph out, or raise train.micro_batch_size"
+        )
+
+
+def wrap(module: nn.Module, train: Train, device: torch.device) -> DistributedDataParallel:
+    """The model under DDP as the spec sets it; a static graph finds unused parameters by itself."""
+    return DistributedDataParallel(
+        module,
+        device_ids=[device] if device.type == "cuda" else None,
+        bucket_cap_mb=train.bucket_cap_mb,
+        find_unused_parameters=train.find_unused_parameters and not train.static_graph,
+        gradient_as_bucket_view=train.gradient_as_bucket_view,
+        static_graph=train.static_graph,
+    )
+
+
+def _throw_away_pass(job: Job, classes: int, replica: Replica, example: Batch) -> None:
+    """One forward and backward pass as in training, with an exchange of the gradients."""
+    spec = job.train
+    inputs, labels = torch.zeros_like(example[0]), torch.zeros_like(example[1])
+    with replica.autocast():
+        scores = replica.ddp(inputs)
+        if scores.ndim != 2 or scores.shape[1] != classes:
+            raise UserError(
+                f"train.model {spec.model} gives scores of shape {tuple(scores.shape)}, but the "
+                f"labels of {spec.dataset} name {classes} classes"
+            )
+        loss = cross_entropy(scores, labels, label_smoothing=spec.label_smoothing)
     loss.backward()  # type: ignore[no-untyped-call]
-    ddp.zero_grad(set_to_none=True)
+    unused = [name for name, p in replica.module.named_parameters() if _is_unused(p)]
+    if unused and not (spec.find_unused_parameters or spec.static_graph):
+        raise UserError(
+            f"train.model {spec.model}: {len(unused)} parameters got no gradient, the first is "
+            f"{unused[0]}: set train.find_unused_parameters to true, or freeze them"
+        )
+    replica.ddp.zero_grad(set_to_none=True)
+
+
+def _is_unused(parameter: nn.Parameter) -> bool:
+    return parameter.requires_grad and parameter.grad is None

@@ -10,11 +10,12 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from trainer.errors import UserError
+from jobs.spec import Spec
+from trainer.errors import UserError, tell
 
 # Bounds the start and every collective: a rank whose peer vanished fails after this time.
-# A save by rank 0 must fit in, since the others wait for it in their next collective.
-COLLECTIVE_TIMEOUT = timedelta(minutes=5)
+# The watchdog of hangs is quicker once the ranks train.
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 TORCHRUN_VARIABLES = {
     "rank": "RANK",
@@ -56,7 +57,7 @@ class DistributedContext:
     def say(self, text: str) -> None:
         """Print a line to the log of rank 0."""
         if self.is_first:
-            print(text, flush=True)
+            tell(text)
 
 
 def choose_device(context: DistributedContext) -> tuple[torch.device, str]:
@@ -66,6 +67,20 @@ def choose_device(context: DistributedContext) -> tuple[torch.device, str]:
         return torch.device("cuda", context.local_rank), f"{num_gpus} GPUs on this node"
     reason = f"{num_gpus} GPUs for {context.local_world_size} ranks on this node"
     return torch.device("cpu"), reason
+
+
+def check_device(spec: Spec, device: torch.device, reason: str) -> None:
+    """Refuse a CPU where the spec asks for GPUs, with `reason` of `choose_device`.
+
+    Before the meeting where the spec can be read: ranks on GPUs and on CPUs wait in vain for each
+    other.
+    """
+    num_gpus = spec.slurm.gpus_per_node
+    if num_gpus > 0 and device.type != "cuda":
+        raise UserError(
+            f"slurm.gpus_per_node is {num_gpus}, but torch {torch.__version__} sees {reason}: "
+            "look at nvidia-smi and CUDA_VISIBLE_DEVICES there, or set slurm.gpus_per_node to 0"
+        )
 
 
 def init_process_group(device: torch.device) -> None:

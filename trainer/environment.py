@@ -1,7 +1,8 @@
-"""What the bits of a result depend on besides the spec, and what may thus be promised of it."""
+"""What the bits of a result depend on, and what may thus be promised of it."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import platform
@@ -11,16 +12,18 @@ from typing import Any
 import torch
 
 from trainer.context import gather
+from trainer.launch import Job
 
 
-def describe(device: torch.device, world_size: int) -> dict[str, Any]:
+def describe(job: Job) -> dict[str, Any]:
     """The environment of this attempt; the same on every rank, since all ranks' are compared."""
+    device = job.device
     own: dict[str, Any] = {
         "torch": str(torch.__version__),
         "processor": _processor(),
         "instruction set": torch.backends.cpu.get_cpu_capability(),
         "threads per rank": torch.get_num_threads(),
-        "world size": world_size,
+        "world size": job.context.world_size,
         "device": device.type,
     }
     if device.type == "cuda":
@@ -28,6 +31,8 @@ def describe(device: torch.device, world_size: int) -> dict[str, Any]:
         own["CUDA"] = torch.version.cuda
         own["cuDNN"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         own["NCCL"] = list(torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
+    # A resume may have changed them.
+    own |= {f"train.{key}": value for key, value in dataclasses.asdict(job.train).items()}
     digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).digest()[:7]
     fingerprint = torch.tensor(int.from_bytes(digest, "big"), dtype=torch.int64, device=device)
     return {**own, "ranks": [int(value) for value in gather(fingerprint)]}
