@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import FrameType
@@ -20,6 +21,7 @@ from typing import NamedTuple
 from jobs.rundir import RunDir, read_jsonl
 
 MAX_NAMED = 4
+STACK_DUMP_S = 0.5
 # Where a rank is that waits for its peers: in a collective, in DDP's backward, or for the device.
 WAITING_IN = ("torch.distributed", "torch.autograd", "torch.nn.parallel", "trainer")
 
@@ -112,14 +114,22 @@ def process_of(run_dir: RunDir, attempt: int, rank: int) -> Process:
     return Process("an unknown host", 0)
 
 
-def ask_for_stack(process: Process) -> None:
-    """Have a rank beside this one, stuck in C under the GIL, dump its stack from a C handler.
+def end_siblings(processes: Iterable[Process]) -> None:
+    """End ranks of this host that do not answer; a SIGQUIT before has them dump their stack.
 
-    Only a child of this rank's own torchrun: any other process may have got the pid since.
+    torchrun would give them 30 s after the first rank has left, whatever its --shutdown-timeout.
+    Only children of this rank's own torchrun: any other process may have got the pid since.
     """
-    if process.host == socket.gethostname() and _parent_of(process.pid) == os.getppid():
-        with contextlib.suppress(OSError):
-            os.kill(process.pid, signal.SIGQUIT)
+    siblings = [
+        process.pid
+        for process in processes
+        if process.host == socket.gethostname() and _parent_of(process.pid) == os.getppid()
+    ]
+    for number in (signal.SIGQUIT, signal.SIGKILL) if siblings else ():
+        for pid in siblings:
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+        time.sleep(STACK_DUMP_S)
 
 
 def _parent_of(pid: int) -> int | None:

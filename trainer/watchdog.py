@@ -24,7 +24,7 @@ from jobs.rundir import read_json, write_json
 from trainer.errors import Hang, PeerHang, fail, leaving, tell, within
 from trainer.hang import (
     Finding,
-    ask_for_stack,
+    end_siblings,
     place_of_main_thread,
     process_of,
     stacks_of_all_threads,
@@ -172,7 +172,7 @@ class Watchdog:
         return True
 
     def _decide(self) -> Hang:
-        """Wait for the others' answers and publish the verdict."""
+        """Wait for the others' answers publish the verdict, and end who is silent."""
         findings: dict[int, Finding] = {}
         deadline = time.monotonic() + GRACE_S
         while len(findings) < self._world_size and time.monotonic() < deadline:
@@ -187,8 +187,7 @@ class Watchdog:
         text = f"{self._head()}: {verdict(findings, silent)}"
         record = {"rank": self._rank, "error": text, "silent": sorted(silent)}
         write_json(self._attempt_dir.hang, record)
-        for process in silent.values():
-            ask_for_stack(process)
+        end_siblings(silent.values())
         return Hang(text)
 
     def _await_decision(self) -> Hang:
@@ -203,8 +202,8 @@ class Watchdog:
             return PeerHang(
                 f"{self._head()}: another rank found that, too, and did not get further"
             )
-        for rank in decided["silent"]:
-            ask_for_stack(process_of(self._run_dir, self._attempt, rank))
+        silent = [process_of(self._run_dir, self._attempt, rank) for rank in decided["silent"]]
+        end_siblings(silent)
         return PeerHang(f"found by rank {decided['rank']}: {decided['error']}")
 
 

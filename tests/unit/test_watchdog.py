@@ -44,8 +44,10 @@ def spin_on_a_lock():
     while True:
         pass
 
-def sleep_under_the_gil():
-    ctypes.PyDLL(None).sleep(60)
+def wait_under_the_gil():
+    mutex = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
 
 step = 0
 with watchdog.Watchdog(SimpleNamespace(context=context, run=run)) as dog:
@@ -60,7 +62,7 @@ with watchdog.Watchdog(SimpleNamespace(context=context, run=run)) as dog:
     elif way == "spin":
         spin_on_a_lock()
     elif way == "under the gil":
-        sleep_under_the_gil()
+        wait_under_the_gil()
 print("left in peace", step)
 """
 
@@ -144,9 +146,9 @@ def test_ranks_that_do_not_answer_are_named_and_all_others_leave_with_stacks(sta
     assert error["error"].endswith("stacks of ranks 0, 1 are in their logs")
     for output in outputs:
         assert "in wait_for_peers" in output and "in _watch" in output
-    # Stuck in C, it has its stack in its log all the same.
-    ranks.processes[3].kill()
-    assert "in sleep_under_the_gil" in ranks.processes[3].communicate()[0]
+    # torchrun would wait for those two. Stuck in C, one has its stack in its log all the same.
+    statuses, (_, output) = ranks.end(2, 3)
+    assert statuses == [-signal.SIGKILL] * 2 and "in wait_under_the_gil" in output
 
 
 def test_a_rank_in_a_python_loop_is_named_with_its_place(start):

@@ -1,0 +1,78 @@
+"""Models that do harm in the middle of a training, for specs of the tests. No tests in here."""
+
+import os
+import signal
+import subprocess
+import time
+
+import torch
+from torch import nn
+
+
+class Misbehaving(nn.Module):
+    """Calls `harm` in some steps of some attempts; its buffer counts the steps of the run."""
+
+    def __init__(self, plans, pause_s):
+        super().__init__()
+        self.plan = plans.get(os.environ["KIT_ATTEMPT"], {})
+        self.pause_s = pause_s
+        self.norm = nn.BatchNorm2d(1)
+        self.hidden = nn.Linear(36, 512)
+        self.head = nn.Linear(512, 3)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, images):
+        if self.training:
+            plan, step = self.plan, int(self.calls)
+            self.calls += 1
+            if step == plan.get("step") and os.environ["RANK"] == str(plan["rank"]):
+                HARMS[plan["harm"]](plan.get("path"))
+            time.sleep(self.pause_s)
+        return self.head(torch.relu(self.hidden(self.norm(images).flatten(1))))
+
+
+def misbehaving(plans=None, pause_s=0.0):
+    """A model with, by attempt, the harm that it does: {"step", "rank", "harm", "path"}."""
+    return Misbehaving(plans or {}, pause_s)
+
+
+def stop(path):
+    """Stand still as a whole process."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def loop_for_ever(path):
+    """Never come back."""
+    while True:
+        pass
+
+
+def fill(path):
+    """Leave no byte free on the file system of `path`."""
+    with open(os.path.join(path, "filler"), "wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 10, 1):
+            try:
+                while file.write(bytes(size)):
+                    pass
+            except OSError:
+                continue
+
+
+def make_read_only(path):
+    """Have every write below `path` refused."""
+    subprocess.run(["mount", "--bind", path, path], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", path], check=True)
+
+
+def move_away(path):
+    """Take a directory from where everybody expects it."""
+    os.rename(path, path + "-moved")
+
+
+HARMS = {
+    "stop": stop,
+    "loop": loop_for_ever,
+    "fill": fill,
+    "read-only": make_read_only,
+    "move": move_away,
+}

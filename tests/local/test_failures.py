@@ -1,0 +1,208 @@
+"""What ends a training from within or below, under a real torchrun: hangs and broken disks."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from local_kit import wait_for
+from test_trainer import REPOSITORY, TINY, environment
+
+from jobs.rundir import RunDir, read_json, read_jsonl, read_progress_step
+from jobs.spec import Launch, Log, Spec, Train
+from trainer import commit, stored
+
+HANG_TIMEOUT_S = 3
+EPOCH = 5  # steps, at any number of ranks
+LAST_STEP = 20
+
+
+def make_run(path, num_ranks=3, **model_args):
+    run = RunDir(path)
+    for folder in (run.checkpoints, run.timeline("x").parent):
+        folder.mkdir(parents=True)
+    args = {**TINY, "model": "misbehaving:misbehaving", "model_args": model_args}
+    args["micro_batch_size"] = 12 // num_ranks
+    launch = Launch(stop_check_steps=1, hang_timeout_s=HANG_TIMEOUT_S)
+    run.spec.write_text(Spec(launch=launch, train=Train(**args), log=Log(every_steps=3)).to_json())
+    return run
+
+
+def events_of(run, rank, attempt, name):
+    """The events of this name that a rank noted in an attempt."""
+    events = read_jsonl(run.timeline(f"rank-{rank:05d}"))
+    return [e for e in events if (e["event"], e["attempt"]) == (name, attempt)]
+
+
+class Attempt:
+    """One torchrun on a run directory, which ends with the block if not before."""
+
+    def __init__(self, run, number=1, num_ranks=3):
+        self.run, self.number, self.num_ranks = run, number, num_ranks
+        self.dir = run.attempt(number)
+        self.dir.path.mkdir()
+        run.owner.write_text(json.dumps({"attempt": number}))
+        command = [sys.executable, "-m", "torch.distributed.run"]
+        command += [
+            f"--nproc-per-node={num_ranks}",
+            "--rdzv-backend=c10d",
+            "--rdzv-endpoint=127.0.0.1:0",
+            "-m",
+            "trainer",
+        ]
+        self.process = subprocess.Popen(
+            [*command, str(run.path)],
+            cwd=REPOSITORY,
+            env=environment(number),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            for pid in self.pids().values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.process.terminate()
+            self.process.wait(60)
+
+    def pids(self):
+        """{rank: pid} of the ranks that started."""
+        return {
+            rank: event["pid"]
+            for rank in range(self.num_ranks)
+            for event in events_of(self.run, rank, self.number, "start")
+        }
+
+    def end(self, limit_s=100):
+        """(exit status, all output), which must come within `limit_s`."""
+        output, _ = self.process.communicate(timeout=limit_s)
+        return self.process.returncode, output
+
+
+@pytest.fixture(scope="module")
+def hung(tmp_path_factory):
+    """A run whose rank 2 stops in its first attempt, and whose rank 1 loops in its second."""
+    plans = {
+        "1": {"step": EPOCH + 2, "rank": 2, "harm": "stop"},
+        "2": {"step": 2 * EPOCH + 2, "rank": 1, "harm": "loop"},
+    }
+    run = make_run(tmp_path_factory.mktemp("hung") / "run", plans=plans)
+    outputs = []
+    for number in (1, 2, 3):
+        with Attempt(run, number) as attempt:
+            status, output = attempt.end()
+            outputs.append((status, output, attempt.pids(), time.time()))
+    return run, outputs
+
+
+@pytest.fixture(scope="module")
+def suspended(tmp_path_factory):
+    """A run whose processes all stood still for twice the time that would be a hang."""
+    run = make_run(tmp_path_factory.mktemp("suspended") / "run", pause_s=0.1)
+    with Attempt(run) as attempt:
+        wait_for(lambda: (read_progress_step(run.progress) or 0) >= EPOCH - 1, "the first steps")
+        pids = [*attempt.pids().values(), attempt.process.pid]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(2 * HANG_TIMEOUT_S)  # the one thing to be seen of a suspension is its length
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        status, output = attempt.end()
+    assert status == 0, output
+    return run, output
+
+
+def test_a_stopped_rank_is_named_and_killed_and_the_others_leave_their_stacks(hung):
+    run, [(status, output, pids, ended), *_] = hung
+    assert status != 0
+    error = read_json(run.attempt(1).rank_error(read_json(run.attempt(1).hang)["rank"]))
+    assert (error["kind"], error["caused_by_peer"], error["traceback"]) == ("hang", False, "")
+    words = f"rank 2 on {socket.gethostname()} (pid {pids[2]}) does not answer"
+    assert words in error["error"] and f"(limit {HANG_TIMEOUT_S} s)" in error["error"]
+    assert error["error"].endswith("stacks of ranks 0, 1 are in their logs")
+    assert error["error"] in output and "trainer: rank 1: no progress for" in output
+    assert output.count("_engine_run_backward") >= 2  # where the two wait for the third
+    # Two steps after the first one: limit, tick and grace.
+    (first_step,) = events_of(run, 2, 1, "first_step")
+    assert error["time"] - first_step["t"] < HANG_TIMEOUT_S + 10
+    assert ended - error["time"] < 10  # and not the 30 s of torchrun's patience
+    assert all(not os.path.exists(f"/proc/{pid}") for pid in pids.values())
+
+
+def test_a_rank_in_a_loop_is_named_with_its_place(hung):
+    run, [_, (status, output, pids, _), _] = hung
+    assert status != 0
+    error = read_json(run.attempt(2).rank_error(read_json(run.attempt(2).hang)["rank"]))
+    assert error["kind"] == "hang"
+    assert f"rank 1 on {socket.gethostname()} (pid {pids[1]}) is at " in error["error"]
+    assert "misbehaving.py:" in error["error"] and "loop_for_ever" in error["error"]
+    assert "stacks of ranks 0, 1, 2 are in their logs" in error["error"]
+    assert "in loop_for_ever" in output
+
+
+def test_a_suspended_job_goes_on_and_a_hung_one_comes_back_with_the_same_bits(hung, suspended):
+    run, [*_, (status, output, _, _)] = hung
+    assert status == 0, output
+    events = read_jsonl(run.timeline("rank-00000"))
+    assert [e["step"] for e in events if e["event"] == "loaded"] == [0, EPOCH, 2 * EPOCH]
+    undisturbed, words = suspended
+    assert "no progress" not in words and not undisturbed.attempt(1).hang.exists()
+    expected, got = read_json(undisturbed.result), read_json(run.result)
+    assert got["global_step"] == expected["global_step"] == LAST_STEP
+    assert got["weights_sha256"] == expected["weights_sha256"]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of a few MiB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
+    yield path
+    for mounted in (path / "run" / "checkpoints", path):
+        if os.path.ismount(mounted) or mounted == path:
+            subprocess.run(["umount", "-l", str(mounted)], check=False, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason", "remedy"),
+    [
+        ("fill", "No space left on device", "free space"),
+        ("read-only", "Read-only file system", "made writable"),
+        ("move", "No such file or directory", "back where it was"),
+    ],
+)
+def test_a_broken_disk_ends_the_training_with_one_line_and_the_older_checkpoint(
+    small_disk, harm, reason, remedy
+):
+    path = small_disk / "run"
+    target = {"fill": small_disk, "read-only": path / "checkpoints", "move": path}[harm]
+    plan = {"step": EPOCH + 2, "rank": 0, "harm": harm, "path": str(target)}
+    run = make_run(path, num_ranks=1, plans={"1": plan}, pause_s=0.2)
+    with Attempt(run, num_ranks=1) as attempt:
+        status, output = attempt.end()
+    if harm == "move":
+        assert not path.exists()
+        run = RunDir(path.with_name("run-moved"))
+    assert status != 0
+    (line,) = [line for line in output.splitlines() if line.startswith("trainer: rank 0 on ")]
+    assert reason in line and remedy in line and str(path) in line
+    assert f"step-{2 * EPOCH:08d}" in line
+    assert "Traceback" not in output.partition("trainer: rank 0 on ")[0]
+    # A step of 0.2 s is far longer than it takes to find that a small file cannot be written.
+    assert read_progress_step(run.progress) <= 2 * EPOCH + 1
+    assert commit.committed(run.checkpoints) == [commit.name_of(EPOCH)]
+    stored.check(run.checkpoints / commit.name_of(EPOCH))
