@@ -54,6 +54,7 @@ class Feed:
     def close(self) -> None:
         """End the workers."""
         self._stream = None
+        self._inputs.close()
 
 
 class HeldOut:
@@ -64,7 +65,8 @@ class HeldOut:
         self._num_samples = len(source)
         self.device = job.device
         context = job.context
-        own = torch.arange(context.rank, len(source), context.world_size, device=self._inputs.home)
+        every = torch.arange(len(source), device=self._inputs.home)
+        own = every[context.rank :: context.world_size]
         cuts = torch.split(own, HELD_OUT_BATCH_SIZE) if len(own) else ()
         self._plan = [Cut(0, indices) for indices in cuts]
         self._rows: Iterable[Rows] | None = None
@@ -83,6 +85,7 @@ class HeldOut:
     def close(self) -> None:
         """End the workers."""
         self._rows = None
+        self._inputs.close()
 
 
 class TrainingPlan:
@@ -119,21 +122,32 @@ class _Inputs:
         self._is_channels_last = job.train.channels_last
         self._num_workers = job.run.spec.launch.workers_per_rank
         self._reader: Reader | None = None
+        self._loader: Loader | None = None
         self._source: BatchSource | None = None
         if isinstance(source, BatchSource):
             self.home = job.device
             self._source = source.to(job.device)
+            if self._num_workers > 0 and seed_kind == SAMPLE:
+                job.context.say(
+                    f"launch.workers_per_rank is not used: {job.train.dataset} is indexed by whole "
+                    "batches on the device"
+                )
         else:
             self.home = torch.device("cpu")
             self._reader = Reader(source, seed_kind, job.train.seed)
 
-    def rows(self, plan: Iterable[Cut], num_workers: int | None = None) -> Iterable[Rows]:
-        """The samples of a plan; where workers read them they live as long as what is returned."""
+    def rows(self, plan: Iterable[Cut]) -> Iterable[Rows]:
+        """The samples of a plan, read by workers where there are any, until `close`."""
         if self._source is not None:
             return _InMemory(self._source, plan)
         assert self._reader is not None
-        num_workers = self._num_workers if num_workers is None else num_workers
-        return Loader(self._reader, plan, num_workers, self._device.type == "cuda")
+        self._loader = Loader(self._reader, plan, self._num_workers, self._device.type == "cuda")
+        return self._loader
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._loader is not None:
+            self._loader.close()
 
     def finished(self, rows: Rows, chance: tuple[int, int] | None) -> Batch:
         """(inputs, labels) on the device as the model takes them; `chance` is (seed, step)."""
@@ -150,7 +164,11 @@ class _Inputs:
     def example(self, n: int) -> Batch:
         """The first sample, `n` times, transformed without chance."""
         indices = torch.zeros(1, dtype=torch.int64, device=self.home)
-        inputs, labels, _ = next(iter(self.rows([Cut(0, indices)], num_workers=0)))
+        if self._source is not None:
+            inputs, labels = self._source.batch(indices)
+        else:
+            assert self._reader is not None
+            inputs, labels, _ = next(iter(Loader(self._reader, [Cut(0, indices)], 0, pin=False)))
         inputs = inputs.expand(n, *inputs.shape[1:]).contiguous()
         return self.finished(Rows(inputs, labels.repeat(n), indices.repeat(n)), None)
 

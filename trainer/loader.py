@@ -104,7 +104,7 @@ class Loader:
 
     def __init__(self, reader: Reader, plan: Iterable[Cut], num_workers: int, pin: bool) -> None:
         # A generator of its own, for otherwise it draws from the global one at each start.
-        self._loader = DataLoader(
+        self._loader: DataLoader[Any] | None = DataLoader(
             reader,
             batch_sampler=_Indices(plan),
             num_workers=num_workers,
@@ -119,12 +119,20 @@ class Loader:
         self._num_classes = reader.num_classes
 
     def __iter__(self) -> Iterator[Rows]:
+        assert self._loader is not None
         for rows in self._loader:
             if isinstance(rows, UserError):
                 raise rows
             lowest, highest = rows.labels.aminmax()
             check_labels(int(lowest), int(highest), self._num_classes)
             yield rows
+
+    def close(self) -> None:
+        """End the workers; no iterator of this may be held any more.
+
+        Left to the garbage collector, their queues may go first: then the word never reaches them.
+        """
+        self._loader = None
 
 
 class _Indices:

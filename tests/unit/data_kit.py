@@ -1,0 +1,57 @@
+"""Jobs and data sets for the tests of the data. No tests in here."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from jobs.rundir import RunDir
+from jobs.spec import Launch, Spec, Train
+from trainer.context import DistributedContext
+from trainer.data import Batches
+from trainer.events import Events
+from trainer.feed import Feed
+from trainer.launch import Job, Run
+
+
+def job_of(rank=0, world_size=1, workers=0, **train):
+    """A rank's job on the CPU; `train` are keys of that section."""
+    spec = Spec(train=Train(**train), launch=Launch(workers_per_rank=workers))
+    context = DistributedContext(rank, rank, 0, world_size, world_size, "here")
+    run = Run(RunDir(Path("nowhere")), spec, attempt=1)
+    return Job(run, context, torch.device("cpu"), Events(rank))
+
+
+def feed_of(source, transform=None, **job):
+    """The training feed of a rank's job."""
+    job = job_of(**job)
+    batches = Batches.of(job.train, len(source), job.context.world_size)
+    return Feed(source, transform, batches, job)
+
+
+class Chancy:
+    """Images that carry their number in the first pixel, and chance of three kinds in others."""
+
+    num_classes = 3
+
+    def __init__(self, num_samples=40):
+        self.num_samples = num_samples
+
+    def __len__(self):
+        return self.num_samples
+
+    def __getitem__(self, index):
+        image = torch.rand(1, 4, 4)
+        image[0, 0] = torch.tensor([index, random.random(), np.random.rand(), 0.5])
+        return image, index % 3
+
+
+def pixels_by_sample(feed, steps):
+    """{(step, sample): its pixels} of a feed over `Chancy` or alike."""
+    found = {}
+    for step in steps:
+        for inputs, _ in feed.micro_batches(step):
+            for image in inputs:
+                found[step, int(image[0, 0, 0])] = image
+    return found
