@@ -132,7 +132,9 @@ def _placed(module: nn.Module, job: Job) -> nn.Module:
     if job.train.sync_batchnorm:
         module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
     if job.train.compile:
-        module.compile()  # unlike torch.compile(module) this renames no parameter
+        # Not torch.compile(module), which renames all parameters, nor module.compile(), which
+        # silently compiles nothing of an nn.Sequential (torch 2.13).
+        module.forward = torch.compile(module.forward)
     return module
 
 
