@@ -1,5 +1,6 @@
 """The trainer under a real torchrun: bitwise resume, agreed stops, failures, evaluation."""
 
+import itertools
 import json
 import os
 import signal
@@ -183,10 +184,10 @@ def test_evaluation_counts_every_sample_once_at_any_world_size(tmp_path):
     status, output = torchrun(PLUGINS, tmp_path)
     assert status == 0, output
     results = set()
-    for world_size in (1, 2, 3):
+    for kind, world_size in itertools.product(("Samples", "Numbers"), (1, 2, 3)):
         seen = []
         for rank in range(world_size):
-            text = (tmp_path / f"seen-{world_size}-{rank}").read_text().split()
+            text = (tmp_path / f"seen-{kind}-{world_size}-{rank}").read_text().split()
             results.add((round(float(text[0]), 12), text[1]))
             seen += map(int, text[2:])
         assert sorted(seen) == list(range(11))

@@ -1,9 +1,11 @@
 """Models and data that the trainer's tests name in their specs. No tests in here."""
 
 import atexit
+import contextlib
 import os
 import signal
 import sys
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -97,22 +99,46 @@ class Recorder(nn.Module):
         return torch.cat([numbers * 0.1, torch.ones_like(numbers) + self.offset], dim=1)
 
 
+class Numbers:
+    """A per-sample set of the numbers from 0 to 10."""
+
+    num_classes = 2
+
+    def __len__(self):
+        return 11
+
+    def __getitem__(self, index):
+        return torch.tensor([float(index)]), int(index > 6)
+
+
 def evaluate_at_each_world_size(folder):
     """As one of three ranks: evaluate alone, in twos and in threes; print what was seen."""
     import torch.distributed as dist
 
+    from jobs.rundir import RunDir
+    from jobs.spec import Launch, Spec
+    from trainer.context import DistributedContext
     from trainer.evaluate import evaluate
+    from trainer.events import Events
+    from trainer.feed import HeldOut
+    from trainer.launch import Job, Run
 
     rank = int(os.environ["RANK"])
-    test = Samples(torch.arange(11.0).unsqueeze(1), (torch.arange(11) > 6).long())
+    whole = Samples(torch.arange(11.0).unsqueeze(1), (torch.arange(11) > 6).long())
+    run = Run(RunDir(Path(folder)), Spec(launch=Launch(workers_per_rank=1)), attempt=1)
     for world_size in (1, 2, 3):
         if rank < world_size:
             store = dist.FileStore(f"{folder}/store-{world_size}", world_size)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-            model = Recorder(rank)
-            loss, accuracy = evaluate(model, test, rank, world_size)
-            with open(f"{folder}/seen-{world_size}-{rank}", "w") as file:
-                print(loss, accuracy, *model.seen, file=file)
+            context = DistributedContext(rank, rank, 0, world_size, world_size, "here")
+            job = Job(run, context, torch.device("cpu"), Events(rank))
+            for test in (whole, Numbers()):
+                model, held_out = Recorder(rank), HeldOut(test, None, job)
+                values = evaluate(model, held_out, contextlib.nullcontext, lambda: None)
+                held_out.close()
+                name = f"seen-{type(test).__name__}-{world_size}-{rank}"
+                with open(f"{folder}/{name}", "w") as file:
+                    print(*values, *model.seen, file=file)
             dist.destroy_process_group()
 
 
