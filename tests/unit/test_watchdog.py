@@ -24,7 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from jobs.rundir import RunDir
 from jobs.spec import Launch
-from trainer import watchdog
+from trainer import errors, watchdog
 from trainer.events import Events
 
 rank, world_size, limit_s = map(int, sys.argv[1:4])
@@ -37,8 +37,17 @@ spec = SimpleNamespace(launch=Launch(hang_timeout_s=limit_s))
 run = SimpleNamespace(dir=RunDir(folder), attempt=1, spec=spec)
 context = SimpleNamespace(rank=rank, world_size=world_size)
 
+def pause():
+    for _ in range(15 if way == "go on" else 1):
+        time.sleep(0.02)
+
 def wait_for_peers():
     time.sleep(60)
+
+def hear_of_a_dead_peer():
+    while not run.dir.attempt(1).rank_hang(rank).exists():
+        time.sleep(0.02)
+    errors.fail(RuntimeError("Connection closed by peer"), rank, run.dir.attempt(1))
 
 def spin_on_a_lock():
     while True:
@@ -54,11 +63,12 @@ with watchdog.Watchdog(SimpleNamespace(context=context, run=run)) as dog:
     while not (folder / "hang").exists():
         step += 1
         dog.beat("batch", step if way == "go on" else 7)
-        (folder / f"beating-{rank}").touch()
-        time.sleep(0.02)
-    if way == "wait":
+        pause()
+        (folder / f"beating-{rank}").touch()  # some ticks after a beat, and before the next
+        pause()
+    if way in ("wait", "hear"):
         globals()["__name__"] = "trainer.loop"
-        wait_for_peers()
+        wait_for_peers() if way == "wait" else hear_of_a_dead_peer()
     elif way == "spin":
         spin_on_a_lock()
     elif way == "under the gil":
@@ -152,7 +162,7 @@ def test_ranks_that_do_not_answer_are_named_and_all_others_leave_with_stacks(sta
 
 
 def test_a_rank_in_a_python_loop_is_named_with_its_place(start):
-    ranks = start("wait", "spin", "wait")
+    ranks = start("wait", "spin", "hear")
     ranks.hang()
     statuses, outputs = ranks.end(0, 1, 2)
     assert statuses == [EXIT_FAILED] * 3
@@ -161,6 +171,8 @@ def test_a_rank_in_a_python_loop_is_named_with_its_place(start):
     assert "spin_on_a_lock, in batch of step 7; stacks of ranks 0, 1, 2 are" in error
     assert "rank 0 on" not in error and "rank 2 on" not in error
     assert "in spin_on_a_lock" in outputs[1]
+    # What a main thread hears when the first rank leaves does not hide the reason.
+    assert "Connection closed" not in outputs[2]
 
 
 def test_a_suspended_job_goes_on_without_an_alarm(start):
