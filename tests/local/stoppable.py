@@ -35,8 +35,9 @@ class Net(nn.Module):
     The buffer `passes` counts forward passes in training and travels with the checkpoints.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gain: float) -> None:
         super().__init__()
+        self.gain = gain
         self.head = nn.Linear(4, 3)
         self.dropout = nn.Dropout(0.3)
         self.norm = nn.BatchNorm2d(4)
@@ -49,7 +50,7 @@ class Net(nn.Module):
         """Scores [n, 3] of images [n, 1, 6, 6]."""
         index = int(self.passes)
         hidden = torch.relu(self.norm(self.conv(images))).mean((2, 3))
-        scores: torch.Tensor = self.head(self.dropout(hidden))
+        scores: torch.Tensor = self.gain * self.head(self.dropout(hidden))
         if not self.is_warm:  # the throw-away pass
             self.is_warm = True
             reach("start", 0)
@@ -63,9 +64,9 @@ class Net(nn.Module):
         return scores
 
 
-def net() -> nn.Module:
-    """The model above."""
-    return Net()
+def net(gain: float = 1.0) -> nn.Module:
+    """The model above; its scores are multiplied by `gain`."""
+    return Net(gain)
 
 
 def images(num: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
