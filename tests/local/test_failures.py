@@ -16,6 +16,7 @@ from test_trainer import REPOSITORY, TINY, environment
 from jobs.rundir import RunDir, read_json, read_jsonl, read_progress_step
 from jobs.spec import Launch, Log, Spec, Train
 from trainer import commit, stored
+from trainer.stop import EXIT_STOPPED_IN_STARTUP, STOP_SIGNALS
 
 HANG_TIMEOUT_S = 3
 EPOCH = 5  # steps, at any number of ranks
@@ -206,3 +207,73 @@ def test_a_broken_disk_ends_the_training_with_one_line_and_the_older_checkpoint(
     assert read_progress_step(run.progress) <= 2 * EPOCH + 1
     assert commit.committed(run.checkpoints) == [commit.name_of(EPOCH)]
     stored.check(run.checkpoints / commit.name_of(EPOCH))
+
+
+@contextlib.contextmanager
+def rank_alone(run):
+    """The process of a world of one rank, without torchrun, so that signals can be aimed at it."""
+    run.attempt(1).path.mkdir()
+    run.owner.write_text(json.dumps({"attempt": 1}))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    place = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": "1"}
+    place |= {"LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainer", str(run.path)],
+        cwd=REPOSITORY,
+        env={**environment(1), **place},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def catches_stops(pid):
+    """Whether a process has installed a handler of SIGTERM."""
+    with open(f"/proc/{pid}/status") as status:
+        (mask,) = [line.split()[1] for line in status if line.startswith("SigCgt:")]
+    return int(mask, 16) >> (signal.SIGTERM - 1) & 1
+
+
+def storm(process, num_signals=50):
+    """Signals of all kinds that mean a stop, as long as the process is there."""
+    for index in range(num_signals):
+        if process.poll() is None:
+            process.send_signal(STOP_SIGNALS[index % len(STOP_SIGNALS)])
+            time.sleep(0.02)  # a second in all: it goes through phases
+
+
+def test_a_storm_from_the_first_import_on_leaves_before_the_first_step(tmp_path):
+    run = make_run(tmp_path / "run", num_ranks=1)
+    with rank_alone(run) as process:
+        wait_for(lambda: catches_stops(process.pid), "the handlers")
+        storm(process)
+        output, _ = process.communicate(timeout=100)
+    outcome = read_json(run.attempt(1).outcome)
+    if process.returncode == EXIT_STOPPED_IN_STARTUP:  # as a start of more than 10 s is
+        assert outcome is None and "asked to stop during start-up" in output
+    else:
+        assert process.returncode == 0, output
+        assert (outcome["status"], outcome["global_step"]) == ("stopped", 0)
+    assert "Traceback" not in output and not run.attempt(1).rank_error(0).exists()
+    assert all(
+        commit.step_of(name) == 0 or name == "latest" for name in os.listdir(run.checkpoints)
+    )
+
+
+def test_a_storm_in_the_shutdown_leaves_a_completed_run(tmp_path):
+    run = make_run(tmp_path / "run", num_ranks=1)
+    with rank_alone(run) as process:
+        wait_for(run.result.exists, "the result")
+        storm(process)
+        output, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, output
+    assert read_json(run.attempt(1).outcome)["status"] == "completed"
+    assert read_json(run.result)["global_step"] == LAST_STEP
