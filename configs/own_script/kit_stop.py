@@ -7,7 +7,7 @@
         if stop.should_stop(step):   # the same answer on all ranks
             ...                      # save, every rank or rank 0
             stop.stopped()           # leaves the marker, exits with 0
-    stop.completed()
+    stop.completed()                 # likewise, at the end
 
 Completed or stopped? Without a warning exit 0 is completed. After one the marker says which; with
 no marker exit 0 is stopped where launch.stop_signal names a signal (the next attempt finds out in
@@ -60,16 +60,18 @@ class Stop:
 
     def stopped(self) -> None:
         """Exit with 0 after the save: the run goes on at its next attempt."""
-        self._mark("stopped")
-        sys.exit(0)
+        self._leave("stopped")
 
     def completed(self) -> None:
-        """Say that all is done, whatever warning came meanwhile."""
-        self._mark("completed")
+        """Exit with 0: all is done, whatever warning came meanwhile."""
+        self._leave("completed")
 
-    def _mark(self, status: str) -> None:
+    def _leave(self, status: str) -> None:
         if self.file is not None and self.rank == 0:
             marker = Path(self.file).with_name("outcome.json")
             temporary = marker.with_suffix(".tmp")
             temporary.write_text(json.dumps({"status": status, "global_step": self.step}))
             os.replace(temporary, marker)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # Python's tear-down of DDP over gloo may hang for ever (torch 2.13)

@@ -1,4 +1,4 @@
-"""A training loop of one's own: DDP on made-up data, which stops, resumes and keeps every bit.
+"""A training loop of one's own: DDP on made-up data, which stops, saves and resumes.
 
 make submit CONFIG=configs/own_script.yaml
 torchrun --standalone --nproc-per-node=2 configs/own_script/train.py 500
@@ -56,4 +56,3 @@ while step < num_steps:
         save()
         stop.stopped()
 stop.completed()
-dist.destroy_process_group()
