@@ -242,12 +242,12 @@ def catches_stops(pid):
     return int(mask, 16) >> (signal.SIGTERM - 1) & 1
 
 
-def storm(process, num_signals=50):
+def storm(process, num_signals=50, seconds=1.0):
     """Signals of all kinds that mean a stop, as long as the process is there."""
     for index in range(num_signals):
         if process.poll() is None:
             process.send_signal(STOP_SIGNALS[index % len(STOP_SIGNALS)])
-            time.sleep(0.02)  # a second in all: it goes through phases
+            time.sleep(seconds / num_signals)
 
 
 def test_a_storm_from_the_first_import_on_leaves_before_the_first_step(tmp_path):
@@ -271,8 +271,10 @@ def test_a_storm_from_the_first_import_on_leaves_before_the_first_step(tmp_path)
 def test_a_storm_in_the_shutdown_leaves_a_completed_run(tmp_path):
     run = make_run(tmp_path / "run", num_ranks=1)
     with rank_alone(run) as process:
-        wait_for(run.result.exists, "the result")
-        storm(process)
+        wait_for(run.progress.exists, "the training")
+        while not run.result.exists():  # without a pause: the rank is gone some ms later
+            assert process.poll() is None
+        storm(process, seconds=0.0)
         output, _ = process.communicate(timeout=100)
     assert process.returncode == 0, output
     assert read_json(run.attempt(1).outcome)["status"] == "completed"
