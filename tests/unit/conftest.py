@@ -1,5 +1,6 @@
-"""Fixtures of the unit tests: a spec as text, taken or refused."""
+"""Fixtures of the unit tests: a spec as text, taken or refused; no process left."""
 
+import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,14 @@ def refuse(spec_file):
         return str(caught.value)
 
     return refused
+
+
+@pytest.fixture
+def no_reader_left():
+    """The workers of a feed end with it. One that is left would keep pytest from its end."""
+    yield
+    left = multiprocessing.active_children()
+    for process in left:
+        process.kill()
+        process.join()
+    assert left == []

@@ -15,6 +15,7 @@ from trainer.errors import UserError
 from trainer.evaluate import evaluate
 from trainer.feed import Feed, HeldOut, TrainingPlan
 
+pytestmark = pytest.mark.usefixtures("no_reader_left")
 SIZE = {"micro_batch_size": 4, "grad_accum_steps": 2, "epochs": 3}
 
 

@@ -13,6 +13,8 @@ from data_kit import Chancy, feed_of
 
 from trainer.stop import STOP_SIGNALS
 
+pytestmark = pytest.mark.usefixtures("no_reader_left")
+
 
 class Pids(Chancy):
     """Who reads, on how many threads, and what is told of signals there."""
@@ -20,6 +22,16 @@ class Pids(Chancy):
     def __getitem__(self, index):
         fd = signal.set_wakeup_fd(-1)
         return torch.tensor([os.getpid(), torch.get_num_threads(), fd]).float(), 0
+
+
+class Stuck(Pids):
+    """The second sample is never read to its end."""
+
+    def __getitem__(self, index):
+        self.count = getattr(self, "count", 0) + 1
+        if self.count == 2:
+            time.sleep(60)
+        return super().__getitem__(index)
 
 
 def is_running(pid):
@@ -68,11 +80,11 @@ def test_a_worker_outlives_the_stop_signals_and_all_epochs_until_its_feed_is_clo
     wait_for_end(pid)
 
 
-def test_a_worker_dies_with_its_rank():
+def test_a_worker_dies_with_its_rank_even_in_the_middle_of_a_read():
     here = Path(__file__).resolve().parent
     script = (
         "import test_feed_workers as t\n"
-        "feed = t.feed_of(t.Pids(8), workers=1, micro_batch_size=1)\n"
+        "feed = t.feed_of(t.Stuck(8), workers=1, micro_batch_size=1)\n"
         "print(t.readers(feed, [0])[0][0], flush=True)\n"
         "t.time.sleep(60)\n"
     )
