@@ -86,7 +86,8 @@ class Launch:
         "auto", "Steps between two agreements on a stop; auto is about 50 ms."
     )
     hang_timeout_s: int | Literal["auto"] = key(
-        "auto", "Seconds without progress that are a hang; auto learns it from the steps."
+        "auto",
+        "Seconds without progress, saves included, that are a hang; auto: learned, 300 to 540.",
     )
 
     @property

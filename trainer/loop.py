@@ -53,7 +53,7 @@ class Loop:
 
         What is due at a step is decided by the saved state, so a stop forgets no evaluation.
         """
-        self.beat = beat
+        self._beat = beat
         first_step = self.state.global_step
         while True:
             step = self.state.global_step
@@ -117,7 +117,7 @@ class Loop:
         count = self.data.batches.num_micro_batches(step)
         batches = self.data.feed.micro_batches(step)
         for index in range(count):
-            self.beat("batch", step)
+            self._beat("batch", step)
             inputs, labels = self._next(batches)
             seed = seeds.mix(seeds.STEP, self.train.seed, step, index, self.context.rank)
             seeds.seed_generators(seed, self.device)
@@ -158,7 +158,7 @@ class Loop:
             self.replica.module,
             self.data.test,
             self.replica.autocast,
-            lambda: self.beat("evaluation", step),
+            lambda: self._beat("evaluation", step),
         )
         self.state.last_eval_step = step
         metrics = {"eval_loss": loss, "eval_accuracy": accuracy}
@@ -180,7 +180,7 @@ class Loop:
         """Begin to commit a checkpoint of this step, unless there is one."""
         if self.checkpoints.newest_step == self.state.global_step:
             return
-        self.beat("save", self.state.global_step)
+        self._beat("save", self.state.global_step)
         if self.reporter is not None:
             self.state.metrics_bytes = self.reporter.sync()
         self.checkpoints.save(self.replica, self.state)

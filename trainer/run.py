@@ -17,7 +17,7 @@ from trainer.checkpoint import Checkpoints
 from trainer.context import DistributedContext, check_device, choose_device, init_process_group
 from trainer.digest import optimizer_sha256, weights_sha256
 from trainer.environment import describe, exactness, extended
-from trainer.errors import fail, storage_error
+from trainer.errors import fail, storage_error, tell
 from trainer.events import Events
 from trainer.launch import Job, close_by_hand, find_run, is_run_dir, read_spec, share_run
 from trainer.loop import Loop
@@ -93,10 +93,9 @@ def _meet(rank: Rank, arguments: list[str]) -> Job:
     run = share_run(found, device)
     rank.open(run.dir, run.attempt)
     rank.events.event("init")
-    print(
+    tell(
         f"rank {context.rank} of {context.world_size} on {context.host}, node {context.node_rank}, "
-        f"pid {os.getpid()}, {device} ({reason})",
-        flush=True,
+        f"pid {os.getpid()}, {device} ({reason})"
     )
     check_device(run.spec, device, reason)
     return Job(run, context, device, rank.events)

@@ -99,5 +99,6 @@ def test_a_worker_dies_with_its_rank_even_in_the_middle_of_a_read():
         assert is_running(pid)
     finally:
         rank.kill()
-        rank.communicate()
+        rank.wait()
+        rank.stdout.close()
     wait_for_end(pid)
