@@ -83,7 +83,7 @@ class Samples:
         """(inputs, labels) of the samples with these indices."""
         inputs = self.inputs[indices].float()
         if self.scale != 1.0:
-            inputs = inputs * self.scale
+            inputs = inputs.mul_(self.scale)  # a copy already
         return inputs, self.labels[indices]
 
 
