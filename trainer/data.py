@@ -12,6 +12,7 @@ from trainer.errors import UserError
 from trainer.seeds import ORDER, mix
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+BYTE_SCALE = 1 / 255  # of uint8 inputs, whose numbers go from 0 to 1
 
 
 @runtime_checkable
@@ -27,7 +28,10 @@ class BatchSource(Protocol):
         """The same samples on a device."""
 
     def batch(self, indices: torch.Tensor) -> Batch:
-        """(inputs float32 [n, ...], labels int64 [n]) of the samples with these indices."""
+        """(inputs [n, ...], labels int64 [n]) of the samples with these indices.
+
+        inputs: float32 as is, or uint8, which stands for 0 to 1.
+        """
 
 
 @runtime_checkable
@@ -81,9 +85,12 @@ class Samples:
 
     def batch(self, indices: torch.Tensor) -> Batch:
         """(inputs, labels) of the samples with these indices."""
-        inputs = self.inputs[indices].float()
-        if self.scale != 1.0:
-            inputs = inputs.mul_(self.scale)  # a copy already
+        inputs = self.inputs.index_select(0, indices)
+        # Bytes are cheaper to move: the feed makes numbers of them last.
+        if inputs.dtype != torch.uint8 or self.scale != BYTE_SCALE:
+            inputs = inputs.float()
+            if self.scale != 1.0:
+                inputs = inputs.mul_(self.scale)
         return inputs, self.labels[indices]
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from trainer.data import Batch, Batches, BatchSource, Source
+from trainer.data import BYTE_SCALE, Batch, Batches, BatchSource, Source
 from trainer.launch import Job
 from trainer.loader import Cut, Loader, Reader, Rows
 from trainer.sample_random import SampleRandom
 from trainer.seeds import HELD_OUT, SAMPLE
-from trainer.transforms import Transform
+from trainer.transforms import Image, Transform
 
 # No gradients are kept, so it need not be the training's; fixed, so that results never depend
 # on the micro batch.
@@ -152,7 +152,8 @@ class _Inputs:
     def finished(self, rows: Rows, chance: tuple[int, int] | None) -> Batch:
         """(inputs, labels) on the device as the model takes them; `chance` is (seed, step)."""
         inputs = _moved(rows.inputs, self._device)
-        inputs = inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs
+        if inputs.dtype == torch.uint8 and not isinstance(self._transform, Image):
+            inputs = inputs.float().mul_(BYTE_SCALE)
         if self._transform is not None:
             indices = _moved(rows.indices, self._device)
             random = SampleRandom(*chance, indices) if chance is not None else None
