@@ -22,6 +22,7 @@ from tests.bench import report, rounds
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIMIT_S = 300
+LAST_LINES = 60  # of the ranks' output, where a bench fails
 # name: (number in the list of benches, ranks, what it is)
 BENCHES = {
     "loop_overhead": ("B4", 1, "a step of the kit with everything on / of a bare DDP loop"),
@@ -42,7 +43,6 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
     started, load = time.monotonic(), rounds.load()
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     worker = ["-m", "tests.bench.worker", name, str(folder)]
-    # Torch, where a GPU is hidden from it, has no word of it to say.
     with open(log, "wb") as sink:
         done = subprocess.run(
             [sys.executable, *torchrun, *worker],
@@ -57,7 +57,8 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
     if done.returncode == 0:
         result["figures"] = json.loads(found.read_text(encoding="utf-8"))
     else:
-        sys.stderr.write(log.read_text(encoding="utf-8", errors="replace"))
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        print(*lines[-LAST_LINES:], sep="\n", file=sys.stderr)
         result["error"] = f"failed with status {done.returncode}"
     seconds = round(time.monotonic() - started, 1)
     return {**result, "load": [load, rounds.load()], "seconds": seconds}

@@ -47,23 +47,25 @@ class Place:
     folder: Path
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def job(self, spec: Spec) -> Job:
-        """A new run of `spec` in its first attempt, the same on all ranks."""
-        run = RunDir(self.folder / f"run-{next(self._numbers)}")
+    def job(self, spec: Spec, run: RunDir | None = None, attempt: int = 1) -> Job:
+        """An attempt of a run, by default of a new one; the same on all ranks."""
+        run = run or RunDir(self.folder / f"run-{next(self._numbers)}")
         if self.context.is_first:
-            run.attempt(1).path.mkdir(parents=True)
-            write_json(run.owner, {"attempt": 1})
+            run.attempt(attempt).path.mkdir(parents=True, exist_ok=True)
+            write_json(run.owner, {"attempt": attempt})
         dist.barrier()
-        return Job(Run(run, spec, 1), self.context, self.device, Events(self.context.rank))
+        return Job(Run(run, spec, attempt), self.context, self.device, Events(self.context.rank))
 
     def train(self, spec: Spec, clock: StepClock) -> None:
-        """Train a new run to its end, as `trainer.run` does, with an eye on the clock."""
+        """Train a new run to its end, with an eye on the clock."""
         job = self.job(spec)
-        self.run(job, prepare(job), clock)
+        status = self.run(job, prepare(job), clock)
+        assert status == "completed", status
 
-    def run(self, job: Job, loop: Loop, clock: StepClock) -> None:
-        """Train what is prepared to its end."""
-        agreement = Agreement(StopSignal(), job.run.spec.launch.stop_check_steps, job.device)
+    def run(self, job: Job, loop: Loop, clock: StepClock, stop: StopSignal | None = None) -> str:
+        """Train what is prepared as `trainer.run` does; how it ended."""
+        interval_steps = job.run.spec.launch.stop_check_steps
+        agreement = Agreement(stop or StopSignal(), interval_steps, job.device)
         with Watchdog(job) as watchdog:
 
             def beat(doing: str, step: int) -> None:
@@ -72,6 +74,6 @@ class Place:
                     clock.begin(step)
 
             status = loop.run(agreement, beat)
-        assert status == "completed", status
         loop.close()
         dist.barrier()
+        return status

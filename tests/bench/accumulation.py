@@ -1,0 +1,91 @@
+"""B7: gradient accumulation that exchanges gradients once per optimizer step."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.functional import cross_entropy
+
+from jobs.spec import Checkpoint, Log, Spec, Train
+from tests.bench.place import Place, StepClock
+from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio
+from trainer.build import Replica
+from trainer.loop import Loop
+from trainer.run import prepare
+
+NUM_MICRO_BATCHES = 8
+WARM_UP_STEPS, NUM_STEPS = 3, 15
+# 1.1 million parameters: exchanging their gradients takes several times as long as a pass over
+# four samples, as it does for large models on a network.
+TRAIN = Train(
+    model="mlp",
+    model_args={"hidden": [1000, 1000]},
+    dataset="digits",
+    micro_batch_size=4,
+    grad_accum_steps=NUM_MICRO_BATCHES,
+    eval_every_epochs=None,
+)
+SPEC = Spec(train=TRAIN, checkpoint=Checkpoint(every_epochs=None), log=Log(every_steps=10))
+
+
+def measure(place: Place) -> list[Figure]:
+    """Seconds of so many optimizer steps of either, and what the kit's ranks exchange in one."""
+
+    def kit() -> float:
+        clock = StepClock(WARM_UP_STEPS, WARM_UP_STEPS + NUM_STEPS)
+        place.train(SPEC, clock)
+        return clock.seconds
+
+    def naive() -> float:
+        loop = prepare(place.job(SPEC))
+        clock = StepClock(WARM_UP_STEPS, WARM_UP_STEPS + NUM_STEPS)
+        _accumulate_naively(loop, clock)
+        loop.close()
+        dist.barrier()
+        return clock.seconds
+
+    times = interleaved({"naive": naive, "kit": kit})
+    steps = milliseconds(times["kit"], NUM_STEPS)
+    what = f"{NUM_MICRO_BATCHES} micro batches of 4, 1.1 M parameters: naive / kit ({steps} a step)"
+    return [ratio(what, times["naive"], times["kit"], Target(">=", 3)), _reductions(place)]
+
+
+def _accumulate_naively(loop: Loop, clock: StepClock) -> None:
+    """The same steps where DDP is called as it is: each backward pass exchanges all gradients."""
+    replica, batches = loop.replica, loop.data.batches
+    for step in count():
+        clock.begin(step)
+        if step == WARM_UP_STEPS + NUM_STEPS:
+            return
+        for inputs, labels in loop.data.feed.micro_batches(step):
+            loss = cross_entropy(replica.ddp(inputs), labels) / batches.num_micro_batches(step)
+            loss.backward()
+        replica.optimizer.step()
+        replica.optimizer.zero_grad()
+
+
+def _reductions(place: Place) -> Figure:
+    """How often each gradient is reduced in an optimizer step, as DDP hands it out for that."""
+    job = place.job(SPEC)
+    loop = prepare(job)
+    reduced = _count_reduced(loop.replica)
+    place.run(job, loop, StepClock(0, 0))
+    num_parameters = sum(p.numel() for p in loop.replica.module.parameters())
+    each = sum(reduced) / (num_parameters * loop.state.global_step)
+    what = f"reductions of each gradient per optimizer step ({loop.state.global_step} steps)"
+    return Figure(what, each, Target("==", 1))
+
+
+def _count_reduced(replica: Replica) -> list[int]:
+    """A list that grows by the number of gradients whenever DDP exchanges some."""
+    reduced: list[int] = []
+
+    # Without annotations: DDP compares them with types, and here they would be strings.
+    def hook(group, bucket):  # type: ignore[no-untyped-def]
+        reduced.append(bucket.buffer().numel())
+        return allreduce_hook(group, bucket)
+
+    replica.ddp.register_comm_hook(None, hook)
+    return reduced

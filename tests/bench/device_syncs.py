@@ -1,0 +1,106 @@
+"""B6: between two log lines the host never waits for the device."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from jobs.spec import Checkpoint, Log, Spec, Train
+from tests.bench.place import Place, StepClock
+from tests.bench.rounds import Figure, Target
+from trainer.run import prepare
+
+LOG_EVERY = 10
+# All that a step can consist of: augmentation, accumulation, clipping, a schedule.
+TRAIN = Train(
+    model="mini_resnet",
+    model_args={"channels": [8], "blocks_per_stage": 1},
+    dataset="digits",
+    transform="image",
+    transform_args={"crop_padding": 1, "flip": True, "mean": [0.3], "std": [0.4]},
+    epochs=3,
+    grad_accum_steps=2,
+    grad_clip_norm=1.0,
+    schedule="cosine",
+    eval_every_epochs=None,
+)
+SPEC = Spec(train=TRAIN, checkpoint=Checkpoint(every_epochs=None), log=Log(every_steps=LOG_EVERY))
+# The host asks a tensor for a value (`item`, `bool`), or for a shape that depends on values.
+WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal", "is_nonzero"}
+
+
+class _Steps(StepClock):
+    """How often the host waited in each step, from its beginning to that of the next one."""
+
+    def __init__(self, num_waits: Callable[[], int]) -> None:
+        super().__init__(0, 0)
+        self._num_waits = num_waits
+        self._before: dict[int, int] = {}
+
+    def begin(self, step: int) -> None:
+        self._before.setdefault(step, self._num_waits())
+
+    def waits(self) -> tuple[list[int], list[int]]:
+        """(of the steps between log lines, of those that log), without the first, which settles."""
+        counts = {
+            step: self._before[step + 1] - before
+            for step, before in self._before.items()
+            if step > 0 and step + 1 in self._before
+        }
+        logging = [n for step, n in counts.items() if (step + 1) % LOG_EVERY == 0]
+        return [n for step, n in counts.items() if (step + 1) % LOG_EVERY], logging
+
+
+def measure(place: Place) -> list[Figure]:
+    """The waits of a step between log lines; those of one that logs show that they are seen."""
+    job = place.job(SPEC)
+    loop = prepare(job)
+    is_gpu = place.device.type == "cuda"
+    with (_sync_warnings if is_gpu else _waiting_operators)() as num_waits:
+        steps = _Steps(num_waits)
+        place.run(job, loop, steps)
+    between, logging = steps.waits()
+    how = "torch.cuda's sync debug mode" if is_gpu else "operators that wait; there is no GPU"
+    return [
+        Figure(
+            f"waits for the device per step between log lines, {len(between)} steps ({how})",
+            sum(between) / len(between),
+            Target("==", 0),
+        ),
+        Figure(f"in a step that logs, {len(logging)} steps", sum(logging) / len(logging), None),
+    ]
+
+
+@contextmanager
+def _sync_warnings() -> Iterator[Callable[[], int]]:
+    """The number of warnings so far by which torch tells of a wait for the GPU."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield lambda: sum("synchronizing" in str(warning.message) for warning in seen)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+@contextmanager
+def _waiting_operators() -> Iterator[Callable[[], int]]:
+    """The number so far of operators that would make the host wait if the tensors were on a GPU."""
+    mode = _Counting()
+    with mode:
+        yield lambda: mode.count
+
+
+class _Counting(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.overloadpacket.__name__ in WAITING
+        return func(*args, **(kwargs or {}))

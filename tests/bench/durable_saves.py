@@ -1,0 +1,37 @@
+"""B9: a whole training that commits a durable checkpoint all the time, and one that does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jobs.spec import Checkpoint, Log, Spec, Train
+from tests.bench.place import Place, StepClock
+from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio, timed
+from trainer.run import prepare
+
+EVERY_STEPS, NUM_SAMPLES, BATCH_SIZE = 15, 1920, 32
+# 0.7 million parameters, 5 MB of state, some ten milliseconds a step.
+TRAIN = Train(
+    model="mini_resnet",
+    model_args={"channels": [64, 128], "blocks_per_stage": 1},
+    dataset="synthetic_images",
+    dataset_args={"num_train": NUM_SAMPLES, "num_test": 32, "size": 8, "channels": 3},
+    micro_batch_size=BATCH_SIZE,
+    eval_every_epochs=None,
+)
+WITHOUT = Spec(train=TRAIN, checkpoint=Checkpoint(every_epochs=None), log=Log(every_steps=10))
+
+
+def measure(place: Place) -> list[Figure]:
+    """Seconds of the whole loop, the last commit included, which both of them do."""
+    saving = replace(WITHOUT, checkpoint=Checkpoint(every_epochs=None, every_steps=EVERY_STEPS))
+
+    def trained(spec: Spec) -> float:
+        job = place.job(spec)
+        loop = prepare(job)
+        return timed(lambda: place.run(job, loop, StepClock(0, 0)))
+
+    times = interleaved({"with": lambda: trained(saving), "without": lambda: trained(WITHOUT)})
+    steps = milliseconds(times["without"], NUM_SAMPLES // BATCH_SIZE)
+    what = f"a durable save each {EVERY_STEPS} steps / none ({steps} a step, 5 MB of state)"
+    return [ratio(what, times["with"], times["without"], Target("<=", 1.01))]
