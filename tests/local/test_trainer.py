@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.compare import compare
 from jobs.rundir import RunDir, read_json, read_jsonl
 from jobs.spec import Launch, Log, Spec, Train
 
@@ -138,6 +139,20 @@ def test_a_resume_goes_on_at_the_step_after_the_newest_whole_checkpoint(stopped)
     assert [e["step"] for e in events if e["event"] == "first_step"] == [1, 6, 9, 11]
     output = (stopped.attempt(4).path / "output").read_text()
     assert "step-00000012 is damaged and now quarantined-step-00000012: state.pt" in output
+
+
+def test_a_rank_killed_in_a_save_costs_the_steps_since_the_one_before(undisturbed, tmp_path):
+    """faults.md row 16; every system call of a save is in test_checkpoint_kill.py."""
+    run = make_run(tmp_path, **TINY, model_args={"kill_at_fsync": 12})
+    status, output = train(run)
+    assert status != 0
+    (leftover,) = run.checkpoints.glob(".tmp-*")
+    status, output = train(run, attempt=2)
+    assert status == 0, output
+    loaded = [e["step"] for e in read_jsonl(run.timeline("rank-00000")) if e["event"] == "loaded"]
+    assert loaded == [0, 5]
+    assert not leftover.exists()
+    assert compare(run, undisturbed) == []
 
 
 def test_ranks_leave_without_tearing_down_the_interpreter(undisturbed):

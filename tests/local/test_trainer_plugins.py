@@ -1,6 +1,7 @@
 """Models and data that the trainer's tests name in their specs. No tests in here."""
 
 import atexit
+import itertools
 import contextlib
 import os
 import signal
@@ -51,8 +52,10 @@ class Troubled(nn.Module):
     The buffer `calls` counts training steps and travels with the checkpoints.
     """
 
-    def __init__(self, signal_at, signal_rank, raise_at):
+    def __init__(self, signal_at, signal_rank, raise_at, kill_at_fsync):
         super().__init__()
+        if os.environ["RANK"] == "0" and os.environ["KIT_ATTEMPT"] == "1" and kill_at_fsync:
+            die_at_fsync(kill_at_fsync)
         self.signal_step = signal_at.get(os.environ["KIT_ATTEMPT"])
         self.signal_rank = signal_rank
         self.raise_at = raise_at
@@ -81,9 +84,21 @@ class Troubled(nn.Module):
             os.kill(os.getpid(), signal.SIGUSR1)
 
 
-def troubled(signal_at=None, signal_rank=0, raise_at=None):
+def die_at_fsync(number):
+    """Have this process killed at its so many-th fsync, which is in the middle of a save."""
+    fsync, calls = os.fsync, itertools.count(1)
+
+    def counted(fd):
+        if next(calls) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        fsync(fd)
+
+    os.fsync = counted
+
+
+def troubled(signal_at=None, signal_rank=0, raise_at=None, kill_at_fsync=None):
     """A model that signals itself in one step ("startup": before all) of each of some attempts."""
-    return Troubled(signal_at or {}, signal_rank, raise_at)
+    return Troubled(signal_at or {}, signal_rank, raise_at, kill_at_fsync)
 
 
 class Recorder(nn.Module):
