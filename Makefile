@@ -57,6 +57,8 @@ test-on-slurm: $(READY_DEV) ## Those on a real Slurm that they start themselves 
 	@$(PYTHON) -m pytest tests/slurm
 test-slow: $(READY_DEV) ## The tests that `make test` leaves out for time
 	@$(PYTHON) -m pytest -m slow
+bench: $(READY_DEV) ## Measure what the kit costs and beats, in a few minutes [FLAGS="--json PATH"]
+	@$(PYTHON) -m tests.bench all $(FLAGS)
 lint: $(READY_DEV) ## ruff, mypy and shellcheck
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy
 	@shellcheck slurm/ddp.sbatch .ci/run tests/slurm/*.sh
@@ -77,4 +79,4 @@ cluster-down: $(READY_DEV) ## Stop it
 help: ## This list
 	@awk 'BEGIN {FS = ":.*?## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*?## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: submit dry-run status logs cancel resume compare export train setup test test-here test-on-slurm test-slow lint schema cluster-up cluster-down help
+.PHONY: submit dry-run status logs cancel resume compare export train setup test test-here test-on-slurm test-slow bench lint schema cluster-up cluster-down help
