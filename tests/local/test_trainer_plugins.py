@@ -1,8 +1,8 @@
 """Models and data that the trainer's tests name in their specs. No tests in here."""
 
 import atexit
-import itertools
 import contextlib
+import itertools
 import os
 import signal
 import sys
