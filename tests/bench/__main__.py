@@ -25,7 +25,7 @@ LIMIT_S = 300
 LAST_LINES = 60  # of the ranks' output, where a bench fails
 # name: (number in the list of benches, ranks, what it is)
 BENCHES = {
-    "loop_overhead": ("B4", 2, "a step of the kit with everything on / of a bare DDP loop"),
+    "loop_overhead": ("B4", 1, "a step of the kit with everything on / of a bare DDP loop"),
     "device_syncs": ("B6", 1, "times the host waits for the device, per step between log lines"),
     "accumulation": ("B7", 2, "gradient accumulation: naive / kit, and reductions per step"),
     "checkpoint_stall": ("B8", 1, "torch.save and fsync / the kit's stall, 200 MB"),
