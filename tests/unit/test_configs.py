@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from jobs.load import load
-from trainer import image_files, models, transforms
+from trainer import datasets, image_files, models, transforms
+from trainer.sample_random import SampleRandom
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
@@ -27,3 +28,16 @@ def test_an_example_on_ones_own_images_fits_its_parts(name, dataset, num_classes
     with torch.device("meta"):
         model = models.create(train.model, train.model_args, images, num_classes)
         assert model(moved.to("meta")).shape == (2, num_classes)
+
+
+def test_the_example_of_own_parts_fits_together():
+    train = load(CONFIGS / "own_parts.yaml").spec.train
+    samples, held_out = datasets.create(train.dataset, train.dataset_args)
+    inputs, labels = samples.batch(torch.arange(8))
+    transform = transforms.create(train.transform, train.transform_args)
+    random = SampleRandom(0, 1, torch.arange(8))
+    moved = transform(inputs, random)
+    assert moved.shape == inputs.shape and not torch.equal(moved, inputs)
+    assert torch.equal(transform(inputs, None), inputs)
+    model = models.create(train.model, train.model_args, inputs, samples.num_classes)
+    assert model(moved).shape == (8, held_out.num_classes)
