@@ -15,7 +15,7 @@ import torch.distributed as dist
 from trainer.stop import StopSignal
 
 CHECK_INTERVAL_S = 0.05
-MAX_INTERVAL_STEPS = 1000
+MAX_INTERVAL_STEPS = 128  # they may become slow at any moment
 
 
 class Agreed(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -44,7 +45,7 @@ class Replica:
         """The scaler of fp16 gradients; without fp16 it does nothing, and has an empty state."""
         return self.precision.scaler
 
-    def autocast(self) -> torch.autocast:
+    def autocast(self) -> AbstractContextManager[object]:
         """A context for the forward pass and the loss, at the precision of the spec."""
         return self.precision.autocast()
 
@@ -59,6 +60,8 @@ def set_up_torch(job: Job) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.benchmark = not job.is_deterministic
     torch.use_deterministic_algorithms(job.is_deterministic)
+    # Filling what is overwritten anyway took 5 to 8 % of a small CNN's step.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def _keep_compiled(job: Job) -> None:

@@ -7,11 +7,13 @@ import functools
 import hashlib
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
 import torch
+import torch.distributed as dist
 
 from jobs.rundir import read_json, read_jsonl
 from trainer import commit, optim, stored, weights, writer
@@ -25,6 +27,8 @@ from trainer.snapshot import Staging, first_not_finite
 from trainer.weights import STATE, check_same_tensors, parse
 from trainer.writer import Saved, Writer
 
+POLL_S = 0.5  # between two signs of life while a save is waited for
+
 
 @dataclass
 class TrainState:
@@ -32,11 +36,13 @@ class TrainState:
 
     loss_window: float64 [1], this rank's sum of losses since the last log line, on the device.
     environments: what the run went through so far, see `environment`.
+    window_steps: how many steps' losses that is.
     best: empty, or {"metric", "value", "step"} of the best evaluation.
     """
 
     loss_window: torch.Tensor
     global_step: int = 0
+    window_steps: int = 0
     last_eval_step: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     metrics_bytes: int = 0
@@ -56,6 +62,7 @@ class Checkpoints:
             "train": dataclasses.asdict(job.train),
         }
         self._staging = Staging()
+        self._parameters: tuple[str, ...] = ()
         self._writer = Writer()
         self.newest_step: int | None = None
         if job.context.is_first:
@@ -92,6 +99,7 @@ class Checkpoints:
             return
         started = time.monotonic()
         self._writer.wait()
+        self._parameters = tuple(name for name, _ in replica.module.named_parameters())
         saved = {
             "model": replica.module.state_dict(),
             "optimizer": replica.optimizer.state_dict(),
@@ -110,9 +118,22 @@ class Checkpoints:
         """Raise what went wrong in the save in flight, if anything did. Never waits."""
         self._writer.poll()
 
-    def finish(self) -> None:
-        """Wait until the save in flight is committed."""
-        self._writer.wait()
+    def finish(self, beat: Callable[[], None]) -> None:
+        """Wait, all ranks together, until the save in flight is committed.
+
+        With a sign of life now and then: a long save is no hang, and no collective lasts long.
+        """
+        is_busy = torch.ones(1, dtype=torch.int64, device=self._job.device)
+        while is_busy.item():
+            beat()
+            is_busy.fill_(self._writer.is_busy_after(POLL_S))  # never busy on other ranks
+            dist.all_reduce(is_busy, dist.ReduceOp.MAX)
+
+    def point_at_best(self, state: TrainState) -> None:
+        """Have `best` name the best checkpoint, if it is committed."""
+        if self._job.context.is_first and state.best:
+            self._writer.wait()
+            writer.point_at(self._root, state.best["step"])
 
     def completed(self) -> list[Saved]:
         """What was committed since the last call, as `check`, `save` and `finish` noticed."""
@@ -168,7 +189,9 @@ class Checkpoints:
         if event is not None:
             event.synchronize()
         step, wish = snapshot["global_step"], self._job.run.spec.checkpoint
-        if self._job.train.stop_on_nan and (name := first_not_finite(snapshot["model"])):
+        # Not the buffers: a mask of attention is made of infinities.
+        parameters = {name: snapshot["model"][name] for name in self._parameters}
+        if self._job.train.stop_on_nan and (name := first_not_finite(parameters)):
             raise NotFinite(
                 f"{name} is not finite at step {step}: nothing committed of it\n  hint: a lower "
                 "train.lr, or train.grad_clip_norm; train.stop_on_nan: false saves it regardless"
@@ -220,7 +243,9 @@ def restore(saved: dict[str, Any], replica: Replica, context: DistributedContext
     if len(windows) == context.world_size:
         window = windows[context.rank : context.rank + 1].clone()
     else:
-        window = windows.sum(dim=0, keepdim=True) * context.is_first
+        # The mean over the ranks stays what it was.
+        scale = context.world_size / len(windows)
+        window = windows.sum(dim=0, keepdim=True) * scale * context.is_first
     names = [each.name for each in dataclasses.fields(TrainState) if each.name != "loss_window"]
     return TrainState(window, **{name: saved[name] for name in names})
 

@@ -17,6 +17,8 @@ from trainer.errors import UserError, tell
 # The watchdog of hangs is quicker once the ranks train.
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
+BROADCAST_BYTES = 64 * 2**20
+
 TORCHRUN_VARIABLES = {
     "rank": "RANK",
     "local_rank": "LOCAL_RANK",
@@ -96,14 +98,15 @@ def broadcast_bytes(data: bytes | None, device: torch.device) -> bytes:
     """Rank 0's bytes on every rank; what the others pass does not count."""
     size = torch.tensor([len(data or b"")], dtype=torch.int64, device=device)
     dist.broadcast(size, src=0)
-    if size.item() == 0:
-        return b""
+    whole = torch.empty(int(size.item()), dtype=torch.uint8)
     if data and dist.get_rank() == 0:
-        buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
-    else:
-        buffer = torch.empty(int(size.item()), dtype=torch.uint8, device=device)
-    dist.broadcast(buffer, src=0)
-    return buffer.cpu().numpy().tobytes()
+        whole = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    # In parts: the GPU has to hold the model beside it.
+    for part in torch.split(whole, BROADCAST_BYTES):
+        buffer = part.to(device)
+        dist.broadcast(buffer, src=0)
+        part.copy_(buffer)
+    return whole.numpy().tobytes()
 
 
 def gather(value: torch.Tensor) -> list[torch.Tensor]:

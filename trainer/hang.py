@@ -23,7 +23,10 @@ from jobs.rundir import RunDir, read_jsonl
 MAX_NAMED = 4
 STACK_DUMP_S = 0.5
 # Where a rank is that waits for its peers: in a collective, in DDP's backward, or for the device.
-WAITING_IN = ("torch.distributed", "torch.autograd", "torch.nn.parallel", "trainer")
+WAITING_IN = (
+    *("torch.distributed", "torch.autograd", "torch.cuda", "torch.nn.parallel"),
+    "trainer",
+)
 
 
 class Finding(NamedTuple):

@@ -105,6 +105,7 @@ class Loop:
         self._accumulate()
         optim.apply(replica.optimizer, replica.scaler, replica.module.parameters(), self.train)
         state.global_step += 1
+        state.window_steps += 1
         self.tracer.after(state.global_step)
         if self.reporter is not None:
             self.reporter.step_done(state.global_step)
@@ -126,7 +127,8 @@ class Loop:
                 with self.replica.autocast():
                     scores = ddp(inputs)
                     smoothing = self.train.label_smoothing
-                    loss = cross_entropy(scores, labels, label_smoothing=smoothing) / count
+                    loss = cross_entropy(scores, labels, label_smoothing=smoothing)
+                    loss = loss / count if count > 1 else loss
                 self.replica.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             self.state.loss_window += loss.detach()
 
@@ -139,7 +141,7 @@ class Loop:
     def _log(self, lr: float) -> None:
         window, step = self.state.loss_window, self.state.global_step
         dist.all_reduce(window)
-        loss = window.item() / (self.context.world_size * self.spec.log.every_steps)
+        loss = window.item() / (self.context.world_size * self.state.window_steps)
         if self.train.stop_on_nan and not math.isfinite(loss):
             self._finish_save()
             raise NotFinite(
@@ -147,6 +149,7 @@ class Loop:
                 "  hint: a lower train.lr, train.grad_clip_norm, or train.precision bf16"
             )
         window.zero_()
+        self.state.window_steps = 0
         self.state.metrics["train_loss"] = loss
         if self.reporter is not None:
             self.reporter.trained(step, loss, lr, self._data_wait_s)
@@ -154,6 +157,8 @@ class Loop:
 
     def _evaluate(self) -> None:
         step = self.state.global_step
+        seed = seeds.mix(seeds.HELD_OUT, self.train.seed, step, self.context.rank)
+        seeds.seed_generators(seed, self.device)
         loss, accuracy = evaluate(
             self.replica.module,
             self.data.test,
@@ -173,12 +178,15 @@ class Loop:
             return
         sign = 1 if name == "eval_accuracy" else -1
         value = metrics[name]
-        if best.get("metric") != name or sign * value > sign * best["value"]:
+        is_first = best.get("metric") != name or math.isnan(best["value"])
+        if is_first or sign * value > sign * best["value"]:
             self.state.best = {"metric": name, "value": value, "step": self.state.global_step}
 
     def _save(self) -> None:
         """Begin to commit a checkpoint of this step, unless there is one."""
         if self.checkpoints.newest_step == self.state.global_step:
+            # An evaluation that was still due when it was committed may have found the best.
+            self.checkpoints.point_at_best(self.state)
             return
         self._beat("save", self.state.global_step)
         if self.reporter is not None:
@@ -189,8 +197,8 @@ class Loop:
             self.reporter.restart_clock(self.state.global_step)
 
     def _finish_save(self) -> None:
-        """Wait until the save in flight is committed."""
-        self.checkpoints.finish()
+        """Wait, all ranks together, until the save in flight is committed."""
+        self.checkpoints.finish(lambda: self._beat("save", self.state.global_step))
         self._check_save()
 
     def _check_save(self) -> None:

@@ -92,6 +92,7 @@ class Reporter:
             # Lines after the checkpoint belong to steps that are done again: nothing appears twice.
             if metrics_bytes < self._metrics.tell():
                 self._metrics.truncate(metrics_bytes)
+                self._metrics.seek(0, os.SEEK_END)  # else `tell` goes on from the old end
             elif metrics_bytes > self._metrics.tell():
                 tell(f"warning: {self._path} lost lines that the checkpoint knew")
         self._progress = Progress(run.dir.progress)

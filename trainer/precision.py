@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -24,9 +25,11 @@ class Precision:
     dtype: torch.dtype | None
     scaler: torch.amp.GradScaler
 
-    def autocast(self) -> torch.autocast:
+    def autocast(self) -> AbstractContextManager[object]:
         """A context for the forward pass and the loss."""
-        return torch.autocast(self.device_type, self.dtype, enabled=self.dtype is not None)
+        if self.dtype is None:
+            return nullcontext()  # autocast costs time in each step even if it is disabled
+        return torch.autocast(self.device_type, self.dtype)
 
 
 def set_up(train: Train, device: torch.device, say: Callable[[str], None]) -> Precision:

@@ -62,7 +62,7 @@ def _train(rank: Rank, arguments: list[str]) -> NoReturn:
     agreement = Agreement(rank.stop, job.run.spec.launch.stop_check_steps, job.device)
     with Watchdog(job) as watchdog:
         status = loop.run(agreement, watchdog.beat)
-    _leave(job, loop, status)
+        _leave(job, loop, status)
 
 
 def prepare(job: Job) -> Loop:
@@ -143,6 +143,7 @@ def _result(job: Job, loop: Loop) -> dict[str, object]:
         "metrics": loop.state.metrics,
         "weights_sha256": weights_sha256(loop.replica.module),
         "optimizer_sha256": optimizer_sha256(loop.replica.optimizer),
+        "best": loop.state.best,
         "attempts": None,
         "steps_redone": None,
         "exactness": exact,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,13 @@ class Writer:
             done, self._in_flight = self._in_flight, None
             self._saved.append(done.result())
 
+    def is_busy_after(self, seconds: float) -> bool:
+        """Whether there still is work in flight after at most so long; raises as `wait` does."""
+        if self._in_flight is not None:
+            futures.wait([self._in_flight], seconds)
+            self.poll()
+        return self._in_flight is not None
+
     def completed(self) -> list[Saved]:
         """What was saved since the last call."""
         saved, self._saved = self._saved, []
@@ -68,9 +76,8 @@ def save(root: Path, draft: Draft, retention: Retention) -> int:
         name = commit.commit(root, draft)
         manifest = stored.check(root / name)
         commit.point(root, commit.LATEST, name)
-        best = commit.name_of(retention.best_step or 0)
-        if retention.best_step is not None and (root / best).is_dir():
-            commit.point(root, commit.BEST, best)
+        if retention.best_step is not None:
+            point_at(root, retention.best_step)
         commit.retain(root, draft.step, retention)
     except stored.Damaged as error:
         aside = stored.quarantine(root / commit.name_of(draft.step), str(error))
@@ -79,6 +86,13 @@ def save(root: Path, draft: Draft, retention: Retention) -> int:
     except OSError as error:
         raise storage_error(error, doing) from error
     return sum(file["size"] for file in manifest["files"].values())
+
+
+def point_at(root: Path, best_step: int) -> None:
+    """Have `best` name the checkpoint of this step, if there is one."""
+    name = commit.name_of(best_step)
+    if (root / name).is_dir():
+        commit.point(root, commit.BEST, name)
 
 
 def timed(work: Callable[[], int], step: int, started: float, stall_s: float) -> Saved:

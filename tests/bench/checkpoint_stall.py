@@ -46,7 +46,7 @@ def measure(place: Place) -> list[Figure]:
     def kit() -> float:
         state.global_step += 1
         took_s = timed(lambda: checkpoints.save(replica, state))
-        checkpoints.finish()
+        checkpoints.finish(lambda: None)
         return took_s
 
     times = interleaved({"torch.save": lambda: timed(plain), "kit": kit})
