@@ -168,8 +168,15 @@ class Bench:
         for number, plans in enumerate(self.plans(name, took_s.item())):
             run, stops = self.train(f"{name}/{number}", spec, plans)
             differences = compare(run, untouched) if self.context.is_first else []
+            if self.context.is_first and best_of(run) != best_of(untouched):
+                differences.append(f"best is {best_of(run)}, not {best_of(untouched)}")
             runs.append({"stops": stops, "differences": differences})
         return {"runs": runs, "lines": len(read_jsonl(untouched.metrics)), "took_s": took_s.item()}
+
+
+def best_of(run: RunDir) -> str:
+    """The name of a run's best checkpoint."""
+    return (run.checkpoints / "best").read_text().strip()
 
 
 def main(folder: Path, names: Sequence[str]) -> None:

@@ -1,0 +1,144 @@
+"""The training loop against the same training written out by hand, in a world of one rank."""
+
+import dataclasses
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from jobs.rundir import RunDir, read_json, read_jsonl, write_json
+from jobs.spec import Checkpoint, Log, Spec, Train
+from trainer.agreement import Agreement
+from trainer.context import DistributedContext
+from trainer.data import Samples
+from trainer.events import Events
+from trainer.launch import Job, Run
+from trainer.run import conclude, prepare
+from trainer.seeds import WEIGHTS, mix
+from trainer.stop import StopSignal
+
+CPU = torch.device("cpu")
+# Five micro batches an epoch: two groups of two and one of one.
+TRAIN = Train(
+    model="test_loop:net",
+    dataset="test_loop:points",
+    epochs=3,
+    micro_batch_size=4,
+    grad_accum_steps=2,
+    lr=0.5,
+    weight_decay=0.1,
+    label_smoothing=0.2,
+)
+
+
+def net():
+    return nn.Linear(3, 2, bias=False)
+
+
+def points():
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(31, 3, generator=generator)
+    labels = (inputs[:, 0] > 0).long()
+    return Samples(inputs[:21], labels[:21]), Samples(inputs[21:], labels[21:])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_group(tmp_path_factory):
+    store = dist.FileStore(str(tmp_path_factory.mktemp("group") / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+    torch.use_deterministic_algorithms(False)
+
+
+def train(folder, spec, attempt=1, stop_at=None, hook=None):
+    """(run directory, loop) of an attempt of a run, which is told to stop in a step."""
+    run = RunDir(folder)
+    run.attempt(attempt).path.mkdir(parents=True)
+    write_json(run.owner, {"attempt": attempt})
+    context = DistributedContext(0, 0, 0, 1, 1, "here")
+    job = Job(Run(run, spec, attempt), context, CPU, Events(0))
+    loop = prepare(job)
+    if hook is not None:
+        loop.replica.ddp.register_comm_hook(None, hook)
+    stop = StopSignal()
+
+    def beat(what, step):
+        stop.requested = step == stop_at
+
+    status = loop.run(Agreement(stop, 1, CPU), beat)
+    conclude(job, loop, status)
+    return run, loop
+
+
+def by_hand(train, batches):
+    """The weights after a training, as one would write it without a kit."""
+    torch.manual_seed(mix(WEIGHTS, train.seed))
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), train.lr, train.momentum, weight_decay=0.1)
+    loss_of = nn.CrossEntropyLoss(label_smoothing=train.label_smoothing)
+    samples, _ = points()
+    for epoch in range(train.epochs):
+        order = batches.order(epoch)[:20]
+        for group in order.split(8):
+            # The mean over the group, however many samples it has.
+            loss_of(model(samples.inputs[group]), samples.labels[group]).backward()
+            if train.grad_clip_norm is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), train.grad_clip_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+    return model.weight
+
+
+@pytest.mark.parametrize("grad_clip_norm", [None, 0.3])
+def test_a_training_is_what_it_would_be_without_a_kit(tmp_path, grad_clip_norm):
+    spec = Spec(train=dataclasses.replace(TRAIN, grad_clip_norm=grad_clip_norm))
+    _, loop = train(tmp_path, spec)
+    assert loop.state.global_step == 9
+    expected = by_hand(spec.train, loop.data.batches)
+    assert torch.allclose(loop.replica.module.weight, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_ranks_exchange_gradients_once_in_each_optimizer_step(tmp_path):
+    exchanges = []
+
+    def count(_, bucket):
+        exchanges.append(bucket.index())
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    _, loop = train(tmp_path, Spec(train=TRAIN), hook=count)
+    assert exchanges == [0] * loop.state.global_step
+
+
+@pytest.mark.parametrize(("metric", "choose"), [("eval_accuracy", max), ("eval_loss", min)])
+def test_the_best_checkpoint_is_kept_and_named(tmp_path, metric, choose):
+    # Far too large a step: what is learned is lost again.
+    wild = dataclasses.replace(TRAIN, lr=6.0, epochs=6)
+    keep = Checkpoint(best=metric, keep_last=1)
+    run, loop = train(tmp_path, Spec(train=wild, checkpoint=keep))
+    values = {line["step"]: line[metric] for line in read_jsonl(run.metrics) if metric in line}
+    best = next(step for step in values if values[step] == choose(values.values()))
+    assert best < loop.state.global_step
+    assert (run.checkpoints / "best").read_text() == f"step-{best:08d}\n"
+    assert (run.checkpoints / f"step-{best:08d}").is_dir()
+    assert read_json(run.result)["best"] == {
+        "metric": metric,
+        "value": values[best],
+        "step": best,
+    }
+
+
+def test_the_loss_of_a_window_survives_another_interval_of_the_log(tmp_path):
+    """log.every_steps may change at any resume."""
+    each, first, later = (Spec(train=TRAIN, log=Log(every_steps=n)) for n in (1, 2, 7))
+    run, _ = train(tmp_path / "untouched", each)
+    losses = [line["train_loss"] for line in read_jsonl(run.metrics) if "train_loss" in line]
+    run, loop = train(tmp_path / "run", first, stop_at=3)
+    assert loop.state.global_step == 5
+    train(tmp_path / "run", later, attempt=2)
+    lines = {line["step"]: line for line in read_jsonl(run.metrics) if "train_loss" in line}
+    assert list(lines) == [2, 4, 7]
+    assert lines[7]["train_loss"] == pytest.approx(sum(losses[4:7]) / 3)
