@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jobs import commands, runs
 from jobs.errors import FailedError, UserError
+from jobs.talk import hang_up
 
 EXIT_USER = 2
 EXIT_FAILED = 1
@@ -146,9 +147,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 2 for a user's mistake, 1 for a failed action."""
     args = parse(argv)
     try:
-        return COMMANDS[args.command](args)
-    except BrokenPipeError:
-        return EXIT_FAILED
+        status = COMMANDS[args.command](args)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # `| head`: what is left in the buffer goes nowhere, in silence
+        hang_up()
+        return 0 if args.command in ("status", "logs") else EXIT_FAILED
     except KeyboardInterrupt:
         return 130
     except ModuleNotFoundError as error:

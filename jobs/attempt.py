@@ -33,7 +33,7 @@ from jobs.rundir import (
     write_json,
 )
 from jobs.spec import Spec
-from jobs.talk import BestEffort, say
+from jobs.talk import BestEffort, counted, say
 
 EXIT_RETRY = 75  # the batch script starts another srun step. Source: sysexits.h, EX_TEMPFAIL
 RETRY_DELAY_S = 2
@@ -106,6 +106,7 @@ def _open(run_dir: RunDir, me: owner.Owner, nodes: Sequence[str], resolved: str)
         "start": round(time.time(), 3),
         "deadline": None if me.is_local else slurm.end_time(me.job_id),
         "checkpoint": history.newest_checkpoint(run_dir),
+        "quarantined": history.quarantined(run_dir),
     }
     attempt_dir = run_dir.attempt(attempt)
     attempt_dir.path.mkdir(exist_ok=True)
@@ -113,7 +114,8 @@ def _open(run_dir: RunDir, me: owner.Owner, nodes: Sequence[str], resolved: str)
     write_atomic(attempt_dir.step_argv, "".join(f"{argument}\0" for argument in argv))
     write_json(attempt_dir.plan, plan)
     note(run_dir, attempt, "open", nodes=list(nodes), job_id=me.job_id)
-    say(f"attempt {attempt}: {len(nodes)} nodes, rendezvous at {address}:{port} ({how})")
+    there = counted(len(nodes), "node")
+    say(f"attempt {attempt}: {there}, rendezvous at {address}:{port} ({how})")
     return attempt
 
 
@@ -157,6 +159,7 @@ def close_attempt(
     if not evidence.signals:
         evidence = replace(evidence, signals=tuple(stops))
     decision = decide(evidence, history.of(read_jsonl(run_dir.attempts)))
+    report_quarantine(run_dir, attempt)
     report_error(run_dir, attempt, evidence)
     history.record(run_dir, attempt, evidence, decision)
     note(run_dir, attempt, "close", decision=decision.action)
@@ -185,6 +188,17 @@ def gather(run_dir: RunDir, me: owner.Owner, attempt: int) -> Evidence:
         is_preempted=job.is_preempted,
         is_requeued=job.restarts > int(os.environ.get("SLURM_RESTART_COUNT", "0")),
     )
+
+
+def report_quarantine(run_dir: RunDir, attempt: int) -> None:
+    """Name each checkpoint that this attempt found damaged, and why, in the job's log."""
+    for name in history.newly_quarantined(run_dir, attempt):
+        aside = run_dir.checkpoints / name
+        reason = "rank 0's log says why"
+        with contextlib.suppress(OSError):  # it may be no directory, or written on a full disk
+            text = (aside / "REASON").read_text(encoding="utf-8", errors="replace")
+            reason = next(iter(text.splitlines()), reason)
+        say(f"attempt {attempt}: a damaged checkpoint was put aside, {aside}: {reason}")
 
 
 def report_error(run_dir: RunDir, attempt: int, evidence: Evidence) -> None:

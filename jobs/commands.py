@@ -20,8 +20,9 @@ from jobs.compare import compare as differences
 from jobs.compare import summary
 from jobs.decision import Action, Cause, Decision
 from jobs.errors import FailedError, UserError
-from jobs.rundir import RunDir, read_json
+from jobs.rundir import RunDir, read_json, read_jsonl
 from jobs.spec import Spec
+from jobs.talk import counted
 
 MAX_LISTED = 20
 
@@ -117,16 +118,29 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
     if decision is None or decision.action is Action.DONE:
         accuracy = (result.get("metrics") or {}).get("eval_accuracy")
         if accuracy is not None:
-            words = f"held-out accuracy {accuracy:.2%} after {result['global_step']} steps"
+            steps = counted(result["global_step"], "step")
+            words = f"held-out accuracy {accuracy:.2%} after {steps}"
             print(words, file=talk)
         print(f"run directory {shown(run_dir.path)}", file=talk)
         print(f"next: make logs RUN={shlex.quote(run_dir.run_id)}", file=talk)
         return 0
     step = result.get("global_step", 0)
-    print(f"stopped after step {step}: {decision.reason}", file=sys.stderr)
-    fix = "mend it and submit again, or " if decision.cause is Cause.CRASH else ""
-    print(f"next: {fix}make resume RUN={shlex.quote(run_dir.run_id)}", file=sys.stderr)
+    # The attempt's own line, just above, has the reason of a failure.
+    why = decision.reason if decision.cause is Cause.INTERRUPTED else f"{decision.cause}, see above"
+    print(f"stopped after step {step}: {why}", file=sys.stderr)
+    print(f"next: {way_out(run_dir, decision)}", file=sys.stderr)
     return 130 if decision.cause is Cause.INTERRUPTED else 1
+
+
+def way_out(run_dir: RunDir, decision: Decision) -> str:
+    """What to type after a stop. Code is frozen: what was wrong with it needs a new run."""
+    resume = f"make resume RUN={shlex.quote(run_dir.run_id)}"
+    if decision.cause is not Cause.CRASH:
+        return resume
+    last = read_jsonl(run_dir.attempts)[-1:]
+    if last and last[0]["evidence"]["is_user_error"]:  # alone, a resume would only repeat it
+        return f'mend it first; then submit again, or {resume} SET="KEY=VALUE" if a key is at fault'
+    return f"mend it and submit again, or {resume}"
 
 
 def status(run_dirs: Sequence[RunDir], as_json: bool) -> int:
@@ -230,8 +244,7 @@ def is_complete(run_dir: RunDir) -> bool:
 def resume(run_dir: RunDir, overrides: Sequence[str], args: argparse.Namespace) -> int:
     """Go on with a run that was held, cancelled, interrupted or lost."""
     if is_complete(run_dir):
-        print(f"{run_dir.run_id} is complete, there is nothing to resume")
-        return 0
+        return nothing_to_resume(run_dir, overrides)
     job_id, present = runs.job_id_of(run_dir), owner.read(run_dir)
     if job_id is not None and slurm.is_alive(job_id):
         raise UserError(f"{run_dir.run_id} is queued or running as job {job_id}")
@@ -249,6 +262,18 @@ def resume(run_dir: RunDir, overrides: Sequence[str], args: argparse.Namespace) 
         changes.restore(before)
         raise
     announce(run_dir, job_id, args.json)
+    return 0
+
+
+def nothing_to_resume(run_dir: RunDir, overrides: Sequence[str]) -> int:
+    """Say that a run is complete, and how to train on from its weights."""
+    there = f"{run_dir.run_id} is complete, there is nothing to resume"
+    how = "submit a new run"
+    if not history.is_foreign(run_dir):
+        how += f" with train.init_from={shown(run_dir.path)}"
+    if overrides:
+        raise UserError(f"{there}, so nothing is changed\n  hint: to train on, {how}")
+    print(f"{there}; to train on, {how}")
     return 0
 
 

@@ -7,22 +7,28 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from jobs.problem import printable
+from jobs.changes import FIXED, differences, is_free
+from jobs.problem import dotted, printable
 from jobs.rundir import RunDir, read_json
+from jobs.spec import Spec
+from jobs.talk import counted
 
 
 def compare(run: RunDir, untouched: RunDir) -> list[str]:
     """How a run differs from the untouched one, in words; empty where they are bitwise equal."""
     ours, theirs = _result(run), _result(untouched)
-    found = [*_unfit(run, ours), *_unfit(untouched, theirs)]
-    return found or [*_results(ours, theirs), *_metrics(run, untouched)]
+    unfit = [*_unfit(run, ours), *_unfit(untouched, theirs)]
+    if unfit:
+        return unfit
+    found = [*_results(ours, theirs), *_metrics(run, untouched)]
+    return [*_specs(run, untouched), *found] if found else []
 
 
 def summary(run: RunDir) -> str:
     """What two runs without a difference have in common, on one line."""
     result = _result(run)
     digest = str(result["weights_sha256"])
-    return f"bitwise equal: {result['global_step']} steps, weights {digest[:16]}"
+    return f"bitwise equal: {counted(result['global_step'], 'step')}, weights {digest[:16]}"
 
 
 def _result(run: RunDir) -> dict[str, Any]:
@@ -36,6 +42,16 @@ def _unfit(run: RunDir, result: dict[str, Any]) -> Iterator[str]:
         yield f"{run.path}: is {status}; only completed runs can be compared"
     elif "weights_sha256" not in result:
         yield f"{run.path}: has no weights_sha256; only the trainer's runs can be compared"
+
+
+def _specs(run: RunDir, untouched: RunDir) -> Iterator[str]:
+    """What differs of the keys that results depend on: the likely reason for all the rest."""
+    if not (run.spec.is_file() and untouched.spec.is_file()):
+        return
+    ours, theirs = (Spec.from_json(of.spec.read_text(encoding="utf-8")) for of in (run, untouched))
+    for path, (value, expected) in differences(ours, theirs).items():
+        if path[0] not in FIXED and not is_free(path):
+            yield from _difference(dotted(path), value, expected)
 
 
 def _results(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:

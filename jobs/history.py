@@ -17,6 +17,7 @@ from jobs.decision import Action, Cause, Decision, Evidence, History
 from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, read_progress_step, write_json
 
 CHECKPOINT_PREFIX = "step-"
+QUARANTINE_PREFIX = f"quarantined-{CHECKPOINT_PREFIX}"
 
 
 def newest_attempt(run_dir: RunDir) -> int:
@@ -35,6 +36,17 @@ def newest_checkpoint(run_dir: RunDir) -> str | None:
         return _newest_file(run_dir.checkpoints)
     committed = run_dir.checkpoints.glob(f"{CHECKPOINT_PREFIX}*")
     return max((path.name for path in committed), default=None)
+
+
+def quarantined(run_dir: RunDir) -> list[str]:
+    """The names of the checkpoints that were found damaged and put aside, oldest first."""
+    return sorted(path.name for path in run_dir.checkpoints.glob(f"{QUARANTINE_PREFIX}*"))
+
+
+def newly_quarantined(run_dir: RunDir, attempt: int) -> list[str]:
+    """Those that were put aside since the attempt was opened: by names, as clocks may differ."""
+    before = (read_json(run_dir.attempt(attempt).plan) or {}).get("quarantined", [])
+    return [name for name in quarantined(run_dir) if name not in before]
 
 
 def _newest_file(folder: Path) -> str | None:
@@ -76,7 +88,7 @@ def evidence(run_dir: RunDir, attempt: int, job_state: str) -> Evidence:
     records = (read_json(attempt_dir.node(rank)) for rank in range(count))
     nodes = [record for record in records if record is not None]
     failed = first_error(run_dir, attempt)
-    error = f"rank {failed['rank']} on {failed['host']}: {failed['error']}" if failed else None
+    error = in_one_line(failed) if failed else None
     signals = warnings(nodes, failed)
     outcome = marked(run_dir, attempt)
     if outcome is None and nodes and [node["torchrun_exit"] for node in nodes] == [0] * count:
@@ -96,6 +108,12 @@ def evidence(run_dir: RunDir, attempt: int, job_state: str) -> Evidence:
         is_user_error=bool(failed and failed.get("is_user_error")),
         is_hang=is_hang(failed),
     )
+
+
+def in_one_line(failed: dict[str, Any]) -> str:
+    """A rank's error but for its hint and traceback, which the job's log shows."""
+    first = next(iter(failed["error"].strip().splitlines()), "")
+    return f"rank {failed['rank']} on {failed['host']}: {first}"
 
 
 def marked(run_dir: RunDir, attempt: int) -> str | None:
@@ -169,6 +187,7 @@ def record(run_dir: RunDir, attempt: int, seen: Evidence, decision: Decision) ->
         "first_step": first_step,
         "last_step": last_step,
         "checkpoint": newest_checkpoint(run_dir),
+        "quarantined": newly_quarantined(run_dir, attempt),
         "decision": decision.action,
         "reason": decision.reason,
         "evidence": asdict(seen),

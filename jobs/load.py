@@ -22,7 +22,9 @@ __all__ = ["Loaded", "SpecError", "load"]
 
 @dataclass(frozen=True)
 class Loaded:
-    """A valid spec, and the text that says the same: the user's file with the overrides in it."""
+    """A valid spec, and the text that says the same, wherever and by whomever it is read again:
+    the user's file with the overrides in it, and `train.init_from` expanded.
+    """
 
     spec: Spec
     text: str
@@ -44,6 +46,9 @@ def load(path: File, overrides: Sequence[str] = ()) -> Loaded:
     spec = validate.validate(document)
     if document.problems or spec is None:
         raise SpecError(document.problems)
+    if spec.train.init_from is not None:
+        init_from = Document(spec.train.init_from)
+        applied.append(words.Override(("train", "init_from"), init_from))
     return Loaded(spec, words.written_into(text, applied, overrides))
 
 

@@ -29,7 +29,7 @@ from jobs.progress import ProgressLine
 from jobs.rank import die_with_parent
 from jobs.rundir import RunDir
 from jobs.spec import Launch, Spec
-from jobs.talk import say
+from jobs.talk import counted, say
 
 POLL_S = 0.2
 MAX_RANKS_PER_CORE = 4
@@ -54,6 +54,7 @@ def run(run_dir: RunDir) -> Decision | None:
             attempt = open_attempt(run_dir, me, ["localhost"] * len(shares))
             if attempt is None:
                 return None
+            line.begin()
             agents = [start_agent(spec, run_dir, attempt, share) for share in enumerate(shares)]
             watch(agents, stops, line, spec.launch)
             names = [signal.Signals(number).name for number in stops]
@@ -103,7 +104,8 @@ def agents_here(spec: Spec, gpus: int) -> int:
         )
     if not gpus and nodes * nproc > cores * MAX_RANKS_PER_CORE:
         raise LocalError(
-            f"{nodes} nodes with {nproc} ranks are too many for the {cores} cores here\n"
+            f"{counted(nodes, 'node')} with {counted(nproc, 'rank')} are too many "
+            f"for the {counted(cores, 'core')} here\n"
             '  hint: make submit SET="slurm.nodes=2"'
         )
     if spec.launch.wrap and shutil.which(spec.launch.wrap[0]) is None:
@@ -112,7 +114,8 @@ def agents_here(spec: Spec, gpus: int) -> int:
             '  hint: make submit SET="launch.wrap=[]"'
         )
     if nodes < spec.slurm.nodes:
-        say(f"warning: {gpus} GPUs here: {nodes} nodes, not {spec.slurm.nodes}")
+        here = f"{counted(gpus, 'GPU')} here: {counted(nodes, 'node')}"
+        say(f"warning: {here}, not {spec.slurm.nodes}")
     return nodes
 
 

@@ -99,12 +99,12 @@ def _spelled_as(values: Any, path: Path) -> Path:
 
 
 def written_into(text: str, overrides: Sequence[Override], words: Sequence[str]) -> str:
-    """The user's text with the overrides in their places and named in its first line."""
+    """The user's text with the overrides in their places, and the words in its first line."""
     if not overrides:
         return text
     for override in overrides:
         text = _spliced(text, override.path, override.document.values)
-    return f"# Applied from the command line: {shlex.join(words)}\n{text}"
+    return f"# Applied from the command line: {shlex.join(words)}\n{text}" if words else text
 
 
 def _spliced(text: str, path: Path, value: Any) -> str:

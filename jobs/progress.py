@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 import shutil
 import sys
+import time
 from typing import Any
 
 from jobs.rundir import RunDir
+from jobs.talk import hang_up
+
+EPOCH_LINES_APART_S = 10
 
 
 def read(run_dir: RunDir) -> dict[str, Any] | None:
@@ -43,26 +47,45 @@ def words(progress: dict[str, Any]) -> str:
 
 
 class ProgressLine:
-    """One line on a terminal, rewritten in place; elsewhere a line per epoch. To stderr."""
+    """One line on a terminal, rewritten in place; elsewhere a line of an epoch now and then.
+
+    To stderr. What an earlier attempt wrote is not shown: a resume may have changed the plan.
+    """
 
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir
         self._is_terminal = sys.stderr.isatty()
         self._epoch: object = None
+        self._last_line = -math.inf
         self._is_open = False
+        self.begin()
+
+    def begin(self) -> None:
+        """Show nothing until the ranks of a new attempt have written their progress."""
+        self._stale = self._written()
+
+    def _written(self) -> int | None:
+        """When the progress was last written, in ns by the file system's clock; None if never."""
+        try:
+            return self._run_dir.progress.stat().st_mtime_ns
+        except OSError:
+            return None
 
     def show(self) -> None:
         """Show the newest progress, if there is any."""
         progress = read(self._run_dir)
-        if progress is None:
+        if progress is None or self._written() == self._stale:
             return
         if self._is_terminal:
             width = shutil.get_terminal_size().columns - 1  # a wrapped line is not rewritten
             _write(f"\r\033[K{words(progress)[:width]}")
             self._is_open = True
-        elif progress.get("epoch") != self._epoch:
-            self._epoch = progress.get("epoch")
+        elif progress.get("epoch") != self._epoch and self._is_line_due():
+            self._epoch, self._last_line = progress.get("epoch"), time.monotonic()
             _write(f"{words(progress)}\n")
+
+    def _is_line_due(self) -> bool:
+        return time.monotonic() - self._last_line >= EPOCH_LINES_APART_S
 
     def note(self, text: str) -> None:
         """Say something on a line of its own."""
@@ -85,7 +108,4 @@ def _write(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
     except OSError:
-        nobody = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nobody, sys.stdout.fileno())
-        os.dup2(nobody, sys.stderr.fileno())
-        os.close(nobody)
+        hang_up()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 
 STDERR = 2
@@ -19,6 +20,19 @@ def say(text: str) -> None:
     """
     with contextlib.suppress(OSError):
         os.write(STDERR, f"{text}\n".encode("utf-8", "backslashreplace"))
+
+
+def hang_up() -> None:
+    """Let stdout and stderr go nowhere from now on: nobody listens any more."""
+    nobody = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nobody, sys.stdout.fileno())
+    os.dup2(nobody, sys.stderr.fileno())
+    os.close(nobody)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 class BestEffort:

@@ -5,7 +5,6 @@ Each check takes a part of a spec of correct types and yields what it finds, as 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from jobs.problem import shown
@@ -68,12 +67,7 @@ def _plugin(kind: str, name: str, known: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def _init_from(path: str | None) -> Iterator[Finding]:
-    if not path:
-        return
-    if not os.path.isabs(path):
-        hint = f"write {os.path.abspath(path)}; ranks start in another directory"
-        yield _key("init_from", f"{shown(path)} is not an absolute path", hint)
-    elif path.endswith(_OTHER_WEIGHTS):
+    if path and path.endswith(_OTHER_WEIGHTS):
         hint = "write its state_dict with safetensors.torch.save_file, or name a run directory"
         yield _key("init_from", f"{shown(path)} is no .safetensors and no directory", hint)
 

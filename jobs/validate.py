@@ -103,6 +103,7 @@ def _values(document: Document) -> Iterator[Finding]:
     values = document.values
     yield from _path((), "runs_root", values)
     yield from _path(("train",), "init_from", values.get("train"))
+    yield from _init_from(values.get("train"))
     yield from _texts(values, ())
     slurm = values.get("slurm")
     if isinstance(slurm, dict):
@@ -123,6 +124,22 @@ def _path(above: Path, name: str, values: Any) -> Iterator[Finding]:
     except KeyError as error:
         what = f"the environment variable {error.args[0]} is not set"
         yield Finding((*above, name), what, "set it, or write the path out")
+
+
+def _init_from(train: Any) -> Iterator[Finding]:
+    """A relative path is taken from here, links resolved: a run named alike moves its `latest`.
+
+    Of an absolute one this machine need not see anything.
+    """
+    written = train.get("init_from") if isinstance(train, dict) else None
+    if not isinstance(written, str) or not written or os.path.isabs(written):
+        return
+    path = os.path.abspath(written)
+    if os.path.exists(path):
+        train["init_from"] = os.path.realpath(path)
+    else:
+        hint = "a relative path begins where you submit; a run by name is runs/NAME/latest"
+        yield Finding(("train", "init_from"), f"there is no {path}", hint)
 
 
 def _texts(value: Any, path: Path) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from jobs import attempt, owner
 from jobs.decision import Action, Cause, Decision
 from jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from jobs.spec import Launch, Spec
+from trainer.stored import quarantine
 
 SCONTROL = """#!/bin/sh
 echo "$*" >> "$FAKE_CALLS"
@@ -107,6 +108,42 @@ def test_a_close_that_cannot_record_is_one_line_and_never_0(run, command, capfd,
     said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
     assert said == [f"error: {run.attempts}: Is a directory; cannot record what happens to the run"]
     assert not run.owner.exists()
+
+
+def test_a_close_names_each_checkpoint_that_its_attempt_put_aside(run, command, capfd):
+    old, *new = (run.checkpoints / f"step-{step:08d}" for step in (5, 10, 15))
+    for path in (old, *new):
+        path.mkdir()
+    quarantine(old, "long ago")
+    assert command("open", "a") == 0
+    assert "attempt 1: 1 node, rendezvous at" in capfd.readouterr().err
+    asides = [quarantine(path, "a.pt has 1 bytes, not 2\nand more") for path in new]
+    (asides[1] / "REASON").unlink()  # the disk was full
+    close(run, 0)
+    assert command("close", "1") == 0
+    said = [line for line in capfd.readouterr().err.splitlines() if "damaged" in line]
+    told = "attempt 1: a damaged checkpoint was put aside"
+    assert said == [
+        f"{told}, {asides[0]}: a.pt has 1 bytes, not 2",
+        f"{told}, {asides[1]}: rank 0's log says why",
+    ]
+    (record,) = read_jsonl(run.attempts)
+    assert record["quarantined"] == [aside.name for aside in asides]
+
+
+@pytest.mark.parametrize("traceback", ["", "Traceback: all of it"])
+def test_the_jobs_log_has_the_whole_error_and_the_reason_is_its_first_line(
+    run, command, capfd, traceback
+):
+    assert command("open", "a") == 0
+    record = {"rank": 0, "host": "a", "time": 1.0, "is_user_error": True, "traceback": traceback}
+    write_json(run.attempt(1).rank_error(0), record | {"error": "it is nan\n  hint: a lower lr"})
+    capfd.readouterr()
+    assert command("close", "1") == 1
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[1:-1] == ([traceback] if traceback else ["it is nan", "  hint: a lower lr"])
+    assert lines[-1] == "attempt 1: crash: rank 0 on a: it is nan -> hold"
+    assert read_json(run.result)["reason"] == "rank 0 on a: it is nan"
 
 
 def test_a_close_in_a_run_directory_that_is_gone_is_one_line(run, command, capfd):

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from jobs import commands, owner, runs
+from jobs import commands, local, owner, runs
 from jobs.__main__ import main
+from jobs.decision import Action, Cause, Decision
 from jobs.errors import UserError
 from jobs.load import load
-from jobs.rundir import RunDir, read_json, read_jsonl, write_json
-from jobs.spec import Spec
+from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
+from jobs.spec import Launch, Spec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TINY = "name: tiny\nslurm: {nodes: 2}\n"
@@ -257,7 +258,75 @@ def test_resume_of_a_complete_run_does_nothing(here, capsys):
     run = make(here)
     write_json(run.result, {"status": "completed"})
     assert main(["resume"]) == 0
-    assert "is complete" in capsys.readouterr().out
+    assert capsys.readouterr().out == (
+        "20260101 is complete, there is nothing to resume; to train on, submit a new run "
+        "with train.init_from=runs/tiny/20260101\n"
+    )
+
+
+def test_a_change_of_a_complete_run_is_refused_with_the_way_to_train_on(here, capsys):
+    run = make(here)
+    write_json(run.result, {"status": "completed"})
+    before = run.spec.read_text()
+    assert main(["resume", "tiny", "train.epochs=9", "--yes"]) == 2
+    assert capsys.readouterr().err == (
+        "error: 20260101 is complete, there is nothing to resume, so nothing is changed\n"
+        "  hint: to train on, submit a new run with train.init_from=runs/tiny/20260101\n"
+    )
+    assert run.spec.read_text() == before
+    run.spec.write_text(Spec(name="tiny", launch=Launch(script="x.py")).to_json())
+    assert main(["resume", "tiny", "train.epochs=9"]) == 2
+    assert capsys.readouterr().err.endswith("hint: to train on, submit a new run\n")
+
+
+def ended_here(run, cause, is_user_error, monkeypatch):
+    """What a local run says that ended so."""
+    decision = Decision(Action.HOLD, cause, "why")
+    append_jsonl(run.attempts, {"evidence": {"is_user_error": is_user_error}})
+    monkeypatch.setattr(local, "run", lambda _: decision)
+    return commands.run_here(run, False)
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_user_error", "lines"),
+    [
+        (Cause.INTERRUPTED, False, ["step 0: why", "next: make resume RUN=20260101"]),
+        (Cause.HANG, False, ["step 0: hang, see above", "next: make resume RUN=20260101"]),
+        (
+            Cause.CRASH,
+            False,
+            ["step 0: crash, see above"]
+            + ["next: mend it and submit again, or make resume RUN=20260101"],
+        ),
+        (
+            Cause.CRASH,
+            True,
+            ["step 0: crash, see above"]
+            + ["next: mend it first; then submit again, or make resume RUN=20260101"]
+            + ['SET="KEY=VALUE" if a key is at fault'],
+        ),
+    ],
+)
+def test_a_local_run_that_stopped_says_what_to_do(
+    here, capsys, monkeypatch, cause, is_user_error, lines
+):
+    assert ended_here(make(here), cause, is_user_error, monkeypatch) in (1, 130)
+    said = capsys.readouterr().err.partition("stopped after ")[2].replace("\n", " ")
+    assert said == " ".join(lines) + " "
+
+
+@pytest.mark.parametrize("words", [["status"], ["logs", "tiny"]])
+def test_a_reader_that_has_seen_enough_ends_a_command_in_silence(here, words):
+    log = make(here).rank_log(0)
+    log.parent.mkdir()
+    log.write_text("a line\n" * 100_000)
+    command = [sys.executable, "-m", "jobs", *words]
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": ""}
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, env=env, stdout=writing, stderr=subprocess.PIPE, timeout=30)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_resume_of_a_running_job_is_a_users_error(slurm, capsys):

@@ -4,6 +4,7 @@ import pytest
 
 from jobs.compare import compare, summary
 from jobs.rundir import RunDir, append_jsonl, write_json
+from jobs.spec import Slurm, Spec, Train
 
 RESULT = {
     "status": "completed",
@@ -68,6 +69,29 @@ def test_the_first_differing_step_of_the_metrics_is_named_with_both_sides(tmp_pa
         'metrics.jsonl, first at step 20: {"step": 20, "train_loss": 0.06} is not '
         '{"step": 20, "train_loss": 0.05}'
     ]
+
+
+def test_the_specs_differences_that_results_depend_on_come_first(tmp_path, untouched):
+    run = ended(tmp_path / "run", weights_sha256="cd")
+    for of, nodes, lr in ((run, 2, 0.1), (untouched, 1, 0.05)):
+        slurm = Slurm(nodes=nodes, time=f"0:0{nodes}:00")
+        spec = Spec(name=f"n{nodes}", slurm=slurm, train=Train(lr=lr, model_args={"depth": nodes}))
+        of.spec.write_text(spec.to_json())
+    assert compare(run, untouched) == [
+        "slurm.nodes: 2 is not 1",
+        "train.model_args.depth: 2 is not 1",
+        "train.lr: 0.1 is not 0.05",
+        f'weights_sha256: "cd" is not "{"ab" * 32}"',
+    ]
+    write_json(run.result, {"status": "held"})
+    assert len(compare(run, untouched)) == 1, "nothing was compared"
+
+
+def test_specs_that_differ_where_all_results_agree_are_no_difference(tmp_path, untouched):
+    run = ended(tmp_path / "run")
+    run.spec.write_text(Spec(train=Train(epochs=3)).to_json())
+    untouched.spec.write_text(Spec().to_json())
+    assert compare(run, untouched) == []
 
 
 @pytest.mark.parametrize(

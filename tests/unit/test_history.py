@@ -5,9 +5,10 @@ import os
 import pytest
 
 from jobs import history
-from jobs.decision import Action, Cause, Decision, History
+from jobs.decision import Action, Cause, Decision, History, decide
 from jobs.rundir import RunDir, Timeline, append_jsonl, read_json, read_jsonl, write_json
 from jobs.spec import Launch, Spec
+from trainer.stored import quarantine
 
 
 @pytest.fixture
@@ -185,6 +186,28 @@ def test_evidence_names_the_failing_rank_or_the_nodes_that_ended(run):
     assert history.evidence(run, 1, "RUNNING").error == "n0: torchrun exit -9"
     failed(attempt, 1, 5.0)
     assert history.evidence(run, 1, "RUNNING").error == "rank 1 on n1: ValueError: x"
+
+
+def test_an_error_is_told_in_its_first_line_everywhere(run):
+    failed(opened(run, 1), 0, 5.0, error="the loss is nan at step 10\n  hint: a lower train.lr")
+    seen = history.evidence(run, 1, "RUNNING")
+    assert seen.error == "rank 0 on n0: the loss is nan at step 10"
+    history.record(run, 1, seen, decide(seen, History(0, 0, 0)))
+    assert read_jsonl(run.attempts)[0]["reason"].endswith(seen.error)
+    failed(opened(run, 2), 0, 5.0, error="")
+    assert history.evidence(run, 2, "RUNNING").error == "rank 0 on n0: "
+
+
+def test_a_record_names_the_checkpoints_that_were_put_aside_in_its_attempt(run):
+    for name in ("quarantined-step-00000005", "step-00000005", "step-00000010"):
+        (run.checkpoints / name).mkdir()
+    plan = opened(run, 1).plan
+    write_json(plan, read_json(plan) | {"quarantined": history.quarantined(run)})
+    for name in ("step-00000005", "step-00000010"):
+        quarantine(run.checkpoints / name, "a.pt has 1 bytes, not 2")
+    history.close_lost(run)
+    new = ["quarantined-step-00000005.2", "quarantined-step-00000010"]
+    assert read_jsonl(run.attempts)[0]["quarantined"] == new
 
 
 def test_evidence_of_nothing_is_no_error(run):

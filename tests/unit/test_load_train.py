@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+from jobs.load import load
+
 
 @pytest.mark.parametrize(
     ("text", "message"),
@@ -124,18 +126,38 @@ def test_keys_that_fit_each_other_are_taken(take, text):
     take(text)
 
 
-def test_init_from_is_expanded_and_must_be_absolute(take, refuse, monkeypatch, tmp_path):
+def test_init_from_is_expanded_and_an_absolute_path_need_not_be_there(take, refuse, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("SCRATCH", "/scratch")
     monkeypatch.delenv("UNSET", raising=False)
     assert take("train: {init_from: ~/a}").train.init_from == "/home/me/a"
     assert take("train: {init_from: $SCRATCH/a.safetensors}").train.init_from[:9] == "/scratch/"
     assert "train.init_from: the environment variable UNSET" in refuse("train: {init_from: $UNSET}")
-    assert refuse("train: {init_from: runs/a/latest}") == (
-        'x.yaml:1: train.init_from: "runs/a/latest" is not an absolute path\n'
-        f"  hint: write {os.path.realpath(tmp_path)}/runs/a/latest; "
-        "ranks start in another directory"
+
+
+def test_a_relative_init_from_is_frozen_absolute_and_without_links(
+    spec_file, take, monkeypatch, tmp_path
+):
+    run = tmp_path / "runs" / "a" / "20260101"
+    run.mkdir(parents=True)
+    (run.parent / "latest").symlink_to(run.name)
+    frozen = os.path.realpath(run)
+    assert take("train: {init_from: runs/a/latest}").train.init_from == frozen
+    assert take("name: b", "train.init_from=runs/a/latest").train.init_from == frozen
+    loaded = load(spec_file("train: {init_from: runs/a/latest, lr: 0.5}  # mine\n"))
+    assert loaded.text == f'train: {{init_from: "{frozen}", lr: 0.5}}  # mine\n'
+    (run.parent / "latest").unlink()
+    (tmp_path / "frozen.yaml").write_text(loaded.text)
+    monkeypatch.chdir("/")
+    assert load(tmp_path / "frozen.yaml") == loaded, "a resume reads it from anywhere"
+
+
+def test_a_relative_init_from_that_is_not_there_is_refused(refuse, tmp_path):
+    assert refuse("train: {init_from: a/latest}") == (
+        f"x.yaml:1: train.init_from: there is no {os.path.realpath(tmp_path)}/a/latest\n"
+        "  hint: a relative path begins where you submit; a run by name is runs/NAME/latest"
     )
+    assert r"/a\x00b" in refuse("name: b", r'train.init_from="a\0b"')
 
 
 def test_a_mistake_in_a_key_is_not_told_twice_by_what_depends_on_it(refuse):
