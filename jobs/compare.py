@@ -55,7 +55,7 @@ def _specs(run: RunDir, untouched: RunDir) -> Iterator[str]:
 
 
 def _results(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
-    for key in ("global_step", "weights_sha256", "optimizer_sha256"):
+    for key in ("global_step", "weights_sha256", "optimizer_sha256", "best"):
         yield from _difference(key, ours.get(key), theirs.get(key))
     measured, expected = ours.get("metrics") or {}, theirs.get("metrics") or {}
     for key in sorted({*measured, *expected}):
