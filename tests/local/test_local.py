@@ -159,8 +159,11 @@ def test_a_run_uses_the_code_that_was_frozen(tmp_path, kit):
     config = tmp_path / "tiny.yaml"
     config.write_text(SPEC % (1, 1, 1))
     assert kit.run("freeze", config)[0] == 0
-    for live in ("trainer/__init__.py", "jobs/agent.py"):
-        (kit.repository / live).write_text(PLANTED)
+    (kit.repository / "trainer/__init__.py").write_text(PLANTED)
+    agent = kit.repository / "jobs/agent.py"  # the command imports it, too, but does not run it
+    start = 'if __name__ == "__main__":\n    '
+    assert start in agent.read_text()
+    agent.write_text(agent.read_text().replace(start, start + PLANTED + "    "))
     status, _, stderr = kit.run("resume", "--cluster", "local")
     assert status == 0, stderr
 
