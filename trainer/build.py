@@ -18,6 +18,7 @@ from trainer.data import Batch, Batches, num_classes
 from trainer.errors import UserError
 from trainer.feed import Feed, HeldOut
 from trainer.launch import Job
+from trainer.plugins import user_code
 from trainer.precision import Precision
 
 
@@ -78,9 +79,11 @@ def _keep_compiled(job: Job) -> None:
 def build_data(job: Job) -> Data:
     """The data set of the spec, cut into this world's batches."""
     spec = job.train
-    train, test = datasets.create(spec.dataset, spec.dataset_args)
-    transform = transforms.create(spec.transform, spec.transform_args)
-    classes = num_classes(train, test)
+    with user_code("train.dataset", spec.dataset):
+        train, test = datasets.create(spec.dataset, spec.dataset_args)
+        classes = num_classes(train, test)
+    with user_code("train.transform", spec.transform or ""):
+        transform = transforms.create(spec.transform, spec.transform_args)
     sizes = {"training samples": len(train), "held-out samples": len(test), "classes": classes}
     check_same_data(spec.dataset, sizes, job.device)
     batches = Batches.of(spec, len(train), job.context.world_size)
@@ -114,15 +117,18 @@ def build_replica(job: Job, data: Data) -> Replica:
     spec = job.train
     check_wrap(spec, data.batches.grad_accum_steps, job.device)
     numbers = precision.set_up(spec, job.device, job.context.say)
-    torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
     example = data.feed.example(data.batches.micro_batch_size)
-    module = models.create(spec.model, spec.model_args, example[0], data.num_classes)
-    module = _placed(module, job)
-    ddp = wrap(module, spec, job.device)
+    # After the example, in which a transform of one's own may draw numbers.
+    torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
+    with user_code("train.model", spec.model):
+        module = models.create(spec.model, spec.model_args, example[0], data.num_classes)
+        module = _placed(module, job)
+        ddp = wrap(module, spec, job.device)
     replica = Replica(ddp, module, optim.create(module, spec), numbers)
     # After the wrap, which sends rank 0's weights to all.
     initial = {name: value.clone() for name, value in module.state_dict().items()}
-    _throw_away_pass(job, data.num_classes, replica, example)
+    with user_code("train.model", spec.model):
+        _throw_away_pass(job, data.num_classes, replica, example)
     module.load_state_dict(initial)
     return replica
 
@@ -160,6 +166,11 @@ def check_wrap(train: Train, grad_accum_steps: int, device: torch.device) -> Non
 
 def wrap(module: nn.Module, train: Train, device: torch.device) -> DistributedDataParallel:
     """The model under DDP as the spec sets it; a static graph finds unused parameters by itself."""
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise UserError(
+            f"train.model {train.model} has no parameter that trains: give it some, or leave some "
+            "with requires_grad"
+        )
     return DistributedDataParallel(
         module,
         device_ids=[device] if device.type == "cuda" else None,
@@ -176,11 +187,7 @@ def _throw_away_pass(job: Job, classes: int, replica: Replica, example: Batch) -
     inputs, labels = torch.zeros_like(example[0]), torch.zeros_like(example[1])
     with replica.autocast():
         scores = replica.ddp(inputs)
-        if scores.ndim != 2 or scores.shape[1] != classes:
-            raise UserError(
-                f"train.model {spec.model} gives scores of shape {tuple(scores.shape)}, but the "
-                f"labels of {spec.dataset} name {classes} classes"
-            )
+        _check_scores(spec, scores, (len(inputs), classes))
         loss = cross_entropy(scores, labels, label_smoothing=spec.label_smoothing)
     loss.backward()  # type: ignore[no-untyped-call]
     unused = [name for name, p in replica.module.named_parameters() if _is_unused(p)]
@@ -190,6 +197,23 @@ def _throw_away_pass(job: Job, classes: int, replica: Replica, example: Batch) -
             f"{unused[0]}: set train.find_unused_parameters to true, or freeze them"
         )
     replica.ddp.zero_grad(set_to_none=True)
+
+
+def _check_scores(spec: Train, scores: object, expected: tuple[int, int]) -> None:
+    """Refuse scores of another shape than `expected`, which is [samples, classes]."""
+    samples, classes = expected
+    if not isinstance(scores, torch.Tensor):
+        raise UserError(
+            f"train.model {spec.model} gives a {type(scores).__name__}: have it return a tensor of "
+            f"scores [N, {classes}]"
+        )
+    if scores.ndim != 2 or scores.shape[1] != classes:
+        raise UserError(
+            f"train.model {spec.model} gives scores of shape {tuple(scores.shape)}, but the "
+            f"labels of {spec.dataset} name {classes} classes"
+        )
+    if len(scores) != samples:
+        raise UserError(f"train.model {spec.model} gives {len(scores)} scores for {samples} inputs")
 
 
 def _is_unused(parameter: nn.Parameter) -> bool:

@@ -141,7 +141,7 @@ class Checkpoints:
 
     def _read_newest(self) -> tuple[bytes, dict[str, Any] | None]:
         try:
-            newest = stored.read_newest(self._root, parse, self._job.context.say)
+            newest = stored.read_newest_of(self._job.run.dir, parse, self._job.context.say)
         except OSError as error:
             raise storage_error(error, f"loading a checkpoint of {self._root}") from error
         return (newest[0][STATE], newest[1]) if newest else (b"", None)
@@ -220,7 +220,9 @@ class Checkpoints:
         run = self._job.run
         owner = read_json(run.dir.owner)
         if owner is None or owner["attempt"] != run.attempt:
-            now = "nobody" if owner is None else f"attempt {owner['attempt']}"
+            now = f"{run.dir.owner} is gone, so nobody"
+            if owner is not None:
+                now = f"attempt {owner['attempt']}"
             raise Superseded(
                 f"{now} owns {run.dir.path} now, this is attempt {run.attempt}: nothing committed"
             )

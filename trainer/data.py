@@ -55,7 +55,7 @@ class Samples:
     """A data set in memory, which is what a dataset callable may return two of: (train, test).
 
     inputs: [N, ...], uint8 or float32; a batch of them is handed out as float32 times `scale`.
-    labels: int64 [N], from 0 to num_classes - 1.
+    labels: int64 [N], or any other integers, from 0 to num_classes - 1.
     num_classes: 0 for as many as the labels name.
     """
 
@@ -69,6 +69,11 @@ class Samples:
             raise UserError(
                 f"train.dataset gives {len(self.inputs)} inputs, but {len(self.labels)} labels"
             )
+        if self.labels.is_floating_point():
+            raise UserError(
+                f"train.dataset gives labels of {self.labels.dtype}: make them whole numbers, int64"
+            )
+        object.__setattr__(self, "labels", self.labels.long())
         if len(self.labels) == 0:
             return
         lowest, highest = int(self.labels.min()), int(self.labels.max())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import socket
 import sys
@@ -14,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn, TextIO
 
 from jobs.rundir import AttemptDir, write_json
@@ -62,6 +64,24 @@ class Superseded(Exception):
     """A newer attempt owns the run: this one may not commit anything any more."""
 
 
+class CodeError(Exception):
+    """What the user's own code raised, in one line that names its key; `trace` tells the rest.
+
+    It may have happened in another process, which only the words leave.
+    """
+
+    def __init__(self, message: str, trace: str) -> None:
+        super().__init__(message, trace)  # both, for the arguments are what is pickled
+        self.trace = trace
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class UserCodeError(CodeError, UserError):
+    """A mistake in the user's own code, which another attempt would only meet again."""
+
+
 class Hang(Exception):
     """No progress for too long, told by the rank that found it first."""
 
@@ -70,7 +90,8 @@ class PeerHang(Hang):
     """The same hang, on a rank that leaves the telling to another."""
 
 
-ONE_LINE = (UserError, TransientStorageError, Superseded, Hang)
+ONE_LINE = (UserError, CodeError, TransientStorageError, Superseded, Hang)
+HINT = "\n  hint: "
 
 
 def storage_error(error: OSError, doing: str) -> Exception:
@@ -93,6 +114,19 @@ def is_caused_by_peer(error: BaseException) -> bool:
     text = str(error)
     is_gloo = isinstance(error, RuntimeError) and any(words in text for words in PEER_WORDS)
     return is_gloo or isinstance(error, PeerHang)
+
+
+def in_one_line(error: BaseException) -> str:
+    """The type of an error and the first line of what it says."""
+    name, text = type(error).__name__, str(error).strip().partition("\n")[0]
+    return f"{name}: {text}" if text else name
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback to tell of an error; empty for those that explain themselves."""
+    if isinstance(error, CodeError):
+        return error.trace
+    return "" if isinstance(error, ONE_LINE) else "".join(traceback.format_exception(error))
 
 
 def tell(text: str, stream: TextIO | None = None) -> None:
@@ -124,8 +158,8 @@ def fail(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None)
 
 def _last_words(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None) -> None:
     host = socket.gethostname()
-    trace = "" if isinstance(error, ONE_LINE) else "".join(traceback.format_exception(error))
-    message = str(error) if isinstance(error, ONE_LINE) else f"{type(error).__name__}: {error}"
+    trace = traceback_of(error)
+    message = str(error) if isinstance(error, ONE_LINE) else in_one_line(error)
     who = f"rank {rank} on {host}" if rank is not None else f"a rank on {host}"
     if is_caused_by_peer(error) and trace:
         tell(f"trainer: {who}: another rank went away: {message}", sys.stderr)
@@ -136,7 +170,7 @@ def _last_words(error: BaseException, rank: int | None, attempt_dir: AttemptDir 
         "rank": rank,
         "host": host,
         "kind": "hang" if isinstance(error, Hang) else "error",
-        "error": message,
+        "error": _without_details(message),
         "traceback": trace,
         "caused_by_peer": is_caused_by_peer(error),
         "is_user_error": isinstance(error, UserError),
@@ -146,16 +180,27 @@ def _last_words(error: BaseException, rank: int | None, attempt_dir: AttemptDir 
         # Nothing is made anew: where the run directory was moved away, that would hide it.
         if rank is not None and attempt_dir is not None and attempt_dir.path.is_dir():
             write_json(attempt_dir.rank_error(rank), record)
-    if isinstance(error, Exception) and trace and not is_caused_by_peer(error):
-        _tell_torchrun(error)
+    if not is_caused_by_peer(error):
+        _tell_torchrun(message)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
 
 
-def _tell_torchrun(error: Exception) -> None:
-    """Have torchrun's summary name the error; it is a nicety, and may fail with anything."""
-    with contextlib.suppress(Exception):
-        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+def _without_details(message: str) -> str:
+    """The first line of a message and our own hint; the log has the rest."""
+    head, hint, way_out = message.strip().partition(HINT)
+    return head.partition("\n")[0] + hint + way_out.partition("\n")[0]
 
-        get_error_handler().record_exception(error)
+
+def _tell_torchrun(message: str) -> None:
+    """Have torchrun's summary name the error; it is a nicety, and may fail with anything.
+
+    torch's own handler would add a traceback, of the thread that calls it.
+    Source: torch.distributed.elastic.multiprocessing.errors, ErrorHandler.record_exception.
+    """
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    record = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
+    with contextlib.suppress(OSError, ValueError):
+        if path:
+            Path(path).write_text(json.dumps({"message": record}), encoding="utf-8")

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from trainer.data import BYTE_SCALE, Batch, Batches, BatchSource, Source
+from trainer.errors import UserError
 from trainer.launch import Job
 from trainer.loader import Cut, Loader, Reader, Rows
+from trainer.plugins import user_code
 from trainer.sample_random import SampleRandom
 from trainer.seeds import HELD_OUT, SAMPLE
 from trainer.transforms import Image, Transform
@@ -48,8 +50,12 @@ class Feed:
             yield self._inputs.finished(rows, (self._seed, step))
 
     def example(self, n: int) -> Batch:
-        """What `n` samples look like, without chance: the first sample, n times."""
-        return self._inputs.example(n)
+        """What `n` samples look like, without chance: the first sample, n times.
+
+        The transform is tried with chance, too, so that its mistakes show before the model's.
+        """
+        self._inputs.finished(self._inputs.first(n), (self._seed, 0))
+        return self._inputs.finished(self._inputs.first(n), None)
 
     def close(self) -> None:
         """End the workers."""
@@ -119,6 +125,8 @@ class _Inputs:
     ) -> None:
         self._device = job.device
         self._transform = transform
+        self._dataset = job.train.dataset
+        self._transform_name = job.train.transform or ""
         self._is_channels_last = job.train.channels_last
         self._num_workers = job.run.spec.launch.workers_per_rank
         self._reader: Reader | None = None
@@ -134,7 +142,7 @@ class _Inputs:
                 )
         else:
             self.home = torch.device("cpu")
-            self._reader = Reader(source, seed_kind, job.train.seed)
+            self._reader = Reader(source, job.train.dataset, seed_kind, job.train.seed)
 
     def rows(self, plan: Iterable[Cut]) -> Iterable[Rows]:
         """The samples of a plan, read by workers where there are any, until `close`."""
@@ -157,21 +165,36 @@ class _Inputs:
         if self._transform is not None:
             indices = _moved(rows.indices, self._device)
             random = SampleRandom(*chance, indices) if chance is not None else None
-            inputs = self._transform(inputs, random)
+            inputs = self._transformed(self._transform, inputs, random)
         if self._is_channels_last and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         return inputs, _moved(rows.labels, self._device)
 
-    def example(self, n: int) -> Batch:
-        """The first sample, `n` times, transformed without chance."""
+    def _transformed(
+        self, transform: Transform, inputs: torch.Tensor, random: SampleRandom | None
+    ) -> torch.Tensor:
+        where, n = f"train.transform {self._transform_name}", len(inputs)
+        with user_code("train.transform", self._transform_name):
+            inputs = transform(inputs, random)
+        _check_inputs(where, inputs, n)
+        if inputs.device.type != self._device.type:
+            raise UserError(
+                f"{where} gives inputs on the {inputs.device.type}, but this rank is on the "
+                f"{self._device.type}: leave them on the device where they are"
+            )
+        return inputs
+
+    def first(self, n: int) -> Rows:
+        """The first sample, `n` times."""
         indices = torch.zeros(1, dtype=torch.int64, device=self.home)
-        if self._source is not None:
-            inputs, labels = self._source.batch(indices)
-        else:
-            assert self._reader is not None
-            inputs, labels, _ = next(iter(Loader(self._reader, [Cut(0, indices)], 0, pin=False)))
+        with user_code("train.dataset", self._dataset):
+            if self._source is not None:
+                inputs, labels, _ = _batch(self._source, indices)
+            else:
+                assert self._reader is not None
+                inputs, labels, _ = self._reader.read(0, [0])
         inputs = inputs.expand(n, *inputs.shape[1:]).contiguous()
-        return self.finished(Rows(inputs, labels.repeat(n), indices.repeat(n)), None)
+        return Rows(inputs, labels.repeat(n), indices.repeat(n))
 
 
 class _InMemory:
@@ -183,7 +206,30 @@ class _InMemory:
 
     def __iter__(self) -> Iterator[Rows]:
         for _, indices in self._plan:
-            yield Rows(*self._source.batch(indices), indices)
+            yield _batch(self._source, indices)
+
+
+def _batch(source: BatchSource, indices: torch.Tensor) -> Rows:
+    """The samples with these indices, labels of whatever integers as int64."""
+    inputs, labels = source.batch(indices)
+    _check_inputs("train.dataset", inputs, len(indices))
+    if labels.shape != indices.shape or labels.is_floating_point():
+        raise UserError(
+            f"train.dataset gives labels {labels.dtype} {tuple(labels.shape)} for {len(indices)} "
+            f"samples: make them int64 ({len(indices)},)"
+        )
+    return Rows(inputs, labels.long(), indices)
+
+
+def _check_inputs(where: str, inputs: object, n: int) -> None:
+    """Refuse what is no batch of `n` inputs; `where` names what gives it."""
+    if not isinstance(inputs, torch.Tensor):
+        raise UserError(f"{where} gives a {type(inputs).__name__}, not a tensor of {n} inputs")
+    num_inputs = len(inputs) if inputs.ndim else 0
+    if num_inputs != n:
+        raise UserError(f"{where} gives {num_inputs} inputs for {n} samples: give one for each")
+    if inputs.dtype == torch.float64:
+        raise UserError(f"{where} gives inputs as torch.float64: make them float32")
 
 
 def _moved(values: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -16,7 +16,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from trainer.data import PerSampleSet, check_labels
-from trainer.errors import UserError
+from trainer.errors import CodeError, UserError
+from trainer.plugins import with_key
 from trainer.seeds import mix
 from trainer.stop import STOP_SIGNALS
 
@@ -43,24 +44,34 @@ class Reader(Dataset[Any]):
     """A per-sample set, read by whole cuts, the same bits in whatever process.
 
     Each sample is read with Python's, NumPy's and torch's generators seeded for it and the step.
-    A user's error travels as a value: as an exception a worker would wrap it into its traceback.
+    Errors travel as values: as an exception a worker would wrap one into its traceback.
     """
 
-    def __init__(self, samples: PerSampleSet, kind: int, seed: int) -> None:
+    def __init__(self, samples: PerSampleSet, name: str, kind: int, seed: int) -> None:
+        """name: what the spec calls the set. kind: of the seeds, see `trainer.seeds`."""
         self._samples = samples
+        self._name = name
         self._kind = kind
         self._seed = seed
-        self.num_classes = samples.num_classes
 
-    def __getitems__(self, cut: tuple[int, list[int]]) -> Rows | UserError:
+    def __getitems__(self, cut: tuple[int, list[int]]) -> Rows | UserError | CodeError:
         step, indices = cut
-        with contextlib.nullcontext() if get_worker_info() else _undisturbed():
-            try:
-                return _stacked([self._read(step, index) for index in indices], indices)
-            except UserError as error:
-                return error
+        try:
+            return self.read(step, indices)
+        except UserError as error:
+            return error
+        except Exception as error:
+            return with_key(error, "train.dataset", self._name)
 
-    def _read(self, step: int, index: int) -> tuple[torch.Tensor, int]:
+    def read(self, step: int, indices: list[int]) -> Rows:
+        """The samples with these indices as they are in `step`; raises what the set raises."""
+        with contextlib.nullcontext() if get_worker_info() else _undisturbed():
+            rows = _stacked([self._sample(step, index) for index in indices], indices)
+        lowest, highest = rows.labels.aminmax()
+        check_labels(int(lowest), int(highest), self._samples.num_classes)
+        return rows
+
+    def _sample(self, step: int, index: int) -> tuple[torch.Tensor, int]:
         seed = mix(self._kind, self._seed, step, index)
         random.seed(seed)
         np.random.seed(seed % 2**32)
@@ -69,8 +80,18 @@ class Reader(Dataset[Any]):
 
 
 def _stacked(items: list[tuple[torch.Tensor, int]], indices: list[int]) -> Rows:
+    for sample, index in zip(items, indices, strict=True):
+        if not (isinstance(sample, (tuple, list)) and len(sample) == 2):
+            raise UserError(
+                f"train.dataset gives sample {index} as a {type(sample).__name__}: make it a pair "
+                "(input, label)"
+            )
     first = items[0][0]
     for (item, _), index in zip(items, indices, strict=True):
+        if not isinstance(item, torch.Tensor):
+            raise UserError(
+                f"train.dataset gives sample {index} as a {type(item).__name__}: make it a tensor"
+            )
         if item.dtype not in (torch.uint8, torch.float32):
             raise UserError(
                 f"train.dataset gives sample {index} as {item.dtype}: make it uint8 or float32"
@@ -116,15 +137,12 @@ class Loader:
             prefetch_factor=PREFETCHED_BATCHES if num_workers else None,
             persistent_workers=num_workers > 0,
         )
-        self._num_classes = reader.num_classes
 
     def __iter__(self) -> Iterator[Rows]:
         assert self._loader is not None
         for rows in self._loader:
-            if isinstance(rows, UserError):
+            if isinstance(rows, Exception):
                 raise rows
-            lowest, highest = rows.labels.aminmax()
-            check_labels(int(lowest), int(highest), self._num_classes)
             yield rows
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from trainer import optim, seeds
+from trainer import commit, optim, seeds
 from trainer.agreement import Agreement
 from trainer.build import Data, Replica
 from trainer.checkpoint import Checkpoints, TrainState
@@ -144,9 +144,14 @@ class Loop:
         loss = window.item() / (self.context.world_size * self.state.window_steps)
         if self.train.stop_on_nan and not math.isfinite(loss):
             self._finish_save()
+            newest = self.checkpoints.newest_step
+            saved = "there is no checkpoint yet"
+            if newest is not None:
+                saved = f"the last good checkpoint is {commit.name_of(newest)}"
             raise NotFinite(
-                f"the loss is {loss} at step {step}: stopped at the last good checkpoint\n"
-                "  hint: a lower train.lr, train.grad_clip_norm, or train.precision bf16"
+                f"the loss is {loss} at step {step}: {saved}\n"
+                "  hint: a lower train.lr, train.grad_clip_norm, or train.precision bf16; or look "
+                "for a NaN in the inputs"
             )
         window.zero_()
         self.state.window_steps = 0

@@ -20,8 +20,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from jobs.rundir import fsync_directory
-from trainer.commit import FORMAT_VERSION, MANIFEST, committed, manifest_text
+from jobs.rundir import RunDir, fsync_directory, read_jsonl
+from trainer.commit import FORMAT_VERSION, LATEST, MANIFEST, committed, manifest_text, step_of
 from trainer.errors import UserError
 
 QUARANTINE_PREFIX = "quarantined-"
@@ -74,6 +74,41 @@ def read_newest(
             aside = quarantine(root / name, str(error))
             report(f"checkpoint {root / name} is damaged and now {aside.name}: {error}")
     return None
+
+
+def read_newest_of(
+    run_dir: RunDir, parse: Callable[[Contents], Value], report: Callable[[str], None]
+) -> tuple[Contents, Value] | None:
+    """What `read_newest` reads of a run; None only before its first checkpoint.
+
+    Raises: UserError where it had some and none is left, for it must not begin anew unasked.
+    """
+    root = run_dir.checkpoints
+    there = _patiently(committed, root)
+    known = newest_known(run_dir, there)
+    if there and known not in there:
+        report(f"checkpoint {known} is gone from {root}: going on from an older one")
+    newest = read_newest(root, parse, report)
+    if newest is None and known is not None:
+        raise UserError(
+            f"the run had checkpoint {known}, none that is whole is left in {root}: bring its "
+            "files back and resume, or begin a new run; nothing was overwritten"
+        )
+    return newest
+
+
+def newest_known(run_dir: RunDir, there: list[str]) -> str | None:
+    """The newest checkpoint that the run is known to have had; None before its first.
+
+    Known from those that are there, from the hint `latest`, and from the last attempt with one.
+    """
+    names, root = there[:1], run_dir.checkpoints
+    with contextlib.suppress(OSError, UnicodeDecodeError):  # nothing relies on a hint
+        names.append((root / LATEST).read_text(encoding="utf-8").strip())
+    recorded = [attempt.get("checkpoint") for attempt in _patiently(read_jsonl, run_dir.attempts)]
+    names += [name for name in recorded if isinstance(name, str)][-1:]
+    steps = {name: step for name in names if (step := step_of(name)) is not None}
+    return max(steps, key=lambda name: steps[name], default=None)
 
 
 def quarantine(directory: Path, reason: str) -> Path:

@@ -23,7 +23,7 @@ def job_of(rank=0, world_size=1, workers=0, **train):
     return Job(run, context, torch.device("cpu"), Events(rank))
 
 
-def feed_of(source, transform=None, **job):
+def feed_of(source, transform=None, /, **job):
     """The training feed of a rank's job."""
     job = job_of(**job)
     batches = Batches.of(job.train, len(source), job.context.world_size)

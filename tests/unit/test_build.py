@@ -16,9 +16,10 @@ from jobs.spec import Launch, Slurm, Spec, Train
 from trainer import build, context
 from trainer.context import DistributedContext
 from trainer.environment import describe, exactness
-from trainer.errors import UserError
+from trainer.errors import CodeError, UserCodeError, UserError
 from trainer.events import Events
 from trainer.launch import Job, Run
+from trainer.plugins import user_code
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -149,6 +150,112 @@ def test_scores_of_another_shape_than_the_labels_name_both_sides(built):
     text = r"mlp gives scores of shape \(8, 3\), but the labels of breast_cancer name 2 classes"
     with pytest.raises(UserError, match=text):
         built(train)
+
+
+class Own(nn.Module):
+    """A model of one's own with a mistake in it."""
+
+    def __init__(self, mistake):
+        super().__init__()
+        self.mistake = mistake
+        self.linear = nn.Linear(7 if mistake == "shape" else 30, 2)
+        if mistake == "creation":
+            raise RuntimeError("no such thing\nas this")
+        if mistake == "frozen":
+            self.requires_grad_(False)
+
+    def forward(self, x):
+        scores = self.linear(x)
+        if self.mistake == "tuple":
+            return scores, x
+        return scores[1:] if self.mistake == "short" else scores.detach()
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ("tuple", "gives a tuple: have it return a tensor of scores [N, 2]"),
+        ("short", "gives 7 scores for 8 inputs"),
+        ("frozen", "has no parameter that trains: give it some, or leave some with requires_grad"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_told_what_is_wanted(built, mistake, words):
+    name = f"{__name__}:Own"
+    train = dataclasses.replace(MLP, model=name, model_args={"mistake": mistake})
+    with pytest.raises(UserError) as caught:
+        built(train)
+    assert str(caught.value) == f"train.model {name} {words}"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words", "line"),
+    [
+        ("creation", "RuntimeError: no such thing", "raise RuntimeError"),
+        ("shape", "RuntimeError: mat1 and mat2 shapes cannot", "scores = self.linear(x)"),
+        ("detached", "RuntimeError: element 0 of tensors does not require grad", "backward"),
+    ],
+)
+def test_what_a_model_raises_at_the_start_is_its_mistake(built, mistake, words, line):
+    name = f"{__name__}:Own"
+    train = dataclasses.replace(MLP, model=name, model_args={"mistake": mistake})
+    with pytest.raises(UserCodeError) as caught:
+        built(train)
+    assert str(caught.value).startswith(f"train.model {name}: {words}")
+    assert "\n" not in str(caught.value) and line in caught.value.trace
+
+
+def unreadable(kind):
+    raise {"bug": KeyError, "disk": OSError}[kind](5, "a planted error")
+
+
+@pytest.mark.parametrize("key", ["dataset", "transform"])
+def test_a_callable_that_raises_is_told_by_its_key(built, key):
+    name = f"{__name__}:unreadable"
+    for kind, is_mistake in (("bug", True), ("disk", False)):
+        changes = {key: name, f"{key}_args": {"kind": kind}}
+        with pytest.raises(CodeError, match=f"^train.{key} {name}: .*a planted error") as caught:
+            built(dataclasses.replace(MLP, **changes))
+        assert isinstance(caught.value, UserError) is is_mistake
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("none left"),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        torch.AcceleratorError("CUDA error: device-side assert triggered"),
+        dist.DistBackendError("NCCL error"),
+        dist.DistNetworkError("the client socket has timed out"),
+        RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate"),
+    ],
+)
+def test_what_the_machine_does_is_no_mistake_of_the_code(error):
+    with pytest.raises(type(error)) as caught, user_code("train.model", "x"):
+        raise error
+    assert caught.value is error
+
+
+def test_a_file_that_the_code_cannot_read_is_no_mistake_of_it():
+    with pytest.raises(CodeError) as caught, user_code("train.dataset", "x"):
+        raise ValueError("no header") from OSError("stale")
+    assert not isinstance(caught.value, UserError)
+    assert str(caught.value) == "train.dataset x: ValueError: no header"
+
+
+def noisy(inputs, random):
+    return inputs + 0 * torch.rand(1)
+
+
+def make_noisy():
+    return noisy
+
+
+def test_the_first_weights_do_not_depend_on_what_a_transform_draws(built):
+    train = dataclasses.replace(MLP, transform=f"{__name__}:make_noisy")
+    weights = [built(each)[1].module[1].weight for each in (MLP, train)]
+    assert torch.equal(*weights)
 
 
 def test_what_needs_gpus_or_excludes_accumulation_is_refused():

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import pickle
+import shutil
 import threading
 import time
 from types import SimpleNamespace
@@ -120,6 +121,61 @@ def test_without_a_checkpoint_the_state_is_fresh(tmp_path):
     assert (state.global_step, state.best, checkpoints.newest_step) == (0, {}, None)
 
 
+def save(job, replica, step):
+    checkpoints = Checkpoints(job, BATCHES)
+    checkpoints.save(replica, state_at(step))
+    checkpoints.finish(lambda: None)
+
+
+def record_attempts(job, *checkpoints):
+    lines = [json.dumps({"attempt": i, "checkpoint": name}) for i, name in enumerate(checkpoints)]
+    job.run.dir.attempts.write_text("".join(f"{line}\n" for line in lines))
+
+
+def lose_all(job, how):
+    """Take the files of all checkpoints away; what is left that tells of them."""
+    if how == "records":
+        shutil.rmtree(job.run.dir.checkpoints)
+        record_attempts(job, "step-00000006", None)
+    elif how == "hint":
+        shutil.rmtree(job.run.dir.checkpoints / "step-00000006")
+    else:
+        (job.run.dir.checkpoints / "step-00000006" / "state.pt").unlink()
+        (job.run.dir.checkpoints / commit.LATEST).unlink()
+
+
+@pytest.mark.parametrize("how", ["records", "hint", "damaged"])
+def test_a_run_that_lost_all_its_checkpoints_does_not_begin_anew(tmp_path, how):
+    job = job_of(tmp_path)
+    save(job, replica_of(), 6)
+    lose_all(job, how)
+    words = (
+        rf"^the run had checkpoint step-00000006, none that is whole is left in {tmp_path}/check"
+        "points: bring its files back and resume, or begin a new run; nothing was overwritten$"
+    )
+    with pytest.raises(UserError, match=words):
+        Checkpoints(job, BATCHES).load(replica_of())
+
+
+def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_anew(tmp_path):
+    job = job_of(tmp_path)
+    record_attempts(job, None, None)
+    assert Checkpoints(job, BATCHES).load(replica_of()).global_step == 0
+
+
+def test_a_checkpoint_that_is_gone_is_named_and_an_older_one_used(tmp_path, capsys):
+    job = job_of(tmp_path)
+    for step in (3, 6):
+        save(job, replica_of(), step)
+    shutil.rmtree(job.run.dir.checkpoints / "step-00000006")
+    assert Checkpoints(job, BATCHES).load(replica_of()).global_step == 3
+    words = f"step-00000006 is gone from {tmp_path}/checkpoints: going on from an older one\n"
+    assert words in capsys.readouterr().out
+    save(job, replica_of(), 4)
+    Checkpoints(job, BATCHES).load(replica_of())
+    assert "is gone" not in capsys.readouterr().out
+
+
 def test_what_the_training_does_after_a_save_began_is_not_in_it(tmp_path, gate):
     job, replica = job_of(tmp_path), replica_of()
     checkpoints, state = Checkpoints(job, BATCHES), state_at(6)
@@ -181,7 +237,8 @@ def test_an_attempt_that_does_not_own_the_run_commits_nothing(tmp_path, owner):
         job.run.dir.owner.write_text(owner)
     checkpoints = Checkpoints(job, BATCHES)
     checkpoints.save(replica_of(), state_at(6))
-    with pytest.raises(Superseded, match=r"(nobody|attempt 2) owns .* this is attempt 1"):
+    words = rf"({tmp_path}/owner.json is gone, so nobody|attempt 2) owns .* this is attempt 1"
+    with pytest.raises(Superseded, match=words):
         checkpoints.finish(lambda: None)
     assert list(job.run.dir.checkpoints.iterdir()) == []
 

@@ -3,12 +3,14 @@
 import errno
 import json
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from jobs.rundir import AttemptDir, RunDir, read_json, read_jsonl
 from trainer import errors
@@ -71,6 +73,56 @@ def test_a_failing_rank_leaves_its_traceback_and_a_record(tmp_path):
     assert (record["kind"], record["rank"]) == ("error", 3)
     assert record["error"] == "ValueError: a planted error"
     assert record["traceback"].startswith("Traceback") and not record["is_user_error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "is_user_error"),
+    [
+        ("CodeError", errors.EXIT_FAILED, False),
+        ("UserCodeError", errors.EXIT_USER_ERROR, True),
+    ],
+)
+def test_what_the_users_code_raised_is_one_line_below_its_traceback(
+    tmp_path, name, status, is_user_error
+):
+    done = fail_with(f"raise errors.{name}('train.x: why', 'Traceback:\\n  theirs\\n')", tmp_path)
+    assert done.returncode == status
+    assert done.stderr.startswith("Traceback:\n  theirs\ntrainer: rank 3 on ")
+    assert done.stderr.endswith(": error: train.x: why\n")
+    record = read_json(AttemptDir(tmp_path).rank_error(3))
+    assert (record["error"], record["is_user_error"]) == ("train.x: why", is_user_error)
+    assert record["traceback"] == "Traceback:\n  theirs\n"
+
+
+def test_an_error_of_the_users_code_comes_whole_out_of_another_process():
+    error = pickle.loads(pickle.dumps(errors.UserCodeError("why", "Traceback")))
+    assert (type(error), str(error), error.trace) == (errors.UserCodeError, "why", "Traceback")
+
+
+@pytest.mark.parametrize(
+    ("raising", "words"),
+    [
+        ("raise ValueError('\\n first\\nsecond\\n  hint: theirs')", "ValueError: first"),
+        ("raise ValueError", "ValueError"),
+        ("raise errors.UserError('first\\nsecond')", "first"),
+        ("raise errors.UserError('first\\n  hint: ours\\nmore')", "first\n  hint: ours"),
+    ],
+)
+def test_a_reason_is_one_line_and_perhaps_a_hint_of_ours(tmp_path, raising, words):
+    fail_with(raising, tmp_path)
+    assert read_json(AttemptDir(tmp_path).rank_error(3))["error"] == words
+
+
+@pytest.mark.parametrize("name", ["ValueError", "errors.NotFinite", "errors.PeerHang"])
+def test_torchruns_summary_shows_the_words_of_the_rank_that_is_to_blame(tmp_path, name):
+    path = tmp_path / "error.json"
+    environ = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(path)}
+    fail_with(f"raise {name}('why')", tmp_path, env=environ)
+    assert path.exists() is (name != "errors.PeerHang")
+    if path.exists():
+        failure = ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=str(path))
+        words = "ValueError: why" if name == "ValueError" else "why"
+        assert f"traceback : {words}\n" in str(ChildFailedError("trainer", {0: failure}))
 
 
 @pytest.mark.parametrize(

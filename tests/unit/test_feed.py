@@ -11,7 +11,7 @@ from data_kit import Chancy, feed_of, job_of, pixels_by_sample
 from torch import nn
 
 from trainer.data import Batches, Samples
-from trainer.errors import UserError
+from trainer.errors import CodeError, UserCodeError, UserError
 from trainer.evaluate import evaluate
 from trainer.feed import Feed, HeldOut, TrainingPlan
 
@@ -161,6 +161,20 @@ class Mislabelled(Chancy):
         return torch.zeros(1), 3 if index == 5 else 0
 
 
+class Bare(Chancy):
+    """Samples without labels."""
+
+    def __getitem__(self, index):
+        return torch.zeros(1)
+
+
+class Arrays(Chancy):
+    """Samples that are no tensors."""
+
+    def __getitem__(self, index):
+        return np.zeros(1), 0
+
+
 class Wrong(Chancy):
     """Samples of a type that no model takes."""
 
@@ -174,6 +188,8 @@ class Wrong(Chancy):
     [
         (Ragged(), r"gives sample \d+ as torch.float32 \(1, \d+\), but sample \d+ as"),
         (Mislabelled(), "has the label 3, but labels go from 0 to num_classes - 1, which is 2"),
+        (Bare(), r"gives sample \d+ as a Tensor: make it a pair \(input, label\)"),
+        (Arrays(), r"gives sample \d+ as a ndarray: make it a tensor"),
         (Wrong(), r"gives sample \d+ as torch.float64: make it uint8 or float32"),
     ],
 )
@@ -181,6 +197,131 @@ def test_a_data_sets_mistake_is_told_in_one_line(source, words, workers):
     with pytest.raises(UserError, match=words) as caught:
         stream(feed_of(source, micro_batch_size=40, workers=workers), range(1))
     assert "\n" not in str(caught.value)
+
+
+class Broken(Chancy):
+    """A sample that cannot be read, and one that the code does not expect."""
+
+    def __getitem__(self, index):
+        if index == 7:
+            raise OSError("cannot read sample 7\nwhatever else it says")
+        if index == 8:
+            raise ValueError
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("num_samples", "words"), [(8, "OSError: cannot read sample 7"), (7, None)]
+)
+def test_what_a_data_set_raises_is_one_line_and_a_traceback(workers, num_samples, words):
+    feed = feed_of(Broken(num_samples), micro_batch_size=num_samples, workers=workers, dataset="x")
+    if words is None:
+        assert len(stream(feed, range(1))) == 1
+        return
+    with pytest.raises(CodeError) as caught:
+        stream(feed, range(1))
+    # A disk may be well again at the next attempt.
+    assert not isinstance(caught.value, UserError)
+    assert str(caught.value) == f"train.dataset x: {words}"
+    assert "if index == 7:" not in caught.value.trace
+    assert 'raise OSError("cannot read sample 7' in caught.value.trace
+
+
+class First(Chancy):
+    """A mistake that the first sample shows."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def __getitem__(self, index):
+        raise self.error
+
+
+def test_a_mistake_that_the_first_sample_shows_is_not_tried_again():
+    with pytest.raises(UserCodeError) as caught:
+        feed_of(First(KeyError("image")), dataset="x").example(2)
+    assert str(caught.value) == "train.dataset x: KeyError: 'image'"
+    assert "raise self.error" in caught.value.trace
+    with pytest.raises(CodeError, match="train.dataset x: TimeoutError: no answer") as caught:
+        feed_of(First(TimeoutError("no answer")), dataset="x").example(2)
+    assert not isinstance(caught.value, UserError)
+
+
+def needs_random(inputs, random):
+    return inputs + random.uniform(1)[:, :, None]
+
+
+def draws_wrongly(inputs, random):
+    return inputs if random is None else random.uniform()
+
+
+@pytest.mark.parametrize(
+    ("transform", "words"),
+    [
+        (lambda inputs, random: None, "gives a NoneType, not a tensor of 4 inputs"),
+        (lambda inputs, random: inputs[1:], "gives 3 inputs for 4 samples: give one for each"),
+        (lambda inputs, random: inputs.sum(), "gives 0 inputs for 4 samples: give one for each"),
+        (lambda inputs, random: inputs.double(), "gives inputs as torch.float64: make them flo"),
+        (lambda inputs, random: inputs.to("meta"), "gives inputs on the meta, but this rank is o"),
+    ],
+)
+def test_a_transform_gives_a_batch_of_as_many_inputs_as_it_got(transform, words):
+    with pytest.raises(UserError, match=f"^train.transform mine:t {words}"):
+        feed_of(Chancy(), transform, micro_batch_size=4, transform="mine:t").example(4)
+
+
+@pytest.mark.parametrize(
+    ("transform", "words"),
+    [
+        (needs_random, "AttributeError: 'NoneType' object has no attribute 'uniform'"),
+        (draws_wrongly, "TypeError: SampleRandom.uniform() missing 1 required positional"),
+    ],
+)
+def test_a_transforms_mistake_with_or_without_chance_shows_at_the_start(transform, words):
+    feed = feed_of(Chancy(), transform, micro_batch_size=4, transform="mine:t")
+    with pytest.raises(UserCodeError) as caught:
+        feed.example(4)
+    assert str(caught.value).startswith(f"train.transform mine:t: {words}")
+    assert f"in {transform.__name__}" in caught.value.trace
+
+
+class Table(Samples):
+    """Batches as a data set of one's own may give them."""
+
+    given = None
+
+    def batch(self, indices):
+        return self.given(*super().batch(indices))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda x, y: (None, y), "gives a NoneType, not a tensor of"),
+        (lambda x, y: (x.double(), y), "gives inputs as torch.float64: make them float32"),
+        (lambda x, y: (x, y.float()), r"gives labels torch.float32 \(1,\) for 1 samples: make"),
+        (lambda x, y: (x, y[:, None]), r"gives labels torch.int64 \(1, 1\) for 1 samples: make"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_the_data_sets_mistake(monkeypatch, given, words):
+    monkeypatch.setattr(Table, "given", staticmethod(given))
+    feed = feed_of(Table(torch.zeros(8, 1), torch.zeros(8).long()), micro_batch_size=4)
+    with pytest.raises(UserError, match=f"^train.dataset {words}"):
+        feed.example(4)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+def test_labels_of_any_integers_become_int64(monkeypatch, dtype):
+    labels = torch.tensor([0, 2, 1, 1], dtype=dtype)
+    batch = Samples(torch.zeros(4, 1), labels).batch(torch.arange(4))
+    assert batch[1].dtype == torch.int64 and batch[1].tolist() == [0, 2, 1, 1]
+    monkeypatch.setattr(Table, "given", staticmethod(lambda x, y: (x, y.to(dtype))))
+    feed = feed_of(Table(torch.zeros(4, 1), labels), micro_batch_size=4)
+    assert next(feed.micro_batches(0))[1].dtype == torch.int64
+    with pytest.raises(UserError, match=r"labels of torch.float32: make them whole numbers"):
+        Samples(torch.zeros(4, 1), labels.float())
 
 
 @pytest.mark.parametrize("num_samples", [2, 11, 600])

@@ -12,10 +12,11 @@ from jobs.spec import Checkpoint, Log, Spec, Train
 from trainer.agreement import Agreement
 from trainer.context import DistributedContext
 from trainer.data import Samples
+from trainer.errors import NotFinite
 from trainer.events import Events
 from trainer.launch import Job, Run
 from trainer.run import conclude, prepare
-from trainer.seeds import WEIGHTS, mix
+from trainer.seeds import ORDER, WEIGHTS, mix
 from trainer.stop import StopSignal
 
 CPU = torch.device("cpu")
@@ -43,6 +44,14 @@ def points():
     return Samples(inputs[:21], labels[:21]), Samples(inputs[21:], labels[21:])
 
 
+def spoilt_points():
+    """The points, with a NaN that the second step meets."""
+    train, test = points()
+    generator = torch.Generator().manual_seed(mix(ORDER, 0, 0))
+    train.inputs[torch.randperm(21, generator=generator)[8]] = torch.nan
+    return train, test
+
+
 @pytest.fixture(scope="module", autouse=True)
 def process_group(tmp_path_factory):
     store = dist.FileStore(str(tmp_path_factory.mktemp("group") / "store"), 1)
@@ -67,7 +76,11 @@ def train(folder, spec, attempt=1, stop_at=None, hook=None):
     def beat(what, step):
         stop.requested = step == stop_at
 
-    status = loop.run(Agreement(stop, 1, CPU), beat)
+    try:
+        status = loop.run(Agreement(stop, 1, CPU), beat)
+    except BaseException:
+        loop.close()
+        raise
     conclude(job, loop, status)
     return run, loop
 
@@ -142,3 +155,15 @@ def test_the_loss_of_a_window_survives_another_interval_of_the_log(tmp_path):
     lines = {line["step"]: line for line in read_jsonl(run.metrics) if "train_loss" in line}
     assert list(lines) == [2, 4, 7]
     assert lines[7]["train_loss"] == pytest.approx(sum(losses[4:7]) / 3)
+
+
+@pytest.mark.parametrize(
+    ("every_steps", "words"),
+    [(1, "the last good checkpoint is step-00000001"), (None, "there is no checkpoint yet")],
+)
+def test_a_loss_that_is_not_finite_names_the_last_good_checkpoint(tmp_path, every_steps, words):
+    spoilt = dataclasses.replace(TRAIN, dataset="test_loop:spoilt_points")
+    keep = Checkpoint(every_steps=every_steps, every_epochs=None)
+    spec = Spec(train=spoilt, checkpoint=keep, log=Log(every_steps=1))
+    with pytest.raises(NotFinite, match=rf"is nan at step 2: {words}\n  hint: .* a NaN in the inp"):
+        train(tmp_path, spec)
