@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import platform
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ def describe(job: Job) -> dict[str, Any]:
     device = job.device
     own: dict[str, Any] = {
         "torch": str(torch.__version__),
+        **{package: _version(package) for package in ("numpy", "pillow")},
         "processor": _processor(),
         "instruction set": torch.backends.cpu.get_cpu_capability(),
         "threads per rank": torch.get_num_threads(),
@@ -36,6 +38,14 @@ def describe(job: Job) -> dict[str, Any]:
     digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).digest()[:7]
     fingerprint = torch.tensor(int.from_bytes(digest, "big"), dtype=torch.int64, device=device)
     return {**own, "ranks": [int(value) for value in gather(fingerprint)]}
+
+
+def _version(package: str) -> str:
+    """The version of a package whose numbers go into the samples."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"
 
 
 def _processor() -> str:

@@ -113,7 +113,9 @@ def is_caused_by_peer(error: BaseException) -> bool:
     """Whether the root cause is another rank's: it went away, or tells of the same hang."""
     text = str(error)
     is_gloo = isinstance(error, RuntimeError) and any(words in text for words in PEER_WORDS)
-    return is_gloo or isinstance(error, PeerHang)
+    # By name: this module has to load where torch does not. NCCL ends what waits for a dead peer.
+    is_nccl = type(error).__name__ == "DistBackendError"
+    return is_gloo or is_nccl or isinstance(error, PeerHang)
 
 
 def in_one_line(error: BaseException) -> str:

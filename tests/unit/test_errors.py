@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from jobs.rundir import AttemptDir, RunDir, read_json, read_jsonl
@@ -220,3 +221,15 @@ def test_a_timeline_that_cannot_be_begun_ends_no_training(tmp_path):
 def test_the_errors_need_no_torch():
     done = run_script("import sys, trainer.errors; print('torch' in sys.modules)")
     assert json.loads(done.stdout.lower()) is False
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (RuntimeError("[pair.cc:553] Connection closed by peer [10.0.0.2]:1234"), True),
+        (torch.distributed.DistBackendError("NCCL communicator was aborted on rank 1."), True),
+        (RuntimeError("shapes do not match"), False),
+    ],
+)
+def test_an_error_that_only_tells_of_a_dead_peer_is_known(error, expected):
+    assert errors.is_caused_by_peer(error) is expected
