@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
+import pickle
 import random
 import signal
 from collections.abc import Iterable, Iterator
-from functools import partial
+from multiprocessing.context import BaseContext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +18,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from trainer.data import PerSampleSet, check_labels
-from trainer.errors import CodeError, UserError
+from trainer.errors import CodeError, UserError, in_one_line
 from trainer.plugins import with_key
 from trainer.seeds import mix
-from trainer.stop import STOP_SIGNALS
 
 PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 PREFETCHED_BATCHES = 2  # of each worker
@@ -131,19 +132,29 @@ class Loader:
             num_workers=num_workers,
             collate_fn=_as_it_is,
             pin_memory=pin,
-            worker_init_fn=partial(_start_worker, os.getpid()),
-            multiprocessing_context="fork" if num_workers else None,
+            worker_init_fn=_start_worker,
+            multiprocessing_context=_context() if num_workers else None,
             generator=torch.Generator(),
             prefetch_factor=PREFETCHED_BATCHES if num_workers else None,
             persistent_workers=num_workers > 0,
         )
 
     def __iter__(self) -> Iterator[Rows]:
-        assert self._loader is not None
-        for rows in self._loader:
+        # No variable holds it: the frame of a traceback would keep the workers alive.
+        for rows in self._started():
             if isinstance(rows, Exception):
                 raise rows
             yield rows
+
+    def _started(self) -> Iterator[Any]:
+        assert self._loader is not None
+        try:
+            return iter(self._loader)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise UserError(
+                f"train.dataset cannot be sent to a worker process: {in_one_line(error)}: define "
+                "its class at the top of a module, or set launch.workers_per_rank to 0"
+            ) from error
 
     def close(self) -> None:
         """End the workers; no iterator of this may be held any more.
@@ -168,15 +179,19 @@ def _as_it_is(rows: Any) -> Any:
     return rows
 
 
-def _start_worker(parent: int, worker: int) -> None:
-    """Set up a worker: only its rank ends it, by a word or by dying.
+def _context() -> BaseContext:
+    """How workers are started: forked by a process that has no threads, see `worker_server`."""
+    context = multiprocessing.get_context("forkserver")
+    # The signals first: the import of torch takes seconds.
+    context.set_forkserver_preload(["trainer.worker_server", "trainer.loader"])
+    return context
 
-    It inherits the rank's handlers and the descriptor that tells the rank of signals.
-    """
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    signal.set_wakeup_fd(-1)
+
+def _start_worker(worker: int) -> None:
+    """Set up a worker: only its rank ends it, by a word or by dying, and the server with it."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)  # the rank died before the kernel knew
+    from trainer import worker_server  # already there, from before the fork
+
+    if os.getppid() != worker_server.PID:
+        os._exit(1)  # it died before the kernel knew
     torch.set_num_threads(1)

@@ -1,6 +1,7 @@
 """The batches of a rank: from any step on, of any kind of data set, with any number of workers."""
 
 import contextlib
+import os
 import random
 
 import numpy as np
@@ -376,3 +377,28 @@ def test_workers_that_nobody_needs_are_mentioned(capsys):
         job_of(workers=2),
     )
     assert "launch.workers_per_rank is not used" in capsys.readouterr().out
+
+
+class Parent(Chancy):
+    """Samples that tell which process started the one that reads them."""
+
+    def __getitem__(self, index):
+        return torch.tensor([float(os.getppid())]), index % 3
+
+
+def test_a_rank_with_threads_forks_no_worker_itself(no_reader_left):
+    """Where a native thread holds CPython's lock over its threads the child waits for ever."""
+    feed = feed_of(Parent(), workers=1, micro_batch_size=2)
+    ((inputs, _),) = feed.micro_batches(0)
+    assert int(inputs[0]) != os.getpid()
+    feed.close()
+
+
+@pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")  # torch says so, too
+def test_a_set_that_cannot_be_sent_to_a_worker_says_so(no_reader_left):
+    class Local(Chancy):
+        pass
+
+    feed = feed_of(Local(), workers=1, micro_batch_size=2)
+    with pytest.raises(UserError, match="cannot be sent to a worker process.*per_rank to 0"):
+        next(feed.micro_batches(0))
