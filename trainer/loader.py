@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import pickle
 import random
 import signal
+import threading
 from collections.abc import Iterable, Iterator
 from multiprocessing.context import BaseContext
 from typing import Any, NamedTuple
@@ -21,8 +21,8 @@ from trainer.data import PerSampleSet, check_labels
 from trainer.errors import CodeError, UserError, in_one_line
 from trainer.plugins import with_key
 from trainer.seeds import mix
+from trainer.stop import STOP_SIGNALS
 
-PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 PREFETCHED_BATCHES = 2  # of each worker
 
 
@@ -188,10 +188,16 @@ def _context() -> BaseContext:
 
 
 def _start_worker(worker: int) -> None:
-    """Set up a worker: only its rank ends it, by a word or by dying, and the server with it."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    from trainer import worker_server  # already there, from before the fork
-
-    if os.getppid() != worker_server.PID:
-        os._exit(1)  # it died before the kernel knew
+    """Set up a worker: only its rank ends it, by a word or by dying."""
+    for number in STOP_SIGNALS:  # torch has just installed a handler that dies of SIGTERM
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_die_with_rank, daemon=True).start()
     torch.set_num_threads(1)
+
+
+def _die_with_rank() -> None:
+    """The kernel's signal at a parent's death is no help: the parent is the server."""
+    rank = multiprocessing.parent_process()
+    assert rank is not None
+    rank.join()
+    os.kill(os.getpid(), signal.SIGKILL)
