@@ -8,6 +8,8 @@ import time
 import torch
 from torch import nn
 
+from trainer import stored
+
 
 class Misbehaving(nn.Module):
     """Calls `harm` in some steps of some attempts; its buffer counts the steps of the run."""
@@ -69,7 +71,19 @@ def move_away(path):
     os.rename(path, path + "-moved")
 
 
+def save_slowly(path):
+    """Take far longer to verify a checkpoint than a hang may last."""
+    check = stored.check
+
+    def slow(directory):
+        time.sleep(8)
+        return check(directory)
+
+    stored.check = slow
+
+
 HARMS = {
+    "save slowly": save_slowly,
     "stop": stop,
     "loop": loop_for_ever,
     "fill": fill,

@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from stoppable import Stop
 
+import trainer.context
 from jobs.compare import compare
 from jobs.rundir import RunDir, read_jsonl, write_json
 from jobs.spec import Checkpoint, Launch, Log, Spec, Train
@@ -185,6 +186,7 @@ def main(folder: Path, names: Sequence[str]) -> None:
     stop.install()
     stop.enter_loop()
     torch.set_num_threads(1)
+    trainer.context.BROADCAST_BYTES = 1000  # many parts of a small state
     context = DistributedContext.from_env(os.environ)
     init_process_group(torch.device("cpu"))
     bench = Bench(context, stop, folder)

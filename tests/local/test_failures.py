@@ -1,6 +1,7 @@
 """What ends a training from within or below, under a real torchrun: hangs and broken disks."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ from local_kit import wait_for
 from test_trainer import REPOSITORY, TINY, environment
 
 from jobs.rundir import RunDir, read_json, read_jsonl, read_progress_step
-from jobs.spec import Launch, Log, Spec, Train
+from jobs.spec import Checkpoint, Launch, Log, Spec, Train
 from trainer import commit, stored
 from trainer.stop import EXIT_STOPPED_IN_STARTUP, STOP_SIGNALS
 
@@ -161,6 +162,21 @@ def test_a_suspended_job_goes_on_and_a_hung_one_comes_back_with_the_same_bits(hu
     expected, got = read_json(undisturbed.result), read_json(run.result)
     assert got["global_step"] == expected["global_step"] == LAST_STEP
     assert got["weights_sha256"] == expected["weights_sha256"]
+
+
+@pytest.mark.slow
+def test_a_long_last_save_is_no_hang(tmp_path):
+    """All ranks wait for it, those that have nothing to write, too."""
+    run = make_run(tmp_path / "run", 2, plans={"1": {"step": 1, "rank": 0, "harm": "save slowly"}})
+    spec = Spec.from_json(run.spec.read_text())
+    only_the_last = Checkpoint(every_epochs=None, best=None)
+    run.spec.write_text(dataclasses.replace(spec, checkpoint=only_the_last).to_json())
+    with Attempt(run, num_ranks=2) as attempt:
+        status, output = attempt.end()
+    assert status == 0, output
+    (saved,) = events_of(run, 0, 1, "save")
+    assert saved["seconds"] > 2 * HANG_TIMEOUT_S
+    assert not run.attempt(1).hang.exists()
 
 
 @pytest.fixture

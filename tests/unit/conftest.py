@@ -46,6 +46,21 @@ def refuse(spec_file):
     return refused
 
 
+@pytest.fixture(scope="module")
+def process_group(tmp_path_factory):
+    """A world of this process alone, over gloo."""
+    import torch  # most unit tests need none
+    import torch.distributed as dist
+
+    threads = torch.get_num_threads()
+    store = dist.FileStore(str(tmp_path_factory.mktemp("group") / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def no_reader_left():
     """The workers of a feed end with it. One that is left would keep pytest from its end."""

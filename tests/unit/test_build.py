@@ -26,16 +26,7 @@ CPU = torch.device("cpu")
 MLP = Train(dataset="breast_cancer", model="mlp", micro_batch_size=8)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def world(tmp_path_factory):
-    """A world of this process alone."""
-    threads = torch.get_num_threads()
-    store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-    torch.use_deterministic_algorithms(False)
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("process_group")
 
 
 class Unsteady(nn.Module):

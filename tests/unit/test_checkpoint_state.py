@@ -12,12 +12,11 @@ from types import SimpleNamespace
 import pytest
 import safetensors.torch
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from jobs.rundir import RunDir, read_json
 from jobs.spec import Checkpoint, Spec, Train
-from trainer import commit, export, stored, writer
+from trainer import checkpoint, commit, export, stored, writer
 from trainer.checkpoint import Checkpoints, TrainState, changed_keys, restore
 from trainer.commit import Draft
 from trainer.context import DistributedContext
@@ -27,16 +26,10 @@ from trainer.events import Events
 from trainer.launch import Job, Run
 from trainer.snapshot import Staging, first_not_finite
 
+pytestmark = pytest.mark.usefixtures("process_group")
+
 BATCHES = SimpleNamespace(global_batch_size=12, samples_per_epoch=96)
 LIMIT_S = 20
-
-
-@pytest.fixture(scope="module", autouse=True)
-def process_group(tmp_path_factory):
-    store = dist.FileStore(str(tmp_path_factory.mktemp("group") / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def context_of(rank, world_size):
@@ -465,3 +458,26 @@ def test_the_digest_of_an_optimizer_changes_with_any_of_its_values():
     replica.optimizer.state[replica.module[0].bias]["exp_avg"][1] += 1
     again.optimizer.state[again.module[0].bias]["step"] += 1
     assert len({digest, *(optimizer_sha256(each.optimizer) for each in (replica, again))}) == 3
+
+
+def test_a_mask_of_infinities_is_committed_as_the_buffer_that_it_is(tmp_path):
+    job, replica = job_of(tmp_path), replica_of()
+    replica.module.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
+    save(job, replica, 6)
+    assert commit.committed(job.run.dir.checkpoints) == ["step-00000006"]
+
+
+def test_who_waits_for_a_save_shows_signs_of_life(tmp_path, gate, monkeypatch):
+    monkeypatch.setattr(checkpoint, "POLL_S", 0.01)
+    job, beats = job_of(tmp_path), []
+    checkpoints = Checkpoints(job, BATCHES)
+    checkpoints.save(replica_of(), state_at(6))
+
+    def beat():
+        beats.append(commit.committed(job.run.dir.checkpoints))
+        if len(beats) == 5:
+            gate.set()
+
+    checkpoints.finish(beat)
+    assert beats[:5] == [[]] * 5
+    assert commit.committed(job.run.dir.checkpoints) == ["step-00000006"]

@@ -7,7 +7,6 @@ import random
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from data_kit import Chancy, feed_of, job_of, pixels_by_sample
 from torch import nn
 
@@ -340,16 +339,8 @@ def test_held_out_samples_belong_to_one_rank_each(num_samples):
             assert sorted(seen) == list(range(num_samples))
 
 
-@pytest.fixture
-def alone(tmp_path):
-    store = dist.FileStore(str(tmp_path / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_evaluation_is_exact_beats_and_can_be_repeated(alone, workers):
+def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, workers):
     held_out = HeldOut(Chancy(600), None, job_of(workers=workers))
     module = nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.Dropout(0.5))
     beats = []

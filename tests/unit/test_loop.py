@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from jobs.rundir import RunDir, read_json, read_jsonl, write_json
@@ -18,6 +17,8 @@ from trainer.launch import Job, Run
 from trainer.run import conclude, prepare
 from trainer.seeds import ORDER, WEIGHTS, mix
 from trainer.stop import StopSignal
+
+pytestmark = pytest.mark.usefixtures("process_group")
 
 CPU = torch.device("cpu")
 # Five micro batches an epoch: two groups of two and one of one.
@@ -37,6 +38,17 @@ def net():
     return nn.Linear(3, 2, bias=False)
 
 
+class Chancy(nn.Linear):
+    """Draws numbers in evaluation, too."""
+
+    def forward(self, inputs):
+        return super().forward(inputs + torch.randn_like(inputs))
+
+
+def chancy():
+    return Chancy(3, 2)
+
+
 def points():
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(31, 3, generator=generator)
@@ -50,15 +62,6 @@ def spoilt_points():
     generator = torch.Generator().manual_seed(mix(ORDER, 0, 0))
     train.inputs[torch.randperm(21, generator=generator)[8]] = torch.nan
     return train, test
-
-
-@pytest.fixture(scope="module", autouse=True)
-def process_group(tmp_path_factory):
-    store = dist.FileStore(str(tmp_path_factory.mktemp("group") / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-    torch.use_deterministic_algorithms(False)
 
 
 def train(folder, spec, attempt=1, stop_at=None, hook=None):
@@ -167,3 +170,13 @@ def test_a_loss_that_is_not_finite_names_the_last_good_checkpoint(tmp_path, ever
     spec = Spec(train=spoilt, checkpoint=keep, log=Log(every_steps=1))
     with pytest.raises(NotFinite, match=rf"is nan at step 2: {words}\n  hint: .* a NaN in the inp"):
         train(tmp_path, spec)
+
+
+def test_an_evaluation_draws_the_same_numbers_after_a_stop(tmp_path):
+    spec = Spec(train=dataclasses.replace(TRAIN, model="test_loop:chancy", eval_every_steps=2))
+    untouched, _ = train(tmp_path / "untouched", spec)
+    # Seen in step 4, agreed on before the evaluation that is due after it.
+    run, loop = train(tmp_path / "run", spec, stop_at=3)
+    assert (loop.state.global_step, loop.state.last_eval_step) == (4, 3)
+    train(tmp_path / "run", spec, attempt=2)
+    assert run.metrics.read_bytes() == untouched.metrics.read_bytes()

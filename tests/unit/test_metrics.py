@@ -196,3 +196,13 @@ def test_one_write_that_is_held_up_does_not_stop_the_next(tmp_path, monkeypatch)
         file.step_done(3)
     assert read_progress_step(tmp_path / "progress") == 3
     file.close()
+
+
+def test_the_size_after_a_cut_is_that_of_what_is_left(report):
+    """A stop may come before the next line: its checkpoint would remember lines that are gone."""
+    reporter = report()
+    train(reporter, range(1, 4))
+    kept = reporter.sync()
+    train(reporter, range(4, 8))
+    reporter.sync()
+    assert report(step=3, metrics_bytes=kept).sync() == kept
