@@ -18,7 +18,7 @@ STANDARD_LIBRARY_ONLY = [
     f"jobs.{name}"
     for name in (
         *("spec", "rundir", "agent", "rank", "attempt", "history"),
-        *("owner", "decision", "rendezvous", "slurm"),
+        *("owner", "decision", "rendezvous", "slurm", "memory"),
     )
 ]
 
