@@ -27,6 +27,10 @@ LAST_WORDS_LIMIT_S = 10.0
 # Gloo reports a dead peer as a plain RuntimeError; these are its words (gloo/transport/tcp).
 PEER_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out")
 
+# What a host's or a device's memory says when it is used up; torch raises some as RuntimeErrors.
+MEMORY_WORDS = ("can't allocate memory", "Cannot allocate memory", "out of memory", "MemoryError")
+MEMORY_HINT = "a smaller train.micro_batch_size with more train.grad_accum_steps"
+
 # What a person has to put right, and what that is; another attempt would only meet it again.
 STORAGE_HINTS = {
     errno.ENOSPC: "free space there",
@@ -118,10 +122,34 @@ def is_caused_by_peer(error: BaseException) -> bool:
     return is_gloo or is_nccl or isinstance(error, PeerHang)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error, or what the user's code raised to cause it, is a lack of memory."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    # By name: this module has to load where torch does not.
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    is_told = isinstance(error, RuntimeError) or type(error) is CodeError
+    return is_told and any(words in str(error) for words in MEMORY_WORDS)
+
+
+def memory_hint(error: BaseException) -> str:
+    """What to change after a lack of memory; a device has no more than it has."""
+    is_device = type(error).__name__ == "OutOfMemoryError" or "CUDA" in str(error)
+    return MEMORY_HINT if is_device else f"more slurm.mem, or {MEMORY_HINT}"
+
+
 def in_one_line(error: BaseException) -> str:
     """The type of an error and the first line of what it says."""
     name, text = type(error).__name__, str(error).strip().partition("\n")[0]
     return f"{name}: {text}" if text else name
+
+
+def kind_of(error: BaseException) -> str:
+    """What an attempt is closed by, in one word."""
+    if isinstance(error, Hang):
+        return "hang"
+    return "out_of_memory" if is_out_of_memory(error) else "error"
 
 
 def traceback_of(error: BaseException) -> str:
@@ -143,7 +171,11 @@ def tell(text: str, stream: TextIO | None = None) -> None:
 def within(limit_s: float, action: Callable[[], None]) -> None:
     """Do what touches a disk, but wait no longer than `limit_s`: a dead server may never answer."""
     thread = threading.Thread(target=action, daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # no memory for a thread, which may be the very thing to tell
+        action()
+        return
     thread.join(limit_s)
 
 
@@ -162,6 +194,8 @@ def _last_words(error: BaseException, rank: int | None, attempt_dir: AttemptDir 
     host = socket.gethostname()
     trace = traceback_of(error)
     message = str(error) if isinstance(error, ONE_LINE) else in_one_line(error)
+    if is_out_of_memory(error):
+        message += HINT + memory_hint(error)
     who = f"rank {rank} on {host}" if rank is not None else f"a rank on {host}"
     if is_caused_by_peer(error) and trace:
         tell(f"trainer: {who}: another rank went away: {message}", sys.stderr)
@@ -171,7 +205,7 @@ def _last_words(error: BaseException, rank: int | None, attempt_dir: AttemptDir 
         "time": round(time.time(), 3),
         "rank": rank,
         "host": host,
-        "kind": "hang" if isinstance(error, Hang) else "error",
+        "kind": kind_of(error),
         "error": _without_details(message),
         "traceback": trace,
         "caused_by_peer": is_caused_by_peer(error),

@@ -147,6 +147,40 @@ def test_what_explains_itself_is_one_line(tmp_path, name, status, kind, caused_b
     assert record["traceback"] == ""
 
 
+@pytest.mark.parametrize(
+    ("raising", "hint"),
+    [
+        ("raise MemoryError", "more slurm.mem, or a smaller train.micro_batch_size"),
+        ("raise MemoryError('8 GB')", "more slurm.mem"),
+        ("raise OSError(12, 'Cannot allocate memory')", "more slurm.mem"),
+        ('raise RuntimeError("DefaultCPUAllocator: can\'t allocate memory")', "more slurm.mem"),
+        ("import torch; raise torch.OutOfMemoryError('CUDA out of memory. Tried')", "a smaller"),
+        ("raise RuntimeError('CUDA error: out of memory')", "a smaller train.micro_batch_size"),
+        ("raise errors.CodeError('train.dataset x: MemoryError', 'trace')", "more slurm.mem"),
+    ],
+)
+def test_row_29_a_rank_that_ran_out_of_memory_says_so_with_a_way_out(tmp_path, raising, hint):
+    assert fail_with(raising, tmp_path).returncode == errors.EXIT_FAILED
+    record = read_json(AttemptDir(tmp_path).rank_error(3))
+    assert (record["kind"], record["is_user_error"]) == ("out_of_memory", False)
+    assert f"\n  hint: {hint}" in record["error"] and record["error"].count("\n") == 1
+
+
+@pytest.mark.parametrize("raising", ["raise ValueError('out of memory')", "raise OSError(28, 'x')"])
+def test_other_errors_are_no_lack_of_memory(tmp_path, raising):
+    fail_with(raising, tmp_path)
+    assert read_json(AttemptDir(tmp_path).rank_error(3))["kind"] == "error"
+
+
+def test_a_failing_rank_that_can_start_no_thread_still_leaves_its_words(tmp_path):
+    no_thread = 'def start(self): raise RuntimeError("can\'t start new thread")'
+    plant = f"import threading; exec({no_thread!r}, vars := {{}})"
+    plant += "; threading.Thread.start = vars['start']; raise MemoryError"
+    done = fail_with(plant, tmp_path)
+    assert done.returncode == errors.EXIT_FAILED and "error: MemoryError" in done.stderr
+    assert read_json(AttemptDir(tmp_path).rank_error(3))["kind"] == "out_of_memory"
+
+
 def test_a_full_disk_under_the_log_hides_neither_record_nor_status(tmp_path):
     with open("/dev/full", "w") as full:
         done = fail_with(
