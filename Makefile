@@ -57,6 +57,8 @@ test-on-slurm: $(READY_DEV) ## Those on a real Slurm that they start themselves 
 	@$(PYTHON) -m pytest tests/slurm
 test-slow: $(READY_DEV) ## The tests that `make test` leaves out for time
 	@$(PYTHON) -m pytest -m slow
+test-faults: $(READY_DEV) ## Every fault that a run must survive, on a real Slurm (root) [ROW=14] [FLAGS=...]
+	@$(PYTHON) -m pytest tests/slurm/faults -m "" $(ROW:%=--row=%) $(FLAGS)
 bench: $(READY_DEV) ## Measure what the kit costs and beats, in a few minutes [FLAGS="--json PATH"]
 	@$(PYTHON) -m tests.bench all $(FLAGS)
 lint: $(READY_DEV) ## ruff, mypy and shellcheck
@@ -79,4 +81,4 @@ cluster-down: $(READY_DEV) ## Stop it
 help: ## This list
 	@awk 'BEGIN {FS = ":.*?## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*?## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: submit dry-run status logs cancel resume compare export train setup test test-here test-on-slurm test-slow bench lint schema cluster-up cluster-down help
+.PHONY: submit dry-run status logs cancel resume compare export train setup test test-here test-on-slurm test-slow test-faults bench lint schema cluster-up cluster-down help

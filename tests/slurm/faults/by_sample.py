@@ -1,0 +1,28 @@
+"""The digits, sample by sample, so that worker processes read them."""
+
+import torch
+from torch.utils.data import Dataset
+
+from trainer import datasets
+from trainer.data import Samples
+
+
+class BySample(Dataset):  # type: ignore[type-arg]
+    """In-memory samples as a set that is read one by one."""
+
+    num_classes = 10
+
+    def __init__(self, samples: Samples) -> None:
+        self.images, self.labels = samples.batch(torch.arange(len(samples)))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.images[index], int(self.labels[index])
+
+
+def digits() -> tuple[BySample, BySample]:
+    """(train, test) of the built-in digits."""
+    train, test = datasets.digits()
+    return BySample(train), BySample(test)

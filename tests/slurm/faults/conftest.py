@@ -1,0 +1,111 @@
+"""What the tests of the fault table share: their runs, the cluster's settings, which of them run.
+
+A test is named after its row, `test_row_14_...`, and carries the marker `fault` unless its row is
+one of the fast ones; of these the first proctrack is fast.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from ..cluster import Cluster
+from ..kit import REPOSITORY, Kit
+from .rows import FAST, Row, is_of, row_of
+from .scenario import Untouched
+
+_HERE = Path(__file__).parent
+_STARTED = time.monotonic()
+_PASSED = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("faults")
+    group.addoption("--row", type=int, help="only the tests of this row of the fault table")
+    group.addoption("--fault-minutes", type=float, help="begin no slow row after so many minutes")
+    group.addoption("--fault-part", help="seed of their order then; the commit if not given")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mine = [item for item in items if item.path.is_relative_to(_HERE)]
+    seen: set[str] = set()
+    for item in mine:
+        function = item.nodeid.partition("[")[0]
+        if row_of(item.name) not in FAST or (function in seen and _has_proctrack(item)):
+            item.add_marker(pytest.mark.fault)
+        seen.add(function)
+    if (row := config.getoption("--row", None)) is not None:
+        left = [item for item in mine if is_of(row, item.name, _has_proctrack(item))]
+        items[:] = left
+    if config.getoption("--fault-minutes", None) is not None:
+        shuffled = [item for item in items if item.get_closest_marker("fault")]
+        rest = [item for item in items if item not in shuffled]
+        random.Random(_part(config)).shuffle(shuffled)
+        items[:] = rest + shuffled
+
+
+def _has_proctrack(item: pytest.Item) -> bool:
+    return isinstance(item, pytest.Function) and "proctrack" in item.fixturenames
+
+
+def _part(config: pytest.Config) -> str:
+    """The seed of the order: another one at each commit, so that all rows have their turn."""
+    if seed := config.getoption("--fault-part"):
+        return str(seed)
+    argv = ["git", "rev-parse", "HEAD"]
+    return subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    minutes = item.config.getoption("--fault-minutes", None)
+    is_late = minutes is not None and time.monotonic() - _STARTED > 60 * minutes
+    if is_late and item.get_closest_marker("fault"):
+        pytest.skip(f"{minutes:g} minutes are used up; part {_part(item.config)[:12]}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[_PASSED] = report.passed
+    return report
+
+
+@pytest.fixture
+def kit(cluster: Cluster, tmp_path: Path) -> Kit:
+    """The kit with a runs root of the test's own."""
+    return Kit(cluster, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def untouched(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Untouched:
+    """`untouched(*overrides)`: the run that nobody interrupted, trained once in a session."""
+    return Untouched(Kit(cluster, tmp_path_factory.mktemp("untouched")))
+
+
+@pytest.fixture
+def proctrack(cluster: Cluster, request: pytest.FixtureRequest) -> str:
+    """The plugin that decides who receives a signal; parametrise it indirectly."""
+    wanted = str(request.param)
+    if cluster.site.proctrack != wanted:
+        cluster.restart(proctrack=wanted)
+    return wanted
+
+
+@pytest.fixture(autouse=True)
+def row(request: pytest.FixtureRequest) -> Iterator[Row]:
+    """The test's line of the closing table: `row.record(run)` names the run that it is about."""
+    mine = Row(request.node.name, row_of(request.node.name))
+    yield mine
+    if "cluster" in request.fixturenames:
+        mine.see(request.getfixturevalue("cluster"))
+    if _PASSED in request.node.stash:
+        mine.write(request.node.stash[_PASSED])

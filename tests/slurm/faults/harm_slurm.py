@@ -1,0 +1,58 @@
+"""What Slurm and its users do to a run: preemption, time limit, scancel, requeue."""
+
+from __future__ import annotations
+
+from ..kit import Run
+
+_RESTART_TIMEOUT_S = 150
+
+
+def restarts(run: Run) -> int:
+    """How often Slurm has started the job again."""
+    return int(run.cluster.job(run.job_id, check=False).get("Restarts", -1))
+
+
+def wait_for_restarts(run: Run, number: int) -> None:
+    """Wait until Slurm has counted that many starts more than the first; it may be pending."""
+    reached = f"requeue {number} of job {run.job_id}"
+    run.cluster.wait_for(lambda: restarts(run) >= number, reached, _RESTART_TIMEOUT_S)
+
+
+def begin_preemption(run: Run) -> str:
+    """Queue a job of a higher priority that needs every node and ends at once; its id."""
+    urgent = ("--partition=urgent", f"--nodes={len(run.cluster.nodes)}", "--exclusive")
+    return run.cluster.sbatch(*urgent, "--wrap=true", "--output=/dev/null")
+
+
+def preempt(run: Run) -> None:
+    """Preempt the run and wait for its requeue."""
+    before = restarts(run)
+    begin_preemption(run)
+    wait_for_restarts(run, before + 1)
+
+
+def begin_time_limit(run: Run) -> None:
+    """Make the time limit so short that the warning of `slurm.signal_lead_s=110` is due.
+
+    Set while it runs, so that the warning never comes before the first step. Slurm looks at
+    limits every 30 s.
+    """
+    run.cluster.run("scontrol", "update", f"JobId={run.job_id}", "TimeLimit=2")
+
+
+def reach_time_limit(run: Run) -> None:
+    """Run into the time limit, wait for the requeue, then give time again."""
+    before = restarts(run)
+    begin_time_limit(run)
+    wait_for_restarts(run, before + 1)
+    run.cluster.run("scontrol", "update", f"JobId={run.job_id}", "TimeLimit=10")
+
+
+def scancel(run: Run) -> None:
+    """Cancel the job, as its user does."""
+    run.cluster.run("scancel", run.job_id)
+
+
+def requeue(run: Run) -> None:
+    """Requeue the job, as an administrator does; says nothing if it is pending already."""
+    run.cluster.run("scontrol", "requeue", run.job_id, check=False)

@@ -1,0 +1,67 @@
+"""What must be true of a run in the end, by the letters of the fault table."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from jobs.compare import compare
+from jobs.rundir import read_json
+
+from ..kit import Run
+from .scenario import STEPS_PER_EPOCH
+
+
+def bitwise(run: Run, untouched: Run) -> None:
+    """BW: weights, optimizer, metrics and best checkpoint are those of the untouched run."""
+    assert compare(run.dir, untouched.dir) == []
+
+
+def no_step_redone(run: Run) -> None:
+    """L0: each attempt goes on behind the last step of the one before."""
+    trained = [a for a in run.attempts() if a["first_step"] is not None]
+    assert all(b["first_step"] == a["last_step"] + 1 for a, b in pairwise(trained)), trained
+    assert run.result()["steps_redone"] == 0
+
+
+def at_most_one_interval(run: Run) -> None:
+    """LK: what is redone are the steps since the last save that was due.
+
+    If that one was not committed yet, it is one interval more, and then it was in flight.
+    """
+    interval = interval_steps(run)
+    trained = [a for a in run.attempts() if a["first_step"] is not None]
+    for lost, later in pairwise(trained):
+        due = lost["last_step"] // interval * interval
+        saves = [e["step"] for e in run.events("save") if e["attempt"] == lost["attempt"]]
+        floor = due if due in saves else max(0, due - interval)
+        assert later["first_step"] - 1 >= floor, (lost, later)
+
+
+def interval_steps(run: Run) -> int:
+    """The steps between two checkpoints."""
+    wish = read_json(run.dir.spec)["checkpoint"]
+    by_epochs = (wish["every_epochs"] or 10**9) * STEPS_PER_EPOCH
+    return int(min(wish["every_steps"] or 10**9, by_epochs))
+
+
+def requeues(run: Run, number: int) -> None:
+    """R1 for one: Slurm has started the job that many times more."""
+    assert run.cluster.job(run.job_id)["Restarts"] == str(number)
+
+
+def nothing_left(run: Run) -> None:
+    """NO: no process of any job is left, no temporary checkpoint is left."""
+    run.cluster.wait_for(lambda: not run.cluster.job_processes(), "no process of the job", 60)
+    assert not list(run.dir.checkpoints.glob(".*"))
+
+
+def causes(run: Run, expected: list[str]) -> None:
+    """The causes of all attempts, in order."""
+    assert [attempt["cause"] for attempt in run.attempts()] == expected
+
+
+def stopped_together(run: Run, attempt: int, ranks: int = 3) -> None:
+    """All ranks of an attempt saw the stop before the same step, and that was the last one."""
+    stops = [e["step"] for e in run.events("stop_seen") if e["attempt"] == attempt]
+    last = next(a["last_step"] for a in run.attempts() if a["attempt"] == attempt)
+    assert stops == [last] * ranks

@@ -1,0 +1,69 @@
+"""Which row of the fault table a test is of, and the line that it adds to the closing table."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..cluster import Cluster
+from ..kit import Run
+
+# Those that `make test` runs, too: on the first proctrack that a test names.
+FAST = frozenset({1, 2, 11, 14, 20, 30})
+# Row 8 is these on every proctrack.
+ON_EVERY_PROCTRACK = frozenset({1, 2, 11})
+TABLE = "KIT_FAULT_TABLE"
+_NAME = re.compile(r"test_row_(\d+)_")
+
+
+def row_of(test: str) -> int | None:
+    """14 of `test_row_14_...`; None for a test of no row."""
+    match = _NAME.match(test)
+    return int(match[1]) if match else None
+
+
+def is_of(row: int, test: str, has_proctrack: bool) -> bool:
+    """Whether a test belongs to a row."""
+    number = row_of(test)
+    return number == row or (row == 8 and number in ON_EVERY_PROCTRACK and has_proctrack)
+
+
+@dataclass
+class Row:
+    """One test's line of the table; it is written when the test is over, passed or not."""
+
+    test: str
+    number: int | None
+    run: Run | None = None
+    site: dict[str, str] = field(default_factory=dict)
+
+    def record(self, run: Run, number: int | None = None) -> None:
+        """Name the run whose figures count; they are read in the end, so as early as you like."""
+        self.run = run
+        self.number = self.number if number is None else number
+
+    def see(self, cluster: Cluster) -> None:
+        """Take down what the cluster is."""
+        version = cluster.run("sinfo", "--version", check=False).stdout.split()[-1:]
+        self.site = {"proctrack": cluster.site.proctrack, "slurm": "".join(version)}
+
+    def write(self, passed: bool) -> None:
+        """Append the line to the file that KIT_FAULT_TABLE names, if it does."""
+        if path := os.environ.get(TABLE):
+            with open(path, "a", encoding="utf-8") as table:
+                table.write(json.dumps(self.line(passed)) + "\n")
+
+    def line(self, passed: bool) -> dict[str, Any]:
+        """The figures as they are in the run directory now."""
+        head = {"row": self.number, "test": self.test, **self.site, "passed": passed}
+        attempts = self.run.attempts() if self.run else []
+        result = self.run.result() if self.run else {}
+        return head | {
+            "causes": [attempt["cause"] for attempt in attempts],
+            "stop_s": [attempt.get("stop_s") for attempt in attempts],
+            "start_s": [attempt.get("start_s") for attempt in attempts],
+            "steps_redone": result.get("steps_redone"),
+        }
