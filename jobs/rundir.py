@@ -6,6 +6,7 @@ NFS: appends interleave, flock lies). Standard library only; the trainer imports
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -165,11 +166,16 @@ class AttemptDir:
 def write_atomic(path: Path, text: str) -> None:
     """Replace `path` as a whole and durably: a reader or a crash sees the old or the new text."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # a full disk needs every byte of it back
+            temporary.unlink()
+        raise
     fsync_directory(path.parent)
 
 

@@ -130,10 +130,13 @@ class Checkpoints:
             dist.all_reduce(is_busy, dist.ReduceOp.MAX)
 
     def point_at_best(self, state: TrainState) -> None:
-        """Have `best` name the best checkpoint, if it is committed."""
+        """Have `best` name the best checkpoint, if it is committed. A hint ends no training."""
         if self._job.context.is_first and state.best:
             self._writer.wait()
-            writer.point_at(self._root, state.best["step"])
+            try:
+                writer.point_at(self._root, state.best["step"])
+            except OSError as error:
+                self._job.context.say(f"{self._root / commit.BEST} was not written: {error}")
 
     def completed(self) -> list[Saved]:
         """What was committed since the last call, as `check`, `save` and `finish` noticed."""

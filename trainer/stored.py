@@ -1,9 +1,10 @@
 """Committed checkpoints, read back whole or put aside. Imports no torch.
 
 Own checksums, because `torch.load` takes flipped bits without complaint. What is missing, cut
-short, unreadable or altered is damaged for good, and the next older one serves. Any other error
-of the file system (ESTALE, EACCES, ETIMEDOUT ...) may pass: it is retried and then raised, since a
-run must not fall back by hours because a server was slow.
+short or altered is damaged for good, and the next older one serves. An error of the file system
+(ESTALE, EACCES, ETIMEDOUT ...) may pass: it is retried and then raised, since a run must not fall
+back by hours because a server was slow. An EIO that stays is a bad sector: damage. Where it is the
+server's, putting the checkpoint aside fails, too, and nothing is put aside.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from trainer.errors import UserError
 QUARANTINE_PREFIX = "quarantined-"
 REASON = "REASON"
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)
-LASTING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EIO}
+LASTING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO}
 
 Contents = dict[str, bytes]
 Value = TypeVar("Value")
@@ -44,19 +45,21 @@ def read(directory: Path) -> tuple[dict[str, Any], Contents]:
     Raises: Damaged; UserError if another version of the kit wrote it; OSError where the file
     system may answer later.
     """
-    manifest = _patiently(_manifest, directory)
-    files = manifest["files"].items()
-    return manifest, {
-        file: _patiently(_read, directory / file, expected) for file, expected in files
-    }
+    with _bad_sectors_are_damage():
+        manifest = _patiently(_manifest, directory)
+        files = manifest["files"].items()
+        return manifest, {
+            file: _patiently(_read, directory / file, expected) for file, expected in files
+        }
 
 
 def check(directory: Path) -> dict[str, Any]:
     """The manifest of a checkpoint whose files all agree with it; raises as `read` does."""
-    manifest = _patiently(_manifest, directory)
-    for file, expected in manifest["files"].items():
-        _patiently(_check, directory / file, expected)
-    return manifest
+    with _bad_sectors_are_damage():
+        manifest = _patiently(_manifest, directory)
+        for file, expected in manifest["files"].items():
+            _patiently(_check, directory / file, expected)
+        return manifest
 
 
 def read_newest(
@@ -135,6 +138,17 @@ def _patiently(call: Callable[Given, Value], *args: Given.args, **kwargs: Given.
     return call(*args, **kwargs)
 
 
+@contextlib.contextmanager
+def _bad_sectors_are_damage() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        name = Path(error.filename).name if error.filename else "a file"
+        raise Damaged(f"{name}: {error.strerror}") from error
+
+
 def _manifest(directory: Path) -> dict[str, Any]:
     with _open(directory / MANIFEST) as file:
         text = file.read()
@@ -198,6 +212,7 @@ def _open(path: Path) -> Iterator[BufferedReader]:
     except OSError as error:
         if error.errno in LASTING:
             raise Damaged(f"{path.name}: {error.strerror}") from error
+        error.filename = error.filename or str(path)
         raise
 
 

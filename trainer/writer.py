@@ -9,6 +9,7 @@ from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainer import commit, stored
 from trainer.commit import Draft, Retention
@@ -74,18 +75,24 @@ def save(root: Path, draft: Draft, retention: Retention) -> int:
     doing = f"saving checkpoint {root / commit.name_of(draft.step)}"
     try:
         name = commit.commit(root, draft)
-        manifest = stored.check(root / name)
+        manifest = _verified(root / name, doing)
         commit.point(root, commit.LATEST, name)
         if retention.best_step is not None:
             point_at(root, retention.best_step)
         commit.retain(root, draft.step, retention)
-    except stored.Damaged as error:
-        aside = stored.quarantine(root / commit.name_of(draft.step), str(error))
-        text = f"{doing}: it does not read back as it was written ({error}); put aside as {aside}"
-        raise TransientStorageError(text) from error
     except OSError as error:
         raise storage_error(error, doing) from error
     return sum(file["size"] for file in manifest["files"].values())
+
+
+def _verified(directory: Path, doing: str) -> dict[str, Any]:
+    """The manifest of what was just committed; what does not read back never counts."""
+    try:
+        return stored.check(directory)
+    except stored.Damaged as error:
+        aside = stored.quarantine(directory, str(error))
+        text = f"{doing}: it does not read back as it was written ({error}); put aside as {aside}"
+        raise TransientStorageError(text) from error
 
 
 def point_at(root: Path, best_step: int) -> None:

@@ -467,6 +467,21 @@ def test_a_mask_of_infinities_is_committed_as_the_buffer_that_it_is(tmp_path):
     assert commit.committed(job.run.dir.checkpoints) == ["step-00000006"]
 
 
+def test_a_hint_that_cannot_be_written_ends_no_training(tmp_path, monkeypatch, capsys):
+    job, replica = job_of(tmp_path), replica_of()
+    state = state_at(6, best={"metric": "eval_loss", "value": 0.5, "step": 6})
+    checkpoints = Checkpoints(job, BATCHES)
+    checkpoints.save(replica, state)
+    checkpoints.finish(lambda: None)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(commit.os, "fsync", full)
+    checkpoints.point_at_best(state)
+    assert "checkpoints/best was not written: [Errno 28] No space left" in capsys.readouterr().out
+
+
 def test_who_waits_for_a_save_shows_signs_of_life(tmp_path, gate, monkeypatch):
     monkeypatch.setattr(checkpoint, "POLL_S", 0.01)
     job, beats = job_of(tmp_path), []

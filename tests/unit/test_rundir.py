@@ -23,6 +23,7 @@ def test_a_reader_sees_the_old_or_the_new_text_whatever_fails(tmp_path, monkeypa
     with pytest.raises(OSError, match="No space"):
         rundir.write_json(path, {"step": 2})
     assert rundir.read_json(path) == {"step": 1}
+    assert list(tmp_path.iterdir()) == [path], "a full disk keeps half a file"
 
 
 def test_a_killed_writer_leaves_a_whole_file(tmp_path):

@@ -1,6 +1,7 @@
 """The commit protocol: a checkpoint exists completely or not at all, and is read back whole."""
 
 import errno
+import io
 import json
 import os
 import random
@@ -82,7 +83,7 @@ HOW = ["flip", "cut", "empty", "longer", "zeroed page", "missing", "a directory"
     [("state.pt", how) for how in HOW]
     + [("manifest.json", how) for how in HOW if "page" not in how],
 )
-def test_any_damage_is_found_quarantined_and_the_older_one_used(tmp_path, file, how):
+def test_row_20_any_damage_is_found_quarantined_and_the_older_one_used(tmp_path, file, how):
     save(tmp_path, 6, b"older")
     damage(tmp_path / save(tmp_path, 7, random.Random(0).randbytes(10_000)) / file, how)
     with pytest.raises(stored.Damaged, match=file):
@@ -95,7 +96,7 @@ def test_any_damage_is_found_quarantined_and_the_older_one_used(tmp_path, file, 
     assert reason.strip() in reports[0]
 
 
-def test_each_of_ten_thousand_flipped_bits_is_found(tmp_path):
+def test_row_20_each_of_ten_thousand_flipped_bits_is_found(tmp_path):
     rng = random.Random(20)
     directory = tmp_path / save(tmp_path, 7, rng.randbytes(2000))
     files = {path: path.read_bytes() for path in directory.iterdir()}
@@ -162,7 +163,7 @@ def test_what_cannot_be_parsed_is_quarantined_and_never_in_the_way(tmp_path):
     assert names(tmp_path) == ["latest", aside, f"{aside}.2", f"{aside}.3"]
 
 
-@pytest.mark.parametrize("number", [errno.ESTALE, errno.EACCES, errno.ETIMEDOUT])
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EACCES, errno.ETIMEDOUT, errno.EIO])
 def test_an_error_that_may_pass_is_retried_and_never_taken_for_damage(
     tmp_path, monkeypatch, number
 ):
@@ -178,21 +179,55 @@ def test_an_error_that_may_pass_is_retried_and_never_taken_for_damage(
 
     monkeypatch.setattr(stored.os, "open", open_later)
     assert read_newest(tmp_path)[1] == b"seven"
+    if number == errno.EIO:
+        return
     failures += [OSError(number, "never")] * 3
     with pytest.raises(OSError, match="never"):
         read_newest(tmp_path)
     assert commit.committed(tmp_path) == ["step-00000007", "step-00000006"]
 
 
-def test_an_unreadable_sector_is_damage(tmp_path, monkeypatch):
+class BadSector(io.FileIO):
+    def readinto(self, *_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    read = readinto
+
+
+def open_bad_sectors(name):
+    """An `open` whose files of this name cannot be read."""
+
+    def opened(path, *arguments, **options):
+        opener = BadSector if path.name == name else open
+        return opener(path, *arguments, **options)
+
+    return opened
+
+
+def test_a_sector_that_stays_unreadable_is_damage(tmp_path, monkeypatch):
+    save(tmp_path, 6, b"six")
+    directory = tmp_path / save(tmp_path, 7)
+    bad = open_bad_sectors("state.pt")
+    monkeypatch.setattr(stored, "open", bad, raising=False)
+    for read in (stored.read, stored.check):
+        with pytest.raises(stored.Damaged, match="^state.pt: Input/output error"):
+            read(directory)
+    reports = []
+    assert read_newest(tmp_path, reports) is None and len(reports) == 2
+
+
+def test_a_server_that_answers_nothing_puts_no_checkpoint_aside(tmp_path, monkeypatch):
     save(tmp_path, 7)
 
     def fail(*_):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(stored.os, "open", fail)
-    with pytest.raises(stored.Damaged, match="manifest.json: Input/output error"):
-        stored.read(tmp_path / "step-00000007")
+    with monkeypatch.context() as patch:
+        patch.setattr(stored, "open", open_bad_sectors("manifest.json"), raising=False)
+        patch.setattr(stored.os, "rename", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            read_newest(tmp_path)
+    assert commit.committed(tmp_path) == ["step-00000007"]
 
 
 def test_a_forbidden_commit_leaves_nothing_and_touches_no_other_attempts_files(tmp_path):
@@ -313,7 +348,7 @@ class FailingFile:
 
 
 @pytest.mark.parametrize("number", EXPECTED)
-def test_an_error_at_any_call_leaves_the_older_ones_and_no_temporary_file(tmp_path, number):
+def test_row_21_an_error_at_any_call_leaves_the_older_ones_and_no_temporary_file(tmp_path, number):
     at, seen = 0, set()
     while True:
         at += 1
@@ -331,7 +366,7 @@ def test_an_error_at_any_call_leaves_the_older_ones_and_no_temporary_file(tmp_pa
         if len(failing.calls) < at:
             break
         seen.add(failing.calls[at - 1])
-        # A read that fails once is tried again, one that finds EIO is not.
+        # A read that fails once is tried again.
         if not is_saved:
             expected = TransientStorageError if "read back" in str(caught) else EXPECTED[number]
             assert type(caught) is expected, (failing.calls, caught)
