@@ -1,9 +1,10 @@
 """One attempt of a run: opened before the agents start, closed after they have ended.
 
     python -m jobs.attempt open RUN_DIR [--head-address IP] NODE...   prints the attempt's number
-    python -m jobs.attempt close RUN_DIR ATTEMPT [--job-id ID]
+    python -m jobs.attempt watch RUN_DIR ATTEMPT SRUN_PID     bounds the end of its srun step
+    python -m jobs.attempt close RUN_DIR ATTEMPT
 
-The batch script calls both on the first node; `jobs.local` and hand-launched runs call the same
+The batch script calls them on the first node; `jobs.local` and hand-launched runs call the same
 functions. An attempt that nobody closed is closed as `lost` by the next `open`. Standard library
 only: the batch host may have nothing else.
 """
@@ -21,9 +22,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jobs import history, owner, rendezvous, runs, slurm
-from jobs.decision import Action, Decision, Evidence, decide
+from jobs import checkpoints, history, owner, rendezvous, runs, slurm, step
+from jobs.act import act
+from jobs.decision import Action, Budget, Decision, decide
 from jobs.errors import FailedError, UserError
+from jobs.evidence import gather
+from jobs.job_log import report_error, report_quarantine
 from jobs.rundir import (
     RunDir,
     Timeline,
@@ -35,23 +39,19 @@ from jobs.rundir import (
 from jobs.spec import Spec
 from jobs.talk import BestEffort, counted, say
 
-EXIT_RETRY = 75  # the batch script starts another srun step. Source: sysexits.h, EX_TEMPFAIL
-RETRY_DELAY_S = 2
-LOG_LINES = 15
-
 
 def open_attempt(
     run_dir: RunDir, me: owner.Owner, nodes: Sequence[str], resolved: str = ""
 ) -> int | None:
     """Open the next attempt and write its plan; None if the run is complete already.
 
-    Raises: OwnedError, RendezvousError.
+    Raises: OwnedError, RendezvousError, HeldError.
     """
     attempt = history.newest_attempt(run_dir) + 1
     owner.claim(run_dir, me, attempt)
     try:
         return _open(run_dir, me, nodes, resolved)
-    except (UserError, OSError):
+    except (UserError, FailedError, OSError):
         with contextlib.suppress(OSError):
             owner.release(run_dir, me)
         raise
@@ -79,7 +79,7 @@ def _open(run_dir: RunDir, me: owner.Owner, nodes: Sequence[str], resolved: str)
     # Counted again: until the claim another job may have opened attempts.
     attempt = history.newest_attempt(run_dir) + 1
     owner.claim(run_dir, me, attempt)
-    history.close_lost(run_dir)
+    history.close_lost(run_dir, me)
     if not me.is_local:
         runs.note_job(run_dir, me.job_id, slurm.cluster_name())
     result = read_json(run_dir.result)
@@ -87,6 +87,7 @@ def _open(run_dir: RunDir, me: owner.Owner, nodes: Sequence[str], resolved: str)
         history.finish_result(run_dir)
         owner.release(run_dir, me)
         return None
+    refuse(run_dir, me)
     run_dir.result.unlink(missing_ok=True)
     if me.is_local:
         address, how = "127.0.0.1", "a local run"
@@ -105,8 +106,8 @@ def _open(run_dir: RunDir, me: owner.Owner, nodes: Sequence[str], resolved: str)
         "rdzv_id": f"{me.job_id}-{attempt}",
         "start": round(time.time(), 3),
         "deadline": None if me.is_local else slurm.end_time(me.job_id),
-        "checkpoint": history.newest_checkpoint(run_dir),
-        "quarantined": history.quarantined(run_dir),
+        "checkpoint": checkpoints.newest(run_dir),
+        "quarantined": checkpoints.quarantined(run_dir),
     }
     attempt_dir = run_dir.attempt(attempt)
     attempt_dir.path.mkdir(exist_ok=True)
@@ -117,6 +118,19 @@ def _open(run_dir: RunDir, me: owner.Owner, nodes: Sequence[str], resolved: str)
     there = counted(len(nodes), "node")
     say(f"attempt {attempt}: {there}, rendezvous at {address}:{port} ({how})")
     return attempt
+
+
+class HeldError(FailedError):
+    """The run was held or cancelled, and nobody has resumed it."""
+
+
+def refuse(run_dir: RunDir, me: owner.Owner) -> None:
+    """Raises HeldError where this job was held or cancelled, and only Slurm starts it again."""
+    reason = history.refusal(run_dir, me)
+    if reason is not None:
+        raise HeldError(
+            f"{run_dir.path}: not started again: {reason}\n  hint: make resume goes on with it"
+        )
 
 
 def note(run_dir: RunDir, attempt: int, event: str, **fields: Any) -> None:
@@ -158,7 +172,9 @@ def close_attempt(
     evidence = gather(run_dir, me, attempt)
     if not evidence.signals:
         evidence = replace(evidence, signals=tuple(stops))
-    decision = decide(evidence, history.of(read_jsonl(run_dir.attempts)))
+    spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
+    budget = Budget(spec.slurm.max_restarts, spec.launch.max_crashes)
+    decision = decide(evidence, history.of(read_jsonl(run_dir.attempts)), budget)
     report_quarantine(run_dir, attempt)
     report_error(run_dir, attempt, evidence)
     history.record(run_dir, attempt, evidence, decision)
@@ -168,75 +184,9 @@ def close_attempt(
         history.finish_result(run_dir)
     elif decision.action in (Action.HOLD, Action.CANCEL):
         history.unfinished_result(run_dir, decision)
-    if decision.action in (Action.DONE, Action.HOLD, Action.CANCEL):
+    if decision.action in (Action.DONE, Action.HOLD, Action.CANCEL, Action.SUCCESSOR):
         owner.release(run_dir, me)
     return decision
-
-
-def gather(run_dir: RunDir, me: owner.Owner, attempt: int) -> Evidence:
-    """What the ranks, the agents and Slurm say about an attempt."""
-    if me.is_local:
-        return history.evidence(run_dir, attempt, "LOCAL")
-    seen = history.evidence(run_dir, attempt, "UNKNOWN")
-    job = slurm.show_job(me.job_id)
-    if job is None:
-        return seen
-    return replace(
-        seen,
-        job_state=job.state,
-        job_reason=job.reason,
-        is_preempted=job.is_preempted,
-        is_requeued=job.restarts > int(os.environ.get("SLURM_RESTART_COUNT", "0")),
-    )
-
-
-def report_quarantine(run_dir: RunDir, attempt: int) -> None:
-    """Name each checkpoint that this attempt found damaged, and why, in the job's log."""
-    for name in history.newly_quarantined(run_dir, attempt):
-        aside = run_dir.checkpoints / name
-        reason = "rank 0's log says why"
-        with contextlib.suppress(OSError):  # it may be no directory, or written on a full disk
-            text = (aside / "REASON").read_text(encoding="utf-8", errors="replace")
-            reason = next(iter(text.splitlines()), reason)
-        say(f"attempt {attempt}: a damaged checkpoint was put aside, {aside}: {reason}")
-
-
-def report_error(run_dir: RunDir, attempt: int, evidence: Evidence) -> None:
-    """Show the first failing rank's traceback in the job's log."""
-    failed = history.first_error(run_dir, attempt)
-    if evidence.outcome is None and failed is None:
-        for log in sorted(run_dir.attempt(attempt).path.glob("rank-*.log")):
-            text = log.read_text(encoding="utf-8", errors="replace")
-            if "Traceback" in text or "error: " in text:  # the disk had no room for a record
-                last = "\n".join(text.splitlines()[-LOG_LINES:])
-                say(f"the end of {log}:\n{last}")
-                break
-        else:
-            say(f"no rank left a reason; see {run_dir.job_log}")
-    if evidence.outcome is None and failed is not None:
-        log = run_dir.attempt(attempt).rank_log(failed["rank"])
-        text = f"first failure: rank {failed['rank']} on {failed['host']}, log {log}\n"
-        say(text + (failed["traceback"] or failed["error"]).rstrip())
-
-
-def act(decision: Decision, run_dir: RunDir, me: owner.Owner) -> int:
-    """Carry a decision out as far as Slurm is concerned; returns the batch script's exit code.
-
-    A run that is not complete never ends with 0: Slurm would book it as COMPLETED.
-    """
-    if decision.action is Action.DONE:
-        return 0
-    if decision.action is Action.RETRY:
-        time.sleep(RETRY_DELAY_S)
-        return EXIT_RETRY
-    if decision.action is Action.REQUEUE:
-        problem = slurm.requeue(me.job_id)
-        if problem:
-            held = replace(decision, action=Action.HOLD, reason=f"not requeued: {problem}")
-            history.unfinished_result(run_dir, held)
-            owner.release(run_dir, me)
-            say(f"NOT requeued: {problem}\n  hint: the checkpoint is kept; `make resume` goes on")
-    return 1
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -248,12 +198,18 @@ def main(argv: list[str] | None = None) -> int:
     opening.add_argument("--head-address", default="")
     opening.add_argument("--pid", type=int, help="hand launch: the process that owns the run")
     opening.add_argument("nodes", nargs="+")
+    watching = commands.add_parser("watch")
     closing = commands.add_parser("close")
-    closing.add_argument("run_dir", type=Path)
-    closing.add_argument("attempt", type=int)
+    for command in (watching, closing):
+        command.add_argument("run_dir", type=Path)
+        command.add_argument("attempt", type=int)
+    watching.add_argument("srun_pid", type=int)
     closing.add_argument("--pid", type=int, help="hand launch: the process that owns the run")
     args = parser.parse_args(argv)
     run_dir = RunDir(args.run_dir)
+    if args.command == "watch":
+        step.watch(run_dir, args.attempt, args.srun_pid)
+        return 0
     job_id = slurm.job_id_from(os.environ)
     if args.pid is None and job_id is None:
         parser.error("no SLURM_JOB_ID: this is for slurm/ddp.sbatch")

@@ -6,18 +6,23 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path as File
 from typing import Any
 
 from jobs.errors import UserError
 from jobs.problem import Path, dotted, printable
 from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_atomic
-from jobs.spec import Spec
+from jobs.spec import Spec, values_of
 
 FIXED = ("name", "runs_root", "dir_mode")  # the run directory has them
 FREE_SECTIONS = ("slurm", "checkpoint", "log", "profile")
-FREE_LAUNCH = ("workers_per_rank", "hang_timeout_s", "stop_check_steps", "public_rendezvous")
+FREE_LAUNCH = (
+    "workers_per_rank",
+    "hang_timeout_s",
+    "stop_check_steps",
+    "public_rendezvous",
+    "max_crashes",
+)
 # What the number of ranks follows from.
 SHAPE: tuple[Path, ...] = (
     ("slurm", "nodes"),
@@ -65,7 +70,7 @@ def restore(texts: Mapping[File, str]) -> None:
 
 def differences(was: Spec, now: Spec) -> Differences:
     """(old, new) of each key that differs; an entry of a mapping that is not there is None."""
-    old, new = dict(_flat(asdict(was), ())), dict(_flat(asdict(now), ()))
+    old, new = dict(_flat(values_of(was), ())), dict(_flat(values_of(now), ()))
     paths = [*old, *(path for path in new if path not in old)]
     pairs = {path: (old.get(path), new.get(path)) for path in paths}
     return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs import changes, history, local, owner, progress, runs, slurm
+from jobs import changes, checkpoints, history, local, owner, progress, runs, slurm
 from jobs.compare import compare as differences
 from jobs.compare import summary
 from jobs.decision import Action, Cause, Decision
@@ -72,7 +72,8 @@ def submit(config: Path, overrides: Sequence[str], args: argparse.Namespace) -> 
 def dry_run(spec: Spec, cluster: str) -> int:
     """Show the sbatch command, the script and the resolved spec; queue and write nothing."""
     from jobs.freeze import REPOSITORY, planned
-    from jobs.submit import SCRIPT, sbatch_argv, test_only
+    from jobs.sbatch import SCRIPT, sbatch_argv
+    from jobs.submit import test_only
 
     run_dir = planned(spec)
     script = REPOSITORY / SCRIPT
@@ -269,7 +270,7 @@ def nothing_to_resume(run_dir: RunDir, overrides: Sequence[str]) -> int:
     """Say that a run is complete, and how to train on from its weights."""
     there = f"{run_dir.run_id} is complete, there is nothing to resume"
     how = "submit a new run"
-    if not history.is_foreign(run_dir):
+    if not checkpoints.is_foreign(run_dir):
         how += f" with train.init_from={shown(run_dir.path)}"
     if overrides:
         raise UserError(f"{there}, so nothing is changed\n  hint: to train on, {how}")

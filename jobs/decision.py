@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jobs.slurm import ENDED_STATES
+from jobs.slurm import ENDED_STATES, is_cancelled
 
 
 class Action(StrEnum):
@@ -17,6 +17,7 @@ class Action(StrEnum):
     DONE = "done"  # the run is complete
     RETRY = "retry"  # a new srun step in this allocation
     REQUEUE = "requeue"  # we ask Slurm to start the job again
+    SUCCESSOR = "successor"  # the job that waits for this one goes on
     WAIT = "wait"  # Slurm requeues the job by itself
     HOLD = "hold"  # stop with the reason; `resume` submits anew
     CANCEL = "cancel"  # somebody cancelled the job: never come back
@@ -33,7 +34,13 @@ class Cause(StrEnum):
     REQUEUED = "requeued"  # by an administrator, or by Slurm itself
     CRASH = "crash"
     HANG = "hang"  # no rank went on any more; a crash that a watchdog had to make
+    OUT_OF_MEMORY = "out_of_memory"  # a crash that the next attempt may well repeat
+    NODE = "node"  # a node was lost, or failed its preflight
     LOST = "lost"  # nothing of ours was left to say what happened
+
+
+# These count against the crash budget: unlike a lost node, the run itself may be at fault.
+CRASHES = (Cause.CRASH, Cause.HANG, Cause.OUT_OF_MEMORY)
 
 
 @dataclass(frozen=True)
@@ -52,13 +59,18 @@ class Evidence:
     is_requeued: bool = False  # Slurm has counted the job's next start already
     is_user_error: bool = False  # the error is in the spec or the launch, and would only repeat
     is_hang: bool = False  # the error is that nothing went on any more
+    is_out_of_memory: bool = False  # of a GPU or of the node
+    can_requeue: bool = True  # Slurm may start this very job again
+    has_successor: bool = False  # another job waits for the end of this one
+    bad_nodes: tuple[str, ...] = ()  # nodes that failed the preflight
+    silent_nodes: tuple[str, ...] = ()  # nodes whose agent never ended, and that do not answer
 
 
 @dataclass(frozen=True)
 class History:
     """What earlier attempts of the run leave to be counted."""
 
-    restarts: int  # attempts that ended in a requeue
+    restarts: int  # attempts that ended with the job
     crashes_without_progress: int  # in a row, up to the attempt before
     attempts_without_progress: int  # of any cause, in a row, up to the attempt before
 
@@ -90,8 +102,11 @@ def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> D
     if evidence.outcome == "completed":
         return Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
     if evidence.is_requeued:
-        return Decision(Action.WAIT, Cause.REQUEUED, "Slurm or an administrator requeued the job")
-    if is_cancelled(evidence):
+        decision = Decision(
+            Action.WAIT, Cause.REQUEUED, "Slurm or an administrator requeued the job"
+        )
+        return within_budget(decision, evidence, history, budget)
+    if is_cancelled(evidence.job_state, evidence.job_reason):
         return Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
     if evidence.job_state == "LOCAL" and evidence.signals:
         return Decision(Action.HOLD, Cause.INTERRUPTED, "stopped on request")
@@ -99,13 +114,41 @@ def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> D
         return within_budget(after_warning(evidence), evidence, history, budget)
     if is_ending(evidence):
         state = f"{evidence.job_state} {evidence.job_reason}"
-        return Decision(Action.WAIT, Cause.REQUEUED, f"Slurm ended the job: {state}")
+        reason = f"Slurm ended the job: {state}"
+        decision = come_back(evidence, Cause.REQUEUED, reason, Action.WAIT)
+        return within_budget(decision, evidence, history, budget)
+    if evidence.bad_nodes or evidence.silent_nodes:
+        return within_budget(after_node_trouble(evidence), evidence, history, budget)
     return after_crash(evidence, history, budget)
+
+
+def come_back(
+    evidence: Evidence, cause: Cause, reason: str, action: Action = Action.REQUEUE
+) -> Decision:
+    """The decision to go on in another start of the job; in another job where there is none.
+
+    `action`: who starts the job again, we (REQUEUE) or Slurm (WAIT).
+    """
+    if evidence.can_requeue:
+        return Decision(action, cause, reason)
+    if evidence.has_successor:
+        return Decision(Action.SUCCESSOR, cause, reason)
+    return Decision(Action.HOLD, cause, f"{reason}; this job cannot be requeued (Requeue=0)")
+
+
+def after_node_trouble(evidence: Evidence) -> Decision:
+    """The decision after a node failed or fell silent: elsewhere, as a new start of the job."""
+    reason = evidence.error or f"no answer from {', '.join(evidence.silent_nodes)}"
+    if evidence.job_state == "LOCAL":
+        return Decision(Action.HOLD, Cause.NODE, reason)
+    return come_back(evidence, Cause.NODE, reason)
 
 
 def after_crash(evidence: Evidence, history: History, budget: Budget) -> Decision:
     """The decision after ranks failed, or hung until they were killed: again, within a budget."""
     cause = Cause.HANG if evidence.is_hang else Cause.CRASH
+    if evidence.is_out_of_memory:
+        cause = Cause.OUT_OF_MEMORY
     crash = evidence.error or "the processes ended without a word"
     if evidence.is_user_error:
         return Decision(Action.HOLD, cause, crash)
@@ -113,17 +156,6 @@ def after_crash(evidence: Evidence, history: History, budget: Budget) -> Decisio
     if crashes >= budget.crashes_without_progress:
         return Decision(Action.HOLD, cause, f"{crashes} crashes without progress: {crash}")
     return within_budget(Decision(Action.RETRY, cause, crash), evidence, history, budget)
-
-
-def is_cancelled(evidence: Evidence) -> bool:
-    """Whether somebody cancelled the job.
-
-    While a cancelled job still ends it is COMPLETING with Reason None, and so is one that is being
-    requeued, which only its count of restarts tells apart. At a time limit the reason says so.
-    """
-    if evidence.job_state == "CANCELLED":
-        return True
-    return evidence.job_state == "COMPLETING" and evidence.job_reason == "None"
 
 
 def is_ending(evidence: Evidence) -> bool:
@@ -144,15 +176,29 @@ def after_warning(evidence: Evidence) -> Decision:
     if evidence.job_state == "LOCAL":
         return Decision(Action.HOLD, Cause.INTERRUPTED, reason)
     if is_ending(evidence) and evidence.job_reason != "TimeLimit":
-        return Decision(Action.WAIT, cause, f"{reason}; Slurm requeues the job by itself")
-    return Decision(Action.REQUEUE, cause, reason)
+        return come_back(
+            evidence, cause, f"{reason}; Slurm requeues the job by itself", Action.WAIT
+        )
+    return come_back(evidence, cause, reason)
+
+
+def after_loss(has_progress: bool, history: History, budget: Budget = Budget()) -> Decision:
+    """The decision after an attempt that nobody closed, at the next start of the job."""
+    decision = Decision(Action.RETRY, Cause.LOST, "nobody was left to say what happened")
+    return _in_time(decision, has_progress, history, budget)
 
 
 def within_budget(
     decision: Decision, evidence: Evidence, history: History, budget: Budget
 ) -> Decision:
     """`decision`, or a hold where the run has come back too often."""
-    idle = 0 if evidence.has_progress else history.attempts_without_progress + 1
+    if decision.action is Action.HOLD:
+        return decision
+    return _in_time(decision, evidence.has_progress, history, budget)
+
+
+def _in_time(decision: Decision, has_progress: bool, history: History, budget: Budget) -> Decision:
+    idle = 0 if has_progress else history.attempts_without_progress + 1
     if idle >= budget.attempts_without_progress:
         reason = f"{idle} attempts without a new checkpoint, the last one: {decision.reason}"
         return Decision(Action.HOLD, decision.cause, reason)

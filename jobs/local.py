@@ -21,8 +21,9 @@ from pathlib import Path
 from types import FrameType
 
 from jobs import history, owner
+from jobs.act import retry_delay_s
 from jobs.agent import stop_signal
-from jobs.attempt import RETRY_DELAY_S, close_attempt, open_attempt, told_in_one_line
+from jobs.attempt import close_attempt, open_attempt, told_in_one_line
 from jobs.decision import Action, Cause, Decision
 from jobs.errors import UserError
 from jobs.progress import ProgressLine
@@ -61,7 +62,7 @@ def run(run_dir: RunDir) -> Decision | None:
             decision = close_attempt(run_dir, me, attempt, names)
             if decision.action is not Action.RETRY:
                 return decision
-            if wait_for_stop(stops, RETRY_DELAY_S):
+            if wait_for_stop(stops, retry_delay_s(run_dir)):
                 return give_up(run_dir, me)
 
 

@@ -7,14 +7,26 @@ run directory is there to fall back on. Standard library only.
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
+import socket
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs.talk import say
+
 CALL_TIMEOUT_S = 30
+# How long a controller that does not answer is asked again, and how far apart at most.
+PATIENCE_S = 600.0
+MAX_PAUSE_S = 30.0
+# What Slurm's commands say where no controller answered. Source: slurm_errno.c
+NO_CONTACT = re.compile(r"[Uu]nable to contact|[Cc]onnection refused|timed out|[Cc]ommunication")
+SLURMD_PORT = 6818
+ANSWER_TIMEOUT_S = 3.0
 ENDED_STATES = frozenset(
     {
         "BOOT_FAIL",
@@ -39,6 +51,7 @@ class Job:
     restarts: int
     is_preempted: bool
     time_limit: str
+    can_requeue: bool = True
 
     @property
     def is_alive(self) -> bool:
@@ -78,15 +91,16 @@ def parse_job(text: str) -> Job | None:
     state = re.search(r"^   JobState=(\S+) Reason=(\S+)", text, re.MULTILINE)
     if state is None:
         return None
-    restarts = re.search(r"^   Requeue=\d+ Restarts=(\d+)", text, re.MULTILINE)
+    requeue = re.search(r"^   Requeue=(\d+) Restarts=(\d+)", text, re.MULTILINE)
     preempted = re.search(r"^   (?:PreemptEligibleTime=\S+ )?PreemptTime=(\S+)", text, re.MULTILINE)
     limit = re.search(r"^   RunTime=\S+ TimeLimit=(\S+)", text, re.MULTILINE)
     return Job(
         state=state[1],
         reason=state[2],
-        restarts=int(restarts[1]) if restarts else 0,
+        restarts=int(requeue[2]) if requeue else 0,
         is_preempted=preempted is not None and preempted[1] not in ("None", "Unknown"),
         time_limit=limit[1] if limit else "",
+        can_requeue=requeue is None or requeue[1] != "0",
     )
 
 
@@ -94,6 +108,60 @@ def show_job(job_id: str) -> Job | None:
     """The job as slurmctld knows it now; None if it does not (any more) or does not answer."""
     answer = call(["scontrol", "show", "job", job_id])
     return parse_job(answer.stdout) if answer and answer.returncode == 0 else None
+
+
+def show_job_patiently(job_id: str, patience_s: float = PATIENCE_S) -> Job | None:
+    """As `show_job`, but a controller that does not answer is asked again for a while."""
+    if shutil.which("scontrol") is None:
+        return None
+    for pause_s in pauses(patience_s):
+        answer = call(["scontrol", "show", "job", job_id])
+        if is_answered(answer):
+            assert answer is not None
+            return parse_job(answer.stdout) if answer.returncode == 0 else None
+        say(f"slurmctld does not answer for job {job_id}, asking again in {pause_s:.0f} s")
+        time.sleep(pause_s)
+    return show_job(job_id)
+
+
+def pauses(patience_s: float) -> Iterator[float]:
+    """Growing pauses between tries, spread at random, until patience is at an end."""
+    pause_s, deadline = 1.0, time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        yield pause_s * random.uniform(0.5, 1.5)
+        pause_s = min(2 * pause_s, MAX_PAUSE_S)
+
+
+def is_answered(answer: subprocess.CompletedProcess[str] | None) -> bool:
+    """Whether slurmctld itself has answered, with whatever."""
+    if answer is None:
+        return False
+    return answer.returncode == 0 or not NO_CONTACT.search(answer.stderr)
+
+
+def is_cancelled(state: str, reason: str) -> bool:
+    """Whether a job that was not requeued was cancelled.
+
+    While a cancelled job still ends it is COMPLETING with Reason None; at a time limit the reason
+    says so.
+    """
+    return state == "CANCELLED" or (state, reason) == ("COMPLETING", "None")
+
+
+def restart_count(environ: Mapping[str, str] = os.environ) -> int:
+    """How often Slurm had started this job before, whatever the cause."""
+    return int(environ.get("SLURM_RESTART_COUNT", "0"))
+
+
+def is_answering(node: str, port: int = SLURMD_PORT) -> bool:
+    """Whether a node's slurmd takes connections; a name that nobody knows may well be up."""
+    try:
+        with socket.create_connection((node, port), ANSWER_TIMEOUT_S):
+            return True
+    except socket.gaierror:
+        return True
+    except OSError:
+        return False
 
 
 def end_time(job_id: str, environ: Mapping[str, str] = os.environ) -> float | None:
@@ -154,23 +222,29 @@ def job_states(job_ids: Iterable[str]) -> dict[str, str]:
     return {job_id: states[job_id] for job_id in wanted if job_id in states}
 
 
-def requeue(job_id: str) -> str:
+def requeue(job_id: str) -> tuple[Job | None, str]:
     """Ask Slurm to start the job again, unless it was cancelled or is finished meanwhile.
 
     `Incomplete` makes the difference: a plain requeue that lands after a scancel brings the job
-    back to life. It returns 0 in any case, so the answer is read back.
+    back to life. It returns 0 in any case, so the answer is read back. A second request does
+    nothing, so one that nobody answered is simply repeated.
 
-    Returns: what came of it, in words; empty if the job is pending again.
+    Returns: the job afterwards, and what went wrong, in words; empty if it starts again.
     """
-    before = show_job(job_id)
-    answer = call(["scontrol", "requeue", "Incomplete", job_id])
-    after = show_job(job_id)
-    if after is None:
-        return "slurmctld does not answer"
-    if after.state == "PENDING" or after.restarts > (before.restarts if before else 0):
-        return ""
-    said = answer.stderr.strip() if answer else ""
-    return f"scontrol requeue left the job {after.state} {after.reason} {said}".strip()
+    silence = "slurmctld does not answer"
+    for pause_s in pauses(PATIENCE_S):
+        answer = call(["scontrol", "requeue", "Incomplete", job_id])
+        after = show_job_patiently(job_id)
+        if after is None:
+            return None, silence
+        if after.state == "PENDING" or after.restarts > restart_count():
+            return after, ""
+        if is_answered(answer):
+            said = answer.stderr.strip() if answer else ""
+            left = f"scontrol requeue left the job {after.state} {after.reason} {said}"
+            return after, left.strip()
+        time.sleep(pause_s)
+    return None, silence
 
 
 def cluster_name(environ: Mapping[str, str] = os.environ) -> str:

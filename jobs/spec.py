@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import keyword
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -24,7 +26,31 @@ def key(default: Any, description: str, **constraints: Any) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-STRICT = {"extra": "forbid", "strict": True}
+def name_of(field: str) -> str:
+    """The key that a field of these classes stands for: `continue_` is how Python says `continue`.
+
+    A trailing underscore is no part of any key.
+    """
+    return field.removesuffix("_")
+
+
+def values_of(section: Any) -> dict[str, Any]:
+    """A section's values by the names of its keys; a section in it is a mapping, too."""
+    fields = {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}
+    return {
+        name_of(name): values_of(value) if dataclasses.is_dataclass(value) else value
+        for name, value in fields.items()
+    }
+
+
+def made_of(section: Any, values: Mapping[str, Any]) -> Any:
+    """A section of these values, by the names of their keys. Raises TypeError for unknown ones."""
+    return section(
+        **{f"{name}_" if keyword.iskeyword(name) else name: values[name] for name in values}
+    )
+
+
+STRICT = {"extra": "forbid", "strict": True, "alias_generator": name_of}
 
 
 @dataclass(frozen=True)
@@ -45,6 +71,14 @@ class Slurm:
     exclude: str | None = key(None, "Nodes not to use, such as n[3-4].")
     signal_lead_s: int = key(
         120, "Seconds before the time limit at which all ranks stop and save.", ge=1, le=65535
+    )
+    continue_: Literal["auto", "requeue", "successor"] = key(
+        "auto",
+        "How the run comes back: requeue, or also by a job that waits for the end of this one "
+        "(successor); auto: where it could not come back otherwise.",
+    )
+    max_restarts: int = key(
+        200, "How often the run comes back after preemptions, time limits and lost nodes.", ge=0
     )
     extra: dict[str, Scalar] = key(
         {}, "More sbatch options by long name; true is a bare flag, false leaves it out."
@@ -88,6 +122,10 @@ class Launch:
     hang_timeout_s: int | Literal["auto"] = key(
         "auto",
         "Seconds without progress, saves included, that are a hang; auto: learned, 300 to 540.",
+    )
+
+    max_crashes: int = key(
+        3, "Crashes in a row without a new checkpoint after which the run is held.", ge=1
     )
 
     @property
@@ -231,14 +269,14 @@ class Spec:
 
     def to_json(self) -> str:
         """The resolved spec as the text of `spec.json`."""
-        return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(values_of(self), indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Spec:
         """The spec of a `spec.json` that `to_json` wrote. No validation: that was at load."""
         values = json.loads(text)
         for name, section in SECTIONS.items():
-            values[name] = section(**values[name])
+            values[name] = made_of(section, values[name])
         return cls(**values)
 
 

@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from jobs import attempt, owner
+from jobs import act, attempt, owner
 from jobs.decision import Action, Cause, Decision
-from jobs.rundir import RunDir, read_json, read_jsonl, write_json
+from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
 from jobs.spec import Launch, Spec
 from trainer.stored import quarantine
 
@@ -16,6 +16,7 @@ echo "$*" >> "$FAKE_CALLS"
 [ "$1" = show ] && echo "   JobState=$FAKE_STATE Reason=None Dependency=(null)"
 exit 0
 """
+RECORD = {"decision": "requeue", "first_step": None}
 REQUEUE = Decision(Action.REQUEUE, Cause.PREEMPTION, "preempted")
 
 
@@ -33,17 +34,38 @@ def test_a_refused_requeue_is_held_with_its_reason(tmp_path, calls, monkeypatch,
     monkeypatch.setenv("FAKE_STATE", "RUNNING")
     run, me = RunDir(tmp_path), owner.this_process("7")
     owner.claim(run, me, 1)
-    assert attempt.act(REQUEUE, run, me) == 1
+    append_jsonl(run.attempts, RECORD)
+    assert act.act(REQUEUE, run, me) == 1
     assert "NOT requeued" in capfd.readouterr().err
     assert read_json(run.result)["status"] == "held"
     assert "not requeued" in read_json(run.result)["reason"]
+    assert read_jsonl(run.attempts)[-1]["decision"] == "hold"
     assert not run.owner.exists()
+
+
+def test_a_scancel_between_decision_and_requeue_is_recorded_as_one(tmp_path, calls, monkeypatch):
+    monkeypatch.setenv("FAKE_STATE", "CANCELLED")
+    run = RunDir(tmp_path)
+    append_jsonl(run.attempts, RECORD)
+    assert act.act(REQUEUE, run, owner.this_process("7")) == 1
+    assert read_json(run.result)["status"] == "cancelled"
+    (record,) = read_jsonl(run.attempts)
+    assert (record["decision"], record["cause"]) == ("cancel", "cancelled")
+
+
+@pytest.mark.parametrize(("crashes", "delay_s"), [(0, 2), (1, 2), (2, 8), (3, 32), (4, 60)])
+def test_each_crash_without_progress_waits_longer(tmp_path, crashes, delay_s):
+    run = RunDir(tmp_path)
+    crash = {"decision": "retry", "cause": "crash", "evidence": {"has_progress": False}}
+    for _ in range(crashes):
+        append_jsonl(run.attempts, crash)
+    assert act.retry_delay_s(run) == delay_s
 
 
 def test_a_requeue_is_asked_for_once_and_never_of_a_finished_job(tmp_path, calls, monkeypatch):
     monkeypatch.setenv("FAKE_STATE", "PENDING")
     run = RunDir(tmp_path)
-    assert attempt.act(REQUEUE, run, owner.this_process("7")) == 1
+    assert act.act(REQUEUE, run, owner.this_process("7")) == 1
     asked = [line for line in calls.read_text().splitlines() if "requeue" in line]
     assert asked == ["requeue Incomplete 7"]
     assert not run.result.exists()
@@ -52,7 +74,7 @@ def test_a_requeue_is_asked_for_once_and_never_of_a_finished_job(tmp_path, calls
 @pytest.mark.parametrize(("action", "code"), [("done", 0), ("hold", 1), ("cancel", 1), ("wait", 1)])
 def test_a_run_that_is_not_complete_never_ends_with_0(tmp_path, action, code):
     decision = Decision(Action(action), Cause.CRASH, "x")
-    assert attempt.act(decision, RunDir(tmp_path), owner.this_process("7")) == code
+    assert act.act(decision, RunDir(tmp_path), owner.this_process("7")) == code
 
 
 @pytest.fixture
@@ -69,7 +91,7 @@ def run(tmp_path):
 def command(run, calls, monkeypatch):
     """The batch script's commands, inside of job 7."""
     monkeypatch.setenv("FAKE_STATE", "RUNNING")
-    monkeypatch.setattr(attempt, "RETRY_DELAY_S", 0)
+    monkeypatch.setattr(act, "MAX_DELAY_S", 0)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_END_TIME", "1795252802")
 
@@ -89,7 +111,7 @@ def test_an_attempt_knows_when_its_time_limit_ends(run, command):
     assert read_json(run.attempt(1).plan)["deadline"] == 1795252802.0
 
 
-@pytest.mark.parametrize(("exit_code", "expected"), [(0, 0), (1, attempt.EXIT_RETRY)])
+@pytest.mark.parametrize(("exit_code", "expected"), [(0, 0), (1, act.EXIT_RETRY)])
 def test_a_timeline_that_cannot_be_written_changes_nothing(run, command, exit_code, expected):
     run.timeline("x").parent.rmdir()
     assert command("open", "a") == 0
@@ -161,4 +183,12 @@ def test_an_open_that_cannot_write_is_one_line_and_keeps_nothing(run, command, c
     output = capfd.readouterr()
     assert output.out == ""
     assert f"error: {run.attempt(1).path}" in output.err
+    assert not run.owner.exists()
+
+
+def test_a_held_job_that_slurm_starts_again_ends_at_once(run, command, capfd):
+    append_jsonl(run.attempts, {"attempt": 1, "job_id": "7", "decision": "hold", "reason": "x"})
+    assert command("open", "a") == 1
+    output = capfd.readouterr()
+    assert output.out == "" and "not started again: hold: x" in output.err
     assert not run.owner.exists()

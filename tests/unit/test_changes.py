@@ -53,7 +53,7 @@ def test_every_other_key_needs_a_confirmation_or_is_fixed():
     }
     assert {name for name in free if name.startswith("launch.")} == {
         *("launch.workers_per_rank", "launch.hang_timeout_s"),
-        *("launch.stop_check_steps", "launch.public_rendezvous"),
+        *("launch.stop_check_steps", "launch.public_rendezvous", "launch.max_crashes"),
     }
     assert not free & {"slurm.nodes", "slurm.gpus_per_node"}
 

@@ -71,6 +71,22 @@ TABLE = [
     ({"is_hang": True, "is_user_error": True}, "hold", "hang"),
     ({"is_hang": True, "signals": TERM}, "requeue", "preemption"),
     ({"is_hang": True, "job_state": "CANCELLED"}, "cancel", "cancelled"),
+    # Out of memory is a crash, too.
+    ({"is_out_of_memory": True, "error": "rank 0 on a: x"}, "retry", "out_of_memory"),
+    # A node that is bad or gone: elsewhere. Where nothing is elsewhere, a person has to look.
+    ({"bad_nodes": ("b",), "error": "rank 1 on b: x"}, "requeue", "node"),
+    ({"silent_nodes": ("b",), "is_hang": True}, "requeue", "node"),
+    ({"silent_nodes": ("b",), "signals": TERM}, "requeue", "preemption"),
+    ({"silent_nodes": ("b",), "job_state": "CANCELLED"}, "cancel", "cancelled"),
+    ({"bad_nodes": ("b",), "job_state": "LOCAL"}, "hold", "node"),
+    # A job that cannot be requeued: the job that waits for it, else nobody.
+    ({"can_requeue": False, "has_successor": True, "signals": TERM}, "successor", "preemption"),
+    ({"can_requeue": False, "has_successor": True, "bad_nodes": ("b",)}, "successor", "node"),
+    ({"can_requeue": False, "has_successor": True, "job_state": "NODE_FAIL"}, "successor", None),
+    ({"can_requeue": False, "signals": TERM}, "hold", "preemption"),
+    ({"can_requeue": False, "job_state": "NODE_FAIL"}, "hold", "requeued"),
+    ({"can_requeue": False}, "retry", "crash"),  # in the same allocation all the same
+    ({"has_successor": True, "signals": TERM}, "requeue", "preemption"),  # a guard only
     # No answer from Slurm: what the ranks know decides.
     ({"job_state": "UNKNOWN"}, "retry", "crash"),
     ({"job_state": "UNKNOWN", "signals": TERM}, "requeue", "preemption"),
@@ -96,6 +112,11 @@ BUDGETS = [
     ({}, (0, 2, 2), "hold", "3 crashes without progress"),
     ({"has_progress": True}, (0, 2, 2), "retry", ""),
     ({"is_hang": True}, (0, 1, 1), "retry", ""),
+    ({"is_out_of_memory": True}, (0, 2, 2), "hold", "3 crashes without progress"),
+    ({"bad_nodes": ("b",)}, (0, 2, 2), "requeue", ""),
+    ({"silent_nodes": ("b",)}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
+    ({"is_requeued": True}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
+    ({"job_state": "NODE_FAIL"}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
     ({"is_hang": True}, (0, 2, 2), "hold", "3 crashes without progress"),
     ({}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
     ({"signals": TERM}, (0, 2, 3), "requeue", ""),

@@ -1,10 +1,11 @@
 """What attempts leave behind: evidence, budgets, steps that were done again, results."""
 
 import os
+import time
 
 import pytest
 
-from jobs import history
+from jobs import checkpoints, evidence, history, owner
 from jobs.decision import Action, Cause, Decision, History, decide
 from jobs.rundir import RunDir, Timeline, append_jsonl, read_json, read_jsonl, write_json
 from jobs.spec import Launch, Spec
@@ -57,10 +58,10 @@ def test_the_newest_attempt_is_the_highest_number_that_was_planned(run):
 
 
 def test_only_committed_checkpoints_count(run):
-    assert history.newest_checkpoint(run) is None
+    assert checkpoints.newest(run) is None
     for name in ("step-00000009", "step-00000010", ".tmp-step-00000011", ".damaged-step-00000012"):
         (run.checkpoints / name).mkdir()
-    assert history.newest_checkpoint(run) == "step-00000010"
+    assert checkpoints.newest(run) == "step-00000010"
 
 
 def own_script(run, stop_signal="none"):
@@ -70,15 +71,15 @@ def own_script(run, stop_signal="none"):
 def test_the_newest_file_is_the_checkpoint_of_a_script_of_ones_own(run):
     own_script(run)
     (run.checkpoints / "sub").mkdir()
-    for time, name in enumerate(("z.pt", "sub/a.pt", "b.pt.tmp", ".c.pt")):
+    for moment, name in enumerate(("z.pt", "sub/a.pt", "b.pt.tmp", ".c.pt")):
         (run.checkpoints / name).touch()
-        os.utime(run.checkpoints / name, (time, time))
-    first = history.newest_checkpoint(run)
+        os.utime(run.checkpoints / name, (moment, moment))
+    first = checkpoints.newest(run)
     assert first.endswith(" sub/a.pt")
     opened(run, 1, checkpoint=first)
-    assert not history.evidence(run, 1, "RUNNING").has_progress
+    assert not evidence.of_ranks(run, 1, "RUNNING").has_progress
     os.utime(run.checkpoints / "z.pt", (10, 10))
-    assert history.evidence(run, 1, "RUNNING").has_progress
+    assert evidence.of_ranks(run, 1, "RUNNING").has_progress
 
 
 @pytest.mark.parametrize(
@@ -104,24 +105,24 @@ def test_the_outcome_of_a_script_of_ones_own(run, stop_signal, warned, marker, e
         node(attempt, rank, *[(1.0, "SIGTERM")] * warned, torchrun_exit=code)
     if marker is not None:
         write_json(attempt.outcome, marker)
-    assert history.evidence(run, 1, "RUNNING").outcome == outcome
+    assert evidence.of_ranks(run, 1, "RUNNING").outcome == outcome
 
 
 def test_the_trainer_that_left_no_marker_is_not_through(run):
     run.spec.write_text(Spec().to_json())
     node(opened(run, 1, nodes=("a",)), 0)
-    assert history.evidence(run, 1, "RUNNING").outcome is None
+    assert evidence.of_ranks(run, 1, "RUNNING").outcome is None
 
 
 def test_a_marker_that_is_no_json_is_none(run):
     opened(run, 1).outcome.write_text("stopped")
-    assert history.evidence(run, 1, "RUNNING").outcome is None
+    assert evidence.of_ranks(run, 1, "RUNNING").outcome is None
 
 
 def test_a_script_of_ones_own_that_nobody_closed_is_complete_for_good(run):
     own_script(run)
     node(opened(run, 1, nodes=("a",)), 0)
-    history.close_lost(run)
+    history.close_lost(run, owner.this_process("7"))
     assert read_json(run.result)["status"] == "completed"
 
 
@@ -130,88 +131,88 @@ def test_a_hang_is_the_cause_of_its_peers_errors(run):
     failed(attempt, 0, 5.0)
     failed(attempt, 1, 5.2, kind="hang", error="no step in 60 s")
     failed(attempt, 2, 5.1, kind="error", caused_by_peer=True)
-    seen = history.evidence(run, 1, "RUNNING")
+    seen = evidence.of_ranks(run, 1, "RUNNING")
     assert (seen.is_hang, seen.error) == (True, "rank 1 on n1: no step in 60 s")
 
 
 def test_an_error_is_no_hang(run):
     failed(opened(run, 1), 0, 5.0, kind="error")
-    assert not history.evidence(run, 1, "RUNNING").is_hang
+    assert not evidence.of_ranks(run, 1, "RUNNING").is_hang
 
 
 def test_the_rank_that_failed_first_is_the_cause(run):
     attempt = opened(run, 1)
-    for rank, time in ((0, 5.2), (1, 5.1), (2, 5.3)):
-        failed(attempt, rank, time)
-    assert history.first_error(run, 1)["rank"] == 1
+    for rank, moment in ((0, 5.2), (1, 5.1), (2, 5.3)):
+        failed(attempt, rank, moment)
+    assert evidence.first_error(run, 1)["rank"] == 1
 
 
 def test_a_rank_that_lost_its_peer_is_not_the_cause(run):
     attempt = opened(run, 1)
     failed(attempt, 0, 5.0, caused_by_peer=True)
     failed(attempt, 1, 5.1, caused_by_peer=False)
-    assert history.first_error(run, 1)["rank"] == 1
+    assert evidence.first_error(run, 1)["rank"] == 1
 
 
 def test_a_lost_peer_is_better_than_no_reason(run):
     failed(opened(run, 1), 0, 5.0, caused_by_peer=True)
-    assert history.first_error(run, 1)["rank"] == 0
-    assert history.first_error(run, 2) is None
+    assert evidence.first_error(run, 1)["rank"] == 0
+    assert evidence.first_error(run, 2) is None
 
 
 def test_evidence_has_the_signals_in_the_order_of_their_arrival(run):
     attempt = opened(run, 1)
     node(attempt, 0, (3.0, "SIGTERM"), (4.0, "SIGUSR1"))
     node(attempt, 1, (2.0, "SIGUSR1"))
-    assert history.evidence(run, 1, "RUNNING").signals == ("SIGUSR1", "SIGTERM")
+    assert evidence.of_ranks(run, 1, "RUNNING").signals == ("SIGUSR1", "SIGTERM")
 
 
 def test_a_stop_that_follows_a_failure_is_no_warning(run):
     attempt = opened(run, 1)
     node(attempt, 0, (8.0, "SIGUSR1"), (9.1, "SIGTERM"))
     node(attempt, 1, torchrun_exit=1, end=9.0)
-    assert history.evidence(run, 1, "RUNNING").signals == ("SIGUSR1",)
+    assert evidence.of_ranks(run, 1, "RUNNING").signals == ("SIGUSR1",)
     failed(attempt, 1, 7.0)
-    assert history.evidence(run, 1, "RUNNING").signals == ()
+    assert evidence.of_ranks(run, 1, "RUNNING").signals == ()
 
 
 def test_an_agent_that_wrote_no_end_is_no_failure(run):
     node(opened(run, 1), 0, (8.0, "SIGTERM"), torchrun_exit=None, end=None)
-    assert history.evidence(run, 1, "RUNNING").signals == ("SIGTERM",)
+    assert evidence.of_ranks(run, 1, "RUNNING").signals == ("SIGTERM",)
 
 
 def test_evidence_names_the_failing_rank_or_the_nodes_that_ended(run):
     attempt = opened(run, 1)
     node(attempt, 0, torchrun_exit=-9)
-    assert history.evidence(run, 1, "RUNNING").error == "n0: torchrun exit -9"
+    assert evidence.of_ranks(run, 1, "RUNNING").error == "n0: torchrun exit -9"
     failed(attempt, 1, 5.0)
-    assert history.evidence(run, 1, "RUNNING").error == "rank 1 on n1: ValueError: x"
+    assert evidence.of_ranks(run, 1, "RUNNING").error == "rank 1 on n1: ValueError: x"
 
 
 def test_an_error_is_told_in_its_first_line_everywhere(run):
     failed(opened(run, 1), 0, 5.0, error="the loss is nan at step 10\n  hint: a lower train.lr")
-    seen = history.evidence(run, 1, "RUNNING")
+    seen = evidence.of_ranks(run, 1, "RUNNING")
     assert seen.error == "rank 0 on n0: the loss is nan at step 10"
     history.record(run, 1, seen, decide(seen, History(0, 0, 0)))
     assert read_jsonl(run.attempts)[0]["reason"].endswith(seen.error)
     failed(opened(run, 2), 0, 5.0, error="")
-    assert history.evidence(run, 2, "RUNNING").error == "rank 0 on n0: "
+    assert evidence.of_ranks(run, 2, "RUNNING").error == "rank 0 on n0: "
 
 
 def test_a_record_names_the_checkpoints_that_were_put_aside_in_its_attempt(run):
     for name in ("quarantined-step-00000005", "step-00000005", "step-00000010"):
         (run.checkpoints / name).mkdir()
     plan = opened(run, 1).plan
-    write_json(plan, read_json(plan) | {"quarantined": history.quarantined(run)})
+    write_json(plan, read_json(plan) | {"quarantined": checkpoints.quarantined(run)})
     for name in ("step-00000005", "step-00000010"):
         quarantine(run.checkpoints / name, "a.pt has 1 bytes, not 2")
-    history.close_lost(run)
+    history.close_lost(run, owner.this_process("7"))
     new = ["quarantined-step-00000005.2", "quarantined-step-00000010"]
     assert read_jsonl(run.attempts)[0]["quarantined"] == new
 
 
 def test_evidence_of_nothing_is_no_error(run):
-    seen = history.evidence(run, 1, "RUNNING")
+    seen = evidence.of_ranks(run, 1, "RUNNING")
     assert (seen.outcome, seen.signals, seen.has_progress, seen.error) == (None, (), False, None)
 
 
@@ -229,7 +230,7 @@ def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
     opened(run, 1, checkpoint=before)
     if after is not None:
         (run.checkpoints / after).mkdir()
-    assert history.evidence(run, 1, "RUNNING").has_progress is has_progress
+    assert evidence.of_ranks(run, 1, "RUNNING").has_progress is has_progress
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,9 @@ def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
         ([entry(), entry("requeue", "preemption")], History(1, 1, 2)),
         ([entry(), entry("requeue", "preemption", progress=True)], History(1, 0, 0)),
         ([entry("wait", "requeued"), entry("requeue", "preemption")], History(2, 0, 2)),
-        ([entry("retry", "lost")], History(0, 0, 1)),
+        ([entry("retry", "lost")], History(1, 0, 1)),
+        ([entry(cause="out_of_memory"), entry(cause="node")], History(0, 1, 2)),
+        ([entry("successor", "preemption")], History(1, 0, 1)),
         ([entry(), entry("hold"), entry()], History(0, 1, 1)),
         ([entry(), entry("cancel", "cancelled")], History(0, 0, 0)),
     ],
@@ -282,28 +285,28 @@ def test_an_attempt_that_only_loaded_did_no_step(run):
 
 def test_an_attempt_that_nobody_closed_is_lost(run):
     opened(run, 1)
-    history.close_lost(run)
+    history.close_lost(run, owner.this_process("7"))
     (record,) = read_jsonl(run.attempts)
     assert (record["attempt"], record["cause"]) == (1, Cause.LOST)
 
 
 def test_a_lost_attempt_that_had_finished_is_complete(run):
     write_json(opened(run, 1).outcome, {"status": "completed"})
-    history.close_lost(run)
+    history.close_lost(run, owner.this_process("7"))
     assert [record["decision"] for record in read_jsonl(run.attempts)] == [Action.DONE]
 
 
 def test_a_closed_attempt_is_closed_once(run):
-    history.close_lost(run)
+    history.close_lost(run, owner.this_process("7"))
     opened(run, 1)
     for _ in range(2):
-        history.close_lost(run)
+        history.close_lost(run, owner.this_process("7"))
     assert len(read_jsonl(run.attempts)) == 1
 
 
 def test_a_record_has_the_evidence_beside_the_decision(run):
     opened(run, 1)
-    seen = history.evidence(run, 1, "RUNNING")
+    seen = evidence.of_ranks(run, 1, "RUNNING")
     history.record(run, 1, seen, Decision(Action.RETRY, Cause.CRASH, "why"))
     (record,) = read_jsonl(run.attempts)
     assert record["stop"] > record["start"]
@@ -335,3 +338,91 @@ def test_a_script_of_ones_own_may_say_where_it_stopped(run):
     write_json(opened(run, 1).outcome, {"status": "stopped", "global_step": 7})
     history.unfinished_result(run, Decision(Action.HOLD, Cause.INTERRUPTED, "why"))
     assert read_json(run.result)["global_step"] == 7
+
+
+ME = owner.this_process("7")  # the job of every plan here
+
+
+@pytest.mark.parametrize(
+    ("records", "job_id", "decision"),
+    [
+        ([], "7", "retry"),  # it came again by itself
+        ([entry("wait", "lost")] * 3, "7", "retry"),
+        ([entry("wait", "lost")] * 4, "7", "hold"),  # and again, and again
+        ([entry("wait", "lost")] * 4, "8", "hold"),  # somebody has resumed it
+    ],
+)
+def test_a_lost_attempt_counts_unless_somebody_resumed(run, records, job_id, decision):
+    for record in records:
+        append_jsonl(run.attempts, record | {"attempt": 0})
+    opened(run, 1)
+    me = owner.this_process(job_id)
+    history.close_lost(run, me)
+    last = read_jsonl(run.attempts)[-1]
+    assert (last["decision"], last["cause"]) == (decision, "lost")
+    is_refused = history.refusal(run, me) is not None
+    assert is_refused == (decision == "hold" and job_id == "7")
+
+
+@pytest.mark.parametrize("decision", ["hold", "cancel"])
+def test_a_job_that_was_held_or_cancelled_starts_again_as_another_one_only(run, decision):
+    append_jsonl(run.attempts, entry(decision, "crash") | {"job_id": "7", "reason": "x"})
+    assert history.refusal(run, ME) == f"{decision}: x"
+    assert history.refusal(run, owner.this_process("8")) is None
+
+
+def test_a_requeued_job_is_not_refused(run):
+    append_jsonl(run.attempts, entry("requeue", "preemption") | {"job_id": "7", "reason": "x"})
+    assert history.refusal(run, ME) is None
+
+
+def test_an_amended_record_is_the_newest_one_and_keeps_the_rest(run):
+    for attempt in (1, 2):
+        append_jsonl(run.attempts, entry("requeue", "preemption") | {"attempt": attempt})
+    history.amend(run, Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled"))
+    first, last = read_jsonl(run.attempts)
+    assert (first["decision"], first["attempt"]) == ("requeue", 1)
+    assert (last["decision"], last["cause"], last["attempt"]) == ("cancel", "cancelled", 2)
+    assert last["reason"] == "the job was cancelled"
+
+
+def test_the_times_of_an_attempt_are_from_its_warning_and_its_opening(run):
+    attempt = opened(run, 1)  # at 1.0
+    node(attempt, 0, (time.time() - 4, "SIGTERM"), (time.time() - 3, "SIGUSR1"))
+    node(attempt, 1, (time.time() - 5, "SIGTERM"))
+    for number, t in ((1, 8.5), (1, 9.5), (2, 20.0)):
+        event = {"t": t, "event": "first_step", "attempt": number}
+        append_jsonl(run.timeline("rank-00000"), event)
+    times = history.times_of(run, 1)
+    assert times["start_s"] == 7.5
+    assert times["stop_s"] == pytest.approx(5, abs=1)
+    assert history.times_of(run, 3) == {"stop_s": None, "start_s": None}
+
+
+def test_a_kill_for_memory_is_named_by_its_node(run):
+    attempt = opened(run, 1)
+    node(attempt, 0, torchrun_exit=1)
+    node(attempt, 1, torchrun_exit=1)
+    write_json(attempt.node(1), read_json(attempt.node(1)) | {"oom_kill": 1})
+    failed(attempt, 0, 5.0, caused_by_peer=True)
+    seen = evidence.of_ranks(run, 1, "RUNNING")
+    assert seen.is_out_of_memory
+    assert seen.error == "n1: the kernel killed a process for want of memory"
+
+
+def test_a_rank_without_memory_is_out_of_memory(run):
+    failed(opened(run, 1), 0, 5.0, kind="out_of_memory", error="cannot allocate")
+    seen = evidence.of_ranks(run, 1, "RUNNING")
+    assert (seen.is_out_of_memory, seen.error) == (True, "rank 0 on n0: cannot allocate")
+
+
+def test_a_bad_node_is_the_cause_and_named_once(run):
+    attempt = opened(run, 1)
+    failed(attempt, 0, 5.0)
+    for rank in (1, 2):
+        failed(attempt, rank, 5.0 + rank, kind="bad_node", error="preflight: 2 is not 3")
+        record = read_json(attempt.rank_error(rank))
+        write_json(attempt.rank_error(rank), record | {"host": "n1"})
+    seen = evidence.of_ranks(run, 1, "RUNNING")
+    assert seen.bad_nodes == ("n1",)
+    assert seen.error == "rank 1 on n1: preflight: 2 is not 3"

@@ -1,5 +1,8 @@
 """Slurm's answers, read with suspicion."""
 
+import socket
+import time
+
 import pytest
 
 from jobs import slurm
@@ -121,17 +124,71 @@ def test_no_jobs_need_no_query(client):
 
 def test_a_requeue_is_incomplete_and_read_back(client):
     calls = client("scontrol", "   JobState=PENDING Reason=BeginTime Dependency=(null)\n")
-    assert slurm.requeue("12_3") == ""
+    assert slurm.requeue("12_3")[1] == ""
     assert "requeue Incomplete 12_3" in calls.read_text().splitlines()
 
 
 def test_a_requeue_that_did_not_happen_says_where_the_job_is(client):
     client("scontrol", "   JobState=COMPLETING Reason=None Dependency=(null)\n")
-    assert slurm.requeue("12") == "scontrol requeue left the job COMPLETING None"
+    assert slurm.requeue("12")[1] == "scontrol requeue left the job COMPLETING None"
 
 
 def test_a_requeue_without_an_answer_says_so(client):
-    assert slurm.requeue("12") == "slurmctld does not answer"
+    assert slurm.requeue("12") == (None, "slurmctld does not answer")
+
+
+# A fake: a real controller cannot be told to be away for exactly two calls.
+AWAY_TWICE = """#!/bin/sh
+echo "$@" >>$0.calls
+if [ $(/usr/bin/wc -l <$0.calls) -le 2 ]; then
+    echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2
+    exit 1
+fi
+echo "   JobState=PENDING Reason=BeginTime Dependency=(null)"
+"""
+
+
+def test_a_controller_that_is_away_is_asked_again(tmp_path, monkeypatch):
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(AWAY_TWICE)
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(slurm, "MAX_PAUSE_S", 0.01)
+    monkeypatch.setattr(slurm.time, "sleep", lambda _: None)
+    job, problem = slurm.requeue("12")
+    assert job is not None and (job.state, problem) == ("PENDING", "")
+    calls = (tmp_path / "scontrol.calls").read_text().splitlines()
+    assert calls == ["requeue Incomplete 12", "show job 12", "show job 12"]
+
+
+def test_pauses_grow_and_end():
+    pauses = slurm.pauses(0.05)
+    first = [next(pauses) for _ in range(8)]
+    assert 0.5 <= first[0] <= 1.5
+    assert 15 <= first[-1] <= 45
+    time.sleep(0.05)
+    assert list(pauses) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "expected"),
+    [
+        ("CANCELLED", "None", True),
+        ("COMPLETING", "None", True),
+        ("COMPLETING", "TimeLimit", False),
+        ("RUNNING", "None", False),
+    ],
+)
+def test_a_cancelled_job_is_known_while_it_ends(state, reason, expected):
+    assert slurm.is_cancelled(state, reason) is expected
+
+
+def test_a_slurmd_answers_or_not():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert slurm.is_answering("127.0.0.1", port)
+    assert not slurm.is_answering("127.0.0.1", port)
+    assert slurm.is_answering("no-such-host.invalid", port)  # who knows
 
 
 def test_slurm_on_path_needs_no_loading(client, tmp_path):

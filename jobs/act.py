@@ -1,0 +1,55 @@
+"""Carries a decision out, as far as Slurm is concerned; nothing is decided here."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+
+from jobs import history, owner, slurm
+from jobs.decision import Action, Cause, Decision
+from jobs.rundir import RunDir, read_jsonl
+from jobs.talk import say
+
+EXIT_RETRY = 75  # the batch script starts another srun step. Source: sysexits.h, EX_TEMPFAIL
+MAX_DELAY_S = 60
+# A partition's jobs are preempted together: not all of them ask slurmctld in the same second.
+SPREAD_S = 1.0
+
+
+def act(decision: Decision, run_dir: RunDir, me: owner.Owner) -> int:
+    """Carry a recorded decision out; returns the batch script's exit code.
+
+    A run that is not complete never ends with 0: Slurm would book it as COMPLETED.
+    """
+    if decision.action is Action.DONE:
+        return 0
+    if decision.action is Action.RETRY:
+        time.sleep(retry_delay_s(run_dir))
+        return EXIT_RETRY
+    if decision.action is Action.REQUEUE:
+        requeue(decision, run_dir, me)
+    return 1
+
+
+def retry_delay_s(run_dir: RunDir) -> float:
+    """How long to wait before another attempt: 2, 8, 32 s ... after crashes without progress."""
+    crashes = history.of(read_jsonl(run_dir.attempts)).crashes_without_progress
+    return float(min(2 * 4 ** max(0, crashes - 1), MAX_DELAY_S))
+
+
+def requeue(decision: Decision, run_dir: RunDir, me: owner.Owner) -> None:
+    """Have Slurm start the job again; where it does not, correct record and result."""
+    time.sleep(random.uniform(0, SPREAD_S))
+    job, problem = slurm.requeue(me.job_id)
+    if not problem:
+        return
+    if job is not None and slurm.is_cancelled(job.state, job.reason):
+        # It came between the decision and the requeue, which then did nothing.
+        instead = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
+    else:
+        instead = replace(decision, action=Action.HOLD, reason=f"not requeued: {problem}")
+        say(f"NOT requeued: {problem}\n  hint: the checkpoint is kept; `make resume` goes on")
+    history.amend(run_dir, instead)
+    history.unfinished_result(run_dir, instead)
+    owner.release(run_dir, me)

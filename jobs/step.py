@@ -1,0 +1,85 @@
+"""The srun step of an attempt: bounded in its end, and gone before the next one starts.
+
+srun waits for every node's agent, and for one on a node that was lost until Slurm gives the node
+up (SlurmdTimeout, 300 s by default). Killed itself, it leaves its step behind.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+
+from jobs import slurm
+from jobs.rundir import RunDir, read_json
+from jobs.talk import say
+
+# Once an agent has failed, srun ends the others: SIGTERM, and SIGKILL after KillWait (30 s).
+END_LIMIT_S = 60
+KILL_AFTER_S = 5
+POLL_S = 0.5
+
+
+def watch(run_dir: RunDir, attempt: int, srun_pid: int) -> None:
+    """Wait for srun to end; end it where it outlives the first failed agent for too long."""
+    deadline = math.inf
+    while _is_running(srun_pid):
+        time.sleep(POLL_S)
+        if deadline == math.inf and has_failed(run_dir, attempt):
+            deadline = time.monotonic() + END_LIMIT_S
+        if time.monotonic() > deadline:
+            break
+    else:
+        return
+    unended = ", ".join(unended_nodes(run_dir, attempt))
+    say(
+        f"attempt {attempt}: srun still waits for {unended}, {END_LIMIT_S} s after a failure: ended"
+    )
+    # The first has it kill its step, the second is for one that waits for a lost node even then.
+    _signal(srun_pid, signal.SIGTERM)
+    time.sleep(KILL_AFTER_S)
+    _signal(srun_pid, signal.SIGKILL)
+
+
+def has_failed(run_dir: RunDir, attempt: int) -> bool:
+    """Whether an agent has ended without success."""
+    records = map(read_json, run_dir.attempt(attempt).path.glob("node-*.json"))
+    return any(record and record["torchrun_exit"] for record in records)
+
+
+def unended_nodes(run_dir: RunDir, attempt: int) -> list[str]:
+    """The nodes whose agent has not said that it ended."""
+    attempt_dir = run_dir.attempt(attempt)
+    nodes = (read_json(attempt_dir.plan) or {}).get("nodes", [])
+    records = [read_json(attempt_dir.node(rank)) for rank in range(len(nodes))]
+    ended = [record is not None and record["end"] is not None for record in records]
+    return [node for node, has_ended in zip(nodes, ended, strict=True) if not has_ended]
+
+
+def end_leftover(run_dir: RunDir, job_id: str, attempt: int) -> tuple[str, ...]:
+    """End what is left of a step whose srun is gone; returns the nodes that do not answer.
+
+    The next step begins when this one is gone: it needs the same processors, and srun waits.
+    """
+    unended = unended_nodes(run_dir, attempt)
+    if not unended:
+        return ()
+    records = map(read_json, run_dir.attempt(attempt).path.glob("node-*.json"))
+    step_ids = {record.get("step_id") for record in records if record} - {None}
+    for step_id in step_ids:
+        slurm.call(["scancel", f"{job_id}.{step_id}"])
+    return tuple(node for node in unended if not slurm.is_answering(node))
+
+
+def _is_running(pid: int) -> bool:
+    return _signal(pid, 0)
+
+
+def _signal(pid: int, number: int) -> bool:
+    """Signal a process; False if it is gone."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,84 @@
+"""The end of an srun step: bounded once an agent has failed; what it leaves is ended."""
+
+import os
+import signal
+import subprocess
+import threading
+
+import pytest
+
+from jobs import slurm, step
+from jobs.rundir import RunDir, write_json
+
+
+@pytest.fixture
+def run(tmp_path):
+    run_dir = RunDir(tmp_path)
+    run_dir.attempt(1).path.mkdir()
+    write_json(run_dir.attempt(1).plan, {"nodes": ["a", "b"]})
+    return run_dir
+
+
+def node(run, rank, code, **fields):
+    end = None if code is None else 9.0
+    write_json(run.attempt(1).node(rank), {"torchrun_exit": code, "end": end} | fields)
+
+
+@pytest.fixture
+def waiter():
+    """Stands for an srun that waits for a lost node, whatever it is told but SIGKILL."""
+    ignoring = 'trap "" TERM; echo; while :; do sleep 0.1; done'
+    process = subprocess.Popen(["bash", "-c", ignoring], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    threading.Thread(target=process.wait, daemon=True).start()  # as the batch shell does
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_srun_that_outlives_a_failed_agent_is_ended(run, waiter, monkeypatch, capfd):
+    for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S"):
+        monkeypatch.setattr(step, limit, 0.05)
+    node(run, 0, 1)
+    step.watch(run, 1, waiter.pid)
+    assert waiter.wait(10) == -signal.SIGKILL
+    assert "srun still waits for b" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("code", [None, 0])
+def test_srun_is_waited_for_as_long_as_no_agent_failed(run, waiter, monkeypatch, code):
+    monkeypatch.setattr(step, "END_LIMIT_S", 0.05)
+    monkeypatch.setattr(step, "POLL_S", 0.01)
+    node(run, 0, code)
+    watch = threading.Thread(target=step.watch, args=(run, 1, waiter.pid), daemon=True)
+    watch.start()
+    watch.join(0.5)
+    assert watch.is_alive()
+    waiter.kill()
+    watch.join(10)
+    assert not watch.is_alive()
+
+
+@pytest.fixture
+def scancel(tmp_path, monkeypatch):
+    """A fake scancel; the calls it got."""
+    (tmp_path / "scancel").write_text('#!/bin/sh\necho "$@" >>"$0.calls"\n')
+    (tmp_path / "scancel").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path / "scancel.calls"
+
+
+def test_a_step_whose_agents_have_ended_needs_nothing(run, scancel):
+    node(run, 0, 1, step_id="0")
+    node(run, 1, 0, step_id="0")
+    assert step.end_leftover(run, "7", 1) == ()
+    assert not scancel.exists()
+
+
+def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, scancel, monkeypatch):
+    monkeypatch.setattr(slurm, "is_answering", lambda name: name != "b")
+    node(run, 0, None, step_id="3")
+    assert step.end_leftover(run, "7", 1) == ("b",)
+    assert scancel.read_text() == "7.3\n"
