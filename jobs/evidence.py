@@ -9,7 +9,7 @@ from typing import Any
 from jobs import checkpoints, slurm, step
 from jobs.decision import Evidence
 from jobs.owner import Owner
-from jobs.rundir import RunDir, read_json
+from jobs.rundir import RunDir, read_json, read_jsonl
 from jobs.talk import say
 
 
@@ -80,6 +80,8 @@ def of_ranks(run_dir: RunDir, attempt: int, job_state: str) -> Evidence:
     failed = first_error(run_dir, attempt)
     out_of_memory = [node["host"] for node in nodes if node.get("oom_kill")]
     error = in_one_line(failed) if failed else None
+    if failed is not None and failed.get("caused_by_peer"):
+        error = vanished(run_dir, attempt) or error
     if out_of_memory:  # the killed rank left no word, and its peers know nothing of memory
         error = f"{', '.join(out_of_memory)}: the kernel killed a process for want of memory"
     signals = warnings(nodes, failed)
@@ -103,6 +105,21 @@ def of_ranks(run_dir: RunDir, attempt: int, job_state: str) -> Evidence:
         is_out_of_memory=kind_of(failed) == "out_of_memory" or bool(out_of_memory),
         bad_nodes=bad_nodes(run_dir, attempt),
     )
+
+
+def vanished(run_dir: RunDir, attempt: int) -> str | None:
+    """Which ranks left no record, where all the others only lost a peer; None if none did.
+
+    Somebody's SIGKILL, or a crash of the interpreter itself.
+    """
+    places = {}
+    for path in run_dir.timeline("x").parent.glob("rank-*.jsonl"):
+        for event in read_jsonl(path):
+            if (event["attempt"], event["event"]) == (attempt, "spawn"):
+                places[int(path.stem.partition("-")[2])] = event["host"]
+    recorded = {record["rank"] for record in errors(run_dir, attempt)}
+    gone = [f"rank {rank} on {places[rank]}" for rank in sorted(places.keys() - recorded)]
+    return f"{', '.join(gone)} ended without a word" if gone else None
 
 
 def in_one_line(failed: dict[str, Any]) -> str:

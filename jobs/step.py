@@ -10,6 +10,7 @@ import math
 import os
 import signal
 import time
+from typing import Any
 
 from jobs import slurm
 from jobs.rundir import RunDir, read_json
@@ -32,10 +33,8 @@ def watch(run_dir: RunDir, attempt: int, srun_pid: int) -> None:
             break
     else:
         return
-    unended = ", ".join(unended_nodes(run_dir, attempt))
-    say(
-        f"attempt {attempt}: srun still waits for {unended}, {END_LIMIT_S} s after a failure: ended"
-    )
+    waiting_for = ", ".join(unended(run_dir, attempt))
+    say(f"attempt {attempt}: srun waits for {waiting_for} {END_LIMIT_S} s after a failure: ended")
     # The first has it kill its step, the second is for one that waits for a lost node even then.
     _signal(srun_pid, signal.SIGTERM)
     time.sleep(KILL_AFTER_S)
@@ -48,13 +47,12 @@ def has_failed(run_dir: RunDir, attempt: int) -> bool:
     return any(record and record["torchrun_exit"] for record in records)
 
 
-def unended_nodes(run_dir: RunDir, attempt: int) -> list[str]:
-    """The nodes whose agent has not said that it ended."""
+def unended(run_dir: RunDir, attempt: int) -> dict[str, dict[str, Any]]:
+    """The nodes whose agent has not said that it ended, with what it has said."""
     attempt_dir = run_dir.attempt(attempt)
     nodes = (read_json(attempt_dir.plan) or {}).get("nodes", [])
-    records = [read_json(attempt_dir.node(rank)) for rank in range(len(nodes))]
-    ended = [record is not None and record["end"] is not None for record in records]
-    return [node for node, has_ended in zip(nodes, ended, strict=True) if not has_ended]
+    records = {node: read_json(attempt_dir.node(rank)) or {} for rank, node in enumerate(nodes)}
+    return {node: record for node, record in records.items() if record.get("end") is None}
 
 
 def end_leftover(run_dir: RunDir, job_id: str, attempt: int) -> tuple[str, ...]:
@@ -62,14 +60,12 @@ def end_leftover(run_dir: RunDir, job_id: str, attempt: int) -> tuple[str, ...]:
 
     The next step begins when this one is gone: it needs the same processors, and srun waits.
     """
-    unended = unended_nodes(run_dir, attempt)
-    if not unended:
-        return ()
-    records = map(read_json, run_dir.attempt(attempt).path.glob("node-*.json"))
-    step_ids = {record.get("step_id") for record in records if record} - {None}
-    for step_id in step_ids:
+    left = unended(run_dir, attempt)
+    # Without a signal's name scancel kills all of a step at once, and nothing of the job.
+    for step_id in {record.get("step_id") for record in left.values()} - {None}:
         slurm.call(["scancel", f"{job_id}.{step_id}"])
-    return tuple(node for node in unended if not slurm.is_answering(node))
+    places = {node: record.get("address", node) for node, record in left.items()}
+    return tuple(node for node, place in places.items() if not slurm.is_answering(place))
 
 
 def _is_running(pid: int) -> bool:

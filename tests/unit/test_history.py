@@ -426,3 +426,15 @@ def test_a_bad_node_is_the_cause_and_named_once(run):
     seen = evidence.of_ranks(run, 1, "RUNNING")
     assert seen.bad_nodes == ("n1",)
     assert seen.error == "rank 1 on n1: preflight: 2 is not 3"
+
+
+def test_a_rank_that_ended_without_a_word_is_named_by_what_its_peers_lost(run):
+    attempt = opened(run, 2)
+    for rank in (0, 1, 2):
+        for number in (1, 2):
+            Timeline(run, f"rank-{rank:05d}", number).event("spawn", host=f"n{rank}")
+    for rank in (0, 2):
+        failed(attempt, rank, 5.0 + rank, error="closed by peer", caused_by_peer=True)
+    assert evidence.of_ranks(run, 2, "RUNNING").error == "rank 1 on n1 ended without a word"
+    failed(attempt, 1, 9.0)
+    assert evidence.of_ranks(run, 2, "RUNNING").error == "rank 1 on n1: ValueError: x"

@@ -78,7 +78,7 @@ def test_a_step_whose_agents_have_ended_needs_nothing(run, scancel):
 
 
 def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, scancel, monkeypatch):
-    monkeypatch.setattr(slurm, "is_answering", lambda name: name != "b")
-    node(run, 0, None, step_id="3")
+    monkeypatch.setattr(slurm, "is_answering", lambda place: place == "10.0.0.1")
+    node(run, 0, None, step_id="3", address="10.0.0.1")
     assert step.end_leftover(run, "7", 1) == ("b",)
     assert scancel.read_text() == "7.3\n"
