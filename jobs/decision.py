@@ -182,10 +182,13 @@ def after_warning(evidence: Evidence) -> Decision:
     return come_back(evidence, cause, reason)
 
 
-def after_loss(has_progress: bool, history: History, budget: Budget = Budget()) -> Decision:
+def after_loss(evidence: Evidence, history: History, budget: Budget = Budget()) -> Decision:
     """The decision after an attempt that nobody closed, at the next start of the job."""
+    if evidence.silent_nodes:
+        gone = f"no answer from {', '.join(evidence.silent_nodes)}"
+        return _in_time(Decision(Action.RETRY, Cause.NODE, gone), evidence, history, budget)
     decision = Decision(Action.RETRY, Cause.LOST, "nobody was left to say what happened")
-    return _in_time(decision, has_progress, history, budget)
+    return _in_time(decision, evidence, history, budget)
 
 
 def within_budget(
@@ -194,11 +197,11 @@ def within_budget(
     """`decision`, or a hold where the run has come back too often."""
     if decision.action is Action.HOLD:
         return decision
-    return _in_time(decision, evidence.has_progress, history, budget)
+    return _in_time(decision, evidence, history, budget)
 
 
-def _in_time(decision: Decision, has_progress: bool, history: History, budget: Budget) -> Decision:
-    idle = 0 if has_progress else history.attempts_without_progress + 1
+def _in_time(decision: Decision, evidence: Evidence, history: History, budget: Budget) -> Decision:
+    idle = 0 if evidence.has_progress else history.attempts_without_progress + 1
     if idle >= budget.attempts_without_progress:
         reason = f"{idle} attempts without a new checkpoint, the last one: {decision.reason}"
         return Decision(Action.HOLD, decision.cause, reason)

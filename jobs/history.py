@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from jobs import checkpoints
@@ -23,6 +23,7 @@ from jobs.rundir import (
     write_atomic,
     write_json,
 )
+from jobs.step import silent
 
 RESTARTS = (Action.REQUEUE, Action.SUCCESSOR, Action.WAIT)
 
@@ -104,11 +105,15 @@ def close_lost(run_dir: RunDir, me: Owner) -> None:
     records = read_jsonl(run_dir.attempts)
     if newest == 0 or newest in {entry["attempt"] for entry in records}:
         return
+    plan = read_json(run_dir.attempt(newest).plan) or {}
+    is_automatic = comes_by_itself(run_dir, me, plan["job_id"])
     seen = of_ranks(run_dir, newest, "LOST")
+    if is_automatic and not me.is_local:  # has the batch shell's node died with it?
+        seen = replace(seen, silent_nodes=silent(run_dir, newest, plan["nodes"][:1]))
     if seen.outcome == "completed":
         decision = Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
-    elif comes_by_itself(run_dir, me, (read_json(run_dir.attempt(newest).plan) or {})["job_id"]):
-        decision = after_loss(seen.has_progress, of(records))
+    elif is_automatic:
+        decision = after_loss(seen, of(records))
     else:
         decision = Decision(Action.HOLD, Cause.LOST, "nobody was left to say what happened")
     record(run_dir, newest, seen, decision)
@@ -149,7 +154,7 @@ def of(records: list[dict[str, Any]]) -> History:
         idle += may_count_idle
         crashes += may_count_crashes and entry["cause"] in CRASHES
         may_count_crashes = may_count_crashes and not has_progress
-        restarts += entry["decision"] in RESTARTS or entry["cause"] == Cause.LOST
+        restarts += entry["decision"] in RESTARTS or entry["cause"] in (Cause.LOST, Cause.NODE)
     return History(restarts, crashes, idle)
 
 

@@ -10,6 +10,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from jobs import slurm
@@ -64,7 +65,13 @@ def end_leftover(run_dir: RunDir, job_id: str, attempt: int) -> tuple[str, ...]:
     # Without a signal's name scancel kills all of a step at once, and nothing of the job.
     for step_id in {record.get("step_id") for record in left.values()} - {None}:
         slurm.call(["scancel", f"{job_id}.{step_id}"])
-    places = {node: record.get("address", node) for node, record in left.items()}
+    return silent(run_dir, attempt, left)
+
+
+def silent(run_dir: RunDir, attempt: int, nodes: Iterable[str]) -> tuple[str, ...]:
+    """Those of an attempt's nodes whose slurmd takes no connections."""
+    left = unended(run_dir, attempt)
+    places = {node: left.get(node, {}).get("address", node) for node in nodes}
     return tuple(node for node, place in places.items() if not slurm.is_answering(place))
 
 

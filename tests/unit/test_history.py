@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from jobs import checkpoints, evidence, history, owner
+from jobs import checkpoints, evidence, history, owner, slurm
 from jobs.decision import Action, Cause, Decision, History, decide
 from jobs.rundir import RunDir, Timeline, append_jsonl, read_json, read_jsonl, write_json
 from jobs.spec import Launch, Spec
@@ -245,7 +245,7 @@ def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
         ([entry(), entry("requeue", "preemption", progress=True)], History(1, 0, 0)),
         ([entry("wait", "requeued"), entry("requeue", "preemption")], History(2, 0, 2)),
         ([entry("retry", "lost")], History(1, 0, 1)),
-        ([entry(cause="out_of_memory"), entry(cause="node")], History(0, 1, 2)),
+        ([entry(cause="out_of_memory"), entry(cause="node")], History(1, 1, 2)),
         ([entry("successor", "preemption")], History(1, 0, 1)),
         ([entry(), entry("hold"), entry()], History(0, 1, 1)),
         ([entry(), entry("cancel", "cancelled")], History(0, 0, 0)),
@@ -352,16 +352,26 @@ ME = owner.this_process("7")  # the job of every plan here
         ([entry("wait", "lost")] * 4, "8", "hold"),  # somebody has resumed it
     ],
 )
-def test_a_lost_attempt_counts_unless_somebody_resumed(run, records, job_id, decision):
+def test_a_lost_attempt_counts_unless_somebody_resumed(run, monkeypatch, records, job_id, decision):
     for record in records:
         append_jsonl(run.attempts, record | {"attempt": 0})
     opened(run, 1)
     me = owner.this_process(job_id)
+    monkeypatch.setattr(slurm, "is_answering", lambda place: True)
     history.close_lost(run, me)
     last = read_jsonl(run.attempts)[-1]
     assert (last["decision"], last["cause"]) == (decision, "lost")
     is_refused = history.refusal(run, me) is not None
     assert is_refused == (decision == "hold" and job_id == "7")
+
+
+def test_an_attempt_that_was_lost_with_its_first_node_says_so(run, monkeypatch):
+    opened(run, 1)
+    monkeypatch.setattr(slurm, "is_answering", lambda place: place != "a")
+    history.close_lost(run, ME)
+    (last,) = read_jsonl(run.attempts)
+    assert (last["decision"], last["cause"]) == ("retry", "node")
+    assert last["reason"] == "no answer from a"
 
 
 @pytest.mark.parametrize("decision", ["hold", "cancel"])
