@@ -1,0 +1,44 @@
+"""How often one attempt talks to Slurm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..host import PATH
+from ..kit import Kit
+from . import harm_slurm
+from .scenario import start
+
+CLIENTS = ("sbatch", "scancel", "scontrol", "squeue", "sacct", "sinfo")
+MAX_CALLS = 6
+COUNTING = """#!/bin/sh
+echo "$SLURM_RESTART_COUNT {name} $*" >>{log}
+PATH={path} exec {name} "$@"
+"""
+
+
+def count(folder: Path) -> tuple[str, Path]:
+    """A line for `setup` that counts the calls of Slurm's commands, and where they are noted."""
+    log = folder / "calls"
+    for name in CLIENTS:
+        client = folder / name
+        client.write_text(COUNTING.format(name=name, log=log, path=PATH))
+        client.chmod(0o755)
+    return f"export PATH={folder}:$PATH", log
+
+
+def test_an_attempt_calls_slurm_at_most_six_times(kit: Kit, tmp_path: Path) -> None:
+    folder = tmp_path / "counting"
+    folder.mkdir()
+    line, log = count(folder)
+    paced = start(kit, f'setup=["{line}"]')
+    paced.run.wait_for_step(2)
+    harm_slurm.preempt(paced.run)
+    paced.finish()
+    # The nodes' names are unfolded without a question to the controller.
+    calls = [call for call in log.read_text().splitlines() if " show hostnames " not in call]
+    # The first start has no restart count.
+    attempts = {number: [c for c in calls if c.startswith(f"{number} ")] for number in ("", "1")}
+    assert sum(map(len, attempts.values())) == len(calls)
+    assert "requeue" in "".join(attempts[""])
+    assert all(len(made) <= MAX_CALLS for made in attempts.values()), calls
