@@ -94,7 +94,18 @@ class PeerHang(Hang):
     """The same hang, on a rank that leaves the telling to another."""
 
 
-ONE_LINE = (UserError, CodeError, TransientStorageError, Superseded, Hang)
+class BadNode(Exception):
+    """This rank's node fails the preflight, and the next attempt may do without it."""
+
+
+class PeerBadNode(Exception):
+    """The same, on a rank of another node."""
+
+
+ONE_LINE = (
+    *(UserError, CodeError, TransientStorageError, Superseded, Hang),
+    *(BadNode, PeerBadNode),
+)
 HINT = "\n  hint: "
 
 
@@ -114,12 +125,12 @@ def storage_error(error: OSError, doing: str) -> Exception:
 
 
 def is_caused_by_peer(error: BaseException) -> bool:
-    """Whether the root cause is another rank's: it went away, or tells of the same hang."""
+    """Whether the root cause is another rank's: it went away, or tells of it itself."""
     text = str(error)
     is_gloo = isinstance(error, RuntimeError) and any(words in text for words in PEER_WORDS)
     # By name: this module has to load where torch does not. NCCL ends what waits for a dead peer.
     is_nccl = type(error).__name__ == "DistBackendError"
-    return is_gloo or is_nccl or isinstance(error, PeerHang)
+    return is_gloo or is_nccl or isinstance(error, (PeerHang, PeerBadNode))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -149,6 +160,8 @@ def kind_of(error: BaseException) -> str:
     """What an attempt is closed by, in one word."""
     if isinstance(error, Hang):
         return "hang"
+    if isinstance(error, BadNode):
+        return "bad_node"
     return "out_of_memory" if is_out_of_memory(error) else "error"
 
 

@@ -21,6 +21,7 @@ from trainer.errors import fail, storage_error, tell
 from trainer.events import Events
 from trainer.launch import Job, close_by_hand, find_run, is_run_dir, read_spec, share_run
 from trainer.loop import Loop
+from trainer.preflight import preflight
 from trainer.stop import StopSignal
 from trainer.watchdog import Watchdog
 
@@ -31,6 +32,7 @@ class Rank:
     def __init__(self, stop: StopSignal, started: float) -> None:
         self.stop = stop
         self.attempt = int(os.environ["KIT_ATTEMPT"]) if "KIT_ATTEMPT" in os.environ else None
+        self.run_dir: RunDir | None = None
         self.attempt_dir: AttemptDir | None = None
         self.context = DistributedContext.from_env(os.environ)
         self.events = Events(self.context.rank)
@@ -40,7 +42,12 @@ class Rank:
     def open(self, run_dir: RunDir, attempt: int) -> None:
         """From now on this rank writes to a run directory."""
         self.events.open(run_dir, attempt)
+        self.run_dir = run_dir
         self.attempt_dir = run_dir.attempt(attempt)
+
+    def may_accuse(self) -> bool:
+        """Whether another rank's silence counts: those that are asked to stop may leave."""
+        return not self.stop.requested
 
 
 def run(arguments: list[str], stop: StopSignal, started: float) -> NoReturn:
@@ -88,6 +95,7 @@ def _meet(rank: Rank, arguments: list[str]) -> Job:
     if rank.attempt_dir is not None:  # the run directory is at hand
         check_device(read_spec(RunDir(Path(arguments[0]))), device, reason)
     init_process_group(device)
+    preflight(rank, device)
     # After the meeting: where rank 0 fails here, its peers see the connection close at once.
     found = find_run(arguments, rank.attempt) if context.is_first else None
     run = share_run(found, device)

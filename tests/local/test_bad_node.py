@@ -1,0 +1,62 @@
+"""The preflight under a real torchrun: a rank whose products are wrong, that stands still, dies."""
+
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from test_trainer import REPOSITORY, environment, make_run
+
+from jobs.rundir import read_json, read_jsonl
+
+FAULTY_NODE = REPOSITORY / "tests/faulty_node"
+RANKS = 3
+
+
+@pytest.fixture(params=["wrong", "stop", "die"])
+def harmed(request, tmp_path):
+    """(the harm, the run's first attempt, seconds from the ranks' meeting to the end)."""
+    run = make_run(tmp_path / "run")
+    env = environment(1)
+    env |= {"FAULTY_RANK": "1", "FAULTY_HARM": request.param}
+    env["PYTHONPATH"] = f"{FAULTY_NODE}:{env['PYTHONPATH']}"
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}"]
+    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "-m", "trainer"]
+    process = subprocess.Popen(
+        [*command, str(run.path)],
+        cwd=REPOSITORY,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=150)
+    finally:
+        process.kill()
+    assert process.returncode != 0
+    records = {rank: read_json(run.attempt(1).rank_error(rank)) for rank in range(RANKS)}
+    (began,) = [e["t"] for e in read_jsonl(run.timeline("rank-00000")) if e["event"] == "import"]
+    return request.param, records, time.time() - began, output
+
+
+def test_a_faulty_rank_is_named_as_a_bad_node_and_a_dead_one_is_not(harmed):
+    harm, records, took_s, output = harmed
+    peers = [records[0], records[2]]
+    if harm == "die":  # killed, which says nothing of its node
+        assert records[1] is None
+        assert not [record for record in peers if record and record["kind"] == "bad_node"]
+        return
+    assert (records[1]["kind"], records[1]["rank"]) == ("bad_node", 1)
+    assert records[1]["host"] == socket.gethostname() and not records[1]["caused_by_peer"]
+    told = {
+        "wrong": "preflight: a matrix product (torch.float32) is wrong in 1 of 65536 numbers",
+        "stop": "preflight: it did not answer within 5 s",
+    }[harm]
+    assert records[1]["error"].startswith(told)
+    assert told.removeprefix("preflight: ") in output
+    for peer in filter(None, peers):  # a peer may be ended before it has told
+        assert (peer["kind"], peer["caused_by_peer"]) == ("error", True)
+        assert peer["error"].startswith("preflight: rank 1 on ")
+    assert took_s < 60  # and not gloo's 10 minutes
