@@ -6,14 +6,13 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
-from jobs import runs, slurm, slurm_time
+from jobs import runs, site, site_checks, slurm, slurm_time
 from jobs.freeze import freeze
 from jobs.load import load
 from jobs.rundir import RunDir, write_json
-from jobs.spec import Slurm
+from jobs.spec import Slurm, values_of
 
 
 def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
@@ -37,7 +36,10 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
         print(f"warning: {line}", file=sys.stderr)
     with freeze(loaded) as run_dir:
         write_json(run_dir.command, {"argv": None, "job_id": job_id})
+        noted = site_checks.note(run_dir, loaded.spec.slurm, site.look(loaded.spec.slurm))
         runs.remember(run_dir, job_id, cluster)
+    for line in noted["remarks"]:
+        print(line, file=sys.stderr)
     print(f"run directory {run_dir.path}\ntail -F {run_dir.rank_log(0)}", file=sys.stderr)
     return run_dir
 
@@ -50,7 +52,12 @@ def allocation(environ: Mapping[str, str], time_limit: str, lead_s: int) -> list
         # Slurm sets them only where they were asked for.
         nothing = "1" if key == "cpus_per_task" else "0"
         overrides.append(f"slurm.{key}={environ.get(variable) or nothing}")
-    names = {"partition": "SLURM_JOB_PARTITION", "account": "SLURM_JOB_ACCOUNT"}
+    names = {
+        "partition": "SLURM_JOB_PARTITION",
+        "account": "SLURM_JOB_ACCOUNT",
+        "qos": "SLURM_JOB_QOS",
+        "mem": "SLURM_MEM_PER_NODE",
+    }
     for key, variable in names.items():
         if environ.get(variable):
             overrides.append(f"slurm.{key}={json.dumps(environ[variable])}")
@@ -64,9 +71,9 @@ def allocation(environ: Mapping[str, str], time_limit: str, lead_s: int) -> list
 
 def differences(wished: Slurm, granted: Slurm) -> list[str]:
     """Where the allocation overrides what the config says."""
-    has = asdict(granted)
+    has = values_of(granted)
     return [
         f"slurm.{key}: the config says {value!r}, the allocation has {has[key]!r}"
-        for key, value in asdict(wished).items()
+        for key, value in values_of(wished).items()
         if value is not None and value != has[key]
     ]

@@ -61,6 +61,16 @@ class RunDir:
         return self.path / "owner.json"
 
     @property
+    def site(self) -> Path:
+        """What the Slurm that the run was submitted to does with preempted jobs."""
+        return self.path / "site.json"
+
+    @property
+    def successor(self) -> Path:
+        """The job that waits for the end of the present one, to go on with the run."""
+        return self.path / "successor.json"
+
+    @property
     def attempts(self) -> Path:
         return self.path / "attempts.jsonl"
 

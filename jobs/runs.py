@@ -1,13 +1,21 @@
-"""Finds runs: by directory, run id, job id or name. Standard library only, and no Slurm call."""
+"""Finds runs, by directory, run id, job id or name, and their jobs.
+
+Standard library only, and no Slurm call.
+"""
 
 from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from jobs.errors import UserError
 from jobs.rundir import RunDir, read_json, relink, write_json
+
+# RUN_ID:JOBID of the job that a job succeeds: it is a successor by this, even if nobody noted it.
+SUCCEEDS = "KIT_SUCCEEDS"
 
 
 class NoSuchRunError(UserError):
@@ -81,3 +89,21 @@ def job_id_of(run_dir: RunDir) -> str | None:
     """The id of the Slurm job that was last submitted for a run; None for a local run."""
     command = read_json(run_dir.command)
     return None if command is None else command["job_id"]
+
+
+def successor(run_dir: RunDir) -> dict[str, Any] | None:
+    """`{"job_id", "after", "reason"}` of the job queued last to go on after another one."""
+    record = read_json(run_dir.successor)
+    return record if isinstance(record, dict) else None
+
+
+def successor_of(run_dir: RunDir, job_id: str) -> str | None:
+    """The id of the job that waits for the end of this one, as it was noted."""
+    record = successor(run_dir)
+    return str(record["job_id"]) if record and record["after"] == job_id else None
+
+
+def predecessor(run_dir: RunDir, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The id of the job of the run that this job succeeds; None if it was submitted by a user."""
+    run_id, _, job_id = environ.get(SUCCEEDS, "").partition(":")
+    return job_id if job_id and run_id == run_dir.run_id else None

@@ -58,12 +58,14 @@ class Job:
         return self.state not in ENDED_STATES
 
 
-def call(argv: Sequence[str], **more: str) -> subprocess.CompletedProcess[str] | None:
+def call(
+    argv: Sequence[str], environ: Mapping[str, str] | None = None, **more: str
+) -> subprocess.CompletedProcess[str] | None:
     """Run a Slurm command; None where it is missing or does not answer in time.
 
-    `more`: environment variables besides this process's own.
+    `environ`: instead of this process's own environment; `more`: variables besides it.
     """
-    env = os.environ | more
+    env = {**(os.environ if environ is None else environ), **more}
     try:
         return subprocess.run(
             argv, capture_output=True, text=True, timeout=CALL_TIMEOUT_S, check=False, env=env

@@ -13,7 +13,7 @@ from typing import Any
 
 from jobs import owned, slurm_time
 from jobs.problem import CONTROL, Path, shown
-from jobs.spec import SECTIONS, Launch, Slurm, Spec
+from jobs.spec import SECTIONS, Launch, Slurm, Spec, name_of
 
 MAX_NAME_BYTES = 100
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
@@ -75,7 +75,9 @@ def _dir_mode(mode: str) -> Iterator[Finding]:
 def _empty(section: Path, values: Any) -> Iterator[Finding]:
     for field in dataclasses.fields(values):
         if field.default is None and getattr(values, field.name) == "":
-            yield Finding((*section, field.name), "is empty", "leave the key out, or write null")
+            yield Finding(
+                (*section, name_of(field.name)), "is empty", "leave the key out, or write null"
+            )
 
 
 def _slurm(slurm: Slurm) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from jobs.owned import SBATCH
 from jobs.problem import Path
-from jobs.spec import Scalar, Spec
+from jobs.spec import Scalar, Spec, name_of
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _CONTAINERS = {list: "a list", dict: "a mapping"}
@@ -42,7 +42,10 @@ def keys() -> dict[Path, Key]:
 @lru_cache(maxsize=1)
 def sections() -> dict[str, list[str]]:
     """The key names of each section; "" is the top level with the sections themselves."""
-    return {name: [field.name for field in dataclasses.fields(cls)] for name, cls in _sections()}
+    return {
+        name: [name_of(field.name) for field in dataclasses.fields(cls)]
+        for name, cls in _sections()
+    }
 
 
 def _sections() -> Iterator[tuple[str, Any]]:
@@ -55,7 +58,7 @@ def _sections() -> Iterator[tuple[str, Any]]:
 def _keys(cls: Any, above: tuple[str, ...]) -> Iterator[Key]:
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
-        path, annotation = (*above, field.name), hints[field.name]
+        path, annotation = (*above, name_of(field.name)), hints[field.name]
         if dataclasses.is_dataclass(annotation):
             yield from _keys(annotation, path)
         else:

@@ -17,52 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs import runs, slurm
+from jobs import runs, site, site_checks, slurm
 from jobs.errors import FailedError
 from jobs.rundir import RunDir, Timeline, write_json
+from jobs.sbatch import CLIENT_VARIABLES, sbatch_argv, sbatch_options
 from jobs.spec import Spec
+from jobs.talk import say
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor
-
-SCRIPT = Path("slurm/ddp.sbatch")
-CLIENT_VARIABLES = ("SLURM_CONF", "SLURM_JWT")
-
-
-def sbatch_options(spec: Spec, run_dir: RunDir) -> list[str]:
-    """sbatch's options for a run, one argument each. Source: sbatch(1)."""
-    values: dict[str, str | int | float | bool | None] = {
-        "job-name": spec.name,
-        "nodes": spec.slurm.nodes,
-        "ntasks-per-node": 1,
-        "cpus-per-task": spec.slurm.cpus_per_task,
-        # Some sites reject a request for no GPUs.
-        "gpus-per-node": spec.slurm.gpus_per_node or None,
-        "time": spec.slurm.time,
-        "partition": spec.slurm.partition,
-        "account": spec.slurm.account,
-        "qos": spec.slurm.qos,
-        "mem": spec.slurm.mem,
-        "constraint": spec.slurm.constraint,
-        "exclude": spec.slurm.exclude,
-        "signal": f"USR1@{spec.slurm.signal_lead_s}",
-        "requeue": True,
-        "open-mode": "append",
-        # A relative output path, because sbatch replaces %-patterns in it and a run's name may
-        # hold a percent sign.
-        "chdir": str(run_dir.path),
-        "output": run_dir.job_log.name,
-        **{key.replace("_", "-"): value for key, value in spec.slurm.extra.items()},
-    }
-    # By identity: 0 is a value, as in --nice=0, and equals False.
-    chosen = {k: value for k, value in values.items() if value is not None and value is not False}
-    return [f"--{key}" if value is True else f"--{key}={value}" for key, value in chosen.items()]
-
-
-def sbatch_argv(spec: Spec, run_dir: RunDir) -> list[str]:
-    """The command line that queues a run directory."""
-    script = run_dir.code / SCRIPT
-    return ["sbatch", *sbatch_options(spec, run_dir), str(script), str(run_dir.path)]
 
 
 def queue(spec: Spec, run_dir: RunDir) -> str:
@@ -72,6 +35,7 @@ def queue(spec: Spec, run_dir: RunDir) -> str:
     """
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
+    check_site(spec, run_dir)
     argv = sbatch_argv(spec, run_dir)
     write_json(run_dir.command, {"argv": argv, "job_id": None})
     said = io.StringIO()
@@ -93,6 +57,21 @@ def queue(spec: Spec, run_dir: RunDir) -> str:
         raise FailedError(f"job {job_id} is cancelled, it cannot be noted: {error}") from error
     Timeline(run_dir, "submit").event("submit", job_id=job_id)
     return str(job_id)
+
+
+def check_site(spec: Spec, run_dir: RunDir) -> None:
+    """Say what the run will meet at this site, and note it in the run directory.
+
+    Raises: FailedError for what cannot work there at all.
+    """
+    sites = site.look(spec.slurm)
+    remarks = site_checks.check(spec.slurm, sites, site_checks.slowest_stop_s(run_dir))
+    errors = [str(remark) for remark in remarks if remark.is_error]
+    if errors:
+        raise FailedError("nothing is queued, it could never run\n" + "\n".join(errors))
+    for remark in remarks:
+        say(remark.in_one_line)
+    site_checks.note(run_dir, spec.slurm, sites)
 
 
 def make_executor(argv: list[str], run_dir: RunDir) -> SlurmExecutor:
@@ -121,6 +100,7 @@ def outside_of_any_job() -> Iterator[None]:
     kept = {name: os.environ[name] for name in CLIENT_VARIABLES if name in os.environ}
     with clean_env():
         os.environ.update(kept)
+        os.environ.pop(runs.SUCCEEDS, None)
         yield
 
 

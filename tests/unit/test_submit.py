@@ -43,7 +43,9 @@ def sbatch(tmp_path, monkeypatch):
     """A fake sbatch that records its arguments and environment; returns where."""
     fakes = tmp_path / "fakes"
     fakes.mkdir()
-    for name, text in (("sbatch", SBATCH), ("srun", "#!/bin/sh\n"), ("scancel", SBATCH)):
+    quiet = "#!/bin/sh\n"
+    texts = {"sbatch": SBATCH, "scancel": SBATCH, "srun": quiet, "scontrol": quiet}
+    for name, text in texts.items():
         (fakes / name).write_text(text)
         (fakes / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{fakes}:{os.environ['PATH']}")
