@@ -152,7 +152,8 @@ def step_argv(run_dir: RunDir, attempt: int, nodes: int, cpus: str | None) -> li
         "--kill-on-bad-exit=1",
         f"--chdir={run_dir.code}",
         *spec.slurm.srun,
-        *spec.launch.wrap,
+        # Not around a wrap: it may be what has to take the signals and pass them on.
+        *(spec.launch.wrap or step.shield()),
         *(sys.executable, "-m", "jobs.agent", str(run_dir.path), str(attempt)),
     ]
 

@@ -22,10 +22,10 @@ from types import FrameType
 
 from jobs import history, owner
 from jobs.act import retry_delay_s
-from jobs.agent import stop_signal
 from jobs.attempt import close_attempt, open_attempt, told_in_one_line
 from jobs.decision import Action, Cause, Decision
 from jobs.errors import UserError
+from jobs.node import stop_signal
 from jobs.progress import ProgressLine
 from jobs.rank import die_with_parent
 from jobs.rundir import RunDir

@@ -9,18 +9,35 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterable
 from typing import Any
 
 from jobs import slurm
 from jobs.rundir import RunDir, read_json
+from jobs.stop_signals import STOP_SIGNALS
 from jobs.talk import say
 
 # Once an agent has failed, srun ends the others: SIGTERM, and SIGKILL after KillWait (30 s).
 END_LIMIT_S = 60
 KILL_AFTER_S = 5
 POLL_S = 0.5
+
+
+def shield() -> list[str]:
+    """A prefix for a command line that holds stop signals back before the command even starts.
+
+    Python needs tens of milliseconds to its first line, and where a file system is busy seconds.
+    [] where env(1) cannot do it (before coreutils 8.31).
+    """
+    names = ",".join(number.name.removeprefix("SIG") for number in STOP_SIGNALS)
+    prefix = ["env", f"--block-signal={names}"]
+    try:
+        tried = subprocess.run([*prefix, "true"], check=False, stderr=subprocess.DEVNULL)
+    except OSError:
+        return []
+    return prefix if tried.returncode == 0 else []
 
 
 def watch(run_dir: RunDir, attempt: int, srun_pid: int) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs import agent, rank
-from jobs.agent import Node
+from jobs import node_agent, rank, step
+from jobs.node import Node, nproc_per_node, rank_command, stop_signal, torchrun_command
 from jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from jobs.spec import Launch, Slurm, Spec
+from jobs.stop_signals import STOP_SIGNALS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN = RunDir(Path("/runs/x y/1"))
@@ -44,7 +45,8 @@ sys.exit(max(rank.wait() for rank in ranks))
 HOST = """
 import json, os, signal, sys
 from pathlib import Path
-from jobs.agent import Agent, Node
+from jobs.node import Node
+from jobs.node_agent import Agent
 from jobs.rundir import RunDir, Timeline
 from jobs.spec import Spec
 run = RunDir(Path(sys.argv[1]))
@@ -66,7 +68,7 @@ def node(monkeypatch):
 @pytest.mark.parametrize(("node_rank", "is_host"), [(0, "true"), (1, "false")])
 def test_the_command_line_of_torchrun(node, node_rank, is_host):
     spec = Spec(launch=Launch(nproc_per_node=4, args=["--x=a b"]))
-    assert agent.torchrun_command(spec, RUN, PLAN, node(node_rank, spec)) == [
+    assert torchrun_command(spec, RUN, PLAN, node(node_rank, spec)) == [
         *(sys.executable, "-m", "torch.distributed.run"),
         "--nnodes=2",
         "--nproc-per-node=4",
@@ -92,7 +94,7 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
     ],
 )
 def test_a_rank_becomes_the_trainer_or_the_users_own(launch, command):
-    assert agent.rank_command(Spec(launch=launch), RUN) == [sys.executable, "-u", *command]
+    assert rank_command(Spec(launch=launch), RUN) == [sys.executable, "-u", *command]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_a_rank_becomes_the_trainer_or_the_users_own(launch, command):
 )
 def test_auto_is_a_rank_per_gpu(nproc, gpus, environ, expected):
     spec = Spec(slurm=Slurm(gpus_per_node=gpus), launch=Launch(nproc_per_node=nproc))
-    assert agent.nproc_per_node(spec, environ) == expected
+    assert nproc_per_node(spec, environ) == expected
 
 
 def test_ranks_get_where_they_are_and_what_the_spec_says(node):
@@ -152,7 +154,7 @@ def test_a_deadline_that_nobody_knows_is_empty_and_not_that_of_an_outer_job(node
     ],
 )
 def test_a_script_of_ones_own_gets_the_signal_that_it_is_made_for(launch, number):
-    assert agent.stop_signal(launch) is number
+    assert stop_signal(launch) is number
 
 
 @pytest.mark.parametrize(
@@ -170,27 +172,27 @@ def test_the_kits_code_is_taken_off_the_search_path(search_path, left):
 
 def test_children_are_the_living_ones_of_that_parent():
     with subprocess.Popen(["sleep", "60"]) as child:
-        assert child.pid in agent.children(os.getpid())
-        assert list(agent.children(child.pid)) == []
+        assert child.pid in node_agent.children(os.getpid())
+        assert list(node_agent.children(child.pid)) == []
         child.kill()
-    assert child.pid not in agent.children(os.getpid())
+    assert child.pid not in node_agent.children(os.getpid())
     assert rank.parent_of(child.pid) == 0
 
 
 def test_a_rank_that_just_ended_is_no_error():
     with subprocess.Popen(["true"]) as child:
         child.wait()
-    agent.tell_to_stop([child.pid], signal.SIGTERM)
+    node_agent.tell_to_stop([child.pid], signal.SIGTERM)
 
 
 def test_an_agent_waits_for_its_plan_and_says_when_it_never_comes(tmp_path, monkeypatch):
     attempt = RunDir(tmp_path).attempt(1)
-    monkeypatch.setattr(agent, "PLAN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(node_agent, "PLAN_TIMEOUT_S", 0.2)
     attempt.path.mkdir()
     with pytest.raises(SystemExit, match="(?s)is not there after.*file system that all nodes"):
-        agent.wait_for_plan(attempt)
+        node_agent.wait_for_plan(attempt)
     write_json(attempt.plan, PLAN)
-    assert agent.wait_for_plan(attempt) == PLAN
+    assert node_agent.wait_for_plan(attempt) == PLAN
 
 
 @pytest.fixture
@@ -230,7 +232,7 @@ def two_ranks(tmp_path):
     return log, (sys.executable, "-c", TORCHRUN, log, RANK)
 
 
-@pytest.mark.parametrize("stop", agent.STOP_SIGNALS)
+@pytest.mark.parametrize("stop", STOP_SIGNALS)
 def test_every_stop_signal_reaches_the_ranks_as_sigterm(host, tmp_path, stop):
     log, torchrun = two_ranks(tmp_path)
     run, process = host(*torchrun)
@@ -296,12 +298,66 @@ def test_an_unreadable_run_directory_is_one_line(tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
+# Found by Python at its start: a stop comes while the agent's imports run.
+STOP_IN_IMPORTS = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "jobs.node_agent":
+            os.kill(os.getpid(), signal.SIGTERM)
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def pending_stop():
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+@pytest.mark.parametrize(
+    ("imports", "before_exec", "name"),
+    [(STOP_IN_IMPORTS, None, "SIGTERM"), ("", pending_stop, "SIGUSR1")],
+    ids=["in its imports", "before it was there"],
+)
+def test_a_stop_that_comes_before_the_handlers_is_taken(tmp_path, imports, before_exec, name):
+    run = RunDir(tmp_path / "run")
+    for folder in (run.attempt(1).path, run.timeline("x").parent):
+        folder.mkdir(parents=True)
+    write_json(run.attempt(1).plan, PLAN | {"attempt": 1, "nodes": ["a"]})
+    run.spec.write_text(Spec().to_json())
+    (tmp_path / "sitecustomize.py").write_text(imports)
+    env = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "SLURM_STEP_ID": "7"}
+    argv = [sys.executable, "-m", "jobs.agent", run.path, "1", "--node-rank=0"]
+    done = subprocess.run(argv, env=env, preexec_fn=before_exec, timeout=60, check=False)
+    assert done.returncode == 1
+    record = read_json(run.attempt(1).node(0))
+    assert [entry["signal"] for entry in record["signals"]] == [name]
+    assert (record["step_id"], record["torchrun_exit"]) == ("7", -signal.SIGHUP)
+
+
+def test_a_shielded_command_starts_with_stop_signals_held_back():
+    code = "import signal; print(*sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
+    argv = [*step.shield(), sys.executable, "-c", code]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert said.split() == [str(int(number)) for number in sorted(STOP_SIGNALS)]
+
+
+def test_an_old_env_is_no_shield(tmp_path, monkeypatch):
+    """A fake env(1) of before coreutils 8.31, and none at all."""
+    (tmp_path / "env").write_text("#!/bin/sh\nexit 125\n")
+    (tmp_path / "env").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert step.shield() == []
+    (tmp_path / "env").unlink()
+    assert step.shield() == []
+
+
 def test_torchrun_dies_with_its_agent(host, tmp_path):
     log, torchrun = two_ranks(tmp_path)
     _, process = host(*torchrun)
     wait_for(lambda: log.read_text().count("there") == 2)
-    (pid,) = agent.children(process.pid)
-    ranks = list(agent.children(pid))
+    (pid,) = node_agent.children(process.pid)
+    ranks = list(node_agent.children(pid))
     process.kill()
     wait_for(lambda: rank.parent_of(pid) in (0, process.pid) and not is_running(pid))
     for orphan in ranks:

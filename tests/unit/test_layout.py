@@ -17,7 +17,7 @@ OWN = ("jobs", "trainer")
 STANDARD_LIBRARY_ONLY = [
     f"jobs.{name}"
     for name in (
-        *("spec", "rundir", "agent", "rank", "attempt", "history"),
+        *("spec", "rundir", "agent", "node_agent", "rank", "attempt", "history"),
         *("owner", "decision", "rendezvous", "slurm", "memory"),
     )
 ]
