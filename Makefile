@@ -59,6 +59,8 @@ test-slow: $(READY_DEV) ## The tests that `make test` leaves out for time
 	@$(PYTHON) -m pytest -m slow
 test-faults: $(READY_DEV) ## Every fault that a run must survive, on a real Slurm (root) [ROW=14] [FLAGS=...]
 	@$(PYTHON) -m pytest tests/slurm/faults -m "" $(ROW:%=--row=%) $(FLAGS)
+test-slurm-24: $(READY_DEV) ## Those on Slurm again, on a second one, 24.11, that they fetch once (Debian, root)
+	@$(PYTHON) -m tests.slurm.second && KIT_TEST_SLURM=24.11 REQUIRE_SLURM=1 $(PYTHON) -m pytest tests/slurm $(FLAGS)
 bench: $(READY_DEV) ## Measure what the kit costs and beats, in a few minutes [FLAGS="--json PATH"]
 	@$(PYTHON) -m tests.bench all $(FLAGS)
 lint: $(READY_DEV) ## ruff, mypy and shellcheck
@@ -79,6 +81,6 @@ cluster-down: $(READY_DEV) ## Stop it
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock && touch $@
 
 help: ## This list
-	@awk 'BEGIN {FS = ":.*?## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*?## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*?## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*?## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: submit dry-run status logs cancel resume compare export train setup test test-here test-on-slurm test-slow test-faults bench lint schema cluster-up cluster-down help
+.PHONY: submit dry-run status logs cancel resume compare export train setup test test-here test-on-slurm test-slow test-faults test-slurm-24 bench lint schema cluster-up cluster-down help

@@ -57,7 +57,8 @@ class Cluster(Machines):
                 f"choose a path of at most {_MAX_ROOT_LENGTH} characters"
             )
         proctrack = proctrack or host.default_proctrack()
-        super().__init__(Site(root, nodes, cpus, proctrack, extra_conf))
+        site = Site(root, nodes, cpus, proctrack, extra_conf, prefix=host.PREFIX)
+        super().__init__(site)
         self._settings = (proctrack, extra_conf)
 
     def start(self) -> None:
@@ -154,7 +155,7 @@ class Cluster(Machines):
 _UP = """\
 A Slurm cluster is up: nodes {nodes}, files in {root}. Type next:
 
-    export SLURM_CONF={slurm_conf}
+    {path}export SLURM_CONF={slurm_conf}
     sinfo
     srun --nodes=2 hostname
 
@@ -194,6 +195,7 @@ def _up(cluster: Cluster) -> None:
             root=cluster.root,
             slurm_conf=cluster.env["SLURM_CONF"],
             grace=conf.GRACE_TIME_S,
+            path=f"export PATH={host.PREFIX}/bin:$PATH\n    " if host.PREFIX else "",
         ),
         end="",
     )

@@ -26,7 +26,8 @@ class Site:
 
     `trap_node` is the node that knows itself as 127.0.1.1, as the /etc/hosts of a stock Debian
     makes it; all the others see its real address. `subnet` and `first_job_id` are chosen when the
-    cluster starts.
+    cluster starts. `prefix` is the folder with Slurm's programs and plugins, None where they lie
+    in the system's.
     """
 
     root: Path
@@ -37,6 +38,7 @@ class Site:
     trap_node: str = "n1"
     subnet: IPv4Network = field(default_factory=lambda: IPv4Network("10.192.0.0/24"))
     first_job_id: int = 1
+    prefix: Path | None = None
 
     @property
     def tag(self) -> str:
@@ -97,6 +99,8 @@ def slurm_conf(site: Site) -> str:
     extra = [line.strip() for line in site.extra_conf.splitlines() if line.strip()]
     replaced = {_setting_name(line) for line in extra}
     base = [f"{key}={value}" for key, value in _settings(site).items()]
+    if site.prefix:
+        base.append(f"PluginDir={site.prefix}/lib/slurm")
     base += _node_lines(site) + _partition_lines()
     return "\n".join([line for line in base if _setting_name(line) not in replaced] + extra) + "\n"
 

@@ -1,4 +1,8 @@
-"""What this machine offers to a test cluster: rights, programs, cgroups."""
+"""What this machine offers to a test cluster: rights, programs, cgroups.
+
+KIT_TEST_SLURM says which Slurm it shall be: nothing for the one that is installed, 24.11 for
+the one that `tests.slurm.second` fetches, or the folder (`--prefix`) of one that you built.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,41 @@ import shutil
 import subprocess
 from pathlib import Path
 
+SECOND_VERSION = "24.11"
 # Daemons lie in sbin, which is not on every PATH.
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare")
 _INSTALL = "apt-get install slurm-wlm slurm-wlm-basic-plugins munge iproute2"
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
-def why_not() -> str | None:
+def version_folder(version: str) -> Path:
+    """Returns where a Slurm of that version is kept, once it was fetched."""
+    return Path(__file__).resolve().parents[2] / ".slurm" / version
+
+
+def prefix_of(chosen: str) -> Path | None:
+    """Returns the folder that KIT_TEST_SLURM stands for: a version's or, absolute, itself."""
+    if not chosen:
+        return None
+    return Path(chosen) if os.path.isabs(chosen) else version_folder(chosen)
+
+
+def _path_with(prefix: Path | None) -> str:
+    return f"{prefix}/sbin:{prefix}/bin:{_SYSTEM_PATH}" if prefix else _SYSTEM_PATH
+
+
+# The folder with bin, sbin and lib of the Slurm to test with; None for the installed one.
+PREFIX = prefix_of(os.environ.get("KIT_TEST_SLURM", ""))
+PATH = _path_with(PREFIX)
+
+
+def why_not(prefix: Path | None = PREFIX) -> str | None:
     """Returns None where a cluster can be started, else the reason and its cure in one line."""
-    missing = [program for program in _PROGRAMS if not shutil.which(program, path=PATH)]
+    if prefix and not (prefix / "sbin/slurmd").exists():
+        return f"no Slurm in {prefix}: unset KIT_TEST_SLURM, or run make test-slurm-24"
+    path = _path_with(prefix)
+    missing = [program for program in _PROGRAMS if not shutil.which(program, path=path)]
     if missing:
         return f"{', '.join(missing)} not found: {_INSTALL}"
     if os.geteuid() != 0:
@@ -36,7 +65,7 @@ def cgroup_version() -> int | None:
         return None
     if (_CGROUP_ROOT / "cgroup.controllers").exists():
         # Older ones know v1 only. Source: Slurm's release notes, 22.05.
-        return 2 if _slurm_version() >= (22, 5) else None
+        return 2 if installed_version() >= (22, 5) else None
     return 1 if (_CGROUP_ROOT / "freezer/cgroup.procs").exists() else None
 
 
@@ -45,10 +74,16 @@ def default_proctrack() -> str:
     return "cgroup" if cgroup_version() else "linuxproc"
 
 
-def _slurm_version() -> tuple[int, int]:
+def installed_version() -> tuple[int, int]:
+    """Returns the version of the Slurm to test with, (0, 0) where there is none."""
     slurmd = shutil.which("slurmd", path=PATH)
     if not slurmd:
         return (0, 0)
     done = subprocess.run([slurmd, "-V"], check=False, capture_output=True, text=True, timeout=30)
-    found = re.search(r"(\d+)\.(\d+)", done.stdout)
+    return slurm_version(done.stdout)
+
+
+def slurm_version(text: str) -> tuple[int, int]:
+    """Returns (22, 5) for `slurm-wlm 22.05.8`."""
+    found = re.search(r"(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -64,7 +64,11 @@ class Machines(Client):
         return found
 
     def _daemon(self, program: str) -> list[str]:
-        return [program, "-f", self.env["SLURM_CONF"]]
+        argv = [program, "-f", self.env["SLURM_CONF"]]
+        if program == "slurmd" and self.site.prefix:
+            # It takes that of the place it was built for, which may be another version's.
+            argv += ["-d", f"{self.site.prefix}/sbin/slurmstepd"]
+        return argv
 
     def _launch(self, daemons: dict[str, list[str]]) -> None:
         """Starts one daemon per machine, side by side; each goes into the background itself."""

@@ -1,0 +1,228 @@
+"""A second Slurm for the test cluster, beside the one that is installed on this machine.
+
+    python -m tests.slurm.second                     fetch it once, say where, or why it cannot be
+    KIT_TEST_SLURM=24.11 python -m pytest tests/slurm
+
+Its packages, of another Debian release, are unpacked into a folder of the repository together
+with all libraries below them; nothing is installed. Its programs are changed to load just those
+libraries, so they run in the machine's own file tree as any other program does, and jobs find
+its Python there. In a chroot of that release they would not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from . import host
+from .host import SECOND_VERSION, slurm_version, version_folder
+
+_SUITE = "trixie"
+_PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge")
+_DEFAULT_MIRROR = "http://deb.debian.org/debian"
+_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+# Program, and the package it comes in.
+_TOOLS = {"apt-get": "apt", "dpkg-deb": "dpkg", "patchelf": "patchelf"}
+_COMMAND_TIMEOUT_S = 600
+
+
+class SecondError(Exception):
+    """The second Slurm cannot be made; the text says why, and how to mend it."""
+
+
+def mirror(targets: str) -> str:
+    """Returns the archive to fetch from: the one that apt uses here, else Debian's own.
+
+    `targets`: the addresses of apt's sources, one a line; that of Debian itself ends in /debian.
+    """
+    addresses = [line.strip().rstrip("/") for line in targets.splitlines()]
+    return next((address for address in addresses if address.endswith("/debian")), _DEFAULT_MIRROR)
+
+
+def why_not() -> str | None:
+    """Returns None where the folder can be made, else the reason and its cure."""
+    missing = {package for tool, package in _TOOLS.items() if not shutil.which(tool)}
+    if "apt" in missing or "dpkg" in missing:
+        return (
+            "this is no Debian, so its packages cannot be fetched\n"
+            "  hint: build that Slurm yourself and name its folder: KIT_TEST_SLURM=/opt/slurm"
+        )
+    if not _KEYRING.exists():
+        missing.add("debian-archive-keyring")
+    if missing:
+        needed = " ".join(sorted(missing))
+        return f"not installed: {needed}\n  hint: apt-get install {needed}"
+    return None
+
+
+def make(folder: Path) -> None:
+    """Makes `folder` with bin, sbin, lib and lib/slurm, unless it is there and up to date.
+
+    It comes into being at once, by a rename: a half-made one is never seen.
+    """
+    if is_made(folder):
+        return
+    if reason := why_not():
+        raise SecondError(reason)
+    print(f"fetching Slurm {SECOND_VERSION} from Debian {_SUITE} into {folder}, once", flush=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="making-") as name:
+        making = Path(name)
+        # Jobs may run as other users.
+        making.chmod(0o755)
+        new = making / folder.name
+        _unpack(_fetch(making / "apt"), making / "unpacked", new)
+        _redirect(new, folder)
+        _check(new)
+        _stamp_file(new).write_text(_stamp(folder))
+        _replace(new, folder, making / "old")
+
+
+def is_made(folder: Path) -> bool:
+    """Returns whether `folder` was made for this place, by this version of this file."""
+    stamp = _stamp_file(folder)
+    return stamp.exists() and stamp.read_text() == _stamp(folder)
+
+
+def _stamp_file(folder: Path) -> Path:
+    return folder / "made-by"
+
+
+def _stamp(folder: Path) -> str:
+    # The programs name their loader by its absolute path.
+    return f"{folder}\n{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()}\n"
+
+
+def _fetch(apt: Path) -> list[Path]:
+    """Downloads the packages and all that they depend on; apt verifies their signatures."""
+    for name in ("lists/partial", "cache/archives/partial", "none"):
+        (apt / name).mkdir(parents=True)
+    # Nothing counts as installed, so that every library comes, down to the C library.
+    (apt / "status").touch()
+    targets = _run("apt-get", "indextargets", "--format=$(REPO_URI)", "Created-By: Packages")
+    source = f"deb [signed-by={_KEYRING}] {mirror(targets)} {_SUITE} main\n"
+    (apt / "sources.list").write_text(source)
+    settings = {
+        "Dir::State": apt,
+        "Dir::State::lists": apt / "lists",
+        "Dir::State::status": apt / "status",
+        "Dir::Cache": apt / "cache",
+        "Dir::Etc::sourcelist": apt / "sources.list",
+        "Dir::Etc::sourceparts": apt / "none",
+        "Dir::Etc::preferences": "/dev/null",
+        "Dir::Etc::preferencesparts": apt / "none",
+        "APT::Default-Release": "",
+        "APT::Sandbox::User": "root",
+        "Acquire::Languages": "none",
+        # Its lock is the machine's, and nothing here touches what that guards.
+        "Debug::NoLocking": "1",
+    }
+    options = [f"--option={key}={value}" for key, value in settings.items()]
+    # Else a list that could not be fetched is only a warning.
+    _run("apt-get", *options, "--option=APT::Update::Error-Mode=any", "update")
+    install = ("install", "--yes", "--download-only", "--no-install-recommends")
+    _run("apt-get", *options, *install, *_PACKAGES)
+    return sorted((apt / "cache/archives").glob("*.deb"))
+
+
+def _unpack(archives: list[Path], unpacked: Path, new: Path) -> None:
+    """Lays out what is needed of the packages as `make install` of Slurm would."""
+    unpacked.mkdir()
+    for archive in archives:
+        package = archive.name.partition("_")[0]
+        root = unpacked / ("ours" if package in _PACKAGES else "below")
+        _run("dpkg-deb", "--extract", str(archive), str(root))
+    for name in ("bin", "sbin"):
+        shutil.copytree(unpacked / "ours/usr" / name, new / name)
+        for program in (new / name).glob("*-wlm"):
+            # Debian tells it from other programs that are called slurmd or so.
+            program.rename(program.with_name(program.name.removesuffix("-wlm")))
+    plugins = next(unpacked.glob("ours/usr/lib/*-linux-gnu/slurm-wlm"))
+    shutil.copytree(plugins, new / "lib/slurm", symlinks=True)
+    for library in unpacked.glob("*/usr/lib/*-linux-gnu/*.so*"):
+        shutil.copy2(library, new / "lib", follow_symlinks=False)
+
+
+def _redirect(new: Path, folder: Path) -> None:
+    """Has the programs in `new` take loader and libraries from there, once it is `folder`."""
+    loader = next((new / "lib").glob("ld-linux*.so.*"))
+    libraries = ("--force-rpath", "--set-rpath", "$ORIGIN/../lib/slurm:$ORIGIN/../lib")
+    for program in _programs(new):
+        interpreter = folder / loader.relative_to(new)
+        _run("patchelf", "--set-interpreter", str(interpreter), *libraries, str(program))
+    for plugin in (new / "lib/slurm").glob("*.so"):
+        # A path of its own would be taken instead of its program's.
+        _run("patchelf", "--remove-rpath", str(plugin))
+
+
+def _programs(folder: Path) -> list[Path]:
+    return [path for name in ("bin", "sbin") for path in sorted((folder / name).iterdir())]
+
+
+def _check(new: Path) -> None:
+    """Raises unless every program finds its libraries, and is of the version that was wanted."""
+    loader = str(next((new / "lib").glob("ld-linux*.so.*")))
+    for program in _programs(new):
+        listed = _run(loader, "--list", str(program))
+        strangers = [line.strip() for line in listed.splitlines() if _is_strange(line, new)]
+        if strangers:
+            raise SecondError(f"{program.name} would load from elsewhere: {', '.join(strangers)}")
+    said = _run(loader, str(new / "sbin/slurmd"), "-V").strip()
+    if slurm_version(said) != slurm_version(SECOND_VERSION):
+        raise SecondError(f"Debian {_SUITE} has {said} now, not {SECOND_VERSION}")
+
+
+def _is_strange(line: str, new: Path) -> bool:
+    """`libz.so.1 => /usr/lib/libz.so.1 (0x...)` or `=> not found`, for the loader's --list."""
+    found = re.search(r"=> (\S+)", line)
+    return found is not None and not Path(found[1]).resolve().is_relative_to(new.resolve())
+
+
+def _replace(new: Path, folder: Path, old: Path) -> None:
+    if folder.exists():
+        folder.rename(old)
+    try:
+        new.rename(folder)
+    except OSError:
+        # Another process was faster.
+        if not is_made(folder):
+            raise
+
+
+def _run(*argv: str) -> str:
+    """Returns what a command printed; raises SecondError with what it complained about."""
+    env = os.environ | {"LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        done = subprocess.run(
+            argv, check=False, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, env=env
+        )
+    except subprocess.TimeoutExpired:
+        raise SecondError(f"no end within {_COMMAND_TIMEOUT_S} s: {shlex.join(argv)}") from None
+    if done.returncode != 0:
+        raise SecondError(f"{shlex.join(argv)}: exit {done.returncode}\n{done.stderr.strip()}")
+    return done.stdout
+
+
+def main() -> int:
+    folder = version_folder(SECOND_VERSION)
+    try:
+        make(folder)
+    except (SecondError, OSError) as error:
+        print(f"error: no Slurm {SECOND_VERSION} to test with: {error}", file=sys.stderr)
+        return 1
+    print(folder)
+    if reason := host.why_not(folder):
+        print(f"error: no test cluster of it: {reason}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
