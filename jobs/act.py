@@ -32,6 +32,14 @@ def act(decision: Decision, run_dir: RunDir, me: owner.Owner) -> int:
     return 1
 
 
+def in_words(decision: Decision, run_dir: RunDir) -> str:
+    """A decision for the job's log, with the way out where somebody has to do something."""
+    line = f"{decision.cause}: {decision.reason} -> {decision.action}"
+    if decision.action is Action.HOLD:
+        line += f"\n  hint: what was saved is kept; make resume RUN={run_dir.run_id} goes on"
+    return line
+
+
 def retry_delay_s(run_dir: RunDir) -> float:
     """How long to wait before another attempt: 2, 8, 32 s ... after crashes without progress."""
     crashes = history.of(read_jsonl(run_dir.attempts)).crashes_without_progress
@@ -48,8 +56,9 @@ def requeue(decision: Decision, run_dir: RunDir, me: owner.Owner) -> None:
         # It came between the decision and the requeue, which then did nothing.
         instead = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
     else:
-        instead = replace(decision, action=Action.HOLD, reason=f"not requeued: {problem}")
-        say(f"NOT requeued: {problem}\n  hint: the checkpoint is kept; `make resume` goes on")
+        reason = f"{decision.reason}; NOT requeued: {problem}"
+        instead = replace(decision, action=Action.HOLD, reason=reason)
+    say(in_words(instead, run_dir))
     history.amend(run_dir, instead)
     history.unfinished_result(run_dir, instead)
     owner.release(run_dir, me)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs import checkpoints, history, owner, rendezvous, runs, slurm, step
-from jobs.act import act
+from jobs.act import act, in_words
 from jobs.decision import Action, Budget, Decision, decide
 from jobs.errors import FailedError, UserError
 from jobs.evidence import gather
@@ -180,7 +180,7 @@ def close_attempt(
     report_error(run_dir, attempt, evidence)
     history.record(run_dir, attempt, evidence, decision)
     note(run_dir, attempt, "close", decision=decision.action)
-    say(f"attempt {attempt}: {decision.cause}: {decision.reason} -> {decision.action}")
+    say(f"attempt {attempt}: {in_words(decision, run_dir)}")
     if decision.action is Action.DONE:
         history.finish_result(run_dir)
     elif decision.action in (Action.HOLD, Action.CANCEL):

@@ -133,7 +133,7 @@ def come_back(
         return Decision(action, cause, reason)
     if evidence.has_successor:
         return Decision(Action.SUCCESSOR, cause, reason)
-    return Decision(Action.HOLD, cause, f"{reason}; this job cannot be requeued (Requeue=0)")
+    return Decision(Action.HOLD, cause, f"{reason}; NOT requeued, this job may not be (Requeue=0)")
 
 
 def after_node_trouble(evidence: Evidence) -> Decision:

@@ -38,7 +38,7 @@ def test_a_refused_requeue_is_held_with_its_reason(tmp_path, calls, monkeypatch,
     assert act.act(REQUEUE, run, me) == 1
     assert "NOT requeued" in capfd.readouterr().err
     assert read_json(run.result)["status"] == "held"
-    assert "not requeued" in read_json(run.result)["reason"]
+    assert "preempted; NOT requeued: " in read_json(run.result)["reason"]
     assert read_jsonl(run.attempts)[-1]["decision"] == "hold"
     assert not run.owner.exists()
 
@@ -163,6 +163,8 @@ def test_the_jobs_log_has_the_whole_error_and_the_reason_is_its_first_line(
     capfd.readouterr()
     assert command("close", "1") == 1
     lines = capfd.readouterr().err.splitlines()
+    *lines, hint = lines
+    assert "make resume RUN=run goes on" in hint
     assert lines[1:-1] == ([traceback] if traceback else ["it is nan", "  hint: a lower lr"])
     assert lines[-1] == "attempt 1: crash: rank 0 on a: it is nan -> hold"
     assert read_json(run.result)["reason"] == "rank 0 on a: it is nan"
