@@ -205,6 +205,9 @@ def main(argv: list[str] | None = None) -> int:
         command.add_argument("run_dir", type=Path)
         command.add_argument("attempt", type=int)
     watching.add_argument("srun_pid", type=int)
+    closing.add_argument(
+        "--srun-exit", type=int, default=0, help="the exit code of the step's srun"
+    )
     closing.add_argument("--pid", type=int, help="hand launch: the process that owns the run")
     args = parser.parse_args(argv)
     run_dir = RunDir(args.run_dir)
@@ -218,7 +221,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with told_in_one_line(run_dir, me):
             if args.command == "close":
-                return act(close_attempt(run_dir, me, args.attempt), run_dir, me)
+                stops = step.stops_at_start(run_dir, args.attempt, args.srun_exit)
+                return act(close_attempt(run_dir, me, args.attempt, stops), run_dir, me)
             attempt = open_attempt(run_dir, me, args.nodes, args.head_address)
     except (UserError, FailedError) as error:
         say(f"error: {error}")

@@ -73,6 +73,20 @@ def unended(run_dir: RunDir, attempt: int) -> dict[str, dict[str, Any]]:
     return {node: record for node, record in records.items() if record.get("end") is None}
 
 
+def stops_at_start(run_dir: RunDir, attempt: int, srun_exit: int) -> tuple[str, ...]:
+    """The stop signal that an agent died of while it was starting, before it could note anything.
+
+    srun tells it by its exit code; that alone is no proof: it ends the others itself after a
+    failure. Source: srun(1), exit values.
+    """
+    attempt_dir = run_dir.attempt(attempt)
+    count = len((read_json(attempt_dir.plan) or {}).get("nodes", []))
+    records = [read_json(attempt_dir.node(rank)) for rank in range(count)]
+    is_missed = None in records and not has_failed(run_dir, attempt)
+    died_of = [number for number in STOP_SIGNALS if srun_exit == 128 + number]
+    return tuple(number.name for number in died_of) if is_missed else ()
+
+
 def end_leftover(run_dir: RunDir, job_id: str, attempt: int) -> tuple[str, ...]:
     """End what is left of a step whose srun is gone; returns the nodes that do not answer.
 

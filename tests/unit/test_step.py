@@ -1,9 +1,13 @@
 """The end of an srun step: bounded once an agent has failed; what it leaves is ended."""
 
 import os
+import re
 import signal
 import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +65,26 @@ def test_srun_is_waited_for_as_long_as_no_agent_failed(run, waiter, monkeypatch,
     assert not watch.is_alive()
 
 
+def blocked(pid):
+    """The signals that a process holds back. Source: proc(5), SigBlk."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16)
+    return {number for number in signal.Signals if mask >> (number - 1) & 1}
+
+
+def test_the_batch_scripts_commands_survive_what_slurm_sends_to_its_tree(run, waiter):
+    """A requeue itself has Slurm signal the tree, and the requeue is read back after it."""
+    words = [sys.executable, "-m", "jobs.attempt", "watch", str(run.path), "1", str(waiter.pid)]
+    watch = subprocess.Popen(words, cwd=Path(__file__).parents[2])
+    deadline = time.monotonic() + 30
+    while not {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2} <= blocked(watch.pid):
+        assert time.monotonic() < deadline and watch.poll() is None
+        time.sleep(0.01)
+    watch.send_signal(signal.SIGTERM)
+    waiter.kill()
+    assert watch.wait(30) == 0
+
+
 @pytest.fixture
 def scancel(tmp_path, monkeypatch):
     """A fake scancel; the calls it got."""
@@ -82,3 +106,26 @@ def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, scancel,
     node(run, 0, None, step_id="3", address="10.0.0.1")
     assert step.end_leftover(run, "7", 1) == ("b",)
     assert scancel.read_text() == "7.3\n"
+
+
+@pytest.mark.parametrize(
+    ("codes", "srun_exit", "stops"),
+    [
+        ((None, "missing"), 143, ("SIGTERM",)),
+        (("missing", "missing"), 138, ("SIGUSR1",)),
+        (("missing", "missing"), 0, ()),
+        (("missing", "missing"), 1, ()),
+        (("missing", "missing"), 137, ()),
+        # srun itself sends SIGTERM to the others.
+        ((1, "missing"), 143, ()),
+        # An agent with a record has noted all signals that it got.
+        ((None, None), 143, ()),
+    ],
+)
+def test_an_agent_that_dies_of_a_stop_before_its_first_record_was_stopped(
+    run, codes, srun_exit, stops
+):
+    for rank, code in enumerate(codes):
+        if code != "missing":
+            node(run, rank, code)
+    assert step.stops_at_start(run, 1, srun_exit) == stops
