@@ -21,8 +21,6 @@ JobId=7
    JobState={} Reason=None Dependency=(null)
    Requeue=1 Restarts=0 BatchFlag=1
 """
-    "JobId=7\n   JobState={} Reason=None Dependency=(null)\n   Requeue=1 Restarts=0 BatchFlag=1\n"
-)
 GONE = "slurm_load_jobs error: Invalid job id specified\n"
 SPEC = Spec(name="x", slurm=Slurm(continue_="successor"), launch=Launch(script="x.py"))
 
