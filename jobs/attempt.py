@@ -37,6 +37,7 @@ from jobs.rundir import (
     write_json,
 )
 from jobs.spec import Spec
+from jobs.stop_signals import hold_back
 from jobs.talk import BestEffort, counted, say
 
 
@@ -235,4 +236,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # Some sites signal the whole tree of the batch shell, also because of our own requeue.
+    hold_back()
     sys.exit(main())
