@@ -1,0 +1,113 @@
+"""What happens to the files of a run: damage, loss, a disk that is full, read-only or broken."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from jobs.rundir import RunDir
+from trainer import commit
+
+from ..kit import Run
+from . import harm_slurm
+
+_PAGE = 4096
+
+
+def pause(run: Run) -> None:
+    """Warn the run, so that it saves and is requeued, and hold it in the queue."""
+    before = harm_slurm.restarts(run)
+    run.cluster.run("scancel", "--signal=USR1", run.job_id)
+    harm_slurm.wait_for_restarts(run, before + 1)
+    run.cluster.run("scontrol", "hold", run.job_id)
+    run.cluster.wait_for(lambda: not run.cluster.job_processes(), "no process of the job", 60)
+
+
+def release(run: Run) -> None:
+    """Let a paused run start again."""
+    run.cluster.run("scontrol", "release", run.job_id)
+
+
+def truncate(path: Path) -> None:
+    """Cut the second half off, as a copy that was broken off does."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path: Path) -> None:
+    """Leave no byte, as some file systems do after a power failure."""
+    os.truncate(path, 0)
+
+
+def flip_a_bit(path: Path) -> None:
+    """Turn one bit over, in the middle."""
+    with open(path, "r+b") as file:
+        place = path.stat().st_size // 2
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 1]))
+
+
+def zero_a_page(path: Path) -> None:
+    """Overwrite a whole page with zeros, as a lost write does."""
+    with open(path, "r+b") as file:
+        file.seek(_PAGE)
+        file.write(bytes(_PAGE))
+
+
+def remove(path: Path) -> None:
+    """Take a file or a whole folder away."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+Damage = Callable[[Path], None]
+DAMAGES: tuple[Damage, ...] = (truncate, empty, flip_a_bit, zero_a_page, remove)
+
+
+def committed(run_dir: RunDir) -> list[str]:
+    """The names of the committed checkpoints, newest first."""
+    return commit.committed(run_dir.checkpoints)
+
+
+def damage_newest(run_dir: RunDir, *damages: Damage, file: str = "state.pt") -> list[str]:
+    """Damage a file in as many of the newest checkpoints, the newest first; their names."""
+    names = committed(run_dir)[: len(damages)]
+    for name, damage in zip(names, damages, strict=True):
+        damage(run_dir.checkpoints / name / file)
+    return names
+
+
+def fill(folder: Path) -> Path:
+    """Take every free block of a file system; returns the file to delete."""
+    filler = folder / "filler"
+    with open(filler, "ab", buffering=0) as file:
+        for size in (2**20, _PAGE, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+    return filler
+
+
+@contextmanager
+def small_disk(folder: Path, mib: int) -> Iterator[Path]:
+    """A file system of its own at `folder`.
+
+    To be mounted before the nodes start: their mount trees are copies, into which nothing comes
+    that is mounted later. What is done to its contents they all see.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    argv = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(folder)]
+    subprocess.run(argv, check=True, capture_output=True, timeout=30)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=30)
