@@ -6,7 +6,7 @@ import random
 import time
 from dataclasses import replace
 
-from jobs import history, owner, slurm
+from jobs import exclusion, history, owner, slurm
 from jobs.decision import Action, Cause, Decision
 from jobs.rundir import RunDir, read_jsonl
 from jobs.talk import say
@@ -29,6 +29,8 @@ def act(decision: Decision, run_dir: RunDir, me: owner.Owner) -> int:
         return EXIT_RETRY
     if decision.action is Action.REQUEUE:
         requeue(decision, run_dir, me)
+    if decision.action is Action.SUCCESSOR:
+        exclusion.hand_on(run_dir, me.job_id)
     return 1
 
 
@@ -51,6 +53,8 @@ def requeue(decision: Decision, run_dir: RunDir, me: owner.Owner) -> None:
     time.sleep(random.uniform(0, SPREAD_S))
     job, problem = slurm.requeue(me.job_id)
     if not problem:
+        if job is not None:
+            exclusion.renew(run_dir, me.job_id, job.excluded)
         return
     if job is not None and slurm.is_cancelled(job.state, job.reason):
         # It came between the decision and the requeue, which then did nothing.

@@ -52,6 +52,7 @@ class Job:
     is_preempted: bool
     time_limit: str
     can_requeue: bool = True
+    excluded: str = ""  # its ExcNodeList
 
     @property
     def is_alive(self) -> bool:
@@ -95,6 +96,7 @@ def parse_job(text: str) -> Job | None:
         return None
     requeue = re.search(r"^   Requeue=(\d+) Restarts=(\d+)", text, re.MULTILINE)
     preempted = re.search(r"^   (?:PreemptEligibleTime=\S+ )?PreemptTime=(\S+)", text, re.MULTILINE)
+    excluded = re.search(r"^   ReqNodeList=\S+ ExcNodeList=(\S+)", text, re.MULTILINE)
     limit = re.search(r"^   RunTime=\S+ TimeLimit=(\S+)", text, re.MULTILINE)
     return Job(
         state=state[1],
@@ -103,6 +105,7 @@ def parse_job(text: str) -> Job | None:
         is_preempted=preempted is not None and preempted[1] not in ("None", "Unknown"),
         time_limit=limit[1] if limit else "",
         can_requeue=requeue is None or requeue[1] != "0",
+        excluded=excluded[1] if excluded and excluded[1] != "(null)" else "",
     )
 
 
