@@ -60,11 +60,12 @@ class Kit:
 
     cluster: Cluster
     runs_root: Path
+    repository: Path = REPOSITORY
 
     def run(self, *argv: str | Path, check: bool = True) -> CompletedProcess[str]:
         """Run a command in the repository, as from a user's shell."""
         env = ("env", f"KIT_RUNS={self.runs_root}", f"KIT_PYTHON={sys.executable}")
-        return self.cluster.run(*env, *argv, check=check, cwd=REPOSITORY)
+        return self.cluster.run(*env, *argv, check=check, cwd=self.repository)
 
     def jobs(self, *argv: str | Path, check: bool = True) -> CompletedProcess[str]:
         """Run `python -m jobs ...`."""
@@ -74,6 +75,11 @@ class Kit:
         """Submit by the Python command."""
         said = json.loads(self.jobs("submit", "--json", config, *overrides).stdout)
         return Run(self.cluster, said["job_id"], RunDir(Path(said["run_dir"])))
+
+    def resume(self, run: Run, *words: str) -> Run:
+        """Go on with a run that stopped, as another job; `words`: overrides, --yes."""
+        said = json.loads(self.jobs("resume", "--json", run.dir.path, *words).stdout)
+        return Run(self.cluster, said["job_id"], run.dir)
 
     def sbatch(self, *argv: str | Path) -> Run:
         """Submit by plain sbatch; returns when the job has made its run directory."""

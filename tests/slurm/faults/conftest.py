@@ -76,6 +76,9 @@ def pytest_runtest_makereport(
     report = yield
     if report.when == "call":
         item.stash[_PASSED] = report.passed
+    row = getattr(item, "funcargs", {}).get("row")
+    if report.failed and isinstance(row, Row):
+        report.sections.append(("the run", row.story()))
     return report
 
 

@@ -18,9 +18,12 @@ def wait_for_restarts(run: Run, number: int) -> None:
     run.cluster.wait_for(lambda: restarts(run) >= number, reached, _RESTART_TIMEOUT_S)
 
 
-def begin_preemption(run: Run) -> str:
-    """Queue a job of a higher priority that needs every node and ends at once; its id."""
-    urgent = ("--partition=urgent", f"--nodes={len(run.cluster.nodes)}", "--exclusive")
+def begin_preemption(run: Run, *options: str) -> str:
+    """Queue a job of a higher priority that ends at once; its id.
+
+    It needs every node, unless the options of sbatch say otherwise.
+    """
+    urgent = ("--partition=urgent", f"--nodes={len(run.cluster.nodes)}", "--exclusive", *options)
     return run.cluster.sbatch(*urgent, "--wrap=true", "--output=/dev/null")
 
 

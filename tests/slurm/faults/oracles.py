@@ -13,14 +13,16 @@ from .scenario import STEPS_PER_EPOCH
 
 def bitwise(run: Run, untouched: Run) -> None:
     """BW: weights, optimizer, metrics and best checkpoint are those of the untouched run."""
-    assert compare(run.dir, untouched.dir) == []
+    found = compare(run.dir, untouched.dir)
+    assert found == [], found
 
 
 def no_step_redone(run: Run) -> None:
     """L0: each attempt goes on behind the last step of the one before."""
     trained = [a for a in run.attempts() if a["first_step"] is not None]
     assert all(b["first_step"] == a["last_step"] + 1 for a, b in pairwise(trained)), trained
-    assert run.result()["steps_redone"] == 0
+    redone = run.result()["steps_redone"]
+    assert redone == 0, redone
 
 
 def at_most_one_interval(run: Run) -> None:
@@ -46,22 +48,34 @@ def interval_steps(run: Run) -> int:
 
 def requeues(run: Run, number: int) -> None:
     """R1 for one: Slurm has started the job that many times more."""
-    assert run.cluster.job(run.job_id)["Restarts"] == str(number)
+    counted = run.cluster.job(run.job_id)["Restarts"]
+    assert counted == str(number), counted
 
 
 def nothing_left(run: Run) -> None:
     """NO: no process of any job is left, no temporary checkpoint is left."""
     run.cluster.wait_for(lambda: not run.cluster.job_processes(), "no process of the job", 60)
-    assert not list(run.dir.checkpoints.glob(".*"))
+    drafts = list(run.dir.checkpoints.glob(".*"))
+    assert not drafts, drafts
+
+
+def stays_cancelled(run: Run) -> None:
+    """The job is cancelled and nobody is left who could start it again: no process, no job."""
+    run.wait("CANCELLED")
+    nothing_left(run)
+    requeues(run, 0)
+    state, queued = run.cluster.job(run.job_id)["JobState"], run.cluster.job_ids()
+    assert (state, queued) == ("CANCELLED", []), (state, queued)
 
 
 def causes(run: Run, expected: list[str]) -> None:
     """The causes of all attempts, in order."""
-    assert [attempt["cause"] for attempt in run.attempts()] == expected
+    found = [attempt["cause"] for attempt in run.attempts()]
+    assert found == expected, found
 
 
 def stopped_together(run: Run, attempt: int, ranks: int = 3) -> None:
     """All ranks of an attempt saw the stop before the same step, and that was the last one."""
     stops = [e["step"] for e in run.events("stop_seen") if e["attempt"] == attempt]
     last = next(a["last_step"] for a in run.attempts() if a["attempt"] == attempt)
-    assert stops == [last] * ranks
+    assert stops == [last] * ranks, (stops, last)

@@ -16,6 +16,7 @@ FAST = frozenset({1, 2, 11, 14, 20, 30})
 # Row 8 is these on every proctrack.
 ON_EVERY_PROCTRACK = frozenset({1, 2, 11})
 TABLE = "KIT_FAULT_TABLE"
+_STORY_CHARACTERS = 8000
 _NAME = re.compile(r"test_row_(\d+)_")
 
 
@@ -29,6 +30,11 @@ def is_of(row: int, test: str, has_proctrack: bool) -> bool:
     """Whether a test belongs to a row."""
     number = row_of(test)
     return number == row or (row == 8 and number in ON_EVERY_PROCTRACK and has_proctrack)
+
+
+def slurm_version(cluster: Cluster) -> str:
+    """22.05.8 of a cluster's Slurm; empty where it does not say."""
+    return "".join(cluster.run("sinfo", "--version", check=False).stdout.split()[-1:])
 
 
 @dataclass
@@ -45,10 +51,17 @@ class Row:
         self.run = run
         self.number = self.number if number is None else number
 
+    def story(self) -> str:
+        """What happened to the run, for a test that failed."""
+        if self.run is None:
+            return "no run was recorded"
+        told = [self.run.dir.attempts, self.run.dir.result, self.run.dir.job_log]
+        texts = [f"--- {path}\n{path.read_text()}" for path in told if path.exists()]
+        return "\n".join(texts)[-_STORY_CHARACTERS:]
+
     def see(self, cluster: Cluster) -> None:
         """Take down what the cluster is."""
-        version = cluster.run("sinfo", "--version", check=False).stdout.split()[-1:]
-        self.site = {"proctrack": cluster.site.proctrack, "slurm": "".join(version)}
+        self.site = {"proctrack": cluster.site.proctrack, "slurm": slurm_version(cluster)}
 
     def write(self, passed: bool) -> None:
         """Append the line to the file that KIT_FAULT_TABLE names, if it does."""

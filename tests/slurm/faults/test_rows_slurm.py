@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ..kit import Kit, Run
 from . import harm_slurm, oracles
 from .rows import Row
-from .scenario import Untouched, start
+from .scenario import Paced, Untouched, start
 
 on_every_proctrack = pytest.mark.parametrize(
     "proctrack", ["cgroup", "linuxproc", "pgid"], indirect=True
@@ -47,6 +49,35 @@ def test_row_02_preemption_with_grace(kit: Kit, untouched: Untouched, row: Row) 
     assert_went_on(paced.run, untouched(), ["preemption"])
 
 
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """While this file is there no checkpoint of `start_on_a_disk` gets durable."""
+    return tmp_path / "disk-stands-still"
+
+
+def start_on_a_disk(kit: Kit, disk: Path) -> Paced:
+    model = "train.model=tests.slurm.faults.held_up:HeldUp"
+    return start(kit, model, f"launch.env.DISK_FILE={disk}", "checkpoint.every_steps=2")
+
+
+def wait_for_save_in_flight(run: Run, at_least: int = 0) -> None:
+    def found() -> list[Path]:
+        drafts = run.dir.checkpoints.glob(".tmp-step-*")
+        return [path for path in drafts if int(path.name.split("-")[2]) >= at_least]
+
+    run.cluster.wait_for(found, f"a save in flight in {run.dir.path}", 240)
+
+
+def assert_stays_cancelled(run: Run) -> None:
+    """Dead for good, with a checkpoint of where it stopped."""
+    oracles.stays_cancelled(run)
+    record = run.attempts()[-1]
+    assert (record["decision"], record["cause"]) == ("cancel", "cancelled")
+    assert record["evidence"]["outcome"] == "stopped"
+    assert record["checkpoint"] == f"step-{record['last_step']:08d}"
+    assert run.result()["status"] == "cancelled"
+
+
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack")
 def test_row_11_scancel_in_a_step(kit: Kit, row: Row) -> None:
@@ -54,9 +85,58 @@ def test_row_11_scancel_in_a_step(kit: Kit, row: Row) -> None:
     row.record(run)
     run.wait_for_step(2)
     harm_slurm.scancel(run)
-    assert run.wait("CANCELLED")["Restarts"] == "0"
-    oracles.nothing_left(run)
-    assert run.cluster.job_ids() == []
-    record = run.attempts()[-1]
-    assert (record["decision"], record["evidence"]["outcome"]) == ("cancel", "stopped")
-    assert run.result()["status"] == "cancelled"
+    assert_stays_cancelled(run)
+
+
+@on_every_proctrack
+@pytest.mark.usefixtures("proctrack")
+def test_row_11_scancel_in_a_save(kit: Kit, disk: Path, row: Row) -> None:
+    disk.touch()
+    run = start_on_a_disk(kit, disk).run
+    row.record(run)
+    wait_for_save_in_flight(run)
+    harm_slurm.scancel(run)
+    wait_for_signals(run)
+    disk.unlink()
+    assert_stays_cancelled(run)
+
+
+@on_every_proctrack
+@pytest.mark.usefixtures("proctrack")
+def test_row_11_scancel_in_a_grace(kit: Kit, disk: Path, row: Row) -> None:
+    run = start_on_a_disk(kit, disk).run
+    row.record(run)
+    run.wait_for_step(3)
+    disk.touch()
+    harm_slurm.begin_preemption(run)
+    wait_for_signals(run)
+    harm_slurm.scancel(run)
+    run.cluster.wait_for(lambda: run.cluster.job(run.job_id)["JobState"] != "RUNNING", "scancel")
+    disk.unlink()
+    assert_stays_cancelled(run)
+
+
+def wait_for_signals(run: Run) -> None:
+    """Until all ranks know that they shall stop."""
+    run.cluster.wait_for(lambda: len(run.events("stop_seen")) == 3, "a stop on three ranks", 60)
+
+
+@pytest.mark.fault
+def test_row_11_scancel_just_before_our_requeue_lands(kit: Kit, tmp_path: Path, row: Row) -> None:
+    """A plain `scontrol requeue` would bring the cancelled job back to life."""
+    late = tmp_path / "bin" / "scontrol"
+    late.parent.mkdir()
+    # Stands in for nothing: the real commands, one of them at the worst moment.
+    late.write_text(
+        "#!/bin/sh\n"
+        f"export PATH={kit.cluster.env['PATH']}\n"
+        f'if [ "$1" = requeue ]; then touch {tmp_path}/asked; scancel "$SLURM_JOB_ID"; fi\n'
+        'exec scontrol "$@"\n'
+    )
+    late.chmod(0o755)
+    run = start(kit, f'setup=["export PATH={late.parent}:$PATH"]').run
+    row.record(run)
+    run.wait_for_step(2)
+    harm_slurm.begin_preemption(run)
+    oracles.stays_cancelled(run)
+    assert (tmp_path / "asked").exists()

@@ -1,0 +1,34 @@
+"""The digits, with a record of which of them each rank trains on."""
+
+import os
+from pathlib import Path
+
+import torch
+
+from trainer.data import Batch, Samples
+from trainer.datasets import digits as plain_digits
+
+FOLDER = "SAMPLES_FOLDER"
+
+
+class Recorded(Samples):
+    """Samples that append the indices of each batch to FOLDER/<rank>, a line for each."""
+
+    def batch(self, indices: torch.Tensor) -> Batch:
+        """The samples of these indices."""
+        with open(Path(os.environ[FOLDER], os.environ["RANK"]), "a", encoding="utf-8") as record:
+            record.write(" ".join(map(str, indices.tolist())) + "\n")
+        return super().batch(indices)
+
+
+def digits() -> tuple[Samples, Samples]:
+    """The built-in digits; the training set is recorded."""
+    train, test = plain_digits()
+    return Recorded(train.inputs, train.labels, scale=1 / 16), test
+
+
+def batches(folder: Path, rank: int) -> list[list[int]]:
+    """What a rank trained on, over all attempts, whose throw-away passes take sample 0 alone."""
+    lines = [line.split() for line in (folder / str(rank)).read_text().splitlines()]
+    found = [[int(word) for word in line] for line in lines]
+    return [batch for batch in found if any(batch)]

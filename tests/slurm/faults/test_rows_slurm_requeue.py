@@ -1,0 +1,152 @@
+"""Requeues: by others, refused, ten in an epoch, before the first step (rows 12, 13, 32, 36)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jobs.rundir import RunDir
+
+from ..kit import Kit, Run
+from . import harm_slurm, oracles, recorded
+from .rows import Row
+from .scenario import SPEC, Paced, Untouched, start
+
+RANKS = 3
+
+
+def test_row_12_an_admin_requeues_twice(kit: Kit, untouched: Untouched, row: Row) -> None:
+    paced = start(kit)
+    row.record(paced.run)
+    paced.run.wait_for_step(2)
+    harm_slurm.requeue(paced.run)
+    harm_slurm.requeue(paced.run)
+    harm_slurm.wait_for_restarts(paced.run, 1)
+    paced.finish()
+    oracles.bitwise(paced.run, untouched())
+    oracles.no_step_redone(paced.run)
+    oracles.requeues(paced.run, 1)
+    oracles.causes(paced.run, ["requeued", "completed"])
+    oracles.nothing_left(paced.run)
+
+
+def test_row_13_requeue_refused(kit: Kit, untouched: Untouched, row: Row, tmp_path: Path) -> None:
+    pace = tmp_path / "pace"
+    pace.touch()
+    words = (*SPEC, f"launch.env.PACE_FILE={pace}")
+    run = kit.sbatch("--no-requeue", "--nodes=3", "slurm/ddp.sbatch", *words)
+    row.record(run)
+    run.wait_for_step(2)
+    harm_slurm.begin_preemption(run)
+    assert run.wait("FAILED")["ExitCode"] == "1:0"
+    record, result = run.attempts()[-1], run.result()
+    assert record["checkpoint"] == f"step-{record['last_step']:08d}"
+    assert result["status"] == "held" and "requeue" in result["reason"]
+    log = (kit.runs_root / f"{run.job_id}.out").read_text()
+    assert "NOT requeued" in log and "make resume" in log
+    oracles.nothing_left(run)
+    pace.unlink()
+    kit.resume(run).wait()
+    oracles.bitwise(run, untouched())
+    oracles.no_step_redone(run)
+
+
+def test_row_32_ten_preemptions_in_one_epoch(
+    kit: Kit, untouched: Untouched, row: Row, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    words = (
+        "train.epochs=1",
+        "train.micro_batch_size=8",
+        "train.dataset=tests.slurm.faults.recorded:digits",
+    )
+    folder, expected = (tmp_path_factory.mktemp(name) for name in ("samples", "expected"))
+    paced = start(kit, *words, f"launch.env.SAMPLES_FOLDER={folder}")
+    row.record(paced.run)
+    paced.pace.write_text("1.0")
+    for number in range(10):
+        preempt_after_a_step(paced.run, number)
+    paced.finish()
+    whole = start(kit, *words, f"launch.env.SAMPLES_FOLDER={expected}")
+    whole.finish()
+    oracles.bitwise(paced.run, whole.run)
+    oracles.no_step_redone(paced.run)
+    oracles.requeues(paced.run, 10)
+    oracles.causes(paced.run, ["preemption"] * 10 + ["completed"])
+    oracles.nothing_left(paced.run)
+    seen = [recorded.batches(folder, rank) for rank in range(RANKS)]
+    assert seen == [recorded.batches(expected, rank) for rank in range(RANKS)]
+    samples = [index for batches in seen for batch in batches for index in batch]
+    assert len(samples) == len(set(samples)) == paced.run.result()["global_step"] * 8 * RANKS
+
+
+def preempt_after_a_step(run: Run, number: int) -> None:
+    """Preempt the attempt that comes after `number` others, once it has done a step."""
+    before = run.attempts()
+    assert len(before) == number
+    run.wait_for_step((before[-1]["last_step"] if before else 0) + 1)
+    harm_slurm.preempt(run)
+
+
+def test_row_36_start_up_outlasts_every_slot(kit: Kit, row: Row, tmp_path: Path) -> None:
+    (tmp_path / "start").touch()
+    model = "train.model=tests.slurm.faults.held_up:HeldUp"
+    run = start(kit, model, f"launch.env.START_FILE={tmp_path}/start").run
+    row.record(run)
+    for number in range(1, 6):
+        wait_for_agents(run, number)
+        harm_slurm.begin_preemption(run)
+        run.cluster.wait_for(lambda: len(run.attempts()) == number, f"end of attempt {number}", 120)  # noqa: B023
+    assert run.wait("FAILED")["Restarts"] == "4"
+    assert run.result()["status"] == "held"
+    assert "5 attempts without a new checkpoint" in run.result()["reason"]
+    oracles.causes(run, ["preemption"] * 5)
+    oracles.nothing_left(run)
+    assert run.cluster.job_ids() == []
+
+
+def wait_for_agents(run: Run, attempt: int) -> None:
+    """Wait until the agents of an attempt have started on all nodes."""
+    agents = [run.dir.attempt(attempt).node(rank) for rank in range(RANKS)]
+    started = f"agents of attempt {attempt}"
+    run.cluster.wait_for(lambda: all(path.exists() for path in agents), started, 240)
+
+
+def test_an_array_task_is_requeued_alone(kit: Kit, untouched: Untouched, row: Row) -> None:
+    """The bare id of an array would requeue every one of its tasks."""
+    words = ("slurm.nodes=1", "launch.nproc_per_node=3")
+    tasks = [freeze(kit, *words, f"train.seed={seed}") for seed in range(2)]
+    points = kit.runs_root / "sweep" / "points"
+    points.mkdir(parents=True)
+    for number, task in enumerate(tasks):
+        (points / str(number)).symlink_to(task.run.dir.path)
+    options = ("--parsable", "--nodes=1", "--cpus-per-task=3", "--array=0-1", "--time=10")
+    array = ("sbatch", *options, "--output=/dev/null", "slurm/ddp.sbatch", points.parent)
+    job_id = kit.run(*array).stdout.strip()
+    first, second = (Run(kit.cluster, f"{job_id}_{n}", tasks[n].run.dir) for n in range(2))
+    row.record(first)
+    first.wait_for_step(2)
+    node = kit.cluster.job(first.job_id)["NodeList"]
+    harm_slurm.begin_preemption(first, f"--nodelist={node}", "--nodes=1")
+    harm_slurm.wait_for_restarts(first, 1)
+    for task in tasks:
+        task.hurry()
+    first.wait()
+    second.wait()
+    oracles.requeues(first, 1)
+    oracles.requeues(second, 0)
+    oracles.causes(first, ["preemption", "completed"])
+    oracles.causes(second, ["completed"])
+    oracles.bitwise(first, untouched(*words, "train.seed=0"))
+    oracles.no_step_redone(first)
+
+
+def freeze(kit: Kit, *words: str) -> Paced:
+    """A run directory of the standard run that no job has yet."""
+    pace = kit.runs_root / f"pace-{words[-1]}"
+    pace.parent.mkdir(parents=True, exist_ok=True)
+    pace.touch()
+    argv = ("freeze", *SPEC, *words, f"launch.env.PACE_FILE={pace}")
+    run_dir = json.loads(kit.jobs(*argv).stdout)["run_dir"]
+    return Paced(Run(kit.cluster, "", RunDir(Path(run_dir))), pace)

@@ -1,0 +1,77 @@
+"""Sites that preempt in other ways, and saves that do not fit (rows 3, 4, 6)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..kit import Kit
+from . import harm_slurm, oracles
+from .rows import Row, slurm_version
+from .scenario import Untouched, start
+
+SHORT_GRACE_S, SHORT_KILL_WAIT_S = 4, 3
+SHORT_GRACE = f"""
+    PartitionName=batch Default=YES Nodes=ALL PriorityTier=1 GraceTime={SHORT_GRACE_S}
+    KillWait={SHORT_KILL_WAIT_S}
+"""
+
+
+def test_row_03_preemption_with_the_job_s_own_signal(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    # Slurm 22.05 does not start with the newer setting. Source: slurm.conf(5) of each.
+    version = tuple(map(int, slurm_version(kit.cluster).split(".")[:2]))
+    newer = "PreemptParameters=send_user_signal"
+    older = "SlurmctldParameters=preempt_send_user_signal"
+    kit.cluster.restart(extra_conf=newer if version >= (23, 2) else older)
+    paced = start(kit)
+    row.record(paced.run)
+    paced.run.wait_for_step(2)
+    harm_slurm.preempt(paced.run)
+    paced.finish()
+    assert paced.run.attempts()[0]["evidence"]["signals"] == ["SIGUSR1"]
+    oracles.bitwise(paced.run, untouched())
+    oracles.no_step_redone(paced.run)
+    oracles.requeues(paced.run, 1)
+    oracles.causes(paced.run, ["preemption", "completed"])
+    oracles.nothing_left(paced.run)
+
+
+def test_row_04_preemption_without_grace(kit: Kit, untouched: Untouched, row: Row) -> None:
+    """The save fits into KillWait."""
+    paced = start(kit, "slurm.partition=nograce")
+    row.record(paced.run)
+    paced.run.wait_for_step(2)
+    harm_slurm.preempt(paced.run)
+    paced.finish()
+    oracles.bitwise(paced.run, untouched())
+    oracles.no_step_redone(paced.run)
+    oracles.requeues(paced.run, 1)
+    # Slurm has requeued the job by then, and forgets with it that this was a preemption.
+    oracles.causes(paced.run, ["requeued", "completed"])
+    oracles.nothing_left(paced.run)
+
+
+def test_row_06_save_longer_than_the_grace(
+    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
+) -> None:
+    kit.cluster.restart(extra_conf=SHORT_GRACE)
+    disk = tmp_path / "disk-stands-still"
+    model = "train.model=tests.slurm.faults.held_up:HeldUp"
+    paced = start(kit, model, f"launch.env.DISK_FILE={disk}", "checkpoint.every_steps=4")
+    run = paced.run
+    row.record(run)
+    older = run.dir.checkpoints / "step-00000004"
+    run.cluster.wait_for(older.exists, "the first checkpoint", 240)
+    run.wait_for_step(5)
+    disk.touch()
+    harm_slurm.preempt(run)
+    assert older.exists() and not (run.dir.checkpoints / "step-00000008").exists()
+    disk.unlink()
+    paced.finish()
+    assert run.attempts()[1]["first_step"] == 5
+    oracles.bitwise(run, untouched())
+    oracles.at_most_one_interval(run)
+    oracles.requeues(run, 1)
+    oracles.causes(run, ["preemption", "completed"])
+    oracles.nothing_left(run)
