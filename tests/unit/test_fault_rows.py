@@ -1,0 +1,41 @@
+"""The table of the fault tests: which test is of which row, and what a line says."""
+
+from tests.slurm.faults.rows import is_of, row_of
+from tests.slurm.faults.table import markdown
+
+LINE = {
+    "row": 2,
+    "test": "test_row_02_preemption_with_grace[cgroup]",
+    "proctrack": "cgroup",
+    "slurm": "22.05.8",
+    "passed": True,
+    "causes": ["preemption", "completed"],
+    "stop_s": [1.26, None],
+    "start_s": [4.0, 5.55],
+    "steps_redone": 0,
+}
+NO_RUN = {"stop_s": [], "start_s": [], "steps_redone": None}
+
+
+def test_a_test_is_of_the_row_in_its_name():
+    assert row_of("test_row_14_sigkill_of_a_rank[cgroup]") == 14
+    assert row_of("test_an_array_task_is_requeued_alone") is None
+
+
+def test_row_8_is_rows_1_2_and_11_on_every_proctrack():
+    assert is_of(8, "test_row_11_scancel_in_a_step[pgid]", has_proctrack=True)
+    assert not is_of(8, "test_row_11_scancel_just_before", has_proctrack=False)
+    assert not is_of(8, "test_row_09_storm[pgid]", has_proctrack=True)
+    assert is_of(9, "test_row_09_storm[pgid]", has_proctrack=True)
+
+
+def test_table_has_a_line_for_each_test_by_row_and_the_last_result_counts():
+    failed = LINE | {"passed": False}
+    later = LINE | {"row": 11, "test": "test_row_11_scancel"} | NO_RUN | {"passed": False}
+    unnumbered = LINE | {"row": None, "test": "test_an_array_task"} | NO_RUN
+    lines = markdown([unnumbered, later, failed, LINE]).splitlines()
+    assert lines[2:] == [
+        "| 2 | preemption with grace | cgroup | 22.05.8 | yes | 1.3 | 4.0, 5.5 | 0 |",
+        "| 11 | scancel | cgroup | 22.05.8 | NO |  |  |  |",
+        "|  | an array task | cgroup | 22.05.8 | yes |  |  |  |",
+    ]
