@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jobs import checkpoints, history, owner, rendezvous, runs, slurm, step
+from jobs import checkpoints, history, owner, purged, rendezvous, runs, slurm, step
 from jobs.act import act, in_words
 from jobs.decision import Action, Budget, Decision, decide
 from jobs.errors import FailedError, UserError
@@ -80,6 +80,8 @@ def _open(run_dir: RunDir, me: owner.Owner, nodes: Sequence[str], resolved: str)
     # Counted again: until the claim another job may have opened attempts.
     attempt = history.newest_attempt(run_dir) + 1
     owner.claim(run_dir, me, attempt)
+    for line in purged.mend(run_dir, attempt - 1):
+        say(line)
     history.close_lost(run_dir, me)
     if not me.is_local:
         runs.note_job(run_dir, me.job_id, slurm.cluster_name())
@@ -88,6 +90,7 @@ def _open(run_dir: RunDir, me: owner.Owner, nodes: Sequence[str], resolved: str)
         history.finish_result(run_dir)
         owner.release(run_dir, me)
         return None
+    purged.check(run_dir)
     refuse(run_dir, me)
     run_dir.result.unlink(missing_ok=True)
     if me.is_local:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as File
@@ -113,7 +114,15 @@ def in_words(changed: Differences) -> list[str]:
 def _setup_script(run_dir: RunDir, lines: Sequence[str]) -> str:
     from jobs.freeze import setup_script
 
-    return setup_script(read_json(run_dir.provenance)["interpreter"], lines)
+    known = read_json(run_dir.provenance) or {}  # None: a scratch purge took it
+    return setup_script(known.get("interpreter", sys.executable), lines)
+
+
+def mend_setup(run_dir: RunDir) -> None:
+    """Write setup.sh anew if a scratch purge took it: all of it is in the spec."""
+    if not run_dir.setup.is_file():
+        spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
+        write_atomic(run_dir.setup, _setup_script(run_dir, spec.setup))
 
 
 def _is_recorded(run_dir: RunDir, text: str) -> bool:

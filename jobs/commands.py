@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs import changes, checkpoints, history, local, owner, progress, runs, slurm
+from jobs import changes, checkpoints, history, local, owner, progress, purged, runs, slurm
 from jobs.compare import compare as differences
 from jobs.compare import summary
 from jobs.decision import Action, Cause, Decision
@@ -252,6 +252,8 @@ def resume(run_dir: RunDir, overrides: Sequence[str], args: argparse.Namespace) 
     if present is not None and owner.is_alive(present):
         raise UserError(f"{run_dir.run_id} is running as {present.job_id}")
     cluster = choose_cluster(args.cluster)
+    purged.check(run_dir)
+    changes.mend_setup(run_dir)
     before = changes.change(run_dir, overrides, args.yes) if overrides else {}
     if cluster == "local":
         return run_here(run_dir, args.json)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict, replace
+from itertools import chain
 from typing import Any
 
 from jobs import checkpoints
@@ -29,9 +30,14 @@ RESTARTS = (Action.REQUEUE, Action.SUCCESSOR, Action.WAIT)
 
 
 def newest_attempt(run_dir: RunDir) -> int:
-    """The number of the newest attempt that was opened; 0 before the first."""
-    plans = run_dir.path.glob("attempt-*/plan.json")
-    return max((int(plan.parent.name.partition("-")[2]) for plan in plans), default=0)
+    """The number of the newest attempt that was opened; 0 before the first.
+
+    Its plan or its record may be lost to a scratch purge, and its agents' records tell, too.
+    """
+    files = (run_dir.path.glob(f"attempt-*/{name}.json") for name in ("plan", "node-*"))
+    opened = [int(path.parent.name.partition("-")[2]) for path in chain.from_iterable(files)]
+    recorded = [record["attempt"] for record in read_jsonl(run_dir.attempts)]
+    return max([*opened, *recorded], default=0)
 
 
 def steps_of(run_dir: RunDir, attempt: int) -> tuple[int | None, int | None]:

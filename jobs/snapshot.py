@@ -41,7 +41,7 @@ def take(repository: Path, runs_root: Path) -> Path:
     sha = digest(repository, paths)
     target = runs_root / ".code" / sha
     if target.is_dir():
-        if digest(target, sorted(_walk(target, skipped={"__pycache__"}))) == sha:
+        if is_whole(target):
             return target
         os.replace(target, tempfile.mkdtemp(prefix=".broken-", dir=target.parent))
     target.parent.mkdir(exist_ok=True)
@@ -54,6 +54,11 @@ def take(repository: Path, runs_root: Path) -> Path:
         if not target.is_dir():  # else another submit made the same copy meanwhile
             raise
     return target
+
+
+def is_whole(copy: Path) -> bool:
+    """Whether a copy still is what its name says."""
+    return digest(copy, sorted(_walk(copy, skipped={"__pycache__"}))) == copy.name
 
 
 def source_files(repository: Path) -> list[Path]:

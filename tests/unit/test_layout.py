@@ -18,7 +18,7 @@ STANDARD_LIBRARY_ONLY = [
     f"jobs.{name}"
     for name in (
         *("spec", "rundir", "agent", "node_agent", "rank", "attempt", "history"),
-        *("owner", "decision", "rendezvous", "slurm", "memory"),
+        *("owner", "decision", "rendezvous", "slurm", "memory", "purged"),
     )
 ]
 
