@@ -29,7 +29,9 @@ def take(repository: Path, runs_root: Path) -> Path:
 
     Raises: OSError.
     """
-    paths = [path for path in source_files(repository) if not path.is_relative_to(runs_root)]
+    paths = source_files(repository)
+    if runs_root.is_relative_to(repository):  # not where the repository itself lies in it
+        paths = [path for path in paths if not path.is_relative_to(runs_root)]
     size = sum(path.lstat().st_size for path in paths)
     if size > MAX_MIB * 2**20:
         largest = max(paths, key=lambda path: path.lstat().st_size)

@@ -119,3 +119,8 @@ def test_names_that_are_no_text_are_frozen(take, repository):
     name = b"caf\xe9.py"
     (repository / os.fsdecode(name)).write_text("x")
     assert name in os.listdir(os.fsencode(take()))
+
+
+def test_a_repository_inside_of_the_runs_root_is_frozen_all_the_same(repository):
+    code = snapshot.take(repository, repository.parent)
+    assert "a.py" in files(code)
