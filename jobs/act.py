@@ -6,7 +6,7 @@ import random
 import time
 from dataclasses import replace
 
-from jobs import exclusion, history, owner, slurm
+from jobs import exclusion, history, owner, slurm, successor
 from jobs.decision import Action, Cause, Decision
 from jobs.rundir import RunDir, read_jsonl
 from jobs.talk import say
@@ -30,7 +30,11 @@ def act(decision: Decision, run_dir: RunDir, me: owner.Owner) -> int:
     if decision.action is Action.REQUEUE:
         requeue(decision, run_dir, me)
     if decision.action is Action.SUCCESSOR:
-        exclusion.hand_on(run_dir, me.job_id)
+        if successor.confirm(run_dir, me.job_id):
+            exclusion.hand_on(run_dir, me.job_id)
+        else:
+            reason = f"{decision.reason}; no job waits for the end of this one"
+            end(replace(decision, action=Action.HOLD, reason=reason), run_dir, me)
     return 1
 
 
@@ -56,13 +60,26 @@ def requeue(decision: Decision, run_dir: RunDir, me: owner.Owner) -> None:
         if job is not None:
             exclusion.renew(run_dir, me.job_id, job.excluded)
         return
-    if job is not None and slurm.is_cancelled(job.state, job.reason):
+    is_cancelled = job is not None and slurm.is_cancelled(job.state, job.reason)
+    reason = f"{decision.reason}; NOT requeued: {problem}"
+    if job is not None and is_cancelled and not job.is_preempted:
         # It came between the decision and the requeue, which then did nothing.
         instead = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
+        end(instead, run_dir, me, job)
+    elif successor.confirm(run_dir, me.job_id):
+        instead = replace(decision, action=Action.SUCCESSOR, reason=reason)
+        say(in_words(instead, run_dir))
+        history.amend(run_dir, instead, job)
+        owner.release(run_dir, me)
+        exclusion.hand_on(run_dir, me.job_id)
     else:
-        reason = f"{decision.reason}; NOT requeued: {problem}"
-        instead = replace(decision, action=Action.HOLD, reason=reason)
-    say(in_words(instead, run_dir))
-    history.amend(run_dir, instead)
-    history.unfinished_result(run_dir, instead)
+        end(replace(decision, action=Action.HOLD, reason=reason), run_dir, me, job)
+
+
+def end(decision: Decision, run_dir: RunDir, me: owner.Owner, job: slurm.Job | None = None) -> None:
+    """End the run by another decision than was recorded. `job`: as Slurm shows it now."""
+    say(in_words(decision, run_dir))
+    history.amend(run_dir, decision, job)
+    history.unfinished_result(run_dir, decision)
+    successor.cancel(run_dir, me.job_id)
     owner.release(run_dir, me)

@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jobs import checkpoints, history, owner, purged, rendezvous, runs, slurm, step
+from jobs import checkpoints, history, owner, purged, rendezvous, runs, slurm, step, successor
 from jobs.act import act, in_words
 from jobs.decision import Action, Budget, Decision, decide
 from jobs.errors import FailedError, UserError
@@ -46,8 +46,9 @@ def open_attempt(
 ) -> int | None:
     """Open the next attempt and write its plan; None if the run is complete already.
 
-    Raises: OwnedError, RendezvousError, HeldError.
+    Raises: OwnedError, RendezvousError, HeldError, EndedError.
     """
+    successor.look_back(run_dir, me)
     attempt = history.newest_attempt(run_dir) + 1
     owner.claim(run_dir, me, attempt)
     try:
@@ -88,6 +89,7 @@ def _open(run_dir: RunDir, me: owner.Owner, nodes: Sequence[str], resolved: str)
     result = read_json(run_dir.result)
     if result is not None and result["status"] == "completed":
         history.finish_result(run_dir)
+        successor.cancel(run_dir, me.job_id)
         owner.release(run_dir, me)
         return None
     purged.check(run_dir)
@@ -118,6 +120,8 @@ def _open(run_dir: RunDir, me: owner.Owner, nodes: Sequence[str], resolved: str)
     argv = step_argv(run_dir, attempt, len(nodes), os.environ.get("SLURM_CPUS_PER_TASK"))
     write_atomic(attempt_dir.step_argv, "".join(f"{argument}\0" for argument in argv))
     write_json(attempt_dir.plan, plan)
+    if not me.is_local:
+        successor.ensure(run_dir, me.job_id, attempt)
     note(run_dir, attempt, "open", nodes=list(nodes), job_id=me.job_id)
     there = counted(len(nodes), "node")
     say(f"attempt {attempt}: {there}, rendezvous at {address}:{port} ({how})")
@@ -189,6 +193,8 @@ def close_attempt(
         history.finish_result(run_dir)
     elif decision.action in (Action.HOLD, Action.CANCEL):
         history.unfinished_result(run_dir, decision)
+    if decision.action in (Action.DONE, Action.HOLD, Action.CANCEL):
+        successor.cancel(run_dir, me.job_id)
     if decision.action in (Action.DONE, Action.HOLD, Action.CANCEL, Action.SUCCESSOR):
         owner.release(run_dir, me)
     return decision

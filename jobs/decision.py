@@ -107,7 +107,7 @@ def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> D
         )
         return within_budget(decision, evidence, history, budget)
     if is_cancelled(evidence.job_state, evidence.job_reason):
-        return Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
+        return within_budget(after_cancel(evidence), evidence, history, budget)
     if evidence.job_state == "LOCAL" and evidence.signals:
         return Decision(Action.HOLD, Cause.INTERRUPTED, "stopped on request")
     if evidence.signals or evidence.is_preempted or evidence.outcome == "stopped":
@@ -134,6 +134,20 @@ def come_back(
     if evidence.has_successor:
         return Decision(Action.SUCCESSOR, cause, reason)
     return Decision(Action.HOLD, cause, f"{reason}; NOT requeued, this job may not be (Requeue=0)")
+
+
+def after_cancel(evidence: Evidence) -> Decision:
+    """The decision about a job that was cancelled, by somebody or by preemption.
+
+    While it ends, Slurm does not say which where preemption cancels (PreemptMode=CANCEL); the job
+    after this one will know.
+    """
+    if not evidence.is_preempted:
+        return Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
+    reason = "cancelled by a preemption, or by somebody after it"
+    if evidence.has_successor:
+        return Decision(Action.SUCCESSOR, Cause.PREEMPTION, reason)
+    return Decision(Action.CANCEL, Cause.CANCELLED, reason)
 
 
 def after_node_trouble(evidence: Evidence) -> Decision:
@@ -195,7 +209,7 @@ def within_budget(
     decision: Decision, evidence: Evidence, history: History, budget: Budget
 ) -> Decision:
     """`decision`, or a hold where the run has come back too often."""
-    if decision.action is Action.HOLD:
+    if decision.action in (Action.HOLD, Action.CANCEL):
         return decision
     return _in_time(decision, evidence, history, budget)
 

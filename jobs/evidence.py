@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from jobs import checkpoints, slurm, step
+from jobs import checkpoints, runs, slurm, step
 from jobs.decision import Evidence
 from jobs.owner import Owner
 from jobs.rundir import RunDir, read_json, read_jsonl
@@ -31,6 +31,7 @@ def gather(run_dir: RunDir, me: Owner, attempt: int) -> Evidence:
         is_preempted=job.is_preempted,
         is_requeued=job.restarts > slurm.restart_count(),
         can_requeue=job.can_requeue,
+        has_successor=runs.successor_of(run_dir, me.job_id) is not None,
         silent_nodes=step.end_leftover(run_dir, me.job_id, attempt),
     )
 

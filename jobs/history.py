@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from itertools import chain
 from typing import Any
 
-from jobs import checkpoints
+from jobs import checkpoints, runs
 from jobs.decision import CRASHES, Action, Cause, Decision, Evidence, History, after_loss
 from jobs.evidence import of_ranks, read_marker
 from jobs.owner import Owner
@@ -24,6 +24,7 @@ from jobs.rundir import (
     write_atomic,
     write_json,
 )
+from jobs.slurm import Job
 from jobs.step import silent
 
 RESTARTS = (Action.REQUEUE, Action.SUCCESSOR, Action.WAIT)
@@ -93,9 +94,14 @@ def _first_event(run_dir: RunDir, attempt: int, name: str) -> dict[str, Any] | N
     return next(mine, None)
 
 
-def amend(run_dir: RunDir, decision: Decision) -> None:
-    """Correct the newest record: acting on its decision showed that there is another one."""
+def amend(run_dir: RunDir, decision: Decision, job: Job | None = None) -> None:
+    """Correct the newest record: acting on its decision showed that there is another one.
+
+    `job`: as Slurm showed it then.
+    """
     *before, last = read_jsonl(run_dir.attempts)
+    if job is not None:
+        last["evidence"] |= {"job_state": job.state, "job_reason": job.reason}
     changed = {"cause": decision.cause, "decision": decision.action, "reason": decision.reason}
     lines = [json.dumps(record, ensure_ascii=False) for record in [*before, last | changed]]
     write_atomic(run_dir.attempts, "".join(f"{line}\n" for line in lines))
@@ -131,7 +137,7 @@ def close_lost(run_dir: RunDir, me: Owner) -> None:
 
 def comes_by_itself(run_dir: RunDir, me: Owner, before: str | None) -> bool:
     """Whether this job takes over from the job `before` without anybody's doing."""
-    return me.job_id == before
+    return before in (me.job_id, runs.predecessor(run_dir))
 
 
 def refusal(run_dir: RunDir, me: Owner) -> str | None:

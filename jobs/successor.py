@@ -55,23 +55,30 @@ def reason_for(run_dir: RunDir, spec: Spec, can_requeue: bool) -> str:
     return "preemption cancels jobs here" if known["cancels_preempted"] else ""
 
 
-def ensure(run_dir: RunDir, spec: Spec, job_id: str, can_requeue: bool) -> None:
-    """Queue the job's successor, if it needs one and has none; told if Slurm takes none."""
-    if runs.successor_of(run_dir, job_id) is not None:
+def ensure(run_dir: RunDir, job_id: str, attempt: int) -> None:
+    """Queue the job's successor, if it needs one; at its first attempt, for they cost calls."""
+    if (read_json(run_dir.attempt(attempt - 1).plan) or {}).get("job_id") == job_id:
         return
+    spec = _spec(run_dir)
+    job = slurm.show_job(job_id) if spec.slurm.continue_ != "requeue" else None
+    can_requeue = job is None or job.can_requeue
     reason = reason_for(run_dir, spec, can_requeue)
     if reason:
-        queue(run_dir, spec, job_id, can_requeue, reason)
+        queue(run_dir, job_id, can_requeue, reason)
     else:
         run_dir.successor.unlink(missing_ok=True)  # an earlier job's
 
 
-def queue(run_dir: RunDir, spec: Spec, job_id: str, can_requeue: bool, reason: str) -> str | None:
+def _spec(run_dir: RunDir) -> Spec:
+    return Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
+
+
+def queue(run_dir: RunDir, job_id: str, can_requeue: bool, reason: str) -> str | None:
     """Queue a job that starts after this one; its id, or None where Slurm takes none.
 
     Raises: OSError, with the new job cancelled, if it cannot be noted.
     """
-    argv = argv_after(run_dir, spec, job_id, can_requeue)
+    argv = argv_after(run_dir, job_id, can_requeue)
     environ = sbatch.outside_of(os.environ, run_dir)
     answer = slurm.call(argv, environ | {runs.SUCCEEDS: f"{run_dir.run_id}:{job_id}"})
     submitted = _SUBMITTED.search(answer.stdout) if answer else None
@@ -90,13 +97,13 @@ def queue(run_dir: RunDir, spec: Spec, job_id: str, can_requeue: bool, reason: s
     return new_id
 
 
-def argv_after(run_dir: RunDir, spec: Spec, job_id: str, can_requeue: bool) -> list[str]:
+def argv_after(run_dir: RunDir, job_id: str, can_requeue: bool) -> list[str]:
     """sbatch's command line for the job after this one: the same script and options.
 
     A job that was submitted by plain sbatch left no command; the spec has what it was given.
     """
     command = read_json(run_dir.command) or {}
-    argv = command.get("argv") or sbatch.sbatch_argv(spec, run_dir)
+    argv = command.get("argv") or sbatch.sbatch_argv(_spec(run_dir), run_dir)
     options, positional = argv[1:-2], argv[-2:]
     kept = [option for option in options if _name(option) not in _NOT_INHERITED]
     after = [f"--dependency=afterany:{job_id}", "--requeue" if can_requeue else "--no-requeue"]
@@ -107,15 +114,14 @@ def _name(option: str) -> str:
     return option.removeprefix("--").partition("=")[0]
 
 
-def confirm(run_dir: RunDir, job_id: str, reason: str) -> bool:
+def confirm(run_dir: RunDir, job_id: str) -> bool:
     """Whether somebody goes on after this job: its successor, or another one queued now."""
-    spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
     present = runs.successor_of(run_dir, job_id)
     if present is not None and slurm.is_alive(present) is not False:
         return True
-    if spec.slurm.continue_ == "requeue":
+    if _spec(run_dir).slurm.continue_ == "requeue":
         return False
-    return queue(run_dir, spec, job_id, True, reason) is not None
+    return queue(run_dir, job_id, True, "it cannot go on itself") is not None
 
 
 def cancel(run_dir: RunDir, job_id: str) -> None:
@@ -151,11 +157,12 @@ def fate(run_dir: RunDir, my_id: str, environ: Mapping[str, str] = os.environ) -
     A run that somebody cancelled must never come back, so what nobody knows ends it, too.
     """
     before = runs.predecessor(run_dir, environ)
-    newest = history.newest_attempt(run_dir)
-    last_job = (read_json(run_dir.attempt(newest).plan) or {}).get("job_id")
-    if before is None or last_job == my_id:  # requeued: it looked when it first started
+    if before is None:
         return Fate(True)
-    if last_job != before:
+    last_job = _last_job(run_dir)
+    if last_job == my_id:  # requeued: it looked when it first started
+        return Fate(True)
+    if last_job not in (None, before):
         return Fate(False, f"after job {before} the run went on as job {last_job}")
     result = read_json(run_dir.result) or {}
     if result.get("status") == "completed":
@@ -163,6 +170,14 @@ def fate(run_dir: RunDir, my_id: str, environ: Mapping[str, str] = os.environ) -
     if result:
         return Fate(False, f"job {before} left it {result['status']}: {result['reason']}")
     return _of_unfinished(run_dir, before)
+
+
+def _last_job(run_dir: RunDir) -> str | None:
+    """The id of the job that opened the newest attempt, as far as a scratch purge leaves it."""
+    newest = history.newest_attempt(run_dir)
+    plan = read_json(run_dir.attempt(newest).plan)
+    records = [plan] if plan else read_jsonl(run_dir.attempts)
+    return next((record["job_id"] for record in records if record["attempt"] == newest), None)
 
 
 def _of_unfinished(run_dir: RunDir, before: str) -> Fate:

@@ -8,7 +8,7 @@ import pytest
 from jobs import act, attempt, owner
 from jobs.decision import Action, Cause, Decision
 from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
-from jobs.spec import Launch, Spec
+from jobs.spec import Launch, Slurm, Spec
 from trainer.stored import quarantine
 
 SCONTROL = """#!/bin/sh
@@ -16,13 +16,17 @@ echo "$*" >> "$FAKE_CALLS"
 [ "$1" = show ] && echo "   JobState=$FAKE_STATE Reason=None Dependency=(null)"
 exit 0
 """
-RECORD = {"decision": "requeue", "first_step": None}
+RECORD = {"attempt": 1, "decision": "requeue", "first_step": None, "evidence": {}}
 REQUEUE = Decision(Action.REQUEUE, Cause.PREEMPTION, "preempted")
 
 
 @pytest.fixture
 def calls(tmp_path, monkeypatch):
-    """A fake scontrol, which cannot be refused on demand by a real one; the calls it got."""
+    """A fake scontrol, which cannot be refused on demand by a real one; the calls it got.
+
+    The folder is a run directory, too, of a run that wants no successor.
+    """
+    RunDir(tmp_path).spec.write_text(Spec(slurm=Slurm(continue_="requeue")).to_json())
     (tmp_path / "scontrol").write_text(SCONTROL)
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")

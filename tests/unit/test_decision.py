@@ -32,6 +32,15 @@ TABLE = [
     ({"job_state": "COMPLETING"}, "cancel", "cancelled"),
     ({"job_state": "COMPLETING", "signals": TERM}, "cancel", "cancelled"),
     ({"job_state": "COMPLETING", "signals": TERM, "outcome": "stopped"}, "cancel", "cancelled"),
+    # Where preemption cancels, Slurm does not say yet which it was: the job after it will know.
+    ({"job_state": "COMPLETING", "is_preempted": True}, "cancel", "cancelled"),
+    ({"job_state": "CANCELLED", "has_successor": True}, "cancel", "cancelled"),
+    ({"job_state": "COMPLETING", "has_successor": True}, "cancel", "cancelled"),
+    (
+        {"job_state": "COMPLETING", "is_preempted": True, "has_successor": True},
+        "successor",
+        "preemption",
+    ),
     # Requeued by somebody else: COMPLETING, too, but not cancelled, and not ours to requeue.
     ({"job_state": "COMPLETING", "is_requeued": True}, "wait", "requeued"),
     ({"job_state": "RUNNING", "is_requeued": True, "signals": TERM}, "wait", "requeued"),

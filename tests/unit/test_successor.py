@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from jobs import history, owner, runs, successor
+from jobs import act, history, owner, runs, successor
 from jobs.decision import Action, Cause, Decision
 from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
 from jobs.spec import Launch, Slurm, Spec
@@ -87,8 +87,9 @@ def opened(run, attempt, job_id):
 
 def closed(run, decision, job_state="RUNNING", attempt=1):
     evidence = {"job_state": job_state, "has_progress": True}
-    record = {"attempt": attempt, "job_id": "7", "decision": decision, "cause": "preemption"}
-    append_jsonl(run.attempts, record | {"reason": "because", "evidence": evidence})
+    record = {"attempt": attempt, "job_id": "7", "nodes": ["a"], "first_step": None}
+    record |= {"decision": decision, "cause": "preemption", "reason": "because"}
+    append_jsonl(run.attempts, record | {"evidence": evidence})
 
 
 @pytest.mark.parametrize(
@@ -124,13 +125,14 @@ def test_it_has_the_same_script_and_options_but_what_is_one_jobs_own(run, slurm)
     write_json(run.command, {"argv": argv, "job_id": "7"})
     kept = ["sbatch", "--job-name=x", "--nodes=2", "--open-mode=append"]
     after = ["--dependency=afterany:7", "--requeue", "/code/slurm/ddp.sbatch", "/run"]
-    assert successor.argv_after(run, SPEC, "7", True) == [*kept, *after]
-    assert successor.argv_after(run, SPEC, "7", False)[-3] == "--no-requeue"
+    assert successor.argv_after(run, "7", True) == [*kept, *after]
+    assert successor.argv_after(run, "7", False)[-3] == "--no-requeue"
 
 
 def test_after_plain_sbatch_it_asks_for_what_the_spec_says(run, slurm):
     write_json(run.command, {"argv": None, "job_id": "7"})
-    argv = successor.argv_after(run, replace(SPEC, slurm=Slurm(nodes=3, mem="4G")), "7_1", True)
+    run.spec.write_text(replace(SPEC, slurm=Slurm(nodes=3, mem="4G")).to_json())
+    argv = successor.argv_after(run, "7_1", True)
     assert {"--nodes=3", "--mem=4G", f"--chdir={run.path}", "--output=job.log"} <= set(argv)
     assert argv[-4:-2] == ["--dependency=afterany:7_1", "--requeue"]
     assert argv[-2:] == [str(run.code / "slurm/ddp.sbatch"), str(run.path)]
@@ -138,9 +140,9 @@ def test_after_plain_sbatch_it_asks_for_what_the_spec_says(run, slurm):
 
 def test_it_is_queued_once_noted_and_found_by_its_id(run, slurm, monkeypatch):
     monkeypatch.setenv("KIT_RUNS", str(run.path.parent.parent))
-    successor.ensure(run, SPEC, "7", True)
-    successor.ensure(run, SPEC, "7", True)
-    assert len(slurm.calls) == 1
+    successor.ensure(run, "7", 1)
+    successor.ensure(run, "7", 2)
+    assert [call.split(" ")[0] for call in slurm.calls] == ["scontrol", "sbatch"]
     noted = {"job_id": "8", "after": "7", "reason": "slurm.continue=successor"}
     assert read_json(run.successor) == noted
     assert runs.find("8") == run
@@ -153,7 +155,7 @@ def test_it_gets_the_environment_but_nothing_of_the_enclosing_job(run, slurm, mo
     of_job = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "9", "SBATCH_QOS": "x", "SLURMD_NODENAME": "a"}
     for name, value in {**variables, **of_job, "SLURM_CONF": "/c", "SLURM_JWT": "t"}.items():
         monkeypatch.setenv(name, value)
-    successor.ensure(run, SPEC, "7", True)
+    successor.ensure(run, "7", 1)
     seen = slurm.environment("sbatch")
     assert (seen["OWN"], seen["PYTHONPATH"], seen["KIT_SUCCEEDS"]) == ("1", "/mine", "2026:7")
     left = [name for name in seen if name.startswith(("SLURM", "SBATCH", "CUDA"))]
@@ -164,7 +166,7 @@ def test_it_gets_the_environment_but_nothing_of_the_enclosing_job(run, slurm, mo
 
 def test_a_site_that_takes_no_job_from_a_job_is_told_and_stops_nothing(run, slurm, capfd):
     slurm.say("sbatch", "", "sbatch: error: Access/permission denied\n")
-    successor.ensure(run, SPEC, "7", True)
+    successor.ensure(run, "7", 1)
     assert not run.successor.exists()
     said = capfd.readouterr().err
     assert "no successor of job 7" in said
@@ -175,20 +177,21 @@ def test_a_site_that_takes_no_job_from_a_job_is_told_and_stops_nothing(run, slur
 def test_one_that_cannot_be_noted_is_cancelled(run, slurm):
     run.successor.mkdir()
     with pytest.raises(OSError, match="directory"):
-        successor.queue(run, SPEC, "7", True, "because")
+        successor.queue(run, "7", True, "because")
     assert slurm.calls[-1] == "scancel 8"
 
 
 def test_the_note_of_an_earlier_job_goes_where_none_is_needed(run, slurm):
     write_json(run.successor, {"job_id": "7", "after": "6", "reason": ""})
     write_json(run.site, {"cancels_preempted": False})
-    successor.ensure(run, replace(SPEC, slurm=Slurm()), "7", True)
+    run.spec.write_text(replace(SPEC, slurm=Slurm()).to_json())
+    successor.ensure(run, "7", 1)
     assert not run.successor.exists()
 
 
 def test_nothing_is_left_to_go_on_with_so_it_is_cancelled(run, slurm):
     successor.cancel(run, "7")
-    successor.ensure(run, SPEC, "7", True)
+    successor.ensure(run, "7", 1)
     successor.cancel(run, "other")
     assert runs.successor_of(run, "7") == "8"
     successor.cancel(run, "7")
@@ -201,14 +204,14 @@ def test_a_run_is_handed_over_to_somebody_who_is_there(run, slurm, state, queued
     write_json(run.successor, {"job_id": "8", "after": "7", "reason": ""})
     slurm.job(state)
     slurm.say("sbatch", "Submitted batch job 9\n")
-    assert successor.confirm(run, "7", "because")
+    assert successor.confirm(run, "7")
     assert len([call for call in slurm.calls if call.startswith("sbatch")]) == queued
     assert runs.successor_of(run, "7") == ("9" if queued else "8")
 
 
 def test_a_run_whose_user_wants_no_successor_is_handed_over_to_nobody(run, slurm):
     run.spec.write_text(replace(SPEC, slurm=Slurm(continue_="requeue")).to_json())
-    assert not successor.confirm(run, "7", "because")
+    assert not successor.confirm(run, "7")
     assert slurm.calls == []
 
 
@@ -332,3 +335,55 @@ def test_a_successor_of_a_cancelled_job_writes_down_that_the_run_was_cancelled(
     decision = Decision(Action.CANCEL, Cause.LOST, "x")
     assert decision.action == record["decision"]
     assert history.of([record]).restarts == 0  # a resume begins anew
+
+
+REQUEUE = Decision(Action.REQUEUE, Cause.PREEMPTION, "preempted")
+HAND_OVER = Decision(Action.SUCCESSOR, Cause.TIME_LIMIT, "the time limit is near")
+
+
+@pytest.fixture
+def me(run, monkeypatch):
+    """Job 7, which owns the run and has recorded the end of its attempt."""
+    monkeypatch.setattr(act, "SPREAD_S", 0)
+    closed(run, "requeue")
+    me = owner.this_process("7")
+    owner.claim(run, me, 1)
+    return me
+
+
+def last(run):
+    record = read_jsonl(run.attempts)[-1]
+    return record["decision"], record["evidence"]["job_state"]
+
+
+def test_a_refused_requeue_hands_the_run_over(run, slurm, me, capfd):
+    assert act.act(REQUEUE, run, me) == 1
+    assert last(run) == ("successor", "RUNNING")
+    assert runs.successor_of(run, "7") == "8"
+    assert "NOT requeued" in capfd.readouterr().err
+    assert not run.owner.exists()
+    assert not run.result.exists()
+
+
+def test_one_that_preemption_cancelled_is_left_to_the_successor_to_judge(run, slurm, me):
+    preempted = SHOWN.format("COMPLETING") + "   PreemptTime=2026-11-21T12:16:47\n"
+    slurm.say("scontrol", preempted)
+    assert act.act(REQUEUE, run, me) == 1
+    assert last(run) == ("successor", "COMPLETING")  # so Slurm must say what it was
+
+
+def test_one_that_was_cancelled_takes_its_successor_with_it(run, slurm, me):
+    write_json(run.successor, {"job_id": "8", "after": "7", "reason": ""})
+    slurm.job("COMPLETING")
+    assert act.act(REQUEUE, run, me) == 1
+    assert last(run) == ("cancel", "COMPLETING")
+    assert slurm.calls[-1] == "scancel 8"
+    assert read_json(run.result)["status"] == "cancelled"
+
+
+def test_a_run_that_nobody_can_take_over_is_held(run, slurm, me, capfd):
+    slurm.say("sbatch", "", "sbatch: error: Access/permission denied\n")
+    assert act.act(HAND_OVER, run, me) == 1
+    assert last(run)[0] == "hold"
+    assert read_json(run.result)["status"] == "held"
+    assert "make resume" in capfd.readouterr().err
