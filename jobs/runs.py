@@ -71,7 +71,7 @@ def find(text: str | None) -> RunDir:
         if not runs:
             raise NoSuchRunError(f"no runs in {runs_root()} yet\n  hint: make submit starts one")
         return runs[0]
-    if os.path.isfile(Path(text) / "spec.json"):  # False, too, for what can be no path
+    if is_run_dir(Path(text)):
         return RunDir(Path(text).resolve())
     by_job = recall(text) if text.replace("_", "").isdigit() else None
     if by_job is not None:
@@ -83,6 +83,12 @@ def find(text: str | None) -> RunDir:
     near = difflib.get_close_matches(text, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "make status lists the runs"
     raise NoSuchRunError(f"no run {text!r} in {runs_root()}\n  hint: {hint}")
+
+
+def is_run_dir(path: Path) -> bool:
+    """Whether it is a run directory, though its spec be lost; False for what is no path."""
+    has_remains = os.path.lexists(path / "code") and os.path.isdir(path / "checkpoints")
+    return os.path.isfile(path / "spec.json") or has_remains
 
 
 def job_id_of(run_dir: RunDir) -> str | None:

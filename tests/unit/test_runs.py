@@ -92,3 +92,11 @@ def test_the_specs_choice_of_a_runs_root_goes_before_the_variable(root, monkeypa
 def test_only_a_submitted_run_has_a_job(three):
     write_json(three[0].command, {"argv": [], "job_id": "7"})
     assert [runs.job_id_of(run) for run in three[:2]] == ["7", None]
+
+
+def test_a_run_directory_that_lost_its_spec_is_still_found_by_its_path(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(NoSuchRunError):
+        find(str(tmp_path))
+    (tmp_path / "code").symlink_to("gone")
+    assert find(str(tmp_path)).path == tmp_path
