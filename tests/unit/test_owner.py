@@ -3,13 +3,13 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from jobs import owner
 from jobs.owner import OwnedError
-from jobs.rundir import RunDir, read_json
+from jobs.rundir import RunDir, read_json, write_json
 
 CLAIM = """
 import sys
@@ -168,6 +168,76 @@ def test_a_job_that_nobody_can_ask_about_is_not_replaced(run, scontrol):
     scontrol("slurm_load_jobs error: Unable to contact slurm controller", 1, 2)
     with pytest.raises(OwnedError, match="may run still"):
         owner.claim(run, owner.this_process("8"), 2)
+
+
+def started_again(job_id, restart_count):
+    return replace(owner.this_process(job_id), restart_count=restart_count)
+
+
+def test_a_start_of_a_job_is_known_by_slurms_count(monkeypatch):
+    assert owner.this_process("7").restart_count == 0
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
+    assert owner.this_process("7").restart_count == 3
+    assert owner.this_process(None).restart_count == 0
+
+
+def test_a_requeued_job_replaces_its_start_before(run):
+    owner.claim(run, started_again("7", 0), 1)
+    owner.claim(run, started_again("7", 1), 2)
+    assert owner.read(run).restart_count == 1
+
+
+def test_the_start_before_a_requeue_can_neither_claim_nor_release(run):
+    before, now = started_again("7", 0), started_again("7", 1)
+    owner.claim(run, before, 1)
+    owner.claim(run, now, 2)
+    with pytest.raises(OwnedError, match="job 7 was started again meanwhile"):
+        owner.claim(run, before, 3)
+    owner.release(run, before)
+    assert owner.read(run) == now
+    assert not owner.is_owned(run, before, 1)
+
+
+def test_an_owner_of_an_older_kit_is_understood(run, scontrol):
+    old = {"job_id": "6", "host": "n1", "pid": 1, "pid_start": "1", "attempt": 4}
+    write_json(run.owner, old)
+    scontrol("   JobState=FAILED Reason=NonZeroExitCode")
+    owner.claim(run, owner.this_process("7"), 5)
+    assert owner.read(run).job_id == "7"
+
+
+@pytest.mark.parametrize("died_in_turn", [1, 2])
+def test_who_dies_while_it_replaces_an_owner_is_replaced_too(run, dead, died_in_turn):
+    present = read_json(run.owner)
+    for _ in range(died_in_turn):
+        ticket = run.owner.with_name(f".owner-after-{present['token']}")
+        present = present | {"job_id": "local-also-gone", "token": f"{present['token']}-heir"}
+        write_json(ticket, present)
+    me = owner.this_process(None)
+    owner.claim(run, me, 2)
+    assert owner.read(run) == me
+    assert os.listdir(run.path) == ["owner.json"]
+
+
+def test_who_replaces_an_owner_right_now_is_left_alone(run, dead):
+    busy = asdict(replace(owner.this_process(None), job_id="local-busy"))
+    ticket = run.owner.with_name(f".owner-after-{read_json(run.owner)['token']}")
+    write_json(ticket, busy | {"attempt": 2, "token": "x"})
+    with pytest.raises(OwnedError, match="just now"):
+        owner.claim(run, owner.this_process(None), 2)
+    assert owner.read(run) == dead
+
+
+def test_a_link_whose_answer_was_lost_is_a_claim(run, monkeypatch):
+    link = os.link
+
+    def link_twice(*args):
+        link(*args)
+        link(*args)
+
+    monkeypatch.setattr(os, "link", link_twice)
+    owner.claim(run, owner.this_process(None), 1)
+    assert owner.read(run) == owner.this_process(None)
 
 
 def test_release_gives_up_what_is_ours_only(run):
