@@ -1,0 +1,128 @@
+"""What changes between two attempts: nodes, data workers, config and code (rows 26 to 28)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+from jobs.spec import Train
+from trainer.data import Batches
+
+from ..kit import REPOSITORY, Kit, Run
+from . import harm_slurm, oracles, recorded
+from .rows import Row
+from .scenario import STEPS, STEPS_PER_EPOCH, Paced, Untouched, start
+
+GLOBAL_BATCH, NUM_SAMPLES = 48, 1437
+NODES = (2, 3, 1)  # by attempt
+
+
+def stop(paced: Paced, step: int) -> None:
+    """Cancel the run behind a step, which saves it."""
+    paced.run.wait_for_step(step)
+    harm_slurm.scancel(paced.run)
+    paced.run.wait("CANCELLED")
+    oracles.nothing_left(paced.run)
+
+
+def trained_on(run: Run, folder: Path) -> dict[int, list[int]]:
+    """The samples of each global step, sorted, over all attempts and ranks."""
+    seen: dict[int, list[int]] = defaultdict(list)
+    left = {rank: iter(recorded.batches(folder, rank)) for rank in range(max(NODES))}
+    for attempt, nodes in zip(run.attempts(), NODES, strict=True):
+        train = Train(micro_batch_size=16, global_batch_size=GLOBAL_BATCH)
+        batches = Batches.of(train, NUM_SAMPLES, nodes)
+        for step in range(attempt["first_step"] - 1, attempt["last_step"]):
+            for rank in range(nodes):
+                for _ in range(batches.num_micro_batches(step)):
+                    seen[step] += next(left[rank])
+    assert [batch for batches_left in left.values() for batch in batches_left] == []
+    return {step: sorted(indices) for step, indices in seen.items()}
+
+
+def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -> None:
+    folder = tmp_path / "samples"
+    folder.mkdir()
+    paced = start(
+        kit,
+        f"slurm.nodes={NODES[0]}",
+        f"train.global_batch_size={GLOBAL_BATCH}",
+        "train.dataset=tests.slurm.faults.recorded:digits",
+        f"launch.env.{recorded.FOLDER}={folder}",
+    )
+    row.record(paced.run)
+    for steps, nodes in zip((2, STEPS_PER_EPOCH - 2), NODES[1:], strict=True):
+        stop(paced, steps)
+        resumed = kit.resume(paced.run, f"slurm.nodes={nodes}", "--yes")
+        paced = replace(paced, run=resumed)
+    paced.finish()
+    row.record(paced.run)
+
+    batches = Batches.of(Train(micro_batch_size=GLOBAL_BATCH), NUM_SAMPLES, 1)
+    assert batches.steps_per_epoch == STEPS_PER_EPOCH
+    assert trained_on(paced.run, folder) == {
+        step: sorted(
+            batches.micro_batches(batches.order(step // STEPS_PER_EPOCH), step, 0)[0].tolist()
+        )
+        for step in range(STEPS)
+    }
+    oracles.no_step_redone(paced.run)
+    oracles.causes(paced.run, ["cancelled", "cancelled", "completed"])
+    result = paced.run.result()
+    assert result["exactness"] == "sequence"
+    assert result["exactness_reason"] == "world size was 2, then 3"
+
+
+def test_row_27_other_number_of_data_workers(kit: Kit, untouched: Untouched, row: Row) -> None:
+    by_sample = "train.dataset=tests.slurm.faults.by_sample:digits"
+    paced = start(kit, by_sample, "launch.workers_per_rank=0")
+    row.record(paced.run)
+    stop(paced, 3)
+    paced = replace(paced, run=kit.resume(paced.run, "launch.workers_per_rank=2"))
+    paced.finish()
+    row.record(paced.run)
+    oracles.bitwise(paced.run, untouched(by_sample))
+    oracles.no_step_redone(paced.run)
+    oracles.causes(paced.run, ["cancelled", "completed"])
+    oracles.nothing_left(paced.run)
+
+
+def test_row_28_config_and_code_change_between_attempts(
+    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
+) -> None:
+    checkout = tmp_path / "checkout"
+    ignored = shutil.ignore_patterns(".*", "runs", "__pycache__")
+    shutil.copytree(REPOSITORY, checkout, ignore=ignored)
+    kit = replace(kit, repository=checkout, runs_root=tmp_path / "runs")
+    paced = start(kit)
+    run = paced.run
+    row.record(run)
+    run.wait_for_step(2)
+    config = checkout / "configs/resnet.yaml"
+    text = config.read_text()
+    config.write_text(text.replace("lr: 0.05", "lr: 5.0"))
+    assert config.read_text() != text
+    (checkout / "trainer/optim.py").write_text("raise RuntimeError('not the frozen code')\n")
+    harm_slurm.preempt(run)  # the same job again
+    run.cluster.wait_for(
+        lambda: run.attempts()[1:] or run.dir.attempt(2).plan.exists(), "attempt 2", 150
+    )
+    harm_slurm.scancel(run)
+    run.wait("CANCELLED")
+    oracles.nothing_left(run)
+
+    frozen = run.dir.spec.read_bytes()
+    refused = kit.jobs("resume", run.dir.path, "train.lr=5.0", "slurm.time=00:20:00", check=False)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "train.lr: 0.05 -> 5.0\n" in refused.stderr and "--yes" in refused.stderr
+    assert run.dir.spec.read_bytes() == frozen
+    resumed = kit.resume(run, "slurm.time=00:20:00")  # another job
+    assert json.loads(run.dir.spec.read_text())["slurm"]["time"] == "00:20:00"
+    paced = replace(paced, run=resumed)
+    paced.finish()
+    row.record(paced.run)
+    oracles.bitwise(paced.run, untouched())
+    oracles.no_step_redone(paced.run)
