@@ -10,6 +10,7 @@ import random
 import signal
 import threading
 from collections.abc import Iterable, Iterator
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any, NamedTuple
 
@@ -184,6 +185,11 @@ def _context() -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     # The signals first: the import of torch takes seconds.
     context.set_forkserver_preload(["trainer.worker_server", "trainer.loader"])
+    # Where Slurm signals the whole tree, these two would die of a stop while Python starts.
+    for ensure_running in (resource_tracker.ensure_running, forkserver.ensure_running):
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # each time: the first undoes it
+        ensure_running()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     return context
 
 

@@ -14,3 +14,4 @@ from trainer.stop import STOP_SIGNALS
 
 for number in STOP_SIGNALS:
     signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # held back until now by the rank

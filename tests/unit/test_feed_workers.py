@@ -102,3 +102,33 @@ def test_a_worker_dies_with_its_rank_even_in_the_middle_of_a_read():
         rank.wait()
         rank.stdout.close()
     wait_for_end(pid)
+
+
+# Python finds it at its start: a stop comes to whoever starts the readers, as early as can be.
+STOP_AT_ONCE = """
+import os, signal, sys
+if any("multiprocessing" in word for word in sys.orig_argv):
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        os.kill(os.getpid(), number)
+"""
+
+
+def test_readers_outlive_a_stop_that_comes_while_they_start(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(STOP_AT_ONCE)
+    here = Path(__file__).resolve().parent
+    script = (
+        "import signal, test_feed_workers as t\n"
+        "feed = t.feed_of(t.Pids(8), workers=1, micro_batch_size=1)\n"
+        "print(t.readers(feed, range(3))[0][0], signal.pthread_sigmask(signal.SIG_BLOCK, ()))\n"
+        "feed.close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{here}:{here.parents[1]}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    reader, mask = done.stdout.split(maxsplit=1)
+    assert int(reader) > 0 and mask == "set()\n"
