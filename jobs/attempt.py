@@ -218,6 +218,7 @@ def main(argv: list[str] | None = None) -> int:
     closing.add_argument(
         "--srun-exit", type=int, default=0, help="the exit code of the step's srun"
     )
+    closing.add_argument("--stop", default="", help="the stop signal that the batch shell got")
     closing.add_argument("--pid", type=int, help="hand launch: the process that owns the run")
     args = parser.parse_args(argv)
     run_dir = RunDir(args.run_dir)
@@ -231,7 +232,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with told_in_one_line(run_dir, me):
             if args.command == "close":
-                stops = step.stops_at_start(run_dir, args.attempt, args.srun_exit)
+                seen = step.stops_at_start(run_dir, args.attempt, args.srun_exit)
+                stops = [args.stop] if args.stop else seen
                 return act(close_attempt(run_dir, me, args.attempt, stops), run_dir, me)
             attempt = open_attempt(run_dir, me, args.nodes, args.head_address)
     except (UserError, FailedError) as error:

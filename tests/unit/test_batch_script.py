@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs import submit
+from jobs import sbatch
 from jobs.rundir import RunDir
 from jobs.slurm_time import parse_or_zero
 from jobs.spec import Spec
 
-SCRIPT = Path(__file__).resolve().parents[2] / submit.SCRIPT
+SCRIPT = Path(__file__).resolve().parents[2] / sbatch.SCRIPT
 RUN = RunDir(Path("/runs/first/1"))
 
 
@@ -21,7 +21,7 @@ def directives():
 
 
 def submitted():
-    return submit.sbatch_options(Spec(), RUN)
+    return sbatch.sbatch_options(Spec(), RUN)
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
@@ -61,7 +61,7 @@ def test_directives_stand_before_the_first_command():
 
 
 def test_the_file_that_is_submitted_is_this_file():
-    argv = submit.sbatch_argv(Spec(), RUN)
+    argv = sbatch.sbatch_argv(Spec(), RUN)
     assert argv[-2] == f"{RUN.code}/slurm/ddp.sbatch"
     assert SCRIPT.is_file()
 
