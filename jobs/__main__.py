@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jobs import commands, runs
+from jobs import commands, runs, status
 from jobs.errors import FailedError, UserError
 from jobs.talk import hang_up
 
@@ -104,7 +104,7 @@ def cmd_adopt(args: argparse.Namespace) -> int:
 
 
 def cmd_status(args: argparse.Namespace) -> int:
-    return commands.status([runs.find(args.run)] if args.run else runs.all_runs(), args.json)
+    return status.status([runs.find(args.run)] if args.run else runs.all_runs(), args.json)
 
 
 def cmd_logs(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What the commands do: submit, status, logs, cancel, resume, compare, export.
+"""What the commands do: submit, logs, cancel, resume, compare, export.
 
 Results to stdout, talk to stderr.
 """
@@ -13,18 +13,16 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from jobs import changes, checkpoints, history, local, owner, progress, purged, runs, slurm
+from jobs import changes, checkpoints, history, local, owner, purged, runs, slurm
 from jobs.compare import compare as differences
 from jobs.compare import summary
 from jobs.decision import Action, Cause, Decision
 from jobs.errors import FailedError, UserError
 from jobs.rundir import RunDir, read_json, read_jsonl
 from jobs.spec import Spec
+from jobs.status import waiting_job
 from jobs.talk import counted
-
-MAX_LISTED = 20
 
 
 def choose_cluster(wish: str) -> str:
@@ -73,7 +71,7 @@ def dry_run(spec: Spec, cluster: str) -> int:
     """Show the sbatch command, the script and the resolved spec; queue and write nothing."""
     from jobs.freeze import REPOSITORY, planned
     from jobs.sbatch import SCRIPT, sbatch_argv
-    from jobs.submit import test_only
+    from jobs.submit import show_site, test_only
 
     run_dir = planned(spec)
     script = REPOSITORY / SCRIPT
@@ -81,11 +79,12 @@ def dry_run(spec: Spec, cluster: str) -> int:
     print(f"\n# script: {SCRIPT}\n{script.read_text(encoding='utf-8')}")
     print(f"# resolved spec\n{spec.to_json()}", end="", flush=True)
     said = None if cluster == "local" else test_only(spec, run_dir, script)
+    could_run = said is None or show_site(spec)
     if said is None:
         print("no sbatch asked: without Slurm the spec would run right here", file=sys.stderr)
         return 0
     print(said.text, file=sys.stderr)
-    return 0 if said.is_accepted else 1
+    return 0 if said.is_accepted and could_run else 1
 
 
 def announce(run_dir: RunDir, job_id: str | None, as_json: bool) -> None:
@@ -144,60 +143,6 @@ def way_out(run_dir: RunDir, decision: Decision) -> str:
     return f"mend it and submit again, or {resume}"
 
 
-def status(run_dirs: Sequence[RunDir], as_json: bool) -> int:
-    """List runs, newest first."""
-    listed = run_dirs[:MAX_LISTED]
-    ids = [job_id for job_id in map(runs.job_id_of, listed) if job_id is not None]
-    states = slurm.job_states(ids)
-    rows = [describe(run_dir, states) for run_dir in listed]
-    if as_json:
-        print(json.dumps(rows, indent=2))
-        return 0
-    if not rows:
-        print(f"no runs in {runs.runs_root()} yet: make submit CONFIG=configs/resnet.yaml")
-        return 0
-    header = ("NAME", "RUN", "JOB", "STATE", "ATTEMPT", "PROGRESS")
-    keys = ("name", "run_id", "job_id", "state", "attempt", "progress")
-    table = [header, *(tuple(str(row[key] or "-") for key in keys) for row in rows)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    for row in table:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
-    return 0
-
-
-def describe(run_dir: RunDir, states: dict[str, str]) -> dict[str, Any]:
-    """One run's state: its result, else what Slurm says, else whether its owner lives."""
-    job_id = runs.job_id_of(run_dir)
-    result = read_json(run_dir.result) or {}
-    now = progress.read(run_dir)
-    return {
-        "name": run_dir.path.parent.name,
-        "run_id": run_dir.run_id,
-        "run_dir": str(run_dir.path),
-        "job_id": job_id,
-        "state": state_of(run_dir, result, states.get(job_id or "")),
-        "attempt": history.newest_attempt(run_dir),
-        "step": now["step"] if now else None,
-        "progress": result.get("reason") or (progress.words(now) if now else None),
-        "reason": result.get("reason"),
-        "metrics": result.get("metrics"),
-    }
-
-
-def state_of(run_dir: RunDir, result: dict[str, Any], slurm_state: str | None) -> str:
-    """A run's state in one word."""
-    is_queued = slurm_state is not None and slurm_state not in slurm.ENDED_STATES
-    if result and (result["status"] == "completed" or not is_queued):
-        return str(result["status"])
-    if slurm_state is not None:
-        return slurm_state.lower()
-    present = owner.read(run_dir)
-    if present is None:
-        return "stopped" if history.newest_attempt(run_dir) else "frozen"
-    return {True: "running", False: "lost", None: "unknown"}[owner.is_alive(present)]
-
-
 def logs(run_dir: RunDir, rank: int, is_following: bool) -> int:
     """Show a rank's log, or follow it over all attempts to come."""
     log = run_dir.rank_log(rank)
@@ -222,18 +167,20 @@ def cancel(run_dir: RunDir) -> int:
         os.kill(present.pid, signal.SIGTERM)
         print(f"{run_dir.run_id}: stopping after this step and saving")
         return 0
-    if job_id is None or slurm.is_alive(job_id) is False:
+    jobs = [each for each in (job_id, waiting_job(run_dir)) if each is not None]
+    jobs = [each for each in jobs if slurm.is_alive(each) is not False]
+    if not jobs:
         raise UserError(f"{run_dir.run_id} is neither queued nor running")
-    job = slurm.show_job(job_id)
-    answer = slurm.call(["scancel", job_id])
+    job = slurm.show_job(jobs[0])
+    answer = slurm.call(["scancel", *jobs])
     if answer is None or answer.returncode != 0:
         said = answer.stderr.strip() if answer else "scancel is missing or does not answer"
-        raise FailedError(f"scancel {job_id}: {said}")
+        raise FailedError(f"scancel {' '.join(jobs)}: {said}")
     if job is not None and job.state == "PENDING":  # no attempt is there to write it
         decision = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
         history.unfinished_result(run_dir, decision)
         run_dir.owner.unlink(missing_ok=True)
-    print(f"{run_dir.run_id}: job {job_id} cancelled")
+    print(f"{run_dir.run_id}: job {' and job '.join(jobs)} cancelled")
     return 0
 
 
@@ -249,6 +196,9 @@ def resume(run_dir: RunDir, overrides: Sequence[str], args: argparse.Namespace) 
     job_id, present = runs.job_id_of(run_dir), owner.read(run_dir)
     if job_id is not None and slurm.is_alive(job_id):
         raise UserError(f"{run_dir.run_id} is queued or running as job {job_id}")
+    waiting = waiting_job(run_dir)
+    if waiting is not None and slurm.is_alive(waiting):
+        raise UserError(f"{run_dir.run_id} is queued as job {waiting}, which goes on by itself")
     if present is not None and owner.is_alive(present):
         raise UserError(f"{run_dir.run_id} is running as {present.job_id}")
     cluster = choose_cluster(args.cluster)

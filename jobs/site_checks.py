@@ -32,7 +32,7 @@ class Remark:
 
     @property
     def in_one_line(self) -> str:
-        return f"note: {self.key}: {self.what}; {self.way_out}"
+        return f"{'error' if self.is_error else 'note'}: {self.key}: {self.what}; {self.way_out}"
 
 
 def check(wished: Slurm, sites: Sequence[Site], stop_s: float | None = None) -> list[Remark]:

@@ -12,6 +12,7 @@ import io
 import os
 import shlex
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,15 @@ def check_site(spec: Spec, run_dir: RunDir) -> None:
     for remark in remarks:
         say(remark.in_one_line)
     site_checks.note(run_dir, spec.slurm, sites)
+
+
+def show_site(spec: Spec) -> bool:
+    """Say what the run will meet on this Slurm; False if it could never run there."""
+    sites = site.look(spec.slurm)
+    remarks = site_checks.check(spec.slurm, sites)
+    for line in [each.in_words() for each in sites] + [each.in_one_line for each in remarks]:
+        print(line, file=sys.stderr)
+    return not any(remark.is_error for remark in remarks)
 
 
 def make_executor(argv: list[str], run_dir: RunDir) -> SlurmExecutor:

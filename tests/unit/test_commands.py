@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import commands, local, owner, runs
+from jobs import commands, local, owner, runs, status
 from jobs.__main__ import main
 from jobs.decision import Action, Cause, Decision
 from jobs.errors import UserError
@@ -28,7 +28,9 @@ SCANCEL = """#!/bin/sh
 echo "$@" >>"$FAKE/cancelled"
 """
 SCONTROL = """#!/bin/sh
-[ "$2" != job ] || echo "   JobState=${FAKE_STATE:-RUNNING} Reason=None Dependency=(null)"
+[ "$2" = job ] || exit 0
+state=$(cat "$FAKE/state.$3" 2>/dev/null) || state=${FAKE_STATE:-RUNNING}
+echo "   JobState=$state Reason=None Dependency=(null)"
 """
 
 
@@ -202,16 +204,16 @@ def test_status_as_json_has_state_progress_and_metrics(here, capsys):
 def test_the_run_directory_knows_better_than_slurm_how_a_run_ended(
     here, result, slurm_state, state
 ):
-    assert commands.state_of(make(here), result, slurm_state) == state
+    assert status.state_of(make(here), result, slurm_state) == state
 
 
 def test_a_local_run_is_running_while_its_process_lives(here):
     run = make(here)
     owner.claim(run, owner.this_process(None), 1)
-    assert commands.state_of(run, {}, None) == "running"
+    assert status.state_of(run, {}, None) == "running"
     record = asdict(owner.this_process(None)) | {"pid_start": "1", "attempt": 1}
     write_json(run.owner, record)
-    assert commands.state_of(run, {}, None) == "lost"
+    assert status.state_of(run, {}, None) == "lost"
 
 
 def test_logs_shows_a_rank_or_says_which_there_are(here, capsys):
@@ -235,6 +237,66 @@ def test_cancel_stops_a_queued_job_and_the_run_is_cancelled(slurm, here, capsys,
     assert main(["status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == "cancelled"
     assert not run.owner.exists()
+
+
+@pytest.fixture
+def guarded(slurm, here, capsys):
+    """A submitted run whose job 4711 has a successor; a switch for the states of both."""
+    assert main(["submit", "tiny.yaml"]) == 0
+    (run,) = runs.all_runs()
+    write_json(run.successor, {"job_id": "4712", "after": "4711", "reason": "because"})
+    squeue = here / "bin/squeue"
+
+    def states(first, second):
+        for job_id, state in (("4711", first), ("4712", second)):
+            (here / f"state.{job_id}").write_text(state)
+        squeue.write_text(f"#!/bin/sh\nprintf '4711|{first}\\n4712|{second}\\n'\n")
+        capsys.readouterr()
+        return run
+
+    return states
+
+
+def test_cancel_takes_the_job_that_waits_along(guarded, here):
+    guarded("RUNNING", "PENDING")
+    assert main(["cancel", "tiny"]) == 0
+    assert (here / "cancelled").read_text() == "4711 4712\n"
+
+
+def test_cancel_of_a_run_that_only_its_successor_is_left_of(guarded, here):
+    run = guarded("NODE_FAIL", "PENDING")
+    assert main(["cancel", "tiny"]) == 0
+    assert (here / "cancelled").read_text() == "4712\n"
+    assert read_json(run.result)["status"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("states", "jobs", "state"),
+    [
+        (("RUNNING", "PENDING"), "4711, then 4712", "running"),
+        (("NODE_FAIL", "PENDING"), "4712", "pending"),
+        (("RUNNING", "CANCELLED"), "4711", "running"),
+        (("FAILED", "CANCELLED"), "4711", "failed"),
+    ],
+)
+def test_status_shows_the_job_that_waits(guarded, capsys, states, jobs, state):
+    guarded(*states)
+    assert main(["status"]) == 0
+    row = capsys.readouterr().out.splitlines()[1]
+    assert f"  {jobs}  {state}  " in row
+
+
+def test_status_as_json_names_the_successor(guarded, capsys):
+    guarded("RUNNING", "PENDING")
+    assert main(["status", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["job_id"], row["successor"]) == ("4711", "4712")
+
+
+def test_resume_keeps_off_a_run_that_goes_on_by_itself(guarded, capsys):
+    guarded("NODE_FAIL", "PENDING")
+    assert main(["resume", "tiny"]) == 2
+    assert "queued as job 4712, which goes on by itself" in capsys.readouterr().err
 
 
 def test_cancel_leaves_a_completed_run_alone(slurm, here, capsys):
