@@ -1,8 +1,8 @@
 """A node or a rank that is faulty: put this folder on PYTHONPATH of the ranks.
 
 FAULTY_HOST or FAULTY_RANK says where, FAULTY_HARM what happens in the preflight's matrix product:
-`wrong` (one number of it), `stop` (the process stands still) or `die`. It stands for hardware that
-cannot be broken on request; everything else is real.
+`wrong` (one number of it), `stop` (the process stands still) or `die`; with FAULTY_ATTEMPT in that
+attempt only. It stands for hardware that cannot be broken on request; everything else is real.
 """
 
 import os
@@ -39,6 +39,13 @@ class AtPreflight:
             harm(torch)
 
 
-here = (os.environ.get("FAULTY_HOST"), os.environ.get("FAULTY_RANK"))
-if socket.gethostname() == here[0] or ("RANK" in os.environ and os.environ["RANK"] == here[1]):
+def is_faulty(env):
+    """Whether this process is where and when the fault is."""
+    is_here = env.get("FAULTY_HOST") == socket.gethostname()
+    is_me = "RANK" in env and env.get("FAULTY_RANK") == env["RANK"]
+    is_now = env.get("FAULTY_ATTEMPT", env.get("KIT_ATTEMPT")) == env.get("KIT_ATTEMPT")
+    return (is_here or is_me) and is_now
+
+
+if is_faulty(os.environ):
     sys.meta_path.insert(0, AtPreflight())

@@ -1,0 +1,75 @@
+"""A node that fails only there (row 25): its products are wrong, or it does not answer any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobs.rundir import read_json
+
+from ..kit import REPOSITORY, Kit, Run
+from . import oracles
+from .rows import Row
+from .scenario import Untouched, start
+
+BAD = "n2"
+FAULTY_NODE = REPOSITORY / "tests/faulty_node"
+AT_ONCE = Path("/nowhere")  # no pace to keep: the fault is over before the first step
+
+
+def faulty(harm: str, *overrides: str) -> tuple[str, ...]:
+    """The overrides of a run to whose ranks one node is bad."""
+    setup = f"setup=['export PYTHONPATH={FAULTY_NODE}']"
+    where = (f"launch.env.FAULTY_HOST={BAD}", f"launch.env.FAULTY_HARM={harm}")
+    return (setup, *where, *overrides)
+
+
+def records(run: Run, attempt: int) -> list[dict[str, object]]:
+    """What the ranks of an attempt left when they failed."""
+    found = (read_json(run.dir.attempt(attempt).rank_error(rank)) for rank in range(3))
+    return [record for record in found if record is not None]
+
+
+@pytest.mark.parametrize(
+    "harm, told",
+    [
+        ("wrong", "preflight: a matrix product (torch.float32) is wrong in 1 of 65536 numbers"),
+        ("stop", "preflight: it did not answer within 5 s"),
+    ],
+)
+def test_row_25_a_bad_node(kit: Kit, untouched: Untouched, row: Row, harm: str, told: str) -> None:
+    """It is named and left out, and the run completes on the other three nodes."""
+    run = start(kit, *faulty(harm), pace=AT_ONCE).run
+    row.record(run)
+    run.wait()
+
+    first, second = run.attempts()
+    assert BAD in first["nodes"] and BAD not in second["nodes"]
+    assert first["evidence"]["bad_nodes"] == [BAD]
+    (blamed,) = [record for record in records(run, 1) if record["kind"] == "bad_node"]
+    assert blamed["host"] == BAD and str(blamed["error"]).startswith(told)
+    log = run.dir.job_log.read_text()
+    assert f"node {BAD} is left out of the next attempts for 24 h: {told}" in log
+    assert run.cluster.job(run.job_id)["ExcNodeList"] == BAD
+    oracles.causes(run, ["node", "completed"])
+    oracles.bitwise(run, untouched())
+    oracles.requeues(run, 1)
+    oracles.nothing_left(run)
+
+
+def test_row_25_a_bad_node_that_the_job_cannot_do_without(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    """A list that Slurm could never satisfy is not given: the job comes back all the same."""
+    wanted = ("slurm.extra.nodelist=n[1-3]", "launch.env.FAULTY_ATTEMPT='1'")
+    run = start(kit, *faulty("wrong", *wanted), pace=AT_ONCE).run
+    row.record(run)
+    run.wait()
+
+    log = run.dir.job_log.read_text()
+    told = f"node {BAD} may take part in the next attempt (too few others are left for this job)"
+    assert f"{told}: preflight: a matrix product" in log
+    assert run.cluster.job(run.job_id)["ExcNodeList"] == "(null)"
+    oracles.causes(run, ["node", "completed"])
+    oracles.bitwise(run, untouched())
