@@ -61,6 +61,7 @@ class Evidence:
     is_hang: bool = False  # the error is that nothing went on any more
     is_out_of_memory: bool = False  # of a GPU or of the node
     can_requeue: bool = True  # Slurm may start this very job again
+    is_left_to_slurm: bool = False  # it requeues the job once that has ended; see jobs.grace
     has_successor: bool = False  # another job waits for the end of this one
     bad_nodes: tuple[str, ...] = ()  # nodes that failed the preflight
     silent_nodes: tuple[str, ...] = ()  # nodes whose agent never ended, and that do not answer
@@ -189,7 +190,8 @@ def after_warning(evidence: Evidence) -> Decision:
         reason += "; it ended before it could save"
     if evidence.job_state == "LOCAL":
         return Decision(Action.HOLD, Cause.INTERRUPTED, reason)
-    if is_ending(evidence) and evidence.job_reason != "TimeLimit":
+    is_ended = is_ending(evidence) and evidence.job_reason != "TimeLimit"
+    if is_ended or evidence.is_left_to_slurm:
         return come_back(
             evidence, cause, f"{reason}; Slurm requeues the job by itself", Action.WAIT
         )

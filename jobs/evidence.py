@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from jobs import checkpoints, runs, slurm, step
+from jobs import checkpoints, grace, runs, slurm, step
 from jobs.decision import Evidence
 from jobs.owner import Owner
 from jobs.rundir import RunDir, read_json, read_jsonl
@@ -33,6 +33,7 @@ def gather(run_dir: RunDir, me: Owner, attempt: int) -> Evidence:
         can_requeue=job.can_requeue,
         has_successor=runs.successor_of(run_dir, me.job_id) is not None,
         silent_nodes=step.end_leftover(run_dir, me.job_id, attempt),
+        is_left_to_slurm=grace.is_left_to_slurm(run_dir, seen, job, me.job_id),
     )
 
 

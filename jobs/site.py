@@ -31,6 +31,7 @@ class Config:
     has_accounting: bool
     sends_user_signal: bool  # a preempted job gets its own --signal, not SIGTERM
     chooses_partition: bool  # a submit plugin may put a job elsewhere than it asked for
+    max_batch_requeue: int = 5  # failed launches of a job before it is held
 
 
 @dataclass(frozen=True)
@@ -107,9 +108,12 @@ def parse_config(text: str) -> Config | None:
         is_requeued=found.get("JobRequeue", "1") != "0",
         kill_wait_s=_number(found.get("KillWait", "")),
         over_time_limit="" if over.startswith("0") else over,
-        has_accounting="none" not in found.get("AccountingStorageType", "none"),
+        # Slurm 24.11 says (null), before it said accounting_storage/none.
+        has_accounting=found.get("AccountingStorageType", "").rpartition("/")[2]
+        not in (*_UNLIMITED, "none"),
         sends_user_signal="send_user_signal" in parameters,
         chooses_partition=found.get("JobSubmitPlugins", "(null)") not in _UNLIMITED,
+        max_batch_requeue=_number(found.get("MaxBatchRequeue", "5")),
     )
 
 
@@ -153,9 +157,17 @@ def parse_qos(text: str) -> tuple[str, int] | None:
     return _mode(mode), slurm_time.parse_or_zero(grace)
 
 
-def look(wished: Slurm) -> list[Site]:
-    """The cluster as each of the partitions that were asked for; empty if Slurm does not say."""
-    config = parse_config(_said(["scontrol", "show", "config"]))
+def ask_config() -> Config | None:
+    """The cluster's configuration; None if Slurm does not say."""
+    return parse_config(_said(["scontrol", "show", "config"]))
+
+
+def look(wished: Slurm, config: Config | None = None) -> list[Site]:
+    """The cluster as each of the partitions that were asked for; empty if Slurm does not say.
+
+    `config`: if that is known already.
+    """
+    config = config or ask_config()
     if config is None:
         return []
     names = (wished.partition or "").split(",")

@@ -57,6 +57,9 @@ TABLE = [
     ({"signals": (*USR1, *TERM)}, "requeue", "time_limit"),
     ({"signals": (*TERM, *USR1)}, "requeue", "preemption"),
     ({"signals": USR1, "is_preempted": True}, "requeue", "preemption"),
+    # In its grace, and Slurm will see to it.
+    ({"signals": TERM, "is_preempted": True, "is_left_to_slurm": True}, "wait", "preemption"),
+    ({"outcome": "completed", "is_left_to_slurm": True}, "done", "completed"),
     # Told to stop, though no agent is left to say so.
     ({"outcome": "stopped"}, "requeue", "preemption"),
     ({"is_preempted": True}, "requeue", "preemption"),
