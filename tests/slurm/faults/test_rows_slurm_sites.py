@@ -66,6 +66,8 @@ def test_row_06_save_longer_than_the_grace(
     run.wait_for_step(5)
     disk.touch()
     harm_slurm.preempt(run)
+    # Slurm counts the restart when the grace is over, and kills KillWait later.
+    run.cluster.wait_for(lambda: not run.cluster.job_processes(), "SIGKILL", 60)
     assert older.exists() and not (run.dir.checkpoints / "step-00000008").exists()
     disk.unlink()
     paced.finish()
