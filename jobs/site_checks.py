@@ -118,6 +118,15 @@ def note(run_dir: RunDir, wished: Slurm, sites: Sequence[Site]) -> dict[str, Any
     """Note in the run directory what its Slurm does with the run's jobs, if Slurm said it."""
     known = {
         "cancels_preempted": any(site.preempt_mode == "CANCEL" for site in sites),
+        # From the warning of a preemption to SIGKILL; the trainer compares it with its saves.
+        "preemption_s": min(
+            (
+                site.grace_time_s + site.config.kill_wait_s
+                for site in sites
+                if site.preempt_mode in ("CANCEL", "REQUEUE")
+            ),
+            default=None,
+        ),
         "sites": [site.in_words() for site in sites],
         "remarks": [remark.in_one_line for remark in check(wished, sites)],
     }

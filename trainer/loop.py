@@ -18,6 +18,7 @@ from trainer.data import Batch
 from trainer.errors import NotFinite
 from trainer.evaluate import evaluate
 from trainer.launch import Job
+from trainer.lead_time import LeadTime
 from trainer.metrics import Plan, Reporter
 from trainer.profiling import Tracer
 
@@ -47,6 +48,7 @@ class Loop:
             self.reporter = Reporter(job.run, self.plan, step, metrics_bytes)
         self._data_wait_s = 0.0
         self._last_save = time.monotonic()
+        self._lead = LeadTime.of(job.run)
 
     def run(self, agreement: Agreement, beat: Beat) -> str:
         """Train: "completed", or "stopped" where the ranks agreed to. Then all is committed.
@@ -57,16 +59,20 @@ class Loop:
         first_step = self.state.global_step
         while True:
             step = self.state.global_step
+            self._lead.boundary(time.monotonic())
             self._check_save()
+            self._check_lead()
             is_last = step >= self.plan.total_steps  # beyond it where a resume cut epochs down
             settle = step == first_step or is_last or self._is_evaluation_due()
             agreed = agreement.check(step, self._wants_save(), settle)
             if agreed.stop:
                 self.events.event("stop_seen", step=step)
             elif self._is_evaluation_due():
-                self._evaluate()
+                with self._lead.evaluation():
+                    self._evaluate()
             if agreed.stop or is_last or agreed.save or self._is_save_due():
-                self._save()
+                with self._lead.aside():
+                    self._save()
             if agreed.stop or is_last:
                 self._finish_save()
                 return "stopped" if agreed.stop else "completed"
@@ -213,6 +219,12 @@ class Loop:
             seconds, stall_s = round(saved.seconds, 3), round(saved.stall_s, 4)
             self.events.event("save", step=saved.step, seconds=seconds, stall_s=stall_s)
             self.context.say(f"checkpoint {saved.name} committed in {seconds:.2f} s")
+            self._lead.saved(saved.seconds)
+
+    def _check_lead(self) -> None:
+        """Warn where a stop would need more time than it has; rank 0 alone knows of saves."""
+        if self.context.is_first and (warning := self._lead.warning()):
+            self.context.say(f"warning: {warning}")
 
     def close(self) -> None:
         """Close what is open; the loop is over."""

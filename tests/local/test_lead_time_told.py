@@ -1,0 +1,51 @@
+"""A warning that comes too late for this run's saves is told, by numbers that hold."""
+
+import os
+import re
+import signal
+import time
+
+from local_kit import wait_for
+from test_failures import Attempt, events_of
+from test_trainer import TINY
+
+from jobs.rundir import RunDir, read_json, write_json
+from jobs.spec import Checkpoint, Launch, Log, Slurm, Spec, Train
+
+SAVE_S = 8  # what misbehaving.save_slowly adds to each save
+
+
+def make_run(path):
+    """A run that saves rarely, and slowly, in a job whose warning comes 12 s before the end."""
+    run = RunDir(path)
+    for folder in (run.checkpoints, run.timeline("x").parent):
+        folder.mkdir(parents=True)
+    slow = {"1": {"step": 2, "rank": 0, "harm": "save slowly"}}
+    args = {**TINY, "model": "misbehaving:misbehaving", "epochs": 400, "eval_every_epochs": None}
+    args["model_args"] = {"plans": slow, "pause_s": 0.1}
+    spec = Spec(
+        slurm=Slurm(signal_lead_s=12),
+        launch=Launch(stop_check_steps=1),
+        train=Train(**args),
+        checkpoint=Checkpoint(every_epochs=None, every_steps=100, best=None),
+        log=Log(every_steps=100),
+    )
+    run.spec.write_text(spec.to_json())
+    return run
+
+
+def test_a_warning_that_comes_too_late_is_told_with_numbers_that_hold(tmp_path):
+    run = make_run(tmp_path / "run")
+    with Attempt(run) as attempt:
+        write_json(attempt.dir.plan, {"deadline": time.time() + 3600})
+        wait_for(lambda: events_of(run, 0, 1, "save"), "the first save")
+        warned = time.time()
+        os.kill(attempt.pids()[1], signal.SIGTERM)
+        status, output = attempt.end()
+        took_s = time.time() - warned
+    assert status == 0, output
+    assert read_json(attempt.dir.outcome)["status"] == "stopped"
+    (told,) = re.findall(r"warning: a stop needs about (\d+) s \(.*save (\d+)\.\d s\), .*", output)
+    assert "comes 12 s before the time limit: set slurm.signal_lead_s: 30\n" in output
+    assert int(told[1]) >= SAVE_S
+    assert SAVE_S < took_s < int(told[0])
