@@ -1,0 +1,63 @@
+"""The paced model, which breaks in one rank when a test says so; and marks what it is doing."""
+
+import os
+import time
+from pathlib import Path
+
+import torch
+
+from ..paced import Paced
+
+TROUBLE = "TROUBLE_FOLDER"
+PASS_S = 0.3
+
+
+class Broken(Paced):
+    """Paced; in training a rank does what TROUBLE_FOLDER/<rank> says, `loop` once or `raise`."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits [N, 10] of images [N, 1, H, W]."""
+        trouble = Path(os.environ.get(TROUBLE, "/nowhere"), os.environ["RANK"])
+        if self.training and trouble.exists():
+            if trouble.read_text() == "raise":
+                raise RuntimeError("out of cheese")
+            trouble.unlink()
+            loop_for_ever()
+        return super().forward(images)
+
+
+def loop_for_ever() -> None:
+    """Never come back."""
+    while True:
+        pass
+
+
+class Phased(torch.nn.Module):
+    """Paced, slow in both passes while PACE_FILE exists, with PHASE_FILE.<rank> saying in which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Paced().model
+        fsync = os.fsync
+
+        def slow_fsync(fd: int) -> None:
+            fsync(fd)
+            if Path(os.environ.get("PACE_FILE", "/nowhere")).exists():
+                time.sleep(PASS_S)
+
+        os.fsync = slow_fsync
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits [N, 10] of images [N, 1, H, W]."""
+        enter("forward" if self.training else "evaluation")
+        logits: torch.Tensor = self.model(images)
+        if logits.requires_grad:
+            logits.register_hook(lambda _: enter("backward"))
+        return logits
+
+
+def enter(phase: str) -> None:
+    """Say what begins, and take time for it."""
+    if Path(os.environ.get("PACE_FILE", "/nowhere")).exists():
+        Path(f"{os.environ['PHASE_FILE']}.{os.environ['RANK']}").write_text(phase)
+        time.sleep(PASS_S)

@@ -1,0 +1,188 @@
+"""What is done to a run's processes: signals to one of them or to all, kills, stops.
+
+A job's processes are those below its slurmstepds, as Slurm started them: the batch shell, srun, on
+each node the agent, torchrun, the ranks, and what ranks start to read data.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from .. import network
+from ..kit import Run
+
+STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+ROLES = ("shell", "srun", "agent", "torchrun", "rank", "reader")
+_MARKS = {  # what is in the command line, first match
+    "slurm_script": "shell",
+    "-m jobs.attempt": "attempt",
+    "srun --nodes": "srun",
+    "-m torch.distributed.run": "torchrun",
+    "-m jobs.agent": "agent",
+    "-m trainer": "rank",
+    "multiprocessing": "reader",
+}
+_LOOK_AGAIN_S = 0.1
+_TIMEOUT_S = 240
+
+
+class Process(NamedTuple):
+    """One process of a job; `role` is one of ROLES, `attempt`, or empty."""
+
+    node: str
+    pid: int
+    role: str
+
+
+def tree(run: Run) -> list[Process]:
+    """All processes of the run's job but Slurm's own, parents first."""
+    found: list[Process] = []
+    for node in run.cluster.nodes:
+        pids = network.processes(run.cluster.site.tag, node)
+        parents = {pid: _parent_of(pid) for pid in pids}
+        inside = {pid for pid in pids if f"[{run.job_id}." in _command_line(pid)}
+        stepds = set(inside)
+        while new := {pid for pid, parent in parents.items() if parent in inside} - inside:
+            inside |= new
+            found += [Process(node, pid, _role_of(_command_line(pid))) for pid in sorted(new)]
+        assert stepds <= inside
+    return found
+
+
+def of_role(run: Run, role: str, node: str | None = None) -> list[Process]:
+    """The processes of a role, on one node or on all."""
+    return [p for p in tree(run) if p.role == role and node in (None, p.node)]
+
+
+def wait_for_role(run: Run, role: str) -> list[Process]:
+    """Wait until there is one of a role."""
+    return run.cluster.wait_for(lambda: of_role(run, role), f"a {role} of {run.job_id}", _TIMEOUT_S)
+
+
+def rank(run: Run, number: int) -> Process:
+    """The process of a global rank in the newest attempt: torchrun chooses who gets which."""
+    ranks = of_role(run, "rank")
+    for process in ranks:
+        if _rank_in_environment(process.pid) == number:
+            return process
+    raise LookupError(f"rank {number} is not among {ranks}")
+
+
+def kill(run: Run, role: str, node: str | None = None) -> list[Process]:
+    """SIGKILL one process of a role (both of srun's); on the second node if nothing else is said.
+
+    Returns whom it hit.
+    """
+    first = {"shell", "srun"}
+    victims = of_role(run, role, node or (None if role in first else _second_node(run)))
+    assert victims, f"no {role} of job {run.job_id} in {tree(run)}"
+    victims = victims if role == "srun" else victims[:1]
+    send(victims, signal.SIGKILL)
+    return victims
+
+
+def storm(run: Run, seconds: float = 1.0, count: int = 50, seed: int = 0) -> int:
+    """Send `count` stop signals to each process of the whole tree; returns how many arrived."""
+    chance, arrived, looked, processes = random.Random(seed), 0, 0.0, tree(run)
+    for _ in range(count):
+        if time.monotonic() - looked > _LOOK_AGAIN_S:
+            processes, looked = tree(run), time.monotonic()
+        arrived += sum(send([process], chance.choice(STOPS)) for process in processes)
+        time.sleep(seconds / count)
+    return arrived
+
+
+def warn_rank(run: Run, number: int, stop: signal.Signals) -> Process:
+    """Send one stop signal to one rank alone; returns it."""
+    process = rank(run, number)
+    send([process], stop)
+    return process
+
+
+def warn_an_agent(run: Run, stop: signal.Signals, chance: random.Random) -> Process | None:
+    """Send one stop signal to one of the agents; None if there is none any more."""
+    agents = of_role(run, "agent")
+    if not agents:
+        return None
+    agent = chance.choice(agents)
+    send([agent], stop)
+    return agent
+
+
+def stop_rank(run: Run, number: int) -> Process:
+    """SIGSTOP a rank; returns it."""
+    process = rank(run, number)
+    send([process], signal.SIGSTOP)
+    return process
+
+
+def suspend(run: Run) -> None:
+    """Have Slurm stop the job where it stands."""
+    run.cluster.run("scontrol", "suspend", run.job_id)
+
+
+def resume(run: Run) -> None:
+    """Have Slurm let the job go on."""
+    run.cluster.run("scontrol", "resume", run.job_id)
+
+
+def send(processes: Sequence[Process], number: signal.Signals) -> int:
+    """Signal processes; returns how many of them were still there."""
+    return len(list(_sent(processes, number)))
+
+
+def state_of(pid: int) -> str:
+    """The kernel's letter for what a process does: T is stopped, D may be frozen; X: it is gone."""
+    return next(iter(_stat(pid)), "X")
+
+
+def _sent(processes: Sequence[Process], number: signal.Signals) -> Iterator[int]:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+            yield process.pid
+
+
+def _second_node(run: Run) -> str:
+    """A node that does not run the batch shell."""
+    return sorted({p.node for p in tree(run) if p.role == "agent"})[1]
+
+
+def _role_of(command_line: str) -> str:
+    head = command_line.partition(" -- ")[0]
+    return next((role for mark, role in _MARKS.items() if mark in head), "")
+
+
+def _rank_in_environment(pid: int) -> int | None:
+    with suppress(OSError):
+        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if entry.startswith(b"RANK="):
+                return int(entry.partition(b"=")[2])
+    return None
+
+
+def _parent_of(pid: int) -> int:
+    return int(next(iter(_stat(pid)[1:]), "0"))
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; [] if the process is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ").strip()
+    except OSError:
+        return ""

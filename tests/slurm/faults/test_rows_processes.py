@@ -1,0 +1,138 @@
+"""Signals and kills hit single processes of a run, or all (rows 7, 9, 14, 15, 16)."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from ..kit import Kit, Run
+from . import harm_processes, oracles
+from .rows import Row
+from .scenario import Paced, Untouched, start
+
+on_every_proctrack = pytest.mark.parametrize(
+    "proctrack", ["cgroup", "linuxproc", "pgid"], indirect=True
+)
+# With processes that read the data, which must not be left behind either.
+READERS = ("train.dataset=tests.slurm.faults.by_sample:digits", "launch.workers_per_rank=1")
+# The first signal says which.
+AFTER_A_STOP = [["preemption", "completed"], ["time_limit", "completed"]]
+OFTEN = "checkpoint.every_steps=3"
+HELD_UP = "train.model=tests.slurm.faults.held_up:HeldUp"
+
+
+def start_with_readers(kit: Kit) -> Paced:
+    """The standard run with readers, at a step that is not the newest checkpoint's."""
+    paced = start(kit, *READERS, OFTEN)
+    paced.run.wait_for_step(4)
+    assert {p.role for p in harm_processes.tree(paced.run)} >= set(harm_processes.ROLES)
+    return paced
+
+
+def assert_retried(run: Run, untouched: Run) -> None:
+    """BW LK NO; a crash, and a new attempt in the same start of the job."""
+    oracles.bitwise(run, untouched)
+    oracles.at_most_one_interval(run)
+    oracles.causes(run, ["crash", "completed"])
+    oracles.requeues(run, 0)
+    oracles.nothing_left(run)
+
+
+@pytest.mark.parametrize("stop", [signal.SIGUSR1, signal.SIGTERM], ids=lambda stop: stop.name)
+def test_row_07_only_one_rank_is_warned(
+    kit: Kit, untouched: Untouched, row: Row, stop: signal.Signals
+) -> None:
+    paced = start(kit)
+    row.record(paced.run)
+    paced.run.wait_for_step(2)
+    harm_processes.warn_rank(paced.run, 1, stop)
+    paced.finish()
+    oracles.stopped_together(paced.run, 1)
+    oracles.bitwise(paced.run, untouched())
+    oracles.no_step_redone(paced.run)
+    oracles.causes(paced.run, ["preemption", "completed"])
+    oracles.requeues(paced.run, 1)
+    oracles.nothing_left(paced.run)
+
+
+@on_every_proctrack
+@pytest.mark.usefixtures("proctrack")
+def test_row_09_storm_of_signals_to_the_whole_tree(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    paced = start_with_readers(kit)
+    row.record(paced.run)
+    assert harm_processes.storm(paced.run) > 50
+    paced.finish()
+    oracles.bitwise(paced.run, untouched(*READERS))
+    # srun takes a SIGTERM for an order to kill its step: what could not be saved is lost.
+    oracles.at_most_one_interval(paced.run)
+    assert [a["cause"] for a in paced.run.attempts()] in AFTER_A_STOP
+    oracles.requeues(paced.run, 1)
+    oracles.nothing_left(paced.run)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_row_14_sigkill_of_a_rank_is_retried_in_the_allocation(
+    kit: Kit, untouched: Untouched, row: Row, number: int
+) -> None:
+    paced = start(kit, OFTEN)
+    row.record(paced.run)
+    paced.run.wait_for_step(4)
+    harm_processes.send([harm_processes.rank(paced.run, number)], signal.SIGKILL)
+    paced.finish()
+    assert_retried(paced.run, untouched())
+    assert f"rank {number} on n" in paced.run.attempts()[0]["evidence"]["error"]
+
+
+@on_every_proctrack
+@pytest.mark.usefixtures("proctrack")
+@pytest.mark.parametrize("role", ["torchrun", "agent", "srun"])
+def test_row_15_sigkill_of(kit: Kit, untouched: Untouched, row: Row, role: str) -> None:
+    paced = start_with_readers(kit)
+    row.record(paced.run)
+    first = {p.pid for p in harm_processes.tree(paced.run) if p.role not in ("shell", "attempt")}
+    harm_processes.kill(paced.run, role)
+
+    def is_gone() -> bool:
+        return not first & {p.pid for p in harm_processes.tree(paced.run)}
+
+    paced.run.cluster.wait_for(is_gone, "end of the first attempt's processes", 60)
+    paced.finish()
+    assert_retried(paced.run, untouched(*READERS))
+
+
+@on_every_proctrack
+@pytest.mark.usefixtures("proctrack")
+def test_row_15_sigkill_of_the_batch_shell_is_recorded_as_lost(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    paced = start_with_readers(kit)
+    row.record(paced.run)
+    harm_processes.kill(paced.run, "shell")
+    assert paced.run.wait("FAILED")["Reason"] == "JobLaunchFailure"
+    oracles.nothing_left(paced.run)
+    paced.hurry()
+    kit.resume(paced.run).wait()
+    oracles.bitwise(paced.run, untouched(*READERS))
+    oracles.at_most_one_interval(paced.run)
+    oracles.causes(paced.run, ["lost", "completed"])
+    oracles.nothing_left(paced.run)
+
+
+def test_row_16_sigkill_in_a_save(kit: Kit, untouched: Untouched, row: Row, tmp_path: Path) -> None:
+    disk = tmp_path / "disk-stands-still"
+    paced = start(kit, HELD_UP, OFTEN, f"launch.env.DISK_FILE={disk}")
+    row.record(paced.run)
+    checkpoints = paced.run.dir.checkpoints
+    paced.run.cluster.wait_for((checkpoints / "step-00000003").exists, "a checkpoint", 240)
+    disk.touch()
+    paced.run.cluster.wait_for(lambda: list(checkpoints.glob(".tmp-step-*")), "a save", 60)
+    harm_processes.send([harm_processes.rank(paced.run, 0)], signal.SIGKILL)
+    disk.unlink()
+    paced.finish()
+    assert_retried(paced.run, untouched(HELD_UP))
+    first, second = paced.run.attempts()
+    assert second["first_step"] == int(first["checkpoint"].removeprefix("step-")) + 1
