@@ -2,6 +2,8 @@
 
 import pytest
 
+from jobs import schema
+from jobs.changes import differences
 from jobs.load import load
 
 
@@ -120,3 +122,15 @@ def test_any_way_to_write_a_file_takes_overrides_into_its_text(take, text):
     )
     assert (spec.slurm.nodes, spec.slurm.partition, spec.train.lr) == (7, "a: b", 2e-3)
     assert spec.slurm.extra["comment"] == "ä: b'"
+
+
+def test_a_key_that_python_has_taken_is_spelled_as_users_do_everywhere(take, refuse):
+    spec = take("slurm: {continue: requeue}\n", "slurm.continue=successor")
+    assert spec.slurm.continue_ == "successor"
+    assert '"continue": "successor"' in spec.to_json()
+    changed = differences(take("name: run"), spec)
+    assert changed == {("slurm", "continue"): ("auto", "successor")}
+    for text in (schema.schema(), schema.reference(), schema.overview(), spec.to_json()):
+        assert "continue_" not in text
+    assert "slurm.continue: must be auto or requeue or successor" in refuse("slurm: {continue: 1}")
+    assert "unknown key" in refuse("slurm: {continue_: auto}")
