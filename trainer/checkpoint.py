@@ -15,14 +15,15 @@ from typing import IO, Any, cast
 import torch
 import torch.distributed as dist
 
-from jobs.rundir import read_json, read_jsonl
+from jobs.rundir import read_jsonl
 from trainer import commit, optim, stored, weights, writer
 from trainer.build import Replica
 from trainer.commit import Draft, Retention, Sink
 from trainer.context import DistributedContext, broadcast_bytes, gather
 from trainer.data import Batches
-from trainer.errors import NotFinite, Superseded, UserError, storage_error
+from trainer.errors import NotFinite, UserError, storage_error
 from trainer.launch import Job
+from trainer.ownership import check_owner
 from trainer.snapshot import Staging, first_not_finite
 from trainer.weights import STATE, check_same_tensors, parse
 from trainer.writer import Saved, Writer
@@ -68,6 +69,7 @@ class Checkpoints:
         if job.context.is_first:
             try:
                 self._root.mkdir(exist_ok=True)
+                check_owner(job.run)  # else they may be those of a newer attempt
                 commit.remove_leftovers(self._root)
             except OSError as error:
                 raise storage_error(error, f"opening {self._root}") from error
@@ -199,9 +201,8 @@ class Checkpoints:
                 f"{name} is not finite at step {step}: nothing committed of it\n  hint: a lower "
                 "train.lr, or train.grad_clip_norm; train.stop_on_nan: false saves it regardless"
             )
-        draft = Draft(
-            step, {STATE: _serializer(snapshot)}, self._fields(snapshot), self._check_owner
-        )
+        permit = functools.partial(check_owner, self._job.run)
+        draft = Draft(step, {STATE: _serializer(snapshot)}, self._fields(snapshot), permit)
         best_step = snapshot["best"].get("step")
         return writer.save(
             self._root, draft, Retention(wish.keep_last, wish.keep_every_steps, best_step)
@@ -217,18 +218,6 @@ class Checkpoints:
             "world_size": self._job.context.world_size,
             **{name: snapshot[name] for name in names},
         }
-
-    def _check_owner(self) -> None:
-        """A node that was cut off may come back after its job was requeued: it must not commit."""
-        run = self._job.run
-        owner = read_json(run.dir.owner)
-        if owner is None or owner["attempt"] != run.attempt:
-            now = f"{run.dir.owner} is gone, so nobody"
-            if owner is not None:
-                now = f"attempt {owner['attempt']}"
-            raise Superseded(
-                f"{now} owns {run.dir.path} now, this is attempt {run.attempt}: nothing committed"
-            )
 
 
 def restore(saved: dict[str, Any], replica: Replica, context: DistributedContext) -> TrainState:

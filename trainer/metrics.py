@@ -9,7 +9,8 @@ import resource
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import torch
 
@@ -88,15 +89,10 @@ class Reporter:
         self._path = run.dir.metrics
         self._trackers = trackers.start(run, first_step=step + 1)
         with self._storage("opening"):
-            self._metrics = open(self._path, "ab")  # noqa: SIM115 (open for the whole run)
-            # Lines after the checkpoint belong to steps that are done again: nothing appears twice.
-            if metrics_bytes < self._metrics.tell():
-                self._metrics.truncate(metrics_bytes)
-                self._metrics.seek(0, os.SEEK_END)  # else `tell` goes on from the old end
-            elif metrics_bytes > self._metrics.tell():
+            self._metrics = open_cut(self._path, metrics_bytes)
+            if metrics_bytes > self._metrics.tell():
                 tell(f"warning: {self._path} lost lines that the checkpoint knew")
-        self._progress = Progress(run.dir.progress)
-        self._progress.step_done(step)
+        self._progress = Progress(run.dir.progress, step)
         self._progress.status(total=plan.total_steps, epochs=plan.epochs, epoch=plan.epoch(step))
         self._speed = Speed(plan, step)
 
@@ -171,6 +167,30 @@ class Reporter:
         plan = self._plan
         epoch = (step - 1) // plan.steps_per_epoch + 1
         return f"step {step}/{plan.total_steps}  epoch {epoch}/{plan.epochs}"
+
+
+def open_cut(path: Path, num_bytes: int) -> BinaryIO:
+    """The first bytes of a file under its name, to be gone on with.
+
+    Lines after the checkpoint belong to steps that are done again: nothing appears twice. It is a
+    new file, for an attempt before this one may be alive on a node that was cut off: that one goes
+    on writing to the old file, which has no name any more.
+    """
+    kept = b""
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as old:
+        kept = old.read(num_bytes)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    file = open(temporary, "wb")  # noqa: SIM115 (open for the whole run)
+    try:
+        file.write(kept)
+        file.flush()
+        os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        file.close()
+        raise
+    return file
 
 
 def duration(seconds: float) -> str:

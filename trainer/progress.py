@@ -29,12 +29,10 @@ class Progress:
     trip to a server, up to a second of steps may be missing in that count.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._fd: int | None = None
-        with contextlib.suppress(OSError):
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    def __init__(self, path: Path, step: int = 0) -> None:
+        self._fd = _open(path, step)
         self._status: dict[str, Any] = {}
-        self._step = 0
+        self._step = step
         self._next_write = self._last_cost_s = 0.0
 
     def step_done(self, step: int) -> None:
@@ -46,7 +44,7 @@ class Progress:
     def flush(self) -> None:
         """Write the finished step now."""
         started = time.monotonic()
-        self._write(f"{self._step:0{PROGRESS_STEP_WIDTH}d}\n", 0)
+        self._write(_line(self._step), 0)
         now = time.monotonic()
         # The cheaper of two: one write that was held up by a busy core does not count.
         cost_s = min(now - started, self._last_cost_s)
@@ -71,3 +69,27 @@ class Progress:
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 os.pwrite(self._fd, text.encode(), offset)
+
+
+def _line(step: int) -> str:
+    return f"{step:0{PROGRESS_STEP_WIDTH}d}\n"
+
+
+def _open(path: Path, step: int) -> int | None:
+    """A new file under this name: an attempt before this one may be alive, and writes to the old.
+
+    Where there is no room for it, that one is taken; None without any.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with contextlib.suppress(OSError):
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        try:
+            os.pwrite(fd, _line(step).encode(), 0)
+            os.replace(temporary, path)
+            return fd
+        except OSError:
+            os.close(fd)
+            os.unlink(temporary)
+    with contextlib.suppress(OSError):
+        return os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    return None

@@ -21,6 +21,7 @@ from trainer.errors import fail, storage_error, tell
 from trainer.events import Events
 from trainer.launch import Job, close_by_hand, find_run, is_run_dir, read_spec, share_run
 from trainer.loop import Loop
+from trainer.ownership import check_owner
 from trainer.preflight import preflight
 from trainer.stop import StopSignal
 from trainer.watchdog import Watchdog
@@ -115,6 +116,7 @@ def conclude(job: Job, loop: Loop, status: str) -> None:
     position = {"global_step": step, "epoch": step // loop.plan.steps_per_epoch}
     if job.context.is_first:
         outcome = {"status": status, **position, "checkpoint": commit.name_of(step)}
+        check_owner(run)
         try:
             if status == "completed":
                 write_json(run.dir.result, {"status": status, **position, **_result(job, loop)})

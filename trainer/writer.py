@@ -76,6 +76,7 @@ def save(root: Path, draft: Draft, retention: Retention) -> int:
     try:
         name = commit.commit(root, draft)
         manifest = _verified(root / name, doing)
+        draft.permit()  # a newer attempt may own the run by now, with its own `latest` and oldest
         commit.point(root, commit.LATEST, name)
         if retention.best_step is not None:
             point_at(root, retention.best_step)

@@ -225,15 +225,41 @@ def test_an_error_of_the_writer_is_raised_at_a_check_that_never_waits(tmp_path, 
 @pytest.mark.parametrize("owner", [None, '{"attempt": 2}'])
 def test_an_attempt_that_does_not_own_the_run_commits_nothing(tmp_path, owner):
     job = job_of(tmp_path)
+    checkpoints = Checkpoints(job, BATCHES)
     job.run.dir.owner.unlink()
     if owner is not None:
         job.run.dir.owner.write_text(owner)
-    checkpoints = Checkpoints(job, BATCHES)
     checkpoints.save(replica_of(), state_at(6))
     words = rf"({tmp_path}/owner.json is gone, so nobody|attempt 2) owns .* this is attempt 1"
     with pytest.raises(Superseded, match=words):
         checkpoints.finish(lambda: None)
     assert list(job.run.dir.checkpoints.iterdir()) == []
+
+
+def test_an_attempt_that_comes_back_leaves_a_newer_ones_save_in_flight_alone(tmp_path):
+    job = job_of(tmp_path)
+    job.run.dir.owner.write_text('{"attempt": 2}')
+    in_flight = job.run.dir.checkpoints / ".tmp-step-00000006-1234"
+    in_flight.mkdir(parents=True)
+    with pytest.raises(Superseded):
+        Checkpoints(job, BATCHES)
+    assert in_flight.is_dir()
+
+
+def test_an_attempt_superseded_while_it_reads_back_moves_no_hint_and_removes_nothing(tmp_path):
+    root, is_owner = tmp_path / "checkpoints", iter([True, False])
+
+    def permit():
+        if not next(is_owner):
+            raise Superseded("attempt 2 owns the run")
+
+    root.mkdir()
+    for step in (4, 5):
+        writer.save(root, Draft(step, {}, {}, lambda: None), commit.Retention(keep_last=2))
+    with pytest.raises(Superseded):
+        writer.save(root, Draft(6, {}, {}, permit), commit.Retention(keep_last=1))
+    assert commit.committed(root) == [commit.name_of(step) for step in (6, 5, 4)]
+    assert (root / commit.LATEST).read_text() == f"{commit.name_of(5)}\n"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -115,15 +115,37 @@ def test_metrics_are_bitwise_the_same_after_any_number_of_kills(report, tmp_path
     ]
 
 
+def test_an_attempt_that_comes_back_writes_nothing_that_is_read(report, tmp_path):
+    old = report()
+    train(old, range(1, 5))
+    size = old.sync()
+    train(old, range(5, 7))
+    new = report(step=4, metrics_bytes=size)
+    for step in (5, 6, 7):
+        train(old, [step + 2])
+        train(new, [step])
+    assert [line["step"] for line in read_jsonl(tmp_path / "metrics.jsonl")] == [
+        *range(1, 4),
+        *(4, 4),
+        *range(5, 8),
+    ]
+    assert read_progress_step(tmp_path / "progress") == 7
+    old.close()
+    assert read_progress_step(tmp_path / "progress") == 7
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "progress"]
+
+
 def test_lost_metrics_are_told_and_the_training_goes_on(report, tmp_path, capsys):
     train(report(step=4, metrics_bytes=500), [5])
     assert "lost lines that the checkpoint knew" in capsys.readouterr().out
     assert [line["step"] for line in read_jsonl(tmp_path / "metrics.jsonl")] == [5]
 
 
-def test_metrics_on_a_full_disk_are_an_error_in_one_line(tmp_path, monkeypatch):
-    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+def test_metrics_on_a_full_disk_are_an_error_in_one_line(tmp_path):
     reporter = Reporter(Run(RunDir(tmp_path), Spec(), 1), PLAN, 0, 0)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, reporter._metrics.fileno())
+    os.close(full)
     with pytest.raises(StorageError, match=r"^writing \S+metrics.jsonl: No space left .* resume"):
         reporter.trained(1, loss=1.0, lr=0.1, data_wait_s=0.0)
     with pytest.raises(StorageError):
