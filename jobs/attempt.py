@@ -81,7 +81,7 @@ def _open(run_dir: RunDir, me: owner.Owner, nodes: Sequence[str], resolved: str)
     # Counted again: until the claim another job may have opened attempts.
     attempt = history.newest_attempt(run_dir) + 1
     owner.claim(run_dir, me, attempt)
-    for line in purged.mend(run_dir, attempt - 1):
+    for line in purged.mend(run_dir):
         say(line)
     history.close_lost(run_dir, me)
     if not me.is_local:

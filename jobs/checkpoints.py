@@ -20,8 +20,8 @@ def newest(run_dir: RunDir) -> str | None:
     """
     if is_foreign(run_dir):
         return _newest_file(run_dir.checkpoints)
-    committed = run_dir.checkpoints.glob(f"{PREFIX}*")
-    return max((path.name for path in committed), default=None)
+    names = (path.name for path in run_dir.checkpoints.glob(f"{PREFIX}*"))
+    return max((name for name in names if name.removeprefix(PREFIX).isdigit()), default=None)
 
 
 def quarantined(run_dir: RunDir) -> list[str]:

@@ -9,7 +9,7 @@ import re
 
 from jobs import snapshot
 from jobs.errors import UserError
-from jobs.rundir import RunDir
+from jobs.rundir import RunDir, read_jsonl
 from jobs.spec import Spec
 
 HINT = "bring it back, then make resume goes on; or submit a new run with train.init_from"
@@ -34,7 +34,7 @@ def check(run_dir: RunDir) -> None:
         )
 
 
-def mend(run_dir: RunDir, newest_attempt: int) -> list[str]:
+def mend(run_dir: RunDir) -> list[str]:
     """Make the folders anew that are gone; a line to tell for each thing that was."""
     told = []
     folders = (run_dir.checkpoints, run_dir.timeline("").parent, run_dir.rank_log(0).parent)
@@ -42,7 +42,7 @@ def mend(run_dir: RunDir, newest_attempt: int) -> list[str]:
         if not folder.is_dir():
             folder.mkdir()
             told.append(f"{folder} was gone and is made anew, empty")
-    # The first attempt may have left no record: its batch shell was killed.
-    if newest_attempt > 1 and not run_dir.attempts.exists():
+    closed = [e for e in read_jsonl(run_dir.timeline("attempt")) if e["event"] == "close"]
+    if closed and not run_dir.attempts.exists():
         told.append(f"{run_dir.attempts} is gone: what earlier attempts did counts no more")
     return told

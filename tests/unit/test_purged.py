@@ -6,7 +6,7 @@ import pytest
 
 from jobs import changes, history, purged, snapshot
 from jobs.errors import UserError
-from jobs.rundir import RunDir, append_jsonl, write_json
+from jobs.rundir import RunDir, Timeline, append_jsonl, write_json
 from jobs.spec import Spec
 
 
@@ -26,20 +26,24 @@ def run(tmp_path):
 
 def test_a_run_that_lost_nothing_is_as_it_was(run):
     purged.check(run)
-    assert purged.mend(run, 0) == []
+    assert purged.mend(run) == []
 
 
 def test_folders_are_made_anew_and_named(run):
     for folder in (run.checkpoints, run.timeline("").parent, run.rank_log(0).parent):
         shutil.rmtree(folder)
-    told = purged.mend(run, 0)
+    told = purged.mend(run)
     assert len(told) == 3 and all("was gone and is made anew" in line for line in told)
-    assert purged.mend(run, 0) == []
+    assert purged.mend(run) == []
 
 
-@pytest.mark.parametrize(("newest", "expected"), [(0, 0), (1, 0), (2, 1)])
-def test_lost_records_are_named_but_for_a_first_attempt_that_left_none(run, newest, expected):
-    assert len(purged.mend(run, newest)) == expected
+def test_lost_records_are_named_where_there_were_some(run):
+    Timeline(run, "attempt", 1).event("open")
+    assert purged.mend(run) == []  # its batch shell was killed
+    Timeline(run, "attempt", 1).event("close")
+    assert "attempts.jsonl is gone" in purged.mend(run)[0]
+    append_jsonl(run.attempts, {"attempt": 1})
+    assert purged.mend(run) == []
 
 
 def remove_spec(run):
