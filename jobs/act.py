@@ -66,7 +66,7 @@ def requeue(decision: Decision, run_dir: RunDir, me: owner.Owner) -> None:
         # It came between the decision and the requeue, which then did nothing.
         instead = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
         end(instead, run_dir, me, job)
-    elif successor.confirm(run_dir, me.job_id):
+    elif owner.is_ours(run_dir, me) and successor.confirm(run_dir, me.job_id):
         instead = replace(decision, action=Action.SUCCESSOR, reason=reason)
         say(in_words(instead, run_dir))
         history.amend(run_dir, instead, job)
@@ -78,6 +78,9 @@ def requeue(decision: Decision, run_dir: RunDir, me: owner.Owner) -> None:
 
 def end(decision: Decision, run_dir: RunDir, me: owner.Owner, job: slurm.Job | None = None) -> None:
     """End the run by another decision than was recorded. `job`: as Slurm shows it now."""
+    if not owner.is_ours(run_dir, me):  # Slurm was silent to us, and has started the job elsewhere
+        say(f"{run_dir.path}: another start owns the run, nothing recorded")
+        return
     say(in_words(decision, run_dir))
     history.amend(run_dir, decision, job)
     history.unfinished_result(run_dir, decision)

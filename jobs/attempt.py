@@ -176,8 +176,7 @@ def close_attempt(
     """
     if not run_dir.spec.is_file():
         raise FileNotFoundError(errno.ENOENT, "the run directory is gone", str(run_dir.path))
-    if not owner.is_owned(run_dir, me, attempt):
-        raise owner.OwnedError(f"{run_dir.path}: attempt {attempt} is superseded, nothing recorded")
+    owner.check_owned(run_dir, me, attempt)
     evidence = gather(run_dir, me, attempt)
     if not evidence.signals:
         evidence = replace(evidence, signals=tuple(stops))
@@ -186,6 +185,8 @@ def close_attempt(
     decision = decide(evidence, history.of(read_jsonl(run_dir.attempts)), budget)
     report_quarantine(run_dir, attempt)
     report_error(run_dir, attempt, evidence)
+    # Slurm may have been silent for minutes, and the job runs again elsewhere.
+    owner.check_owned(run_dir, me, attempt)
     history.record(run_dir, attempt, evidence, decision)
     note(run_dir, attempt, "close", decision=decision.action)
     say(f"attempt {attempt}: {in_words(decision, run_dir)}")

@@ -115,6 +115,18 @@ def is_owned(run_dir: RunDir, me: Owner, attempt: int) -> bool:
     return present is not None and (present["job_id"], present["attempt"]) == (me.job_id, attempt)
 
 
+def check_owned(run_dir: RunDir, me: Owner, attempt: int) -> None:
+    """Raises OwnedError for an attempt that was superseded meanwhile."""
+    if not is_owned(run_dir, me, attempt):
+        raise OwnedError(f"{run_dir.path}: attempt {attempt} is superseded, nothing recorded")
+
+
+def is_ours(run_dir: RunDir, me: Owner) -> bool:
+    """Whether this start of this job owns the run, whatever the attempt."""
+    present = read(run_dir)
+    return present is not None and present.is_same_start(me)
+
+
 def release(run_dir: RunDir, me: Owner) -> None:
     """Give the run up, if it is still ours."""
     present = read_json(run_dir.owner)

@@ -2,11 +2,13 @@
 
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from jobs import act, attempt, owner
 from jobs.decision import Action, Cause, Decision
+from jobs.evidence import of_ranks
 from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
 from jobs.spec import Launch, Slurm, Spec
 from trainer.stored import quarantine
@@ -49,12 +51,40 @@ def test_a_refused_requeue_is_held_with_its_reason(tmp_path, calls, monkeypatch,
 
 def test_a_scancel_between_decision_and_requeue_is_recorded_as_one(tmp_path, calls, monkeypatch):
     monkeypatch.setenv("FAKE_STATE", "CANCELLED")
-    run = RunDir(tmp_path)
+    run, me = RunDir(tmp_path), owner.this_process("7")
+    owner.claim(run, me, 1)
     append_jsonl(run.attempts, RECORD)
-    assert act.act(REQUEUE, run, owner.this_process("7")) == 1
+    assert act.act(REQUEUE, run, me) == 1
     assert read_json(run.result)["status"] == "cancelled"
     (record,) = read_jsonl(run.attempts)
     assert (record["decision"], record["cause"]) == ("cancel", "cancelled")
+
+
+def test_a_start_that_was_superseded_meanwhile_ends_nothing(tmp_path, calls, monkeypatch):
+    monkeypatch.setenv("FAKE_STATE", "RUNNING")
+    run, me = RunDir(tmp_path), owner.this_process("7")
+    now = replace(me, restart_count=1)
+    owner.claim(run, now, 2)
+    append_jsonl(run.attempts, RECORD)
+    assert act.act(REQUEUE, run, me) == 1
+    assert read_jsonl(run.attempts) == [RECORD]
+    assert not run.result.exists()
+    assert owner.read(run) == now
+
+
+def test_an_attempt_that_is_superseded_while_slurm_is_silent_is_not_recorded(tmp_path, monkeypatch):
+    run, me = RunDir(tmp_path), owner.this_process("7")
+    run.spec.write_text(Spec().to_json())
+    owner.claim(run, me, 1)
+
+    def silent_for_long(*_):
+        owner.claim(run, replace(me, restart_count=1), 2)
+        return of_ranks(run, 1, "UNKNOWN")
+
+    monkeypatch.setattr(attempt, "gather", silent_for_long)
+    with pytest.raises(owner.OwnedError, match="attempt 1 is superseded"):
+        attempt.close_attempt(run, me, 1)
+    assert not run.attempts.exists()
 
 
 @pytest.mark.parametrize(("crashes", "delay_s"), [(0, 2), (1, 2), (2, 8), (3, 32), (4, 60)])
