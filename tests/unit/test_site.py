@@ -101,6 +101,15 @@ def test_each_setting_of_the_configuration_is_noticed(settings, expected):
     assert config(**settings) == replace(USUAL, **expected)
 
 
+@pytest.mark.parametrize(
+    ("told", "has_accounting"),
+    [("accounting_storage/none", False), ("(null)", False), ("accounting_storage/slurmdbd", True)],
+)
+def test_older_and_newer_slurms_have_a_word_for_no_accounting(told, has_accounting):
+    text = CONFIG.format_map(PLAIN).replace("accounting_storage/none", told)
+    assert site.parse_config(text).has_accounting is has_accounting
+
+
 def test_newer_slurms_have_parameters_of_preemption():
     text = CONFIG.format_map(PLAIN) + "PreemptParameters       = send_user_signal\n"
     assert site.parse_config(text) == replace(USUAL, sends_user_signal=True)
