@@ -26,6 +26,11 @@ from jobs.talk import BestEffort
 
 REPEAT_S = 1.0
 PLAN_TIMEOUT_S = 60
+# torchrun waits without a limit for an answer of a store whose node is cut off or stopped. Before
+# it has ranks it imports torch, connects (read_timeout) and meets the others (join_timeout); after
+# them it waits 300 s at most for theirs to end. Source: torch.distributed.elastic, exit_barrier.
+START_LIMIT_S = 1200.0
+END_LIMIT_S = 330.0
 
 
 def children(pid: int) -> Iterator[int]:
@@ -82,11 +87,17 @@ class Agent:
         self.event("torchrun", host=self.node.host, nproc_per_node=self.node.nproc)
         prepare = partial(prepare_torchrun, os.getpid())
         torchrun = subprocess.Popen(command, env=env, preexec_fn=prepare)
-        has_ranks = False
+        has_ranks, rankless_s = False, 0.0
         while torchrun.poll() is None:
+            began = time.monotonic()
             new = self.wait_for_signal()
             ranks = list(children(torchrun.pid))
             has_ranks = has_ranks or bool(ranks)
+            # Not by the clock alone: a suspended job did not wait.
+            rankless_s += min(time.monotonic() - began, 2 * REPEAT_S)
+            rankless_s = 0.0 if ranks else rankless_s
+            if rankless_s > (END_LIMIT_S if has_ranks else START_LIMIT_S):
+                torchrun.kill()
             if not self.signals:
                 continue
             if not has_ranks:  # nothing to save yet; later on, no ranks means they are through

@@ -46,9 +46,11 @@ HOST = """
 import json, os, signal, sys
 from pathlib import Path
 from jobs.node import Node
+from jobs import node_agent
 from jobs.node_agent import Agent
 from jobs.rundir import RunDir, Timeline
 from jobs.spec import Spec
+node_agent.START_LIMIT_S, node_agent.END_LIMIT_S = json.loads(os.environ.get("LIMITS", "[60, 60]"))
 run = RunDir(Path(sys.argv[1]))
 plan = {"nodes": ["a"], "head_address": "127.0.0.1"}
 agent = Agent(run.attempt(1), Node(0, plan, Spec()), Timeline(run, "agent-00000", 1))
@@ -224,6 +226,21 @@ def wait_for(condition, limit_s=15):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+# A torchrun that waits for ever: for its store before it has ranks, or after they have ended.
+STUCK = "import subprocess, sys, time; {} ; time.sleep(60)"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "limits"),
+    [("pass", "[0.5, 60]"), ("subprocess.run(['sleep', '2'])", "[60, 0.5]")],
+)
+def test_a_torchrun_that_waits_for_a_lost_store_is_ended(host, monkeypatch, ranks, limits):
+    monkeypatch.setenv("LIMITS", limits)
+    run, process = host(sys.executable, "-c", STUCK.format(ranks))
+    assert process.wait(20) == 1
+    assert read_json(run.attempt(1).node(0))["torchrun_exit"] == -signal.SIGKILL
 
 
 def two_ranks(tmp_path):
