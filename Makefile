@@ -61,6 +61,8 @@ test-faults: $(READY_DEV) ## Every fault that a run must survive, on a real Slur
 	@$(PYTHON) -m pytest tests/slurm/faults -m "" $(ROW:%=--row=%) $(FLAGS)
 test-slurm-24: $(READY_DEV) ## Those on Slurm again, on a second one, 24.11, that they fetch once (Debian, root)
 	@$(PYTHON) -m tests.slurm.second && KIT_TEST_SLURM=24.11 REQUIRE_SLURM=1 $(PYTHON) -m pytest tests/slurm $(FLAGS)
+chaos: $(READY_DEV) ## Harm N runs at random, N=50 SEED=1 [DRAW=7]; each must end as if untouched (root)
+	@$(PYTHON) -m tests.slurm.chaos $(or $(N),50) $(or $(SEED),1) $(DRAW:%=--draw=%) $(FLAGS)
 bench: $(READY_DEV) ## Measure what the kit costs and beats, in a few minutes [FLAGS="--json PATH"]
 	@$(PYTHON) -m tests.bench all $(FLAGS)
 lint: $(READY_DEV) ## ruff, mypy and shellcheck
@@ -83,4 +85,4 @@ cluster-down: $(READY_DEV) ## Stop it
 help: ## This list
 	@awk 'BEGIN {FS = ":.*?## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*?## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: submit dry-run status logs cancel resume compare export train setup test test-here test-on-slurm test-slow test-faults test-slurm-24 bench lint schema cluster-up cluster-down help
+.PHONY: submit dry-run status logs cancel resume compare export train setup test test-here test-on-slurm test-slow chaos test-faults test-slurm-24 bench lint schema cluster-up cluster-down help

@@ -1,0 +1,139 @@
+"""The campaign: runs that are harmed at random, and must end bitwise like one that was not.
+
+    python -m tests.slurm.chaos N SEED [--draw K] [--out FILE]
+
+Each draw is one JSON line: what came over the run, and what became of it. A draw that fails says
+how to see it again; its run directory and the cluster's state are kept beside the lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from jobs.compare import compare
+
+from ..cluster import Cluster, ClusterError, why_not
+from ..faults import oracles
+from ..faults.scenario import STEPS, Untouched, start
+from ..kit import Kit, Run
+from .draws import Draw, draws
+from .harms import FINAL, HARMS, SPEC, Victim
+
+LAST_STEP = STEPS - 10  # later ones may find the run complete
+SECONDS_PER_STEP = 0.25
+
+
+def main(argv: list[str]) -> int:
+    """Run the campaign; 1 if a draw failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.slurm.chaos", description=__doc__)
+    parser.add_argument("number", metavar="N", type=int)
+    parser.add_argument("seed", metavar="SEED", type=int)
+    parser.add_argument("--draw", type=int, help="this one only, as the whole campaign has it")
+    parser.add_argument("--share", default="1/1", help="I/M: every M-th draw from the I-th on")
+    parser.add_argument("--out", type=Path, default=Path(".cluster/chaos"))
+    args = parser.parse_args(argv)
+    if reason := why_not():
+        print(reason, file=sys.stderr)
+        return 1
+    campaign = draws(args.number, args.seed, tuple(HARMS), FINAL, LAST_STEP)
+    first, _, step = args.share.partition("/")
+    share = campaign[int(first) - 1 :: int(step)]
+    chosen = [draw for draw in share if args.draw in (None, draw.number)]
+    args.out.mkdir(parents=True, exist_ok=True)
+    root = Path(f"/tmp/slurm-chaos-{os.getpid()}")
+    again = f"make chaos N={args.number} SEED={args.seed} DRAW={{}}"
+    with Cluster(root) as cluster, open(args.out / "draws.jsonl", "a") as lines:
+        expected = Untouched(Kit(cluster, args.out.resolve() / "untouched"))()
+        records = []
+        for draw in chosen:
+            record = {"seed": args.seed} | play(cluster, draw, expected, args.out.resolve())
+            records.append(record)
+            lines.write(json.dumps(record) + "\n")
+            lines.flush()
+            print(in_words(record, again.format(draw.number)), flush=True)
+    print(summary(records))
+    return int(any(record["verdict"] != "ok" for record in records))
+
+
+def play(cluster: Cluster, draw: Draw, expected: Run, out: Path) -> dict[str, Any]:
+    """One draw on a cluster that is as good as new; its record."""
+    cluster.restart(proctrack=draw.proctrack)
+    began = time.monotonic()
+    kit = Kit(cluster, out / f"draw-{draw.number:03}")
+    paced = start(kit, *SPEC)
+    paced.pace.write_text(str(SECONDS_PER_STEP))
+    victim = Victim(kit, paced, random.Random(str(draw)))
+    try:
+        harm(victim, draw)
+        verdict, problem = judged(victim, draw, expected)
+    except (AssertionError, ClusterError, LookupError, OSError) as error:
+        verdict, problem = "failed", f"{type(error).__name__}: {error}"
+    if problem:
+        (out / f"draw-{draw.number:03}.txt").write_text(f"{problem}\n{cluster.state()}\n")
+    record = draw.record() | {"run_dir": str(victim.run.dir.path)}
+    record |= {"verdict": verdict, "problem": problem.partition("\n")[0]}
+    return record | figures(victim.run) | {"seconds": round(time.monotonic() - began, 1)}
+
+
+def harm(victim: Victim, draw: Draw) -> None:
+    """Let the blows come, each behind its step."""
+    for blow in draw.blows:
+        if blow.step:
+            victim.run.wait_for_step(blow.step)
+        time.sleep(blow.delay_s)  # anywhere within a step, a save or a stop
+        HARMS[blow.harm](victim)
+
+
+def judged(victim: Victim, draw: Draw, expected: Run) -> tuple[str, str]:
+    """The verdict on a draw, and what is wrong, if anything."""
+    run = victim.run
+    if draw.blows[-1].harm in FINAL:
+        run.wait("CANCELLED")
+        oracles.nothing_left(run)
+        if run.cluster.job_ids() or run.result().get("status") != "cancelled":
+            return "revived", "a cancelled job is not cancelled"
+        return "ok", ""
+    victim.paced.finish()
+    if run.result().get("status") != "completed":
+        return "lost", f"the run is {run.result()}"
+    if differences := compare(run.dir, expected.dir):
+        return "divergent", "; ".join(differences)
+    oracles.at_most_one_interval(run)
+    oracles.nothing_left(run)
+    return "ok", ""
+
+
+def figures(run: Run) -> dict[str, Any]:
+    """What the attempts of a run say."""
+    names = ("cause", "decision", "stop_s", "start_s")
+    said = {name: [attempt.get(name) for attempt in run.attempts()] for name in names}
+    return said | {"steps_redone": run.result().get("steps_redone")}
+
+
+def in_words(record: dict[str, Any], again: str) -> str:
+    """A draw's line on the terminal."""
+    blows = ", ".join(f"{blow['harm']}@{blow['step']}" for blow in record["blows"])
+    line = f"{record['number']:3} {record['proctrack']:9} {record['seconds']:6.1f} s  {blows}"
+    if record["verdict"] == "ok":
+        return f"{line}: ok, {record['steps_redone']} redone"
+    return f"{line}: {record['verdict'].upper()}: {record['problem']}\n    see it again: {again}"
+
+
+def summary(records: Iterable[dict[str, Any]]) -> str:
+    """The campaign in one line."""
+    verdicts = Counter(record["verdict"] for record in records)
+    words = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+    return f"{verdicts.total()} draws: {words}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
