@@ -1,4 +1,4 @@
-"""The campaign's draws: the same for the same seed, every harm among them, an end only at the end."""
+"""The campaign's draws: one seed gives one campaign, every harm comes, an end only at the end."""
 
 from .draws import MAX_MORE_HARMS, PROCTRACKS, draws
 
