@@ -68,10 +68,11 @@ def test_evaluations_and_saves_are_no_steps():
         lead.boundary(now)
     with lead.evaluation():
         pass
-    lead._aside_s, lead._evaluation_s = 30.0, 30.0
-    lead.boundary(191.0 + 2.0)
-    assert lead.step_s == pytest.approx(1.0)  # the shorter one of 1 and 2 s
-    assert lead.need_s == pytest.approx(3 * 1.0 + 30.0 + MARGIN_S)
+    for now in (193.0, 225.0):  # each of 2 s, behind an evaluation of 30 s
+        lead._aside_s = lead._evaluation_s = 30.0
+        lead.boundary(now)
+    assert lead.step_s == pytest.approx(2.0)
+    assert lead.need_s == pytest.approx(3 * 2.0 + 30.0 + MARGIN_S)
 
 
 @pytest.mark.parametrize(
