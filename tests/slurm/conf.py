@@ -106,8 +106,8 @@ def slurm_conf(site: Site) -> str:
 
 
 def cgroup_conf(version: int) -> str:
-    """Returns cgroup.conf: processes are tracked, nothing is limited."""
-    lines = [f"CgroupPlugin=cgroup/v{version}"]
+    """Returns cgroup.conf: processes are tracked, with TaskPlugin=task/cgroup memory is limited."""
+    lines = [f"CgroupPlugin=cgroup/v{version}", "ConstrainRAMSpace=yes"]
     if version == 2:
         # There is no systemd inside of the node's own cgroup tree that could be asked.
         lines.append("IgnoreSystemd=yes")

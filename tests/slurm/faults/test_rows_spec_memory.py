@@ -1,0 +1,71 @@
+"""A rank needs more memory than there is (row 29)."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.rundir import read_jsonl
+
+from ..cluster import Cluster
+from ..kit import Kit
+from . import oracles
+from .rows import Row
+from .scenario import Untouched, start
+
+EATING = "train.model=tests.slurm.faults.eating:Eating"
+# What a site sets that holds jobs to their memory; cgroup.conf has ConstrainRAMSpace.
+LIMITED = "TaskPlugin=task/cgroup\nSelectTypeParameters=CR_Core_Memory"
+
+
+def test_row_29_an_allocation_fails(kit: Kit, untouched: Untouched, row: Row) -> None:
+    paced = start(kit, EATING, 'launch.env.EATING="allocator 1"', "checkpoint.every_steps=1")
+    row.record(paced.run)
+    paced.finish()
+    run = paced.run
+    oracles.causes(run, ["out_of_memory", "completed"])
+    first = run.attempts()[0]
+    assert first["decision"] == "retry" and "can't allocate memory" in first["reason"]
+    assert (
+        "hint: more slurm.mem, or a smaller train.micro_batch_size" in run.dir.job_log.read_text()
+    )
+    oracles.requeues(run, 0)
+    oracles.bitwise(run, untouched())
+    oracles.at_most_one_interval(run)
+    oracles.nothing_left(run)
+
+
+def test_row_29_memory_that_is_never_enough_is_held(kit: Kit, row: Row) -> None:
+    words = ('launch.env.EATING="allocator 1 2"', "launch.max_crashes=2")
+    paced = start(kit, EATING, *words)
+    row.record(paced.run)
+    paced.finish("FAILED")
+    run = paced.run
+    oracles.causes(run, ["out_of_memory", "out_of_memory"])
+    result = run.result()
+    assert result["status"] == "held", result
+    assert "2 crashes without progress" in result["reason"], result
+    assert "can't allocate memory" in result["reason"] and "\n" not in result["reason"], result
+    oracles.nothing_left(run)
+
+
+def test_row_29_the_kernel_kills_a_rank(
+    cluster: Cluster, kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    if cluster.site.proctrack != "cgroup":
+        pytest.skip("no cgroup here that limits memory")
+    baseline = untouched()
+    cluster.restart(extra_conf=LIMITED)
+    words = ('launch.env.EATING="kernel 1"', "slurm.mem=2G", "checkpoint.every_steps=1")
+    paced = start(kit, EATING, *words)
+    row.record(paced.run)
+    paced.finish()
+    run = paced.run
+    oracles.causes(run, ["out_of_memory", "completed"])
+    first = run.attempts()[0]
+    assert first["decision"] == "retry", first
+    assert "the kernel killed a process for want of memory" in first["reason"], first
+    place = read_jsonl(run.dir.timeline("rank-00001"))[0]
+    assert place["event"] == "spawn" and f"{place['host']}: the kernel" in first["reason"], first
+    oracles.bitwise(run, baseline)
+    oracles.at_most_one_interval(run)
+    oracles.nothing_left(run)
