@@ -103,6 +103,12 @@ def proctrack(cluster: Cluster, request: pytest.FixtureRequest) -> str:
     return wanted
 
 
+@pytest.fixture
+def patient_site(cluster: Cluster) -> None:
+    """Slurm's default KillWait: ours of 10 s may not do for a save where others use the machine."""
+    cluster.restart(extra_conf="KillWait=30")
+
+
 @pytest.fixture(autouse=True)
 def row(request: pytest.FixtureRequest) -> Iterator[Row]:
     """The test's line of the closing table: `row.record(run)` names the run that it is about."""

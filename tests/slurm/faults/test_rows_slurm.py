@@ -79,7 +79,7 @@ def assert_stays_cancelled(run: Run) -> None:
 
 
 @on_every_proctrack
-@pytest.mark.usefixtures("proctrack")
+@pytest.mark.usefixtures("proctrack", "patient_site")
 def test_row_11_scancel_in_a_step(kit: Kit, row: Row) -> None:
     run = start(kit).run
     row.record(run)
@@ -89,7 +89,7 @@ def test_row_11_scancel_in_a_step(kit: Kit, row: Row) -> None:
 
 
 @on_every_proctrack
-@pytest.mark.usefixtures("proctrack")
+@pytest.mark.usefixtures("proctrack", "patient_site")
 def test_row_11_scancel_in_a_save(kit: Kit, disk: Path, row: Row) -> None:
     disk.touch()
     run = start_on_a_disk(kit, disk).run
@@ -102,7 +102,7 @@ def test_row_11_scancel_in_a_save(kit: Kit, disk: Path, row: Row) -> None:
 
 
 @on_every_proctrack
-@pytest.mark.usefixtures("proctrack")
+@pytest.mark.usefixtures("proctrack", "patient_site")
 def test_row_11_scancel_in_a_grace(kit: Kit, disk: Path, row: Row) -> None:
     run = start_on_a_disk(kit, disk).run
     row.record(run)
@@ -122,6 +122,7 @@ def wait_for_signals(run: Run) -> None:
 
 
 @pytest.mark.fault
+@pytest.mark.usefixtures("patient_site")
 def test_row_11_scancel_just_before_our_requeue_lands(kit: Kit, tmp_path: Path, row: Row) -> None:
     """A plain `scontrol requeue` would bring the cancelled job back to life."""
     late = tmp_path / "bin" / "scontrol"

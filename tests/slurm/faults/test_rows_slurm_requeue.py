@@ -17,6 +17,7 @@ from .scenario import SPEC, Paced, Untouched, start
 RANKS = 3
 
 
+@pytest.mark.usefixtures("patient_site")
 def test_row_12_an_admin_requeues_twice(kit: Kit, untouched: Untouched, row: Row) -> None:
     paced = start(kit)
     row.record(paced.run)

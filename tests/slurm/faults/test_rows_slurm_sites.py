@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ..kit import Kit
 from . import harm_slurm, oracles
 from .rows import Row, slurm_version
@@ -37,6 +39,7 @@ def test_row_03_preemption_with_the_job_s_own_signal(
     oracles.nothing_left(paced.run)
 
 
+@pytest.mark.usefixtures("patient_site")
 def test_row_04_preemption_without_grace(kit: Kit, untouched: Untouched, row: Row) -> None:
     """The save fits into KillWait."""
     paced = start(kit, "slurm.partition=nograce")
@@ -75,5 +78,7 @@ def test_row_06_save_longer_than_the_grace(
     oracles.bitwise(run, untouched())
     oracles.at_most_one_interval(run)
     oracles.requeues(run, 1)
-    oracles.causes(run, ["preemption", "completed"])
+    # The batch shell may die before it can say what happened.
+    assert run.attempts()[0]["cause"] in ("lost", "requeued")
+    assert run.attempts()[0]["evidence"]["signals"] == ["SIGTERM"]
     oracles.nothing_left(run)
