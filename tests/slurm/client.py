@@ -7,7 +7,8 @@ import pwd
 import re
 import subprocess
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -75,6 +76,17 @@ class Client:
     ) -> subprocess.CompletedProcess[str]:
         """Runs a command on a node (or on ctl), outside of any job."""
         return self._run(self._entering(node, *map(str, argv)), check, timeout_s)
+
+    @contextmanager
+    def running_on(self, node: str, *argv: str | Path) -> Iterator[subprocess.Popen[str]]:
+        """A process on a node, outside of any job, that ends with the block; stdout is piped."""
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+        command = self._entering(node, *map(str, argv))
+        with subprocess.Popen(command, env=self.env, text=True, **pipes) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def sbatch(self, *argv: str | Path, stdin: str = "", cwd: Path | None = None) -> str:
         """Submits a job and returns its id; without a file name the script is `stdin`."""

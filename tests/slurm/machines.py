@@ -25,12 +25,23 @@ class Machines(Client):
         """Starts slurmctld again; it goes on from the state that it has written."""
         self._launch({CONTROLLER: self._daemon("slurmctld")})
 
+    def kill_controller(self) -> None:
+        """Ends slurmctld as a crash does: what it has not written yet is lost."""
+        if pid := self.daemon_pid(CONTROLLER):
+            os.kill(pid, signal.SIGKILL)
+        self.wait_for(lambda: not self.daemon_pid(CONTROLLER), "slurmctld ended", 30)
+
     def power_off(self, node: str) -> None:
-        """Kills every process of a node at once, slurmd and the jobs' alike."""
+        """Kills every process of a node at once, slurmd and the jobs' alike.
+
+        The cable first: the kernel lives on here, and would tell the peers that they are gone.
+        """
+        self.unplug(node)
         network.kill_all(self.site.tag, node)
 
     def power_on(self, node: str) -> None:
         """Starts slurmd on a node again."""
+        self.plug(node)
         self._launch({node: self._daemon("slurmd")})
 
     def unplug(self, node: str) -> None:

@@ -1,0 +1,52 @@
+"""What happens to the machines of a run: power, cables, the controller."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jobs import history
+from jobs.rundir import read_json
+
+from ..kit import Run
+
+AWAY_S = 60.0
+
+
+def nodes_of(run: Run) -> list[str]:
+    """The nodes of the newest attempt; on the first one the batch shell runs, and mostly rank 0."""
+    newest = run.dir.attempt(history.newest_attempt(run.dir))
+    return list(read_json(newest.plan)["nodes"])
+
+
+def lose_power(run: Run, index: int) -> str:
+    """Switch a node of the run off; its name."""
+    node = nodes_of(run)[index]
+    run.cluster.power_off(node)
+    return node
+
+
+def cut_off(run: Run, index: int) -> str:
+    """Pull a node's cable; its name. Its processes go on, and the shared files stay in reach."""
+    node = nodes_of(run)[index]
+    run.cluster.unplug(node)
+    return node
+
+
+def reconnect(run: Run, node: str) -> None:
+    """Plug the cable in again, and have slurmctld notice."""
+    run.cluster.plug(node)
+    run.cluster.register(node)
+
+
+@contextmanager
+def controller_away(run: Run, seconds: float = AWAY_S) -> Iterator[None]:
+    """slurmctld dies, and is started again so many seconds after the block was entered."""
+    run.cluster.kill_controller()
+    back = time.monotonic() + seconds
+    try:
+        yield
+    finally:
+        time.sleep(max(0.0, back - time.monotonic()))
+        run.cluster.start_controller()

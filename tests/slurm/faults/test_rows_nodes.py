@@ -1,0 +1,126 @@
+"""Nodes lose power or their network, slurmctld goes away (rows 17, 18, 19)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from jobs.rundir import read_json
+
+from ..kit import Kit, Run
+from . import harm_nodes, harm_slurm, oracles
+from .rows import Row
+from .scenario import Paced, Untouched, start
+
+FIRST, OTHER = 0, 1
+HANG_TIMEOUT_S = 10
+# The watchdogs' answers and last words, on a machine that is busy.
+ABORT_LIMIT_S = HANG_TIMEOUT_S + 60
+SPEC = ("checkpoint.every_steps=5", f"launch.hang_timeout_s={HANG_TIMEOUT_S}")
+# As long as sites have it, against the 60 s after which a step is ended here: but shorter than the
+# default of 300 s, for a node that is lost holds its job in COMPLETING until then.
+LONG_SLURMD_TIMEOUT_S = 150
+
+where = pytest.mark.parametrize("index", [FIRST, OTHER], ids=["first_node", "other_node"])
+
+
+def wait_for_aborts(run: Run, ranks: list[int]) -> None:
+    """Wait until these ranks of the first attempt have said why they end."""
+    records = [run.dir.attempt(1).rank_error(rank) for rank in ranks]
+    run.cluster.wait_for(
+        lambda: all(record.exists() for record in records), "the ranks' errors", ABORT_LIMIT_S
+    )
+
+
+def assert_came_back(paced: Paced, untouched: Untouched, lost: str, cause: str) -> None:
+    """One requeue without the lost node, BW, LK, and the cause is told."""
+    run = paced.run
+    harm_slurm.wait_for_restarts(run, 1)
+    paced.finish()
+    oracles.bitwise(run, untouched())
+    oracles.at_most_one_interval(run)
+    oracles.requeues(run, 1)
+    oracles.causes(run, [cause, "completed"])
+    assert lost not in run.attempts()[-1]["nodes"]
+
+
+@where
+def test_row_17_a_node_loses_power(kit: Kit, untouched: Untouched, row: Row, index: int) -> None:
+    paced = start(kit, *SPEC)
+    row.record(paced.run)
+    paced.run.wait_for_step(7)
+    lost = harm_nodes.lose_power(paced.run, index)
+    wait_for_aborts(paced.run, [rank for rank in range(3) if rank != index])
+    assert_came_back(paced, untouched, lost, "node")
+
+
+@where
+def test_row_18_a_node_loses_its_network(
+    kit: Kit, untouched: Untouched, row: Row, index: int
+) -> None:
+    paced = start(kit, *SPEC)
+    row.record(paced.run)
+    paced.run.wait_for_step(7)
+    lost = harm_nodes.cut_off(paced.run, index)
+    wait_for_aborts(paced.run, [0, 1, 2])
+    assert_came_back(paced, untouched, lost, "node")
+
+
+def test_row_18_a_node_loses_its_network_and_slurm_is_slow_to_notice(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    kit.cluster.restart(extra_conf=f"SlurmdTimeout={LONG_SLURMD_TIMEOUT_S}")
+    paced = start(kit, *SPEC)
+    row.record(paced.run)
+    paced.run.wait_for_step(7)
+    cut = time.time()
+    lost = harm_nodes.cut_off(paced.run, OTHER)
+    assert_came_back(paced, untouched, lost, "node")
+    attempt = paced.run.attempts()[0]
+    assert attempt["decision"] == "requeue" and attempt["evidence"]["silent_nodes"] == [lost]
+    assert attempt["stop"] - cut < LONG_SLURMD_TIMEOUT_S
+
+
+def wait_for_stop(run: Run) -> None:
+    """Wait until the ranks of the first attempt have stopped and saved."""
+    outcome = run.dir.attempt(1).outcome
+    run.cluster.wait_for(lambda: read_json(outcome), "the first attempt stopped", 60)
+
+
+def assert_requeued_once(paced: Paced, untouched: Untouched, cause: str) -> None:
+    run = paced.run
+    harm_slurm.wait_for_restarts(run, 1)
+    paced.finish()
+    oracles.bitwise(run, untouched())
+    oracles.no_step_redone(run)
+    oracles.requeues(run, 1)
+    oracles.causes(run, [cause, "completed"])
+    oracles.nothing_left(run)
+
+
+def test_row_19_slurmctld_is_away_when_the_run_wants_its_requeue(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    paced = start(kit)
+    row.record(paced.run)
+    paced.run.wait_for_step(2)
+    kit.cluster.run("scancel", "--signal=USR1", paced.run.job_id)
+    with harm_nodes.controller_away(paced.run):
+        wait_for_stop(paced.run)
+    assert_requeued_once(paced, untouched, "time_limit")
+
+
+def test_row_19_slurmctld_goes_away_in_a_preemption(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    paced = start(kit)
+    row.record(paced.run)
+    paced.run.wait_for_step(2)
+    harm_slurm.begin_preemption(paced.run)
+    paced.run.cluster.wait_for(
+        lambda: paced.run.dir.attempt(1).stop.exists(), "an agent was warned", 60
+    )
+    with harm_nodes.controller_away(paced.run):
+        wait_for_stop(paced.run)
+    assert_requeued_once(paced, untouched, "preemption")

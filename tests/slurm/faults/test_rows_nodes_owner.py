@@ -1,0 +1,161 @@
+"""One run directory, one owner: a second job, an old attempt, a port that is taken (30, 33, 23)."""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from jobs import rendezvous
+from jobs.rundir import read_json
+
+from ..kit import JOB_TIMEOUT_S, REPOSITORY, Kit, Run
+from . import harm_nodes, harm_slurm, oracles
+from .rows import Row
+from .scenario import Paced, Untouched, start
+from .test_rows_nodes import FIRST, SPEC
+
+_AT_ONCE = Path("/nowhere")
+_LISTEN = """
+import socket, sys, time
+with socket.create_server(("", int(sys.argv[1]))):
+    print("listening", flush=True)
+    time.sleep(600)
+"""
+
+
+def submit_again(kit: Kit, run: Run) -> str:
+    """Submit the run directory by plain sbatch; the new job's id."""
+    output = f"--output={kit.runs_root}/second-%j.out"
+    script = REPOSITORY / "slurm/ddp.sbatch"
+    return kit.cluster.sbatch(output, "--nodes=3", "--time=10", script, run.dir.path)
+
+
+def said_by(kit: Kit, job_id: str) -> str:
+    """What a job of `submit_again` has said."""
+    return (kit.runs_root / f"second-{job_id}.out").read_text()
+
+
+def assert_resume_is_refused(kit: Kit, run: Run) -> None:
+    """`jobs resume` says in one line that the run is in other hands."""
+    done = kit.jobs("resume", run.dir.path, check=False)
+    assert done.returncode == 2
+    assert re.search(rf"queued or running as job {run.job_id}", done.stderr), done.stderr
+
+
+def test_row_30_a_second_job_is_refused_while_the_run_is_running(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    paced = start(kit)
+    run = paced.run
+    row.record(run)
+    run.wait_for_step(2)
+    assert_resume_is_refused(kit, run)
+    second = submit_again(kit, run)
+    kit.cluster.wait_job(second, "FAILED", JOB_TIMEOUT_S)
+    assert f"job {run.job_id} is still running it" in said_by(kit, second)
+    paced.finish()
+    oracles.bitwise(run, untouched())
+    oracles.causes(run, ["completed"])
+    oracles.nothing_left(run)
+
+
+def test_row_30_of_two_queued_jobs_one_runs(kit: Kit, untouched: Untouched, row: Row) -> None:
+    nodes = ",".join(kit.cluster.nodes)
+    drain = ("scontrol", "update", f"NodeName={nodes}", "Reason=test")
+    kit.cluster.run(*drain, "State=DRAIN")
+    run = start(kit, pace=_AT_ONCE).run
+    row.record(run)
+    assert_resume_is_refused(kit, run)
+    jobs = [run.job_id, submit_again(kit, run)]
+    kit.cluster.run(*drain, "State=RESUME")
+    ends = {"COMPLETED", "FAILED"}
+    states = [kit.cluster.wait_job(job, ends, JOB_TIMEOUT_S)["JobState"] for job in jobs]
+    assert sorted(states) == ["COMPLETED", "FAILED"]
+    refused = states.index("FAILED")
+    said = said_by(kit, jobs[1]) if refused else run.dir.job_log.read_text()
+    assert f"job {jobs[1 - refused]} " in said or "took this run just now" in said, said
+    oracles.bitwise(run, untouched())
+    oracles.causes(run, ["completed"])
+    oracles.nothing_left(run)
+
+
+def wait_for_first_step(run: Run, attempt: int) -> None:
+    def begun() -> bool:
+        return any(event["attempt"] == attempt for event in run.events("first_step"))
+
+    run.cluster.wait_for(begun, f"attempt {attempt}'s first step", JOB_TIMEOUT_S)
+
+
+def wait_for_end_on(run: Run, node: str) -> None:
+    def is_over() -> bool:
+        running = run.cluster.job_processes().values()
+        return not any(text.startswith(f"{node}:") for text in running)
+
+    run.cluster.wait_for(is_over, f"no process of the job on {node}", JOB_TIMEOUT_S)
+
+
+def assert_old_attempt_changed_nothing(paced: Paced, untouched: Run, old_node: str) -> None:
+    """BW, one requeue, and each attempt recorded once."""
+    run = paced.run
+    paced.finish()
+    oracles.bitwise(run, untouched)
+    oracles.requeues(run, 1)
+    oracles.causes(run, ["node", "completed"])
+    assert old_node not in run.attempts()[1]["nodes"]
+    assert run.result()["status"] == "completed"
+    oracles.nothing_left(run)
+
+
+def test_row_33_the_batch_shell_of_a_cut_off_node_comes_back(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    paced = start(kit, *SPEC)
+    run = paced.run
+    row.record(run)
+    run.wait_for_step(7)
+    cut = harm_nodes.cut_off(run, FIRST)
+    harm_slurm.wait_for_restarts(run, 1)
+    wait_for_first_step(run, attempt=2)
+    # Nobody calls the node back yet: its shell asks slurmctld what became of the job.
+    kit.cluster.plug(cut)
+    wait_for_end_on(run, cut)
+    assert_old_attempt_changed_nothing(paced, untouched(), cut)
+
+
+def test_row_33_ranks_that_trained_on_while_the_job_runs_elsewhere_commit_nothing(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    world = ("slurm.nodes=1", "launch.nproc_per_node=3", "train.epochs=8")
+    paced = start(kit, *world, "checkpoint.every_steps=20")
+    run = paced.run
+    row.record(run)
+    run.wait_for_step(2)
+    cut = harm_nodes.cut_off(run, FIRST)
+    harm_slurm.wait_for_restarts(run, 1)
+    record = run.dir.attempt(1).rank_error(0)
+    kit.cluster.wait_for(record.exists, "the old attempt notices", JOB_TIMEOUT_S)
+    assert "owns" in read_json(record)["error"], read_json(record)
+    harm_nodes.reconnect(run, cut)
+    assert_old_attempt_changed_nothing(paced, untouched(*world), cut)
+
+
+def test_row_23_the_rendezvous_port_is_taken(kit: Kit, untouched: Untouched, row: Row) -> None:
+    nodes = kit.cluster.nodes
+    drain = ("scontrol", "update", f"NodeName={','.join(nodes)}", "Reason=test")
+    kit.cluster.run(*drain, "State=DRAIN")
+    run = start(kit, pace=_AT_ONCE).run
+    row.record(run)
+    taken = rendezvous.choose_port(run.job_id, 1)
+    with ExitStack() as listeners:
+        for node in nodes:
+            listen = (sys.executable, "-c", _LISTEN, str(taken))
+            listener = listeners.enter_context(kit.cluster.running_on(node, *listen))
+            assert listener.stdout and listener.stdout.readline() == "listening\n"
+        kit.cluster.run(*drain, "State=RESUME")
+        run.wait()
+    endpoint = read_json(run.dir.attempt(1).plan)["rdzv_endpoint"]
+    assert not endpoint.endswith(f":{taken}"), endpoint
+    oracles.bitwise(run, untouched())
+    oracles.causes(run, ["completed"])
