@@ -27,6 +27,13 @@ def pause(run: Run) -> None:
     run.cluster.wait_for(lambda: not run.cluster.job_processes(), "no process of the job", 60)
 
 
+def stop(run: Run) -> None:
+    """Cancel the run after it has saved, however long that took; it is over then."""
+    pause(run)
+    harm_slurm.scancel(run)
+    run.wait("CANCELLED")
+
+
 def release(run: Run) -> None:
     """Let a paused run start again."""
     run.cluster.run("scontrol", "release", run.job_id)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
 from ..kit import JOB_TIMEOUT_S, Kit, Run
 from . import harm_storage, oracles
 from .rows import Row
 from .scenario import Untouched, start
 
-EVERY_STEP = ("checkpoint.every_steps=1", "checkpoint.keep_last=9")
+EVERY_STEP = ("checkpoint.every_steps=1", "checkpoint.keep_last=99")
 
 
 def loaded(run: Run, attempt: int) -> set[int]:
@@ -60,4 +67,90 @@ def test_row_20_damaged_checkpoints_and_hints(kit: Kit, untouched: Untouched, ro
         assert f"a damaged checkpoint was put aside, {aside}: {reason}\n" in log
     oracles.bitwise(run, untouched())
     oracles.causes(run, ["time_limit", "time_limit", "completed"])
+    oracles.nothing_left(run)
+
+
+def test_row_35_a_purge_takes_what_the_run_can_do_without(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    paced = start(kit, *EVERY_STEP)
+    run = paced.run
+    row.record(run)
+    run.wait_for_step(4)
+    harm_storage.pause(run)
+    (lost,) = harm_storage.damage_newest(run.dir, harm_storage.remove)
+    older = step_of(harm_storage.committed(run.dir)[1])
+    run.dir.owner.unlink(missing_ok=True)
+    logs = run.dir.rank_log(0).parent
+    for path in (run.dir.checkpoints / "latest", run.dir.attempts, logs, run.dir.provenance):
+        harm_storage.remove(path)
+    for log in run.dir.attempt(1).path.glob("rank-*.log"):
+        log.unlink()
+    kept = harm_storage.committed(run.dir)[1:]
+    harm_storage.release(run)
+    paced.finish()
+
+    assert loaded(run, 2) == {older}
+    assert set(kept) <= set(harm_storage.committed(run.dir))
+    said = run.dir.job_log.read_text()
+    assert f"{run.dir.attempts} is gone: what earlier attempts did counts no more\n" in said
+    assert f"{logs} was gone and is made anew, empty\n" in said
+    assert f"a damaged checkpoint was put aside, {run.dir.checkpoints}/quarantined-{lost}: " in said
+    oracles.causes(run, ["lost", "completed"])
+    assert not list(run.dir.attempt(1).path.glob("rank-*.log")), "attempt 1 began again"
+    oracles.bitwise(run, untouched())
+    oracles.nothing_left(run)
+
+
+@contextmanager
+def away(path: Path, elsewhere: Path) -> Iterator[None]:
+    """Take a file or folder away, for a while."""
+    path.rename(elsewhere / path.name)
+    yield
+    (elsewhere / path.name).rename(path)
+
+
+def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
+    kit: Kit, untouched: Untouched, row: Row, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Each time the queued job stops with the reason, writes nothing, and a resume goes on."""
+    paced = start(kit)
+    run = paced.run
+    row.record(run)
+    run.wait_for_step(3)
+    harm_storage.stop(run)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (checkpoint,) = harm_storage.committed(run.dir)
+    code = run.dir.code.resolve()
+
+    def fail_without(path: Path) -> str:
+        """What the job says that begins without this file or folder."""
+        queued = kit.resume(run, "slurm.extra.hold=true")
+        with away(path, elsewhere):
+            before = run.dir.job_log.stat().st_size, run.dir.metrics.read_bytes()
+            harm_storage.release(queued)
+            queued.wait("FAILED")
+            oracles.nothing_left(run)
+            assert run.dir.metrics.read_bytes() == before[1]
+            return run.dir.job_log.read_text()[before[0] :]
+
+    assert f"error: {run.dir.spec} is gone, perhaps by a scratch purge" in fail_without(
+        run.dir.spec
+    )
+    assert f"error: {run.dir.setup} is gone" in fail_without(run.dir.setup)
+    said = fail_without(code / "trainer/loop.py")
+    assert f"error: {code}, the frozen code, has lost or changed files\n" in said
+    assert "Traceback" not in run.dir.job_log.read_text()
+    said = fail_without(run.dir.checkpoints / checkpoint)
+    assert f"the run had checkpoint {checkpoint}, none that is whole is left" in said
+
+    with away(run.dir.spec, elsewhere):
+        told = kit.jobs("resume", run.dir.path, check=False)
+        assert (told.returncode, told.stdout) == (2, "")
+        assert told.stderr.startswith(f"error: {run.dir.spec} is gone\n  hint: ")
+    run.dir.setup.unlink()  # made anew
+    resumed = replace(paced, run=kit.resume(run, "slurm.extra.hold=null"))
+    resumed.finish()
+    row.record(resumed.run)
+    oracles.bitwise(run, untouched())
     oracles.nothing_left(run)

@@ -1,0 +1,116 @@
+"""The disk below a run is full, read-only, broken or gone (row 21)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jobs.rundir import read_progress_step
+from trainer import stored
+
+from ..cluster import Cluster
+from ..kit import Kit, Run
+from . import harm_storage, oracles
+from .rows import Row
+from .scenario import Untouched, start
+from .test_rows_storage import step_of, wait_for_saves
+
+EVERY = "checkpoint.every_steps=2"
+DISK_MIB = 160  # a submit wants 64 MiB free
+
+
+def assert_kept(run: Run, before: list[str]) -> None:
+    """The older checkpoint is intact, and the error was told within one step."""
+    kept = harm_storage.committed(run.dir)
+    assert set(before) <= set(kept)
+    stored.check(run.dir.checkpoints / before[0])
+    said = run.dir.job_log.read_text() + run.log()
+    (failed,) = set(re.findall(r"saving checkpoint \S+/(step-\d+): ", said))
+    assert (read_progress_step(run.dir.progress) or 0) <= step_of(failed) + 1
+
+
+@pytest.mark.parametrize("name", ["EIO", "EDQUOT", "EROFS"])
+def test_row_21_a_save_meets_an_error(
+    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path, name: str
+) -> None:
+    """What may pass is tried again at once; what a person must put right waits for a resume."""
+    file = tmp_path / "errno"
+    model = "train.model=tests.slurm.faults.bad_disk:BadDisk"
+    keep = "checkpoint.keep_last=99"
+    paced = start(kit, model, EVERY, keep, f"launch.env.ERRNO_FILE={file}")
+    run = paced.run
+    row.record(run)
+    wait_for_saves(run, 1, 2)
+    before = harm_storage.committed(run.dir)
+    file.write_text(name)
+    if name == "EIO":
+        run.cluster.wait_for(run.attempts, "the end of attempt 1", 240)
+        assert run.attempts()[0]["decision"] == "retry"
+        paced.finish()
+    else:
+        run.wait("FAILED")
+        assert_kept(run, before)
+        result = run.result()
+        assert result["status"] == "held" and "then resume the run" in result["reason"], result
+        file.unlink()
+        paced = replace(paced, run=kit.resume(run))
+        paced.finish()
+    run = paced.run
+    row.record(run)
+    oracles.causes(run, ["crash", "completed"])
+    oracles.bitwise(run, untouched())
+    oracles.at_most_one_interval(run)
+    oracles.nothing_left(run)
+
+
+Repair = Callable[[], object]
+
+
+def fill(run: Run) -> Repair:
+    """Leave no block free."""
+    return harm_storage.fill(run.dir.path.parent.parent).unlink
+
+
+def move_away(run: Run) -> Repair:
+    """Take the whole run directory from where everybody expects it."""
+    elsewhere = run.dir.path.with_name("moved")
+    run.dir.path.rename(elsewhere)
+    return lambda: elsewhere.rename(run.dir.path)
+
+
+@pytest.mark.parametrize("harm", [fill, move_away])
+def test_row_21_a_disk_is_full_or_a_directory_gone(
+    cluster: Cluster,
+    kit: Kit,
+    untouched: Untouched,
+    row: Row,
+    tmp_path: Path,
+    harm: Callable[[Run], Repair],
+) -> None:
+    baseline = untouched()
+    pace = tmp_path / "pace"
+    pace.touch()
+    with harm_storage.small_disk(tmp_path / "disk", DISK_MIB) as disk:
+        cluster.restart()
+        paced = start(replace(kit, runs_root=disk), EVERY, "checkpoint.keep_last=99", pace=pace)
+        run = paced.run
+        row.record(run)
+        wait_for_saves(run, 1, 2)
+        before = harm_storage.committed(run.dir)
+        repair = harm(run)
+        run.wait("FAILED")
+        run.cluster.wait_for(lambda: not run.cluster.job_processes(), "no process", 60)
+        repair()
+        assert_kept(run, before)
+        paced = replace(paced, run=replace(kit, runs_root=disk).resume(run))
+        paced.finish()
+        row.record(paced.run)
+        oracles.bitwise(paced.run, baseline)
+        oracles.at_most_one_interval(paced.run)
+        oracles.nothing_left(paced.run)
+        assert paced.run.attempts()[-1]["cause"] == "completed"
+        cluster.restart()  # the nodes hold the disk, too
