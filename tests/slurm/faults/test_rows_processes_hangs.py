@@ -1,0 +1,130 @@
+"""Nothing goes on any more: hangs, a crash that comes back, a suspended job (rows 22, 24, 34)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from ..kit import Kit, Run
+from . import harm_processes, oracles
+from .rows import Row
+from .scenario import Untouched, start
+
+BROKEN = "train.model=tests.slurm.faults.broken:Broken"
+OFTEN = "checkpoint.every_steps=3"
+HANG_TIMEOUT_S = 10
+# Ticks, the others' answers and the verdict; most of it is for a machine with too few cores.
+VERDICT_S = 30
+SUSPENDED_S = 25
+STANDS_STILL = "TtD"  # stopped, traced, or frozen in its cgroup
+
+
+def wait_for_attempts(run: Run, number: int) -> None:
+    """Wait until so many attempts are closed."""
+    reached = f"end of attempt {number}"
+    run.cluster.wait_for(lambda: len(run.attempts()) >= number, reached, 240)
+
+
+def assert_found(run: Run, since: float, text: str) -> None:
+    """The hang was found in time, its verdict says `text`, and the other ranks left stacks."""
+    wait_for_attempts(run, 1)
+    record = run.attempts()[0]
+    assert text in record["evidence"]["error"]
+    assert f"(limit {HANG_TIMEOUT_S} s)" in record["evidence"]["error"]
+    found = (run.dir.attempt(1).hang).stat().st_mtime
+    assert found - since < HANG_TIMEOUT_S + VERDICT_S
+    for rank in (0, 2):
+        log = run.dir.attempt(1).rank_log(rank).read_text()
+        assert f"rank {rank}: no progress for" in log and "its stacks:" in log
+
+
+def assert_went_on(run: Run, untouched: Run) -> None:
+    """BW LK NO, with one more attempt in the same allocation."""
+    oracles.bitwise(run, untouched)
+    oracles.at_most_one_interval(run)
+    oracles.causes(run, ["hang", "completed"])
+    oracles.requeues(run, 0)
+    oracles.nothing_left(run)
+
+
+def test_row_22_hang_of_a_stopped_rank(kit: Kit, untouched: Untouched, row: Row) -> None:
+    paced = start(kit, BROKEN, OFTEN, f"launch.hang_timeout_s={HANG_TIMEOUT_S}")
+    row.record(paced.run)
+    paced.run.wait_for_step(4)
+    stopped, since = harm_processes.stop_rank(paced.run, 1), time.time()
+    paced.hurry()
+    named = f"rank 1 on {stopped.node} (pid {stopped.pid}) does not answer"
+    assert_found(paced.run, since, named)
+    assert harm_processes.state_of(stopped.pid) in "XZ"
+    paced.finish()
+    assert_went_on(paced.run, untouched(BROKEN))
+
+
+def test_row_22_hang_of_a_rank_in_a_loop(
+    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
+) -> None:
+    trouble = (f"launch.env.TROUBLE_FOLDER={tmp_path}", f"launch.hang_timeout_s={HANG_TIMEOUT_S}")
+    paced = start(kit, BROKEN, OFTEN, *trouble)
+    row.record(paced.run)
+    paced.run.wait_for_step(4)
+    looping = harm_processes.rank(paced.run, 1)
+    since = time.time()
+    (tmp_path / "1").write_text("loop")
+    assert_found(paced.run, since, f"rank 1 on {looping.node} (pid {looping.pid}) is at ")
+    assert "loop_for_ever" in paced.run.attempts()[0]["evidence"]["error"]
+    assert harm_processes.state_of(looping.pid) in "XZ"
+    paced.finish()
+    assert_went_on(paced.run, untouched(BROKEN))
+
+
+def test_row_24_crash_that_repeats_at_the_same_step_is_held(kit: Kit, row: Row) -> None:
+    bad = ("train.model=tests.slurm.raising:Raising", "slurm.nodes=2", "launch.max_crashes=3")
+    run = kit.submit("configs/cancer.yaml", *bad)
+    row.record(run)
+    run.wait("FAILED")
+    oracles.causes(run, ["crash"] * 3)
+    assert [a["decision"] for a in run.attempts()] == ["retry", "retry", "hold"]
+    assert len({(a["first_step"], a["last_step"]) for a in run.attempts()}) == 1
+    log = run.dir.job_log.read_text()
+    assert log.count("first failure: rank 1 on n") == 3 and "Traceback" in log
+    result = run.result()
+    assert result["status"] == "held"
+    assert "3 crashes without progress: rank 1 on n" in result["reason"]
+    assert "out of cheese" in result["reason"]
+    oracles.requeues(run, 0)
+    oracles.nothing_left(run)
+
+
+@pytest.mark.parametrize("proctrack", ["cgroup", "linuxproc", "pgid"], indirect=True)
+def test_row_34_suspended_job_is_no_hang(
+    kit: Kit, untouched: Untouched, row: Row, proctrack: str
+) -> None:
+    hang_timeout_s = 5
+    paced = start(kit, BROKEN, f"launch.hang_timeout_s={hang_timeout_s}")
+    run = paced.run
+    row.record(run)
+    run.wait_for_step(3)
+    # By pgid Slurm finds agents and torchruns only: ranks have sessions of their own, and go on.
+    suspended = harm_processes.of_role(run, "torchrun" if proctrack == "pgid" else "rank")
+    assert len(suspended) == 3
+    harm_processes.suspend(run)
+    run.wait("SUSPENDED")
+
+    def stand_still() -> bool:
+        return all(harm_processes.state_of(p.pid) in STANDS_STILL for p in suspended)
+
+    run.cluster.wait_for(stand_still, f"{suspended} standing still", 30)
+    # What is waited for is that nothing happens, for several times the limit of a hang.
+    deadline = time.monotonic() + SUSPENDED_S
+    while time.monotonic() < deadline:
+        assert stand_still(), [(p, harm_processes.state_of(p.pid)) for p in suspended]
+        time.sleep(1)
+    harm_processes.resume(run)
+    paced.finish()
+    assert not run.dir.attempt(1).hang.exists() and "no progress" not in run.log()
+    oracles.bitwise(run, untouched(BROKEN))
+    oracles.no_step_redone(run)
+    oracles.causes(run, ["completed"])
+    oracles.nothing_left(run)

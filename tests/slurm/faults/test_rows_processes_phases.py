@@ -1,0 +1,109 @@
+"""A stop comes to one agent in any phase of an attempt (row 10)."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from jobs.history import newest_attempt
+from jobs.rundir import AttemptDir
+
+from ..kit import Kit, Run
+from . import harm_processes, oracles
+from .rows import Row
+from .scenario import STEPS_PER_EPOCH, Paced, Untouched, start
+
+PHASED = ("train.model=tests.slurm.faults.broken:Phased", "train.eval_every_steps=5")
+OFTEN = "checkpoint.every_steps=3"
+_TIMEOUT_S = 240
+
+
+class Moments:
+    """When a phase has begun, by what processes and files of the newest attempt show."""
+
+    def __init__(self, run: Run, phase_file: Path) -> None:
+        self._run = run
+        self._phase_file = phase_file
+
+    def has_begun(self, phase: str) -> bool:
+        """Whether the newest attempt is in a phase, or just past it."""
+        seen: dict[str, Callable[[], object]] = {
+            "agent": lambda: harm_processes.of_role(self._run, "agent"),
+            "import": lambda: harm_processes.of_role(self._run, "rank"),
+            "rendezvous": lambda: self._has_event("import"),
+            "data": lambda: self._has_event("init"),
+            "save": lambda: list(self._run.dir.checkpoints.glob(".tmp-step-*")),
+            "epoch edge": self._is_at_epoch_edge,
+            "shutdown": lambda: self._attempt_dir().outcome.exists(),
+        }
+        return bool(seen.get(phase, lambda: self._said() == phase)())
+
+    def _has_event(self, name: str) -> bool:
+        newest = newest_attempt(self._run.dir)
+        return any(event["attempt"] == newest for event in self._run.events(name))
+
+    def _is_at_epoch_edge(self) -> bool:
+        progress = self._run.dir.progress
+        step = int(progress.read_text().split()[0]) if progress.exists() else 0
+        return step % STEPS_PER_EPOCH in (STEPS_PER_EPOCH - 1, 0) and step > 0
+
+    def _said(self) -> str:
+        rank_0 = self._phase_file.with_name(f"{self._phase_file.name}.0")
+        return rank_0.read_text() if rank_0.exists() and self._has_event("loaded") else ""
+
+    def _attempt_dir(self) -> AttemptDir:
+        return self._run.dir.attempt(newest_attempt(self._run.dir))
+
+
+def stop_in(paced: Paced, moments: Moments, phase: str, chance: random.Random) -> None:
+    """Send a stop to one agent in a phase of the present attempt, and wait for its end."""
+    run, closed = paced.run, len(paced.run.attempts())
+    run.cluster.wait_for(
+        lambda: newest_attempt(run.dir) > closed, f"attempt {closed + 1}", _TIMEOUT_S
+    )
+    if phase == "shutdown":
+        paced.hurry()
+    run.cluster.wait_for(lambda: moments.has_begun(phase), phase, _TIMEOUT_S)
+    time.sleep(chance.uniform(0, 0.3))  # the random delay that the row asks for
+    stop = chance.choice(harm_processes.STOPS)
+    agent = harm_processes.warn_an_agent(run, stop, chance)
+    print(f"{phase}: {stop.name} to {agent}")
+    run.cluster.wait_for(
+        lambda: len(run.attempts()) > closed, f"end of attempt {closed + 1}", _TIMEOUT_S
+    )
+
+
+@pytest.mark.parametrize(
+    "phases",
+    [
+        ("agent", "import", "rendezvous", "data"),
+        ("forward", "backward", "evaluation", "save", "epoch edge", "shutdown"),
+    ],
+    ids=["start", "training"],
+)
+def test_row_10_signal_in_any_phase(
+    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path, phases: Sequence[str]
+) -> None:
+    seed = random.randrange(10_000)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    phase_file = tmp_path / "phase"
+    paced = start(kit, *PHASED, OFTEN, f"launch.env.PHASE_FILE={phase_file}")
+    run = paced.run
+    row.record(run)
+    moments = Moments(run, phase_file)
+    for phase in phases:
+        stop_in(paced, moments, phase, chance)
+    paced.finish()
+    oracles.bitwise(run, untouched(*PHASED))
+    *stopped, last = run.attempts()
+    assert {record["cause"] for record in stopped} <= {"preemption", "time_limit"}, stopped
+    assert last["cause"] == "completed"
+    assert len(stopped) in (len(phases), len(phases) - 1)  # a run in its shutdown may be through
+    oracles.no_step_redone(run)
+    oracles.requeues(run, len(stopped))
+    oracles.nothing_left(run)
