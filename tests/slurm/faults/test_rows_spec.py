@@ -12,20 +12,13 @@ from jobs.spec import Train
 from trainer.data import Batches
 
 from ..kit import REPOSITORY, Kit, Run
-from . import harm_slurm, oracles, recorded
+from . import harm_slurm, harm_storage, oracles, recorded
 from .rows import Row
-from .scenario import STEPS, STEPS_PER_EPOCH, Paced, Untouched, start
+from .scenario import STEPS, STEPS_PER_EPOCH, Untouched, start
+from .test_rows_storage import loaded
 
 GLOBAL_BATCH, NUM_SAMPLES = 48, 1437
 NODES = (2, 3, 1)  # by attempt
-
-
-def stop(paced: Paced, step: int) -> None:
-    """Cancel the run behind a step, which saves it."""
-    paced.run.wait_for_step(step)
-    harm_slurm.scancel(paced.run)
-    paced.run.wait("CANCELLED")
-    oracles.nothing_left(paced.run)
 
 
 def trained_on(run: Run, folder: Path) -> dict[int, list[int]]:
@@ -55,7 +48,8 @@ def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -
     )
     row.record(paced.run)
     for steps, nodes in zip((2, STEPS_PER_EPOCH - 2), NODES[1:], strict=True):
-        stop(paced, steps)
+        paced.run.wait_for_step(steps)
+        harm_storage.stop(paced.run)
         resumed = kit.resume(paced.run, f"slurm.nodes={nodes}", "--yes")
         paced = replace(paced, run=resumed)
     paced.finish()
@@ -70,7 +64,7 @@ def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -
         for step in range(STEPS)
     }
     oracles.no_step_redone(paced.run)
-    oracles.causes(paced.run, ["cancelled", "cancelled", "completed"])
+    oracles.causes(paced.run, ["time_limit", "time_limit", "completed"])
     result = paced.run.result()
     assert result["exactness"] == "sequence"
     assert result["exactness_reason"] == "world size was 2, then 3"
@@ -80,13 +74,14 @@ def test_row_27_other_number_of_data_workers(kit: Kit, untouched: Untouched, row
     by_sample = "train.dataset=tests.slurm.faults.by_sample:digits"
     paced = start(kit, by_sample, "launch.workers_per_rank=0")
     row.record(paced.run)
-    stop(paced, 3)
+    paced.run.wait_for_step(3)
+    harm_storage.stop(paced.run)
     paced = replace(paced, run=kit.resume(paced.run, "launch.workers_per_rank=2"))
     paced.finish()
     row.record(paced.run)
     oracles.bitwise(paced.run, untouched(by_sample))
     oracles.no_step_redone(paced.run)
-    oracles.causes(paced.run, ["cancelled", "completed"])
+    oracles.causes(paced.run, ["time_limit", "completed"])
     oracles.nothing_left(paced.run)
 
 
@@ -107,12 +102,8 @@ def test_row_28_config_and_code_change_between_attempts(
     assert config.read_text() != text
     (checkout / "trainer/optim.py").write_text("raise RuntimeError('not the frozen code')\n")
     harm_slurm.preempt(run)  # the same job again
-    run.cluster.wait_for(
-        lambda: run.attempts()[1:] or run.dir.attempt(2).plan.exists(), "attempt 2", 150
-    )
-    harm_slurm.scancel(run)
-    run.wait("CANCELLED")
-    oracles.nothing_left(run)
+    run.cluster.wait_for(lambda: loaded(run, 2), "attempt 2 at its step", 240)
+    harm_storage.stop(run)
 
     frozen = run.dir.spec.read_bytes()
     refused = kit.jobs("resume", run.dir.path, "train.lr=5.0", "slurm.time=00:20:00", check=False)

@@ -1,0 +1,99 @@
+"""`resume` goes on with a run whatever ended its job: one test for each state."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from ..kit import Kit, Run
+from . import harm_processes, harm_slurm, oracles
+from .rows import Row
+from .scenario import Untouched, start
+
+TIMEOUT_S = 240
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run that crawls behind its first checkpoint, and a file that its setup lines want."""
+
+    run: Run
+    wanted: Path
+
+
+def cancel(case: Case) -> list[str]:
+    """Somebody cancels it."""
+    harm_slurm.scancel(case.run)
+    case.run.wait("CANCELLED", TIMEOUT_S)
+    return ["cancelled", "lost"]  # a busy machine kills it before it has said so
+
+
+def crash(case: Case) -> list[str]:
+    """A rank is killed, and there is no other try in the budget: the kit holds the run."""
+    harm_processes.kill(case.run, "rank")
+    case.run.wait("FAILED", TIMEOUT_S)
+    result = case.run.result()
+    assert result["status"] == "held" and "crashes without progress" in result["reason"]
+    return ["crash"]
+
+
+def fail(case: Case) -> list[str]:
+    """The job fails before there is an attempt, at its second start."""
+    case.wanted.unlink()
+    case.run.cluster.run("scancel", "--signal=USR1", case.run.job_id)
+    case.run.cluster.wait_for(
+        lambda: case.run.cluster.job(case.run.job_id)["JobState"] == "FAILED",
+        f"job {case.run.job_id} failed",
+        TIMEOUT_S,
+    )
+    case.wanted.touch()
+    return ["time_limit"]
+
+
+def lose(case: Case) -> list[str]:
+    """The batch shell is killed: nothing of the kit is left to record what happened."""
+    harm_processes.kill(case.run, "shell")
+    case.run.wait("FAILED", TIMEOUT_S)
+    assert case.run.attempts() == []
+    return ["lost"]
+
+
+def time_out(case: Case) -> list[str]:
+    """The batch shell stands still, so Slurm ends the job at its time limit."""
+    harm_processes.send(harm_processes.of_role(case.run, "shell"), signal.SIGSTOP)
+    limit = ("scontrol", "update", f"JobId={case.run.job_id}", "TimeLimit=1")
+    case.run.cluster.run(*limit)
+    case.run.wait("TIMEOUT", TIMEOUT_S)
+    assert case.run.attempts() == []
+    return ["lost"]
+
+
+@pytest.mark.parametrize("end", [cancel, crash, fail, lose, time_out])
+def test_resume_goes_on_with_a_run_that_was_ended(
+    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path, end: Callable[[Case], list[str]]
+) -> None:
+    wanted = tmp_path / "wanted"
+    wanted.touch()
+    setup = f'setup=["test -e {wanted}"]'
+    budget = "launch.max_crashes=1"
+    paced = start(kit, setup, budget, "checkpoint.every_steps=2", "slurm.signal_lead_s=10")
+    run = paced.run
+    row.record(run)
+    run.wait_for_step(3)
+    causes = end(Case(run, wanted))
+    oracles.nothing_left(run)
+
+    paced = replace(paced, run=kit.resume(run))
+    paced.finish()
+    row.record(paced.run)
+    oracles.bitwise(paced.run, untouched())
+    oracles.at_most_one_interval(paced.run)
+    if end is fail:  # it was warned in time
+        oracles.no_step_redone(paced.run)
+    first, last = (attempt["cause"] for attempt in paced.run.attempts())
+    assert first in causes and last == "completed", (first, last)
+    oracles.nothing_left(paced.run)

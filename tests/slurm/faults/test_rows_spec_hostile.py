@@ -1,0 +1,105 @@
+"""Input that means harm: specs, names, and a pickle as a checkpoint (row 31)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import random
+from pathlib import Path
+
+import pytest
+
+from jobs.rundir import read_json
+from trainer import commit
+
+from ..kit import REPOSITORY, Kit
+from . import harm_storage, oracles
+from .rows import Row
+from .scenario import Untouched, start
+from .test_rows_storage import loaded, step_of
+
+TOUCH = "touch hacked"
+NAME = f"a'; {TOUCH}; $({TOUCH}) `{TOUCH}` \" %j"
+REFUSED = {
+    "a directive in the name": "name: \"x\\n#SBATCH --wrap='touch hacked'\"\n",
+    "a command after the name": f'name: "x\\n{TOUCH}\\n"\n',
+    "a folder elsewhere": "name: ../../hacked\n",
+    "an object in YAML": f"name: x\ntrain: !!python/object/apply:os.system ['{TOUCH}']\n",
+    "aliases without end": "a: &a [x]\nb: &b [*a,*a]\nc: &c [*b,*b]\nname: *c\n",
+    "a second step by srun": f'name: x\nslurm: {{srun: ["--job-name=x; {TOUCH}", "--bcast"]}}\n',
+    "another script": f'name: x\nslurm: {{extra: {{wrap: "{TOUCH}"}}}}\n',
+    "an option in a value": 'name: x\nslurm: {partition: "batch\\n--wrap=id"}\n',
+    "no text at all": "\x00\xff\xfe",
+    "a key twice": "name: x\nname: y\n",
+}
+
+
+def assert_nothing_happened(kit: Kit, cwd: Path = REPOSITORY) -> None:
+    assert kit.cluster.job_ids() == []
+    assert list(kit.runs_root.rglob("hacked")) == [] and not (cwd / "hacked").exists()
+
+
+@pytest.mark.usefixtures("row")
+def test_row_31_hostile_specs_run_nothing_and_write_nothing(kit: Kit, tmp_path: Path) -> None:
+    config = tmp_path / "hostile.yaml"
+    for what, text in REFUSED.items():
+        config.write_bytes(text.encode("latin-1"))
+        done = kit.jobs("submit", "--json", config, check=False)
+        assert (done.returncode, done.stdout) == (2, ""), (what, done)
+        assert done.stderr and "Traceback" not in done.stderr, (what, done.stderr)
+        assert list(tmp_path.iterdir()) == [config], what
+    assert_nothing_happened(kit)
+
+
+@pytest.mark.usefixtures("row")
+def test_row_31_spoilt_specs_are_taken_or_refused_in_words(kit: Kit, tmp_path: Path) -> None:
+    config, chance = tmp_path / "spoilt.yaml", random.Random(31)
+    text = (REPOSITORY / "configs/resnet.yaml").read_bytes()
+    for _ in range(8):
+        spoilt = bytearray(text)
+        for place in chance.sample(range(len(text)), 5):
+            spoilt[place] = chance.randrange(256)
+        config.write_bytes(spoilt)
+        done = kit.jobs("submit", "--dry-run", config, check=False)
+        assert done.returncode in (0, 1, 2) and "Traceback" not in done.stderr, (spoilt, done)
+        assert list(tmp_path.iterdir()) == [config], spoilt
+    assert_nothing_happened(kit)
+
+
+class Evil:
+    """Runs a command in whoever unpickles it."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.system, (TOUCH,)
+
+
+def test_row_31_hostile_name_and_a_pickle_as_checkpoint(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    paced = start(kit, f"name={json.dumps(NAME)}", "checkpoint.every_steps=1")
+    run = paced.run
+    row.record(run)
+    assert kit.run("squeue", "--noheader", "--format=%j").stdout == NAME + "\n"
+    run.wait_for_step(3)
+    harm_storage.pause(run)
+    newest, older, *_ = harm_storage.committed(run.dir)
+    checkpoint = run.dir.checkpoints / newest
+    evil = pickle.dumps(Evil())
+    (checkpoint / "state.pt").write_bytes(evil)
+    # As good as its own manifest says, so that only the reading itself can find it.
+    manifest = read_json(checkpoint / commit.MANIFEST)
+    manifest["files"] = {
+        "state.pt": {"size": len(evil), "sha256": hashlib.sha256(evil).hexdigest()}
+    }
+    (checkpoint / commit.MANIFEST).write_bytes(commit.manifest_text(manifest))
+    harm_storage.release(run)
+    paced.finish()
+
+    assert loaded(run, 2) == {step_of(older)}
+    assert f"put aside, {run.dir.checkpoints}/quarantined-{newest}: " in run.dir.job_log.read_text()
+    oracles.bitwise(run, untouched())
+    oracles.nothing_left(run)
+    assert_nothing_happened(kit, run.dir.path)
+    assert_nothing_happened(kit, run.dir.code)
