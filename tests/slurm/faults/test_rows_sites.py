@@ -1,0 +1,229 @@
+"""Sites where a requeue is not enough, and what they leave out (row 5; row 15 with a guard)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from jobs.rundir import read_json
+
+from ..kit import JOB_TIMEOUT_S, Kit, Run
+from . import harm_slurm, oracles
+from .rows import Row
+from .scenario import Paced, Untouched, start
+
+# With Slurm's default KillWait: what has to fit into it are a save and a decision.
+CANCEL = """
+    PartitionName=batch Default=YES Nodes=ALL PriorityTier=1 PreemptMode=CANCEL GraceTime={}
+    KillWait=30
+"""
+GUARD = "slurm.continue=successor"
+# Hides Slurm's commands from what it starts, as a container does.
+WRAP = """#!/bin/sh
+exec unshare --mount sh -c '
+for name in scontrol squeue sbatch scancel srun sinfo sacct; do
+    path=$(command -v $name) && mount --bind /dev/null "$path"
+done
+! scontrol --version 2>/dev/null && exec "$@"
+' sh "$@"
+"""
+
+
+def successor(run: Run) -> Run:
+    """The job that waits for the end of the run's job, once it is queued."""
+
+    def noted() -> str | None:
+        record = read_json(run.dir.successor)
+        return record["job_id"] if record and record["after"] == run.job_id else None
+
+    job_id = run.cluster.wait_for(noted, f"a successor of job {run.job_id}", JOB_TIMEOUT_S)
+    return Run(run.cluster, job_id, run.dir)
+
+
+def begin(kit: Kit, row: Row, *overrides: str) -> Paced:
+    """A run that has trained two steps."""
+    paced = start(kit, *overrides)
+    row.record(paced.run)
+    paced.run.wait_for_step(2)
+    return paced
+
+
+def kill_batch_shell(run: Run) -> None:
+    """SIGKILL for the batch shell, that is the process of slurmstepd that runs the job's script."""
+    (pid,) = [
+        pid
+        for pid, command in run.cluster.job_processes().items()
+        if "slurm_script" in command and "bash" in command
+    ]
+    os.kill(pid, signal.SIGKILL)
+
+
+def assert_went_on(run: Run, untouched: Run, causes: list[str]) -> None:
+    oracles.bitwise(run, untouched)
+    oracles.causes(run, causes)
+    oracles.nothing_left(run)
+    assert run.cluster.job_ids() == []
+
+
+def test_row_05_preemption_that_cancels_after_a_grace_is_requeued_in_it(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    """scontrol requeue works inside of the grace; the successor keeps waiting meanwhile."""
+    kit.cluster.restart(extra_conf=CANCEL.format(30))
+    paced = begin(kit, row)
+    waiting = successor(paced.run)
+    harm_slurm.preempt(paced.run)
+    assert kit.cluster.job(waiting.job_id)["JobState"] == "PENDING"
+    paced.finish()
+    waiting.wait("CANCELLED")
+    oracles.no_step_redone(paced.run)
+    oracles.requeues(paced.run, 1)
+    assert_went_on(paced.run, untouched(), ["preemption", "completed"])
+
+
+def test_row_05_preemption_that_cancels_at_once_goes_on_as_the_successor(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    kit.cluster.restart(extra_conf=CANCEL.format(0))
+    paced = begin(kit, row)
+    waiting = successor(paced.run)
+    harm_slurm.begin_preemption(paced.run)
+    paced.run.wait("PREEMPTED")
+    paced.hurry()
+    waiting.wait()
+    oracles.no_step_redone(paced.run)  # the save fits KillWait
+    assert_went_on(paced.run, untouched(), ["preemption", "completed"])
+
+
+def test_row_05_preemption_that_cancels_without_a_successor_keeps_the_checkpoint_for_resume(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    kit.cluster.restart(extra_conf=CANCEL.format(0))
+    said = kit.jobs("submit", "configs/resnet.yaml", "slurm.continue=requeue", "--dry-run").stderr
+    assert "note: slurm.continue: partition batch cancels what it preempts" in said
+    paced = begin(kit, row, "slurm.continue=requeue")
+    harm_slurm.begin_preemption(paced.run)
+    paced.run.wait("PREEMPTED")
+    kit.cluster.wait_for(paced.run.result, "a result", JOB_TIMEOUT_S)
+    assert not paced.run.dir.successor.exists()
+    assert "preemption" in paced.run.result()["reason"]
+    paced.hurry()
+    kit.resume(paced.run).wait()
+    oracles.no_step_redone(paced.run)
+    oracles.bitwise(paced.run, untouched())
+    oracles.nothing_left(paced.run)
+
+
+def test_row_05_cancelled_in_the_end_of_a_cancelling_preemption_stays_cancelled(
+    kit: Kit, row: Row
+) -> None:
+    """While it ends, both look alike; the successor waits for the end, and sees which it was."""
+    kit.cluster.restart(extra_conf=CANCEL.format(30))
+    paced = begin(kit, row)
+    waiting = successor(paced.run)
+    os.kill(rank_of(paced.run), signal.SIGSTOP)  # so that the grace is not over in a moment
+    harm_slurm.begin_preemption(paced.run)
+
+    def is_preempted() -> bool:
+        return kit.cluster.job(paced.run.job_id)["PreemptTime"] not in ("None", "Unknown")
+
+    kit.cluster.wait_for(is_preempted, "the preemption", 60)
+    harm_slurm.scancel(paced.run)
+    paced.run.wait("CANCELLED")
+    waiting.wait({"CANCELLED", "FAILED"})
+    kit.cluster.wait_for(lambda: not kit.cluster.job_ids(), "no job", JOB_TIMEOUT_S)
+    assert paced.run.result()["status"] == "cancelled"
+    assert len(paced.run.attempts()) == 1
+    oracles.nothing_left(paced.run)
+
+
+def rank_of(run: Run) -> int:
+    """The pid of some rank."""
+    found = run.cluster.job_processes().items()
+    return next(pid for pid, command in found if "-m trainer" in command)
+
+
+@pytest.mark.parametrize("options", [(), ("--no-requeue",)], ids=["asks", "no-requeue"])
+def test_row_13_job_requeue_0_is_overridden_and_no_requeue_has_a_successor(
+    kit: Kit, untouched: Untouched, row: Row, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    kit.cluster.restart(extra_conf="JobRequeue=0")
+    pace = tmp_path / "pace"
+    pace.touch()
+    words = ("train.epochs=2", "train.model=tests.slurm.paced:Paced", "launch.stop_check_steps=1")
+    script = ("slurm/ddp.sbatch", "configs/resnet.yaml", *words, f"launch.env.PACE_FILE={pace}")
+    run = kit.sbatch(*options, "--nodes=3", "--time=10", *script)
+    paced = Paced(run, pace)
+    row.record(run)
+    run.wait_for_step(2)
+    if not options:
+        harm_slurm.preempt(run)
+        paced.finish()
+        oracles.requeues(run, 1)
+        decision = "requeue"
+    else:
+        waiting = successor(run)
+        harm_slurm.begin_preemption(run)
+        run.wait({"FAILED", "PREEMPTED", "CANCELLED"})
+        paced.hurry()
+        waiting.wait()
+        assert kit.cluster.job(waiting.job_id)["Requeue"] == "0"
+        decision = "successor"
+    assert [a["decision"] for a in run.attempts()] == [decision, "done"]
+    oracles.no_step_redone(run)
+    assert_went_on(run, untouched(), ["preemption", "completed"])
+
+
+def test_row_15_killed_batch_shell_goes_on_by_itself_with_a_guard(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    paced = begin(kit, row, GUARD, "checkpoint.every_steps=4")
+    paced.run.wait_for_step(6)
+    waiting = successor(paced.run)
+    kill_batch_shell(paced.run)
+    paced.run.wait("FAILED")
+    paced.hurry()
+    waiting.wait()
+    oracles.at_most_one_interval(paced.run)
+    assert_went_on(paced.run, untouched(), ["lost", "completed"])
+
+
+def test_row_11_successor_of_a_cancelled_job_ends_without_training(kit: Kit, row: Row) -> None:
+    """A job that is cancelled while it is queued again has nobody left to say so."""
+    paced = begin(kit, row, GUARD)
+    waiting = successor(paced.run)
+    harm_slurm.preempt(paced.run)
+    harm_slurm.scancel(paced.run)
+    paced.run.wait("CANCELLED")
+    waiting.wait("FAILED")
+    assert paced.run.result()["status"] == "cancelled"
+    assert len(paced.run.attempts()) == 1
+    log = paced.run.dir.job_log.read_text()
+    assert f"job {waiting.job_id} does not go on: job {paced.run.job_id} was cancelled" in log
+    oracles.nothing_left(paced.run)
+
+
+def test_row_11_cancelled_job_takes_its_successor_with_it(kit: Kit, row: Row) -> None:
+    paced = begin(kit, row, GUARD)
+    waiting = successor(paced.run)
+    harm_slurm.scancel(paced.run)
+    paced.run.wait("CANCELLED")
+    waiting.wait("CANCELLED")
+    assert not paced.run.dir.successor.exists()
+    oracles.nothing_left(paced.run)
+
+
+def test_row_02_without_any_slurm_command_in_the_wrap(
+    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
+) -> None:
+    wrap = tmp_path / "contained"
+    wrap.write_text(WRAP)
+    wrap.chmod(0o755)
+    paced = begin(kit, row, f'launch.wrap=["{wrap}"]')
+    harm_slurm.preempt(paced.run)
+    paced.finish()
+    oracles.no_step_redone(paced.run)
+    assert_went_on(paced.run, untouched(), ["preemption", "completed"])
