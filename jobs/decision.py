@@ -103,10 +103,7 @@ def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> D
     if evidence.outcome == "completed":
         return Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
     if evidence.is_requeued:
-        decision = Decision(
-            Action.WAIT, Cause.REQUEUED, "Slurm or an administrator requeued the job"
-        )
-        return within_budget(decision, evidence, history, budget)
+        return within_budget(after_requeue(evidence), evidence, history, budget)
     if is_cancelled(evidence.job_state, evidence.job_reason):
         return within_budget(after_cancel(evidence), evidence, history, budget)
     if evidence.job_state == "LOCAL" and evidence.signals:
@@ -116,7 +113,8 @@ def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> D
     if is_ending(evidence):
         state = f"{evidence.job_state} {evidence.job_reason}"
         reason = f"Slurm ended the job: {state}"
-        decision = come_back(evidence, Cause.REQUEUED, reason, Action.WAIT)
+        cause = Cause.NODE if evidence.silent_nodes else Cause.REQUEUED
+        decision = come_back(evidence, cause, reason, Action.WAIT)
         return within_budget(decision, evidence, history, budget)
     if evidence.bad_nodes or evidence.silent_nodes:
         return within_budget(after_node_trouble(evidence), evidence, history, budget)
@@ -151,9 +149,22 @@ def after_cancel(evidence: Evidence) -> Decision:
     return Decision(Action.CANCEL, Cause.CANCELLED, reason)
 
 
+def after_requeue(evidence: Evidence) -> Decision:
+    """The decision about a job that Slurm has queued again: its node was lost, or somebody did."""
+    if evidence.silent_nodes:
+        reason = f"{no_answer(evidence)}; Slurm has requeued the job"
+        return Decision(Action.WAIT, Cause.NODE, reason)
+    return Decision(Action.WAIT, Cause.REQUEUED, "Slurm or an administrator requeued the job")
+
+
+def no_answer(evidence: Evidence) -> str:
+    """Which nodes are silent."""
+    return f"no answer from {', '.join(evidence.silent_nodes)}"
+
+
 def after_node_trouble(evidence: Evidence) -> Decision:
     """The decision after a node failed or fell silent: elsewhere, as a new start of the job."""
-    reason = evidence.error or f"no answer from {', '.join(evidence.silent_nodes)}"
+    reason = evidence.error or no_answer(evidence)
     if evidence.job_state == "LOCAL":
         return Decision(Action.HOLD, Cause.NODE, reason)
     return come_back(evidence, Cause.NODE, reason)
@@ -201,8 +212,8 @@ def after_warning(evidence: Evidence) -> Decision:
 def after_loss(evidence: Evidence, history: History, budget: Budget = Budget()) -> Decision:
     """The decision after an attempt that nobody closed, at the next start of the job."""
     if evidence.silent_nodes:
-        gone = f"no answer from {', '.join(evidence.silent_nodes)}"
-        return _in_time(Decision(Action.RETRY, Cause.NODE, gone), evidence, history, budget)
+        decision = Decision(Action.RETRY, Cause.NODE, no_answer(evidence))
+        return _in_time(decision, evidence, history, budget)
     decision = Decision(Action.RETRY, Cause.LOST, "nobody was left to say what happened")
     return _in_time(decision, evidence, history, budget)
 

@@ -63,7 +63,7 @@ def record(run_dir: RunDir, attempt: int, seen: Evidence, decision: Decision) ->
         "cause": decision.cause,
         "first_step": first_step,
         "last_step": last_step,
-        **times_of(run_dir, attempt),
+        **times_of(run_dir, attempt, bool(seen.signals)),
         "checkpoint": checkpoints.newest(run_dir),
         "quarantined": checkpoints.newly_quarantined(run_dir, attempt),
         "decision": decision.action,
@@ -73,16 +73,17 @@ def record(run_dir: RunDir, attempt: int, seen: Evidence, decision: Decision) ->
     append_jsonl(run_dir.attempts, entry, durable=True)
 
 
-def times_of(run_dir: RunDir, attempt: int) -> dict[str, float | None]:
+def times_of(run_dir: RunDir, attempt: int, is_warned: bool) -> dict[str, float | None]:
     """How long an attempt took to stop and to start, in s; None where it did not.
 
     `stop_s`: from the first warning to now; `start_s`: from the opening to the first step.
+    `is_warned`: signals that only follow from a failure are no warning.
     """
     plan = read_json(run_dir.attempt(attempt).plan) or {}
     nodes = filter(None, map(read_json, run_dir.attempt(attempt).path.glob("node-*.json")))
     warned = min((s["t"] for node in nodes for s in node["signals"]), default=None)
     begun = _first_event(run_dir, attempt, "first_step")
-    stop_s = None if warned is None else round(time.time() - warned, 3)
+    stop_s = None if warned is None or not is_warned else round(time.time() - warned, 3)
     start_s = None if begun is None or "start" not in plan else round(begun["t"] - plan["start"], 3)
     return {"stop_s": stop_s, "start_s": start_s}
 

@@ -44,6 +44,8 @@ TABLE = [
     # Requeued by somebody else: COMPLETING, too, but not cancelled, and not ours to requeue.
     ({"job_state": "COMPLETING", "is_requeued": True}, "wait", "requeued"),
     ({"job_state": "RUNNING", "is_requeued": True, "signals": TERM}, "wait", "requeued"),
+    ({"silent_nodes": ("b",), "is_requeued": True}, "wait", "node"),
+    ({"silent_nodes": ("b",), "job_state": "NODE_FAIL"}, "wait", "node"),
     ({"outcome": "completed", "is_requeued": True}, "done", "completed"),
     # A mistake in the spec that only a rank could see would repeat itself.
     ({"error": "rank 0 on a: 5 classes", "is_user_error": True}, "hold", "crash"),

@@ -403,10 +403,11 @@ def test_the_times_of_an_attempt_are_from_its_warning_and_its_opening(run):
     for number, t in ((1, 8.5), (1, 9.5), (2, 20.0)):
         event = {"t": t, "event": "first_step", "attempt": number}
         append_jsonl(run.timeline("rank-00000"), event)
-    times = history.times_of(run, 1)
+    times = history.times_of(run, 1, is_warned=True)
     assert times["start_s"] == 7.5
     assert times["stop_s"] == pytest.approx(5, abs=1)
-    assert history.times_of(run, 3) == {"stop_s": None, "start_s": None}
+    assert history.times_of(run, 1, is_warned=False) == times | {"stop_s": None}
+    assert history.times_of(run, 3, is_warned=True) == {"stop_s": None, "start_s": None}
 
 
 def test_a_kill_for_memory_is_named_by_its_node(run):

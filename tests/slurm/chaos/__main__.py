@@ -29,7 +29,9 @@ from .draws import Draw, draws
 from .harms import FINAL, HARMS, SPEC, Victim
 
 LAST_STEP = STEPS - 10  # later ones may find the run complete
+# Slowly once a blow falls, or a run may be through before it is felt.
 SECONDS_PER_STEP = 0.25
+SECONDS_PER_STEP_UNDER_A_BLOW = 4.0
 
 
 def main(argv: list[str]) -> int:
@@ -69,9 +71,7 @@ def play(cluster: Cluster, draw: Draw, expected: Run, out: Path) -> dict[str, An
     cluster.restart(proctrack=draw.proctrack)
     began = time.monotonic()
     kit = Kit(cluster, out / f"draw-{draw.number:03}")
-    paced = start(kit, *SPEC)
-    paced.pace.write_text(str(SECONDS_PER_STEP))
-    victim = Victim(kit, paced, random.Random(str(draw)))
+    victim = Victim(kit, start(kit, *SPEC), random.Random(str(draw)))
     try:
         harm(victim, draw)
         verdict, problem = judged(victim, draw, expected)
@@ -87,8 +87,10 @@ def play(cluster: Cluster, draw: Draw, expected: Run, out: Path) -> dict[str, An
 def harm(victim: Victim, draw: Draw) -> None:
     """Let the blows come, each behind its step."""
     for blow in draw.blows:
+        victim.pace(SECONDS_PER_STEP)
         if blow.step:
             victim.run.wait_for_step(blow.step)
+        victim.pace(SECONDS_PER_STEP_UNDER_A_BLOW)
         time.sleep(blow.delay_s)  # anywhere within a step, a save or a stop
         HARMS[blow.harm](victim)
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from jobs.history import newest_attempt
+
 from ..faults import harm_nodes, harm_processes, harm_slurm, harm_storage
 from ..faults.scenario import Paced
 from ..kit import Kit, Run
@@ -42,10 +44,13 @@ class Victim:
         """Go on as a user does."""
         self.paced = Paced(self.kit.resume(self.run), self.paced.pace)
 
+    def pace(self, seconds_per_step: float) -> None:
+        """Have the run crawl at this pace from now on."""
+        self.paced.pace.write_text(str(seconds_per_step))
+
     def attempt(self) -> int:
         """The number of the newest attempt."""
-        plans = self.run.dir.path.glob("attempt-*/plan.json")
-        return max((int(plan.parent.name.partition("-")[2]) for plan in plans), default=0)
+        return newest_attempt(self.run.dir)
 
     def wait_for_another(self, attempt: int) -> None:
         """Wait until there is a newer attempt."""
@@ -75,22 +80,22 @@ def _scancel(victim: Victim) -> None:
 
 
 def _warn_a_rank(victim: Victim) -> None:
-    before = harm_slurm.restarts(victim.run)
-    harm_processes.send([_some_rank(victim)], victim.dice.choice(harm_processes.STOPS))
+    rank, before = _some_rank(victim), harm_slurm.restarts(victim.run)
+    harm_processes.send([rank], victim.dice.choice(harm_processes.STOPS))
     harm_slurm.wait_for_restarts(victim.run, before + 1)
 
 
 def _storm(victim: Victim) -> None:
-    before = victim.attempt()
     _some_rank(victim)
+    before = victim.attempt()
     harm_processes.storm(victim.run, seed=victim.dice.randrange(2**32))
     victim.wait_for_another(before)
 
 
 def _kill(role: str) -> Harm:
     def kill(victim: Victim) -> None:
-        before = victim.attempt()
         _some_rank(victim)
+        before = victim.attempt()
         harm_processes.kill(victim.run, role)
         victim.wait_for_another(before)
 
@@ -105,8 +110,8 @@ def _kill_the_shell(victim: Victim) -> None:
 
 
 def _stop_a_rank(victim: Victim) -> None:
-    before = victim.attempt()
-    harm_processes.send([_some_rank(victim)], signal.SIGSTOP)
+    rank, before = _some_rank(victim), victim.attempt()
+    harm_processes.send([rank], signal.SIGSTOP)
     victim.wait_for_another(before)
 
 
@@ -124,8 +129,8 @@ def _damage(victim: Victim) -> None:
 
 
 def _power_off(victim: Victim) -> None:
-    before = victim.attempt()
     _some_rank(victim)
+    before = victim.attempt()
     node = harm_nodes.lose_power(victim.run, victim.dice.randrange(RANKS))
     victim.wait_for_another(before)
     victim.run.cluster.plug(node)
@@ -133,17 +138,19 @@ def _power_off(victim: Victim) -> None:
 
 
 def _unplug(victim: Victim) -> None:
-    before = victim.attempt()
     _some_rank(victim)
+    before = victim.attempt()
     node = harm_nodes.cut_off(victim.run, victim.dice.randrange(RANKS))
     victim.wait_for_another(before)
     harm_nodes.reconnect(victim.run, node)
 
 
 def _controller_away(victim: Victim) -> None:
-    before = victim.attempt()
     _some_rank(victim)
+    before = victim.attempt()
     harm_slurm.begin_preemption(victim.run)
+    warned = victim.run.dir.attempt(before).stop.exists
+    victim.run.cluster.wait_for(warned, "an agent was warned", _TIMEOUT_S)
     with harm_nodes.controller_away(victim.run, AWAY_S):
         pass
     victim.wait_for_another(before)

@@ -68,8 +68,7 @@ def time_out(case: Case) -> list[str]:
     limit = ("scontrol", "update", f"JobId={case.run.job_id}", "TimeLimit=1")
     case.run.cluster.run(*limit)
     case.run.wait("TIMEOUT", TIMEOUT_S)
-    assert case.run.attempts() == []
-    return ["lost"]
+    return ["time_limit", "lost"]  # Slurm wakes what it ends, which may have a moment to say so
 
 
 @pytest.mark.parametrize("end", [cancel, crash, fail, lose, time_out])
@@ -79,8 +78,8 @@ def test_resume_goes_on_with_a_run_that_was_ended(
     wanted = tmp_path / "wanted"
     wanted.touch()
     setup = f'setup=["test -e {wanted}"]'
-    budget = "launch.max_crashes=1"
-    paced = start(kit, setup, budget, "checkpoint.every_steps=2", "slurm.signal_lead_s=10")
+    alone = ("launch.max_crashes=1", "slurm.continue=requeue")  # nothing goes on by itself
+    paced = start(kit, setup, *alone, "checkpoint.every_steps=2", "slurm.signal_lead_s=10")
     run = paced.run
     row.record(run)
     run.wait_for_step(3)
