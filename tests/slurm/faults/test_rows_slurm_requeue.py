@@ -36,7 +36,8 @@ def test_row_12_an_admin_requeues_twice(kit: Kit, untouched: Untouched, row: Row
 def test_row_13_requeue_refused(kit: Kit, untouched: Untouched, row: Row, tmp_path: Path) -> None:
     pace = tmp_path / "pace"
     pace.touch()
-    words = (*SPEC, f"launch.env.PACE_FILE={pace}")
+    # Without a job that goes on after this one, as `auto` would queue it.
+    words = (*SPEC, f"launch.env.PACE_FILE={pace}", "slurm.continue=requeue")
     run = kit.sbatch("--no-requeue", "--nodes=3", "slurm/ddp.sbatch", *words)
     row.record(run)
     run.wait_for_step(2)
@@ -47,11 +48,14 @@ def test_row_13_requeue_refused(kit: Kit, untouched: Untouched, row: Row, tmp_pa
     assert result["status"] == "held" and "requeue" in result["reason"]
     log = (kit.runs_root / f"{run.job_id}.out").read_text()
     assert "NOT requeued" in log and "make resume" in log
+    oracles.causes(run, ["preemption"])
     oracles.nothing_left(run)
     pace.unlink()
     kit.resume(run).wait()
     oracles.bitwise(run, untouched())
     oracles.no_step_redone(run)
+    oracles.causes(run, ["preemption", "completed"])
+    oracles.nothing_left(run)
 
 
 def test_row_32_ten_preemptions_in_one_epoch(
