@@ -147,16 +147,6 @@ class Client:
         """Returns the ids of all jobs in the queue; of an array one for each line of squeue."""
         return self.run("squeue", "-h", "-o", "%A").stdout.split()
 
-    def cancel_all(self, timeout_s: float = 30) -> None:
-        """Cancels every job and waits until none is left in the queue."""
-
-        def is_empty() -> bool:
-            if job_ids := self.job_ids():
-                self.run("scancel", *job_ids, check=False)
-            return not job_ids
-
-        self.wait_for(is_empty, "no job in the queue", timeout_s)
-
     def state(self) -> str:
         """Returns nodes, queue, the newest jobs and the end of every log; never raises."""
         commands = ("sinfo -N -l", "squeue", "scontrol -o show job", "scontrol -o show node")

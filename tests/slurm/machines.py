@@ -15,12 +15,6 @@ from .conf import CONTROLLER
 class Machines(Client):
     """A cluster whose machines can be switched off and on, one by one."""
 
-    def stop_controller(self) -> None:
-        """Ends slurmctld after it has written its state; nodes and jobs go on."""
-        if pid := self.daemon_pid(CONTROLLER):
-            os.kill(pid, signal.SIGTERM)
-        self.wait_for(lambda: not self.daemon_pid(CONTROLLER), "slurmctld ended", 30)
-
     def start_controller(self) -> None:
         """Starts slurmctld again; it goes on from the state that it has written."""
         self._launch({CONTROLLER: self._daemon("slurmctld")})

@@ -30,7 +30,6 @@ _MARKS = {  # what is in the command line, first match
     "multiprocessing": "reader",
 }
 _LOOK_AGAIN_S = 0.1
-_TIMEOUT_S = 240
 
 
 class Process(NamedTuple):
@@ -48,22 +47,15 @@ def tree(run: Run) -> list[Process]:
         pids = network.processes(run.cluster.site.tag, node)
         parents = {pid: _parent_of(pid) for pid in pids}
         inside = {pid for pid in pids if f"[{run.job_id}." in _command_line(pid)}
-        stepds = set(inside)
         while new := {pid for pid, parent in parents.items() if parent in inside} - inside:
             inside |= new
             found += [Process(node, pid, _role_of(_command_line(pid))) for pid in sorted(new)]
-        assert stepds <= inside
     return found
 
 
 def of_role(run: Run, role: str, node: str | None = None) -> list[Process]:
     """The processes of a role, on one node or on all."""
     return [p for p in tree(run) if p.role == role and node in (None, p.node)]
-
-
-def wait_for_role(run: Run, role: str) -> list[Process]:
-    """Wait until there is one of a role."""
-    return run.cluster.wait_for(lambda: of_role(run, role), f"a {role} of {run.job_id}", _TIMEOUT_S)
 
 
 def rank(run: Run, number: int) -> Process:
@@ -141,6 +133,11 @@ def send(processes: Sequence[Process], number: signal.Signals) -> int:
 def state_of(pid: int) -> str:
     """The kernel's letter for what a process does: T is stopped, D may be frozen; X: it is gone."""
     return next(iter(_stat(pid)), "X")
+
+
+def is_gone(process: Process) -> bool:
+    """Whether a process has ended, wherever it stood in the tree: an orphan leaves that alive."""
+    return state_of(process.pid) in "XZ"
 
 
 def _sent(processes: Sequence[Process], number: signal.Signals) -> Iterator[int]:

@@ -11,10 +11,8 @@ from ..kit import Kit, Run
 from . import harm_processes, oracles
 from .rows import Row
 from .scenario import Paced, Untouched, start
+from .test_rows_slurm import on_every_proctrack
 
-on_every_proctrack = pytest.mark.parametrize(
-    "proctrack", ["cgroup", "linuxproc", "pgid"], indirect=True
-)
 # With processes that read the data, which must not be left behind either.
 READERS = ("train.dataset=tests.slurm.faults.by_sample:digits", "launch.workers_per_rank=1")
 # The first signal says which.
@@ -87,20 +85,16 @@ def test_row_14_sigkill_of_a_rank_is_retried_in_the_allocation(
     assert f"rank {number} on n" in paced.run.attempts()[0]["evidence"]["error"]
 
 
-# Under pgid Slurm knows the least of what a step has started.
-@pytest.mark.parametrize("proctrack", ["cgroup", "pgid"], indirect=True)
+@on_every_proctrack
 @pytest.mark.usefixtures("proctrack")
 @pytest.mark.parametrize("role", ["torchrun", "agent", "srun"])
 def test_row_15_sigkill_of(kit: Kit, untouched: Untouched, row: Row, role: str) -> None:
     paced = start_with_readers(kit)
     row.record(paced.run)
-    first = {p.pid for p in harm_processes.tree(paced.run) if p.role not in ("shell", "attempt")}
+    first = [p for p in harm_processes.tree(paced.run) if p.role not in ("shell", "attempt")]
     harm_processes.kill(paced.run, role)
-
-    def is_gone() -> bool:
-        return not first & {p.pid for p in harm_processes.tree(paced.run)}
-
-    paced.run.cluster.wait_for(is_gone, "end of the first attempt's processes", 60)
+    ended = f"end of the first attempt's {first}"
+    paced.run.cluster.wait_for(lambda: all(map(harm_processes.is_gone, first)), ended, 120)
     paced.finish()
     assert_retried(paced.run, untouched(*READERS))
 
