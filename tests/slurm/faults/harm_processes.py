@@ -30,6 +30,7 @@ _MARKS = {  # what is in the command line, first match
     "multiprocessing": "reader",
 }
 _LOOK_AGAIN_S = 0.1
+_TIMEOUT_S = 240
 
 
 class Process(NamedTuple):
@@ -56,6 +57,11 @@ def tree(run: Run) -> list[Process]:
 def of_role(run: Run, role: str, node: str | None = None) -> list[Process]:
     """The processes of a role, on one node or on all."""
     return [p for p in tree(run) if p.role == role and node in (None, p.node)]
+
+
+def wait_for_role(run: Run, role: str) -> list[Process]:
+    """Wait until there is one of a role."""
+    return run.cluster.wait_for(lambda: of_role(run, role), f"a {role} of {run.job_id}", _TIMEOUT_S)
 
 
 def rank(run: Run, number: int) -> Process:
