@@ -1,13 +1,14 @@
 """What the campaign does in each of its draws: a pure function of its seed.
 
-A draw is one run and the harms that come over it, each at a moment of its own. It is stratified:
-every harm comes once before any comes twice, and so does every proctrack with it as far as N goes.
+A draw is one run on one site and the harms that come over it, each at a moment of its own. It is
+stratified: every pair of a leading harm and a site comes once before any comes twice, and each time
+on another proctrack.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ class Draw:
 
     number: int
     proctrack: str
+    site: str
     blows: tuple[Blow, ...]
 
     def record(self) -> dict[str, Any]:
@@ -37,39 +39,44 @@ class Draw:
         return asdict(self)
 
 
-def draws(
-    number: int, seed: int, harms: Sequence[str], final: Sequence[str], last_step: int
-) -> list[Draw]:
-    """The campaign of `number` draws. `final`: harms after which no other one can come."""
-    order = _strata(number, random.Random(f"{seed}/order"), harms)
+@dataclass(frozen=True)
+class Table:
+    """What draws are made of.
+
+    `leads`: each harm with the site on which it leads a draw. `others`: by site, the harms that
+    may come beside it. `final`: those after which no other one can come.
+    """
+
+    leads: Sequence[tuple[str, str]]
+    others: Mapping[str, Sequence[str]]
+    final: Sequence[str]
+    last_step: int
+
+
+def draws(number: int, seed: int, table: Table) -> list[Draw]:
+    """The campaign of `number` draws."""
+    order = _strata(number, random.Random(f"{seed}/order"), len(table.leads))
     return [
-        _draw(index, harm, random.Random(f"{seed}/{index}"), harms, final, last_step)
-        for index, harm in enumerate(order, 1)
+        _draw(index, lead, index // len(table.leads), random.Random(f"{seed}/{index}"), table)
+        for index, lead in enumerate(order)
     ]
 
 
-def _strata(number: int, dice: random.Random, harms: Sequence[str]) -> list[str]:
-    """`number` harms, each of them once before any comes twice."""
-    order: list[str] = []
+def _strata(number: int, dice: random.Random, leads: int) -> list[int]:
+    """The numbers of `number` leads, each of them once before any comes twice."""
+    order: list[int] = []
     while len(order) < number:
-        order += dice.sample(harms, len(harms))
+        order += dice.sample(range(leads), leads)
     return order[:number]
 
 
-def _draw(
-    index: int,
-    harm: str,
-    dice: random.Random,
-    harms: Sequence[str],
-    final: Sequence[str],
-    last_step: int,
-) -> Draw:
-    others = [name for name in harms if name not in final]
-    more = dice.choices(others, k=dice.choice(range(MAX_MORE_HARMS + 1)))
-    steps = sorted(dice.randrange(last_step) for _ in range(len(more) + 1))
+def _draw(index: int, lead: int, stratum: int, dice: random.Random, table: Table) -> Draw:
+    harm, site = table.leads[lead]
+    more = dice.choices(table.others[site], k=dice.choice(range(MAX_MORE_HARMS + 1)))
+    steps = sorted(dice.randrange(table.last_step) for _ in range(len(more) + 1))
     # What ends the run for good comes last; among the others the drawn one has a place by chance.
-    place = len(more) if harm in final else dice.randrange(len(more) + 1)
+    place = len(more) if harm in table.final else dice.randrange(len(more) + 1)
     names = [*more[:place], harm, *more[place:]]
     delays = [round(dice.uniform(0, 1), 3) for _ in names]
     blows = tuple(Blow(*blow) for blow in zip(names, steps, delays, strict=True))
-    return Draw(index, PROCTRACKS[(index - 1) % len(PROCTRACKS)], blows)
+    return Draw(index + 1, PROCTRACKS[(stratum + lead) % len(PROCTRACKS)], site, blows)

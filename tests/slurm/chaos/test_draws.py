@@ -1,12 +1,15 @@
 """The campaign's draws: one seed gives one campaign, every harm comes, an end only at the end."""
 
-from .draws import MAX_MORE_HARMS, PROCTRACKS, draws
+from .draws import MAX_MORE_HARMS, PROCTRACKS, Table, draws
+from .harms import HARMS, TABLE
+from .sites import SITES
 
-HARMS = ("a", "b", "c", "d", "end")
+LEADS = (("a", "plain"), ("b", "plain"), ("c", "plain"), ("end", "plain"), ("a", "odd"))
+OTHERS = {"plain": ("a", "b", "c"), "odd": ("b",)}
 
 
 def campaign(number: int, seed: int = 1):
-    return draws(number, seed, HARMS, ("end",), 48)
+    return draws(number, seed, Table(LEADS, OTHERS, ("end",), 48))
 
 
 def test_a_seed_gives_one_campaign():
@@ -14,11 +17,19 @@ def test_a_seed_gives_one_campaign():
     assert campaign(20) != campaign(20, seed=2)
 
 
-def test_every_harm_comes_before_any_leads_a_draw_twice():
+def test_every_lead_comes_before_any_comes_twice():
     for number in (5, 10, 50):
-        led = [blow.harm for draw in campaign(number) for blow in draw.blows]
-        assert all(led.count(harm) >= number // len(HARMS) for harm in HARMS)
-    assert {draw.proctrack for draw in campaign(3)} == set(PROCTRACKS)
+        made = [(blow.harm, draw.site) for draw in campaign(number) for blow in draw.blows]
+        assert all(made.count(lead) >= number // len(LEADS) for lead in LEADS)
+
+
+def test_every_lead_meets_every_proctrack_in_three_strata():
+    met = {
+        (draw.site, blow.harm, draw.proctrack)
+        for draw in campaign(3 * len(LEADS))
+        for blow in draw.blows
+    }
+    assert met >= {(site, harm, proctrack) for harm, site in LEADS for proctrack in PROCTRACKS}
 
 
 def test_nothing_comes_after_the_end_of_a_run_and_steps_go_up():
@@ -27,3 +38,12 @@ def test_nothing_comes_after_the_end_of_a_run_and_steps_go_up():
         assert "end" not in names[:-1]
         assert steps == sorted(steps) and steps[-1] < 48
         assert 1 <= len(names) <= 1 + MAX_MORE_HARMS
+        assert draw.site == "plain" or set(names) <= {"a", "b"}
+
+
+def test_fifty_draws_have_every_row_that_can_be_drawn():
+    made = draws(50, 1, TABLE)
+    rows = {row for draw in made for row in SITES[draw.site].rows}
+    rows |= {row for draw in made for blow in draw.blows for row in HARMS[blow.harm].rows}
+    assert rows == {*range(1, 6), 7, *range(9, 21), 22, 25, 30, 33, 34, 35}
+    assert {draw.proctrack for draw in made} == set(PROCTRACKS)

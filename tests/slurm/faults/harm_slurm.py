@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..kit import Run
+from ..kit import REPOSITORY, Kit, Run
 
 _RESTART_TIMEOUT_S = 150
 
@@ -59,3 +59,10 @@ def scancel(run: Run) -> None:
 def requeue(run: Run) -> None:
     """Requeue the job, as an administrator does; says nothing if it is pending already."""
     run.cluster.run("scontrol", "requeue", run.job_id, check=False)
+
+
+def submit_again(kit: Kit, run: Run) -> str:
+    """Submit a run directory by plain sbatch, as if nobody had it; the new job's id."""
+    output = f"--output={kit.runs_root}/second-%j.out"
+    script = REPOSITORY / "slurm/ddp.sbatch"
+    return kit.cluster.sbatch(output, "--nodes=3", "--time=10", script, run.dir.path)

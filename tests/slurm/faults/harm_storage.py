@@ -91,6 +91,16 @@ def damage_newest(run_dir: RunDir, *damages: Damage, file: str = "state.pt") -> 
     return names
 
 
+def purge(run_dir: RunDir) -> str:
+    """Take away what a run can do without, and its newest checkpoint; the name of that one."""
+    (lost,) = damage_newest(run_dir, remove)
+    run_dir.owner.unlink(missing_ok=True)
+    logs = run_dir.rank_log(0).parent
+    for path in (run_dir.checkpoints / "latest", run_dir.attempts, logs, run_dir.provenance):
+        remove(path)
+    return lost
+
+
 def fill(folder: Path) -> Path:
     """Take every free block of a file system; returns the file to delete."""
     filler = folder / "filler"

@@ -1,0 +1,61 @@
+"""What became of a draw: the oracles of the fault table, as the blows of the draw want them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from jobs.compare import compare
+
+from ..faults import oracles
+from ..kit import Run
+from .draws import Draw
+from .harms import FINAL, HARMS
+from .sites import SITES
+from .victim import Victim
+
+
+def judged(victim: Victim, draw: Draw, expected: Run) -> tuple[str, str]:
+    """The verdict on a draw, and what is wrong, if anything."""
+    is_final = draw.blows[-1].harm in FINAL
+    end = "cancelled" if is_final else "completed"
+    victim.finish()
+    run = victim.run
+    if run.result().get("status") != end:
+        return "revived" if is_final else "lost", f"the run is {run.result()}"
+    if not is_final and (differences := compare(run.dir, expected.dir)):
+        return "divergent", "; ".join(differences)
+    causes_are_explained(run, draw, end)
+    redoes_no_more_than_it_may(victim, draw)
+    oracles.nothing_left(run)
+    for name in victim.put_aside:
+        assert (run.dir.checkpoints / f"quarantined-{name}").is_dir(), f"{name} was not put aside"
+    return "ok", ""
+
+
+def causes_are_explained(run: Run, draw: Draw, end: str) -> None:
+    """Each attempt ended by what a blow of this draw does, and the last one as the run did."""
+    known = {cause for blow in draw.blows for cause in HARMS[blow.harm].causes}
+    known |= set(SITES[draw.site].causes)
+    *causes, last = [attempt["cause"] for attempt in run.attempts()]
+    assert last == end and set(causes) <= known, ([*causes, last], sorted(known), end)
+
+
+def redoes_no_more_than_it_may(victim: Victim, draw: Draw) -> None:
+    """L0 where only warnings came, LK otherwise; a lost checkpoint is one interval more."""
+    run, lost = victim.run, len(victim.put_aside)
+    if lost:
+        interval = oracles.interval_steps(run)
+        trained = [a for a in run.attempts() if a["first_step"] is not None]
+        for before, later in pairwise(trained):
+            floor = before["last_step"] // interval * interval - (1 + lost) * interval
+            assert later["first_step"] - 1 >= floor, (before, later)
+    elif all(HARMS[blow.harm].saves for blow in draw.blows):
+        oracles.no_step_redone(run)
+    else:
+        oracles.at_most_one_interval(run)
+
+
+def rows_of(draw: Draw) -> list[int]:
+    """The rows of the fault table that a draw is of; 8 is the proctrack of rows 1, 2 and 11."""
+    rows = {row for blow in draw.blows for row in HARMS[blow.harm].rows}
+    return sorted(rows | set(SITES[draw.site].rows) | ({8} if rows & {1, 2, 11} else set()))

@@ -1,0 +1,73 @@
+"""The sites of the campaign: what Slurm is set to, and how a run is submitted there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..cluster import Cluster
+from ..faults.rows import slurm_version
+from ..kit import REPOSITORY
+
+OWN_SIGNAL = "own_signal"
+# Slurm's default: a save and a decision must fit into it, on a machine that others use, too.
+_PATIENCE = "KillWait=30"
+_BAD = "n2"
+_FAULTY = (
+    f"setup=['export PYTHONPATH={REPOSITORY / 'tests/faulty_node'}']",
+    f"launch.env.FAULTY_HOST={_BAD}",
+    "launch.env.FAULTY_HARM=wrong",
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One site. `causes` and `step_loss` are what it adds to those of the harms."""
+
+    rows: tuple[int, ...] = ()
+    extra_conf: str = ""
+    overrides: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # of plain sbatch; without any, `jobs submit` submits
+    has_successor: bool = False
+    is_narrow: bool = False  # only what stays in an allocation may come beside the leading harm
+    causes: tuple[str, ...] = ()
+
+
+SITES: dict[str, Site] = {
+    "plain": Site(),
+    OWN_SIGNAL: Site(rows=(3,)),
+    # Slurm has requeued the job by then, and forgets with it that this was a preemption; the batch
+    # shell may die before it can say what happened.
+    "no_grace": Site(
+        rows=(4,),
+        overrides=("slurm.partition=nograce",),
+        causes=("requeued", "lost"),
+    ),
+    "cancels": Site(
+        rows=(5,),
+        extra_conf="PartitionName=batch Default=YES Nodes=ALL PriorityTier=1 PreemptMode=CANCEL"
+        " GraceTime=0",
+        has_successor=True,
+        is_narrow=True,
+    ),
+    "no_requeue": Site(
+        rows=(13,),
+        extra_conf="JobRequeue=0",
+        options=("--no-requeue", "--nodes=3", "--time=10"),
+        has_successor=True,
+        is_narrow=True,
+    ),
+    # One node is left out, so that there is none to spare any more.
+    "bad_node": Site(rows=(25,), overrides=_FAULTY, is_narrow=True, causes=("node",)),
+}
+
+
+def conf_of(name: str, cluster: Cluster) -> str:
+    """The lines of slurm.conf that make the cluster this site."""
+    if name != OWN_SIGNAL:
+        return f"{_PATIENCE}\n{SITES[name].extra_conf}"
+    # Slurm 22.05 does not start with the newer setting. Source: slurm.conf(5) of each.
+    version = tuple(map(int, slurm_version(cluster).split(".")[:2]))
+    own_signal = "PreemptParameters=send_user_signal"
+    if version < (23, 2):
+        own_signal = "SlurmctldParameters=preempt_send_user_signal"
+    return f"{_PATIENCE}\n{own_signal}"

@@ -1,0 +1,125 @@
+"""A run of the campaign, in whichever job it is just now."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jobs.history import newest_attempt
+from jobs.rundir import read_json
+
+from ..faults import harm_processes
+from ..faults.scenario import SPEC, Paced, start
+from ..kit import Kit, Run
+from .sites import Site
+
+MODEL = "train.model=tests.slurm.chaos.model:AtWill"
+# What the campaign's runs need so that each harm can be met: a warning of the time limit while
+# they crawl, checkpoints to fall back on, a hang found soon, no end of patience with crashes.
+_NEEDS = (
+    "slurm.signal_lead_s=110",
+    "checkpoint.every_steps=5",
+    "launch.hang_timeout_s=10",
+    "launch.max_crashes=9",
+)
+RANKS = 3
+_TIMEOUT_S = 240
+
+
+@dataclass
+class Victim:
+    """A run of the campaign; after a resume, or as its successor, it has another job."""
+
+    kit: Kit
+    site: Site
+    paced: Paced
+    trouble: Path  # see tests.slurm.faults.broken
+    disk: Path  # while it is there the disk stands still
+    dice: random.Random
+    put_aside: list[str] = field(default_factory=list)  # what harms took from the run's files
+
+    @property
+    def run(self) -> Run:
+        return self.paced.run
+
+    def resume(self) -> None:
+        """Go on as a user does."""
+        self.paced = Paced(self.kit.resume(self.run), self.paced.pace)
+
+    def follow(self) -> None:
+        """Go on with the job of the newest attempt: a successor is another one."""
+        plan = read_json(self.run.dir.attempt(self.attempt()).plan) or {}
+        job_id = plan.get("job_id", self.run.job_id)
+        self.paced = Paced(Run(self.run.cluster, job_id, self.run.dir), self.paced.pace)
+
+    def pace(self, seconds_per_step: float) -> None:
+        """Have the run crawl at this pace from now on."""
+        self.paced.pace.write_text(str(seconds_per_step))
+
+    def attempt(self) -> int:
+        """The number of the newest attempt."""
+        return newest_attempt(self.run.dir)
+
+    def wait_for_attempt(self) -> None:
+        """Wait until an attempt is under way, and there is a successor where there is to be one."""
+
+        def is_open() -> bool:
+            closed = [attempt["attempt"] for attempt in self.run.attempts()]
+            return self.attempt() > max(closed, default=0)
+
+        def has_successor() -> bool:
+            noted = read_json(self.run.dir.successor)
+            return bool(noted) and noted["after"] == self.run.job_id
+
+        self._wait_for(is_open, "an attempt under way")
+        self.follow()
+        if self.site.has_successor:
+            self._wait_for(has_successor, "a successor")
+
+    @contextmanager
+    def another_attempt(self) -> Iterator[None]:
+        """Wait after the block until there is a newer attempt than before, and follow it."""
+        before = self.attempt()
+        yield
+        self._wait_for(lambda: self.attempt() > before, f"an attempt after {before}")
+        self.follow()
+
+    def some_rank(self) -> harm_processes.Process:
+        """A rank that trains; waits until all do."""
+
+        def all_ranks() -> list[harm_processes.Process]:
+            ranks = harm_processes.of_role(self.run, "rank")
+            return ranks if len(ranks) == RANKS else []
+
+        return self.dice.choice(self.run.cluster.wait_for(all_ranks, "all ranks", _TIMEOUT_S))
+
+    def finish(self) -> None:
+        """Hurry, and wait until no job of the run is left, however many follow."""
+        self.paced.hurry()
+        self._wait_for(lambda: not self.run.cluster.job_ids(), "the end of all jobs")
+        self.follow()
+
+    def _wait_for(self, is_there: Callable[[], object], what: str) -> None:
+        self.run.cluster.wait_for(is_there, f"{what} of {self.run.dir.path}", _TIMEOUT_S)
+
+
+def begin(kit: Kit, site: Site, dice: random.Random) -> Victim:
+    """Submit a run to be harmed, as its site wants it."""
+    trouble = kit.runs_root / f"trouble-{secrets.token_hex(4)}"
+    trouble.mkdir(parents=True)
+    disk, pace = trouble / "disk-stands-still", trouble / "pace"
+    pace.touch()
+    env = (f"launch.env.TROUBLE_FOLDER={trouble}", f"launch.env.DISK_FILE={disk}")
+    words = (MODEL, *_NEEDS, *env, *site.overrides)
+    if site.options:
+        config, *spec = SPEC
+        spec = [*spec, *words, f"launch.env.PACE_FILE={pace}"]
+        ours = [word for word in spec if not word.startswith("slurm.")]
+        paced = Paced(kit.sbatch(*site.options, "slurm/ddp.sbatch", config, *ours), pace)
+    else:
+        paced = start(kit, *words, pace=pace)
+    return Victim(kit, site, paced, trouble, disk, dice)
