@@ -141,3 +141,4 @@ def test_row_11_scancel_just_before_our_requeue_lands(kit: Kit, tmp_path: Path, 
     harm_slurm.begin_preemption(run)
     oracles.stays_cancelled(run)
     assert (tmp_path / "asked").exists()
+    oracles.causes(run, ["cancelled"])

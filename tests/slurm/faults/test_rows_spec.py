@@ -117,3 +117,5 @@ def test_row_28_config_and_code_change_between_attempts(
     row.record(paced.run)
     oracles.bitwise(paced.run, untouched())
     oracles.no_step_redone(paced.run)
+    oracles.causes(paced.run, ["preemption", "time_limit", "completed"])
+    oracles.nothing_left(paced.run)

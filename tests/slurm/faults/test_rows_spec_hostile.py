@@ -100,6 +100,7 @@ def test_row_31_hostile_name_and_a_pickle_as_checkpoint(
     assert loaded(run, 2) == {step_of(older)}
     assert f"put aside, {run.dir.checkpoints}/quarantined-{newest}: " in run.dir.job_log.read_text()
     oracles.bitwise(run, untouched())
+    oracles.causes(run, ["time_limit", "completed"])
     oracles.nothing_left(run)
     assert_nothing_happened(kit, run.dir.path)
     assert_nothing_happened(kit, run.dir.code)

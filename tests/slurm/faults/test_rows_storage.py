@@ -153,4 +153,6 @@ def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
     resumed.finish()
     row.record(resumed.run)
     oracles.bitwise(run, untouched())
+    # Without its checkpoint the ranks start, and find nothing to begin with.
+    oracles.causes(run, ["time_limit", "crash", "completed"])
     oracles.nothing_left(run)

@@ -50,6 +50,7 @@ def test_row_21_a_save_meets_an_error(
     if name == "EIO":
         run.cluster.wait_for(run.attempts, "the end of attempt 1", 240)
         assert run.attempts()[0]["decision"] == "retry"
+        assert_kept(run, before)  # long before the next attempt is at a step
         paced.finish()
     else:
         run.wait("FAILED")
@@ -112,5 +113,7 @@ def test_row_21_a_disk_is_full_or_a_directory_gone(
         oracles.bitwise(paced.run, baseline)
         oracles.at_most_one_interval(paced.run)
         oracles.nothing_left(paced.run)
-        assert paced.run.attempts()[-1]["cause"] == "completed"
+        # The batch shell may have nowhere to say what happened.
+        first, last = (attempt["cause"] for attempt in paced.run.attempts())
+        assert first in ("crash", "lost") and last == "completed", (first, last)
         cluster.restart()  # the nodes hold the disk, too
