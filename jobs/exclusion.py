@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from jobs import runs, sbatch, slurm
-from jobs.rundir import RunDir, read_jsonl
+from jobs.rundir import RunDir, read_json, read_jsonl
 from jobs.spec import Spec
 from jobs.talk import say
 
@@ -110,6 +110,17 @@ def renew(run_dir: RunDir, job_id: str, present: str) -> None:
         say(f"node {node} may take part in the next attempt again{problem and f': {problem}'}")
 
 
+def without_bad_nodes(run_dir: RunDir, spec: Spec) -> Spec:
+    """The spec of a run that is submitted again, without the nodes that failed lately."""
+    bad = bad_nodes(read_jsonl(run_dir.attempts), time.time())
+    wished = expand(spec.slurm.exclude or "")
+    nodes, _ = satisfiable(run_dir, spec, bad, wished) if bad else ([], "")
+    for node in nodes:
+        say(f"node {node} is left out: {bad[node]}")
+    exclude = ",".join([*wished, *nodes]) or None
+    return replace(spec, slurm=replace(spec.slurm, exclude=exclude)) if nodes else spec
+
+
 def hand_on(run_dir: RunDir, job_id: str) -> None:
     """The same for the job that waits for the end of this one, after a bad node only."""
     records, successor = read_jsonl(run_dir.attempts), runs.successor_of(run_dir, job_id)
@@ -122,7 +133,7 @@ def satisfiable(
     run_dir: RunDir, spec: Spec, bad: Mapping[str, str], others: list[str]
 ) -> tuple[list[str], str]:
     """(the bad nodes that can be left out of the job, why no others)."""
-    size = partition_size(os.environ.get("SLURM_JOB_PARTITION", "")) if bad else None
+    size = partition_size(run_dir, os.environ.get("SLURM_JOB_PARTITION", "")) if bad else None
     if size is None:
         return [], "Slurm does not tell how many nodes the partition has"
     chosen = choose(bad, others, size, spec.slurm.nodes)
@@ -132,8 +143,15 @@ def satisfiable(
     return [], "too few others are left for this job"
 
 
-def partition_size(name: str) -> int | None:
-    """How many nodes a partition has, of whatever state; None if nobody knows."""
+def partition_size(run_dir: RunDir, name: str) -> int | None:
+    """How many nodes a partition has, of whatever state; None if nobody knows.
+
+    Of the partitions that the run asked for the submit has noted it. `name`: empty outside of a
+    job, where the smallest of them counts.
+    """
+    noted = (read_json(run_dir.site) or {}).get("partition_nodes", {})
+    if name in noted or (not name and noted):
+        return int(noted.get(name) or min(noted.values()))
     answer = slurm.call(["scontrol", "--all", "show", "partition", name]) if name else None
     total = re.search(r"\bTotalNodes=(\d+)", answer.stdout) if answer else None
     return int(total[1]) if total else None

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from jobs import slurm, slurm_time
 from jobs.spec import Slurm
 
+# Slurm's own defaults. Source: slurm.conf(5).
+KILL_WAIT_S = 30
+SLURMD_PORT = 6818
 _PAIR = re.compile(r"(\w+)=(\S+)")
 _UNLIMITED = ("UNLIMITED", "INFINITE", "NONE", "N/A", "(null)", "")
 
@@ -32,6 +35,7 @@ class Config:
     sends_user_signal: bool  # a preempted job gets its own --signal, not SIGTERM
     chooses_partition: bool  # a submit plugin may put a job elsewhere than it asked for
     max_batch_requeue: int = 5  # failed launches of a job before it is held
+    slurmd_port: int = SLURMD_PORT
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Partition:
     preempt_mode: str
     alloc_nodes: str  # where jobs may be submitted
     has_own_qos: bool
+    nodes: int = 0  # of whatever state
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,7 @@ def parse_config(text: str) -> Config | None:
         sends_user_signal="send_user_signal" in parameters,
         chooses_partition=found.get("JobSubmitPlugins", "(null)") not in _UNLIMITED,
         max_batch_requeue=_number(found.get("MaxBatchRequeue", "5")),
+        slurmd_port=_number(found.get("SlurmdPort", "")) or SLURMD_PORT,
     )
 
 
@@ -136,6 +142,7 @@ def _partition(found: Mapping[str, str]) -> Partition:
         preempt_mode=_mode(found.get("PreemptMode", "OFF")),
         alloc_nodes=found.get("AllocNodes", "ALL"),
         has_own_qos=found.get("QoS", "N/A") not in _UNLIMITED,
+        nodes=_number(found.get("TotalNodes", "")),
     )
 
 

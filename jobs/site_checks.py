@@ -11,7 +11,7 @@ from typing import Any
 
 from jobs import slurm_time
 from jobs.rundir import RunDir, read_jsonl, write_json
-from jobs.site import Site
+from jobs.site import KILL_WAIT_S, SLURMD_PORT, Site
 from jobs.spec import Slurm
 
 # What a stop is taken to need until one was measured: noticing, saving, committing.
@@ -127,6 +127,9 @@ def note(run_dir: RunDir, wished: Slurm, sites: Sequence[Site]) -> dict[str, Any
             ),
             default=None,
         ),
+        "kill_wait_s": next((site.config.kill_wait_s for site in sites), KILL_WAIT_S),
+        "slurmd_port": next((site.config.slurmd_port for site in sites), SLURMD_PORT),
+        "partition_nodes": {site.partition.name: site.partition.nodes for site in sites},
         "sites": [site.in_words() for site in sites],
         "remarks": [remark.in_one_line for remark in check(wished, sites)],
     }

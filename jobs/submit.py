@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs import runs, site, site_checks, slurm
+from jobs import exclusion, runs, site, site_checks, slurm
 from jobs.errors import FailedError
 from jobs.rundir import RunDir, Timeline, write_json
 from jobs.sbatch import CLIENT_VARIABLES, sbatch_argv, sbatch_options
@@ -37,7 +37,7 @@ def queue(spec: Spec, run_dir: RunDir) -> str:
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     check_site(spec, run_dir)
-    argv = sbatch_argv(spec, run_dir)
+    argv = sbatch_argv(exclusion.without_bad_nodes(run_dir, spec), run_dir)
     write_json(run_dir.command, {"argv": argv, "job_id": None})
     said = io.StringIO()
     try:
@@ -116,12 +116,14 @@ def outside_of_any_job() -> Iterator[None]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ignore Ctrl-C: half-way through nobody could tell whether the job is queued."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Ignore Ctrl-C and the like: half-way through nobody could tell whether the job is queued."""
+    numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 
 from jobs import exclusion
 from jobs.exclusion import EXPIRES_S, bad_nodes, choose, expand, renew
-from jobs.rundir import RunDir
+from jobs.rundir import RunDir, write_json
 from jobs.spec import Slurm, Spec
 
 NOW = 1e9
@@ -172,8 +173,24 @@ def test_a_refusal_is_told(run, monkeypatch, capfd):
     assert "(Job is no longer pending execution)" in capfd.readouterr().err
 
 
-def test_without_slurms_answer_nothing_is_left_out(run, monkeypatch, capfd):
+def test_without_slurms_answer_nothing_is_left_out(run, monkeypatch, capfd, tmp_path):
     monkeypatch.delenv("SLURM_JOB_PARTITION")
     assert run([now("n2")]) == []
     assert "Slurm does not tell how many nodes" in capfd.readouterr().err
-    assert exclusion.partition_size("batch") == 4
+    assert exclusion.partition_size(RunDir(tmp_path), "batch") == 4
+
+
+def test_what_the_submit_noted_is_not_asked_again(tmp_path):
+    write_json(RunDir(tmp_path).site, {"partition_nodes": {"batch": 64, "short": 8}})
+    assert exclusion.partition_size(RunDir(tmp_path), "short") == 8
+    assert exclusion.partition_size(RunDir(tmp_path), "") == 8  # at submit: whichever it gets
+
+
+def test_a_run_that_is_submitted_again_does_without_its_bad_nodes(run, capfd):
+    run([now("n2")])
+    run_dir = RunDir(Path(os.environ["FAKE_LOG"]).with_name("run"))
+    spec = Spec(slurm=Slurm(nodes=2, exclude="n1"))
+    assert exclusion.without_bad_nodes(run_dir, spec).slurm.exclude == "n1,n2"
+    assert "node n2 is left out: preflight: wrong sums" in capfd.readouterr().err
+    run_dir.attempts.unlink()
+    assert exclusion.without_bad_nodes(run_dir, spec) == spec

@@ -64,8 +64,8 @@ PartitionName=short
    TRES=cpu=8,mem=125G,node=2,billing=8
 
 """
-BATCH = Partition("batch", True, "UP", None, None, 0, 30, "REQUEUE", "ALL", False)
-SHORT = Partition("short", False, "DOWN", 600, 1, 0, 0, "CANCEL", "login1", False)
+BATCH = Partition("batch", True, "UP", None, None, 0, 30, "REQUEUE", "ALL", False, 4)
+SHORT = Partition("short", False, "DOWN", 600, 1, 0, 0, "CANCEL", "login1", False, 2)
 USUAL = Config("22.05.8", "partition_prio", "REQUEUE", True, 10, "", False, False, False)
 HOUR = Slurm(time="01:00:00")
 
