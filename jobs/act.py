@@ -33,7 +33,7 @@ def act(decision: Decision, run_dir: RunDir, me: owner.Owner) -> int:
         if successor.confirm(run_dir, me.job_id):
             exclusion.hand_on(run_dir, me.job_id)
         else:
-            reason = f"{decision.reason}; no job waits for the end of this one"
+            reason = f"{decision.reason}; NOT requeued: this job cannot be, and no other one waits"
             end(replace(decision, action=Action.HOLD, reason=reason), run_dir, me)
     return 1
 

@@ -183,8 +183,9 @@ def close_attempt(
     spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
     budget = Budget(spec.slurm.max_restarts, spec.launch.max_crashes)
     decision = decide(evidence, history.of(read_jsonl(run_dir.attempts)), budget)
-    report_quarantine(run_dir, attempt)
-    report_error(run_dir, attempt, evidence)
+    with BestEffort("attempt")():
+        report_quarantine(run_dir, attempt)
+        report_error(run_dir, attempt, evidence)
     # Slurm may have been silent for minutes, and the job runs again elsewhere.
     owner.check_owned(run_dir, me, attempt)
     history.record(run_dir, attempt, evidence, decision)
@@ -202,7 +203,7 @@ def close_attempt(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The batch script's two commands."""
+    """The batch script's three commands."""
     parser = argparse.ArgumentParser(prog="python -m jobs.attempt", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     opening = commands.add_parser("open")
@@ -223,10 +224,10 @@ def main(argv: list[str] | None = None) -> int:
     closing.add_argument("--pid", type=int, help="hand launch: the process that owns the run")
     args = parser.parse_args(argv)
     run_dir = RunDir(args.run_dir)
-    if args.command == "watch":
-        step.watch(run_dir, args.attempt, args.srun_pid)
-        return 0
     job_id = slurm.job_id_from(os.environ)
+    if args.command == "watch":
+        step.watch(run_dir, job_id or "", args.attempt, args.srun_pid)
+        return 0
     if args.pid is None and job_id is None:
         parser.error("no SLURM_JOB_ID: this is for slurm/ddp.sbatch")
     me = owner.this_process(job_id) if args.pid is None else owner.process(args.pid)

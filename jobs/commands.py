@@ -193,15 +193,8 @@ def resume(run_dir: RunDir, overrides: Sequence[str], args: argparse.Namespace) 
     """Go on with a run that was held, cancelled, interrupted or lost."""
     if is_complete(run_dir):
         return nothing_to_resume(run_dir, overrides)
-    job_id, present = runs.job_id_of(run_dir), owner.read(run_dir)
-    if job_id is not None and slurm.is_alive(job_id):
-        raise UserError(f"{run_dir.run_id} is queued or running as job {job_id}")
-    waiting = waiting_job(run_dir)
-    if waiting is not None and slurm.is_alive(waiting):
-        raise UserError(f"{run_dir.run_id} is queued as job {waiting}, which goes on by itself")
-    if present is not None and owner.is_alive(present):
-        raise UserError(f"{run_dir.run_id} is running as {present.job_id}")
     cluster = choose_cluster(args.cluster)
+    refuse_living(run_dir, cluster)
     purged.check(run_dir)
     changes.mend_setup(run_dir)
     before = changes.change(run_dir, overrides, args.yes) if overrides else {}
@@ -216,6 +209,20 @@ def resume(run_dir: RunDir, overrides: Sequence[str], args: argparse.Namespace) 
         raise
     announce(run_dir, job_id, args.json)
     return 0
+
+
+def refuse_living(run_dir: RunDir, cluster: str) -> None:
+    """Raises: UserError for a run that is queued or runs; FailedError if Slurm cannot say."""
+    job_id, waiting, present = runs.job_id_of(run_dir), waiting_job(run_dir), owner.read(run_dir)
+    if job_id is not None and (alive := slurm.is_alive(job_id)) is not False:
+        if alive:
+            raise UserError(f"{run_dir.run_id} is queued or running as job {job_id}")
+        if cluster == "slurm":
+            raise FailedError(f"Slurm does not say whether job {job_id} still runs: try again")
+    if waiting is not None and slurm.is_alive(waiting):
+        raise UserError(f"{run_dir.run_id} is queued as job {waiting}, which goes on by itself")
+    if present is not None and owner.is_alive(present):
+        raise UserError(f"{run_dir.run_id} is running as {present.job_id}")
 
 
 def nothing_to_resume(run_dir: RunDir, overrides: Sequence[str]) -> int:

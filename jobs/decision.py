@@ -60,6 +60,7 @@ class Evidence:
     is_user_error: bool = False  # the error is in the spec or the launch, and would only repeat
     is_hang: bool = False  # the error is that nothing went on any more
     is_out_of_memory: bool = False  # of a GPU or of the node
+    is_near_limit: bool = False  # another attempt in this allocation might not hear its warning
     can_requeue: bool = True  # Slurm may start this very job again
     is_left_to_slurm: bool = False  # it requeues the job once that has ended; see jobs.grace
     has_successor: bool = False  # another job waits for the end of this one
@@ -108,7 +109,8 @@ def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> D
         return within_budget(after_cancel(evidence), evidence, history, budget)
     if evidence.job_state == "LOCAL" and evidence.signals:
         return Decision(Action.HOLD, Cause.INTERRUPTED, "stopped on request")
-    if evidence.signals or evidence.is_preempted or evidence.outcome == "stopped":
+    is_stopped = evidence.outcome == "stopped" or is_over_limit(evidence)
+    if evidence.signals or evidence.is_preempted or is_stopped:
         return within_budget(after_warning(evidence), evidence, history, budget)
     if is_ending(evidence):
         state = f"{evidence.job_state} {evidence.job_reason}"
@@ -128,11 +130,9 @@ def come_back(
 
     `action`: who starts the job again, we (REQUEUE) or Slurm (WAIT).
     """
-    if evidence.can_requeue:
+    if evidence.can_requeue and not is_over_limit(evidence):
         return Decision(action, cause, reason)
-    if evidence.has_successor:
-        return Decision(Action.SUCCESSOR, cause, reason)
-    return Decision(Action.HOLD, cause, f"{reason}; NOT requeued, this job may not be (Requeue=0)")
+    return Decision(Action.SUCCESSOR, cause, reason)
 
 
 def after_cancel(evidence: Evidence) -> Decision:
@@ -180,8 +180,12 @@ def after_crash(evidence: Evidence, history: History, budget: Budget) -> Decisio
         return Decision(Action.HOLD, cause, crash)
     crashes = 1 if evidence.has_progress else history.crashes_without_progress + 1
     if crashes >= budget.crashes_without_progress:
-        return Decision(Action.HOLD, cause, f"{crashes} crashes without progress: {crash}")
-    return within_budget(Decision(Action.RETRY, cause, crash), evidence, history, budget)
+        repeated = f"{crashes} crashes without progress: {crash}" if crashes > 1 else crash
+        return Decision(Action.HOLD, cause, repeated)
+    decision = Decision(Action.RETRY, cause, crash)
+    if evidence.is_near_limit:
+        decision = come_back(evidence, cause, f"{crash}; too near the time limit for a retry here")
+    return within_budget(decision, evidence, history, budget)
 
 
 def is_ending(evidence: Evidence) -> bool:
@@ -189,11 +193,20 @@ def is_ending(evidence: Evidence) -> bool:
     return evidence.job_state in {"COMPLETING", "PENDING"} | ENDED_STATES
 
 
+def is_over_limit(evidence: Evidence) -> bool:
+    """Whether Slurm has ended the job at its time limit; it never starts such a job again."""
+    return evidence.job_state == "TIMEOUT" or (
+        is_ending(evidence) and evidence.job_reason == "TimeLimit"
+    )
+
+
 def after_warning(evidence: Evidence) -> Decision:
     """The decision after a warned stop, or a failure after the warning: come back, for free."""
-    if evidence.is_preempted or "SIGTERM" in evidence.signals[:1]:
+    if is_over_limit(evidence):
+        cause, reason = Cause.TIME_LIMIT, "the time limit was reached"
+    elif evidence.is_preempted or "SIGTERM" in evidence.signals[:1]:
         cause, reason = Cause.PREEMPTION, "preempted"
-    elif "SIGUSR1" in evidence.signals or evidence.job_reason == "TimeLimit":
+    elif "SIGUSR1" in evidence.signals:
         cause, reason = Cause.TIME_LIMIT, "the time limit is near"
     else:
         cause, reason = Cause.PREEMPTION, "a rank was told to stop"
@@ -201,8 +214,7 @@ def after_warning(evidence: Evidence) -> Decision:
         reason += "; it ended before it could save"
     if evidence.job_state == "LOCAL":
         return Decision(Action.HOLD, Cause.INTERRUPTED, reason)
-    is_ended = is_ending(evidence) and evidence.job_reason != "TimeLimit"
-    if is_ended or evidence.is_left_to_slurm:
+    if is_ending(evidence) or evidence.is_left_to_slurm:
         return come_back(
             evidence, cause, f"{reason}; Slurm requeues the job by itself", Action.WAIT
         )

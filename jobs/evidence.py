@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 from typing import Any
 
 from jobs import checkpoints, grace, runs, slurm, step
 from jobs.decision import Evidence
 from jobs.owner import Owner
-from jobs.rundir import RunDir, read_json, read_jsonl
+from jobs.rundir import RunDir, read_events, read_json
 from jobs.talk import say
+
+# The longest pause before another attempt, and its start.
+RETRY_S = 120.0
+# What the clocks of two nodes may differ by.
+SKEW_S = 2.0
 
 
 def gather(run_dir: RunDir, me: Owner, attempt: int) -> Evidence:
@@ -24,6 +30,9 @@ def gather(run_dir: RunDir, me: Owner, attempt: int) -> Evidence:
     if job is None:
         say(f"attempt {attempt}: Slurm does not say what became of job {me.job_id}")
         return seen
+    left = step.unended(run_dir, attempt)
+    if job.state == "RUNNING":  # else Slurm itself ends the steps
+        step.end_leftover(me.job_id, left)
     return replace(
         seen,
         job_state=job.state,
@@ -32,9 +41,20 @@ def gather(run_dir: RunDir, me: Owner, attempt: int) -> Evidence:
         is_requeued=job.restarts > slurm.restart_count(),
         can_requeue=job.can_requeue,
         has_successor=runs.successor_of(run_dir, me.job_id) is not None,
-        silent_nodes=step.end_leftover(run_dir, me.job_id, attempt),
+        is_near_limit=is_near_limit(run_dir, attempt),
+        silent_nodes=step.silent(run_dir, attempt, left),
         is_left_to_slurm=grace.is_left_to_slurm(run_dir, seen, job, me.job_id),
     )
+
+
+def is_near_limit(run_dir: RunDir, attempt: int) -> bool:
+    """Whether the warning of the time limit might fall between two steps, where nobody hears it.
+
+    Slurm sends it once.
+    """
+    deadline = (read_json(run_dir.attempt(attempt).plan) or {}).get("deadline")
+    lead_s = read_json(run_dir.spec)["slurm"]["signal_lead_s"]
+    return deadline is not None and time.time() > deadline - lead_s - RETRY_S
 
 
 def errors(run_dir: RunDir, attempt: int) -> list[dict[str, Any]]:
@@ -116,7 +136,7 @@ def vanished(run_dir: RunDir, attempt: int) -> str | None:
     """
     places = {}
     for path in run_dir.timeline("x").parent.glob("rank-*.jsonl"):
-        for event in read_jsonl(path):
+        for event in read_events(path):
             if (event["attempt"], event["event"]) == (attempt, "spawn"):
                 places[int(path.stem.partition("-")[2])] = event["host"]
     recorded = {record["rank"] for record in errors(run_dir, attempt)}
@@ -164,7 +184,14 @@ def warnings(nodes: list[dict[str, Any]], failed: dict[str, Any] | None) -> tupl
     Once one node's agent fails, srun itself sends SIGTERM to the others: no warning, but the
     consequence of a crash.
     """
-    ends = [node["end"] for node in nodes if node["torchrun_exit"]]
-    first_failure = min([*ends, *([failed["time"]] if failed else [])], default=math.inf)
-    arrived = sorted((s["t"], s["signal"]) for node in nodes for s in node["signals"])
-    return tuple(dict.fromkeys(name for t, name in arrived if t < first_failure))
+    failures = [(node["end"], node["host"]) for node in nodes if node["torchrun_exit"]]
+    if failed is not None:
+        failures.append((failed["time"], failed["host"]))
+    first, host = min(failures, default=(math.inf, ""))
+    arrived = sorted(
+        (s["t"], s["signal"])
+        for node in nodes
+        for s in node["signals"]
+        if s["t"] < (first if node["host"] == host else first - SKEW_S)
+    )
+    return tuple(dict.fromkeys(name for _, name in arrived))

@@ -18,13 +18,14 @@ from jobs.owner import Owner
 from jobs.rundir import (
     RunDir,
     append_jsonl,
+    read_events,
     read_json,
     read_jsonl,
     read_progress_step,
     write_atomic,
     write_json,
 )
-from jobs.slurm import Job
+from jobs.slurm import SILENCE, Job
 from jobs.step import silent
 
 RESTARTS = (Action.REQUEUE, Action.SUCCESSOR, Action.WAIT)
@@ -90,7 +91,7 @@ def times_of(run_dir: RunDir, attempt: int, is_warned: bool) -> dict[str, float 
 
 def _first_event(run_dir: RunDir, attempt: int, name: str) -> dict[str, Any] | None:
     """Rank 0's first timeline event of a name in an attempt."""
-    events = read_jsonl(run_dir.timeline("rank-00000"))
+    events = read_events(run_dir.timeline("rank-00000"))
     mine = (e for e in events if (e["attempt"], e["event"]) == (attempt, name))
     return next(mine, None)
 
@@ -100,7 +101,10 @@ def amend(run_dir: RunDir, decision: Decision, job: Job | None = None) -> None:
 
     `job`: as Slurm showed it then.
     """
-    *before, last = read_jsonl(run_dir.attempts)
+    records = read_jsonl(run_dir.attempts)
+    if not records:  # lost to a scratch purge
+        return
+    *before, last = records
     if job is not None:
         last["evidence"] |= {"job_state": job.state, "job_reason": job.reason}
     changed = {"cause": decision.cause, "decision": decision.action, "reason": decision.reason}
@@ -119,10 +123,10 @@ def close_lost(run_dir: RunDir, me: Owner) -> None:
     if newest == 0 or newest in {entry["attempt"] for entry in records}:
         return
     plan = read_json(run_dir.attempt(newest).plan) or {}
-    is_automatic = comes_by_itself(run_dir, me, plan["job_id"])
+    is_automatic = comes_by_itself(run_dir, me, plan.get("job_id"))
     seen = of_ranks(run_dir, newest, "LOST")
     if is_automatic and not me.is_local:  # has the batch shell's node died with it?
-        seen = replace(seen, silent_nodes=silent(run_dir, newest, plan["nodes"][:1]))
+        seen = replace(seen, silent_nodes=silent(run_dir, newest, plan.get("nodes", [])[:1]))
     if seen.outcome == "completed":
         decision = Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
     elif is_automatic:
@@ -145,10 +149,13 @@ def refusal(run_dir: RunDir, me: Owner) -> str | None:
     """Why this start of the job must not go on; None if it may.
 
     A job that was held or cancelled may still be started again: by Slurm, which requeues a job
-    whose node is lost whatever the attempt decided, or by a requeue that came too late.
+    whose node is lost whatever the attempt decided, or by a requeue that came too late. One that
+    Slurm only did not confirm is the requeue that was asked for.
     """
     last = next(iter(read_jsonl(run_dir.attempts)[-1:]), None)
     if last is None or last["decision"] not in (Action.HOLD, Action.CANCEL):
+        return None
+    if last["decision"] == Action.HOLD and last["reason"].endswith(SILENCE):
         return None
     if not comes_by_itself(run_dir, me, last["job_id"]):
         return None

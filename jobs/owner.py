@@ -73,10 +73,10 @@ def start_of(pid: int) -> str:
     return stat.rpartition(")")[2].split()[19]
 
 
-def is_alive(owner: Owner) -> bool | None:
+def is_alive(owner: Owner, patience_s: float = 0.0) -> bool | None:
     """Whether the owner may still write; None where nobody can tell from here."""
     if not owner.is_local:
-        return slurm.is_alive(owner.job_id)
+        return slurm.is_alive(owner.job_id, patience_s)
     if owner.host != socket.gethostname():
         return None
     return start_of(owner.pid) == owner.pid_start
@@ -148,7 +148,8 @@ def _refuse_living(run_dir: RunDir, other: Owner, me: Owner) -> None:
         if other.restart_count > me.restart_count:
             raise OwnedError(f"{run_dir.path}: job {me.job_id} was started again meanwhile")
         return
-    alive = is_alive(other)
+    # Nobody starts a job again that gives up here; a person at a terminal can try again.
+    alive = is_alive(other, 0.0 if me.is_local else slurm.PATIENCE_S)
     if alive is not False:
         state = "is still running it" if alive else f"owned it on {other.host}, and may run still"
         way_out = f"cancel job {other.job_id} first" if alive else f"if not, delete {run_dir.owner}"

@@ -9,7 +9,7 @@ import re
 
 from jobs import snapshot
 from jobs.errors import UserError
-from jobs.rundir import RunDir, read_jsonl
+from jobs.rundir import RunDir, read_events
 from jobs.spec import Spec
 
 HINT = "bring it back, then make resume goes on; or submit a new run with train.init_from"
@@ -42,7 +42,7 @@ def mend(run_dir: RunDir) -> list[str]:
         if not folder.is_dir():
             folder.mkdir()
             told.append(f"{folder} was gone and is made anew, empty")
-    closed = [e for e in read_jsonl(run_dir.timeline("attempt")) if e["event"] == "close"]
+    closed = [e for e in read_events(run_dir.timeline("attempt")) if e["event"] == "close"]
     if closed and not run_dir.attempts.exists():
         told.append(f"{run_dir.attempts} is gone: what earlier attempts did counts no more")
     return told

@@ -243,6 +243,24 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """The events of a timeline, without lines that make no sense: nothing is decided by them.
+
+    An attempt that was cut off may write into the middle of its successor's once more.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    events = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            event = json.loads(line)
+            if isinstance(event, dict) and {"t", "event", "attempt"} <= event.keys():
+                events.append(event)
+    return events
+
+
 def relink(link: Path, target: str) -> None:
     """Point a symbolic link at `target`, atomically."""
     temporary = link.with_name(f".{link.name}.{os.getpid()}.tmp")

@@ -23,9 +23,9 @@ CALL_TIMEOUT_S = 30
 # How long a controller that does not answer is asked again, and how far apart at most.
 PATIENCE_S = 600.0
 MAX_PAUSE_S = 30.0
+SILENCE = "slurmctld does not answer"
 # What Slurm's commands say where no controller answered. Source: slurm_errno.c
 NO_CONTACT = re.compile(r"[Uu]nable to contact|[Cc]onnection refused|timed out|[Cc]ommunication")
-SLURMD_PORT = 6818
 ANSWER_TIMEOUT_S = 3.0
 ENDED_STATES = frozenset(
     {
@@ -115,18 +115,25 @@ def show_job(job_id: str) -> Job | None:
     return parse_job(answer.stdout) if answer and answer.returncode == 0 else None
 
 
-def show_job_patiently(job_id: str, patience_s: float = PATIENCE_S) -> Job | None:
+def show_job_patiently(job_id: str) -> Job | None:
     """As `show_job`, but a controller that does not answer is asked again for a while."""
-    if shutil.which("scontrol") is None:
+    answer = call_patiently(["scontrol", "show", "job", job_id])
+    return parse_job(answer.stdout) if answer and answer.returncode == 0 else None
+
+
+def call_patiently(
+    argv: Sequence[str], environ: Mapping[str, str] | None = None, patience_s: float = PATIENCE_S
+) -> subprocess.CompletedProcess[str] | None:
+    """As `call`, but a controller that does not answer is asked again for a while."""
+    if shutil.which(argv[0]) is None:
         return None
     for pause_s in pauses(patience_s):
-        answer = call(["scontrol", "show", "job", job_id])
+        answer = call(argv, environ)
         if is_answered(answer):
-            assert answer is not None
-            return parse_job(answer.stdout) if answer.returncode == 0 else None
-        say(f"slurmctld does not answer for job {job_id}, asking again in {pause_s:.0f} s")
+            return answer
+        say(f"slurmctld does not answer to {argv[0]}, asking again in {pause_s:.0f} s")
         time.sleep(pause_s)
-    return show_job(job_id)
+    return call(argv, environ)
 
 
 def pauses(patience_s: float) -> Iterator[float]:
@@ -158,7 +165,7 @@ def restart_count(environ: Mapping[str, str] = os.environ) -> int:
     return int(environ.get("SLURM_RESTART_COUNT", "0"))
 
 
-def is_answering(node: str, port: int = SLURMD_PORT) -> bool:
+def is_answering(node: str, port: int) -> bool:
     """Whether a node's slurmd takes connections; a name that nobody knows may well be up."""
     try:
         with socket.create_connection((node, port), ANSWER_TIMEOUT_S):
@@ -194,9 +201,9 @@ def is_configured() -> bool:
     return answer is not None and "configuration source" not in answer.stderr
 
 
-def is_alive(job_id: str) -> bool | None:
+def is_alive(job_id: str, patience_s: float = 0.0) -> bool | None:
     """Whether the job is queued, runs or may come back; None if Slurm does not answer."""
-    answer = call(["scontrol", "show", "job", job_id])
+    answer = call_patiently(["scontrol", "show", "job", job_id], patience_s=patience_s)
     if answer is None:
         return None
     if answer.returncode != 0:
@@ -236,12 +243,11 @@ def requeue(job_id: str) -> tuple[Job | None, str]:
 
     Returns: the job afterwards, and what went wrong, in words; empty if it starts again.
     """
-    silence = "slurmctld does not answer"
     for pause_s in pauses(PATIENCE_S):
         answer = call(["scontrol", "requeue", "Incomplete", job_id])
         after = show_job_patiently(job_id)
         if after is None:
-            return None, silence
+            return None, SILENCE
         if after.state == "PENDING" or after.restarts > restart_count():
             return after, ""
         if is_answered(answer):
@@ -249,7 +255,7 @@ def requeue(job_id: str) -> tuple[Job | None, str]:
             left = f"scontrol requeue left the job {after.state} {after.reason} {said}"
             return after, left.strip()
         time.sleep(pause_s)
-    return None, silence
+    return None, SILENCE
 
 
 def cluster_name(environ: Mapping[str, str] = os.environ) -> str:

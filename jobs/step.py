@@ -11,11 +11,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jobs import slurm
 from jobs.rundir import RunDir, read_json
+from jobs.site import KILL_WAIT_S, SLURMD_PORT
 from jobs.stop_signals import STOP_SIGNALS
 from jobs.talk import say
 
@@ -40,23 +41,36 @@ def shield() -> list[str]:
     return prefix if tried.returncode == 0 else []
 
 
-def watch(run_dir: RunDir, attempt: int, srun_pid: int) -> None:
-    """Wait for srun to end; end it where it outlives the first failed agent for too long."""
-    deadline = math.inf
+def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int) -> None:
+    """Wait for srun to end; end it where it outlives the first failed agent, or the time limit.
+
+    A job that its time limit ends is never requeued, and its batch shell is killed KillWait after
+    the SIGTERM that tells it so: half of that time is for the ranks, half for the decision.
+    """
+    deadline, why = math.inf, ""
     while _is_running(srun_pid):
-        time.sleep(POLL_S)
-        if deadline == math.inf and has_failed(run_dir, attempt):
-            deadline = time.monotonic() + END_LIMIT_S
-        if time.monotonic() > deadline:
+        is_told = signal.sigtimedwait({signal.SIGTERM}, POLL_S) is not None
+        now = time.monotonic()
+        if is_told and _is_over_limit(job_id):
+            limit = now + noted(run_dir, "kill_wait_s", KILL_WAIT_S) / 2
+            deadline, why = min((deadline, why), (limit, "at the end of the time limit"))
+        if not why and has_failed(run_dir, attempt):
+            deadline, why = now + END_LIMIT_S, f"{END_LIMIT_S} s after a failure"
+        if now > deadline:
             break
     else:
         return
-    waiting_for = ", ".join(unended(run_dir, attempt))
-    say(f"attempt {attempt}: srun waits for {waiting_for} {END_LIMIT_S} s after a failure: ended")
-    # The first has it kill its step, the second is for one that waits for a lost node even then.
-    _signal(srun_pid, signal.SIGTERM)
-    time.sleep(KILL_AFTER_S)
+    say(f"attempt {attempt}: srun waits for {', '.join(unended(run_dir, attempt))} {why}: ended")
+    if has_failed(run_dir, attempt):  # it kills its step, unless it waits for a lost node even then
+        _signal(srun_pid, signal.SIGTERM)
+        time.sleep(KILL_AFTER_S)
     _signal(srun_pid, signal.SIGKILL)
+
+
+def _is_over_limit(job_id: str) -> bool:
+    """Whether Slurm is ending the job at its time limit."""
+    job = slurm.show_job(job_id)
+    return job is not None and (job.state, job.reason) == ("COMPLETING", "TimeLimit")
 
 
 def has_failed(run_dir: RunDir, attempt: int) -> bool:
@@ -87,23 +101,26 @@ def stops_at_start(run_dir: RunDir, attempt: int, srun_exit: int) -> tuple[str, 
     return tuple(number.name for number in died_of) if is_missed else ()
 
 
-def end_leftover(run_dir: RunDir, job_id: str, attempt: int) -> tuple[str, ...]:
-    """End what is left of a step whose srun is gone; returns the nodes that do not answer.
+def end_leftover(job_id: str, left: Mapping[str, Mapping[str, Any]]) -> None:
+    """End what is left of a step whose srun is gone, by the records of its unended nodes.
 
     The next step begins when this one is gone: it needs the same processors, and srun waits.
     """
-    left = unended(run_dir, attempt)
     # Without a signal's name scancel kills all of a step at once, and nothing of the job.
     for step_id in {record.get("step_id") for record in left.values()} - {None}:
         slurm.call(["scancel", f"{job_id}.{step_id}"])
-    return silent(run_dir, attempt, left)
 
 
 def silent(run_dir: RunDir, attempt: int, nodes: Iterable[str]) -> tuple[str, ...]:
     """Those of an attempt's nodes whose slurmd takes no connections."""
-    left = unended(run_dir, attempt)
+    left, port = unended(run_dir, attempt), noted(run_dir, "slurmd_port", SLURMD_PORT)
     places = {node: left.get(node, {}).get("address", node) for node in nodes}
-    return tuple(node for node, place in places.items() if not slurm.is_answering(place))
+    return tuple(node for node, place in places.items() if not slurm.is_answering(place, port))
+
+
+def noted(run_dir: RunDir, name: str, default: int) -> int:
+    """What the submit has noted of the site's Slurm; Slurm's own default where it could not."""
+    return int((read_json(run_dir.site) or {}).get(name, default))
 
 
 def _is_running(pid: int) -> bool:

@@ -60,7 +60,7 @@ def ensure(run_dir: RunDir, job_id: str, attempt: int) -> None:
     if (read_json(run_dir.attempt(attempt - 1).plan) or {}).get("job_id") == job_id:
         return
     spec = _spec(run_dir)
-    job = slurm.show_job(job_id) if spec.slurm.continue_ != "requeue" else None
+    job = slurm.show_job_patiently(job_id) if spec.slurm.continue_ != "requeue" else None
     can_requeue = job is None or job.can_requeue
     reason = reason_for(run_dir, spec, can_requeue)
     if reason:
@@ -80,7 +80,8 @@ def queue(run_dir: RunDir, job_id: str, can_requeue: bool, reason: str) -> str |
     """
     argv = argv_after(run_dir, job_id, can_requeue)
     environ = sbatch.outside_of(os.environ, run_dir)
-    answer = slurm.call(argv, environ | {runs.SUCCEEDS: f"{run_dir.run_id}:{job_id}"})
+    environ |= {runs.SUCCEEDS: f"{run_dir.run_id}:{job_id}"}
+    answer = slurm.call_patiently(argv, environ)
     submitted = _SUBMITTED.search(answer.stdout) if answer else None
     if answer is None or submitted is None:
         said = answer.stderr.strip() if answer else "sbatch is missing or does not answer"
@@ -121,7 +122,9 @@ def confirm(run_dir: RunDir, job_id: str) -> bool:
         return True
     if _spec(run_dir).slurm.continue_ == "requeue":
         return False
-    return queue(run_dir, job_id, True, "it cannot go on itself") is not None
+    last = next(iter(read_jsonl(run_dir.attempts)[-1:]), {"evidence": {}})
+    can_requeue = last["evidence"].get("can_requeue", True)
+    return queue(run_dir, job_id, can_requeue, "it cannot go on itself") is not None
 
 
 def cancel(run_dir: RunDir, job_id: str) -> None:
@@ -143,8 +146,8 @@ def look_back(run_dir: RunDir, me: owner.Owner) -> None:
     if found.ends is not None:
         owner.claim(run_dir, me, history.newest_attempt(run_dir))
         history.close_lost(run_dir, me)
-        cause = Cause(read_jsonl(run_dir.attempts)[-1]["cause"])
-        decision = Decision(found.ends, cause, found.reason)
+        last = next(iter(read_jsonl(run_dir.attempts)[-1:]), {"cause": Cause.LOST})
+        decision = Decision(found.ends, Cause(last["cause"]), found.reason)
         history.amend(run_dir, decision)
         history.unfinished_result(run_dir, decision)
         owner.release(run_dir, me)

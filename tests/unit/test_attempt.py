@@ -127,7 +127,7 @@ def command(run, calls, monkeypatch):
     monkeypatch.setenv("FAKE_STATE", "RUNNING")
     monkeypatch.setattr(act, "MAX_DELAY_S", 0)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_JOB_END_TIME", "1795252802")
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "4102444800")
 
     def call(word, *arguments):
         return attempt.main([word, str(run.path), *arguments])
@@ -142,7 +142,7 @@ def close(run, code):
 
 def test_an_attempt_knows_when_its_time_limit_ends(run, command):
     assert command("open", "a") == 0
-    assert read_json(run.attempt(1).plan)["deadline"] == 1795252802.0
+    assert read_json(run.attempt(1).plan)["deadline"] == 4102444800.0
 
 
 @pytest.mark.parametrize(("exit_code", "expected"), [(0, 0), (1, act.EXIT_RETRY)])

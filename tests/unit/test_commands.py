@@ -397,6 +397,13 @@ def test_resume_of_a_running_job_is_a_users_error(slurm, capsys):
     assert "is queued or running as job 4711" in capsys.readouterr().err
 
 
+def test_resume_wants_to_know_whether_the_job_still_runs(slurm, here, capsys):
+    main(["submit", "tiny.yaml"])
+    (here / "bin/scontrol").write_text("#!/bin/sh\necho Unable to contact slurmctld >&2\nexit 1\n")
+    assert main(["resume", "4711"]) == 1
+    assert "Slurm does not say whether job 4711 still runs" in capsys.readouterr().err
+
+
 def test_resume_submits_the_same_run_again_with_other_limits(slurm, monkeypatch, capsys):
     main(["submit", "tiny.yaml"])
     (run,) = runs.all_runs()

@@ -7,6 +7,7 @@ import pytest
 from jobs.decision import Action, Budget, Cause, Evidence, History, decide
 
 FRESH = History(restarts=0, crashes_without_progress=0, attempts_without_progress=0)
+OVER_LIMIT = {"job_state": "COMPLETING", "job_reason": "TimeLimit"}
 NOTHING = Evidence(
     outcome=None,
     job_state="RUNNING",
@@ -66,8 +67,12 @@ TABLE = [
     ({"outcome": "stopped"}, "requeue", "preemption"),
     ({"is_preempted": True}, "requeue", "preemption"),
     # The end of the time limit is no end of the run.
-    ({"signals": TERM, "job_state": "COMPLETING", "job_reason": "TimeLimit"}, "requeue", None),
-    ({"signals": USR1, "job_state": "COMPLETING", "job_reason": "TimeLimit"}, "requeue", None),
+    ({"signals": USR1, "job_reason": "TimeLimit"}, "requeue", "time_limit"),
+    # Over its limit Slurm never starts a job again: another one.
+    ({"signals": TERM, **OVER_LIMIT}, "successor", "time_limit"),
+    ({"signals": USR1, **OVER_LIMIT}, "successor", "time_limit"),
+    ({"error": "rank 1 on b: ValueError: x", **OVER_LIMIT}, "successor", "time_limit"),
+    ({"job_state": "TIMEOUT"}, "successor", "time_limit"),
     # Slurm ends the job itself, and brings it back.
     ({"signals": TERM, "job_state": "COMPLETING", "job_reason": "NodeDown"}, "wait", "preemption"),
     ({"job_state": "COMPLETING", "job_reason": "NodeDown"}, "wait", "requeued"),
@@ -79,6 +84,11 @@ TABLE = [
     ({}, "retry", "crash"),
     ({"has_progress": True}, "retry", "crash"),
     ({"job_state": "LOCAL"}, "retry", "crash"),
+    # Too late to try again here: the warning of the limit might not be heard.
+    ({"is_near_limit": True, "error": "rank 1 on b: x"}, "requeue", "crash"),
+    ({"is_near_limit": True, "is_hang": True}, "requeue", "hang"),
+    ({"is_near_limit": True, "can_requeue": False}, "successor", "crash"),
+    ({"is_near_limit": True, "is_user_error": True}, "hold", "crash"),
     # A hang is a crash by another name; one that a warning cut short is a preemption.
     ({"is_hang": True, "error": "rank 1 on b: no step in 60 s"}, "retry", "hang"),
     ({"is_hang": True, "job_state": "LOCAL"}, "retry", "hang"),
@@ -97,8 +107,8 @@ TABLE = [
     ({"can_requeue": False, "has_successor": True, "signals": TERM}, "successor", "preemption"),
     ({"can_requeue": False, "has_successor": True, "bad_nodes": ("b",)}, "successor", "node"),
     ({"can_requeue": False, "has_successor": True, "job_state": "NODE_FAIL"}, "successor", None),
-    ({"can_requeue": False, "signals": TERM}, "hold", "preemption"),
-    ({"can_requeue": False, "job_state": "NODE_FAIL"}, "hold", "requeued"),
+    ({"can_requeue": False, "signals": TERM}, "successor", "preemption"),
+    ({"can_requeue": False, "job_state": "NODE_FAIL"}, "successor", "requeued"),
     ({"can_requeue": False}, "retry", "crash"),  # in the same allocation all the same
     ({"has_successor": True, "signals": TERM}, "requeue", "preemption"),  # a guard only
     # No answer from Slurm: what the ranks know decides.

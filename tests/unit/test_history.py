@@ -169,11 +169,45 @@ def test_evidence_has_the_signals_in_the_order_of_their_arrival(run):
 
 def test_a_stop_that_follows_a_failure_is_no_warning(run):
     attempt = opened(run, 1)
-    node(attempt, 0, (8.0, "SIGUSR1"), (9.1, "SIGTERM"))
-    node(attempt, 1, torchrun_exit=1, end=9.0)
-    assert evidence.of_ranks(run, 1, "RUNNING").signals == ("SIGUSR1",)
+    node(attempt, 0, (8.0, "SIGUSR1"), (19.1, "SIGTERM"))
+    node(attempt, 1, (18.9, "SIGUSR2"), torchrun_exit=1, end=19.0)
+    assert evidence.of_ranks(run, 1, "RUNNING").signals == ("SIGUSR1", "SIGUSR2")
     failed(attempt, 1, 7.0)
     assert evidence.of_ranks(run, 1, "RUNNING").signals == ()
+
+
+def test_a_clock_that_is_behind_makes_no_warning_of_what_follows_a_failure(run):
+    attempt = opened(run, 1)
+    node(attempt, 0, (8.0, "SIGTERM"))  # by a clock that is more than a second behind
+    node(attempt, 1, torchrun_exit=1, end=9.0)
+    assert evidence.of_ranks(run, 1, "RUNNING").signals == ()
+
+
+def test_a_line_that_a_late_write_has_spoilt_is_passed_over(run):
+    opened(run, 1)
+    good = {"t": 8.5, "event": "first_step", "attempt": 1}
+    spoilt = b'{"t": 8.1, "event": "init", "attem{"t": 8.2, "ev\n[1]\n\xff\n'
+    run.timeline("rank-00000").write_bytes(spoilt)
+    append_jsonl(run.timeline("rank-00000"), good)
+    assert history.times_of(run, 1, is_warned=False)["start_s"] == 7.5
+    assert evidence.vanished(run, 1) is None
+
+
+def test_an_attempt_whose_plan_was_purged_is_closed_as_lost(run):
+    node(opened(run, 1), 0)
+    run.attempt(1).plan.unlink()
+    history.close_lost(run, ME)
+    (last,) = read_jsonl(run.attempts)
+    assert (last["attempt"], last["cause"], last["job_id"]) == (1, "lost", None)
+
+
+def test_an_attempt_knows_when_its_allocation_is_too_short_for_another(run):
+    run.spec.write_text(Spec().to_json())  # a warning 120 s before the limit
+    for attempt, left_s in ((1, None), (2, 200.0), (3, 300.0)):
+        opened(run, attempt)
+        deadline = None if left_s is None else time.time() + left_s
+        write_json(run.attempt(attempt).plan, {"deadline": deadline})
+    assert [evidence.is_near_limit(run, attempt) for attempt in (1, 2, 3)] == [False, True, False]
 
 
 def test_an_agent_that_wrote_no_end_is_no_failure(run):
@@ -357,7 +391,7 @@ def test_a_lost_attempt_counts_unless_somebody_resumed(run, monkeypatch, records
         append_jsonl(run.attempts, record | {"attempt": 0})
     opened(run, 1)
     me = owner.this_process(job_id)
-    monkeypatch.setattr(slurm, "is_answering", lambda place: True)
+    monkeypatch.setattr(slurm, "is_answering", lambda place, port: True)
     history.close_lost(run, me)
     last = read_jsonl(run.attempts)[-1]
     assert (last["decision"], last["cause"]) == (decision, "lost")
@@ -367,11 +401,17 @@ def test_a_lost_attempt_counts_unless_somebody_resumed(run, monkeypatch, records
 
 def test_an_attempt_that_was_lost_with_its_first_node_says_so(run, monkeypatch):
     opened(run, 1)
-    monkeypatch.setattr(slurm, "is_answering", lambda place: place != "a")
+    monkeypatch.setattr(slurm, "is_answering", lambda place, port: place != "a")
     history.close_lost(run, ME)
     (last,) = read_jsonl(run.attempts)
     assert (last["decision"], last["cause"]) == ("retry", "node")
     assert last["reason"] == "no answer from a"
+
+
+def test_a_requeue_that_slurm_only_did_not_confirm_may_start(run):
+    reason = f"preempted; NOT requeued: {slurm.SILENCE}"
+    append_jsonl(run.attempts, entry("hold", "preemption") | {"job_id": "7", "reason": reason})
+    assert history.refusal(run, ME) is None
 
 
 @pytest.mark.parametrize("decision", ["hold", "cancel"])

@@ -7,14 +7,14 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from jobs import owner
+from jobs import owner, slurm
 from jobs.owner import OwnedError
 from jobs.rundir import RunDir, read_json, write_json
 
 CLAIM = """
 import sys
 from pathlib import Path
-from jobs import owner
+from jobs import owner, slurm
 from jobs.rundir import RunDir
 print("ready", flush=True)
 sys.stdin.readline()
@@ -50,6 +50,7 @@ def scontrol(tmp_path, monkeypatch):
         fake.write_text(f"#!/bin/sh\necho '{text}' >&{stream}\nexit {status}\n")
         fake.chmod(0o755)
         monkeypatch.setenv("PATH", str(fake.parent))
+        monkeypatch.setattr(slurm, "PATIENCE_S", 0.0)
 
     return says
 
@@ -96,7 +97,7 @@ def test_an_owner_that_evicts_at_the_same_moment_wins(run, dead, monkeypatch):
     winner = replace(owner.this_process(None), job_id="local-winner")
     loser = replace(winner, job_id="local-loser")
 
-    def dies_just_now(_):
+    def dies_just_now(*_):
         monkeypatch.undo()
         owner.claim(run, winner, 2)
         return False
@@ -108,7 +109,7 @@ def test_an_owner_that_evicts_at_the_same_moment_wins(run, dead, monkeypatch):
 
 
 def test_an_owner_that_is_being_evicted_is_no_crash(run, dead, monkeypatch):
-    monkeypatch.setattr(owner, "is_alive", lambda _: bool(run.owner.unlink()))
+    monkeypatch.setattr(owner, "is_alive", lambda *_: bool(run.owner.unlink()))
     with pytest.raises(OwnedError, match="just now"):
         owner.claim(run, owner.this_process(None), 2)
 

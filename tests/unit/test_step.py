@@ -46,7 +46,7 @@ def test_srun_that_outlives_a_failed_agent_is_ended(run, waiter, monkeypatch, ca
     for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S"):
         monkeypatch.setattr(step, limit, 0.05)
     node(run, 0, 1)
-    step.watch(run, 1, waiter.pid)
+    step.watch(run, "7", 1, waiter.pid)
     assert waiter.wait(10) == -signal.SIGKILL
     assert "srun waits for b" in capfd.readouterr().err
 
@@ -56,7 +56,7 @@ def test_srun_is_waited_for_as_long_as_no_agent_failed(run, waiter, monkeypatch,
     monkeypatch.setattr(step, "END_LIMIT_S", 0.05)
     monkeypatch.setattr(step, "POLL_S", 0.01)
     node(run, 0, code)
-    watch = threading.Thread(target=step.watch, args=(run, 1, waiter.pid), daemon=True)
+    watch = threading.Thread(target=step.watch, args=(run, "7", 1, waiter.pid), daemon=True)
     watch.start()
     watch.join(0.5)
     assert watch.is_alive()
@@ -85,6 +85,32 @@ def test_the_batch_scripts_commands_survive_what_slurm_sends_to_its_tree(run, wa
     assert watch.wait(30) == 0
 
 
+@pytest.mark.parametrize(("reason", "is_ended"), [("TimeLimit", True), ("None", False)])
+def test_an_srun_that_lasts_into_the_end_of_the_time_limit_is_ended_in_time_to_decide(
+    run, waiter, monkeypatch, tmp_path, capfd, reason, is_ended
+):
+    fake = tmp_path / "scontrol"
+    fake.write_text(f"#!/bin/sh\necho '   JobState=COMPLETING Reason={reason} Dependency='\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    write_json(run.site, {"kill_wait_s": 1})
+    node(run, 0, None)
+    words = [sys.executable, "-m", "jobs.attempt", "watch", str(run.path), "1", str(waiter.pid)]
+    watch = subprocess.Popen(words, cwd=Path(__file__).parents[2], env=os.environ)
+    deadline = time.monotonic() + 30
+    while signal.SIGTERM not in blocked(watch.pid):
+        assert time.monotonic() < deadline and watch.poll() is None
+        time.sleep(0.01)
+    watch.send_signal(signal.SIGTERM)
+    if not is_ended:
+        with pytest.raises(subprocess.TimeoutExpired):
+            watch.wait(3)
+        waiter.kill()
+    assert watch.wait(30) == 0
+    assert ("at the end of the time limit" in capfd.readouterr().err) == is_ended
+    assert waiter.wait(10) == -signal.SIGKILL
+
+
 @pytest.fixture
 def scancel(tmp_path, monkeypatch):
     """A fake scancel; the calls it got."""
@@ -97,15 +123,19 @@ def scancel(tmp_path, monkeypatch):
 def test_a_step_whose_agents_have_ended_needs_nothing(run, scancel):
     node(run, 0, 1, step_id="0")
     node(run, 1, 0, step_id="0")
-    assert step.end_leftover(run, "7", 1) == ()
+    step.end_leftover("7", step.unended(run, 1))
     assert not scancel.exists()
 
 
 def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, scancel, monkeypatch):
-    monkeypatch.setattr(slurm, "is_answering", lambda place: place == "10.0.0.1")
+    write_json(run.site, {"slurmd_port": 7000})
+    answering = {("10.0.0.1", 7000)}
+    monkeypatch.setattr(slurm, "is_answering", lambda *place: place in answering)
     node(run, 0, None, step_id="3", address="10.0.0.1")
-    assert step.end_leftover(run, "7", 1) == ("b",)
+    left = step.unended(run, 1)
+    step.end_leftover("7", left)
     assert scancel.read_text() == "7.3\n"
+    assert step.silent(run, 1, left) == ("b",)
 
 
 @pytest.mark.parametrize(
