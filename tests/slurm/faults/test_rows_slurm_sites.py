@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from ..kit import Kit
-from . import harm_slurm, oracles
+from . import harm_processes, harm_slurm, oracles
 from .rows import Row, slurm_version
 from .scenario import Untouched, start
+from .test_rows_sites import successor
 
 SHORT_GRACE_S, SHORT_KILL_WAIT_S = 4, 3
 SHORT_GRACE = f"""
@@ -55,13 +56,15 @@ def test_row_04_preemption_without_grace(kit: Kit, untouched: Untouched, row: Ro
     oracles.nothing_left(paced.run)
 
 
+HELD_UP = "train.model=tests.slurm.faults.held_up:HeldUp"
+
+
 def test_row_06_save_longer_than_the_grace(
     kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
 ) -> None:
     kit.cluster.restart(extra_conf=SHORT_GRACE)
     disk = tmp_path / "disk-stands-still"
-    model = "train.model=tests.slurm.faults.held_up:HeldUp"
-    paced = start(kit, model, f"launch.env.DISK_FILE={disk}", "checkpoint.every_steps=4")
+    paced = start(kit, HELD_UP, f"launch.env.DISK_FILE={disk}", "checkpoint.every_steps=4")
     run = paced.run
     row.record(run)
     older = run.dir.checkpoints / "step-00000004"
@@ -79,6 +82,37 @@ def test_row_06_save_longer_than_the_grace(
     oracles.at_most_one_interval(run)
     oracles.requeues(run, 1)
     # The batch shell may die before it can say what happened.
-    assert run.attempts()[0]["cause"] in ("lost", "requeued")
+    first, last = (attempt["cause"] for attempt in run.attempts())
+    assert first in ("lost", "requeued") and last == "completed", (first, last)
     assert run.attempts()[0]["evidence"]["signals"] == ["SIGTERM"]
+    oracles.nothing_left(run)
+
+
+def test_row_06_save_longer_than_what_is_left_before_the_time_limit(
+    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
+) -> None:
+    """The limit ends the job amid its save; Slurm requeues no such job, so another one goes on."""
+    disk = tmp_path / "disk-stands-still"
+    words = (f"launch.env.DISK_FILE={disk}", "checkpoint.every_steps=4", "slurm.signal_lead_s=5")
+    paced = start(kit, HELD_UP, *words)
+    run = paced.run
+    row.record(run)
+    older = run.dir.checkpoints / "step-00000004"
+    run.cluster.wait_for(older.exists, "the first checkpoint", 240)
+    run.wait_for_step(5)
+    first = harm_processes.tree(run)
+    disk.touch()
+    harm_slurm.begin_time_limit(run)
+    run.wait("TIMEOUT", 300)
+    run.cluster.wait_for(lambda: all(map(harm_processes.is_gone, first)), "SIGKILL", 120)
+    assert older.exists() and not (run.dir.checkpoints / "step-00000008").exists()
+    waiting = successor(run)
+    disk.unlink()
+    paced.hurry()
+    waiting.wait()
+    assert run.attempts()[1]["first_step"] == 5
+    oracles.bitwise(run, untouched())
+    # LK: the interval up to the save in flight, and the steps until the next save was due.
+    assert run.result()["steps_redone"] <= 2 * oracles.interval_steps(run)
+    oracles.causes(run, ["time_limit", "completed"])
     oracles.nothing_left(run)
