@@ -130,9 +130,11 @@ def come_back(
 
     `action`: who starts the job again, we (REQUEUE) or Slurm (WAIT).
     """
-    if evidence.can_requeue and not is_over_limit(evidence):
-        return Decision(action, cause, reason)
-    return Decision(Action.SUCCESSOR, cause, reason)
+    if not evidence.can_requeue or is_over_limit(evidence):
+        action = Action.SUCCESSOR
+    if action is Action.WAIT:
+        reason += "; Slurm requeues the job by itself"
+    return Decision(action, cause, reason)
 
 
 def after_cancel(evidence: Evidence) -> Decision:
@@ -214,11 +216,8 @@ def after_warning(evidence: Evidence) -> Decision:
         reason += "; it ended before it could save"
     if evidence.job_state == "LOCAL":
         return Decision(Action.HOLD, Cause.INTERRUPTED, reason)
-    if is_ending(evidence) or evidence.is_left_to_slurm:
-        return come_back(
-            evidence, cause, f"{reason}; Slurm requeues the job by itself", Action.WAIT
-        )
-    return come_back(evidence, cause, reason)
+    is_slurms = is_ending(evidence) or evidence.is_left_to_slurm
+    return come_back(evidence, cause, reason, Action.WAIT if is_slurms else Action.REQUEUE)
 
 
 def after_loss(evidence: Evidence, history: History, budget: Budget = Budget()) -> Decision:

@@ -122,8 +122,8 @@ def confirm(run_dir: RunDir, job_id: str) -> bool:
         return True
     if _spec(run_dir).slurm.continue_ == "requeue":
         return False
-    last = next(iter(read_jsonl(run_dir.attempts)[-1:]), {"evidence": {}})
-    can_requeue = last["evidence"].get("can_requeue", True)
+    last = read_jsonl(run_dir.attempts)[-1:]
+    can_requeue = not last or last[0]["evidence"].get("can_requeue", True)
     return queue(run_dir, job_id, can_requeue, "it cannot go on itself") is not None
 
 

@@ -106,7 +106,8 @@ class LeadTime:
         Before the first checkpoint an attempt cannot know what a save takes.
         """
         need_s = self.need_s
-        if need_s < AGAIN_FACTOR * self._told_s:
+        parts = {"step": self.step_s, "evaluation": self._evaluation_s, "save": self._save_s}
+        if not any(parts.values()) or need_s < AGAIN_FACTOR * self._told_s:
             return ""
         lines = []
         if self._signal_lead_s is not None and need_s > self._signal_lead_s:
@@ -122,7 +123,6 @@ class LeadTime:
         if not lines:
             return ""
         self._told_s = need_s
-        parts = {"step": self.step_s, "evaluation": self._evaluation_s, "save": self._save_s}
         measured = ", ".join(
             f"{name} {seconds:.1f} s" for name, seconds in parts.items() if seconds
         )
