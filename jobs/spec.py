@@ -125,7 +125,7 @@ class Launch:
     )
 
     max_crashes: int = key(
-        3, "Crashes in a row without a new checkpoint after which the run is held.", ge=1
+        3, "Crashes in a row, with no new checkpoint between them, that hold the run.", ge=1
     )
 
     @property

@@ -2,9 +2,10 @@
 
 Each rank computes a matrix product and takes part in an all-reduce whose results are known to the
 bit, and on a GPU reads its health. A node that fails is named by the record that its rank leaves
-(kind `bad_node`), or that another writes for a silent one; the next attempt does without it. It
-draws no random numbers, and costs milliseconds on a CPU and less than 5 s anywhere. A script of
-somebody's own (`launch.script`) has no preflight: the kit does not run inside of it.
+(kind `bad_node`), or that another writes for one that is silent for 5 s; the next attempt does
+without it. It draws no random numbers, and costs milliseconds on a CPU. Where most of the ranks are
+slow it waits for them (STUCK_S). A script of somebody's own (`launch.script`) has no preflight: the
+kit does not run inside of it.
 """
 
 from __future__ import annotations

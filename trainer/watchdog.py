@@ -172,7 +172,7 @@ class Watchdog:
         return True
 
     def _decide(self) -> Hang:
-        """Wait for the others' answers publish the verdict, and end who is silent."""
+        """Wait for the others' answers, publish the verdict, and end who is silent."""
         findings: dict[int, Finding] = {}
         deadline = time.monotonic() + GRACE_S
         while len(findings) < self._world_size and time.monotonic() < deadline:

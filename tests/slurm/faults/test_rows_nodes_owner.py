@@ -10,7 +10,7 @@ from pathlib import Path
 from jobs import rendezvous
 from jobs.rundir import read_json
 
-from ..kit import JOB_TIMEOUT_S, REPOSITORY, Kit, Run
+from ..kit import JOB_TIMEOUT_S, Kit, Run
 from . import harm_nodes, harm_slurm, oracles
 from .rows import Row
 from .scenario import Paced, Untouched, start
@@ -25,15 +25,8 @@ with socket.create_server(("", int(sys.argv[1]))):
 """
 
 
-def submit_again(kit: Kit, run: Run) -> str:
-    """Submit the run directory by plain sbatch; the new job's id."""
-    output = f"--output={kit.runs_root}/second-%j.out"
-    script = REPOSITORY / "slurm/ddp.sbatch"
-    return kit.cluster.sbatch(output, "--nodes=3", "--time=10", script, run.dir.path)
-
-
 def said_by(kit: Kit, job_id: str) -> str:
-    """What a job of `submit_again` has said."""
+    """What a job of `harm_slurm.submit_again` has said."""
     return (kit.runs_root / f"second-{job_id}.out").read_text()
 
 
@@ -52,7 +45,7 @@ def test_row_30_a_second_job_is_refused_while_the_run_is_running(
     row.record(run)
     run.wait_for_step(2)
     assert_resume_is_refused(kit, run)
-    second = submit_again(kit, run)
+    second = harm_slurm.submit_again(kit, run)
     kit.cluster.wait_job(second, "FAILED", JOB_TIMEOUT_S)
     assert f"job {run.job_id} is still running it" in said_by(kit, second)
     paced.finish()
@@ -68,7 +61,7 @@ def test_row_30_of_two_queued_jobs_one_runs(kit: Kit, untouched: Untouched, row:
     run = start(kit, pace=_AT_ONCE).run
     row.record(run)
     assert_resume_is_refused(kit, run)
-    jobs = [run.job_id, submit_again(kit, run)]
+    jobs = [run.job_id, harm_slurm.submit_again(kit, run)]
     kit.cluster.run(*drain, "State=RESUME")
     ends = {"COMPLETED", "FAILED"}
     states = [kit.cluster.wait_job(job, ends, JOB_TIMEOUT_S)["JobState"] for job in jobs]

@@ -78,12 +78,8 @@ def test_row_35_a_purge_takes_what_the_run_can_do_without(
     row.record(run)
     run.wait_for_step(4)
     harm_storage.pause(run)
-    (lost,) = harm_storage.damage_newest(run.dir, harm_storage.remove)
+    lost, logs = harm_storage.purge(run.dir), run.dir.rank_log(0).parent
     older = step_of(harm_storage.committed(run.dir)[1])
-    run.dir.owner.unlink(missing_ok=True)
-    logs = run.dir.rank_log(0).parent
-    for path in (run.dir.checkpoints / "latest", run.dir.attempts, logs, run.dir.provenance):
-        harm_storage.remove(path)
     for log in run.dir.attempt(1).path.glob("rank-*.log"):
         log.unlink()
     kept = harm_storage.committed(run.dir)[1:]
