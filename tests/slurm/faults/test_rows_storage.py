@@ -145,7 +145,7 @@ def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
         assert (told.returncode, told.stdout) == (2, "")
         assert told.stderr.startswith(f"error: {run.dir.spec} is gone\n  hint: ")
     run.dir.setup.unlink()  # made anew
-    resumed = replace(paced, run=kit.resume(run, "slurm.extra.hold=null"))
+    resumed = replace(paced, run=kit.resume(run, "slurm.extra.hold=false"))
     resumed.finish()
     row.record(resumed.run)
     oracles.bitwise(run, untouched())
