@@ -13,14 +13,14 @@ _LOOK_S = 0.05
 
 
 class Paced(torch.nn.Module):
-    """MiniResNet, with a pause before each batch while PACE_FILE exists.
+    """A tiny MiniResNet, with a pause before each batch while PACE_FILE exists.
 
     The file may hold the seconds of the pause; it ends as soon as the file goes.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.model = MiniResNet(in_channels=1, num_classes=10)
+        self.model = MiniResNet(in_channels=1, num_classes=10, channels=(8, 16), blocks_per_stage=1)
         self._pace_file = Path(os.environ["PACE_FILE"])
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ from .scenario import Untouched, start
 from .test_rows_storage import step_of, wait_for_saves
 
 EVERY = "checkpoint.every_steps=2"
-DISK_MIB = 1024  # a submit wants 64 MiB free, and every checkpoint of 22 MiB is kept
+DISK_MIB = 160  # a submit wants 64 MiB free
 
 
 def assert_kept(run: Run, before: list[str]) -> None:
