@@ -129,7 +129,9 @@ def note(run_dir: RunDir, wished: Slurm, sites: Sequence[Site]) -> dict[str, Any
         ),
         "kill_wait_s": next((site.config.kill_wait_s for site in sites), KILL_WAIT_S),
         "slurmd_port": next((site.config.slurmd_port for site in sites), SLURMD_PORT),
-        "partition_nodes": {site.partition.name: site.partition.nodes for site in sites},
+        "partition_nodes": {
+            site.partition.name: site.partition.nodes for site in sites if site.partition.nodes
+        },
         "sites": [site.in_words() for site in sites],
         "remarks": [remark.in_one_line for remark in check(wished, sites)],
     }

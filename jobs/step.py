@@ -24,6 +24,7 @@ from jobs.talk import say
 END_LIMIT_S = 60
 KILL_AFTER_S = 5
 POLL_S = 0.5
+QUESTION_S = 30.0
 
 
 def shield() -> list[str]:
@@ -47,11 +48,14 @@ def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int) -> None:
     A job that its time limit ends is never requeued, and its batch shell is killed KillWait after
     the SIGTERM that tells it so: half of that time is for the ranks, half for the decision.
     """
-    deadline, why = math.inf, ""
+    deadline, why, next_question = math.inf, "", 0.0
     while _is_running(srun_pid):
         is_told = signal.sigtimedwait({signal.SIGTERM}, POLL_S) is not None
         now = time.monotonic()
-        if is_told and _is_over_limit(job_id):
+        if is_told and now > next_question and _is_limit_due(run_dir, attempt):
+            next_question = now + QUESTION_S  # a storm of signals is one question
+            if not _is_over_limit(job_id):
+                continue
             limit = now + noted(run_dir, "kill_wait_s", KILL_WAIT_S) / 2
             deadline, why = min((deadline, why), (limit, "at the end of the time limit"))
         if not why and has_failed(run_dir, attempt):
@@ -65,6 +69,15 @@ def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int) -> None:
         _signal(srun_pid, signal.SIGTERM)
         time.sleep(KILL_AFTER_S)
     _signal(srun_pid, signal.SIGKILL)
+
+
+def _is_limit_due(run_dir: RunDir, attempt: int) -> bool:
+    """Whether the time limit may have come: it was warned of, or is over by what the plan knew."""
+    attempt_dir = run_dir.attempt(attempt)
+    records = map(read_json, attempt_dir.path.glob("node-*.json"))
+    signals = {s["signal"] for record in records if record for s in record.get("signals", ())}
+    deadline = (read_json(attempt_dir.plan) or {}).get("deadline")
+    return "SIGUSR1" in signals or (deadline is not None and time.time() > deadline)
 
 
 def _is_over_limit(job_id: str) -> bool:
@@ -114,8 +127,14 @@ def end_leftover(job_id: str, left: Mapping[str, Mapping[str, Any]]) -> None:
 def silent(run_dir: RunDir, attempt: int, nodes: Iterable[str]) -> tuple[str, ...]:
     """Those of an attempt's nodes whose slurmd takes no connections."""
     left, port = unended(run_dir, attempt), noted(run_dir, "slurmd_port", SLURMD_PORT)
-    places = {node: left.get(node, {}).get("address", node) for node in nodes}
+    places = {node: _place(node, left.get(node, {})) for node in nodes}
     return tuple(node for node, place in places.items() if not slurm.is_answering(place, port))
+
+
+def _place(node: str, record: Mapping[str, Any]) -> str:
+    """Where a node is met from any other one; the agent of a one-node job has noted loopback."""
+    address = str(record.get("address", node))
+    return node if address.startswith("127.") else address
 
 
 def noted(run_dir: RunDir, name: str, default: int) -> int:

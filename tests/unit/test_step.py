@@ -85,16 +85,19 @@ def test_the_batch_scripts_commands_survive_what_slurm_sends_to_its_tree(run, wa
     assert watch.wait(30) == 0
 
 
-@pytest.mark.parametrize(("reason", "is_ended"), [("TimeLimit", True), ("None", False)])
+@pytest.mark.parametrize(
+    ("reason", "warned", "is_ended"),
+    [("TimeLimit", "SIGUSR1", True), ("None", "SIGUSR1", False), ("TimeLimit", "SIGTERM", False)],
+)
 def test_an_srun_that_lasts_into_the_end_of_the_time_limit_is_ended_in_time_to_decide(
-    run, waiter, monkeypatch, tmp_path, capfd, reason, is_ended
+    run, waiter, monkeypatch, tmp_path, capfd, reason, warned, is_ended
 ):
-    fake = tmp_path / "scontrol"
-    fake.write_text(f"#!/bin/sh\necho '   JobState=COMPLETING Reason={reason} Dependency='\n")
+    fake, shown = tmp_path / "scontrol", f"   JobState=COMPLETING Reason={reason} Dependency="
+    fake.write_text(f"#!/bin/sh\necho asked >>{tmp_path}/questions\necho '{shown}'\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     write_json(run.site, {"kill_wait_s": 1})
-    node(run, 0, None)
+    node(run, 0, None, signals=[{"t": 1.0, "signal": warned}])
     words = [sys.executable, "-m", "jobs.attempt", "watch", str(run.path), "1", str(waiter.pid)]
     watch = subprocess.Popen(words, cwd=Path(__file__).parents[2], env=os.environ)
     deadline = time.monotonic() + 30
@@ -103,10 +106,15 @@ def test_an_srun_that_lasts_into_the_end_of_the_time_limit_is_ended_in_time_to_d
         time.sleep(0.01)
     watch.send_signal(signal.SIGTERM)
     if not is_ended:
-        with pytest.raises(subprocess.TimeoutExpired):
-            watch.wait(3)
+        for _ in range(2):  # seen, and asked once for all of them
+            with pytest.raises(subprocess.TimeoutExpired):
+                watch.wait(1.5)
+            watch.send_signal(signal.SIGTERM)
         waiter.kill()
     assert watch.wait(30) == 0
+    questions = tmp_path / "questions"
+    assert questions.exists() == (warned == "SIGUSR1")
+    assert not questions.exists() or questions.read_text() == "asked\n"
     assert ("at the end of the time limit" in capfd.readouterr().err) == is_ended
     assert waiter.wait(10) == -signal.SIGKILL
 
@@ -136,6 +144,12 @@ def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, scancel,
     step.end_leftover("7", left)
     assert scancel.read_text() == "7.3\n"
     assert step.silent(run, 1, left) == ("b",)
+
+
+def test_a_node_that_was_alone_is_looked_for_by_its_name(run, monkeypatch):
+    node(run, 0, None, address="127.0.0.1")  # which is every node's own
+    monkeypatch.setattr(slurm, "is_answering", lambda place, port: place == "127.0.0.1")
+    assert step.silent(run, 1, ["a"]) == ("a",)
 
 
 @pytest.mark.parametrize(
