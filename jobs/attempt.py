@@ -99,7 +99,7 @@ def _open(run_dir: RunDir, me: owner.Owner, nodes: Sequence[str], resolved: str)
         address, how = "127.0.0.1", "a local run"
     else:
         address, how = rendezvous.head_address(resolved, nodes)
-        spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
+        spec = Spec.read(run_dir.spec)
         rendezvous.check_private(address, spec.launch.public_rendezvous)
     port = rendezvous.choose_port(me.job_id, attempt)
     plan = {
@@ -149,7 +149,7 @@ def note(run_dir: RunDir, attempt: int, event: str, **fields: Any) -> None:
 
 def step_argv(run_dir: RunDir, attempt: int, nodes: int, cpus: str | None) -> list[str]:
     """The command that starts one agent on each node. Source: srun(1)."""
-    spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
+    spec = Spec.read(run_dir.spec)
     return [
         "srun",
         f"--nodes={nodes}",

@@ -121,7 +121,7 @@ def _setup_script(run_dir: RunDir, lines: Sequence[str]) -> str:
 def mend_setup(run_dir: RunDir) -> None:
     """Write setup.sh anew if a scratch purge took it: all of it is in the spec."""
     if not run_dir.setup.is_file():
-        spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
+        spec = Spec.read(run_dir.spec)
         write_atomic(run_dir.setup, _setup_script(run_dir, spec.setup))
 
 

@@ -203,7 +203,7 @@ def resume(run_dir: RunDir, overrides: Sequence[str], args: argparse.Namespace) 
     from jobs.submit import queue
 
     try:
-        job_id = queue(Spec.from_json(run_dir.spec.read_text(encoding="utf-8")), run_dir)
+        job_id = queue(Spec.read(run_dir.spec), run_dir)
     except FailedError:
         changes.restore(before)
         raise

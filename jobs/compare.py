@@ -48,7 +48,7 @@ def _specs(run: RunDir, untouched: RunDir) -> Iterator[str]:
     """What differs of the keys that results depend on: the likely reason for all the rest."""
     if not (run.spec.is_file() and untouched.spec.is_file()):
         return
-    ours, theirs = (Spec.from_json(of.spec.read_text(encoding="utf-8")) for of in (run, untouched))
+    ours, theirs = (Spec.read(of.spec) for of in (run, untouched))
     for path, (value, expected) in differences(ours, theirs).items():
         if path[0] not in FIXED and not is_free(path):
             yield from _difference(dotted(path), value, expected)

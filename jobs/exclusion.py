@@ -93,7 +93,7 @@ def renew(run_dir: RunDir, job_id: str, present: str) -> None:
     records = read_jsonl(run_dir.attempts)
     bad = bad_nodes(records, time.time())
     ever = {node for record in records for node in named(record)}
-    spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
+    spec = Spec.read(run_dir.spec)
     wished = expand(spec.slurm.exclude or "")
     others = [node for node in expand(present) if node not in ever or node in wished]
     ours = {*expand(present)} - {*others}

@@ -46,7 +46,7 @@ def run(run_dir: RunDir) -> Decision | None:
 
     Raises: LocalError, OwnedError, FailedError.
     """
-    spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
+    spec = Spec.read(run_dir.spec)
     gpus = visible_gpus()
     shares = gpu_shares(agents_here(spec, len(gpus)), gpus)
     me, line = owner.this_process(None), ProgressLine(run_dir)

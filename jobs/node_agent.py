@@ -182,7 +182,7 @@ def main(argv: list[str]) -> int:
     attempt_dir = run_dir.attempt(args.attempt)
     try:
         plan = wait_for_plan(attempt_dir)
-        spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
+        spec = Spec.read(run_dir.spec)
     except OSError as error:
         sys.exit(f"{socket.gethostname()}: the run directory cannot be read: {error}")
     node = Node(int(args.node_rank), plan, spec)

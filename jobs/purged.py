@@ -18,7 +18,7 @@ HINT = "bring it back, then make resume goes on; or submit a new run with train.
 def check(run_dir: RunDir) -> None:
     """Raises UserError where something is gone, or altered, that nobody can make anew."""
     try:
-        Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
+        Spec.read(run_dir.spec)
     except FileNotFoundError as error:
         raise UserError(f"{run_dir.spec} is gone\n  hint: {HINT}") from error
     except (ValueError, TypeError, KeyError) as error:

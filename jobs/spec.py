@@ -13,6 +13,7 @@ import json
 import keyword
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 Scalar = str | int | float | bool
@@ -270,6 +271,11 @@ class Spec:
     def to_json(self) -> str:
         """The resolved spec as the text of `spec.json`."""
         return json.dumps(values_of(self), indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> Spec:
+        """The frozen spec of a run, from its `spec.json`."""
+        return cls.from_json(path.read_text(encoding="utf-8"))
 
     @classmethod
     def from_json(cls, text: str) -> Spec:

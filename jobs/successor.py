@@ -59,7 +59,7 @@ def ensure(run_dir: RunDir, job_id: str, attempt: int) -> None:
     """Queue the job's successor, if it needs one; at its first attempt, for they cost calls."""
     if (read_json(run_dir.attempt(attempt - 1).plan) or {}).get("job_id") == job_id:
         return
-    spec = _spec(run_dir)
+    spec = Spec.read(run_dir.spec)
     job = slurm.show_job_patiently(job_id) if spec.slurm.continue_ != "requeue" else None
     can_requeue = job is None or job.can_requeue
     reason = reason_for(run_dir, spec, can_requeue)
@@ -67,10 +67,6 @@ def ensure(run_dir: RunDir, job_id: str, attempt: int) -> None:
         queue(run_dir, job_id, can_requeue, reason)
     else:
         run_dir.successor.unlink(missing_ok=True)  # an earlier job's
-
-
-def _spec(run_dir: RunDir) -> Spec:
-    return Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
 
 
 def queue(run_dir: RunDir, job_id: str, can_requeue: bool, reason: str) -> str | None:
@@ -104,7 +100,7 @@ def argv_after(run_dir: RunDir, job_id: str, can_requeue: bool) -> list[str]:
     A job that was submitted by plain sbatch left no command; the spec has what it was given.
     """
     command = read_json(run_dir.command) or {}
-    argv = command.get("argv") or sbatch.sbatch_argv(_spec(run_dir), run_dir)
+    argv = command.get("argv") or sbatch.sbatch_argv(Spec.read(run_dir.spec), run_dir)
     options, positional = argv[1:-2], argv[-2:]
     kept = [option for option in options if _name(option) not in _NOT_INHERITED]
     after = [f"--dependency=afterany:{job_id}", "--requeue" if can_requeue else "--no-requeue"]
@@ -120,7 +116,7 @@ def confirm(run_dir: RunDir, job_id: str) -> bool:
     present = runs.successor_of(run_dir, job_id)
     if present is not None and slurm.is_alive(present) is not False:
         return True
-    if _spec(run_dir).slurm.continue_ == "requeue":
+    if Spec.read(run_dir.spec).slurm.continue_ == "requeue":
         return False
     last = read_jsonl(run_dir.attempts)[-1:]
     can_requeue = not last or last[0]["evidence"].get("can_requeue", True)

@@ -76,13 +76,8 @@ def find_run(arguments: list[str], attempt: int | None) -> Run:
         run_dir = RunDir(Path(frozen["run_dir"]).resolve())
     else:
         raise UserError(f"{path}: there is no such run directory or config")
-    spec = read_spec(run_dir)
+    spec = Spec.read(run_dir.spec)
     return Run(run_dir, spec, _open_by_hand(run_dir) if attempt is None else attempt)
-
-
-def read_spec(run_dir: RunDir) -> Spec:
-    """The frozen spec of a run."""
-    return Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
 
 
 def _open_by_hand(run_dir: RunDir) -> int:

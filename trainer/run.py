@@ -10,6 +10,7 @@ from typing import NoReturn
 import torch.distributed as dist
 
 from jobs.rundir import AttemptDir, RunDir, write_json
+from jobs.spec import Spec
 from trainer import commit
 from trainer.agreement import Agreement
 from trainer.build import build_data, build_replica, set_up_torch
@@ -19,7 +20,7 @@ from trainer.digest import optimizer_sha256, weights_sha256
 from trainer.environment import describe, exactness, extended
 from trainer.errors import fail, storage_error, tell
 from trainer.events import Events
-from trainer.launch import Job, close_by_hand, find_run, is_run_dir, read_spec, share_run
+from trainer.launch import Job, close_by_hand, find_run, is_run_dir, share_run
 from trainer.loop import Loop
 from trainer.ownership import check_owner
 from trainer.preflight import preflight
@@ -94,7 +95,7 @@ def _meet(rank: Rank, arguments: list[str]) -> Job:
     context = rank.context
     device, reason = choose_device(context)
     if rank.attempt_dir is not None:  # the run directory is at hand
-        check_device(read_spec(RunDir(Path(arguments[0]))), device, reason)
+        check_device(Spec.read(RunDir(Path(arguments[0])).spec), device, reason)
     init_process_group(device)
     preflight(rank, device)
     # After the meeting: where rank 0 fails here, its peers see the connection close at once.
