@@ -24,7 +24,7 @@ from typing import Any
 
 from jobs import checkpoints, history, owner, purged, rendezvous, runs, slurm, step, successor
 from jobs.act import act, in_words
-from jobs.decision import Action, Budget, Decision, decide
+from jobs.decision import Action, Decision, decide
 from jobs.errors import FailedError, UserError
 from jobs.evidence import gather
 from jobs.job_log import report_error, report_quarantine
@@ -180,8 +180,7 @@ def close_attempt(
     evidence = gather(run_dir, me, attempt)
     if not evidence.signals:
         evidence = replace(evidence, signals=tuple(stops))
-    spec = Spec.from_json(run_dir.spec.read_text(encoding="utf-8"))
-    budget = Budget(spec.slurm.max_restarts, spec.launch.max_crashes)
+    budget = history.budget_of(run_dir)
     decision = decide(evidence, history.of(read_jsonl(run_dir.attempts)), budget)
     with BestEffort("attempt")():
         report_quarantine(run_dir, attempt)

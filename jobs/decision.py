@@ -23,6 +23,10 @@ class Action(StrEnum):
     CANCEL = "cancel"  # somebody cancelled the job: never come back
 
 
+# These end the job's present start.
+RESTARTS = (Action.REQUEUE, Action.SUCCESSOR, Action.WAIT)
+
+
 class Cause(StrEnum):
     """What ended an attempt."""
 
@@ -220,7 +224,7 @@ def after_warning(evidence: Evidence) -> Decision:
     return come_back(evidence, cause, reason, Action.WAIT if is_slurms else Action.REQUEUE)
 
 
-def after_loss(evidence: Evidence, history: History, budget: Budget = Budget()) -> Decision:
+def after_loss(evidence: Evidence, history: History, budget: Budget) -> Decision:
     """The decision after an attempt that nobody closed, at the next start of the job."""
     if evidence.silent_nodes:
         decision = Decision(Action.RETRY, Cause.NODE, no_answer(evidence))
@@ -243,6 +247,12 @@ def _in_time(decision: Decision, evidence: Evidence, history: History, budget: B
     if idle >= budget.attempts_without_progress:
         reason = f"{idle} attempts without a new checkpoint, the last one: {decision.reason}"
         return Decision(Action.HOLD, decision.cause, reason)
-    if history.restarts >= budget.restarts:
-        return Decision(Action.HOLD, decision.cause, f"{history.restarts} restarts are used up")
+    if is_restart(decision.action, decision.cause) and history.restarts >= budget.restarts:
+        reason = f"{history.restarts} restarts are used up, the last one: {decision.reason}"
+        return Decision(Action.HOLD, decision.cause, reason)
     return decision
+
+
+def is_restart(action: str, cause: str) -> bool:
+    """Whether an attempt is followed by another start of the job; a lost one was, if at all."""
+    return action in RESTARTS or cause in (Cause.LOST, Cause.NODE)

@@ -12,7 +12,17 @@ from itertools import chain
 from typing import Any
 
 from jobs import checkpoints, runs
-from jobs.decision import CRASHES, Action, Cause, Decision, Evidence, History, after_loss
+from jobs.decision import (
+    CRASHES,
+    Action,
+    Budget,
+    Cause,
+    Decision,
+    Evidence,
+    History,
+    after_loss,
+    is_restart,
+)
 from jobs.evidence import of_ranks, read_marker
 from jobs.owner import Owner
 from jobs.rundir import (
@@ -26,9 +36,10 @@ from jobs.rundir import (
     write_json,
 )
 from jobs.slurm import SILENCE, Job
+from jobs.spec import Spec
 from jobs.step import silent
 
-RESTARTS = (Action.REQUEUE, Action.SUCCESSOR, Action.WAIT)
+ENDS = (Action.HOLD, Action.CANCEL)  # only somebody's resume goes on after these
 
 
 def newest_attempt(run_dir: RunDir) -> int:
@@ -130,7 +141,7 @@ def close_lost(run_dir: RunDir, me: Owner) -> None:
     if seen.outcome == "completed":
         decision = Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
     elif is_automatic:
-        decision = after_loss(seen, of(records))
+        decision = after_loss(seen, of(records), budget_of(run_dir))
     else:
         decision = Decision(Action.HOLD, Cause.LOST, "nobody was left to say what happened")
     record(run_dir, newest, seen, decision)
@@ -142,7 +153,7 @@ def close_lost(run_dir: RunDir, me: Owner) -> None:
 
 def comes_by_itself(run_dir: RunDir, me: Owner, before: str | None) -> bool:
     """Whether this job takes over from the job `before` without anybody's doing."""
-    return before in (me.job_id, runs.predecessor(run_dir))
+    return before is not None and before in (me.job_id, runs.predecessor(run_dir))
 
 
 def refusal(run_dir: RunDir, me: Owner) -> str | None:
@@ -174,8 +185,20 @@ def of(records: list[dict[str, Any]]) -> History:
         idle += may_count_idle
         crashes += may_count_crashes and entry["cause"] in CRASHES
         may_count_crashes = may_count_crashes and not has_progress
-        restarts += entry["decision"] in RESTARTS or entry["cause"] in (Cause.LOST, Cause.NODE)
+        restarts += is_restart(entry["decision"], entry["cause"])
     return History(restarts, crashes, idle)
+
+
+def budget_of(run_dir: RunDir) -> Budget:
+    """How often a run comes back by itself; the defaults where its spec cannot be read any more.
+
+    That stops the run by itself, with a reason of its own (jobs.purged).
+    """
+    try:
+        spec = Spec.read(run_dir.spec)
+    except (OSError, ValueError, TypeError, KeyError):
+        return Budget()
+    return Budget(spec.slurm.max_restarts, spec.launch.max_crashes)
 
 
 def steps_redone(records: list[dict[str, Any]]) -> int:

@@ -148,7 +148,8 @@ BUDGETS = [
     ({"signals": TERM, "has_progress": True}, (0, 0, 4), "requeue", ""),
     ({"signals": TERM, "has_progress": True}, (199, 0, 0), "requeue", ""),
     ({"signals": TERM, "has_progress": True}, (200, 0, 0), "hold", "200 restarts"),
-    ({"has_progress": True}, (200, 0, 0), "hold", "200 restarts"),
+    ({"has_progress": True}, (200, 0, 0), "retry", ""),
+    ({"silent_nodes": ("n1",), "has_progress": True}, (200, 0, 0), "hold", "200 restarts"),
     ({"outcome": "completed"}, (200, 2, 4), "done", ""),
     ({"job_state": "CANCELLED"}, (200, 2, 4), "cancel", ""),
 ]

@@ -8,7 +8,7 @@ import pytest
 from jobs import checkpoints, evidence, history, owner, slurm
 from jobs.decision import Action, Cause, Decision, History, decide
 from jobs.rundir import RunDir, Timeline, append_jsonl, read_json, read_jsonl, write_json
-from jobs.spec import Launch, Spec
+from jobs.spec import Launch, Slurm, Spec
 from trainer.stored import quarantine
 
 
@@ -397,6 +397,22 @@ def test_a_lost_attempt_counts_unless_somebody_resumed(run, monkeypatch, records
     assert (last["decision"], last["cause"]) == (decision, "lost")
     is_refused = history.refusal(run, me) is not None
     assert is_refused == (decision == "hold" and job_id == "7")
+
+
+def test_a_lost_attempt_counts_against_the_budget_of_the_spec(run, monkeypatch):
+    run.spec.write_text(Spec(slurm=Slurm(max_restarts=1)).to_json())
+    append_jsonl(run.attempts, entry("requeue", "preemption", progress=True) | {"attempt": 0})
+    opened(run, 1)
+    monkeypatch.setattr(slurm, "is_answering", lambda place, port: True)
+    history.close_lost(run, ME)
+    last = read_jsonl(run.attempts)[-1]
+    assert last["decision"] == "hold"
+    assert last["reason"].startswith("1 restarts are used up, the last one: nobody was left")
+
+
+def test_an_attempt_of_which_nobody_knows_the_job_holds_no_resume(run):
+    append_jsonl(run.attempts, entry("hold", "lost") | {"job_id": None, "reason": "x"})
+    assert history.refusal(run, ME) is None
 
 
 def test_an_attempt_that_was_lost_with_its_first_node_says_so(run, monkeypatch):
