@@ -31,7 +31,6 @@ from jobs.job_log import report_error, report_quarantine
 from jobs.rundir import (
     RunDir,
     Timeline,
-    read_json,
     read_jsonl,
     write_atomic,
     write_json,
@@ -86,8 +85,7 @@ def _open(run_dir: RunDir, me: owner.Owner, nodes: Sequence[str], resolved: str)
     history.close_lost(run_dir, me)
     if not me.is_local:
         runs.note_job(run_dir, me.job_id, slurm.cluster_name())
-    result = read_json(run_dir.result)
-    if result is not None and result["status"] == "completed":
+    if history.is_complete(run_dir):
         history.finish_result(run_dir)
         successor.cancel(run_dir, me.job_id)
         owner.release(run_dir, me)

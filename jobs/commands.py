@@ -19,7 +19,7 @@ from jobs.compare import compare as differences
 from jobs.compare import summary
 from jobs.decision import Action, Cause, Decision
 from jobs.errors import FailedError, UserError
-from jobs.rundir import RunDir, read_json, read_jsonl
+from jobs.rundir import RunDir, read_json
 from jobs.spec import Spec
 from jobs.status import waiting_job
 from jobs.talk import counted
@@ -137,8 +137,8 @@ def way_out(run_dir: RunDir, decision: Decision) -> str:
     resume = f"make resume RUN={shlex.quote(run_dir.run_id)}"
     if decision.cause is not Cause.CRASH:
         return resume
-    last = read_jsonl(run_dir.attempts)[-1:]
-    if last and last[0]["evidence"]["is_user_error"]:  # alone, a resume would only repeat it
+    last = history.last_record(run_dir)
+    if last and last["evidence"]["is_user_error"]:  # alone, a resume would only repeat it
         return f'mend it first; then submit again, or {resume} SET="KEY=VALUE" if a key is at fault'
     return f"mend it and submit again, or {resume}"
 
@@ -158,7 +158,7 @@ def logs(run_dir: RunDir, rank: int, is_following: bool) -> int:
 
 def cancel(run_dir: RunDir) -> int:
     """Stop a run: its Slurm job, or its local processes."""
-    if is_complete(run_dir):
+    if history.is_complete(run_dir):
         raise UserError(f"{run_dir.run_id} is complete, there is nothing to cancel")
     present, job_id = owner.read(run_dir), runs.job_id_of(run_dir)
     if present is not None and present.is_local and owner.is_alive(present) is not False:
@@ -184,14 +184,9 @@ def cancel(run_dir: RunDir) -> int:
     return 0
 
 
-def is_complete(run_dir: RunDir) -> bool:
-    """Whether the run has reached its end."""
-    return (read_json(run_dir.result) or {}).get("status") == "completed"
-
-
 def resume(run_dir: RunDir, overrides: Sequence[str], args: argparse.Namespace) -> int:
     """Go on with a run that was held, cancelled, interrupted or lost."""
-    if is_complete(run_dir):
+    if history.is_complete(run_dir):
         return nothing_to_resume(run_dir, overrides)
     cluster = choose_cluster(args.cluster)
     refuse_living(run_dir, cluster)

@@ -53,6 +53,12 @@ def newest_attempt(run_dir: RunDir) -> int:
     return max([*opened, *recorded], default=0)
 
 
+def last_record(run_dir: RunDir) -> dict[str, Any] | None:
+    """The record of the newest attempt that was closed; None before the first."""
+    records = read_jsonl(run_dir.attempts)
+    return records[-1] if records else None
+
+
 def steps_of(run_dir: RunDir, attempt: int) -> tuple[int | None, int | None]:
     """The first and the last optimizer step that an attempt did; None where it did none."""
     loaded = _first_event(run_dir, attempt, "loaded")
@@ -92,7 +98,7 @@ def times_of(run_dir: RunDir, attempt: int, is_warned: bool) -> dict[str, float 
     `is_warned`: signals that only follow from a failure are no warning.
     """
     plan = read_json(run_dir.attempt(attempt).plan) or {}
-    nodes = filter(None, map(read_json, run_dir.attempt(attempt).path.glob("node-*.json")))
+    nodes = run_dir.attempt(attempt).node_records()
     warned = min((s["t"] for node in nodes for s in node["signals"]), default=None)
     begun = _first_event(run_dir, attempt, "first_step")
     stop_s = None if warned is None or not is_warned else round(time.time() - warned, 3)
@@ -163,8 +169,8 @@ def refusal(run_dir: RunDir, me: Owner) -> str | None:
     whose node is lost whatever the attempt decided, or by a requeue that came too late. One that
     Slurm only did not confirm is the requeue that was asked for.
     """
-    last = next(iter(read_jsonl(run_dir.attempts)[-1:]), None)
-    if last is None or last["decision"] not in (Action.HOLD, Action.CANCEL):
+    last = last_record(run_dir)
+    if last is None or last["decision"] not in ENDS:
         return None
     if last["decision"] == Action.HOLD and last["reason"].endswith(SILENCE):
         return None
@@ -178,7 +184,7 @@ def of(records: list[dict[str, Any]]) -> History:
     crashes = idle = restarts = 0
     may_count_crashes = may_count_idle = True
     for entry in reversed(records):
-        if entry["decision"] in (Action.HOLD, Action.CANCEL):
+        if entry["decision"] in ENDS:
             break
         has_progress = entry["evidence"]["has_progress"]
         may_count_idle = may_count_idle and not has_progress
@@ -209,6 +215,11 @@ def steps_redone(records: list[dict[str, Any]]) -> int:
             redone += max(0, done - entry["first_step"] + 1)
             done = entry["last_step"]
     return redone
+
+
+def is_complete(run_dir: RunDir) -> bool:
+    """Whether the run has reached its end."""
+    return (read_json(run_dir.result) or {}).get("status") == "completed"
 
 
 def finish_result(run_dir: RunDir) -> None:

@@ -156,6 +156,10 @@ class AttemptDir:
         """An agent's last word: the signals it saw and how its torchrun ended."""
         return self.path / f"node-{node_rank:05d}.json"
 
+    def node_records(self) -> list[dict[str, Any]]:
+        """What all agents have written so far."""
+        return list(filter(None, map(read_json, self.path.glob("node-*.json"))))
+
     def rank_log(self, rank: int) -> Path:
         return self.path / f"rank-{rank:05d}.log"
 

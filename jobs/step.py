@@ -74,8 +74,7 @@ def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int) -> None:
 def _is_limit_due(run_dir: RunDir, attempt: int) -> bool:
     """Whether the time limit may have come: it was warned of, or is over by what the plan knew."""
     attempt_dir = run_dir.attempt(attempt)
-    records = map(read_json, attempt_dir.path.glob("node-*.json"))
-    signals = {s["signal"] for record in records if record for s in record.get("signals", ())}
+    signals = {s["signal"] for record in attempt_dir.node_records() for s in record["signals"]}
     deadline = (read_json(attempt_dir.plan) or {}).get("deadline")
     return "SIGUSR1" in signals or (deadline is not None and time.time() > deadline)
 
@@ -88,8 +87,7 @@ def _is_over_limit(job_id: str) -> bool:
 
 def has_failed(run_dir: RunDir, attempt: int) -> bool:
     """Whether an agent has ended without success."""
-    records = map(read_json, run_dir.attempt(attempt).path.glob("node-*.json"))
-    return any(record and record["torchrun_exit"] for record in records)
+    return any(record["torchrun_exit"] for record in run_dir.attempt(attempt).node_records())
 
 
 def unended(run_dir: RunDir, attempt: int) -> dict[str, dict[str, Any]]:

@@ -118,8 +118,8 @@ def confirm(run_dir: RunDir, job_id: str) -> bool:
         return True
     if Spec.read(run_dir.spec).slurm.continue_ == "requeue":
         return False
-    last = read_jsonl(run_dir.attempts)[-1:]
-    can_requeue = not last or last[0]["evidence"].get("can_requeue", True)
+    last = history.last_record(run_dir)
+    can_requeue = last is None or last["evidence"].get("can_requeue", True)
     return queue(run_dir, job_id, can_requeue, "it cannot go on itself") is not None
 
 
@@ -163,10 +163,9 @@ def fate(run_dir: RunDir, my_id: str, environ: Mapping[str, str] = os.environ) -
         return Fate(True)
     if last_job not in (None, before):
         return Fate(False, f"after job {before} the run went on as job {last_job}")
-    result = read_json(run_dir.result) or {}
-    if result.get("status") == "completed":
+    if history.is_complete(run_dir):
         return Fate(True)  # `attempt open` says so
-    if result:
+    if result := read_json(run_dir.result):
         return Fate(False, f"job {before} left it {result['status']}: {result['reason']}")
     return _of_unfinished(run_dir, before)
 
@@ -194,7 +193,7 @@ def _of_unfinished(run_dir: RunDir, before: str) -> Fate:
 
 def _was_handed_over(run_dir: RunDir) -> bool:
     """Whether the last attempt gave its run to the successor while its job was sound."""
-    last = next(iter(read_jsonl(run_dir.attempts)[-1:]), None)
+    last = history.last_record(run_dir)
     if last is None or last["attempt"] != history.newest_attempt(run_dir):
         return False
     was_sound: bool = last["evidence"]["job_state"] == "RUNNING"
