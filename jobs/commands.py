@@ -177,8 +177,7 @@ def cancel(run_dir: RunDir) -> int:
         said = answer.stderr.strip() if answer else "scancel is missing or does not answer"
         raise FailedError(f"scancel {' '.join(jobs)}: {said}")
     if job is not None and job.state == "PENDING":  # no attempt is there to write it
-        decision = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
-        history.unfinished_result(run_dir, decision)
+        history.end_between(run_dir, Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
         run_dir.owner.unlink(missing_ok=True)
     print(f"{run_dir.run_id}: job {' and job '.join(jobs)} cancelled")
     return 0

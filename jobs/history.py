@@ -238,6 +238,18 @@ def reached_step(run_dir: RunDir) -> int:
     return step if isinstance(step, int) else 0
 
 
+def end_between(run_dir: RunDir, action: Action, cause: Cause, reason: str) -> None:
+    """End a run between two attempts: the last one goes on no more, whatever ended it.
+
+    `cause`: where no attempt was closed yet.
+    """
+    last = last_record(run_dir)
+    decision = Decision(action, cause if last is None else Cause(last["cause"]), reason)
+    if last is not None and last["decision"] not in ENDS:
+        amend(run_dir, decision)
+    unfinished_result(run_dir, decision)
+
+
 def unfinished_result(run_dir: RunDir, decision: Decision) -> None:
     """Write the result of a run that stops here without being complete."""
     records = read_jsonl(run_dir.attempts)

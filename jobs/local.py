@@ -76,10 +76,10 @@ def wait_for_stop(stops: list[int], seconds: float) -> bool:
 
 def give_up(run_dir: RunDir, me: owner.Owner) -> Decision:
     """Hold a run that was stopped between two attempts."""
-    decision = Decision(Action.HOLD, Cause.INTERRUPTED, "stopped on request")
-    history.unfinished_result(run_dir, decision)
+    reason = "stopped on request"
+    history.end_between(run_dir, Action.HOLD, Cause.INTERRUPTED, reason)
     owner.release(run_dir, me)
-    return decision
+    return Decision(Action.HOLD, Cause.INTERRUPTED, reason)
 
 
 def visible_gpus() -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jobs import history, owner, runs, sbatch, site, site_checks, slurm
-from jobs.decision import Action, Cause, Decision
+from jobs.decision import Action, Cause
 from jobs.errors import FailedError
 from jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from jobs.spec import Spec
@@ -142,11 +142,12 @@ def look_back(run_dir: RunDir, me: owner.Owner) -> None:
     if found.ends is not None:
         owner.claim(run_dir, me, history.newest_attempt(run_dir))
         history.close_lost(run_dir, me)
-        last = next(iter(read_jsonl(run_dir.attempts)[-1:]), {"cause": Cause.LOST})
-        decision = Decision(found.ends, Cause(last["cause"]), found.reason)
-        history.amend(run_dir, decision)
-        history.unfinished_result(run_dir, decision)
+        was_through = history.is_complete(run_dir)  # a script that ended before its job did
+        if not was_through:
+            history.end_between(run_dir, found.ends, Cause.LOST, found.reason)
         owner.release(run_dir, me)
+        if was_through:
+            return
     raise EndedError(f"{run_dir.path}: job {me.job_id} does not go on: {found.reason}")
 
 

@@ -232,6 +232,8 @@ def test_cancel_stops_a_queued_job_and_the_run_is_cancelled(slurm, here, capsys,
     (run,) = runs.all_runs()
     owner.claim(run, owner.this_process("4711"), 1)  # as after a requeue
     assert main(["cancel", "4711"]) == 0
+    (record,) = read_jsonl(run.attempts)
+    assert (record["cause"], record["decision"]) == ("preemption", "cancel")
     assert (here / "cancelled").read_text() == "4711\n"
     capsys.readouterr()
     assert main(["status", "--json"]) == 0

@@ -337,6 +337,17 @@ def test_a_successor_of_a_cancelled_job_writes_down_that_the_run_was_cancelled(
     assert history.of([record]).restarts == 0  # a resume begins anew
 
 
+def test_a_run_that_was_through_before_its_job_was_cancelled_is_complete(run, slurm, monkeypatch):
+    monkeypatch.setenv("KIT_SUCCEEDS", f"{run.run_id}:7")
+    slurm.job("CANCELLED")
+    write_json(run.attempt(1).outcome, {"status": "completed", "global_step": 9})
+    successor.look_back(run, owner.this_process("8"))
+    assert read_json(run.result)["status"] == "completed"
+    (record,) = read_jsonl(run.attempts)
+    assert record["decision"] == "done"
+    assert owner.read(run) is None
+
+
 REQUEUE = Decision(Action.REQUEUE, Cause.PREEMPTION, "preempted")
 HAND_OVER = Decision(Action.SUCCESSOR, Cause.TIME_LIMIT, "the time limit is near")
 
