@@ -165,17 +165,22 @@ def step_argv(run_dir: RunDir, attempt: int, nodes: int, cpus: str | None) -> li
 
 
 def close_attempt(
-    run_dir: RunDir, me: owner.Owner, attempt: int, stops: Sequence[str] = ()
+    run_dir: RunDir,
+    me: owner.Owner,
+    attempt: int,
+    stops: Sequence[str] = (),
+    srun_exit: int = 0,
 ) -> Decision:
     """Decide what follows an attempt that has ended, and record it before it is acted on.
 
     `stops`: signals that the caller has seen; an agent that was just starting dies of its own.
+    `srun_exit`: the exit code of the step's srun, where there was one.
     Raises: OwnedError for an attempt that was superseded meanwhile, OSError.
     """
     if not run_dir.spec.is_file():
         raise FileNotFoundError(errno.ENOENT, "the run directory is gone", str(run_dir.path))
     owner.check_owned(run_dir, me, attempt)
-    evidence = gather(run_dir, me, attempt)
+    evidence = gather(run_dir, me, attempt, srun_exit)
     if not evidence.signals:
         evidence = replace(evidence, signals=tuple(stops))
     budget = history.budget_of(run_dir)
@@ -233,7 +238,8 @@ def main(argv: list[str] | None = None) -> int:
             if args.command == "close":
                 seen = step.stops_at_start(run_dir, args.attempt, args.srun_exit)
                 stops = [args.stop] if args.stop else seen
-                return act(close_attempt(run_dir, me, args.attempt, stops), run_dir, me)
+                closed = close_attempt(run_dir, me, args.attempt, stops, args.srun_exit)
+                return act(closed, run_dir, me)
             attempt = open_attempt(run_dir, me, args.nodes, args.head_address)
     except (UserError, FailedError) as error:
         say(f"error: {error}")

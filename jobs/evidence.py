@@ -19,11 +19,11 @@ RETRY_S = 120.0
 SKEW_S = 2.0
 
 
-def gather(run_dir: RunDir, me: Owner, attempt: int) -> Evidence:
+def gather(run_dir: RunDir, me: Owner, attempt: int, srun_exit: int = 0) -> Evidence:
     """All of it; Slurm is asked only where the run is not complete, and waited for."""
     if me.is_local:
         return of_ranks(run_dir, attempt, "LOCAL")
-    seen = of_ranks(run_dir, attempt, "UNKNOWN")
+    seen = of_ranks(run_dir, attempt, "UNKNOWN", srun_exit)
     if seen.outcome == "completed":
         return seen
     job = slurm.show_job_patiently(me.job_id)
@@ -31,14 +31,16 @@ def gather(run_dir: RunDir, me: Owner, attempt: int) -> Evidence:
         say(f"attempt {attempt}: Slurm does not say what became of job {me.job_id}")
         return seen
     left = step.unended(run_dir, attempt)
-    if job.state == "RUNNING":  # else Slurm itself ends the steps
+    is_requeued = job.restarts > slurm.restart_count()
+    # Else Slurm itself ends the steps; in the job's next start they have the same names.
+    if job.state == "RUNNING" and not is_requeued:
         step.end_leftover(me.job_id, left)
     return replace(
         seen,
         job_state=job.state,
         job_reason=job.reason,
         is_preempted=job.is_preempted,
-        is_requeued=job.restarts > slurm.restart_count(),
+        is_requeued=is_requeued,
         can_requeue=job.can_requeue,
         has_successor=runs.successor_of(run_dir, me.job_id) is not None,
         is_near_limit=is_near_limit(run_dir, attempt),
@@ -92,12 +94,12 @@ def kind_of(record: dict[str, Any] | None) -> str | None:
     return None if record is None else record.get("kind")
 
 
-def of_ranks(run_dir: RunDir, attempt: int, job_state: str) -> Evidence:
+def of_ranks(run_dir: RunDir, attempt: int, job_state: str, srun_exit: int = 0) -> Evidence:
     """What ranks and agents left behind; of what Slurm says only the job's state."""
     attempt_dir = run_dir.attempt(attempt)
     plan = read_json(attempt_dir.plan) or {}
     count = len(plan.get("nodes", []))
-    records = (read_json(attempt_dir.node(rank)) for rank in range(count))
+    records = [read_json(attempt_dir.node(rank)) for rank in range(count)]
     nodes = [record for record in records if record is not None]
     failed = first_error(run_dir, attempt)
     out_of_memory = [node["host"] for node in nodes if node.get("oom_kill")]
@@ -107,11 +109,15 @@ def of_ranks(run_dir: RunDir, attempt: int, job_state: str) -> Evidence:
     if out_of_memory:  # the killed rank left no word, and its peers know nothing of memory
         error = f"{', '.join(out_of_memory)}: the kernel killed a process for want of memory"
     signals = warnings(nodes, failed)
+    if has_fallen(records, srun_exit):
+        signals = tuple(name for name in signals if name != "SIGTERM")
     outcome = marked(run_dir, attempt)
     if outcome is None and nodes and [node["torchrun_exit"] for node in nodes] == [0] * count:
         outcome = unmarked(run_dir, signals)
     if error is None and outcome is None:
         ended = [f"{n['host']}: torchrun exit {n['torchrun_exit']}" for n in nodes]
+        mute = zip(plan.get("nodes", []), records, strict=True)
+        ended += [f"{node}: its agent left no word" for node, record in mute if record is None]
         error = "; ".join(ended) or None
     return Evidence(
         outcome=outcome,
@@ -151,7 +157,12 @@ def in_one_line(failed: dict[str, Any]) -> str:
 
 
 def marked(run_dir: RunDir, attempt: int) -> str | None:
-    """The status in rank 0's marker; None without one, and for one that makes no sense."""
+    """The status in rank 0's marker; None without one, and for one that makes no sense.
+
+    The result of a run that is complete is written just before; its attempt began without one.
+    """
+    if (read_json(run_dir.result) or {}).get("status") == "completed":
+        return "completed"
     marker = read_marker(run_dir, attempt)
     return marker["status"] if marker.get("status") in ("completed", "stopped") else None
 
@@ -176,6 +187,16 @@ def unmarked(run_dir: RunDir, signals: tuple[str, ...]) -> str | None:
         return None
     launch = read_json(run_dir.spec)["launch"]
     return "stopped" if signals and launch["stop_signal"] != "none" else "completed"
+
+
+def has_fallen(records: list[dict[str, Any] | None], srun_exit: int) -> bool:
+    """Whether an agent came to its end without a warning of its own: killed, or before it began.
+
+    srun sends the others a SIGTERM then, maybe before any rank has noticed. One that dies of a
+    signal in its first moments was warned like the others. `srun_exit`: 0 where nobody saw it.
+    """
+    fallen = any(r is not None and r["end"] is None and not r["signals"] for r in records)
+    return fallen or (None in records and 0 < srun_exit < 128)
 
 
 def warnings(nodes: list[dict[str, Any]], failed: dict[str, Any] | None) -> tuple[str, ...]:

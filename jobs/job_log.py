@@ -35,7 +35,7 @@ def report_error(run_dir: RunDir, attempt: int, evidence: Evidence) -> None:
                 say(f"the end of {log}:\n{last}")
                 break
         else:
-            say(f"no rank left a reason; see {run_dir.job_log}")
+            say("no rank left a reason; what stands above is all there is")
     if evidence.outcome is None and failed is not None:
         log = run_dir.attempt(attempt).rank_log(failed["rank"])
         text = f"first failure: rank {failed['rank']} on {failed['host']}, log {log}\n"

@@ -11,14 +11,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jobs.memory import oom_kills
 from jobs.node import Node, stop_signal, torchrun_command
-from jobs.rank import die_with_parent, parent_of
+from jobs.rank import children, die_with_parent
 from jobs.rundir import AttemptDir, RunDir, Timeline, read_json, write_json
 from jobs.spec import Spec
 from jobs.stop_signals import STOP_SIGNALS, let_in
@@ -31,13 +30,6 @@ PLAN_TIMEOUT_S = 60
 # them it waits 300 s at most for theirs to end. Source: torch.distributed.elastic, exit_barrier.
 START_LIMIT_S = 1200.0
 END_LIMIT_S = 330.0
-
-
-def children(pid: int) -> Iterator[int]:
-    """The pids of a process's children."""
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and parent_of(int(entry)) == pid:
-            yield int(entry)
 
 
 def tell_to_stop(ranks: list[int], number: signal.Signals) -> None:
@@ -91,7 +83,7 @@ class Agent:
         while torchrun.poll() is None:
             began = time.monotonic()
             new = self.wait_for_signal()
-            ranks = list(children(torchrun.pid))
+            ranks = children(torchrun.pid)
             has_ranks = has_ranks or bool(ranks)
             # Not by the clock alone: a suspended job did not wait.
             rankless_s += min(time.monotonic() - began, 2 * REPEAT_S)
@@ -185,7 +177,11 @@ def main(argv: list[str]) -> int:
         spec = Spec.read(run_dir.spec)
     except OSError as error:
         sys.exit(f"{socket.gethostname()}: the run directory cannot be read: {error}")
-    node = Node(int(args.node_rank), plan, spec)
+    try:
+        node = Node(int(args.node_rank), plan, spec)
+    except OSError as error:
+        host, head = socket.gethostname(), plan["head_address"]
+        sys.exit(f"{host}: there is no way to the first node at {head}: {error}")
     timeline = Timeline(run_dir, f"agent-{node.rank:05d}", args.attempt)
     agent = Agent(attempt_dir, node, timeline)
     command = torchrun_command(spec, run_dir, plan, node)

@@ -33,6 +33,12 @@ def parent_of(pid: int) -> int:
     return int(stat.rpartition(")")[2].split()[1])
 
 
+def children(pid: int) -> list[int]:
+    """The pids of a process's children."""
+    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+    return [each for each in pids if parent_of(each) == pid]
+
+
 def without_code(search_path: str, code: Path) -> str:
     """A PYTHONPATH as it was before the kit's own code was put on it.
 

@@ -175,7 +175,7 @@ def test_the_kits_code_is_taken_off_the_search_path(search_path, left):
 def test_children_are_the_living_ones_of_that_parent():
     with subprocess.Popen(["sleep", "60"]) as child:
         assert child.pid in node_agent.children(os.getpid())
-        assert list(node_agent.children(child.pid)) == []
+        assert node_agent.children(child.pid) == []
         child.kill()
     assert child.pid not in node_agent.children(os.getpid())
     assert rank.parent_of(child.pid) == 0
@@ -195,6 +195,15 @@ def test_an_agent_waits_for_its_plan_and_says_when_it_never_comes(tmp_path, monk
         node_agent.wait_for_plan(attempt)
     write_json(attempt.plan, PLAN)
     assert node_agent.wait_for_plan(attempt) == PLAN
+
+
+def test_an_agent_that_finds_no_way_to_the_first_node_says_so(tmp_path):
+    run = RunDir(tmp_path)
+    run.attempt(1).path.mkdir()
+    run.spec.write_text(Spec().to_json())
+    write_json(run.attempt(1).plan, PLAN | {"head_address": "no.address.invalid"})
+    with pytest.raises(SystemExit, match="no way to the first node at no.address.invalid: "):
+        node_agent.main([str(tmp_path), "1", "--node-rank=1"])
 
 
 @pytest.fixture
@@ -374,7 +383,7 @@ def test_torchrun_dies_with_its_agent(host, tmp_path):
     _, process = host(*torchrun)
     wait_for(lambda: log.read_text().count("there") == 2)
     (pid,) = node_agent.children(process.pid)
-    ranks = list(node_agent.children(pid))
+    ranks = node_agent.children(pid)
     process.kill()
     wait_for(lambda: rank.parent_of(pid) in (0, process.pid) and not is_running(pid))
     for orphan in ranks:

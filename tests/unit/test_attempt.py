@@ -15,7 +15,8 @@ from trainer.stored import quarantine
 
 SCONTROL = """#!/bin/sh
 echo "$*" >> "$FAKE_CALLS"
-[ "$1" = show ] && echo "   JobState=$FAKE_STATE Reason=None Dependency=(null)"
+[ "$1" = show ] && echo "   JobState=$FAKE_STATE Reason=None Dependency=(null)" &&
+    echo "   ${FAKE_REQUEUE:-Requeue=1 Restarts=0} BatchFlag=1"
 exit 0
 """
 RECORD = {"attempt": 1, "decision": "requeue", "first_step": None, "evidence": {}}
@@ -87,6 +88,11 @@ def test_an_attempt_that_is_superseded_while_slurm_is_silent_is_not_recorded(tmp
     assert not run.attempts.exists()
 
 
+def test_a_run_whose_result_is_written_is_complete_without_the_marker_behind_it(run):
+    write_json(run.result, {"status": "completed"})
+    assert of_ranks(run, 1, "RUNNING").outcome == "completed"
+
+
 @pytest.mark.parametrize(("crashes", "delay_s"), [(0, 2), (1, 2), (2, 8), (3, 32), (4, 60)])
 def test_each_crash_without_progress_waits_longer(tmp_path, crashes, delay_s):
     run = RunDir(tmp_path)
@@ -152,6 +158,35 @@ def test_a_timeline_that_cannot_be_written_changes_nothing(run, command, exit_co
     close(run, exit_code)
     assert command("close", "1") == expected
     assert len(read_jsonl(run.attempts)) == 1
+
+
+def test_a_warned_job_that_nobody_can_start_again_is_held_with_its_reason(
+    run, command, monkeypatch, capfd
+):
+    run.spec.write_text(Spec(slurm=Slurm(continue_="requeue")).to_json())
+    monkeypatch.setenv("FAKE_REQUEUE", "Requeue=0 Restarts=0")
+    assert command("open", "a") == 0
+    close(run, 1)
+    assert command("close", "1", "--stop", "SIGTERM") == 1
+    assert "NOT requeued: this job cannot be, and no other" in capfd.readouterr().err
+    assert read_json(run.result)["status"] == "held"
+    assert read_jsonl(run.attempts)[-1]["decision"] == "hold"
+    assert not run.owner.exists()
+
+
+def test_a_shell_whose_job_runs_again_elsewhere_leaves_the_steps_alone(
+    run, command, monkeypatch, tmp_path
+):
+    """They have the names of its own: job 7's first step is 7.0 in each of its starts."""
+    (tmp_path / "scancel").write_text('#!/bin/sh\necho "scancel $*" >>"$FAKE_CALLS"\n')
+    (tmp_path / "scancel").chmod(0o755)
+    assert command("open", "a") == 0
+    left = {"host": "a", "signals": [], "torchrun_exit": None, "end": None, "step_id": "0"}
+    write_json(run.attempt(1).node(0), left)
+    monkeypatch.setenv("FAKE_REQUEUE", "Requeue=1 Restarts=1")
+    command("close", "1")
+    assert "scancel" not in (tmp_path / "calls").read_text()
+    assert read_jsonl(run.attempts)[-1]["cause"] == "requeued"
 
 
 @pytest.mark.parametrize("exit_code", [0, 1])

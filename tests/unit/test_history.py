@@ -176,6 +176,18 @@ def test_a_stop_that_follows_a_failure_is_no_warning(run):
     assert evidence.of_ranks(run, 1, "RUNNING").signals == ()
 
 
+@pytest.mark.parametrize(
+    ("srun_exit", "signals"), [(0, ("SIGTERM",)), (1, ()), (143, ("SIGTERM",))]
+)
+def test_what_srun_sends_when_an_agent_could_not_begin_is_no_warning(run, srun_exit, signals):
+    """Nor is it where one was killed; but one that died of a signal was warned like the others."""
+    attempt = opened(run, 1)
+    node(attempt, 0, (8.0, "SIGTERM"), torchrun_exit=1, end=9.0)
+    assert evidence.of_ranks(run, 1, "RUNNING", srun_exit).signals == signals
+    node(attempt, 1, torchrun_exit=None, end=None)
+    assert evidence.of_ranks(run, 1, "RUNNING").signals == ()
+
+
 def test_a_clock_that_is_behind_makes_no_warning_of_what_follows_a_failure(run):
     attempt = opened(run, 1)
     node(attempt, 0, (8.0, "SIGTERM"))  # by a clock that is more than a second behind
@@ -218,7 +230,9 @@ def test_an_agent_that_wrote_no_end_is_no_failure(run):
 def test_evidence_names_the_failing_rank_or_the_nodes_that_ended(run):
     attempt = opened(run, 1)
     node(attempt, 0, torchrun_exit=-9)
-    assert evidence.of_ranks(run, 1, "RUNNING").error == "n0: torchrun exit -9"
+    assert evidence.of_ranks(run, 1, "RUNNING").error == (
+        "n0: torchrun exit -9; b: its agent left no word"
+    )
     failed(attempt, 1, 5.0)
     assert evidence.of_ranks(run, 1, "RUNNING").error == "rank 1 on n1: ValueError: x"
 
