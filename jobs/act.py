@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from jobs import exclusion, history, owner, slurm, successor
 from jobs.decision import Action, Cause, Decision
-from jobs.rundir import RunDir, read_jsonl
+from jobs.rundir import RunDir, read_json, read_jsonl
 from jobs.talk import say
 
 EXIT_RETRY = 75  # the batch script starts another srun step. Source: sysexits.h, EX_TEMPFAIL
@@ -31,18 +31,25 @@ def act(decision: Decision, run_dir: RunDir, me: owner.Owner) -> int:
         requeue(decision, run_dir, me)
     if decision.action is Action.SUCCESSOR:
         if successor.confirm(run_dir, me.job_id):
-            exclusion.hand_on(run_dir, me.job_id)
+            hand_over(run_dir, me)
         else:
             reason = f"{decision.reason}; NOT requeued: this job cannot be, and no other one waits"
             end(replace(decision, action=Action.HOLD, reason=reason), run_dir, me)
     return 1
 
 
+def hand_over(run_dir: RunDir, me: owner.Owner) -> None:
+    """Leave the run to the job that waits for the end of this one."""
+    owner.release(run_dir, me)
+    exclusion.hand_on(run_dir, me.job_id)
+
+
 def in_words(decision: Decision, run_dir: RunDir) -> str:
     """A decision for the job's log, with the way out where somebody has to do something."""
     line = f"{decision.cause}: {decision.reason} -> {decision.action}"
     if decision.action is Action.HOLD:
-        line += f"\n  hint: what was saved is kept; make resume RUN={run_dir.run_id} goes on"
+        hint = f"make resume RUN={run_dir.run_id} goes on, with the code as it was submitted"
+        line += f"\n  hint: what was saved is kept; {hint}"
     return line
 
 
@@ -61,8 +68,10 @@ def requeue(decision: Decision, run_dir: RunDir, me: owner.Owner) -> None:
             exclusion.renew(run_dir, me.job_id, job.excluded)
         return
     is_cancelled = job is not None and slurm.is_cancelled(job.state, job.reason)
+    # Where preemption cancels, Slurm may have done it; then the job after this one will know.
+    cancels_preempted = (read_json(run_dir.site) or {}).get("cancels_preempted", True)
     reason = f"{decision.reason}; NOT requeued: {problem}"
-    if job is not None and is_cancelled and not job.is_preempted:
+    if job is not None and is_cancelled and not (job.is_preempted and cancels_preempted):
         # It came between the decision and the requeue, which then did nothing.
         instead = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
         end(instead, run_dir, me, job)
@@ -70,8 +79,7 @@ def requeue(decision: Decision, run_dir: RunDir, me: owner.Owner) -> None:
         instead = replace(decision, action=Action.SUCCESSOR, reason=reason)
         say(in_words(instead, run_dir))
         history.amend(run_dir, instead, job)
-        owner.release(run_dir, me)
-        exclusion.hand_on(run_dir, me.job_id)
+        hand_over(run_dir, me)
     else:
         end(replace(decision, action=Action.HOLD, reason=reason), run_dir, me, job)
 

@@ -199,7 +199,6 @@ def close_attempt(
         history.unfinished_result(run_dir, decision)
     if decision.action in (Action.DONE, Action.HOLD, Action.CANCEL):
         successor.cancel(run_dir, me.job_id)
-    if decision.action in (Action.DONE, Action.HOLD, Action.CANCEL, Action.SUCCESSOR):
         owner.release(run_dir, me)
     return decision
 

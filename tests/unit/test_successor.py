@@ -376,11 +376,15 @@ def test_a_refused_requeue_hands_the_run_over(run, slurm, me, capfd):
     assert not run.result.exists()
 
 
-def test_one_that_preemption_cancelled_is_left_to_the_successor_to_judge(run, slurm, me):
+@pytest.mark.parametrize(("cancels", "decision"), [(True, "successor"), (False, "cancel")])
+def test_one_that_preemption_may_have_cancelled_is_left_to_the_successor_to_judge(
+    run, slurm, me, cancels, decision
+):
+    write_json(run.site, {"cancels_preempted": cancels})
     preempted = SHOWN.format("COMPLETING") + "   PreemptTime=2026-11-21T12:16:47\n"
     slurm.say("scontrol", preempted)
     assert act.act(REQUEUE, run, me) == 1
-    assert last(run) == ("successor", "COMPLETING")  # so Slurm must say what it was
+    assert last(run) == (decision, "COMPLETING")  # so Slurm must say what it was
 
 
 def test_one_that_was_cancelled_takes_its_successor_with_it(run, slurm, me):
