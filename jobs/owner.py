@@ -115,6 +115,12 @@ def is_owned(run_dir: RunDir, me: Owner, attempt: int) -> bool:
     return present is not None and (present["job_id"], present["attempt"]) == (me.job_id, attempt)
 
 
+def is_superseded(run_dir: RunDir, job_id: str, attempt: int) -> bool:
+    """Whether another attempt has taken the run; not where the claim is merely gone."""
+    present = read_json(run_dir.owner)
+    return present is not None and (present["job_id"], present["attempt"]) != (job_id, attempt)
+
+
 def check_owned(run_dir: RunDir, me: Owner, attempt: int) -> None:
     """Raises OwnedError for an attempt that was superseded meanwhile."""
     if not is_owned(run_dir, me, attempt):

@@ -6,6 +6,7 @@ up (SlurmdTimeout, 300 s by default). Killed itself, it leaves its step behind.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -14,7 +15,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jobs import slurm
+from jobs import owner, slurm
+from jobs.rank import children
 from jobs.rundir import RunDir, read_json
 from jobs.site import KILL_WAIT_S, SLURMD_PORT
 from jobs.stop_signals import STOP_SIGNALS
@@ -24,6 +26,7 @@ from jobs.talk import say
 END_LIMIT_S = 60
 KILL_AFTER_S = 5
 POLL_S = 0.5
+LOOK_S = 5.0  # each time at a file of every node, on a disk that all jobs share
 QUESTION_S = 30.0
 
 
@@ -43,32 +46,47 @@ def shield() -> list[str]:
 
 
 def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int) -> None:
-    """Wait for srun to end; end it where it outlives the first failed agent, or the time limit.
+    """Wait for srun to end; end it where it outlives its first failed agent, or what it is for.
 
     A job that its time limit ends is never requeued, and its batch shell is killed KillWait after
-    the SIGTERM that tells it so: half of that time is for the ranks, half for the decision.
+    the SIGTERM that tells it so: half of that time is for the ranks, half for the decision. Where
+    the job was started again elsewhere, srun's orders would be carried out on the step of that
+    start, which has the same name, as soon as they reach slurmctld.
     """
-    deadline, why, next_question = math.inf, "", 0.0
+    deadline, why, is_told, next_question, next_look = math.inf, "", False, 0.0, 0.0
     while _is_running(srun_pid):
-        is_told = signal.sigtimedwait({signal.SIGTERM}, POLL_S) is not None
+        is_told = signal.sigtimedwait({signal.SIGTERM}, POLL_S) is not None or is_told
         now = time.monotonic()
-        if is_told and now > next_question and _is_limit_due(run_dir, attempt):
-            next_question = now + QUESTION_S  # a storm of signals is one question
-            if not _is_over_limit(job_id):
-                continue
-            limit = now + noted(run_dir, "kill_wait_s", KILL_WAIT_S) / 2
-            deadline, why = min((deadline, why), (limit, "at the end of the time limit"))
-        if not why and has_failed(run_dir, attempt):
-            deadline, why = now + END_LIMIT_S, f"{END_LIMIT_S} s after a failure"
+        with contextlib.suppress(OSError):  # the disk may answer at the next look
+            if is_told and now > next_question:
+                is_due, is_told = _is_limit_due(run_dir, attempt), False
+                next_question = now + QUESTION_S if is_due else 0.0  # a storm is one question
+                if is_due and _is_over_limit(job_id):
+                    limit = now + noted(run_dir, "kill_wait_s", KILL_WAIT_S) / 2
+                    deadline, why = min((deadline, why), (limit, "at the end of the time limit"))
+            if now > next_look:
+                next_look = now + LOOK_S
+                if owner.is_superseded(run_dir, job_id, attempt):
+                    deadline, why = 0.0, "though the run is another attempt's"
+                elif not why and has_failed(run_dir, attempt):
+                    deadline, why = now + END_LIMIT_S, f"{END_LIMIT_S} s after a failure"
         if now > deadline:
             break
     else:
         return
-    say(f"attempt {attempt}: srun waits for {', '.join(unended(run_dir, attempt))} {why}: ended")
-    if has_failed(run_dir, attempt):  # it kills its step, unless it waits for a lost node even then
+    may_order = False
+    with contextlib.suppress(OSError):
+        waited_for = ", ".join(unended(run_dir, attempt)) or "its step"
+        say(f"attempt {attempt}: srun waits for {waited_for} {why}: ended")
+        is_ours = not owner.is_superseded(run_dir, job_id, attempt)
+        may_order = is_ours and has_failed(run_dir, attempt)
+    if may_order:  # it kills its step, unless it waits for a lost node even then
         _signal(srun_pid, signal.SIGTERM)
         time.sleep(KILL_AFTER_S)
-    _signal(srun_pid, signal.SIGKILL)
+    # Its child, left alone, kills the step as soon as it reaches slurmctld: after a cut link that
+    # may be the step of the job's next start, by the same name. What is left, `close` ends.
+    for pid in (*children(srun_pid), srun_pid):
+        _signal(pid, signal.SIGKILL)
 
 
 def _is_limit_due(run_dir: RunDir, attempt: int) -> bool:

@@ -1,5 +1,6 @@
 """The end of an srun step: bounded once an agent has failed; what it leaves is ended."""
 
+import errno
 import os
 import re
 import signal
@@ -7,11 +8,13 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from jobs import slurm, step
+from jobs.rank import parent_of
 from jobs.rundir import RunDir, write_json
 
 
@@ -29,17 +32,27 @@ def node(run, rank, code, **fields):
 
 
 @pytest.fixture
-def waiter():
+def stand_in():
+    """Starts a bash script in place of srun; with the process comes the first line it prints."""
+    with ExitStack() as started:
+
+        def start(script):
+            process = started.enter_context(
+                subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, text=True)
+            )
+            started.callback(process.kill)
+            line = process.stdout.readline()
+            threading.Thread(target=process.wait, daemon=True).start()  # as the batch shell does
+            return process, line
+
+        yield start
+
+
+@pytest.fixture
+def waiter(stand_in):
     """Stands for an srun that waits for a lost node, whatever it is told but SIGKILL."""
-    ignoring = 'trap "" TERM; echo; while :; do sleep 0.1; done'
-    process = subprocess.Popen(["bash", "-c", ignoring], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
-    threading.Thread(target=process.wait, daemon=True).start()  # as the batch shell does
-    yield process
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    process, _ = stand_in('trap "" TERM; echo; while :; do sleep 0.1; done')
+    return process
 
 
 def test_srun_that_outlives_a_failed_agent_is_ended(run, waiter, monkeypatch, capfd):
@@ -49,6 +62,45 @@ def test_srun_that_outlives_a_failed_agent_is_ended(run, waiter, monkeypatch, ca
     step.watch(run, "7", 1, waiter.pid)
     assert waiter.wait(10) == -signal.SIGKILL
     assert "srun waits for b" in capfd.readouterr().err
+
+
+def test_sruns_child_that_would_end_the_step_later_is_ended_first(
+    run, stand_in, tmp_path, monkeypatch
+):
+    for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S"):
+        monkeypatch.setattr(step, limit, 0.05)
+    node(run, 0, 1)
+    killer = f"while kill -0 $$; do sleep 0.02; done; touch '{tmp_path}/killed-a-step'"
+    srun, pid = stand_in(f'trap "" TERM; ({killer}) & echo $!; while :; do sleep 0.1; done')
+    step.watch(run, "7", 1, srun.pid)
+    assert srun.wait(10) == -signal.SIGKILL
+    deadline = time.monotonic() + 10
+    while parent_of(int(pid)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert not (tmp_path / "killed-a-step").exists()
+
+
+@pytest.mark.parametrize("code", [None, 1])
+def test_the_srun_of_a_superseded_attempt_orders_nothing_any_more(
+    run, stand_in, tmp_path, monkeypatch, capfd, code
+):
+    """What it asks slurmctld to end is named like the step of the job's next start."""
+    monkeypatch.setattr(step, "POLL_S", 0.05)
+    monkeypatch.setattr(step, "LOOK_S", 0.05)
+    node(run, 0, code)
+    ordering = f'trap "touch {tmp_path}/ordered" TERM; echo; while :; do sleep 0.1; done'
+    srun, _ = stand_in(ordering)
+    write_json(run.owner, {"job_id": "7", "attempt": 1})
+    watch = threading.Thread(target=step.watch, args=(run, "7", 1, srun.pid), daemon=True)
+    watch.start()
+    watch.join(0.5)
+    assert watch.is_alive()
+    write_json(run.owner, {"job_id": "7", "attempt": 2})
+    assert srun.wait(10) == -signal.SIGKILL
+    watch.join(10)
+    assert not (tmp_path / "ordered").exists()
+    assert "attempt 1: srun waits for" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("code", [None, 0])
@@ -65,6 +117,24 @@ def test_srun_is_waited_for_as_long_as_no_agent_failed(run, waiter, monkeypatch,
     assert not watch.is_alive()
 
 
+def test_a_disk_that_does_not_answer_is_looked_at_again(run, waiter, monkeypatch):
+    for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S", "LOOK_S"):
+        monkeypatch.setattr(step, limit, 0.05)
+    stale = OSError(errno.ESTALE, "stale")
+    looks = iter([stale, stale, True, stale])  # the last one is on the way out
+
+    def has_failed(*_):
+        look = next(looks)
+        if look is stale:
+            raise stale
+        return look
+
+    monkeypatch.setattr(step, "has_failed", has_failed)
+    step.watch(run, "7", 1, waiter.pid)
+    assert waiter.wait(10) == -signal.SIGKILL
+    assert next(looks, None) is None
+
+
 def blocked(pid):
     """The signals that a process holds back. Source: proc(5), SigBlk."""
     status = Path(f"/proc/{pid}/status").read_text()
@@ -77,7 +147,7 @@ def test_the_batch_scripts_commands_survive_what_slurm_sends_to_its_tree(run, wa
     words = [sys.executable, "-m", "jobs.attempt", "watch", str(run.path), "1", str(waiter.pid)]
     watch = subprocess.Popen(words, cwd=Path(__file__).parents[2])
     deadline = time.monotonic() + 30
-    while not {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2} <= blocked(watch.pid):
+    while not {signal.SIGUSR1, signal.SIGUSR2} <= blocked(watch.pid):  # SIGTERM it waits for
         assert time.monotonic() < deadline and watch.poll() is None
         time.sleep(0.01)
     watch.send_signal(signal.SIGTERM)
@@ -101,7 +171,7 @@ def test_an_srun_that_lasts_into_the_end_of_the_time_limit_is_ended_in_time_to_d
     words = [sys.executable, "-m", "jobs.attempt", "watch", str(run.path), "1", str(waiter.pid)]
     watch = subprocess.Popen(words, cwd=Path(__file__).parents[2], env=os.environ)
     deadline = time.monotonic() + 30
-    while signal.SIGTERM not in blocked(watch.pid):
+    while signal.SIGUSR1 not in blocked(watch.pid):
         assert time.monotonic() < deadline and watch.poll() is None
         time.sleep(0.01)
     watch.send_signal(signal.SIGTERM)

@@ -11,12 +11,11 @@ from jobs import rendezvous
 from jobs.rundir import read_json
 
 from ..kit import JOB_TIMEOUT_S, Kit, Run
-from . import harm_nodes, harm_slurm, oracles
+from . import harm_nodes, harm_processes, harm_slurm, oracles
 from .rows import Row
 from .scenario import Paced, Untouched, start
 from .test_rows_nodes import FIRST, SPEC
 
-_AT_ONCE = Path("/nowhere")
 _LISTEN = """
 import socket, sys, time
 with socket.create_server(("", int(sys.argv[1]))):
@@ -89,6 +88,15 @@ def wait_for_end_on(run: Run, node: str) -> None:
     run.cluster.wait_for(is_over, f"no process of the job on {node}", JOB_TIMEOUT_S)
 
 
+def wait_until_it_gave_up(run: Run, node: str) -> None:
+    """Wait until the job's processes on a node have ended, though nobody can tell them to."""
+
+    def has_given_up() -> bool:
+        return all(process.node != node for process in harm_processes.tree(run))
+
+    run.cluster.wait_for(has_given_up, f"the old attempt on {node} gives up", JOB_TIMEOUT_S)
+
+
 def assert_old_attempt_changed_nothing(paced: Paced, untouched: Run, old_node: str) -> None:
     """BW, one requeue, and each attempt recorded once."""
     run = paced.run
@@ -130,6 +138,9 @@ def test_row_33_ranks_that_trained_on_while_the_job_runs_elsewhere_commit_nothin
     record = run.dir.attempt(1).rank_error(0)
     kit.cluster.wait_for(record.exists, "the old attempt notices", JOB_TIMEOUT_S)
     assert "owns" in read_json(record)["error"], read_json(record)
+    wait_until_it_gave_up(run, cut)
+    # Until then the new start may ask whether the old node answers.
+    wait_for_first_step(run, attempt=2)
     harm_nodes.reconnect(run, cut)
     assert_old_attempt_changed_nothing(paced, untouched(*world), cut)
 
