@@ -12,6 +12,7 @@ from collections.abc import Iterator, Set
 from pathlib import Path
 
 MAX_MIB = 256
+LIST = ".frozen-files"  # in each copy, the names of its files
 SKIPPED_FOLDERS = frozenset({".git", ".venv", "__pycache__", "runs", "node_modules"})
 
 
@@ -59,8 +60,19 @@ def take(repository: Path, runs_root: Path) -> Path:
 
 
 def is_whole(copy: Path) -> bool:
-    """Whether a copy still is what its name says."""
-    return digest(copy, sorted(_walk(copy, skipped={"__pycache__"}))) == copy.name
+    """Whether a copy still is what its name says; what ranks left in it beside the code is theirs.
+
+    It is their working directory.
+    """
+    try:
+        names = (copy / LIST).read_bytes().split(b"\0")
+        paths = [copy / os.fsdecode(name) for name in names if name]
+    except FileNotFoundError:
+        paths = sorted(_walk(copy, skipped={"__pycache__"}))
+    try:
+        return digest(copy, paths) == copy.name
+    except FileNotFoundError:
+        return False
 
 
 def source_files(repository: Path) -> list[Path]:
@@ -99,7 +111,7 @@ def _walk(folder: Path, skipped: Set[str] = SKIPPED_FOLDERS) -> Iterator[Path]:
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in skipped]
         links = [name for name in folders if (Path(root) / name).is_symlink()]
-        yield from (Path(root) / name for name in [*names, *links])
+        yield from (Path(root) / name for name in [*names, *links] if name != LIST)
 
 
 def _copy(repository: Path, paths: list[Path], copy: Path) -> None:
@@ -109,5 +121,7 @@ def _copy(repository: Path, paths: list[Path], copy: Path) -> None:
         shutil.copy2(path, target, follow_symlinks=False)
         if not path.is_symlink():
             target.chmod(target.stat().st_mode & ~0o222)
+    names = (os.fsencode(path.relative_to(repository)) for path in paths)
+    (copy / LIST).write_bytes(b"\0".join(names))
     for root, _, _ in os.walk(copy):
         os.chmod(root, 0o755)

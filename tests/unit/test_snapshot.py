@@ -29,7 +29,7 @@ def write(folder, name, text):
 
 def files(folder):
     found = (os.path.join(root, name) for root, _, names in os.walk(folder) for name in names)
-    return sorted(os.path.relpath(path, folder) for path in found)
+    return sorted({os.path.relpath(path, folder) for path in found} - {snapshot.LIST})
 
 
 @pytest.fixture
@@ -81,6 +81,23 @@ def test_a_snapshot_that_was_tampered_with_is_made_anew(take):
     (code / "a.py").write_text("tampered")
     take()
     assert (code / "a.py").read_text() == "# a.py\n"
+
+
+def test_what_ranks_leave_in_their_working_directory_breaks_no_snapshot(take):
+    code = take()
+    for name in ("core.7", "pkg/out.log", "pkg/__pycache__/b.pyc"):
+        write(code, name, "x")
+    assert snapshot.is_whole(code)
+    (code / "pkg/b.py").unlink()
+    assert not snapshot.is_whole(code)
+
+
+def test_a_snapshot_whose_list_is_gone_is_known_by_all_that_is_in_it(take):
+    code = take()
+    (code / snapshot.LIST).unlink()
+    assert snapshot.is_whole(code)
+    write(code, "core.7", "x")
+    assert not snapshot.is_whole(code)
 
 
 def test_a_runs_root_within_the_repository_is_left_out(repository):
