@@ -89,6 +89,11 @@ def _errors_of(run_dir: RunDir) -> Iterator[None]:
 
 def check_writable(root: Path) -> None:
     """Raises FreezeError where no run could be written: said before the queue, not after it."""
+    if "%" in str(root):
+        raise FreezeError(
+            f"runs_root {root} has a percent sign in it, and Slurm replaces %j in paths\n"
+            "  hint: set runs_root in the spec, or KIT_RUNS, to a folder without one"
+        )
     try:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=root, prefix=".probe-") as probe:

@@ -40,8 +40,6 @@ def sbatch_options(spec: Spec, run_dir: RunDir) -> list[str]:
         "signal": f"USR1@{spec.slurm.signal_lead_s}",
         "requeue": True,
         "open-mode": "append",
-        # A relative output path, because sbatch replaces %-patterns in it and a run's name may
-        # hold a percent sign.
         "chdir": str(run_dir.path),
         "output": run_dir.job_log.name,
         **{key.replace("_", "-"): value for key, value in spec.slurm.extra.items()},

@@ -51,14 +51,14 @@ def check(spec: Spec) -> Iterator[Finding]:
 
 
 def _name(name: str) -> Iterator[Finding]:
-    """Spaces, quotes, `$()`, % and umlauts are fine: a name travels as one argument and as a
-    folder name, never through a shell, nor in a path in which Slurm replaces % patterns.
+    """Spaces, quotes, `$()` and umlauts are fine: a name travels as one argument and as a folder
+    name, never through a shell. Not so %: Slurm and submitit replace %j in all that is a path.
     """
     path = ("name",)
     if not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
         what = f"has {len(name.encode())} bytes"
         yield Finding(path, what, f"a name has 1 to {MAX_NAME_BYTES} bytes")
-    elif wrong := next((char for char in name if char in "/:" or not char.isprintable()), None):
+    elif wrong := next((char for char in name if char in "/:%" or not char.isprintable()), None):
         what = f"{shown(name)} has {shown(wrong)} in it"
         yield Finding(path, what, "leave it out: the name is a folder's and the job's")
     elif name[0] in ".-" or name != name.strip():

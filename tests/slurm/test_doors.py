@@ -95,7 +95,7 @@ def test_dry_run_asks_slurm_and_queues_nothing(kit: Kit) -> None:
 
 
 def test_hostile_name_reaches_squeue_intact_and_runs_nothing(kit: Kit) -> None:
-    name = "müll; $(touch hacked) `touch hacked` 'x\" %j"
+    name = "müll; $(touch hacked) `touch hacked` 'x\""
     run = kit.submit(CANCER, f"name={json.dumps(name)}", "slurm.nodes=1", "train.epochs=1")
     assert kit.run("squeue", "--noheader", "--format=%j").stdout == name + "\n"
     run.wait()

@@ -104,6 +104,16 @@ def test_a_run_id_that_is_taken_harms_nobody(root, repository, monkeypatch):
     assert run.spec.is_file()
 
 
+def test_a_runs_root_in_which_slurm_would_replace_something_is_an_error(repository, tmp_path):
+    loaded = Loaded(Spec(name="first", runs_root=str(tmp_path / "50%j")), "name: first\n")
+    with (
+        pytest.raises(FreezeError, match="(?s)percent sign.*hint: set runs_root"),
+        freeze(loaded, repository),
+    ):
+        pass
+    assert not (tmp_path / "50%j").exists()
+
+
 def test_a_runs_root_that_cannot_be_is_an_error(root, repository):
     root.write_text("a file")
     with pytest.raises(FreezeError, match="(?s)runs_root .*hint: set runs_root"):

@@ -21,11 +21,12 @@ from .scenario import Untouched, start
 from .test_rows_storage import loaded, step_of
 
 TOUCH = "touch hacked"
-NAME = f"a'; {TOUCH}; $({TOUCH}) `{TOUCH}` \" %j"
+NAME = f"a'; {TOUCH}; $({TOUCH}) `{TOUCH}` \""
 REFUSED = {
     "a directive in the name": "name: \"x\\n#SBATCH --wrap='touch hacked'\"\n",
     "a command after the name": f'name: "x\\n{TOUCH}\\n"\n',
     "a folder elsewhere": "name: ../../hacked\n",
+    "a pattern of Slurm's in the folder": "name: a %j\n",
     "an object in YAML": f"name: x\ntrain: !!python/object/apply:os.system ['{TOUCH}']\n",
     "aliases without end": "a: &a [x]\nb: &b [*a,*a]\nc: &c [*b,*b]\nname: *c\n",
     "a second step by srun": f'name: x\nslurm: {{srun: ["--job-name=x; {TOUCH}", "--bcast"]}}\n',
