@@ -27,7 +27,7 @@ submit: $(READY) ## Run CONFIG=configs/resnet.yaml [SET="train.lr=0.05"]: on Slu
 	@$(JOBS) submit "$$KIT_CONFIG" --set="$$KIT_SET" $(FLAGS)
 dry-run: $(READY) ## Show what submit would do: sbatch command, script, resolved spec
 	$(call need,$(KIT_CONFIG),make dry-run CONFIG=configs/resnet.yaml)
-	@$(JOBS) submit "$$KIT_CONFIG" --set="$$KIT_SET" --dry-run
+	@$(JOBS) submit "$$KIT_CONFIG" --set="$$KIT_SET" --dry-run $(FLAGS)
 status: $(READY) ## What the runs are doing [RUN=name, run id, job id or directory]
 	@$(JOBS) status $${KIT_RUN:+"$$KIT_RUN"}
 logs: $(READY) ## Rank 0's log of a run [RUN=...] [FLAGS="-f --rank 1"]

@@ -164,6 +164,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UserError, FailedError) as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_USER if isinstance(error, UserError) else EXIT_FAILED
+    except OSError as error:
+        place = "" if error.filename is None else f"{error.filename}: "
+        print(f"error: {place}{error.strerror or error}", file=sys.stderr)
+        return EXIT_FAILED
 
 
 if __name__ == "__main__":

@@ -78,7 +78,8 @@ def dry_run(spec: Spec, cluster: str) -> int:
     print(f"# command\n{shlex.join(sbatch_argv(spec, run_dir))}")
     print(f"\n# script: {SCRIPT}\n{script.read_text(encoding='utf-8')}")
     print(f"# resolved spec\n{spec.to_json()}", end="", flush=True)
-    said = None if cluster == "local" else test_only(spec, run_dir, script)
+    is_asked = cluster == "slurm" or (cluster == "auto" and slurm.is_configured())
+    said = test_only(spec, run_dir, script) if is_asked else None
     could_run = said is None or show_site(spec)
     if said is None:
         print("no sbatch asked: without Slurm the spec would run right here", file=sys.stderr)

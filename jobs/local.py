@@ -101,7 +101,7 @@ def agents_here(spec: Spec, gpus: int) -> int:
     if spec.slurm.gpus_per_node and not gpus:
         raise LocalError(
             f"slurm.gpus_per_node is {spec.slurm.gpus_per_node}, but no GPU is visible here\n"
-            '  hint: make submit SET="slurm.gpus_per_node=0"'
+            '  hint: add SET="slurm.gpus_per_node=0"'
         )
     if not gpus and nodes * nproc > cores * MAX_RANKS_PER_CORE:
         raise LocalError(

@@ -50,7 +50,7 @@ SBATCH: Mapping[str, str] = {
     "signal": "write slurm.signal_lead_s",
     "requeue": _REQUEUE,
     "no-requeue": _REQUEUE,
-    "array": "use python -m jobs sweep",
+    "array": "give slurm/ddp.sbatch a sweep directory: sbatch --array",
     "wrap": "write launch.module or launch.script",
     "export-file": _ENV,
     "get-user-env": _ENV,

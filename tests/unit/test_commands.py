@@ -94,6 +94,20 @@ def test_a_users_mistake_is_said_without_a_traceback_and_exits_2(here, capsys, w
     assert not (here / "runs").exists()
 
 
+def test_a_disk_that_fails_is_told_in_one_line(here, capsys):
+    make(here).rank_log(0).mkdir(parents=True)  # whoever is root may read anything else
+    assert main(["logs"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.endswith("rank-00000.log: Is a directory\n")
+
+
+def test_a_wished_slurm_is_asked_even_if_it_knows_no_cluster(slurm, here, capsys):
+    lost = "#!/bin/sh\necho 'fatal: Could not establish a configuration source' >&2\nexit 1\n"
+    (here / "bin/sbatch").write_text(lost)
+    assert main(["submit", "tiny.yaml", "--dry-run", "--cluster", "slurm"]) == 1
+    assert "configuration source" in capsys.readouterr().err
+
+
 def test_a_job_that_slurm_refuses_exits_1(slurm, capsys):
     slurm(7)
     assert main(["submit", "tiny.yaml"]) == 1
@@ -151,6 +165,8 @@ def test_auto_takes_slurm_where_it_is(slurm):
 def test_auto_runs_here_where_slurm_is_only_installed(slurm, here, capsys):
     lost = "#!/bin/sh\necho 'fatal: Could not establish a configuration source' >&2\nexit 1\n"
     (here / "bin/sbatch").write_text(lost)
+    assert main(["submit", "tiny.yaml", "--dry-run"]) == 0
+    assert "no sbatch asked" in capsys.readouterr().err
     assert commands.choose_cluster("auto") == "local"
     assert "knows no cluster: running here" in capsys.readouterr().err
 
@@ -231,6 +247,8 @@ def test_cancel_stops_a_queued_job_and_the_run_is_cancelled(slurm, here, capsys,
     main(["submit", "tiny.yaml"])
     (run,) = runs.all_runs()
     owner.claim(run, owner.this_process("4711"), 1)  # as after a requeue
+    before = {"attempt": 1, "cause": "preemption", "decision": "requeue", "reason": "preempted"}
+    append_jsonl(run.attempts, before | {"first_step": None, "evidence": {}})
     assert main(["cancel", "4711"]) == 0
     (record,) = read_jsonl(run.attempts)
     assert (record["cause"], record["decision"]) == ("preemption", "cancel")
