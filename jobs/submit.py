@@ -23,7 +23,7 @@ from jobs.errors import FailedError
 from jobs.rundir import RunDir, Timeline, write_json
 from jobs.sbatch import CLIENT_VARIABLES, sbatch_argv, sbatch_options
 from jobs.spec import Spec
-from jobs.talk import say
+from jobs.talk import BestEffort, say
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor
@@ -40,23 +40,25 @@ def queue(spec: Spec, run_dir: RunDir) -> str:
     argv = sbatch_argv(exclusion.without_bad_nodes(run_dir, spec), run_dir)
     write_json(run_dir.command, {"argv": argv, "job_id": None})
     said = io.StringIO()
-    try:
-        with uninterrupted(), outside_of_any_job(), contextlib.redirect_stderr(said):
-            job_id = make_executor(argv, run_dir)._submit_command("").job_id
-    except (FailedJobError, FailedSubmissionError, RuntimeError, OSError) as error:
-        failed = getattr(error, "__cause__", None)
-        code = getattr(failed, "returncode", None)
-        text = said.getvalue().strip() or str(error)
-        refused = f"Slurm refused the job (exit code {code}), nothing is queued"
-        hint = "  hint: --cluster local (make: FLAGS='--cluster local') runs right here instead"
-        raise FailedError(f"{refused}\n{shlex.join(argv)}\n{text}\n{hint}") from error
-    try:
-        write_json(run_dir.command, {"argv": argv, "job_id": job_id})
-        runs.remember(run_dir, job_id)
-    except OSError as error:
-        slurm.call(["scancel", job_id])
-        raise FailedError(f"job {job_id} is cancelled, it cannot be noted: {error}") from error
-    Timeline(run_dir, "submit").event("submit", job_id=job_id)
+    with uninterrupted():
+        try:
+            with outside_of_any_job(), contextlib.redirect_stderr(said):
+                job_id = make_executor(argv, run_dir)._submit_command("").job_id
+        except (FailedJobError, FailedSubmissionError, RuntimeError, OSError) as error:
+            failed = getattr(error, "__cause__", None)
+            code = getattr(failed, "returncode", None)
+            text = said.getvalue().strip() or str(error)
+            refused = f"Slurm refused the job (exit code {code}), nothing is queued"
+            hint = "  hint: --cluster local (make: FLAGS='--cluster local') runs right here instead"
+            raise FailedError(f"{refused}\n{shlex.join(argv)}\n{text}\n{hint}") from error
+        try:
+            write_json(run_dir.command, {"argv": argv, "job_id": job_id})
+            runs.remember(run_dir, job_id)
+        except OSError as error:
+            slurm.call(["scancel", job_id])
+            raise FailedError(f"job {job_id} is cancelled, it cannot be noted: {error}") from error
+        with BestEffort("submit")():
+            Timeline(run_dir, "submit").event("submit", job_id=job_id)
     return str(job_id)
 
 
@@ -116,7 +118,10 @@ def outside_of_any_job() -> Iterator[None]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ignore Ctrl-C and the like: half-way through nobody could tell whether the job is queued."""
+    """Ignore Ctrl-C and the like: half-way through nobody could tell whether the job is queued.
+
+    Who leaves the block has no job, or one that its run directory names.
+    """
     numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
     before = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
     try:

@@ -1,7 +1,9 @@
 """Submitting is data: the whole command line, one argument each, through submitit's executor."""
 
+import errno
 import os
 import shlex
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from jobs import runs, submit
 from jobs.errors import FailedError
 from jobs.freeze import freeze
 from jobs.load import Loaded
-from jobs.rundir import RunDir, read_json, read_jsonl
+from jobs.rundir import RunDir, Timeline, read_json, read_jsonl
 from jobs.spec import Slurm, Spec
 
 RUN = RunDir(Path("/runs/x y/1"))
@@ -177,6 +179,37 @@ def test_a_job_that_cannot_be_noted_is_cancelled(spec, sbatch, repository, monke
     with pytest.raises(FailedError, match="job 4711 is cancelled, .*No space left"):
         queued(spec, repository)
     assert argv_of(sbatch) == ["4711"]
+
+
+def full():
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def ctrl_c():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("happens", [full, ctrl_c])
+def test_the_run_of_a_queued_job_stays_whatever_happens_at_its_last_note(
+    spec, sbatch, repository, monkeypatch, happens
+):
+    event = Timeline.event
+
+    def disturbed(self, name, **fields):
+        if name == "submit":
+            happens()
+        event(self, name, **fields)
+
+    monkeypatch.setattr(Timeline, "event", disturbed)
+    job_id, run_dir = queued(spec, repository)
+    assert read_json(run_dir.command)["job_id"] == job_id
+
+
+def test_no_ctrl_c_comes_between_a_queued_job_and_its_name(spec, sbatch, repository, monkeypatch):
+    remember = runs.remember
+    monkeypatch.setattr(runs, "remember", lambda *args: ctrl_c() or remember(*args))
+    job_id, run_dir = queued(spec, repository)
+    assert runs.find(job_id) == run_dir
 
 
 def test_a_job_that_submits_hides_itself_but_not_which_slurm_it_means(
