@@ -209,7 +209,7 @@ def is_alive(job_id: str, patience_s: float = 0.0) -> bool | None:
     if answer.returncode != 0:
         return False if "Invalid job id" in answer.stderr else None
     job = parse_job(answer.stdout)
-    return job is not None and job.is_alive
+    return None if job is None else job.is_alive
 
 
 def job_states(job_ids: Iterable[str]) -> dict[str, str]:

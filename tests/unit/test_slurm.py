@@ -87,6 +87,13 @@ def test_a_command_that_is_missing_is_no_answer(client):
     assert slurm.job_states(["1"]) == {}
 
 
+def test_an_answer_without_sense_says_nothing_of_a_jobs_life(tmp_path, monkeypatch):
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho slow down\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert slurm.is_alive("1") is None
+
+
 def test_a_command_that_hangs_is_no_answer(tmp_path, monkeypatch):
     monkeypatch.setattr(slurm, "CALL_TIMEOUT_S", 0.1)
     assert slurm.call(["sleep", "60"]) is None
