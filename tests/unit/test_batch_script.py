@@ -68,3 +68,18 @@ def test_the_file_that_is_submitted_is_this_file():
 
 def test_bash_can_read_it():
     subprocess.run(["bash", "-n", SCRIPT], check=True)
+
+
+@pytest.mark.parametrize("end", ["", "/", "//"])
+def test_a_run_directory_is_not_to_be_a_link(tmp_path, end):
+    """At a requeue `latest` may be another run."""
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1/spec.json").write_text("{}")
+    (tmp_path / "latest").symlink_to("1")
+    words = ["bash", SCRIPT, f"latest{end}"]
+    env = {"SLURM_JOB_ID": "7", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert (
+        f"is a link, which may lead elsewhere at a requeue: sbatch ... {tmp_path}/1" in done.stderr
+    )
