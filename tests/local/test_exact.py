@@ -9,9 +9,10 @@ from test_trainer import torchrun
 from jobs.rundir import read_json
 
 PROGRAM = Path(__file__).with_name("stop_plans.py")
+RANKS = [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)]
 
 
-@pytest.fixture(scope="module", params=[2, 3, 4], ids=lambda ranks: f"{ranks}-ranks")
+@pytest.fixture(scope="module", params=RANKS, ids=lambda ranks: f"{ranks}-ranks")
 def found(request, tmp_path_factory):
     """What each scenario came to, in one start of the ranks."""
     folder = tmp_path_factory.mktemp(f"{request.param}-ranks")

@@ -31,11 +31,11 @@ def test_row_8_is_rows_1_2_and_11_on_every_proctrack():
 
 def test_table_has_a_line_for_each_test_by_row_and_the_last_result_counts():
     failed = LINE | {"passed": False}
-    later = LINE | {"row": 11, "test": "test_row_11_scancel"} | NO_RUN | {"passed": False}
+    later = failed | {"row": 11, "test": "test_row_11_scancel[cgroup-not-twice]"} | NO_RUN
     unnumbered = LINE | {"row": None, "test": "test_an_array_task"} | NO_RUN
     lines = markdown([unnumbered, later, failed, LINE]).splitlines()
     assert lines[2:] == [
         "| 2 | preemption with grace | cgroup | 22.05.8 | yes | 1.3 | 4.0, 5.5 | 0 |",
-        "| 11 | scancel | cgroup | 22.05.8 | NO |  |  |  |",
+        "| 11 | scancel, not-twice | cgroup | 22.05.8 | NO |  |  |  |",
         "|  | an array task | cgroup | 22.05.8 | yes |  |  |  |",
     ]

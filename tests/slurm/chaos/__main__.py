@@ -69,20 +69,23 @@ def main(argv: list[str]) -> int:
 
 def play(cluster: Cluster, draw: Draw, expected: Run, out: Path) -> dict[str, Any]:
     """One draw on a cluster that is as good as new; its record."""
-    cluster.restart(draw.proctrack, conf_of(draw.site, cluster))
     began = time.monotonic()
     kit = Kit(cluster, out / f"draw-{draw.number:03}")
-    victim = begin(kit, SITES[draw.site], random.Random(str(draw)))
+    record = draw.record() | {"rows": rows_of(draw)}
+    verdict, problem, victim = "failed", "", None
     try:
+        cluster.restart(draw.proctrack, conf_of(draw.site, cluster))
+        victim = begin(kit, SITES[draw.site], random.Random(str(draw)))
         harm(victim, draw)
         verdict, problem = judged(victim, draw, expected)
     except Exception as error:  # whatever it is, the other draws are played all the same
-        verdict, problem = "failed", f"{type(error).__name__}: {error}"
+        problem = f"{type(error).__name__}: {error}"
+    if victim is not None:
+        record |= {"run_dir": str(victim.run.dir.path)} | figures(victim.run)
     if problem:
         (out / f"draw-{draw.number:03}.txt").write_text(f"{problem}\n{cluster.state()}\n")
-    record = draw.record() | {"rows": rows_of(draw), "run_dir": str(victim.run.dir.path)}
     record |= {"verdict": verdict, "problem": problem.partition("\n")[0]}
-    return record | figures(victim.run) | {"seconds": round(time.monotonic() - began, 1)}
+    return record | {"seconds": round(time.monotonic() - began, 1)}
 
 
 def harm(victim: Victim, draw: Draw) -> None:

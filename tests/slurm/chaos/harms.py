@@ -48,9 +48,11 @@ def _scancel(victim: Victim) -> None:
 
 
 def _warn_a_rank(victim: Victim) -> None:
-    rank = victim.some_rank()
+    rank, stop = victim.some_rank(), victim.dice.choice(harm_processes.STOPS)
+    listens = f"{rank} listens to {stop.name}"
+    victim.run.cluster.wait_for(lambda: harm_processes.catches(rank, stop), listens, _TIMEOUT_S)
     with victim.another_attempt():
-        harm_processes.send([rank], victim.dice.choice(harm_processes.STOPS))
+        harm_processes.send([rank], stop)
 
 
 def _warn_an_agent(victim: Victim) -> None:

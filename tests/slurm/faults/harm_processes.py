@@ -141,6 +141,13 @@ def state_of(pid: int) -> str:
     return next(iter(_stat(pid)), "X")
 
 
+def catches(process: Process, number: signal.Signals) -> bool:
+    """Whether a process handles a signal; a rank ignores it at first. Source: proc(5), SigCgt."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    caught = next(int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:"))
+    return bool(caught >> (number - 1) & 1)
+
+
 def is_gone(process: Process) -> bool:
     """Whether a process has ended, wherever it stood in the tree: an orphan leaves that alive."""
     return state_of(process.pid) in "XZ"

@@ -19,7 +19,8 @@ SPEC = (
 )
 STEPS_PER_EPOCH = 29
 STEPS = 2 * STEPS_PER_EPOCH
-_AT_ONCE = Path("/nowhere")
+AT_ONCE = Path("/nowhere")  # no pace to keep
+HELD_UP = "train.model=tests.slurm.faults.held_up:HeldUp"
 # What weights, metrics or the best checkpoint depend on; everything else may differ.
 _MATTERS = ("train.", "slurm.nodes=", "launch.nproc_per_node=", "log.every", "checkpoint.best=")
 
@@ -61,7 +62,7 @@ class Untouched:
         """The untouched run of these overrides, of which only those count that can matter."""
         key = tuple(word for word in overrides if word.startswith(_MATTERS))
         if key not in self._runs:
-            run = start(self._kit, *key, pace=_AT_ONCE).run
+            run = start(self._kit, *key, pace=AT_ONCE).run
             run.wait()
             self._runs[key] = run
         return self._runs[key]

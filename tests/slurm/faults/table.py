@@ -29,12 +29,15 @@ def str_of(key: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _cells(record: dict[str, Any]) -> tuple[str, ...]:
-    words = record["test"].partition("[")[0].removeprefix("test_").replace("_", " ")
+    name, _, case = record["test"].rstrip("]").partition("[")
+    words = name.removeprefix("test_").replace("_", " ")
+    proctrack = record.get("proctrack", "")  # it has a column of its own
+    case = case.removeprefix(proctrack).removesuffix(proctrack).strip("-")
     redone = record["steps_redone"]
     return (
         str(record["row"] or ""),
-        words.removeprefix(f"row {record['row'] or 0:02} "),
-        record.get("proctrack", ""),
+        ", ".join(filter(None, [words.removeprefix(f"row {record['row'] or 0:02} "), case])),
+        proctrack,
         record.get("slurm", ""),
         "yes" if record["passed"] else "NO",
         _seconds(record["stop_s"]),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from jobs.rundir import read_json
@@ -11,11 +9,10 @@ from jobs.rundir import read_json
 from ..kit import REPOSITORY, Kit, Run
 from . import oracles
 from .rows import Row
-from .scenario import Untouched, start
+from .scenario import AT_ONCE, Untouched, start
 
 BAD = "n2"
 FAULTY_NODE = REPOSITORY / "tests/faulty_node"
-AT_ONCE = Path("/nowhere")  # no pace to keep: the fault is over before the first step
 
 
 def faulty(harm: str, *overrides: str) -> tuple[str, ...]:

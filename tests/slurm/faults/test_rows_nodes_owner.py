@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 
 from jobs import rendezvous
 from jobs.rundir import read_json
@@ -13,7 +12,7 @@ from jobs.rundir import read_json
 from ..kit import JOB_TIMEOUT_S, Kit, Run
 from . import harm_nodes, harm_processes, harm_slurm, oracles
 from .rows import Row
-from .scenario import Paced, Untouched, start
+from .scenario import AT_ONCE, Paced, Untouched, start
 from .test_rows_nodes import FIRST, SPEC
 
 _LISTEN = """
@@ -57,7 +56,7 @@ def test_row_30_of_two_queued_jobs_one_runs(kit: Kit, untouched: Untouched, row:
     nodes = ",".join(kit.cluster.nodes)
     drain = ("scontrol", "update", f"NodeName={nodes}", "Reason=test")
     kit.cluster.run(*drain, "State=DRAIN")
-    run = start(kit, pace=_AT_ONCE).run
+    run = start(kit, pace=AT_ONCE).run
     row.record(run)
     assert_resume_is_refused(kit, run)
     jobs = [run.job_id, harm_slurm.submit_again(kit, run)]
@@ -149,7 +148,7 @@ def test_row_23_the_rendezvous_port_is_taken(kit: Kit, untouched: Untouched, row
     nodes = kit.cluster.nodes
     drain = ("scontrol", "update", f"NodeName={','.join(nodes)}", "Reason=test")
     kit.cluster.run(*drain, "State=DRAIN")
-    run = start(kit, pace=_AT_ONCE).run
+    run = start(kit, pace=AT_ONCE).run
     row.record(run)
     taken = rendezvous.choose_port(run.job_id, 1)
     with ExitStack() as listeners:

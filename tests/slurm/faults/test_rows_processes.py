@@ -10,7 +10,7 @@ import pytest
 from ..kit import Kit, Run
 from . import harm_processes, oracles
 from .rows import Row
-from .scenario import Paced, Untouched, start
+from .scenario import HELD_UP, Paced, Untouched, start
 from .test_rows_slurm import on_every_proctrack
 
 # With processes that read the data, which must not be left behind either.
@@ -18,7 +18,6 @@ READERS = ("train.dataset=tests.slurm.faults.by_sample:digits", "launch.workers_
 # The first signal says which.
 AFTER_A_STOP = [["preemption", "completed"], ["time_limit", "completed"]]
 OFTEN = "checkpoint.every_steps=3"
-HELD_UP = "train.model=tests.slurm.faults.held_up:HeldUp"
 
 
 def start_with_readers(kit: Kit) -> Paced:
@@ -72,7 +71,7 @@ def test_row_09_storm_of_signals_to_the_whole_tree(
     oracles.nothing_left(paced.run)
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.fault)])
 def test_row_14_sigkill_of_a_rank_is_retried_in_the_allocation(
     kit: Kit, untouched: Untouched, row: Row, number: int
 ) -> None:

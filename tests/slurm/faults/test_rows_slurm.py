@@ -9,7 +9,7 @@ import pytest
 from ..kit import Kit, Run
 from . import harm_slurm, oracles
 from .rows import Row
-from .scenario import Paced, Untouched, start
+from .scenario import HELD_UP, Paced, Untouched, start
 
 on_every_proctrack = pytest.mark.parametrize(
     "proctrack", ["cgroup", "linuxproc", "pgid"], indirect=True
@@ -56,8 +56,7 @@ def disk(tmp_path: Path) -> Path:
 
 
 def start_on_a_disk(kit: Kit, disk: Path) -> Paced:
-    model = "train.model=tests.slurm.faults.held_up:HeldUp"
-    return start(kit, model, f"launch.env.DISK_FILE={disk}", "checkpoint.every_steps=2")
+    return start(kit, HELD_UP, f"launch.env.DISK_FILE={disk}", "checkpoint.every_steps=2")
 
 
 def wait_for_save_in_flight(run: Run, at_least: int = 0) -> None:

@@ -9,7 +9,7 @@ import pytest
 from ..kit import Kit
 from . import harm_processes, harm_slurm, oracles
 from .rows import Row, slurm_version
-from .scenario import Untouched, start
+from .scenario import HELD_UP, Untouched, start
 from .test_rows_sites import successor
 
 SHORT_GRACE_S, SHORT_KILL_WAIT_S = 4, 3
@@ -54,9 +54,6 @@ def test_row_04_preemption_without_grace(kit: Kit, untouched: Untouched, row: Ro
     # Slurm has requeued the job by then, and forgets with it that this was a preemption.
     oracles.causes(paced.run, ["requeued", "completed"])
     oracles.nothing_left(paced.run)
-
-
-HELD_UP = "train.model=tests.slurm.faults.held_up:HeldUp"
 
 
 def test_row_06_save_longer_than_the_grace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ import pytest
 from ..kit import JOB_TIMEOUT_S, Kit, Run
 from . import harm_storage, oracles
 from .rows import Row
-from .scenario import Untouched, start
+from .scenario import Paced, Untouched, start
 
 EVERY_STEP = ("checkpoint.every_steps=1", "checkpoint.keep_last=99")
 
@@ -32,52 +32,69 @@ def wait_for_saves(run: Run, attempt: int, number: int) -> None:
     run.cluster.wait_for(is_there, what, JOB_TIMEOUT_S)
 
 
+def pause_behind(step: int, kit: Kit, row: Row) -> Paced:
+    """A run that saves in each step, warned behind this one and held in the queue."""
+    paced = start(kit, *EVERY_STEP)
+    row.record(paced.run)
+    paced.run.wait_for_step(step)
+    harm_storage.pause(paced.run)
+    return paced
+
+
 def step_of(name: str) -> int:
     return int(name.removeprefix("step-"))
 
 
-def test_row_20_damaged_checkpoints_and_hints(kit: Kit, untouched: Untouched, row: Row) -> None:
+def assert_put_aside(run: Run, names: Sequence[str], loaded_step: int) -> None:
+    """The second attempt put these aside, each with its reason, and began with an older one."""
+    oracles.causes(run, ["time_limit", "completed"])
+    assert loaded(run, 2) == {loaded_step}
+    assert [len(attempt["quarantined"]) for attempt in run.attempts()] == [0, len(names)]
+    log = run.dir.job_log.read_text()
+    for name in names:
+        aside = run.dir.checkpoints / f"quarantined-{name}"
+        reason = (aside / "REASON").read_text().strip()
+        assert f"a damaged checkpoint was put aside, {aside}: {reason}\n" in log
+
+
+def test_row_20_damaged_checkpoints_and_a_dangling_hint(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
     """Five damages at once: each of these checkpoints is the newest when its turn comes."""
-    paced = start(kit, *EVERY_STEP)
+    paced = pause_behind(7, kit, row)
     run = paced.run
-    row.record(run)
-    run.wait_for_step(7)
-    harm_storage.pause(run)
     damaged = harm_storage.damage_newest(run.dir, *harm_storage.DAMAGES)
     older = step_of(harm_storage.committed(run.dir)[len(damaged)])
     # It names what is put aside now.
     assert (run.dir.checkpoints / "latest").read_text().strip() == damaged[0]
     harm_storage.release(run)
+    paced.finish()
+    assert_put_aside(run, damaged, older)
+    oracles.bitwise(run, untouched())
+    oracles.nothing_left(run)
 
-    wait_for_saves(run, 2, 3)
-    harm_storage.pause(run)
-    (bad,) = harm_storage.damage_newest(run.dir, harm_storage.flip_a_bit, file="manifest.json")
-    (run.dir.checkpoints / "latest").write_text(f"step-{older:08d}\n")
-    even_older = step_of(harm_storage.committed(run.dir)[1])
+
+@pytest.mark.fault
+def test_row_20_a_damaged_manifest_and_a_stale_hint(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    paced = pause_behind(4, kit, row)
+    run = paced.run
+    damaged = harm_storage.damage_newest(run.dir, harm_storage.flip_a_bit, file="manifest.json")
+    _, older, even_older, *_ = harm_storage.committed(run.dir)
+    (run.dir.checkpoints / "latest").write_text(f"{even_older}\n")
     harm_storage.release(run)
     paced.finish()
-
-    assert (loaded(run, 2), loaded(run, 3)) == ({older}, {even_older})
-    attempts = run.attempts()
-    assert [len(attempt["quarantined"]) for attempt in attempts] == [0, len(damaged), 1]
-    log = run.dir.job_log.read_text()
-    for name in [*damaged, bad]:
-        aside = run.dir.checkpoints / f"quarantined-{name}"
-        reason = (aside / "REASON").read_text().strip()
-        assert f"a damaged checkpoint was put aside, {aside}: {reason}\n" in log
+    assert_put_aside(run, damaged, step_of(older))
     oracles.bitwise(run, untouched())
-    oracles.causes(run, ["time_limit", "time_limit", "completed"])
     oracles.nothing_left(run)
 
 
 def test_row_35_a_purge_takes_what_the_run_can_do_without(
     kit: Kit, untouched: Untouched, row: Row
 ) -> None:
-    paced = start(kit, *EVERY_STEP)
+    paced = pause_behind(4, kit, row)
     run = paced.run
-    row.record(run)
-    run.wait_for_step(4)
-    harm_storage.pause(run)
     lost, logs = harm_storage.purge(run.dir), run.dir.rank_log(0).parent
     older = step_of(harm_storage.committed(run.dir)[1])
     for log in run.dir.attempt(1).path.glob("rank-*.log"):
