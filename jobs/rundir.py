@@ -283,7 +283,7 @@ def read_progress_step(path: Path) -> int | None:
 
 
 class Timeline:
-    """Wall-clock events of one writer, `timeline/<writer>.jsonl`, for `why` and the reports."""
+    """Wall-clock events of one writer, `timeline/<writer>.jsonl`."""
 
     def __init__(self, run_dir: RunDir, writer: str, attempt: int | None = None) -> None:
         self._path = run_dir.timeline(writer)

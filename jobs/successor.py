@@ -97,7 +97,8 @@ def queue(run_dir: RunDir, job_id: str, can_requeue: bool, reason: str) -> str |
 def argv_after(run_dir: RunDir, job_id: str, can_requeue: bool) -> list[str]:
     """sbatch's command line for the job after this one: the same script and options.
 
-    A job that was submitted by plain sbatch left no command; the spec has what it was given.
+    A job that was submitted by plain sbatch left no command; the spec has the most of it (see
+    jobs.adopt), but not a --constraint or a --reservation.
     """
     command = read_json(run_dir.command) or {}
     argv = command.get("argv") or sbatch.sbatch_argv(Spec.read(run_dir.spec), run_dir)
