@@ -71,7 +71,7 @@ def preflight(rank: Rank, device: torch.device) -> None:
         bound.doing = PRODUCT
         problem = device_problem(rank, device)
         bound.doing = STORE
-        store = roll_call.connect()
+        store = roll_call.meeting_store()
         _call(RollCall(store, "device", rank.context, rank.may_accuse), problem, look, rank)
         bound.doing = NETWORK
         while not exchange.is_completed():

@@ -12,10 +12,8 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
 from trainer.context import DistributedContext
 
@@ -24,7 +22,6 @@ from trainer.context import DistributedContext
 SILENT_S = 5.0
 MAX_POLL_S = 0.1
 MAX_TICK_S = 0.5
-STORE_TIMEOUT = timedelta(seconds=60)
 
 
 @dataclass(frozen=True)
@@ -60,15 +57,16 @@ def are_few(ranks: list[int], context: DistributedContext) -> bool:
     return num_nodes == 1 or 2 * len(nodes) <= num_nodes
 
 
-def connect() -> Store:
-    """A connection of its own to the store at which this attempt's ranks met.
+def meeting_store() -> Store:
+    """The store at which this attempt's ranks met, by the connection that they met with.
 
-    Source: torchrun, "Environment Variables"; its agents' store outlives the ranks.
+    torch looks up the name of an address that it connects to: with a name server that does not
+    answer a new connection takes as long as a rank may be silent. Source: torchrun, "Environment
+    Variables"; its agents' store outlives the ranks.
     """
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = TCPStore(address, port, is_master=False, timeout=STORE_TIMEOUT, wait_for_workers=False)
     again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return PrefixStore(f"kit/preflight/{os.environ.get('KIT_ATTEMPT')}/{again}", store)
+    prefix = f"kit/preflight/{os.environ.get('KIT_ATTEMPT')}/{again}"
+    return PrefixStore(prefix, _get_default_store())
 
 
 class RollCall:
@@ -104,9 +102,9 @@ class RollCall:
         return Roll.from_json(self._store.get("roll"))
 
     def _answer(self, problem: str) -> None:
-        self._store.set(self._key(self._context.rank), json.dumps([self._context.host, problem]))
-        if problem:
+        if problem:  # before the answer: who has that publishes the roll
             self._store.add("problems", 1)
+        self._store.set(self._key(self._context.rank), json.dumps([self._context.host, problem]))
         if self._store.add("answers", 1) == self._context.world_size:
             self._publish(range(self._context.world_size), ())
 
