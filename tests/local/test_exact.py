@@ -16,7 +16,7 @@ RANKS = [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytes
 def found(request, tmp_path_factory):
     """What each scenario came to, in one start of the ranks."""
     folder = tmp_path_factory.mktemp(f"{request.param}-ranks")
-    status, output = torchrun(PROGRAM, folder, *SPECS, ranks=request.param)
+    status, output = torchrun(PROGRAM, folder, *SPECS, ranks=request.param, limit_s=300)
     assert status == 0, output
     return {name: read_json(folder / f"{name}.json") for name in SPECS}
 

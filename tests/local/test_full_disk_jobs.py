@@ -1,6 +1,5 @@
 """A disk that fills up, or goes away, under a run: a reason in one line, and nothing lost."""
 
-import os
 import shutil
 import signal
 import subprocess
@@ -20,7 +19,7 @@ train:
   lr: 0.01
   micro_batch_size: 8
   eval_every_epochs: 50
-checkpoint: {every_epochs: 5}
+checkpoint: {every_epochs: 5, keep_last: 99}
 """
 PATIENT = """
 import time
@@ -56,7 +55,6 @@ def fill(disk):
                     file.write(b"x" * size)
             except OSError:
                 continue
-    assert os.statvfs(disk).f_bavail == 0
     return filler
 
 
@@ -117,7 +115,7 @@ def test_a_run_directory_that_vanishes_kills_no_script_and_is_told_in_one_line(t
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1.5)  # the agent's next round, and several of the local door's
     (tmp_path / "may_end").touch()
-    status, _, stderr = kit.end(process, 30)
+    status, _, stderr = kit.end(process, 60)
     assert status == 1, stderr
     assert (tmp_path / "ended").exists()
     assert "the run directory is gone" in error_line(run, stderr)

@@ -102,7 +102,7 @@ def test_ctrl_c_saves_and_resume_ends_with_the_bits_of_the_undisturbed_run(kit, 
     process = submit(kit, nodes=3, epochs=24)
     run = training(kit)
     process.send_signal(signal.SIGINT)
-    status, _, stderr = kit.end(process, 20)
+    status, _, stderr = kit.end(process, 60)
     assert status == 130, stderr
     assert "make resume RUN=" in stderr
     assert kit.processes() == []
@@ -122,7 +122,7 @@ def test_ctrl_c_during_the_start_up_ends_all(kit, moment):
     process = submit(kit, nodes=2, epochs=FOR_EVER)
     started(kit, moment)
     process.send_signal(signal.SIGINT)
-    status, _, stderr = kit.end(process, 20)
+    status, _, stderr = kit.end(process, 60)
     assert status == 130, stderr
 
 
@@ -130,7 +130,7 @@ def test_ctrl_c_before_an_agent_can_note_it_is_no_crash(kit):
     process = submit(kit, text=NO_AGENT)
     run = started(kit, "attempt-1/plan.json")
     process.send_signal(signal.SIGINT)
-    status, _, stderr = kit.end(process, 20)
+    status, _, stderr = kit.end(process, 60)
     assert status == 130, stderr
     assert [record["cause"] for record in read_jsonl(run.attempts)] == ["interrupted"]
 

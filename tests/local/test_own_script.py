@@ -32,7 +32,7 @@ seen = []
 if os.environ["RANK"] == "0":
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, _: seen.append(number))
-print("there", os.getpid(), flush=True)
+print(f"there {os.getpid()}", flush=True)  # at once: the reader wants both
 while not Path(os.environ["KIT_STOP_FILE"]).with_name("may_end").exists():
     time.sleep(0.01)
 print("seen", seen, "deadline", repr(os.environ["KIT_DEADLINE"]), flush=True)
@@ -100,7 +100,7 @@ def test_the_example_stops_resumes_and_ends_with_the_bits_of_plain_torchrun(kit,
     process = submit_config(kit, OWN % ("configs/own_script/train.py", STEPS, "TERM"))
     run, _ = log_with(kit, "saved after step 100:")
     process.send_signal(signal.SIGINT)
-    status, _, stderr = kit.end(process, 20)
+    status, _, stderr = kit.end(process, 60)
     assert status == 130, stderr
     assert "told your script to stop: SIGTERM" in stderr
     marker = read_json(run.attempt(1).outcome)
@@ -143,7 +143,7 @@ def test_an_unaware_script_is_not_signalled_and_finishes_as_completed(kit, submi
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(2.5)  # the agent's next two rounds
     run.attempt(1).stop.with_name("may_end").touch()
-    status, _, stderr = kit.end(process, 20)
+    status, _, stderr = kit.end(process, 60)
     assert status == 0, stderr
     assert "launch.stop_signal is none" in stderr
     assert "seen [] deadline ''" in run.rank_log(0).read_text()
@@ -156,7 +156,7 @@ def test_a_second_ctrl_c_kills_a_script_that_knows_no_stop(kit, submit):
     process.send_signal(signal.SIGINT)
     wait_for(run.attempt(1).stop.exists, "no stop file", 10)
     process.send_signal(signal.SIGINT)
-    status, _, stderr = kit.end(process, 10)
+    status, _, stderr = kit.end(process, 60)
     assert status == 130, stderr
 
 
@@ -165,7 +165,7 @@ def test_usr1_reaches_a_script_that_handles_it_and_spares_one_that_does_not_yet(
     for rank in (0, 1):
         run, _ = log_with(kit, "there", rank)
     process.send_signal(signal.SIGINT)
-    status, _, stderr = kit.end(process, 20)
+    status, _, stderr = kit.end(process, 60)
     assert status == 130, stderr
     (record,) = read_jsonl(run.attempts)
     # It left no marker: it may have more to do.

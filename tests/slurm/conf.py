@@ -166,6 +166,7 @@ def _settings(site: Site) -> Mapping[str, object]:
         "ReturnToService": 2,
         "SlurmdTimeout": SLURMD_TIMEOUT_S,
         "KillWait": KILL_WAIT_S,
+        "MinJobAge": 3600,  # what became of a job is asked after its untouched twin has run
         "SchedulerType": "sched/backfill",
         "SchedulerParameters": "sched_interval=1,batch_sched_delay=0,bf_interval=1",
         "JobRequeue": 1,

@@ -147,7 +147,8 @@ def _thaw(tag: str, machine: str) -> None:
     for tree in _cgroups(tag, machine):
         for state in tree.rglob("freezer.state"):
             if state.parent != tree:
-                state.write_text("THAWED")
+                with suppress(OSError):  # it ended meanwhile
+                    state.write_text("THAWED")
 
 
 def _remove_cgroup(folder: Path, timeout_s: float = 5) -> None:

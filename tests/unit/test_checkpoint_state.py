@@ -190,7 +190,7 @@ def test_what_the_training_does_after_a_save_began_is_not_in_it(tmp_path, gate):
 def test_one_save_is_in_flight_and_the_next_waits_for_it(tmp_path, gate):
     job, replica = job_of(tmp_path, Checkpoint(keep_last=9)), replica_of()
     checkpoints, digests = Checkpoints(job, BATCHES), []
-    opener = threading.Timer(0.1, gate.set)
+    opener = threading.Timer(1.0, gate.set)  # the second save waits for it
     for step in range(1, 6):
         if step == 2:
             opener.start()

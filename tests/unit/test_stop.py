@@ -25,7 +25,7 @@ def run_rank(text):
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=100,
     )
 
 
@@ -51,6 +51,7 @@ print(request.requested)
 
 def test_signals_in_startup_are_kept_for_the_loop():
     done = run_rank("""
+stop.STARTUP_GRACE_S = 1.5  # busy cores may hold up what comes before the loop
 for number in 12 * list(stop.STOP_SIGNALS):
     signal_self(number)
 request.enter_loop()
