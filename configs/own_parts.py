@@ -3,8 +3,7 @@
 import torch
 from torch import nn
 
-from trainer.data import Samples
-from trainer.sample_random import SampleRandom
+from trainer.api import SampleRandom, Samples
 
 
 def net(hidden: int) -> nn.Module:

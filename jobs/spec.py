@@ -1,6 +1,6 @@
 """The experiment spec: typed, frozen, standard library only.
 
-`jobs.load` validates a YAML file into these classes once, at submit. From then on everybody
+`jobs.config.load` validates a YAML file into these classes once, at submit. From then on everybody
 (attempt, agent, rank) reads the frozen `spec.json` back with `Spec.from_json`, which trusts it.
 The constraints in the metadata (`ge`, `description` ...) are pydantic's words; nothing here
 imports pydantic.

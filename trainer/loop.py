@@ -10,17 +10,19 @@ from collections.abc import Callable, Iterator
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from trainer import commit, optim, seeds
-from trainer.agreement import Agreement
-from trainer.build import Data, Replica
-from trainer.checkpoint import Checkpoints, TrainState
-from trainer.data import Batch
+from trainer import seeds
+from trainer.checkpoint import commit
+from trainer.checkpoint.checkpoints import Checkpoints, TrainState
+from trainer.data.batches import Batch, TrainingLength
+from trainer.dist.run_handle import Job
+from trainer.dist.stop_consensus import Agreement
 from trainer.errors import NotFinite
-from trainer.evaluate import evaluate
-from trainer.launch import Job
-from trainer.lead_time import LeadTime
-from trainer.metrics import Plan, Reporter
-from trainer.profiling import Tracer
+from trainer.health.lead_time import LeadTime
+from trainer.model import optim
+from trainer.model.build import Data, Replica
+from trainer.model.evaluate import evaluate
+from trainer.report.profiling import Tracer
+from trainer.report.reporter import Reporter
 
 Beat = Callable[[str, int], None]  # a sign of life: what begins, in which step
 
@@ -40,7 +42,7 @@ class Loop:
         self.replica = replica
         self.state = state
         self.checkpoints = checkpoints
-        self.plan = Plan.of(self.train.epochs, data.batches)
+        self.plan = TrainingLength.of(self.train.epochs, data.batches)
         self.tracer = Tracer(job.run, job.context.rank, job.device)
         self.reporter: Reporter | None = None
         if self.context.is_first:

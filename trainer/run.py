@@ -9,54 +9,30 @@ from typing import NoReturn
 
 import torch.distributed as dist
 
-from jobs.rundir import AttemptDir, RunDir, write_json
+from jobs.rundir import RunDir, write_json
 from jobs.spec import Spec
-from trainer import commit
-from trainer.agreement import Agreement
-from trainer.build import build_data, build_replica, set_up_torch
-from trainer.checkpoint import Checkpoints
-from trainer.context import DistributedContext, check_device, choose_device, init_process_group
-from trainer.digest import optimizer_sha256, weights_sha256
-from trainer.environment import describe, exactness, extended
+from trainer.checkpoint import commit
+from trainer.checkpoint.checkpoints import Checkpoints
+from trainer.checkpoint.digest import optimizer_sha256, weights_sha256
+from trainer.checkpoint.ownership import check_owner
+from trainer.dist.context import check_device, choose_device, init_process_group
+from trainer.dist.rank_process import RankProcess
+from trainer.dist.run_handle import Job, close_by_hand, find_run, is_run_dir, share_run
+from trainer.dist.stop_consensus import Agreement
 from trainer.errors import fail, storage_error, tell
-from trainer.events import Events
-from trainer.launch import Job, close_by_hand, find_run, is_run_dir, share_run
+from trainer.health.preflight import preflight
+from trainer.health.watchdog import Watchdog
 from trainer.loop import Loop
-from trainer.ownership import check_owner
-from trainer.preflight import preflight
+from trainer.model.build import build_data, build_replica, set_up_torch
+from trainer.report.environment import describe, exactness, extended
 from trainer.stop import StopSignal
-from trainer.watchdog import Watchdog
-
-
-class Rank:
-    """This process; what it is doing is known to `fail` at any time."""
-
-    def __init__(self, stop: StopSignal, started: float) -> None:
-        self.stop = stop
-        self.attempt = int(os.environ["KIT_ATTEMPT"]) if "KIT_ATTEMPT" in os.environ else None
-        self.run_dir: RunDir | None = None
-        self.attempt_dir: AttemptDir | None = None
-        self.context = DistributedContext.from_env(os.environ)
-        self.events = Events(self.context.rank)
-        self.events.event("start", t=round(started, 3), host=self.context.host, pid=os.getpid())
-        self.events.event("import")
-
-    def open(self, run_dir: RunDir, attempt: int) -> None:
-        """From now on this rank writes to a run directory."""
-        self.events.open(run_dir, attempt)
-        self.run_dir = run_dir
-        self.attempt_dir = run_dir.attempt(attempt)
-
-    def may_accuse(self) -> bool:
-        """Whether another rank's silence counts: those that are asked to stop may leave."""
-        return not self.stop.requested
 
 
 def run(arguments: list[str], stop: StopSignal, started: float) -> NoReturn:
     """Train as one rank and exit: with 0 if the run is completed or stopped."""
     rank = None
     try:
-        rank = Rank(stop, started)
+        rank = RankProcess(stop, started)
         if rank.attempt is not None and arguments and is_run_dir(Path(arguments[0])):
             rank.open(RunDir(Path(arguments[0]).resolve()), rank.attempt)
         _train(rank, arguments)
@@ -64,7 +40,7 @@ def run(arguments: list[str], stop: StopSignal, started: float) -> NoReturn:
         fail(error, rank.context.rank if rank else None, rank.attempt_dir if rank else None)
 
 
-def _train(rank: Rank, arguments: list[str]) -> NoReturn:
+def _train(rank: RankProcess, arguments: list[str]) -> NoReturn:
     job = _meet(rank, arguments)
     loop = prepare(job)
     rank.stop.enter_loop()
@@ -90,7 +66,7 @@ def prepare(job: Job) -> Loop:
     return Loop(job, data, replica, state, checkpoints)
 
 
-def _meet(rank: Rank, arguments: list[str]) -> Job:
+def _meet(rank: RankProcess, arguments: list[str]) -> Job:
     """Meet the other ranks and learn which run this is."""
     context = rank.context
     device, reason = choose_device(context)

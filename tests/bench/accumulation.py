@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 from jobs.spec import Checkpoint, Log, Spec, Train
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio
-from trainer.build import Replica
 from trainer.loop import Loop
+from trainer.model.build import Replica
 from trainer.run import prepare
 
 NUM_MICRO_BATCHES = 8

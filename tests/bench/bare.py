@@ -8,7 +8,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from jobs.spec import Train
 from tests.bench.place import Place, StepClock
-from trainer import datasets, models
+from trainer.data import builtin
+from trainer.model import models
 
 
 def train(place: Place, spec: Train, num_steps: int, clock: StepClock) -> None:
@@ -17,7 +18,7 @@ def train(place: Place, spec: Train, num_steps: int, clock: StepClock) -> None:
     Model, data and the fused optimizer are the kit's. Deterministic operators are not asked for.
     """
     torch.use_deterministic_algorithms(False)
-    samples = datasets.create(spec.dataset, spec.dataset_args)[0].to(place.device)
+    samples = builtin.create(spec.dataset, spec.dataset_args)[0].to(place.device)
     size, world_size = spec.micro_batch_size, place.context.world_size
     example = samples.batch(torch.zeros(1, dtype=torch.int64))[0]
     torch.manual_seed(0)

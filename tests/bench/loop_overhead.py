@@ -11,8 +11,8 @@ from jobs.spec import Checkpoint, Log, Spec, Train
 from tests.bench import bare
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio
-from trainer.data import Batches
-from trainer.datasets import digits
+from trainer.data.batches import Batches
+from trainer.data.builtin import digits
 
 WARM_UP_STEPS = 100
 

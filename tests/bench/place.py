@@ -13,14 +13,14 @@ import torch.distributed as dist
 
 from jobs.rundir import RunDir, write_json
 from jobs.spec import Spec
-from trainer.agreement import Agreement
-from trainer.context import DistributedContext
+from trainer.dist.context import DistributedContext
+from trainer.dist.run_handle import Job, Run
+from trainer.dist.stop_consensus import Agreement
 from trainer.events import Events
-from trainer.launch import Job, Run
+from trainer.health.watchdog import Watchdog
 from trainer.loop import Loop
 from trainer.run import prepare
 from trainer.stop import StopSignal
-from trainer.watchdog import Watchdog
 
 
 class StepClock:

@@ -9,8 +9,8 @@ import torch
 from jobs.spec import Launch, Spec, Train
 from tests.bench.place import Place
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio, timed
-from trainer.data import Batches, Samples, Source
-from trainer.feed import Feed
+from trainer.data.batches import Batches, Samples, Source
+from trainer.data.feed import Feed
 
 NUM_SAMPLES = 2_000_000
 TARGET = Target("<=", 1.1)

@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader, Dataset
 from jobs.spec import Spec, Train
 from tests.bench.place import Place
 from tests.bench.rounds import Figure, Target, interleaved, ratio, timed
-from trainer import transforms
-from trainer.data import Batches, Samples
-from trainer.feed import Feed
+from trainer.data import transforms
+from trainer.data.batches import Batches, Samples
+from trainer.data.feed import Feed
 
 NUM_IMAGES, BATCH_SIZE, PADDING = 8192, 128, 4
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from jobs.rundir import write_json
 from tests.bench.place import Place
-from trainer.context import DistributedContext, choose_device, init_process_group
+from trainer.dist.context import DistributedContext, choose_device, init_process_group
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,7 @@ import time
 import torch
 from torch import nn
 
-from trainer import stored
+from trainer.checkpoint import reader
 
 
 class Misbehaving(nn.Module):
@@ -73,13 +73,13 @@ def move_away(path):
 
 def save_slowly(path):
     """Take far longer to verify a checkpoint than a hang may last."""
-    check = stored.check
+    check = reader.check
 
     def slow(directory):
         time.sleep(8)
         return check(directory)
 
-    stored.check = slow
+    reader.check = slow
 
 
 HARMS = {

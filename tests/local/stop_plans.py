@@ -25,14 +25,14 @@ import torch
 import torch.distributed as dist
 from stoppable import Stop
 
-import trainer.context
-from jobs.compare import compare
+import trainer.dist.context
 from jobs.rundir import RunDir, read_jsonl, write_json
+from jobs.runs.compare import compare
 from jobs.spec import Checkpoint, Launch, Log, Spec, Train
-from trainer.agreement import Agreement
-from trainer.context import DistributedContext, init_process_group
+from trainer.dist.context import DistributedContext, init_process_group
+from trainer.dist.run_handle import Job, Run
+from trainer.dist.stop_consensus import Agreement
 from trainer.events import Events
-from trainer.launch import Job, Run
 from trainer.run import conclude, prepare
 from trainer.stop import StopSignal
 
@@ -186,7 +186,7 @@ def main(folder: Path, names: Sequence[str]) -> None:
     stop.install()
     stop.enter_loop()
     torch.set_num_threads(1)
-    trainer.context.BROADCAST_BYTES = 1000  # many parts of a small state
+    trainer.dist.context.BROADCAST_BYTES = 1000  # many parts of a small state
     context = DistributedContext.from_env(os.environ)
     init_process_group(torch.device("cpu"))
     bench = Bench(context, stop, folder)

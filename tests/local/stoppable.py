@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from trainer.data import Samples
+from trainer.data.batches import Samples
 
 
 class Stop(NamedTuple):

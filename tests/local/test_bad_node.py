@@ -10,7 +10,7 @@ from test_trainer import REPOSITORY, environment, make_run
 
 from jobs.rundir import read_json, read_jsonl
 
-FAULTY_NODE = REPOSITORY / "tests/faulty_node"
+FAULTY_NODE = REPOSITORY / "tests/local/faulty_node"
 RANKS = 3
 
 

@@ -16,7 +16,7 @@ from test_trainer import REPOSITORY, TINY, environment
 
 from jobs.rundir import RunDir, read_json, read_jsonl, read_progress_step
 from jobs.spec import Checkpoint, Launch, Log, Spec, Train
-from trainer import commit, stored
+from trainer.checkpoint import commit, reader
 from trainer.stop import EXIT_STOPPED_IN_STARTUP, STOP_SIGNALS
 
 HANG_TIMEOUT_S = 3
@@ -222,7 +222,7 @@ def test_a_broken_disk_ends_the_training_with_one_line_and_the_older_checkpoint(
     # A step of 0.2 s is far longer than it takes to find that a small file cannot be written.
     assert read_progress_step(run.progress) <= 2 * EPOCH + 1
     assert commit.committed(run.checkpoints) == [commit.name_of(EPOCH)]
-    stored.check(run.checkpoints / commit.name_of(EPOCH))
+    reader.check(run.checkpoints / commit.name_of(EPOCH))
 
 
 @contextlib.contextmanager

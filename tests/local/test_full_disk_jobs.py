@@ -5,9 +5,10 @@ import signal
 import subprocess
 
 import pytest
-from local_kit import REPOSITORY, wait_for
+from local_kit import wait_for
 
 from jobs.rundir import RunDir, read_json, read_jsonl
+from tests.checkout import copy_checkout
 
 SIZE = "size=96m"  # a submit wants 64 MiB free
 SPEC = """
@@ -104,8 +105,7 @@ def test_a_full_disk_ends_in_one_line_and_a_resume_completes(disk, kit):
 
 def test_a_run_directory_that_vanishes_kills_no_script_and_is_told_in_one_line(tmp_path, kit):
     kit.repository = tmp_path / "copy"
-    ignored = shutil.ignore_patterns(".*", "runs", "__pycache__")
-    shutil.copytree(REPOSITORY, kit.repository, ignore=ignored)
+    copy_checkout(kit.repository)
     (kit.repository / "patient.py").write_text(PATIENT % (tmp_path / "may_end", tmp_path / "ended"))
     process = submit(kit, OWN)
     run = started(kit, "logs", "rank-00000.log")

@@ -1,14 +1,14 @@
 """Local runs through the very processes of a cluster: node agents, torchrun, ranks."""
 
 import os
-import shutil
 import signal
 
 import pytest
-from local_kit import REPOSITORY, Kit, wait_for
+from local_kit import Kit, wait_for
 
-from jobs.compare import compare
 from jobs.rundir import RunDir, read_json, read_jsonl, read_progress_step
+from jobs.runs.compare import compare
+from tests.checkout import copy_checkout
 
 SPEC = """
 name: tiny
@@ -154,13 +154,12 @@ def test_a_killed_foreground_process_leaves_no_orphan(kit):
 
 def test_a_run_uses_the_code_that_was_frozen(tmp_path, kit):
     kit.repository = tmp_path / "copy"
-    ignored = shutil.ignore_patterns(".*", "runs", "__pycache__")
-    shutil.copytree(REPOSITORY, kit.repository, ignore=ignored)
+    copy_checkout(kit.repository)
     config = tmp_path / "tiny.yaml"
     config.write_text(SPEC % (1, 1, 1))
     assert kit.run("freeze", config)[0] == 0
     (kit.repository / "trainer/__init__.py").write_text(PLANTED)
-    agent = kit.repository / "jobs/agent.py"  # the command imports it, too, but does not run it
+    agent = kit.repository / "jobs/node/__main__.py"  # the commands do not run it
     start = 'if __name__ == "__main__":\n    '
     assert start in agent.read_text()
     agent.write_text(agent.read_text().replace(start, start + PLANTED + "    "))
@@ -184,8 +183,7 @@ def test_a_stop_is_passed_on_although_nobody_listens_any_more(kit):
 
 def test_a_script_of_ones_own_is_complete_when_it_exits_well(tmp_path, kit):
     kit.repository = tmp_path / "copy"
-    ignored = shutil.ignore_patterns(".*", "runs", "__pycache__")
-    shutil.copytree(REPOSITORY, kit.repository, ignore=ignored)
+    copy_checkout(kit.repository)
     script = "import os, sys\nprint(sys.argv[1:], os.environ['RANK'])\n"
     (kit.repository / "mine.py").write_text(script)
     launch = "name: tiny\nslurm: {nodes: 2}\nlaunch: {script: mine.py, args: [--n, 3]}\n"

@@ -1,7 +1,6 @@
 """Somebody's own torchrun script under the kit: its life cycle, its stop, and who is left alone."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import torch
 from local_kit import FOREIGN, REPOSITORY, wait_for
 
 from jobs.rundir import RunDir, read_json, read_jsonl
+from tests.checkout import copy_checkout
 
 EXAMPLE = REPOSITORY / "configs/own_script/train.py"
 STEPS = 1500
@@ -67,8 +67,7 @@ def submit(kit, tmp_path):
 
     def start(text, stop_signal):
         kit.repository = tmp_path / "copy"
-        ignored = shutil.ignore_patterns(".*", "runs", "__pycache__")
-        shutil.copytree(REPOSITORY, kit.repository, ignore=ignored)
+        copy_checkout(kit.repository)
         (kit.repository / "mine").mkdir()
         (kit.repository / "mine/run.py").write_text(text)
         return submit_config(kit, OWN % ("mine/run.py", STEPS, stop_signal))

@@ -7,7 +7,7 @@ from test_trainer import TINY, make_run, train
 
 from jobs.rundir import read_json, read_jsonl
 from jobs.spec import Train
-from trainer.data import Batches
+from trainer.data.batches import Batches
 
 GLOBAL_BATCH, SAMPLES = 12, 62
 WORLDS = {1: 2, 2: 3, 3: 1}  # by attempt

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.compare import compare
 from jobs.rundir import RunDir, read_json, read_jsonl
+from jobs.runs.compare import compare
 from jobs.spec import Launch, Log, Spec, Train
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from trainer.data import Samples
+from trainer.data.batches import Samples
 
 
 def blobs(num_train=62, num_test=11):
@@ -132,11 +132,11 @@ def evaluate_at_each_world_size(folder):
 
     from jobs.rundir import RunDir
     from jobs.spec import Launch, Spec
-    from trainer.context import DistributedContext
-    from trainer.evaluate import evaluate
+    from trainer.data.feed import HeldOut
+    from trainer.dist.context import DistributedContext
+    from trainer.dist.run_handle import Job, Run
     from trainer.events import Events
-    from trainer.feed import HeldOut
-    from trainer.launch import Job, Run
+    from trainer.model.evaluate import evaluate
 
     rank = int(os.environ["RANK"])
     whole = Samples(torch.arange(11.0).unsqueeze(1), (torch.arange(11) > 6).long())

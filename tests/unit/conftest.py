@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.load import Loaded, SpecError, load
+from jobs.config.load import Loaded, SpecError, load
 from jobs.spec import Spec
 
 

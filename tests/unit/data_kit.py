@@ -8,11 +8,11 @@ import torch
 
 from jobs.rundir import RunDir
 from jobs.spec import Launch, Spec, Train
-from trainer.context import DistributedContext
-from trainer.data import Batches
+from trainer.data.batches import Batches
+from trainer.data.feed import Feed
+from trainer.dist.context import DistributedContext
+from trainer.dist.run_handle import Job, Run
 from trainer.events import Events
-from trainer.feed import Feed
-from trainer.launch import Job, Run
 
 
 def job_of(rank=0, world_size=1, workers=0, **train):

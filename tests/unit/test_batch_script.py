@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs import sbatch
 from jobs.rundir import RunDir
-from jobs.slurm_time import parse_or_zero
+from jobs.slurm import sbatch
+from jobs.slurm.duration import parse_or_zero
 from jobs.spec import Spec
 
 SCRIPT = Path(__file__).resolve().parents[2] / sbatch.SCRIPT

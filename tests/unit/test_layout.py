@@ -1,40 +1,69 @@
-"""The direction of dependencies: what may import what."""
+"""The rooms of the house: which package may import which, and what each may contain."""
 
 import ast
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-MODULES = {
-    f"{package}.{path.stem}".removesuffix(".__init__"): path
-    for package in ("jobs", "trainer")
-    for path in (REPOSITORY / package).glob("*.py")
-}
 OWN = ("jobs", "trainer")
+FILES = {
+    ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path
+    for package in OWN
+    for path in (REPOSITORY / package).rglob("*.py")
+}
+CONTRACT = {"jobs.spec", "jobs.rundir", "jobs.errors", "jobs.console"}
+# The rooms that each room may import. "" is the top of the package.
+MAY_IMPORT = {
+    "jobs": {
+        "": {"commands", "attempt", "runs", "config", "node", "slurm"},
+        "commands": {"attempt", "runs", "config", "node", "slurm"},
+        "attempt": {"runs", "node", "slurm"},
+        "runs": {"config"},
+        "config": {"slurm"},
+        "node": set(),
+        "slurm": set(),
+    },
+    "trainer": {
+        "": {"checkpoint", "model", "report", "health", "data", "dist"},
+        "checkpoint": {"model", "data", "dist"},
+        "model": {"data", "dist"},
+        "report": {"data", "dist"},
+        "data": {"dist"},
+        "health": {"dist"},
+        "dist": set(),
+    },
+}
+BASE = {"trainer.errors", "trainer.stop", "trainer.seeds", "trainer.user_code", "trainer.events"}
+MAX_MODULES = 14
 # They run on compute nodes and hosts where there is a Python and perhaps nothing else.
 STANDARD_LIBRARY_ONLY = [
-    f"jobs.{name}"
-    for name in (
-        *("spec", "rundir", "agent", "node_agent", "rank", "attempt", "history"),
-        *("owner", "decision", "rendezvous", "slurm", "memory", "purged"),
-    )
+    *("jobs.spec", "jobs.rundir", "jobs.attempt.__main__", "jobs.node.__main__", "jobs.node.rank"),
+    *("jobs.runs.purge", "jobs.slurm.client", "jobs.slurm.site_warnings"),
 ]
 
 
-def imports(module):
-    """The modules that a module of ours imports, wherever it does, but for type checkers."""
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+def room(module):
+    """The room of a module, "" at the top of its package."""
+    parts = module.split(".")
+    is_room = FILES.get(".".join(parts[:2])) and FILES[".".join(parts[:2])].stem == "__init__"
+    return parts[1] if len(parts) > 1 and is_room else ""
+
+
+def imports(module, is_typing_included=False):
+    """The modules that a module of ours imports, wherever it does."""
+    tree = ast.parse(FILES[module].read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = []
+            node.body = node.body if is_typing_included else []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from [name for name in inner if name in MODULES] or [node.module]
+            yield from [name for name in inner if name in FILES] or [node.module]
 
 
 def reached(module):
@@ -44,7 +73,7 @@ def reached(module):
         for name in imports(open_ends.pop()):
             if name not in seen:
                 seen.add(name)
-                open_ends += [name] if name in MODULES else []
+                open_ends += [name] if name in FILES else []
     return seen
 
 
@@ -53,25 +82,67 @@ def foreign(names):
     return tops - sys.stdlib_module_names - set(OWN)
 
 
-def test_the_walk_sees_imports():
-    assert {"jobs.spec", "argparse"} <= set(imports("jobs.attempt"))
-    assert "submitit.core.utils" in set(imports("jobs.submit"))
+def own(names):
+    return {name for name in names if name.partition(".")[0] in OWN}
+
+
+def test_the_walk_sees_imports_and_rooms():
+    assert {"jobs.spec", "jobs.slurm.client"} <= set(imports("jobs.attempt.open"))
+    assert "submitit.core.utils" in set(imports("jobs.commands.queue"))
     assert "torch" in reached("trainer.__main__")
+    assert (room("jobs.spec"), room("jobs.slurm.client"), room("jobs.slurm")) == (
+        "",
+        "slurm",
+        "slurm",
+    )
 
 
-@pytest.mark.parametrize("module", sorted(name for name in MODULES if name.startswith("jobs")))
+@pytest.mark.parametrize("module", sorted(name for name in FILES if name.startswith("jobs")))
 def test_jobs_imports_neither_torch_nor_the_trainer(module):
     found = reached(module)
     assert "torch" not in foreign(found)
     assert not [name for name in found if name.partition(".")[0] == "trainer"]
 
 
-@pytest.mark.parametrize("module", sorted(name for name in MODULES if name.startswith("trainer")))
-def test_the_trainer_imports_of_jobs_only_spec_and_rundir(module):
-    of_jobs = {name for name in imports(module) if name.partition(".")[0] == "jobs"}
-    assert of_jobs <= {"jobs.spec", "jobs.rundir"}
+@pytest.mark.parametrize("module", sorted(FILES))
+def test_an_import_goes_down_the_list_of_rooms(module):
+    package = module.partition(".")[0]
+    ground = CONTRACT if package == "jobs" else CONTRACT | BASE
+    for name in own(imports(module, is_typing_included=True)) - ground - {"jobs", "trainer"}:
+        assert name.partition(".")[0] == package, f"{module} imports {name}"
+        allowed = MAY_IMPORT[package][room(module)] | {room(module)}
+        assert module not in ground and room(name) in allowed, f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", sorted(CONTRACT))
+def test_the_contract_imports_only_itself(module):
+    assert own(imports(module, is_typing_included=True)) <= CONTRACT
+
+
+@pytest.mark.parametrize("module", sorted(name for name in FILES if name.startswith("trainer")))
+def test_the_trainer_imports_of_jobs_only_the_contract(module):
+    found = own(imports(module, is_typing_included=True))
+    assert {name for name in found if name.startswith("jobs")} <= CONTRACT - {"jobs.console"}
 
 
 @pytest.mark.parametrize("module", STANDARD_LIBRARY_ONLY)
 def test_what_runs_on_any_node_needs_the_standard_library_only(module):
     assert foreign(reached(module)) == set()
+
+
+@pytest.mark.parametrize(
+    "name", [f"{package}.{room}" for package in OWN for room in MAY_IMPORT[package] if room]
+)
+def test_a_room_has_a_line_for_each_of_its_files(name):
+    folder = FILES[name].parent
+    modules = sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+    described = re.findall(
+        r"^- (\w+): .+$", ast.get_docstring(ast.parse(FILES[name].read_text())), re.M
+    )
+    assert sorted(described) == modules
+    assert len(modules) <= MAX_MODULES
+
+
+def test_every_package_is_a_known_room():
+    rooms = {name for name, path in FILES.items() if path.stem == "__init__"} - set(OWN)
+    assert rooms == {f"{package}.{room}" for package in OWN for room in MAY_IMPORT[package] if room}

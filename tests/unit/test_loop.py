@@ -8,12 +8,12 @@ from torch import nn
 
 from jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from jobs.spec import Checkpoint, Log, Spec, Train
-from trainer.agreement import Agreement
-from trainer.context import DistributedContext
-from trainer.data import Samples
+from trainer.data.batches import Samples
+from trainer.dist.context import DistributedContext
+from trainer.dist.run_handle import Job, Run
+from trainer.dist.stop_consensus import Agreement
 from trainer.errors import NotFinite
 from trainer.events import Events
-from trainer.launch import Job, Run
 from trainer.run import conclude, prepare
 from trainer.seeds import ORDER, WEIGHTS, mix
 from trainer.stop import StopSignal

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.context import DistributedContext
-from trainer.digest import weights_sha256
-from trainer.environment import exactness, extended
+from trainer.checkpoint.digest import weights_sha256
+from trainer.dist.context import DistributedContext
 from trainer.errors import UserError
 from trainer.events import Events
+from trainer.report.environment import exactness, extended
 from trainer.seeds import mix
 
 

@@ -3,8 +3,8 @@
 import torch
 from torch.utils.data import Dataset
 
-from trainer import datasets
-from trainer.data import Samples
+from trainer.data import builtin
+from trainer.data.batches import Samples
 
 
 class BySample(Dataset):  # type: ignore[type-arg]
@@ -24,5 +24,5 @@ class BySample(Dataset):  # type: ignore[type-arg]
 
 def digits() -> tuple[BySample, BySample]:
     """(train, test) of the built-in digits."""
-    train, test = datasets.digits()
+    train, test = builtin.digits()
     return BySample(train), BySample(test)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from jobs import history
+from jobs.attempt import history
 from jobs.rundir import read_json
 
 from ..kit import Run

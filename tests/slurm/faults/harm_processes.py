@@ -25,7 +25,7 @@ _MARKS = {  # what is in the command line, first match
     "-m jobs.attempt": "attempt",
     "srun --nodes": "srun",
     "-m torch.distributed.run": "torchrun",
-    "-m jobs.agent": "agent",
+    "-m jobs.node ": "agent",
     "-m trainer": "rank",
     "multiprocessing": "reader",
 }

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from jobs.rundir import RunDir
-from trainer import commit
+from trainer.checkpoint import commit
 
 from ..kit import Run
 from . import harm_slurm

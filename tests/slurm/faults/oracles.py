@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from jobs.compare import compare
 from jobs.rundir import read_json
+from jobs.runs.compare import compare
 
 from ..kit import Run
 from .scenario import STEPS_PER_EPOCH

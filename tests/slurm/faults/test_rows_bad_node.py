@@ -12,7 +12,7 @@ from .rows import Row
 from .scenario import AT_ONCE, Untouched, start
 
 BAD = "n2"
-FAULTY_NODE = REPOSITORY / "tests/faulty_node"
+FAULTY_NODE = REPOSITORY / "tests/local/faulty_node"
 
 
 def faulty(harm: str, *overrides: str) -> tuple[str, ...]:

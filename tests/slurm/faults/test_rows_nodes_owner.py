@@ -6,7 +6,7 @@ import re
 import sys
 from contextlib import ExitStack
 
-from jobs import rendezvous
+from jobs.node import rendezvous
 from jobs.rundir import read_json
 
 from ..kit import JOB_TIMEOUT_S, Kit, Run

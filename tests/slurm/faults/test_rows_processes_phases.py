@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.history import newest_attempt
+from jobs.attempt.history import newest_attempt
 from jobs.rundir import AttemptDir
 
 from ..kit import Kit, Run

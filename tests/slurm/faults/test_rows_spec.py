@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
 from jobs.spec import Train
-from trainer.data import Batches
+from tests.checkout import copy_checkout
+from trainer.data.batches import Batches
 
-from ..kit import REPOSITORY, Kit, Run
+from ..kit import Kit, Run
 from . import harm_slurm, harm_storage, oracles, recorded
 from .rows import Row
 from .scenario import STEPS, STEPS_PER_EPOCH, Untouched, start
@@ -89,8 +89,7 @@ def test_row_28_config_and_code_change_between_attempts(
     kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
 ) -> None:
     checkout = tmp_path / "checkout"
-    ignored = shutil.ignore_patterns(".*", "runs", "__pycache__")
-    shutil.copytree(REPOSITORY, checkout, ignore=ignored)
+    copy_checkout(checkout)
     kit = replace(kit, repository=checkout, runs_root=tmp_path / "runs")
     paced = start(kit)
     run = paced.run
@@ -100,7 +99,7 @@ def test_row_28_config_and_code_change_between_attempts(
     text = config.read_text()
     config.write_text(text.replace("lr: 0.05", "lr: 5.0"))
     assert config.read_text() != text
-    (checkout / "trainer/optim.py").write_text("raise RuntimeError('not the frozen code')\n")
+    (checkout / "trainer/model/optim.py").write_text("raise RuntimeError('not the frozen code')\n")
     harm_slurm.preempt(run)  # the same job again
     run.cluster.wait_for(lambda: loaded(run, 2), "attempt 2 at its step", 240)
     harm_storage.stop(run)

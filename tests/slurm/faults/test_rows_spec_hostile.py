@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jobs.rundir import read_json
-from trainer import commit
+from trainer.checkpoint import commit
 
 from ..kit import REPOSITORY, Kit
 from . import harm_storage, oracles

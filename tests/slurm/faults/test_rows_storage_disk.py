@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs.rundir import read_progress_step
-from trainer import stored
+from trainer.checkpoint import reader
 
 from ..cluster import Cluster
 from ..kit import Kit, Run
@@ -27,7 +27,7 @@ def assert_kept(run: Run, before: list[str]) -> None:
     """The older checkpoint is intact, and the error was told within one step."""
     kept = harm_storage.committed(run.dir)
     assert set(before) <= set(kept)
-    stored.check(run.dir.checkpoints / before[0])
+    reader.check(run.dir.checkpoints / before[0])
     said = run.dir.job_log.read_text() + run.log()
     (failed,) = set(re.findall(r"saving checkpoint \S+/(step-\d+): ", said))
     assert (read_progress_step(run.dir.progress) or 0) <= step_of(failed) + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jobs.grace import SINCE
+from jobs.attempt.requeue_policy import SINCE
 
 from ..host import PATH, installed_version
 from ..kit import Kit
@@ -42,7 +42,7 @@ def test_an_attempt_calls_slurm_at_most_six_times(kit: Kit, tmp_path: Path) -> N
     # The first start has no restart count.
     attempts = {number: [c for c in calls if c.startswith(f"{number} ")] for number in ("", "1")}
     assert sum(map(len, attempts.values())) == len(calls)
-    # Later ones requeue it themselves at the end of its grace, see jobs.grace.
+    # Later ones requeue it themselves at the end of its grace, see jobs.attempt.requeue_policy.
     is_ours = installed_version() < SINCE
     assert ("requeue" in "".join(attempts[""])) == is_ours
     assert all(len(made) <= MAX_CALLS for made in attempts.values()), calls

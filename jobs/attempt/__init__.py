@@ -1,0 +1,16 @@
+"""One attempt of a run: what the batch script asks before and after each srun step.
+
+- __main__: the three commands of the batch script: open, watch, close.
+- open: claims the run and writes the plan of the next attempt.
+- close: gathers what happened, decides and records what follows.
+- facts: reads what ranks, agents and Slurm left behind.
+- decision: the pure function from facts to what happens next.
+- execute: carries a decision out: requeue, successor, retry, hold.
+- history: the records of all attempts, the budgets they used, the result.
+- run_lock: which job may write into the run directory (owner.json).
+- successor: the job that waits for the present one to end.
+- exclude_nodes: which nodes the next start of the job leaves out.
+- requeue_policy: whether Slurm requeues a preempted job by itself.
+- srun_step: the srun command of an attempt, and the bounds of its end.
+- report: what job.log shows of an attempt that ended.
+"""

@@ -1,0 +1,82 @@
+"""One attempt of a run: opened before the agents start, closed after they have ended.
+
+    python -m jobs.attempt open RUN_DIR [--head-address IP] NODE...   prints the attempt's number
+    python -m jobs.attempt watch RUN_DIR ATTEMPT SRUN_PID     bounds the end of its srun step
+    python -m jobs.attempt close RUN_DIR ATTEMPT
+
+The batch script calls them on the first node; `jobs.commands.local` and hand-launched runs call
+the same functions. An attempt that nobody closed is closed as `lost` by the next `open`. Standard
+library only: the batch host may have nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from jobs.attempt import run_lock, srun_step
+from jobs.attempt.close import close_attempt
+from jobs.attempt.execute import act
+from jobs.attempt.open import open_attempt
+from jobs.console import say
+from jobs.errors import FailedError, UserError
+from jobs.node.stop_signals import hold_back
+from jobs.rundir import (
+    RunDir,
+)
+from jobs.slurm import client
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The batch script's three commands."""
+    parser = argparse.ArgumentParser(prog="python -m jobs.attempt", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    opening = commands.add_parser("open")
+    opening.add_argument("run_dir", type=Path)
+    opening.add_argument("--head-address", default="")
+    opening.add_argument("--pid", type=int, help="hand launch: the process that owns the run")
+    opening.add_argument("nodes", nargs="+")
+    watching = commands.add_parser("watch")
+    closing = commands.add_parser("close")
+    for command in (watching, closing):
+        command.add_argument("run_dir", type=Path)
+        command.add_argument("attempt", type=int)
+    watching.add_argument("srun_pid", type=int)
+    closing.add_argument(
+        "--srun-exit", type=int, default=0, help="the exit code of the step's srun"
+    )
+    closing.add_argument("--stop", default="", help="the stop signal that the batch shell got")
+    closing.add_argument("--pid", type=int, help="hand launch: the process that owns the run")
+    args = parser.parse_args(argv)
+    run_dir = RunDir(args.run_dir)
+    job_id = client.job_id_from(os.environ)
+    if args.command == "watch":
+        srun_step.watch(run_dir, job_id or "", args.attempt, args.srun_pid)
+        return 0
+    if args.pid is None and job_id is None:
+        parser.error("no SLURM_JOB_ID: this is for slurm/ddp.sbatch")
+    me = run_lock.this_process(job_id) if args.pid is None else run_lock.process(args.pid)
+    try:
+        with run_lock.told_in_one_line(run_dir, me):
+            if args.command == "close":
+                seen = srun_step.stops_at_start(run_dir, args.attempt, args.srun_exit)
+                stops = [args.stop] if args.stop else seen
+                closed = close_attempt(run_dir, me, args.attempt, stops, args.srun_exit)
+                return act(closed, run_dir, me)
+            attempt = open_attempt(run_dir, me, args.nodes, args.head_address)
+    except (UserError, FailedError) as error:
+        say(f"error: {error}")
+        return 1
+    if attempt is not None:
+        print(attempt)
+    else:
+        say(f"{run_dir.path}: already complete, nothing to do")
+    return 0
+
+
+if __name__ == "__main__":
+    # Some sites signal the whole tree of the batch shell, also because of our own requeue.
+    hold_back()
+    sys.exit(main())

@@ -1,0 +1,260 @@
+"""What happens after an attempt: one pure function from evidence to decision.
+
+The table of it is in tests/unit/attempt/test_decision.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jobs.slurm.client import ENDED_STATES, is_cancelled
+
+
+class Action(StrEnum):
+    """What the batch shell does next."""
+
+    DONE = "done"  # the run is complete
+    RETRY = "retry"  # a new srun step in this allocation
+    REQUEUE = "requeue"  # we ask Slurm to start the job again
+    SUCCESSOR = "successor"  # the job that waits for this one goes on
+    WAIT = "wait"  # Slurm requeues the job by itself
+    HOLD = "hold"  # stop with the reason; `resume` submits anew
+    CANCEL = "cancel"  # somebody cancelled the job: never come back
+
+
+# These end the job's present start.
+RESTARTS = (Action.REQUEUE, Action.SUCCESSOR, Action.WAIT)
+
+
+class Cause(StrEnum):
+    """What ended an attempt."""
+
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    TIME_LIMIT = "time_limit"
+    PREEMPTION = "preemption"
+    INTERRUPTED = "interrupted"  # Ctrl-C or cancel of a local run
+    REQUEUED = "requeued"  # by an administrator, or by Slurm itself
+    CRASH = "crash"
+    HANG = "hang"  # no rank went on any more; a crash that a watchdog had to make
+    OUT_OF_MEMORY = "out_of_memory"  # a crash that the next attempt may well repeat
+    NODE = "node"  # a node was lost, or failed its preflight
+    LOST = "lost"  # nothing of ours was left to say what happened
+
+
+# These count against the crash budget: unlike a lost node, the run itself may be at fault.
+CRASHES = (Cause.CRASH, Cause.HANG, Cause.OUT_OF_MEMORY)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known when an attempt has ended. `attempts.jsonl` keeps it beside the decision."""
+
+    # Rank 0's marker: completed, stopped, or None. Of a script of one's own without a marker it
+    # says how it exited: with 0 completed, but stopped if it was warned and sent its stop signal.
+    outcome: str | None
+    job_state: str  # Slurm's JobState; LOCAL without Slurm, UNKNOWN without an answer
+    job_reason: str  # Slurm's Reason
+    signals: tuple[str, ...]  # stop signals that reached an agent, in order
+    is_preempted: bool  # Slurm has a PreemptTime for this start of the job
+    has_progress: bool  # a checkpoint was committed during the attempt
+    error: str | None  # the first failing rank, its node and its error
+    is_requeued: bool = False  # Slurm has counted the job's next start already
+    is_user_error: bool = False  # the error is in the spec or the launch, and would only repeat
+    is_hang: bool = False  # the error is that nothing went on any more
+    is_out_of_memory: bool = False  # of a GPU or of the node
+    is_near_limit: bool = False  # another attempt in this allocation might not hear its warning
+    can_requeue: bool = True  # Slurm may start this very job again
+    is_left_to_slurm: bool = (
+        False  # it requeues the job once that has ended; see jobs.attempt.requeue_policy
+    )
+    has_successor: bool = False  # another job waits for the end of this one
+    bad_nodes: tuple[str, ...] = ()  # nodes that failed the preflight
+    silent_nodes: tuple[str, ...] = ()  # nodes whose agent never ended, and that do not answer
+
+
+@dataclass(frozen=True)
+class History:
+    """What earlier attempts of the run leave to be counted."""
+
+    restarts: int  # attempts that ended with the job
+    crashes_without_progress: int  # in a row, up to the attempt before
+    attempts_without_progress: int  # of any cause, in a row, up to the attempt before
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How often a run comes back by itself."""
+
+    restarts: int = 200
+    crashes_without_progress: int = 3
+    attempts_without_progress: int = 5
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, what ended the attempt, and why, in words for the user."""
+
+    action: Action
+    cause: Cause
+    reason: str
+
+
+def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> Decision:
+    """The decision after one attempt.
+
+    The run directory knows better than Slurm whether the run is complete: a run that finishes in
+    the slack behind its time limit is booked as TIMEOUT.
+    """
+    if evidence.outcome == "completed":
+        return Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
+    if evidence.is_requeued:
+        return within_budget(after_requeue(evidence), evidence, history, budget)
+    if is_cancelled(evidence.job_state, evidence.job_reason):
+        return within_budget(after_cancel(evidence), evidence, history, budget)
+    if evidence.job_state == "LOCAL" and evidence.signals:
+        return Decision(Action.HOLD, Cause.INTERRUPTED, "stopped on request")
+    is_stopped = evidence.outcome == "stopped" or is_over_limit(evidence)
+    if evidence.signals or evidence.is_preempted or is_stopped:
+        return within_budget(after_warning(evidence), evidence, history, budget)
+    if is_ending(evidence):
+        state = f"{evidence.job_state} {evidence.job_reason}"
+        reason = f"Slurm ended the job: {state}"
+        cause = Cause.NODE if evidence.silent_nodes else Cause.REQUEUED
+        decision = come_back(evidence, cause, reason, Action.WAIT)
+        return within_budget(decision, evidence, history, budget)
+    if evidence.bad_nodes or evidence.silent_nodes:
+        return within_budget(after_node_trouble(evidence), evidence, history, budget)
+    return after_crash(evidence, history, budget)
+
+
+def come_back(
+    evidence: Evidence, cause: Cause, reason: str, action: Action = Action.REQUEUE
+) -> Decision:
+    """The decision to go on in another start of the job; in another job where there is none.
+
+    `action`: who starts the job again, we (REQUEUE) or Slurm (WAIT).
+    """
+    if not evidence.can_requeue or is_over_limit(evidence):
+        action = Action.SUCCESSOR
+    if action is Action.WAIT:
+        reason += "; Slurm requeues the job by itself"
+    return Decision(action, cause, reason)
+
+
+def after_cancel(evidence: Evidence) -> Decision:
+    """The decision about a job that was cancelled, by somebody or by preemption.
+
+    While it ends, Slurm does not say which where preemption cancels (PreemptMode=CANCEL); the job
+    after this one will know.
+    """
+    if not evidence.is_preempted:
+        return Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
+    reason = "cancelled by a preemption, or by somebody after it"
+    if evidence.has_successor:
+        return Decision(Action.SUCCESSOR, Cause.PREEMPTION, reason)
+    return Decision(Action.CANCEL, Cause.CANCELLED, reason)
+
+
+def after_requeue(evidence: Evidence) -> Decision:
+    """The decision about a job that Slurm has queued again: its node was lost, or somebody did."""
+    if evidence.silent_nodes:
+        reason = f"{no_answer(evidence)}; Slurm has requeued the job"
+        return Decision(Action.WAIT, Cause.NODE, reason)
+    return Decision(Action.WAIT, Cause.REQUEUED, "Slurm or an administrator requeued the job")
+
+
+def no_answer(evidence: Evidence) -> str:
+    """Which nodes are silent."""
+    return f"no answer from {', '.join(evidence.silent_nodes)}"
+
+
+def after_node_trouble(evidence: Evidence) -> Decision:
+    """The decision after a node failed or fell silent: elsewhere, as a new start of the job."""
+    reason = evidence.error or no_answer(evidence)
+    if evidence.job_state == "LOCAL":
+        return Decision(Action.HOLD, Cause.NODE, reason)
+    return come_back(evidence, Cause.NODE, reason)
+
+
+def after_crash(evidence: Evidence, history: History, budget: Budget) -> Decision:
+    """The decision after ranks failed, or hung until they were killed: again, within a budget."""
+    cause = Cause.HANG if evidence.is_hang else Cause.CRASH
+    if evidence.is_out_of_memory:
+        cause = Cause.OUT_OF_MEMORY
+    crash = evidence.error or "the processes ended without a word"
+    if evidence.is_user_error:
+        return Decision(Action.HOLD, cause, crash)
+    crashes = 1 if evidence.has_progress else history.crashes_without_progress + 1
+    if crashes >= budget.crashes_without_progress:
+        repeated = f"{crashes} crashes without progress: {crash}" if crashes > 1 else crash
+        return Decision(Action.HOLD, cause, repeated)
+    decision = Decision(Action.RETRY, cause, crash)
+    if evidence.is_near_limit:
+        decision = come_back(evidence, cause, f"{crash}; too near the time limit for a retry here")
+    return within_budget(decision, evidence, history, budget)
+
+
+def is_ending(evidence: Evidence) -> bool:
+    """Whether Slurm has taken the allocation away already."""
+    return evidence.job_state in {"COMPLETING", "PENDING"} | ENDED_STATES
+
+
+def is_over_limit(evidence: Evidence) -> bool:
+    """Whether Slurm has ended the job at its time limit; it never starts such a job again."""
+    return evidence.job_state == "TIMEOUT" or (
+        is_ending(evidence) and evidence.job_reason == "TimeLimit"
+    )
+
+
+def after_warning(evidence: Evidence) -> Decision:
+    """The decision after a warned stop, or a failure after the warning: come back, for free."""
+    if is_over_limit(evidence):
+        cause, reason = Cause.TIME_LIMIT, "the time limit was reached"
+    elif evidence.is_preempted or "SIGTERM" in evidence.signals[:1]:
+        cause, reason = Cause.PREEMPTION, "preempted"
+    elif "SIGUSR1" in evidence.signals:
+        cause, reason = Cause.TIME_LIMIT, "the time limit is near"
+    else:
+        cause, reason = Cause.PREEMPTION, "a rank was told to stop"
+    if evidence.outcome is None:
+        reason += "; it ended before it could save"
+    if evidence.job_state == "LOCAL":
+        return Decision(Action.HOLD, Cause.INTERRUPTED, reason)
+    is_slurms = is_ending(evidence) or evidence.is_left_to_slurm
+    return come_back(evidence, cause, reason, Action.WAIT if is_slurms else Action.REQUEUE)
+
+
+def after_loss(evidence: Evidence, history: History, budget: Budget) -> Decision:
+    """The decision after an attempt that nobody closed, at the next start of the job."""
+    if evidence.silent_nodes:
+        decision = Decision(Action.RETRY, Cause.NODE, no_answer(evidence))
+        return _in_time(decision, evidence, history, budget)
+    decision = Decision(Action.RETRY, Cause.LOST, "nobody was left to say what happened")
+    return _in_time(decision, evidence, history, budget)
+
+
+def within_budget(
+    decision: Decision, evidence: Evidence, history: History, budget: Budget
+) -> Decision:
+    """`decision`, or a hold where the run has come back too often."""
+    if decision.action in (Action.HOLD, Action.CANCEL):
+        return decision
+    return _in_time(decision, evidence, history, budget)
+
+
+def _in_time(decision: Decision, evidence: Evidence, history: History, budget: Budget) -> Decision:
+    idle = 0 if evidence.has_progress else history.attempts_without_progress + 1
+    if idle >= budget.attempts_without_progress:
+        reason = f"{idle} attempts without a new checkpoint, the last one: {decision.reason}"
+        return Decision(Action.HOLD, decision.cause, reason)
+    if is_restart(decision.action, decision.cause) and history.restarts >= budget.restarts:
+        reason = f"{history.restarts} restarts are used up, the last one: {decision.reason}"
+        return Decision(Action.HOLD, decision.cause, reason)
+    return decision
+
+
+def is_restart(action: str, cause: str) -> bool:
+    """Whether an attempt is followed by another start of the job; a lost one was, if at all."""
+    return action in RESTARTS or cause in (Cause.LOST, Cause.NODE)

@@ -1,0 +1,101 @@
+"""Carries a decision out, as far as Slurm is concerned; nothing is decided here."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+
+from jobs.attempt import exclude_nodes, history, run_lock, successor
+from jobs.attempt.decision import Action, Cause, Decision
+from jobs.console import say
+from jobs.rundir import RunDir, read_json, read_jsonl
+from jobs.slurm import client
+
+EXIT_RETRY = 75  # the batch script starts another srun step. Source: sysexits.h, EX_TEMPFAIL
+MAX_DELAY_S = 60
+# A partition's jobs are preempted together: not all of them ask slurmctld in the same second.
+SPREAD_S = 1.0
+
+
+def act(decision: Decision, run_dir: RunDir, me: run_lock.Owner) -> int:
+    """Carry a recorded decision out; returns the batch script's exit code.
+
+    A run that is not complete never ends with 0: Slurm would book it as COMPLETED.
+    """
+    if decision.action is Action.DONE:
+        return 0
+    if decision.action is Action.RETRY:
+        time.sleep(retry_delay_s(run_dir))
+        return EXIT_RETRY
+    if decision.action is Action.REQUEUE:
+        requeue(decision, run_dir, me)
+    if decision.action is Action.SUCCESSOR:
+        if successor.confirm(run_dir, me.job_id):
+            hand_over(run_dir, me)
+        else:
+            reason = f"{decision.reason}; NOT requeued: this job cannot be, and no other one waits"
+            end(replace(decision, action=Action.HOLD, reason=reason), run_dir, me)
+    return 1
+
+
+def hand_over(run_dir: RunDir, me: run_lock.Owner) -> None:
+    """Leave the run to the job that waits for the end of this one."""
+    run_lock.release(run_dir, me)
+    exclude_nodes.hand_on(run_dir, me.job_id)
+
+
+def in_words(decision: Decision, run_dir: RunDir) -> str:
+    """A decision for the job's log, with the way out where somebody has to do something."""
+    line = f"{decision.cause}: {decision.reason} -> {decision.action}"
+    if decision.action is Action.HOLD:
+        hint = f"make resume RUN={run_dir.run_id} goes on, with the code as it was submitted"
+        line += f"\n  hint: what was saved is kept; {hint}"
+    return line
+
+
+def retry_delay_s(run_dir: RunDir) -> float:
+    """How long to wait before another attempt: 2, 8, 32 s ... after crashes without progress."""
+    crashes = history.of(read_jsonl(run_dir.attempts)).crashes_without_progress
+    return float(min(2 * 4 ** max(0, crashes - 1), MAX_DELAY_S))
+
+
+def requeue(decision: Decision, run_dir: RunDir, me: run_lock.Owner) -> None:
+    """Have Slurm start the job again; where it does not, correct record and result."""
+    time.sleep(random.uniform(0, SPREAD_S))
+    job, problem = client.requeue(me.job_id)
+    if not problem:
+        if job is not None:
+            exclude_nodes.renew(run_dir, me.job_id, job.excluded)
+        return
+    is_cancelled = job is not None and client.is_cancelled(job.state, job.reason)
+    # Where preemption cancels, Slurm may have done it; then the job after this one will know.
+    cancels_preempted = (read_json(run_dir.site) or {}).get("cancels_preempted", True)
+    reason = f"{decision.reason}; NOT requeued: {problem}"
+    if job is not None and is_cancelled and not (job.is_preempted and cancels_preempted):
+        # It came between the decision and the requeue, which then did nothing.
+        instead = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
+        end(instead, run_dir, me, job)
+    elif run_lock.is_ours(run_dir, me) and successor.confirm(run_dir, me.job_id):
+        instead = replace(decision, action=Action.SUCCESSOR, reason=reason)
+        say(in_words(instead, run_dir))
+        history.amend(run_dir, instead, job)
+        hand_over(run_dir, me)
+    else:
+        end(replace(decision, action=Action.HOLD, reason=reason), run_dir, me, job)
+
+
+def end(
+    decision: Decision, run_dir: RunDir, me: run_lock.Owner, job: client.Job | None = None
+) -> None:
+    """End the run by another decision than was recorded. `job`: as Slurm shows it now."""
+    if not run_lock.is_ours(
+        run_dir, me
+    ):  # Slurm was silent to us, and has started the job elsewhere
+        say(f"{run_dir.path}: another start owns the run, nothing recorded")
+        return
+    say(in_words(decision, run_dir))
+    history.amend(run_dir, decision, job)
+    history.unfinished_result(run_dir, decision)
+    successor.cancel(run_dir, me.job_id)
+    run_lock.release(run_dir, me)

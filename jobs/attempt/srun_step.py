@@ -1,0 +1,193 @@
+"""The srun step of an attempt: bounded in its end, and gone before the next one starts.
+
+srun waits for every node's agent, and for one on a node that was lost until Slurm gives the node
+up (SlurmdTimeout, 300 s by default). Killed itself, it leaves its step behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jobs.attempt import run_lock
+from jobs.console import say
+from jobs.node.rank import children
+from jobs.node.stop_signals import STOP_SIGNALS
+from jobs.rundir import RunDir, read_json
+from jobs.slurm import client
+from jobs.slurm.site import KILL_WAIT_S, SLURMD_PORT
+from jobs.spec import Spec
+
+# Once an agent has failed, srun ends the others: SIGTERM, and SIGKILL after KillWait (30 s).
+END_LIMIT_S = 60
+KILL_AFTER_S = 5
+POLL_S = 0.5
+LOOK_S = 5.0  # each time at a file of every node, on a disk that all jobs share
+QUESTION_S = 30.0
+
+
+def shield() -> list[str]:
+    """A prefix for a command line that holds stop signals back before the command even starts.
+
+    Python needs tens of milliseconds to its first line, and where a file system is busy seconds.
+    [] where env(1) cannot do it (before coreutils 8.31).
+    """
+    names = ",".join(number.name.removeprefix("SIG") for number in STOP_SIGNALS)
+    prefix = ["env", f"--block-signal={names}"]
+    try:
+        tried = subprocess.run([*prefix, "true"], check=False, stderr=subprocess.DEVNULL)
+    except OSError:
+        return []
+    return prefix if tried.returncode == 0 else []
+
+
+def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int) -> None:
+    """Wait for srun to end; end it where it outlives its first failed agent, or what it is for.
+
+    A job that its time limit ends is never requeued, and its batch shell is killed KillWait after
+    the SIGTERM that tells it so: half of that time is for the ranks, half for the decision. Where
+    the job was started again elsewhere, srun's orders would be carried out on the step of that
+    start, which has the same name, as soon as they reach slurmctld.
+    """
+    deadline, why, is_told, next_question, next_look = math.inf, "", False, 0.0, 0.0
+    while _is_running(srun_pid):
+        is_told = signal.sigtimedwait({signal.SIGTERM}, POLL_S) is not None or is_told
+        now = time.monotonic()
+        with contextlib.suppress(OSError):  # the disk may answer at the next look
+            if is_told and now > next_question:
+                is_due, is_told = _is_limit_due(run_dir, attempt), False
+                next_question = now + QUESTION_S if is_due else 0.0  # a storm is one question
+                if is_due and _is_over_limit(job_id):
+                    limit = now + noted(run_dir, "kill_wait_s", KILL_WAIT_S) / 2
+                    deadline, why = min((deadline, why), (limit, "at the end of the time limit"))
+            if now > next_look:
+                next_look = now + LOOK_S
+                if run_lock.is_superseded(run_dir, job_id, attempt):
+                    deadline, why = 0.0, "though the run is another attempt's"
+                elif not why and has_failed(run_dir, attempt):
+                    deadline, why = now + END_LIMIT_S, f"{END_LIMIT_S} s after a failure"
+        if now > deadline:
+            break
+    else:
+        return
+    may_order = False
+    with contextlib.suppress(OSError):
+        waited_for = ", ".join(unended(run_dir, attempt)) or "its step"
+        say(f"attempt {attempt}: srun waits for {waited_for} {why}: ended")
+        is_ours = not run_lock.is_superseded(run_dir, job_id, attempt)
+        may_order = is_ours and has_failed(run_dir, attempt)
+    if may_order:  # it kills its step, unless it waits for a lost node even then
+        _signal(srun_pid, signal.SIGTERM)
+        time.sleep(KILL_AFTER_S)
+    # Its child, left alone, kills the step as soon as it reaches slurmctld: after a cut link that
+    # may be the step of the job's next start, by the same name. What is left, `close` ends.
+    for pid in (*children(srun_pid), srun_pid):
+        _signal(pid, signal.SIGKILL)
+
+
+def _is_limit_due(run_dir: RunDir, attempt: int) -> bool:
+    """Whether the time limit may have come: it was warned of, or is over by what the plan knew."""
+    attempt_dir = run_dir.attempt(attempt)
+    signals = {s["signal"] for record in attempt_dir.node_records() for s in record["signals"]}
+    deadline = (read_json(attempt_dir.plan) or {}).get("deadline")
+    return "SIGUSR1" in signals or (deadline is not None and time.time() > deadline)
+
+
+def _is_over_limit(job_id: str) -> bool:
+    """Whether Slurm is ending the job at its time limit."""
+    job = client.show_job(job_id)
+    return job is not None and (job.state, job.reason) == ("COMPLETING", "TimeLimit")
+
+
+def has_failed(run_dir: RunDir, attempt: int) -> bool:
+    """Whether an agent has ended without success."""
+    return any(record["torchrun_exit"] for record in run_dir.attempt(attempt).node_records())
+
+
+def unended(run_dir: RunDir, attempt: int) -> dict[str, dict[str, Any]]:
+    """The nodes whose agent has not said that it ended, with what it has said."""
+    attempt_dir = run_dir.attempt(attempt)
+    nodes = (read_json(attempt_dir.plan) or {}).get("nodes", [])
+    records = {node: read_json(attempt_dir.node(rank)) or {} for rank, node in enumerate(nodes)}
+    return {node: record for node, record in records.items() if record.get("end") is None}
+
+
+def stops_at_start(run_dir: RunDir, attempt: int, srun_exit: int) -> tuple[str, ...]:
+    """The stop signal that an agent died of while it was starting, before it could note anything.
+
+    srun tells it by its exit code; that alone is no proof: it ends the others itself after a
+    failure. Source: srun(1), exit values.
+    """
+    attempt_dir = run_dir.attempt(attempt)
+    count = len((read_json(attempt_dir.plan) or {}).get("nodes", []))
+    records = [read_json(attempt_dir.node(rank)) for rank in range(count)]
+    is_missed = None in records and not has_failed(run_dir, attempt)
+    died_of = [number for number in STOP_SIGNALS if srun_exit == 128 + number]
+    return tuple(number.name for number in died_of) if is_missed else ()
+
+
+def end_leftover(job_id: str, left: Mapping[str, Mapping[str, Any]]) -> None:
+    """End what is left of a step whose srun is gone, by the records of its unended nodes.
+
+    The next step begins when this one is gone: it needs the same processors, and srun waits.
+    """
+    # Without a signal's name scancel kills all of a step at once, and nothing of the job.
+    for step_id in {record.get("step_id") for record in left.values()} - {None}:
+        client.call(["scancel", f"{job_id}.{step_id}"])
+
+
+def silent(run_dir: RunDir, attempt: int, nodes: Iterable[str]) -> tuple[str, ...]:
+    """Those of an attempt's nodes whose slurmd takes no connections."""
+    left, port = unended(run_dir, attempt), noted(run_dir, "slurmd_port", SLURMD_PORT)
+    places = {node: _place(node, left.get(node, {})) for node in nodes}
+    return tuple(node for node, place in places.items() if not client.is_answering(place, port))
+
+
+def _place(node: str, record: Mapping[str, Any]) -> str:
+    """Where a node is met from any other one; the agent of a one-node job has noted loopback."""
+    address = str(record.get("address", node))
+    return node if address.startswith("127.") else address
+
+
+def noted(run_dir: RunDir, name: str, default: int) -> int:
+    """What the submit has noted of the site's Slurm; Slurm's own default where it could not."""
+    return int((read_json(run_dir.site) or {}).get(name, default))
+
+
+def _is_running(pid: int) -> bool:
+    return _signal(pid, 0)
+
+
+def _signal(pid: int, number: int) -> bool:
+    """Signal a process; False if it is gone."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def argv(run_dir: RunDir, attempt: int, nodes: int, cpus: str | None) -> list[str]:
+    """The command that starts one agent on each node. Source: srun(1)."""
+    spec = Spec.read(run_dir.spec)
+    return [
+        "srun",
+        f"--nodes={nodes}",
+        f"--ntasks={nodes}",
+        "--ntasks-per-node=1",
+        # srun does not inherit it since Slurm 22.05.
+        f"--cpus-per-task={cpus or spec.slurm.cpus_per_task}",
+        "--kill-on-bad-exit=1",
+        f"--chdir={run_dir.code}",
+        *spec.slurm.srun,
+        # Not around a wrap: it may be what has to take the signals and pass them on.
+        *(spec.launch.wrap or shield()),
+        *(sys.executable, "-m", "jobs.node", str(run_dir.path), str(attempt)),
+    ]

@@ -1,0 +1,239 @@
+"""The job that waits for the end of the present one, to go on with the run where a requeue cannot.
+
+It is queued from inside the first attempt of a job, on the same run directory with the same script
+and options, behind `--dependency=afterany`: so it starts when the job has ended for good (a job
+that is requeued has not). What became of its predecessor it finds out first: a run that was
+cancelled or held stays so, and one of which nobody can tell waits for `resume`. Standard library
+only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jobs.attempt import history, run_lock
+from jobs.attempt.decision import Action, Cause
+from jobs.console import say
+from jobs.errors import FailedError
+from jobs.rundir import RunDir, read_json, read_jsonl, write_json
+from jobs.runs import lookup
+from jobs.slurm import client, sbatch, site, site_warnings
+from jobs.spec import Spec
+
+# What belongs to one job and not to the one after it.
+_NOT_INHERITED = ("dependency", "begin", "hold", "deadline", "no-requeue", "requeue")
+_SUBMITTED = re.compile(r"Submitted batch job (\d+)")
+
+
+class EndedError(FailedError):
+    """This job was to go on after another one, and must not; the text says why."""
+
+
+@dataclass(frozen=True)
+class Fate:
+    """Whether a successor goes on with the run, why not, and how the run ends by that."""
+
+    goes_on: bool
+    reason: str = ""
+    ends: Action | None = None  # None: it has ended, or is somebody else's
+
+
+def reason_for(run_dir: RunDir, spec: Spec, can_requeue: bool) -> str:
+    """Why the job needs a successor; empty if it does not."""
+    if spec.slurm.continue_ == "requeue":
+        return ""
+    if spec.slurm.continue_ == "successor":
+        return "slurm.continue=successor"
+    if not can_requeue:
+        return "this job cannot be requeued (Requeue=0)"
+    # Written at submit, else asked now.
+    known = read_json(run_dir.site)
+    if known is None:
+        known = site_warnings.note(run_dir, spec.slurm, site.look(spec.slurm))
+    return "preemption cancels jobs here" if known["cancels_preempted"] else ""
+
+
+def ensure(run_dir: RunDir, job_id: str, attempt: int) -> None:
+    """Queue the job's successor, if it needs one; at its first attempt, for they cost calls."""
+    if (read_json(run_dir.attempt(attempt - 1).plan) or {}).get("job_id") == job_id:
+        return
+    spec = Spec.read(run_dir.spec)
+    job = client.show_job_patiently(job_id) if spec.slurm.continue_ != "requeue" else None
+    can_requeue = job is None or job.can_requeue
+    reason = reason_for(run_dir, spec, can_requeue)
+    if reason:
+        queue(run_dir, job_id, can_requeue, reason)
+    else:
+        run_dir.successor.unlink(missing_ok=True)  # an earlier job's
+
+
+def queue(run_dir: RunDir, job_id: str, can_requeue: bool, reason: str) -> str | None:
+    """Queue a job that starts after this one; its id, or None where Slurm takes none.
+
+    Raises: OSError, with the new job cancelled, if it cannot be noted.
+    """
+    argv = argv_after(run_dir, job_id, can_requeue)
+    environ = sbatch.outside_of(os.environ, run_dir)
+    environ |= {lookup.SUCCEEDS: f"{run_dir.run_id}:{job_id}"}
+    answer = client.call_patiently(argv, environ)
+    submitted = _SUBMITTED.search(answer.stdout) if answer else None
+    if answer is None or submitted is None:
+        said = answer.stderr.strip() if answer else "sbatch is missing or does not answer"
+        say(f"no successor of job {job_id} ({reason}): {said}\n  hint: make resume goes on")
+        return None
+    new_id = submitted[1]
+    try:
+        write_json(run_dir.successor, {"job_id": new_id, "after": job_id, "reason": reason})
+        lookup.remember(run_dir, new_id, client.cluster_name(), run_dir.path.parent.parent)
+    except OSError:
+        client.call(["scancel", new_id])
+        raise
+    say(f"job {new_id} waits for the end of job {job_id}, to go on with the run: {reason}")
+    return new_id
+
+
+def argv_after(run_dir: RunDir, job_id: str, can_requeue: bool) -> list[str]:
+    """sbatch's command line for the job after this one: the same script and options.
+
+    A job that was submitted by plain sbatch left no command; the spec has the most of it (see
+    jobs.commands.adopt), but not a --constraint or a --reservation.
+    """
+    command = read_json(run_dir.command) or {}
+    argv = command.get("argv") or sbatch.sbatch_argv(Spec.read(run_dir.spec), run_dir)
+    options, positional = argv[1:-2], argv[-2:]
+    kept = [option for option in options if _name(option) not in _NOT_INHERITED]
+    after = [f"--dependency=afterany:{job_id}", "--requeue" if can_requeue else "--no-requeue"]
+    return ["sbatch", *kept, *after, *positional]
+
+
+def _name(option: str) -> str:
+    return option.removeprefix("--").partition("=")[0]
+
+
+def confirm(run_dir: RunDir, job_id: str) -> bool:
+    """Whether somebody goes on after this job: its successor, or another one queued now."""
+    present = lookup.successor_of(run_dir, job_id)
+    if present is not None and client.is_alive(present) is not False:
+        return True
+    if Spec.read(run_dir.spec).slurm.continue_ == "requeue":
+        return False
+    last = history.last_record(run_dir)
+    can_requeue = last is None or last["evidence"].get("can_requeue", True)
+    return queue(run_dir, job_id, can_requeue, "it cannot go on itself") is not None
+
+
+def cancel(run_dir: RunDir, job_id: str) -> None:
+    """Cancel the job's successor: there is nothing left to go on with."""
+    present = lookup.successor_of(run_dir, job_id)
+    if present is not None:
+        client.call(["scancel", present])
+        run_dir.successor.unlink(missing_ok=True)
+
+
+def look_back(run_dir: RunDir, me: run_lock.Owner) -> None:
+    """Find out whether this job may go on, before it opens an attempt.
+
+    Raises: EndedError, with the run's end recorded if nobody has done that.
+    """
+    found = fate(run_dir, me.job_id)
+    if found.goes_on:
+        return
+    if found.ends is not None:
+        run_lock.claim(run_dir, me, history.newest_attempt(run_dir))
+        history.close_lost(run_dir, me)
+        was_through = history.is_complete(run_dir)  # a script that ended before its job did
+        if not was_through:
+            history.end_between(run_dir, found.ends, Cause.LOST, found.reason)
+        run_lock.release(run_dir, me)
+        if was_through:
+            return
+    raise EndedError(f"{run_dir.path}: job {me.job_id} does not go on: {found.reason}")
+
+
+def fate(run_dir: RunDir, my_id: str, environ: Mapping[str, str] = os.environ) -> Fate:
+    """Whether this job goes on with the run; one that is nobody's successor does.
+
+    A run that somebody cancelled must never come back, so what nobody knows ends it, too.
+    """
+    before = lookup.predecessor(run_dir, environ)
+    if before is None:
+        return Fate(True)
+    last_job = _last_job(run_dir)
+    if last_job == my_id:  # requeued: it looked when it first started
+        return Fate(True)
+    if last_job not in (None, before):
+        return Fate(False, f"after job {before} the run went on as job {last_job}")
+    if history.is_complete(run_dir):
+        return Fate(True)  # `attempt open` says so
+    if result := read_json(run_dir.result):
+        return Fate(False, f"job {before} left it {result['status']}: {result['reason']}")
+    return _of_unfinished(run_dir, before)
+
+
+def _last_job(run_dir: RunDir) -> str | None:
+    """The id of the job that opened the newest attempt, as far as a scratch purge leaves it."""
+    newest = history.newest_attempt(run_dir)
+    plan = read_json(run_dir.attempt(newest).plan)
+    records = [plan] if plan else read_jsonl(run_dir.attempts)
+    return next((record["job_id"] for record in records if record["attempt"] == newest), None)
+
+
+def _of_unfinished(run_dir: RunDir, before: str) -> Fate:
+    """The fate of a run whose last attempt did not end it, or left no record."""
+    state = end_state(run_dir, before)
+    if state == "CANCELLED":
+        return Fate(False, f"job {before} was cancelled", Action.CANCEL)
+    if state is not None and state not in client.ENDED_STATES:
+        return Fate(False, f"job {before} has not ended, it is {state}")
+    if state is None and not _was_handed_over(run_dir):
+        what = f"nobody knows any more whether job {before} was cancelled"
+        return Fate(False, f"{what}; if not, make resume goes on", Action.HOLD)
+    return Fate(True)
+
+
+def _was_handed_over(run_dir: RunDir) -> bool:
+    """Whether the last attempt gave its run to the successor while its job was sound."""
+    last = history.last_record(run_dir)
+    if last is None or last["attempt"] != history.newest_attempt(run_dir):
+        return False
+    was_sound: bool = last["evidence"]["job_state"] == "RUNNING"
+    return was_sound and last["decision"] == Action.SUCCESSOR
+
+
+def end_state(run_dir: RunDir, job_id: str) -> str | None:
+    """How a job ended: slurmctld's word for some minutes (MinJobAge), then sacct's, then its log's.
+
+    None where nobody knows.
+    """
+    job = client.show_job_patiently(job_id)
+    if job is not None:
+        return job.state
+    if shutil.which("sacct"):
+        columns = ("--noheader", "--parsable2", "--allocations", "--format=State")
+        past = client.call(["sacct", *columns, f"--jobs={job_id}"])
+        lines = past.stdout.split("\n") if past and past.returncode == 0 else []
+        if lines and lines[0]:
+            return lines[0].split(" ")[0]
+    return state_in_log(run_dir, job_id)
+
+
+def state_in_log(run_dir: RunDir, job_id: str) -> str | None:
+    """What slurmstepd wrote last into the job's log of its end; None if that is not its end.
+
+    Source: src/slurmd/slurmstepd/req.c: `*** JOB 7 ON n1 CANCELLED AT <time> DUE TO ... ***`.
+    """
+    try:
+        text = run_dir.job_log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    line = rf"\*\*\* JOB {re.escape(job_id)} ON \S+ CANCELLED AT \S+ (.*)\*\*\*"
+    why = next(iter(re.findall(line, text)[-1:]), None)
+    if why == "":
+        return "CANCELLED"
+    # Elsewhere a preempted job is queued again, and may have been cancelled there.
+    is_final = (read_json(run_dir.site) or {}).get("cancels_preempted", False)
+    return "PREEMPTED" if is_final and why == "DUE TO PREEMPTION " else None

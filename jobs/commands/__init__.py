@@ -1,0 +1,14 @@
+"""The kit's commands.
+
+- submit: freezes a spec and runs it, on Slurm or here.
+- queue: hands a run directory to sbatch.
+- adopt: makes the run directory of a job that plain sbatch started.
+- resume: continues a run that stopped before its end.
+- status: lists the runs and their states.
+- logs: shows the log of one rank.
+- cancel: stops a run.
+- compare: compares how two runs ended.
+- export: writes the weights of a checkpoint into one file.
+- local: runs the attempts of a run on this machine, without Slurm.
+- live_progress: the progress line of a local run.
+"""

@@ -1,0 +1,224 @@
+"""Runs a frozen run on this machine, in the foreground, where the batch script would on Slurm.
+
+One agent per node of the spec, each in its own session, all on loopback; attempt, agent, rank and
+trainer are the very code that a cluster runs. The first Ctrl-C is the warning, as a cluster gives
+it, and says what it told the ranks; a second one kills. A script of one's own that gets no signal
+is killed KILL_WAIT_S after a `cancel` or the end of its terminal, unless it stops by itself.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from jobs.attempt import history, run_lock
+from jobs.attempt.close import close_attempt
+from jobs.attempt.decision import Action, Cause, Decision
+from jobs.attempt.execute import retry_delay_s
+from jobs.attempt.open import open_attempt
+from jobs.attempt.run_lock import told_in_one_line
+from jobs.commands.live_progress import ProgressLine
+from jobs.console import counted, say
+from jobs.errors import UserError
+from jobs.node.rank import die_with_parent
+from jobs.node.torchrun import stop_signal
+from jobs.rundir import RunDir
+from jobs.spec import Launch, Spec
+
+POLL_S = 0.2
+MAX_RANKS_PER_CORE = 4
+KILL_WAIT_S = 30  # for a script that gets no signal; as long as Slurm's own KillWait
+
+
+class LocalError(UserError):
+    """The spec cannot run on this machine; the text says why and what to do."""
+
+
+def run(run_dir: RunDir) -> Decision | None:
+    """Run to the end, a stop or a hold; None if the run was complete before.
+
+    Raises: LocalError, OwnedError, FailedError.
+    """
+    spec = Spec.read(run_dir.spec)
+    gpus = visible_gpus()
+    shares = gpu_shares(agents_here(spec, len(gpus)), gpus)
+    me, line = run_lock.this_process(None), ProgressLine(run_dir)
+    with told_in_one_line(run_dir, me), stop_signals() as stops:
+        while True:
+            attempt = open_attempt(run_dir, me, ["localhost"] * len(shares))
+            if attempt is None:
+                return None
+            line.begin()
+            agents = [start_agent(spec, run_dir, attempt, share) for share in enumerate(shares)]
+            watch(agents, stops, line, spec.launch)
+            names = [signal.Signals(number).name for number in stops]
+            decision = close_attempt(run_dir, me, attempt, names)
+            if decision.action is not Action.RETRY:
+                return decision
+            if wait_for_stop(stops, retry_delay_s(run_dir)):
+                return give_up(run_dir, me)
+
+
+def wait_for_stop(stops: list[int], seconds: float) -> bool:
+    """Wait a while before a retry; True if a stop came."""
+    deadline = time.monotonic() + seconds
+    while not stops and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return bool(stops)
+
+
+def give_up(run_dir: RunDir, me: run_lock.Owner) -> Decision:
+    """Hold a run that was stopped between two attempts."""
+    reason = "stopped on request"
+    history.end_between(run_dir, Action.HOLD, Cause.INTERRUPTED, reason)
+    run_lock.release(run_dir, me)
+    return Decision(Action.HOLD, Cause.INTERRUPTED, reason)
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that CUDA_VISIBLE_DEVICES allows, else all of this machine."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        devices = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+        return [device for device in devices if device not in ("", "-1")]
+    return [str(index) for index in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
+
+
+def agents_here(spec: Spec, gpus: int) -> int:
+    """How many agents this machine runs: the spec's nodes, as far as its GPUs go round.
+
+    Raises: LocalError if that is far too much for it.
+    """
+    nodes = min(spec.slurm.nodes, gpus) if gpus else spec.slurm.nodes
+    nproc = 1 if spec.launch.nproc_per_node == "auto" else spec.launch.nproc_per_node
+    cores = os.cpu_count() or 1
+    if spec.slurm.gpus_per_node and not gpus:
+        raise LocalError(
+            f"slurm.gpus_per_node is {spec.slurm.gpus_per_node}, but no GPU is visible here\n"
+            '  hint: add SET="slurm.gpus_per_node=0"'
+        )
+    if not gpus and nodes * nproc > cores * MAX_RANKS_PER_CORE:
+        raise LocalError(
+            f"{counted(nodes, 'node')} with {counted(nproc, 'rank')} are too many "
+            f"for the {counted(cores, 'core')} here\n"
+            '  hint: make submit SET="slurm.nodes=2"'
+        )
+    if spec.launch.wrap and shutil.which(spec.launch.wrap[0]) is None:
+        raise LocalError(
+            f"launch.wrap: {spec.launch.wrap[0]} is not on PATH here\n"
+            '  hint: make submit SET="launch.wrap=[]"'
+        )
+    if nodes < spec.slurm.nodes:
+        here = f"{counted(gpus, 'GPU')} here: {counted(nodes, 'node')}"
+        say(f"warning: {here}, not {spec.slurm.nodes}")
+    return nodes
+
+
+def gpu_shares(nodes: int, gpus: list[str]) -> list[str | None]:
+    """Each agent's share of the GPUs, as CUDA_VISIBLE_DEVICES wants it; None without GPUs."""
+    share = len(gpus) // nodes
+    cuts = [gpus[rank * share : (rank + 1) * share] for rank in range(nodes)]
+    return [",".join(cut) if gpus else None for cut in cuts]
+
+
+def start_agent(
+    spec: Spec, run_dir: RunDir, attempt: int, place: tuple[int, str | None]
+) -> subprocess.Popen[bytes]:
+    """Start one node agent; its own output and torchrun's go to the job's log."""
+    rank, devices = place
+    agent = [sys.executable, "-m", "jobs.node", str(run_dir.path), str(attempt)]
+    command = [*spec.launch.wrap, *agent, f"--node-rank={rank}"]
+    if spec.setup:
+        command = ["bash", "-ec", 'source "$0"; exec "$@"', str(run_dir.setup), *command]
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(run_dir.code), os.environ.get("PYTHONPATH")])
+        ),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    if devices is not None:
+        env["CUDA_VISIBLE_DEVICES"] = devices
+    with open(run_dir.job_log, "ab") as log:
+        return subprocess.Popen(
+            command,
+            cwd=run_dir.code,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+
+
+def watch(
+    agents: list[subprocess.Popen[bytes]], stops: list[int], line: ProgressLine, launch: Launch
+) -> None:
+    """Show progress until all agents have ended; pass the first stop on, kill at the second."""
+    told = 0
+    kill_at = math.inf
+    while None in (codes := [agent.poll() for agent in agents]):
+        time.sleep(POLL_S)
+        # Only a Ctrl-C after the announcement means it: a closing terminal sends several signals.
+        is_kill = (told and signal.SIGINT in stops[told:]) or time.monotonic() > kill_at
+        if stops and not told:
+            signal_agents(agents, signal.SIGTERM)
+            line.note(stopping(launch))
+            told = len(stops)
+            if stop_signal(launch) is None and signal.SIGINT not in stops:
+                # A cancel, or a terminal that is gone: nobody is there for a second Ctrl-C.
+                kill_at = time.monotonic() + KILL_WAIT_S
+        elif is_kill or any(codes):
+            # A failure ends all, as by srun --kill-on-bad-exit: the others would wait for ever.
+            signal_agents(agents, signal.SIGKILL)
+            if is_kill:
+                line.note("killing")
+                told, kill_at = len(stops), math.inf
+        line.show()
+    line.end()
+
+
+def stopping(launch: Launch) -> str:
+    """What the first Ctrl-C does, in words."""
+    if launch.is_trainer:
+        return "stopping after this step and saving (Ctrl-C again kills)"
+    number = stop_signal(launch)
+    if number is not None:
+        return f"told your script to stop: {number.name}, KIT_STOP_FILE (Ctrl-C again kills)"
+    return (
+        "told your script to stop by KIT_STOP_FILE alone: launch.stop_signal is none. "
+        "If it does not look there, Ctrl-C again kills it"
+    )
+
+
+def signal_agents(agents: list[subprocess.Popen[bytes]], number: int) -> None:
+    """Send a signal to each agent that still runs."""
+    for agent in agents:
+        if agent.poll() is None:
+            agent.send_signal(number)
+
+
+@contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """Collect Ctrl-C, SIGTERM and a closed terminal instead of dying of them."""
+    seen: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        seen.append(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, note) for number in numbers]
+    try:
+        yield seen
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

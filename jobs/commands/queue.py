@@ -1,0 +1,151 @@
+"""Submits a run directory to Slurm: the same batch script as `sbatch slurm/ddp.sbatch`, by argv.
+
+Options travel as arguments, never as text in the script: a newline in an `#SBATCH` line would
+end it and run the rest. submitit's executor runs sbatch and reads the job id; nothing of ours
+runs under submitit inside the job (it swallows the SIGTERM of a preemption).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.attempt import exclude_nodes
+from jobs.console import BestEffort, say
+from jobs.errors import FailedError
+from jobs.rundir import RunDir, Timeline, write_json
+from jobs.runs import lookup
+from jobs.slurm import client, site, site_warnings
+from jobs.slurm.sbatch import CLIENT_VARIABLES, sbatch_argv, sbatch_options
+from jobs.spec import Spec
+
+if TYPE_CHECKING:
+    from submitit import SlurmExecutor
+
+
+def queue(spec: Spec, run_dir: RunDir) -> str:
+    """Queue the run and write down how; returns the job id.
+
+    Raises: FailedError; then nothing is queued.
+    """
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    check_site(spec, run_dir)
+    argv = sbatch_argv(exclude_nodes.without_bad_nodes(run_dir, spec), run_dir)
+    write_json(run_dir.command, {"argv": argv, "job_id": None})
+    said = io.StringIO()
+    with uninterrupted():
+        try:
+            with outside_of_any_job(), contextlib.redirect_stderr(said):
+                job_id = make_executor(argv, run_dir)._submit_command("").job_id
+        except (FailedJobError, FailedSubmissionError, RuntimeError, OSError) as error:
+            failed = getattr(error, "__cause__", None)
+            code = getattr(failed, "returncode", None)
+            text = said.getvalue().strip() or str(error)
+            refused = f"Slurm refused the job (exit code {code}), nothing is queued"
+            hint = "  hint: --cluster local (make: FLAGS='--cluster local') runs right here instead"
+            raise FailedError(f"{refused}\n{shlex.join(argv)}\n{text}\n{hint}") from error
+        try:
+            write_json(run_dir.command, {"argv": argv, "job_id": job_id})
+            lookup.remember(run_dir, job_id)
+        except OSError as error:
+            client.call(["scancel", job_id])
+            raise FailedError(f"job {job_id} is cancelled, it cannot be noted: {error}") from error
+        with BestEffort("submit")():
+            Timeline(run_dir, "submit").event("submit", job_id=job_id)
+    return str(job_id)
+
+
+def check_site(spec: Spec, run_dir: RunDir) -> None:
+    """Say what the run will meet at this site, and note it in the run directory.
+
+    Raises: FailedError for what cannot work there at all.
+    """
+    sites = site.look(spec.slurm)
+    remarks = site_warnings.check(spec.slurm, sites, site_warnings.slowest_stop_s(run_dir))
+    errors = [str(remark) for remark in remarks if remark.is_error]
+    if errors:
+        raise FailedError("nothing is queued, it could never run\n" + "\n".join(errors))
+    for remark in remarks:
+        say(remark.in_one_line)
+    site_warnings.note(run_dir, spec.slurm, sites)
+
+
+def show_site(spec: Spec) -> bool:
+    """Say what the run will meet on this Slurm; False if it could never run there."""
+    sites = site.look(spec.slurm)
+    remarks = site_warnings.check(spec.slurm, sites)
+    for line in [each.in_words() for each in sites] + [each.in_one_line for each in remarks]:
+        print(line, file=sys.stderr)
+    return not any(remark.is_error for remark in remarks)
+
+
+def make_executor(argv: list[str], run_dir: RunDir) -> SlurmExecutor:
+    """submitit's Slurm executor, submitting `argv` as it is."""
+    from submitit import SlurmExecutor
+
+    class Executor(SlurmExecutor):
+        def _make_submission_file_text(self, command: str, uid: str) -> str:
+            return Path(argv[-2]).read_text(encoding="utf-8")  # the record that submitit keeps
+
+        def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+            return argv
+
+    return Executor(run_dir.submitit)
+
+
+@contextlib.contextmanager
+def outside_of_any_job() -> Iterator[None]:
+    """Hide an enclosing job's variables from sbatch, which would take them for options."""
+    if "SLURM_JOB_ID" not in os.environ:
+        yield
+        return
+    from submitit.helpers import clean_env
+
+    # They say which Slurm, and who asks; clean_env takes them for a job's variables.
+    kept = {name: os.environ[name] for name in CLIENT_VARIABLES if name in os.environ}
+    with clean_env():
+        os.environ.update(kept)
+        os.environ.pop(lookup.SUCCEEDS, None)
+        yield
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore Ctrl-C and the like: half-way through nobody could tell whether the job is queued.
+
+    Who leaves the block has no job, or one that its run directory names.
+    """
+    numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `sbatch --test-only` says of a job."""
+
+    is_accepted: bool
+    text: str
+
+
+def test_only(spec: Spec, run_dir: RunDir, script: Path) -> Verdict | None:
+    """Ask Slurm whether it would take the job; None where there is no sbatch."""
+    options = sbatch_options(spec, run_dir)
+    with outside_of_any_job():
+        answer = client.call(["sbatch", "--test-only", *options, str(script), str(run_dir.path)])
+    if answer is None:
+        return None
+    return Verdict(answer.returncode == 0, (answer.stderr + answer.stdout).strip())

@@ -1,0 +1,13 @@
+"""From a YAML file and overrides to a checked Spec, all errors at once.
+
+- load: the whole way from file to Spec.
+- yaml_reader: YAML 1.2 text to values with their places.
+- overrides: KEY=VALUE on top of the file.
+- validate: values against the dataclasses of jobs.spec, by pydantic.
+- check_launch: what the types of slurm and launch cannot express.
+- check_train: what the types of train, checkpoint and log cannot express.
+- keys: the names of all keys, and the nearest one to a typing error.
+- reserved: options of sbatch and srun that the kit sets itself.
+- problems: one mistake in a spec: what, where, how to fix it.
+- schema: generates configs/schema.json and the tables of the READMEs.
+"""

@@ -1,0 +1,164 @@
+"""What types cannot say about a spec's name, what it asks of Slurm, and how it starts its ranks.
+
+Pure: each check takes a spec of correct types and yields what it finds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from jobs.config import reserved
+from jobs.config.problems import CONTROL, Path, shown
+from jobs.slurm import duration
+from jobs.spec import SECTIONS, Launch, Slurm, Spec, name_of
+
+MAX_NAME_BYTES = 100
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+_CONTROL = re.compile(f"[{CONTROL}]")
+# Keys of launch that hold a number or auto: their bounds, and what a user may want to know.
+_OR_AUTO: dict[str, tuple[int, float, str]] = {
+    "nproc_per_node": (1, math.inf, "auto is one rank per GPU, or one"),
+    "stop_check_steps": (1, math.inf, "auto is about every 50 ms"),
+    # Above 540 s the collectives' own limit of 600 s would end a hung rank first.
+    "hang_timeout_s": (1, 540, "a collective waits 600 s itself; auto learns from the steps"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What is wrong with a key; `also` are the keys it was compared with."""
+
+    path: Path
+    what: str
+    hint: str
+    also: tuple[Path, ...] = ()
+
+
+def check(spec: Spec) -> Iterator[Finding]:
+    """Everything that is wrong with the top level, slurm and launch, and every empty text."""
+    yield from _name(spec.name)
+    yield from _dir_mode(spec.dir_mode)
+    yield from _empty((), spec)
+    for section in SECTIONS:
+        yield from _empty((section,), getattr(spec, section))
+    yield from _slurm(spec.slurm)
+    yield from _srun(spec.slurm.srun, spec.launch.wrap)
+    yield from _launch(spec.launch)
+    yield from _env(spec.launch.env)
+
+
+def _name(name: str) -> Iterator[Finding]:
+    """Spaces, quotes, `$()` and umlauts are fine: a name travels as one argument and as a folder
+    name, never through a shell. Not so %: Slurm and submitit replace %j in all that is a path.
+    """
+    path = ("name",)
+    if not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
+        what = f"has {len(name.encode())} bytes"
+        yield Finding(path, what, f"a name has 1 to {MAX_NAME_BYTES} bytes")
+    elif wrong := next((char for char in name if char in "/:%" or not char.isprintable()), None):
+        what = f"{shown(name)} has {shown(wrong)} in it"
+        yield Finding(path, what, "leave it out: the name is a folder's and the job's")
+    elif name[0] in ".-" or name != name.strip():
+        what = f"{shown(name)} starts with . or -, or begins or ends with a space"
+        yield Finding(path, what, "begin and end it with a letter or digit")
+
+
+def _dir_mode(mode: str) -> Iterator[Finding]:
+    if (int(mode, 8) & 0o700) != 0o700:
+        hint = 'start with 07, such as "0700" or "0750"'
+        yield Finding(("dir_mode",), f"{shown(mode)} locks you out yourself", hint)
+
+
+def _empty(section: Path, values: Any) -> Iterator[Finding]:
+    for field in dataclasses.fields(values):
+        if field.default is None and getattr(values, field.name) == "":
+            yield Finding(
+                (*section, name_of(field.name)), "is empty", "leave the key out, or write null"
+            )
+
+
+def _slurm(slurm: Slurm) -> Iterator[Finding]:
+    limit_s = duration.parse_or_zero(slurm.time)
+    if slurm.signal_lead_s >= limit_s:
+        what = f"{slurm.signal_lead_s} s is not shorter than the time limit, {slurm.time}"
+        also = (("slurm", "time"),)
+        hint = "ranks must get to train before they are told to stop: raise slurm.time, or lower it"
+        yield Finding(("slurm", "signal_lead_s"), what, hint, also)
+    for name in slurm.extra:
+        yield from _extra(("slurm", "extra", name), name.replace("_", "-"))
+
+
+def _extra(path: Path, name: str) -> Iterator[Finding]:
+    if not reserved.OPTION.fullmatch(name) or len(name) == 1:
+        hint = "write the long name without its dashes, such as mail_type"
+        yield Finding(path, "is not the name of a long sbatch option", hint)
+    elif found := reserved.owned_option(name, reserved.SBATCH):
+        yield Finding(path, _belongs(name, found[0]), found[1])
+
+
+def _belongs(name: str, full: str) -> str:
+    option = f"--{name}" if name == full else f"--{name} could mean --{full}, which"
+    return f"{option} belongs to the kit"
+
+
+def _srun(options: list[str], wrap: list[str]) -> Iterator[Finding]:
+    """A word without -- would be the command that srun runs, and ":" would start another one."""
+    for index, option in enumerate(options):
+        path, name = ("slurm", "srun", index), option[2:].partition("=")[0]
+        if not option.startswith("--") or not reserved.OPTION.fullmatch(name):
+            hint = "write each as one long option, such as --mpi=none"
+            yield Finding(path, f"{shown(option)} is not an srun option", hint)
+        elif found := reserved.owned_option(name, reserved.SRUN):
+            yield Finding(path, _belongs(name, found[0]), found[1])
+    for index, word in enumerate(wrap):
+        if word == ":" or (index == 0 and (not word or word.startswith("-"))):
+            hint = "begin with a command; a lone : would start a second srun command"
+            yield Finding(("launch", "wrap", index), f"{shown(word)} cannot stand here", hint)
+
+
+def _launch(launch: Launch) -> Iterator[Finding]:
+    for name, (least, most, hint) in _OR_AUTO.items():
+        number = getattr(launch, name)
+        if isinstance(number, int) and not least <= number <= most:
+            bound = f"at least {least}" if number < least else f"at most {most}"
+            yield Finding(("launch", name), f"must be {bound}, or auto, not {number}", hint)
+    if launch.module is not None and launch.script is not None:
+        also = (("launch", "module"),)
+        yield Finding(("launch", "script"), "excludes launch.module", "keep one of them", also)
+    if launch.module and not is_dotted(launch.module):
+        hint = "write it as after python -m, such as package.train; a file is launch.script"
+        yield Finding(("launch", "module"), f"{shown(launch.module)} is not a module name", hint)
+    if launch.script and launch.script.startswith("-"):
+        hint = f"write ./{launch.script}"
+        yield Finding(("launch", "script"), f"{shown(launch.script)} is no path", hint)
+    if launch.is_trainer and launch.stop_signal != "none":
+        what = f"{launch.stop_signal} is for a script or module of yours: the trainer has its own"
+        own = (("launch", "script"), ("launch", "module"))
+        yield Finding(("launch", "stop_signal"), what, "leave it out", own)
+
+
+def _env(env: dict[str, str]) -> Iterator[Finding]:
+    for name in env:
+        path = ("launch", "env", name)
+        if not _VARIABLE.fullmatch(name):
+            hint = "use letters, digits and _, and start with a letter or _"
+            yield Finding(path, f"{shown(name)} is not the name of a variable", hint)
+        elif hint_owned := reserved.owned_variable(name):
+            yield Finding(path, f"{name} belongs to the kit", hint_owned)
+
+
+def is_dotted(name: str) -> bool:
+    """Whether this is a Python name, or several with dots between them."""
+    return all(part.isidentifier() for part in name.split("."))
+
+
+def text_problem(text: str, is_tab_fine: bool = False) -> str | None:
+    """Why a text cannot travel to Slurm as it is: a line break, a NUL, half of a character."""
+    if "\n" in text or "\r" in text:
+        return "has a line break in it"
+    wrong = _CONTROL.search(text.replace("\t", "") if is_tab_fine else text)
+    return f"has the character U+{ord(wrong[0]):04X} in it" if wrong else None

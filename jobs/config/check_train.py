@@ -1,0 +1,153 @@
+"""What types cannot say about the trainer's sections: keys that exclude or need each other.
+
+Each check takes a part of a spec of correct types and yields what it finds, as in spec_checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jobs.config.check_launch import Finding, is_dotted
+from jobs.config.keys import nearest
+from jobs.config.problems import shown
+from jobs.spec import Log, Profile, Spec, Train
+
+MODELS = ("mini_resnet", "resnet18", "resnet50", "mlp")
+DATASETS = ("digits", "breast_cancer", "synthetic_images", "cifar10", "image_folder")
+TRANSFORMS = ("image",)
+_LATER_STRATEGIES = ("fsdp", "fsdp2", "deepspeed")
+_OTHER_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
+
+
+def check(spec: Spec) -> Iterator[Finding]:
+    """Everything that is wrong with the sections train, log and profile."""
+    yield from _strategy(spec.train.strategy)
+    yield from _plugins(spec.train)
+    yield from _init_from(spec.train.init_from)
+    yield from _batch(spec)
+    yield from _ddp(spec)
+    yield from _optimizer(spec.train)
+    yield from _schedule(spec.train)
+    yield from _log(spec.log)
+    yield from _profile(spec.profile)
+
+
+def _key(name: str, what: str, hint: str, *also: str) -> Finding:
+    """A finding about a key of the section train; `also` are dotted."""
+    others = tuple(tuple(other.split(".")) for other in also)
+    return Finding(("train", name), what, hint, others)
+
+
+def _strategy(strategy: str) -> Iterator[Finding]:
+    if strategy in _LATER_STRATEGIES:
+        hint = "write ddp, or leave the key out"
+        yield _key("strategy", f"{strategy} is not there yet; ddp is", hint)
+    elif strategy != "ddp":
+        yield _key("strategy", f"must be ddp, not {shown(strategy)}", "")
+
+
+def _plugins(train: Train) -> Iterator[Finding]:
+    yield from _plugin("model", train.model, MODELS)
+    yield from _plugin("dataset", train.dataset, DATASETS)
+    if train.transform is not None:
+        yield from _plugin("transform", train.transform, TRANSFORMS)
+    elif train.transform_args:
+        hint = "write transform: image, or leave transform_args out"
+        yield _key("transform_args", "needs a train.transform", hint, "train.transform")
+
+
+def _plugin(kind: str, name: str, known: tuple[str, ...]) -> Iterator[Finding]:
+    module, colon, attribute = name.partition(":")
+    if name in known or (colon and is_dotted(module) and is_dotted(attribute)):
+        return
+    guess = nearest(name, known)
+    hint = f"known: {', '.join(known)}; or your own package.module:callable"
+    hint = f"did you mean {guess}? {hint}" if guess else hint
+    yield _key(kind, f"there is no {kind} {shown(name)}", hint)
+
+
+def _init_from(path: str | None) -> Iterator[Finding]:
+    if path and path.endswith(_OTHER_WEIGHTS):
+        hint = "write its state_dict with safetensors.torch.save_file, or name a run directory"
+        yield _key("init_from", f"{shown(path)} is no .safetensors and no directory", hint)
+
+
+def _batch(spec: Spec) -> Iterator[Finding]:
+    """A world size that follows from a GPU count is checked by the trainer, which sees them."""
+    train, nproc = spec.train, spec.launch.nproc_per_node
+    total = train.global_batch_size
+    if total is None:
+        return
+    if train.grad_accum_steps != 1:
+        what = f"excludes train.global_batch_size {total}, from which the trainer computes it"
+        yield _key("grad_accum_steps", what, "keep one of them", "train.global_batch_size")
+    world_size = spec.slurm.nodes * nproc if isinstance(nproc, int) else 1
+    if world_size > 0 and total % world_size:
+        above = total - total % world_size + world_size
+        fits = f"{above - world_size} or {above}" if total > world_size else str(above)
+        what = f"{total} cannot be shared equally by {world_size} ranks"
+        also = ("slurm.nodes", "launch.nproc_per_node")
+        yield _key("global_batch_size", what, f"write a multiple of them, such as {fits}", *also)
+
+
+def _ddp(spec: Spec) -> Iterator[Finding]:
+    """With no_sync() a static graph crashes, or silently stops reducing (torch 2.13)."""
+    train = spec.train
+    if train.static_graph and train.grad_accum_steps > 1:
+        what = f"excludes train.grad_accum_steps {train.grad_accum_steps}: DDP loses gradients"
+        hint = "leave static_graph out, or accumulate nothing"
+        yield _key("static_graph", what, hint, "train.grad_accum_steps")
+    elif train.static_graph and train.global_batch_size is not None:
+        what = "excludes train.global_batch_size, which may accumulate: DDP loses gradients then"
+        yield _key("static_graph", what, "leave one of them out", "train.global_batch_size")
+    if train.sync_batchnorm and spec.slurm.gpus_per_node == 0:
+        what = "needs GPUs, and slurm.gpus_per_node is 0"
+        hint = "set slurm.gpus_per_node, or leave sync_batchnorm out"
+        yield _key("sync_batchnorm", what, hint, "slurm.gpus_per_node")
+
+
+def _optimizer(train: Train) -> Iterator[Finding]:
+    if not train.nesterov:
+        return
+    if train.optimizer != "sgd":
+        hint = "write optimizer: sgd, or leave nesterov out"
+        what = f"needs train.optimizer sgd, not {train.optimizer}"
+        yield _key("nesterov", what, hint, "train.optimizer")
+    elif train.momentum == 0:
+        hint = "write momentum: 0.9, or leave nesterov out"
+        yield _key("nesterov", "needs a train.momentum above 0", hint, "train.momentum")
+
+
+def _schedule(train: Train) -> Iterator[Finding]:
+    steps, is_step = train.lr_milestones, train.schedule == "step"
+    also = ("train.schedule", "train.epochs")
+    if is_step and not steps:
+        hint = "such as lr_milestones: [30, 60], in epochs"
+        yield _key("schedule", "step needs train.lr_milestones", hint, "train.lr_milestones")
+    elif steps and not is_step:
+        hint = "write schedule: step, or leave lr_milestones out"
+        what = f"needs train.schedule step, not {train.schedule}"
+        yield _key("lr_milestones", what, hint, *also)
+    elif steps != sorted(set(steps)):
+        yield _key("lr_milestones", f"{shown(steps)} does not rise", "each is a later epoch", *also)
+    elif steps and not 1 <= steps[0] <= steps[-1] < train.epochs:
+        what = f"{shown(steps)} is not all within 1 to {train.epochs - 1}"
+        hint = f"they are epochs of train.epochs {train.epochs}, after the first"
+        yield _key("lr_milestones", what, hint, *also)
+
+
+def _log(log: Log) -> Iterator[Finding]:
+    if log.wandb_project and log.wandb == "off":
+        hint = "write wandb: online or offline, or leave wandb_project out"
+        also = (("log", "wandb"),)
+        yield Finding(("log", "wandb_project"), "needs log.wandb, which is off", hint, also)
+
+
+def _profile(profile: Profile) -> Iterator[Finding]:
+    steps = profile.steps
+    if steps and (len(steps) != 2 or not 1 <= steps[0] <= steps[1]):
+        hint = "write the first and the last step to trace, such as [20, 25]; steps count from 1"
+        yield Finding(("profile", "steps"), f"{shown(steps)} is no range of steps", hint)
+    if min(profile.ranks, default=0) < 0:
+        hint = "ranks count from 0"
+        yield Finding(("profile", "ranks"), f"{shown(profile.ranks)} has a negative rank", hint)

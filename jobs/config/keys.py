@@ -1,0 +1,130 @@
+"""The keys of a spec as the dataclasses state them: types in words, known names, nearest names."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any, Literal
+
+from jobs.config.problems import Path
+from jobs.config.reserved import SBATCH
+from jobs.spec import Scalar, Spec, name_of
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_CONTAINERS = {list: "a list", dict: "a mapping"}
+_MANY = {int: "whole numbers", float: "numbers"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """One key of a spec."""
+
+    path: tuple[str, ...]
+    type: Any
+    default: Any
+    description: str
+
+    @property
+    def dotted(self) -> str:
+        return ".".join(self.path)
+
+
+@lru_cache(maxsize=1)
+def keys() -> dict[Path, Key]:
+    """Every key that holds a value, by its path, in the order of the dataclasses."""
+    return {key.path: key for key in _keys(Spec, ())}
+
+
+@lru_cache(maxsize=1)
+def sections() -> dict[str, list[str]]:
+    """The key names of each section; "" is the top level with the sections themselves."""
+    return {
+        name: [name_of(field.name) for field in dataclasses.fields(cls)]
+        for name, cls in _sections()
+    }
+
+
+def _sections() -> Iterator[tuple[str, Any]]:
+    yield "", Spec
+    for name, annotation in typing.get_type_hints(Spec).items():
+        if dataclasses.is_dataclass(annotation):
+            yield name, annotation
+
+
+def _keys(cls: Any, above: tuple[str, ...]) -> Iterator[Key]:
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        path, annotation = (*above, name_of(field.name)), hints[field.name]
+        if dataclasses.is_dataclass(annotation):
+            yield from _keys(annotation, path)
+        else:
+            factory = field.default_factory
+            default = field.default if factory is dataclasses.MISSING else factory()
+            yield Key(path, annotation, default, field.metadata["description"])
+
+
+def type_at(path: Path) -> Any:
+    """The type of a key, or of an entry of a list or mapping; Any where everything goes."""
+    for length in range(len(path), 0, -1):
+        if (key := keys().get(path[:length])) is not None:
+            annotation = key.type
+            for _ in path[length:]:
+                annotation = (typing.get_args(annotation) or (Any,))[-1]
+            return annotation
+    return dict if len(path) < 2 else Any
+
+
+def in_words(annotation: Any) -> str:
+    """`a whole number or auto`: a type as a user says it."""
+    if annotation == Scalar:
+        return "text, a number, or true or false"
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        parts = [part for part in typing.get_args(annotation) if part is not types.NoneType]
+        return " or ".join(in_words(part) for part in parts)
+    if typing.get_origin(annotation) is Literal:
+        return " or ".join(str(choice) for choice in typing.get_args(annotation))
+    container = _CONTAINERS.get(typing.get_origin(annotation) or annotation)
+    if container is None:
+        return _WORDS.get(annotation, "a value")
+    item = (typing.get_args(annotation) or (Any,))[-1]
+    return container if item is Any else f"{container} of {_MANY.get(item) or in_words(item)}"
+
+
+def is_text_item(path: Path) -> bool:
+    """Whether this is an entry of a list or mapping of text, where `1` may stand for "1"."""
+    return len(path) > 1 and path not in keys() and type_at(path) in (str, Scalar)
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that `word` was probably meant to be."""
+    matches = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.6)
+    return matches[0] if matches else None
+
+
+def unknown_key_hint(path: Path) -> str:
+    """What a user probably meant by a key that does not exist."""
+    section, name = str(path[0]) if len(path) > 1 else "", str(path[-1])
+    siblings = sections().get(section, [])
+    full = {key.dotted: key for key in keys().values()}
+    if name in full and not section:
+        return f"write it nested: {_nested(full[name].path)}"
+    moved = [key.dotted for key in keys().values() if key.path[-1] == name]
+    if moved:
+        return f"did you mean {' or '.join(moved)}?"
+    if section == "slurm" and (instead := SBATCH.get(name.replace("_", "-"))):
+        return instead
+    if guess := nearest(name, siblings):
+        return f"did you mean {guess}?"
+    if section == "slurm":
+        return f"sbatch's other options go below slurm.extra; known: {', '.join(siblings)}"
+    if guess := nearest(name, [key.path[-1] for key in full.values()]):
+        return f"did you mean {next(key.dotted for key in full.values() if guess in key.path)}?"
+    return f"known: {', '.join(siblings)}"
+
+
+def _nested(path: tuple[str, ...]) -> str:
+    return "{" + ": {".join(path) + ": ..." + "}" * len(path)

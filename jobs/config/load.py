@@ -1,0 +1,100 @@
+"""One YAML file and its overrides -> a valid, resolved spec, or every mistake in it at once.
+
+PyYAML comes with `jobs.config.yaml_reader` and pydantic with `jobs.config.validate`. Only the
+loading of a spec imports them: attempts, agents and ranks do without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path as File
+
+from jobs.config import overrides as words
+from jobs.config import validate, yaml_reader
+from jobs.config.keys import nearest
+from jobs.config.problems import Place, Problem, SpecError, printable
+from jobs.config.yaml_reader import Document
+from jobs.spec import Spec
+
+__all__ = ["Loaded", "SpecError", "load"]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A valid spec, and the text that says the same, wherever and by whomever it is read again:
+    the user's file with the overrides in it, and `train.init_from` expanded.
+    """
+
+    spec: Spec
+    text: str
+
+
+def load(path: File, overrides: Sequence[str] = ()) -> Loaded:
+    """The spec in a YAML file, changed by `KEY=VALUE` words; the last of two equal keys wins.
+
+    Raises SpecError, whose text lists every mistake.
+    """
+    name, text = printable(str(path)), _read(path)
+    document = yaml_reader.parse(text, lambda line: Place(f"{name}:{line}", (0, line)))
+    if not isinstance(document.values, dict):
+        hint = "write keys and values, such as name: first-run"
+        nothing = Problem(document.place(()), (), "this is not a mapping of keys", hint)
+        raise SpecError(document.problems or [nothing])
+    document.values = words.as_written(document.values, (), document.nodes)
+    applied = _apply(document, overrides)
+    spec = validate.validate(document)
+    if document.problems or spec is None:
+        raise SpecError(document.problems)
+    if spec.train.init_from is not None:
+        init_from = Document(spec.train.init_from)
+        applied.append(words.Override(("train", "init_from"), init_from))
+    return Loaded(spec, words.written_into(text, applied, overrides))
+
+
+def _apply(document: Document, overrides: Sequence[str]) -> list[words.Override]:
+    applied = []
+    for number, word in enumerate(overrides):
+        parsed = words.parse(word, number)
+        merged = parsed if isinstance(parsed, Problem) else words.merge(document, parsed)
+        if isinstance(merged, Problem):
+            document.problems.append(merged)
+        else:
+            applied.append(merged)
+    return applied
+
+
+def _read(path: File) -> str:
+    """The text of the file, whatever is in it: bounded, UTF-8."""
+
+    def refuse(what: str, hint: str, line: int | None = None) -> SpecError:
+        where = printable(str(path)) + (f":{line}" if line else "")
+        return SpecError([Problem(Place(where), (), what, hint)])
+
+    try:
+        with open(path, "rb") as file:
+            data = file.read(yaml_reader.MAX_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or str(error)
+        raise refuse(f"cannot be read: {reason}", _other_files(path)) from None
+    if len(data) > yaml_reader.MAX_BYTES:
+        raise refuse("is larger than 64 KiB", "is this a spec? configs/ has examples")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        what = f"is not UTF-8: byte 0x{data[error.start]:02x}"
+        raise refuse(what, "save it as UTF-8; is it a spec at all?", line) from None
+
+
+def _other_files(path: File) -> str:
+    """The file that was probably meant, or the files that are there."""
+    try:
+        folder = path if path.is_dir() else path.parent
+        names = sorted(file.name for file in folder.glob("*.yaml"))[:20]
+    except (OSError, ValueError):
+        names = []
+    if guess := nearest(path.name, names):
+        return f"did you mean {printable(str(folder / guess))}?"
+    there = f"{printable(str(folder))} has {printable(', '.join(names))}" if names else ""
+    return there or "configs/ has examples"

@@ -1,0 +1,126 @@
+"""What editors and readers know of a spec: `configs/schema.json` and the tables in two READMEs.
+
+`python -m jobs.config.schema` writes all of it anew from the dataclasses of jobs.spec.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jobs.config.keys import Key, in_words, keys
+from jobs.config.validate import adapter
+from jobs.spec import SECTIONS, Scalar
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = ROOT / "configs" / "schema.json"
+README = ROOT / "README.md"
+REFERENCE = ROOT / "configs" / "README.md"
+BEGIN, END = "<!-- spec:begin -->", "<!-- spec:end -->"
+_DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML servers read
+_AS_WRITTEN = {"type": ["string", "number", "boolean"]}
+
+
+def schema() -> str:
+    """The text of `configs/schema.json`."""
+    tree = _for_editors(adapter().json_schema())
+    tree["definitions"] = tree.pop("$defs")
+    text = json.dumps({"$schema": _DIALECT, **tree}, indent=2, ensure_ascii=False)
+    return text.replace("#/$defs/", "#/definitions/") + "\n"
+
+
+def _for_editors(node: Any) -> Any:
+    """Without titles; a list or mapping of text takes numbers, as `jobs.config.load` does."""
+    if not isinstance(node, dict):
+        return node
+    edited = {}
+    for name, value in node.items():
+        if name in ("items", "additionalProperties") and value == {"type": "string"}:
+            edited[name] = _AS_WRITTEN
+        elif name != "title" or isinstance(value, dict):
+            edited[name] = _for_editors(value)
+    return edited
+
+
+def overview() -> str:
+    """The top README's table in Markdown: a section a row, its keys with their defaults."""
+    rows = ["| section | what | keys, with their defaults |", "|---|---|---|"]
+    for section, what, members in _sections():
+        words = " ".join(_assigned(key) for key in members)
+        rows.append(f"| [{section}]({_reference(section)}) | {what} | {words} |")
+    return "\n".join(rows)
+
+
+def reference() -> str:
+    """The tables of `configs/README.md` in Markdown: every key with its type and meaning."""
+    parts = []
+    for section, what, members in _sections():
+        head = [f"## {section}", "", what + ".", ""]
+        head += ["| key | type | default | meaning |", "|---|---|---|---|"]
+        rows = [
+            f"| `{key.dotted}` | {_type(key)} | {_default(key)} | {key.description} |"
+            for key in members
+        ]
+        parts.append("\n".join([*head, *rows]))
+    return "\n\n".join(parts)
+
+
+def _sections() -> Iterator[tuple[str, str, list[Key]]]:
+    """(name, what it is, keys) of each section, the top level first."""
+    top = [key for key in keys().values() if len(key.path) == 1]
+    yield "top level", "The run itself", top
+    for name, section in SECTIONS.items():
+        what = section.__doc__.partition(".")[0]
+        yield name, what, [key for key in keys().values() if key.path[:-1] == (name,)]
+
+
+def _reference(section: str) -> str:
+    """A link from the top README to a section; the anchor is GitHub's for its heading."""
+    return f"configs/README.md#{section.replace(' ', '-')}"
+
+
+def _assigned(key: Key) -> str:
+    default = _default(key).strip("`")
+    return f"`{key.path[-1]}={default}`" if default else f"`{key.path[-1]}`"
+
+
+def _type(key: Key) -> str:
+    if key.type == dict[str, Scalar]:
+        return "mapping of options"
+    return in_words(key.type).removeprefix("a ")
+
+
+def _default(key: Key) -> str:
+    if key.default in (None, [], {}):
+        return ""
+    text = key.default if isinstance(key.default, str) else json.dumps(key.default)
+    return f"`{text}`"
+
+
+def with_tables(text: str, tables: str) -> str:
+    """The Markdown text with what is between its markers replaced. Raises ValueError without."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"lacks the lines {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{tables}\n{END}{after}"
+
+
+def main() -> int:
+    """Write all three files; 1 where a README cannot take its tables."""
+    SCHEMA.write_text(schema(), encoding="utf-8")
+    for file, tables in {README: overview(), REFERENCE: reference()}.items():
+        try:
+            text = with_tables(file.read_text(encoding="utf-8"), tables)
+            file.write_text(text, encoding="utf-8")
+        except (OSError, ValueError) as error:
+            print(f"error: {file}: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""Strict YAML 1.2: one document of plain values, with the place of each key.
+
+PyYAML only scans here: its loaders follow YAML 1.1, where `no` is false, `4:00:00` is a number
+and the last of two equal keys wins. Anchors, tags and whatever else hides what a file says are
+refused. Source: YAML 1.2.2, 10.3 Core Schema.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from jobs.config.problems import CONTROL, Path, Place, Problem, printable, shown
+
+MAX_BYTES = 64 * 1024  # so that no string outgrows what Linux takes as one argument (128 KiB)
+MAX_DEPTH = 32
+MAX_KEY = 255
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_NULL = {"", "~", "null", "Null", "NULL"}
+_BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+# Some of these are line breaks to PyYAML but not to YAML 1.2; tabs and line ends may pass.
+_CONTROL = re.compile(rf"(?![\t\r\n])[{CONTROL}\ufeff\ufffe\uffff]")
+_UNESCAPED = 'write it as an escape in "double quotes" if it is meant'
+
+
+@dataclass(frozen=True)
+class Node:
+    """Where a value stands in the text; indices count characters."""
+
+    place: Place
+    written: str | None  # the text of an unquoted scalar
+    key_start: int
+    start: int
+    end: int
+    flow: bool
+
+
+@dataclass
+class Document:
+    """The values of a text, what stands where, and what is wrong with it."""
+
+    values: Any = None
+    nodes: dict[Path, Node] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def place(self, path: Path) -> Place:
+        """The place of a key, or of the nearest key around it."""
+        while path not in self.nodes and path:
+            path = path[:-1]
+        return self.nodes[path].place if path in self.nodes else Place("")
+
+
+def scalar(written: str) -> Any:
+    """The value of an unquoted scalar in the core schema. Raises ValueError for a huge number."""
+    if written in _NULL:
+        return None
+    if written in _BOOL:
+        return _BOOL[written]
+    if _INT.fullmatch(written):
+        number = int(written, 0 if written[:2] in ("0o", "0x") else 10) if len(written) < 99 else 0
+        if len(written) >= 99 or not -(2**63) <= number < 2**63:
+            raise ValueError("does not fit into 64 bits")
+        return number
+    if _FLOAT.fullmatch(written) or _SPECIAL.fullmatch(written):
+        return float(written.lower().replace(".inf", "inf").replace(".nan", "nan"))
+    return written
+
+
+def parse(text: str, place_of: Callable[[int], Place]) -> Document:
+    """The document in `text`; `place_of` names the place of a line, counted from 1."""
+    document = Document(nodes={(): Node(place_of(1), None, 0, 0, len(text), False)})
+    if wrong := _CONTROL.search(text):
+        line = text.count("\n", 0, wrong.start()) + 1
+        what = f"the character U+{ord(wrong[0]):04X} is not allowed"
+        document.problems.append(Problem(place_of(line), (), what, _UNESCAPED))
+        return document
+    try:
+        _Builder(text, place_of, document).build()
+    except (yaml.YAMLError, ValueError) as error:  # SafeLoader: ValueError of "\\U00110000"
+        document.problems.append(_syntax(error, place_of))
+    except _Stop:
+        pass
+    return document
+
+
+def _syntax(error: Exception, place_of: Callable[[int], Place]) -> Problem:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "it ends early"
+    what = f"this is not YAML: {printable(str(reason))}"
+    hint = "quote text that holds any of : # { } [ ] , & * ! | > % @ and indent with spaces"
+    return Problem(place_of(mark.line + 1 if mark else 1), (), what, hint)
+
+
+class _Stop(Exception):
+    """The rest of the text means nothing any more."""
+
+
+class _Builder:
+    """Builds values from parser events; its recursion is bounded, unlike that of a node tree."""
+
+    def __init__(self, text: str, place_of: Callable[[int], Place], document: Document) -> None:
+        self._loader = _LOADER(text)
+        self._place_of = place_of
+        self._document = document
+        self._last_end = 0
+
+    def build(self) -> None:
+        loader = self._loader
+        loader.get_event()
+        if loader.check_event(yaml.StreamEndEvent):
+            self._stop(1, (), "the file is empty", "start from one of the files in configs/")
+        start = loader.get_event()
+        if start.version or start.tags:
+            self._report(start, (), "a % directive is not taken", "delete it; this is YAML 1.2")
+        self._document.values = self._value((), 0)
+        loader.get_event()
+        if not loader.check_event(yaml.StreamEndEvent):
+            line = loader.get_event().start_mark.line + 1
+            self._stop(line, (), "a second document starts here", "keep one per file, without ---")
+
+    def _report(self, event: Any, path: Path, what: str, hint: str) -> None:
+        place = self._place_of(event.start_mark.line + 1)
+        self._document.problems.append(Problem(place, path, what, hint))
+
+    def _stop(self, line: int, path: Path, what: str, hint: str) -> None:
+        self._document.problems.append(Problem(self._place_of(line), path, what, hint))
+        raise _Stop
+
+    def _value(self, path: Path, key_start: int, line: int | None = None) -> Any:
+        event = self._loader.get_event()
+        self._refuse_tricks(event, path)
+        if len(path) > MAX_DEPTH:
+            self._stop(event.start_mark.line + 1, (), f"nested over {MAX_DEPTH} levels", "")
+        place = self._place_of(line or event.start_mark.line + 1)
+        end = event.end_mark.index
+        value, written = None, None
+        if isinstance(event, yaml.ScalarEvent):
+            written = None if event.style else event.value
+            value = self._scalar(event, path)
+        elif isinstance(event, yaml.MappingStartEvent):
+            value, end = self._mapping(path)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            value, end = self._sequence(path)
+        self._last_end = end
+        start, flow = event.start_mark.index, bool(getattr(event, "flow_style", False))
+        self._document.nodes[path] = Node(place, written, key_start, start, end, flow)
+        return value
+
+    def _refuse_tricks(self, event: Any, path: Path) -> None:
+        if isinstance(event, yaml.AliasEvent):
+            hint = "repeat the value, or quote it if it is text that starts with *"
+            self._report(
+                event, path, f"the alias *{printable(event.anchor or '')} is not taken", hint
+            )
+        elif event.anchor is not None:
+            hint = "delete it, or quote the value if it is text that starts with &"
+            self._report(event, path, f"the anchor &{printable(event.anchor)} is not taken", hint)
+        if getattr(event, "tag", None) is not None:
+            hint = "delete it, or quote the value if it is text that starts with !"
+            self._report(event, path, f"the tag {printable(event.tag)} is not taken", hint)
+
+    def _scalar(self, event: Any, path: Path) -> Any:
+        if event.style:
+            return event.value
+        try:
+            return scalar(event.value)
+        except ValueError as error:
+            self._report(event, path, f"{shown(event.value)} {error}", "quote it if it is text")
+            return None
+
+    def _mapping(self, path: Path) -> tuple[dict[str, Any], int]:
+        values: dict[str, Any] = {}
+        while not self._loader.check_event(yaml.MappingEndEvent):
+            event = self._loader.peek_event()
+            line, start = event.start_mark.line + 1, event.start_mark.index
+            key = self._key(path)
+            value = self._value((*path, key), start, line)
+            values.setdefault(key, value)
+        return values, self._end(bool(values))
+
+    def _key(self, path: Path) -> str:
+        event = self._loader.get_event()
+        line = event.start_mark.line + 1
+        if not isinstance(event, yaml.ScalarEvent):
+            self._stop(line, path, "a key must be text", "quote text that starts with [, {, & or *")
+        key = str(event.value)
+        self._refuse_tricks(event, (*path, key))
+        if len(key) > MAX_KEY:
+            self._stop(line, path, f"the key {shown(key)} is too long", "")
+        if not event.style and key == "<<":
+            self._report(event, (*path, key), "merging with << is not taken", "repeat the keys")
+        elif not event.style and not isinstance(self._scalar(event, (*path, key)), str):
+            what = f"the key {key or 'here'} is not text"
+            self._report(event, (*path, key), what, f'quote it: "{key}"')
+        if (first := self._document.nodes.get((*path, key))) is not None:
+            what = f"duplicate key, already at {first.place.where}"
+            self._report(event, (*path, key), what, "keep one of them")
+        return key
+
+    def _sequence(self, path: Path) -> tuple[list[Any], int]:
+        values: list[Any] = []
+        while not self._loader.check_event(yaml.SequenceEndEvent):
+            start = self._loader.peek_event().start_mark.index
+            values.append(self._value((*path, len(values)), start))
+        return values, self._end(bool(values))
+
+    def _end(self, has_children: bool) -> int:
+        """Where a collection ends: a block ends with its last child, not at the next token."""
+        event = self._loader.get_event()
+        if event.end_mark.index > event.start_mark.index or not has_children:
+            return int(event.end_mark.index)
+        return self._last_end

@@ -1,0 +1,128 @@
+"""The frozen code: a read-only copy of the repository, shared by runs of equal code."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator, Set
+from pathlib import Path
+
+MAX_MIB = 256
+LIST = ".frozen-files"  # in each copy, the names of its files
+SKIPPED_FOLDERS = frozenset({".git", ".venv", "__pycache__", "node_modules"})
+
+
+class SnapshotError(OSError):
+    """The repository cannot be copied; the text says why and what to do."""
+
+    def __init__(self, message: str, place: Path) -> None:
+        super().__init__(0, message, str(place))
+
+
+def take(repository: Path, runs_root: Path) -> Path:
+    """Copy the repository to `<runs_root>/.code/<sha>` unless it is there; returns that folder.
+
+    A copy that was tampered with, or that a scratch purge took files from, is made anew.
+
+    Raises: OSError.
+    """
+    paths = source_files(repository)
+    if runs_root.is_relative_to(repository):  # not where the repository itself lies in it
+        paths = [path for path in paths if not path.is_relative_to(runs_root)]
+    size = sum(path.lstat().st_size for path in paths)
+    if size > MAX_MIB * 2**20:
+        largest = max(paths, key=lambda path: path.lstat().st_size)
+        raise SnapshotError(
+            f"the code to freeze has {size // 2**20} MiB, more than {MAX_MIB}; the largest file is "
+            f"{largest.relative_to(repository)}\n  hint: add data and outputs to .gitignore",
+            repository,
+        )
+    sha = digest(repository, paths)
+    target = runs_root / ".code" / sha
+    if target.is_dir():
+        if is_whole(target):
+            return target
+        os.replace(target, tempfile.mkdtemp(prefix=".broken-", dir=target.parent))
+    target.parent.mkdir(exist_ok=True)
+    copy = Path(tempfile.mkdtemp(prefix=".copy-", dir=target.parent))
+    try:
+        _copy(repository, paths, copy)
+        copy.rename(target)
+    except OSError:
+        shutil.rmtree(copy)
+        if not target.is_dir():  # else another submit made the same copy meanwhile
+            raise
+    return target
+
+
+def is_whole(copy: Path) -> bool:
+    """Whether a copy still is what its name says; what ranks left in it beside the code is theirs.
+
+    It is their working directory.
+    """
+    try:
+        names = (copy / LIST).read_bytes().split(b"\0")
+        paths = [copy / os.fsdecode(name) for name in names if name]
+    except FileNotFoundError:
+        paths = sorted(_walk(copy, skipped={"__pycache__"}))
+    try:
+        return digest(copy, paths) == copy.name
+    except FileNotFoundError:
+        return False
+
+
+def source_files(repository: Path) -> list[Path]:
+    """The files to freeze, sorted: tracked, and untracked but not ignored; all without git."""
+    listed = git(repository, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if listed is None:
+        outputs = repository / "runs"  # of `jobs/runs`, a package, only the name is the same
+        return sorted(path for path in _walk(repository) if not path.is_relative_to(outputs))
+    paths = (repository / name for name in set(listed.split("\0")) if name)
+    return sorted(path for path in paths if path.is_symlink() or path.is_file())
+
+
+def git(repository: Path, *arguments: str) -> str | None:
+    """What git prints; None without git or outside a repository."""
+    command = ["git", "-C", str(repository), *arguments]
+    try:
+        answer = subprocess.run(command, capture_output=True, check=False)
+    except OSError:
+        return None
+    text = answer.stdout.decode("utf-8", "surrogateescape")
+    return text.strip("\n") if answer.returncode == 0 else None
+
+
+def digest(folder: Path, paths: list[Path]) -> str:
+    """SHA-256 over names, modes and contents."""
+    total = hashlib.sha256()
+    for path in paths:
+        is_link = path.is_symlink()
+        content = os.fsencode(os.readlink(path)) if is_link else path.read_bytes()
+        kind = "link" if is_link else "exec" if path.stat().st_mode & stat.S_IXUSR else "file"
+        name = os.fsencode(path.relative_to(folder))
+        total.update(b"%s\0%d\0%s\0" % (name, len(content), kind.encode()) + content)
+    return total.hexdigest()
+
+
+def _walk(folder: Path, skipped: Set[str] = SKIPPED_FOLDERS) -> Iterator[Path]:
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in skipped]
+        links = [name for name in folders if (Path(root) / name).is_symlink()]
+        yield from (Path(root) / name for name in [*names, *links] if name != LIST)
+
+
+def _copy(repository: Path, paths: list[Path], copy: Path) -> None:
+    for path in paths:
+        target = copy / path.relative_to(repository)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target, follow_symlinks=False)
+        if not path.is_symlink():
+            target.chmod(target.stat().st_mode & ~0o222)
+    names = (os.fsencode(path.relative_to(repository)) for path in paths)
+    (copy / LIST).write_bytes(b"\0".join(names))
+    for root, _, _ in os.walk(copy):
+        os.chmod(root, 0o755)

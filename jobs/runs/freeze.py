@@ -1,0 +1,162 @@
+"""Freezes a spec and the code into a new run directory, which is the only truth from then on."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import os
+import platform
+import secrets
+import shlex
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jobs.config.load import Loaded
+from jobs.errors import UserError
+from jobs.rundir import RunDir, Timeline, relink, write_json
+from jobs.runs import code_snapshot
+from jobs.runs.lookup import runs_root
+from jobs.spec import Spec
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGES = ("torch", "numpy", "scikit-learn", "submitit", "pydantic", "pyyaml")
+MIN_FREE_MIB = 64
+
+
+class FreezeError(UserError):
+    """The run directory cannot be made; the text says why and what to do."""
+
+
+def new_run_id() -> str:
+    """A run id that sorts by time and never repeats."""
+    return time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
+
+
+def planned(spec: Spec) -> RunDir:
+    """The run directory that `freeze` would make for this spec now; nothing is written."""
+    return RunDir(runs_root(spec.runs_root) / spec.name / new_run_id())
+
+
+@contextlib.contextmanager
+def freeze(loaded: Loaded, repository: Path = REPOSITORY) -> Iterator[RunDir]:
+    """A new run directory; taken away again if the block fails, so that no half-made one stays.
+
+    Raises: FreezeError.
+    """
+    run_dir = planned(loaded.spec)
+    script = loaded.spec.launch.script
+    if script is not None and not (repository / script).is_file():
+        raise FreezeError(
+            f"launch.script: {script} is not there\n"
+            f"  hint: give its path from the repository's top folder, {repository}"
+        )
+    check_writable(run_dir.path.parent.parent)
+    with _errors_of(run_dir):
+        code = code_snapshot.take(repository, run_dir.path.parent.parent)
+        # Outside of the clean-up: a directory that is there already is another run.
+        run_dir.path.mkdir(parents=True)
+    try:
+        with _errors_of(run_dir):
+            _fill(run_dir, loaded, code, repository)
+        yield run_dir
+    except BaseException:
+        shutil.rmtree(run_dir.path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other runs of this name are in it
+            run_dir.path.parent.rmdir()
+        raise
+    relink(run_dir.path.parent / "latest", run_dir.run_id)
+    default = runs_root() / loaded.spec.name
+    if default != run_dir.path.parent:  # the commands look for runs in the default root
+        with contextlib.suppress(OSError):
+            default.mkdir(parents=True, exist_ok=True)
+            relink(default / run_dir.run_id, str(run_dir.path))
+
+
+@contextlib.contextmanager
+def _errors_of(run_dir: RunDir) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FreezeError(f"{error.filename or run_dir.path}: {error.strerror}") from error
+
+
+def check_writable(root: Path) -> None:
+    """Raises FreezeError where no run could be written: said before the queue, not after it."""
+    if "%" in str(root):
+        raise FreezeError(
+            f"runs_root {root} has a percent sign in it, and Slurm replaces %j in paths\n"
+            "  hint: set runs_root in the spec, or KIT_RUNS, to a folder without one"
+        )
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=root, prefix=".probe-") as probe:
+            probe.write(b"x" * 4096)
+        free_mib = shutil.disk_usage(root).free // 2**20
+    except OSError as error:
+        raise FreezeError(
+            f"runs_root {root}: {error.strerror}\n"
+            "  hint: set runs_root in the spec, or KIT_RUNS, to a folder that you may write"
+        ) from error
+    if free_mib < MIN_FREE_MIB:
+        raise FreezeError(
+            f"runs_root {root}: only {free_mib} MiB are free\n"
+            "  hint: delete old runs there, or set runs_root to another disk"
+        )
+
+
+def _fill(run_dir: RunDir, loaded: Loaded, code: Path, repository: Path) -> None:
+    spec = loaded.spec
+    run_dir.path.chmod(int(spec.dir_mode, 8))
+    for folder in (run_dir.checkpoints, run_dir.submitit, run_dir.attempt(1).path):
+        folder.mkdir()
+    run_dir.timeline("submit").parent.mkdir()
+    run_dir.spec.write_text(spec.to_json(), encoding="utf-8")
+    run_dir.spec_yaml.write_text(loaded.text, encoding="utf-8")
+    run_dir.setup.write_text(setup_script(sys.executable, spec.setup), encoding="utf-8")
+    run_dir.code.symlink_to(os.path.relpath(code, run_dir.path))
+    write_json(run_dir.provenance, provenance(repository, code.name))
+    # So that `tail -F` of the log works from submit on.
+    first_log = run_dir.attempt(1).rank_log(0)
+    first_log.write_text("waiting for the job to start\n", encoding="utf-8")
+    run_dir.rank_log(0).parent.mkdir()
+    relink(run_dir.rank_log(0), f"../{first_log.parent.name}/{first_log.name}")
+    Timeline(run_dir, "submit").event("freeze")
+
+
+def setup_script(python: str, lines: Sequence[str]) -> str:
+    """The text of setup.sh, which the batch script sources at every start."""
+    return "\n".join([f"export KIT_PYTHON={shlex.quote(python)}", *lines]) + "\n"
+
+
+def provenance(repository: Path, code: str) -> dict[str, Any]:
+    """Where a run comes from. No environment values: they may hold secrets."""
+    lock = repository / "requirements.lock"
+    return {
+        "code": code,
+        "git_sha": code_snapshot.git(repository, "rev-parse", "HEAD"),
+        "git_diff": _printable(code_snapshot.git(repository, "diff", "HEAD")),
+        "python": platform.python_version(),
+        "interpreter": sys.executable,
+        "host": socket.gethostname(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "lock_sha256": hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else None,
+    }
+
+
+def _printable(text: str | None) -> str | None:
+    """The text without what UTF-8 cannot say; a diff may hold any bytes."""
+    return text and text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,48 @@
+"""What a scratch purge took from a run directory: told, and made anew where that is possible.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+
+from jobs.errors import UserError
+from jobs.rundir import RunDir, read_events
+from jobs.runs import code_snapshot
+from jobs.spec import Spec
+
+HINT = "bring it back, then make resume goes on; or submit a new run with train.init_from"
+
+
+def check(run_dir: RunDir) -> None:
+    """Raises UserError where something is gone, or altered, that nobody can make anew."""
+    try:
+        Spec.read(run_dir.spec)
+    except FileNotFoundError as error:
+        raise UserError(f"{run_dir.spec} is gone\n  hint: {HINT}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{run_dir.spec} is damaged: {error}\n  hint: {HINT}") from error
+    code = run_dir.code.resolve()
+    if run_dir.code.is_symlink() and not code.is_dir():
+        raise UserError(f"{code}, the frozen code, is gone\n  hint: {HINT}")
+    is_snapshot = re.fullmatch("[0-9a-f]{64}", code.name)
+    if is_snapshot and not code_snapshot.is_whole(code):
+        raise UserError(
+            f"{code}, the frozen code, has lost or changed files\n  hint: a submit from "
+            "the checkout that it is a copy of makes it anew, then make resume goes on"
+        )
+
+
+def mend(run_dir: RunDir) -> list[str]:
+    """Make the folders anew that are gone; a line to tell for each thing that was."""
+    told = []
+    folders = (run_dir.checkpoints, run_dir.timeline("").parent, run_dir.rank_log(0).parent)
+    for folder in folders:
+        if not folder.is_dir():
+            folder.mkdir()
+            told.append(f"{folder} was gone and is made anew, empty")
+    closed = [e for e in read_events(run_dir.timeline("attempt")) if e["event"] == "close"]
+    if closed and not run_dir.attempts.exists():
+        told.append(f"{run_dir.attempts} is gone: what earlier attempts did counts no more")
+    return told

@@ -1,0 +1,140 @@
+"""What a resume changes in a frozen spec: freely, only when confirmed, or never; and its record."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path as File
+from typing import Any
+
+from jobs.config.problems import Path, dotted, printable
+from jobs.errors import UserError
+from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_atomic
+from jobs.spec import Spec, values_of
+
+FIXED = ("name", "runs_root", "dir_mode")  # the run directory has them
+FREE_SECTIONS = ("slurm", "checkpoint", "log", "profile")
+FREE_LAUNCH = (
+    "workers_per_rank",
+    "hang_timeout_s",
+    "stop_check_steps",
+    "public_rendezvous",
+    "max_crashes",
+)
+# What the number of ranks follows from.
+SHAPE: tuple[Path, ...] = (
+    ("slurm", "nodes"),
+    ("slurm", "gpus_per_node"),
+    ("launch", "nproc_per_node"),
+)
+
+Differences = dict[Path, tuple[Any, Any]]
+
+
+def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dict[File, str]:
+    """Change the frozen spec; returns the texts that were there, for `restore`.
+
+    Raises: UserError (what needs a confirmation, or cannot change), SpecError.
+    """
+    from jobs.config.load import load
+
+    text = run_dir.spec.read_text(encoding="utf-8")
+    loaded = load(run_dir.spec_yaml, overrides)
+    changed = differences(Spec.from_json(text), loaded.spec)
+    weighty = {path: both for path, both in changed.items() if not is_free(path)}
+    _refuse_fixed(weighty)
+    if weighty and not is_confirmed:
+        raise UserError(
+            "resume: this changes more than where and how long the run trains\n"
+            + "\n".join(f"  {line}" for line in in_words(weighty))
+            + "\n  hint: repeat it with --yes (make: YES=1), or submit a new run"
+        )
+    new = {run_dir.spec: loaded.spec.to_json(), run_dir.spec_yaml: loaded.text}
+    if any(path[0] == "setup" for path in weighty):
+        new[run_dir.setup] = _setup_script(run_dir, loaded.spec.setup)
+    # Before the spec: the trainer takes another spec than its checkpoint's only with a record.
+    if weighty or _is_recorded(run_dir, text):
+        _record(run_dir, changed, new[run_dir.spec])
+    before = {file: file.read_text(encoding="utf-8") for file in new}
+    restore(new)
+    return before
+
+
+def restore(texts: Mapping[File, str]) -> None:
+    """Write each text to its file."""
+    for file, text in texts.items():
+        write_atomic(file, text)
+
+
+def differences(was: Spec, now: Spec) -> Differences:
+    """(old, new) of each key that differs; an entry of a mapping that is not there is None."""
+    old, new = dict(_flat(values_of(was), ())), dict(_flat(values_of(now), ()))
+    paths = [*old, *(path for path in new if path not in old)]
+    pairs = {path: (old.get(path), new.get(path)) for path in paths}
+    return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _flat(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _flat(item, (*path, name))
+    else:
+        yield path, value
+
+
+def is_free(path: Path) -> bool:
+    """Whether a key moves no bit of the result."""
+    if path in SHAPE:
+        return False
+    return path[0] in FREE_SECTIONS or (path[0] == "launch" and path[1] in FREE_LAUNCH)
+
+
+def _refuse_fixed(changed: Differences) -> None:
+    fixed = [str(path[0]) for path in changed if path[0] in FIXED]
+    if fixed:
+        raise UserError(
+            f"resume: {', '.join(fixed)} cannot change, the run directory has it\n"
+            "  hint: submit a new run"
+        )
+
+
+def in_words(changed: Differences) -> list[str]:
+    """A line for each key: `train.lr: 0.1 -> 0.05`."""
+    lines = []
+    for path, pair in changed.items():
+        was, now = (printable(json.dumps(value, ensure_ascii=False)) for value in pair)
+        note = ' (the result is then "sequence", not "bitwise")' if path in SHAPE else ""
+        lines.append(f"{dotted(path)}: {was} -> {now}{note}")
+    return lines
+
+
+def _setup_script(run_dir: RunDir, lines: Sequence[str]) -> str:
+    from jobs.runs.freeze import setup_script
+
+    known = read_json(run_dir.provenance) or {}  # None: a scratch purge took it
+    return setup_script(known.get("interpreter", sys.executable), lines)
+
+
+def mend_setup(run_dir: RunDir) -> None:
+    """Write setup.sh anew if a scratch purge took it: all of it is in the spec."""
+    if not run_dir.setup.is_file():
+        spec = Spec.read(run_dir.spec)
+        write_atomic(run_dir.setup, _setup_script(run_dir, spec.setup))
+
+
+def _is_recorded(run_dir: RunDir, text: str) -> bool:
+    """Whether this spec was confirmed: a free change of it must not undo that."""
+    return any(record["spec_sha256"] == _sha256(text) for record in read_jsonl(run_dir.changes))
+
+
+def _record(run_dir: RunDir, changed: Differences, text: str) -> None:
+    changes = {dotted(path): list(pair) for path, pair in changed.items()}
+    record = {"time": round(time.time(), 3), "changes": changes, "spec_sha256": _sha256(text)}
+    append_jsonl(run_dir.changes, record, durable=True)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,267 @@
+"""What the batch script does with a decision: its exit code, and a requeue that Slurm refuses."""
+
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from jobs.attempt import __main__ as attempt_command
+from jobs.attempt import close as close_module
+from jobs.attempt import execute, run_lock
+from jobs.attempt.decision import Action, Cause, Decision
+from jobs.attempt.facts import of_ranks
+from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
+from jobs.spec import Launch, Slurm, Spec
+from trainer.checkpoint.reader import quarantine
+
+SCONTROL = """#!/bin/sh
+echo "$*" >> "$FAKE_CALLS"
+[ "$1" = show ] && echo "   JobState=$FAKE_STATE Reason=None Dependency=(null)" &&
+    echo "   ${FAKE_REQUEUE:-Requeue=1 Restarts=0} BatchFlag=1"
+exit 0
+"""
+RECORD = {"attempt": 1, "decision": "requeue", "first_step": None, "evidence": {}}
+REQUEUE = Decision(Action.REQUEUE, Cause.PREEMPTION, "preempted")
+
+
+@pytest.fixture
+def calls(tmp_path, monkeypatch):
+    """A fake scontrol, which cannot be refused on demand by a real one; the calls it got.
+
+    The folder is a run directory, too, of a run that wants no successor.
+    """
+    RunDir(tmp_path).spec.write_text(Spec(slurm=Slurm(continue_="requeue")).to_json())
+    (tmp_path / "scontrol").write_text(SCONTROL)
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_CALLS", str(tmp_path / "calls"))
+    return tmp_path / "calls"
+
+
+def test_a_refused_requeue_is_held_with_its_reason(tmp_path, calls, monkeypatch, capfd):
+    monkeypatch.setenv("FAKE_STATE", "RUNNING")
+    run, me = RunDir(tmp_path), run_lock.this_process("7")
+    run_lock.claim(run, me, 1)
+    append_jsonl(run.attempts, RECORD)
+    assert execute.act(REQUEUE, run, me) == 1
+    assert "NOT requeued" in capfd.readouterr().err
+    assert read_json(run.result)["status"] == "held"
+    assert "preempted; NOT requeued: " in read_json(run.result)["reason"]
+    assert read_jsonl(run.attempts)[-1]["decision"] == "hold"
+    assert not run.owner.exists()
+
+
+def test_a_scancel_between_decision_and_requeue_is_recorded_as_one(tmp_path, calls, monkeypatch):
+    monkeypatch.setenv("FAKE_STATE", "CANCELLED")
+    run, me = RunDir(tmp_path), run_lock.this_process("7")
+    run_lock.claim(run, me, 1)
+    append_jsonl(run.attempts, RECORD)
+    assert execute.act(REQUEUE, run, me) == 1
+    assert read_json(run.result)["status"] == "cancelled"
+    (record,) = read_jsonl(run.attempts)
+    assert (record["decision"], record["cause"]) == ("cancel", "cancelled")
+
+
+def test_a_start_that_was_superseded_meanwhile_ends_nothing(tmp_path, calls, monkeypatch):
+    monkeypatch.setenv("FAKE_STATE", "RUNNING")
+    run, me = RunDir(tmp_path), run_lock.this_process("7")
+    now = replace(me, restart_count=1)
+    run_lock.claim(run, now, 2)
+    append_jsonl(run.attempts, RECORD)
+    assert execute.act(REQUEUE, run, me) == 1
+    assert read_jsonl(run.attempts) == [RECORD]
+    assert not run.result.exists()
+    assert run_lock.read(run) == now
+
+
+def test_an_attempt_that_is_superseded_while_slurm_is_silent_is_not_recorded(tmp_path, monkeypatch):
+    run, me = RunDir(tmp_path), run_lock.this_process("7")
+    run.spec.write_text(Spec().to_json())
+    run_lock.claim(run, me, 1)
+
+    def silent_for_long(*_):
+        run_lock.claim(run, replace(me, restart_count=1), 2)
+        return of_ranks(run, 1, "UNKNOWN")
+
+    monkeypatch.setattr(close_module, "gather", silent_for_long)
+    with pytest.raises(run_lock.OwnedError, match="attempt 1 is superseded"):
+        close_module.close_attempt(run, me, 1)
+    assert not run.attempts.exists()
+
+
+def test_a_run_whose_result_is_written_is_complete_without_the_marker_behind_it(run):
+    write_json(run.result, {"status": "completed"})
+    assert of_ranks(run, 1, "RUNNING").outcome == "completed"
+
+
+@pytest.mark.parametrize(("crashes", "delay_s"), [(0, 2), (1, 2), (2, 8), (3, 32), (4, 60)])
+def test_each_crash_without_progress_waits_longer(tmp_path, crashes, delay_s):
+    run = RunDir(tmp_path)
+    crash = {"decision": "retry", "cause": "crash", "evidence": {"has_progress": False}}
+    for _ in range(crashes):
+        append_jsonl(run.attempts, crash)
+    assert execute.retry_delay_s(run) == delay_s
+
+
+def test_a_requeue_is_asked_for_once_and_never_of_a_finished_job(tmp_path, calls, monkeypatch):
+    monkeypatch.setenv("FAKE_STATE", "PENDING")
+    run = RunDir(tmp_path)
+    assert execute.act(REQUEUE, run, run_lock.this_process("7")) == 1
+    asked = [line for line in calls.read_text().splitlines() if "requeue" in line]
+    assert asked == ["requeue Incomplete 7"]
+    assert not run.result.exists()
+
+
+@pytest.mark.parametrize(("action", "code"), [("done", 0), ("hold", 1), ("cancel", 1), ("wait", 1)])
+def test_a_run_that_is_not_complete_never_ends_with_0(tmp_path, action, code):
+    decision = Decision(Action(action), Cause.CRASH, "x")
+    assert execute.act(decision, RunDir(tmp_path), run_lock.this_process("7")) == code
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run directory as `freeze` leaves it, of a script of one's own."""
+    run_dir = RunDir(tmp_path / "run")
+    for folder in (run_dir.checkpoints, run_dir.timeline("x").parent, run_dir.attempt(1).path):
+        folder.mkdir(parents=True)
+    run_dir.spec.write_text(Spec(launch=Launch(script="x.py")).to_json())
+    return run_dir
+
+
+@pytest.fixture
+def command(run, calls, monkeypatch):
+    """The batch script's commands, inside of job 7."""
+    monkeypatch.setenv("FAKE_STATE", "RUNNING")
+    monkeypatch.setattr(execute, "MAX_DELAY_S", 0)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "4102444800")
+
+    def call(word, *arguments):
+        return attempt_command.main([word, str(run.path), *arguments])
+
+    return call
+
+
+def close(run, code):
+    record = {"host": "a", "signals": [], "torchrun_exit": code, "end": 1.0}
+    write_json(run.attempt(1).node(0), record)
+
+
+def test_an_attempt_knows_when_its_time_limit_ends(run, command):
+    assert command("open", "a") == 0
+    assert read_json(run.attempt(1).plan)["deadline"] == 4102444800.0
+
+
+@pytest.mark.parametrize(("exit_code", "expected"), [(0, 0), (1, execute.EXIT_RETRY)])
+def test_a_timeline_that_cannot_be_written_changes_nothing(run, command, exit_code, expected):
+    run.timeline("x").parent.rmdir()
+    assert command("open", "a") == 0
+    close(run, exit_code)
+    assert command("close", "1") == expected
+    assert len(read_jsonl(run.attempts)) == 1
+
+
+def test_a_warned_job_that_nobody_can_start_again_is_held_with_its_reason(
+    run, command, monkeypatch, capfd
+):
+    run.spec.write_text(Spec(slurm=Slurm(continue_="requeue")).to_json())
+    monkeypatch.setenv("FAKE_REQUEUE", "Requeue=0 Restarts=0")
+    assert command("open", "a") == 0
+    close(run, 1)
+    assert command("close", "1", "--stop", "SIGTERM") == 1
+    assert "NOT requeued: this job cannot be, and no other" in capfd.readouterr().err
+    assert read_json(run.result)["status"] == "held"
+    assert read_jsonl(run.attempts)[-1]["decision"] == "hold"
+    assert not run.owner.exists()
+
+
+def test_a_shell_whose_job_runs_again_elsewhere_leaves_the_steps_alone(
+    run, command, monkeypatch, tmp_path
+):
+    """They have the names of its own: job 7's first step is 7.0 in each of its starts."""
+    (tmp_path / "scancel").write_text('#!/bin/sh\necho "scancel $*" >>"$FAKE_CALLS"\n')
+    (tmp_path / "scancel").chmod(0o755)
+    assert command("open", "a") == 0
+    left = {"host": "a", "signals": [], "torchrun_exit": None, "end": None, "step_id": "0"}
+    write_json(run.attempt(1).node(0), left)
+    monkeypatch.setenv("FAKE_REQUEUE", "Requeue=1 Restarts=1")
+    command("close", "1")
+    assert "scancel" not in (tmp_path / "calls").read_text()
+    assert read_jsonl(run.attempts)[-1]["cause"] == "requeued"
+
+
+@pytest.mark.parametrize("exit_code", [0, 1])
+def test_a_close_that_cannot_record_is_one_line_and_never_0(run, command, capfd, exit_code):
+    assert command("open", "a") == 0
+    close(run, exit_code)
+    run.attempts.mkdir()  # whoever is root may write anywhere else
+    capfd.readouterr()
+    assert command("close", "1") == 1
+    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert said == [f"error: {run.attempts}: Is a directory; cannot record what happens to the run"]
+    assert not run.owner.exists()
+
+
+def test_a_close_names_each_checkpoint_that_its_attempt_put_aside(run, command, capfd):
+    old, *new = (run.checkpoints / f"step-{step:08d}" for step in (5, 10, 15))
+    for path in (old, *new):
+        path.mkdir()
+    quarantine(old, "long ago")
+    assert command("open", "a") == 0
+    assert "attempt 1: 1 node, rendezvous at" in capfd.readouterr().err
+    asides = [quarantine(path, "a.pt has 1 bytes, not 2\nand more") for path in new]
+    (asides[1] / "REASON").unlink()  # the disk was full
+    close(run, 0)
+    assert command("close", "1") == 0
+    said = [line for line in capfd.readouterr().err.splitlines() if "damaged" in line]
+    told = "attempt 1: a damaged checkpoint was put aside"
+    assert said == [
+        f"{told}, {asides[0]}: a.pt has 1 bytes, not 2",
+        f"{told}, {asides[1]}: rank 0's log says why",
+    ]
+    (record,) = read_jsonl(run.attempts)
+    assert record["quarantined"] == [aside.name for aside in asides]
+
+
+@pytest.mark.parametrize("traceback", ["", "Traceback: all of it"])
+def test_the_jobs_log_has_the_whole_error_and_the_reason_is_its_first_line(
+    run, command, capfd, traceback
+):
+    assert command("open", "a") == 0
+    record = {"rank": 0, "host": "a", "time": 1.0, "is_user_error": True, "traceback": traceback}
+    write_json(run.attempt(1).rank_error(0), record | {"error": "it is nan\n  hint: a lower lr"})
+    capfd.readouterr()
+    assert command("close", "1") == 1
+    lines = capfd.readouterr().err.splitlines()
+    *lines, hint = lines
+    assert "make resume RUN=run goes on" in hint
+    assert lines[1:-1] == ([traceback] if traceback else ["it is nan", "  hint: a lower lr"])
+    assert lines[-1] == "attempt 1: crash: rank 0 on a: it is nan -> hold"
+    assert read_json(run.result)["reason"] == "rank 0 on a: it is nan"
+
+
+def test_a_close_in_a_run_directory_that_is_gone_is_one_line(run, command, capfd):
+    assert command("open", "a") == 0
+    shutil.rmtree(run.path)
+    capfd.readouterr()
+    assert command("close", "1") == 1
+    assert "the run directory is gone" in capfd.readouterr().err
+
+
+def test_an_open_that_cannot_write_is_one_line_and_keeps_nothing(run, command, capfd):
+    run.attempt(1).path.rmdir()
+    run.attempt(1).path.write_text("a file")
+    assert command("open", "a") == 1
+    output = capfd.readouterr()
+    assert output.out == ""
+    assert f"error: {run.attempt(1).path}" in output.err
+    assert not run.owner.exists()
+
+
+def test_a_held_job_that_slurm_starts_again_ends_at_once(run, command, capfd):
+    append_jsonl(run.attempts, {"attempt": 1, "job_id": "7", "decision": "hold", "reason": "x"})
+    assert command("open", "a") == 1
+    output = capfd.readouterr()
+    assert output.out == "" and "not started again: hold: x" in output.err
+    assert not run.owner.exists()

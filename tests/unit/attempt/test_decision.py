@@ -1,0 +1,179 @@
+"""What follows an attempt: the whole table of the decision, and its budgets."""
+
+import dataclasses
+
+import pytest
+
+from jobs.attempt.decision import Action, Budget, Cause, Evidence, History, decide
+
+FRESH = History(restarts=0, crashes_without_progress=0, attempts_without_progress=0)
+OVER_LIMIT = {"job_state": "COMPLETING", "job_reason": "TimeLimit"}
+NOTHING = Evidence(
+    outcome=None,
+    job_state="RUNNING",
+    job_reason="None",
+    signals=(),
+    is_preempted=False,
+    has_progress=False,
+    error=None,
+)
+TERM, USR1, USR2 = ("SIGTERM",), ("SIGUSR1",), ("SIGUSR2",)
+
+# what is known besides NOTHING -> action, cause
+TABLE = [
+    # Complete is complete, whatever Slurm books it as.
+    ({"outcome": "completed"}, "done", "completed"),
+    ({"outcome": "completed", "job_state": "CANCELLED"}, "done", "completed"),
+    ({"outcome": "completed", "job_state": "COMPLETING"}, "done", "completed"),
+    ({"outcome": "completed", "job_state": "TIMEOUT", "signals": USR1}, "done", "completed"),
+    ({"outcome": "completed", "job_state": "UNKNOWN"}, "done", "completed"),
+    ({"outcome": "completed", "job_state": "LOCAL", "signals": TERM}, "done", "completed"),
+    # Cancelled is never brought back, saved or not.
+    ({"job_state": "CANCELLED"}, "cancel", "cancelled"),
+    ({"job_state": "COMPLETING"}, "cancel", "cancelled"),
+    ({"job_state": "COMPLETING", "signals": TERM}, "cancel", "cancelled"),
+    ({"job_state": "COMPLETING", "signals": TERM, "outcome": "stopped"}, "cancel", "cancelled"),
+    # Where preemption cancels, Slurm does not say yet which it was: the job after it will know.
+    ({"job_state": "COMPLETING", "is_preempted": True}, "cancel", "cancelled"),
+    ({"job_state": "CANCELLED", "has_successor": True}, "cancel", "cancelled"),
+    ({"job_state": "COMPLETING", "has_successor": True}, "cancel", "cancelled"),
+    (
+        {"job_state": "COMPLETING", "is_preempted": True, "has_successor": True},
+        "successor",
+        "preemption",
+    ),
+    # Requeued by somebody else: COMPLETING, too, but not cancelled, and not ours to requeue.
+    ({"job_state": "COMPLETING", "is_requeued": True}, "wait", "requeued"),
+    ({"job_state": "RUNNING", "is_requeued": True, "signals": TERM}, "wait", "requeued"),
+    ({"silent_nodes": ("b",), "is_requeued": True}, "wait", "node"),
+    ({"silent_nodes": ("b",), "job_state": "NODE_FAIL"}, "wait", "node"),
+    ({"outcome": "completed", "is_requeued": True}, "done", "completed"),
+    # A mistake in the spec that only a rank could see would repeat itself.
+    ({"error": "rank 0 on a: 5 classes", "is_user_error": True}, "hold", "crash"),
+    # Warned, and the job still runs: ours to requeue, with or without the marker of a save.
+    ({"signals": TERM, "outcome": "stopped"}, "requeue", "preemption"),
+    ({"signals": TERM}, "requeue", "preemption"),
+    ({"signals": TERM, "error": "rank 1 on b: RuntimeError: x"}, "requeue", "preemption"),
+    ({"signals": USR1, "outcome": "stopped"}, "requeue", "time_limit"),
+    ({"signals": USR1}, "requeue", "time_limit"),
+    ({"signals": USR2, "outcome": "stopped"}, "requeue", "preemption"),
+    ({"signals": (*USR1, *TERM)}, "requeue", "time_limit"),
+    ({"signals": (*TERM, *USR1)}, "requeue", "preemption"),
+    ({"signals": USR1, "is_preempted": True}, "requeue", "preemption"),
+    # In its grace, and Slurm will see to it.
+    ({"signals": TERM, "is_preempted": True, "is_left_to_slurm": True}, "wait", "preemption"),
+    ({"outcome": "completed", "is_left_to_slurm": True}, "done", "completed"),
+    # Told to stop, though no agent is left to say so.
+    ({"outcome": "stopped"}, "requeue", "preemption"),
+    ({"is_preempted": True}, "requeue", "preemption"),
+    # The end of the time limit is no end of the run.
+    ({"signals": USR1, "job_reason": "TimeLimit"}, "requeue", "time_limit"),
+    # Over its limit Slurm never starts a job again: another one.
+    ({"signals": TERM, **OVER_LIMIT}, "successor", "time_limit"),
+    ({"signals": USR1, **OVER_LIMIT}, "successor", "time_limit"),
+    ({"error": "rank 1 on b: ValueError: x", **OVER_LIMIT}, "successor", "time_limit"),
+    ({"job_state": "TIMEOUT"}, "successor", "time_limit"),
+    # Slurm ends the job itself, and brings it back.
+    ({"signals": TERM, "job_state": "COMPLETING", "job_reason": "NodeDown"}, "wait", "preemption"),
+    ({"job_state": "COMPLETING", "job_reason": "NodeDown"}, "wait", "requeued"),
+    ({"job_state": "PENDING", "job_reason": "BeginTime"}, "wait", "requeued"),
+    ({"signals": TERM, "job_state": "PENDING", "outcome": "stopped"}, "wait", "preemption"),
+    ({"job_state": "NODE_FAIL"}, "wait", "requeued"),
+    # A crash.
+    ({"error": "rank 1 on b: ValueError: x"}, "retry", "crash"),
+    ({}, "retry", "crash"),
+    ({"has_progress": True}, "retry", "crash"),
+    ({"job_state": "LOCAL"}, "retry", "crash"),
+    # Too late to try again here: the warning of the limit might not be heard.
+    ({"is_near_limit": True, "error": "rank 1 on b: x"}, "requeue", "crash"),
+    ({"is_near_limit": True, "is_hang": True}, "requeue", "hang"),
+    ({"is_near_limit": True, "can_requeue": False}, "successor", "crash"),
+    ({"is_near_limit": True, "is_user_error": True}, "hold", "crash"),
+    # A hang is a crash by another name; one that a warning cut short is a preemption.
+    ({"is_hang": True, "error": "rank 1 on b: no step in 60 s"}, "retry", "hang"),
+    ({"is_hang": True, "job_state": "LOCAL"}, "retry", "hang"),
+    ({"is_hang": True, "is_user_error": True}, "hold", "hang"),
+    ({"is_hang": True, "signals": TERM}, "requeue", "preemption"),
+    ({"is_hang": True, "job_state": "CANCELLED"}, "cancel", "cancelled"),
+    # Out of memory is a crash, too.
+    ({"is_out_of_memory": True, "error": "rank 0 on a: x"}, "retry", "out_of_memory"),
+    # A node that is bad or gone: elsewhere. Where nothing is elsewhere, a person has to look.
+    ({"bad_nodes": ("b",), "error": "rank 1 on b: x"}, "requeue", "node"),
+    ({"silent_nodes": ("b",), "is_hang": True}, "requeue", "node"),
+    ({"silent_nodes": ("b",), "signals": TERM}, "requeue", "preemption"),
+    ({"silent_nodes": ("b",), "job_state": "CANCELLED"}, "cancel", "cancelled"),
+    ({"bad_nodes": ("b",), "job_state": "LOCAL"}, "hold", "node"),
+    # A job that cannot be requeued: the job that waits for it, else nobody.
+    ({"can_requeue": False, "has_successor": True, "signals": TERM}, "successor", "preemption"),
+    ({"can_requeue": False, "has_successor": True, "bad_nodes": ("b",)}, "successor", "node"),
+    ({"can_requeue": False, "has_successor": True, "job_state": "NODE_FAIL"}, "successor", None),
+    ({"can_requeue": False, "signals": TERM}, "successor", "preemption"),
+    ({"can_requeue": False, "job_state": "NODE_FAIL"}, "successor", "requeued"),
+    ({"can_requeue": False}, "retry", "crash"),  # in the same allocation all the same
+    ({"has_successor": True, "signals": TERM}, "requeue", "preemption"),  # a guard only
+    # No answer from Slurm: what the ranks know decides.
+    ({"job_state": "UNKNOWN"}, "retry", "crash"),
+    ({"job_state": "UNKNOWN", "signals": TERM}, "requeue", "preemption"),
+    ({"job_state": "UNKNOWN", "outcome": "stopped"}, "requeue", "preemption"),
+    # Without Slurm nothing comes back by itself after a stop.
+    ({"job_state": "LOCAL", "signals": TERM, "outcome": "stopped"}, "hold", "interrupted"),
+    ({"job_state": "LOCAL", "signals": TERM}, "hold", "interrupted"),
+    ({"job_state": "LOCAL", "outcome": "stopped"}, "hold", "interrupted"),
+]
+
+
+@pytest.mark.parametrize(("known", "action", "cause"), TABLE, ids=[str(row[0]) for row in TABLE])
+def test_decision(known, action, cause):
+    decision = decide(dataclasses.replace(NOTHING, **known), FRESH)
+    assert decision.action == action
+    assert cause is None or decision.cause == cause
+    assert decision.reason
+
+
+# evidence, history (restarts, crashes, attempts without progress) -> action, words of the reason
+BUDGETS = [
+    ({}, (0, 1, 1), "retry", ""),
+    ({}, (0, 2, 2), "hold", "3 crashes without progress"),
+    ({"has_progress": True}, (0, 2, 2), "retry", ""),
+    ({"is_hang": True}, (0, 1, 1), "retry", ""),
+    ({"is_out_of_memory": True}, (0, 2, 2), "hold", "3 crashes without progress"),
+    ({"bad_nodes": ("b",)}, (0, 2, 2), "requeue", ""),
+    ({"silent_nodes": ("b",)}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
+    ({"is_requeued": True}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
+    ({"job_state": "NODE_FAIL"}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
+    ({"is_hang": True}, (0, 2, 2), "hold", "3 crashes without progress"),
+    ({}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
+    ({"signals": TERM}, (0, 2, 3), "requeue", ""),
+    ({"signals": TERM}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
+    ({"signals": TERM, "has_progress": True}, (0, 0, 4), "requeue", ""),
+    ({"signals": TERM, "has_progress": True}, (199, 0, 0), "requeue", ""),
+    ({"signals": TERM, "has_progress": True}, (200, 0, 0), "hold", "200 restarts"),
+    ({"has_progress": True}, (200, 0, 0), "retry", ""),
+    ({"silent_nodes": ("n1",), "has_progress": True}, (200, 0, 0), "hold", "200 restarts"),
+    ({"outcome": "completed"}, (200, 2, 4), "done", ""),
+    ({"job_state": "CANCELLED"}, (200, 2, 4), "cancel", ""),
+]
+
+
+@pytest.mark.parametrize(("known", "past", "action", "words"), BUDGETS)
+def test_a_run_comes_back_only_so_often(known, past, action, words):
+    decision = decide(dataclasses.replace(NOTHING, **known), History(*past))
+    assert decision.action == action
+    assert words in decision.reason
+
+
+def test_the_budgets_can_be_set():
+    budget = Budget(crashes_without_progress=1)
+    assert decide(NOTHING, FRESH, budget).action is Action.HOLD
+
+
+def test_a_hold_says_what_ended_the_last_attempt():
+    evidence = dataclasses.replace(NOTHING, error="rank 3 on n7: ValueError: x")
+    decision = decide(evidence, History(0, 2, 2))
+    assert decision.cause is Cause.CRASH
+    assert "rank 3 on n7: ValueError: x" in decision.reason
+
+
+def test_a_stop_that_saved_nothing_says_so():
+    decision = decide(dataclasses.replace(NOTHING, signals=TERM), FRESH)
+    assert "before it could save" in decision.reason

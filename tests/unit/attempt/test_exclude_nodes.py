@@ -1,0 +1,196 @@
+"""Which bad nodes the next start of a job does without, and what Slurm is asked and told for it."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs.attempt import exclude_nodes
+from jobs.attempt.exclude_nodes import EXPIRES_S, bad_nodes, choose, expand, renew
+from jobs.rundir import RunDir, write_json
+from jobs.spec import Slurm, Spec
+
+NOW = 1e9
+NODES = [f"n{index}" for index in range(1, 5)]
+
+
+def record(*bad, ago_s=0.0, nodes=NODES, error=None, now=NOW):
+    first = next(iter(bad), None)
+    error = error or (first and f"rank 1 on {first}: preflight: wrong sums")
+    return {
+        "attempt": 1,
+        "nodes": nodes,
+        "stop": now - ago_s,
+        "evidence": {"bad_nodes": list(bad), "error": error},
+    }
+
+
+def test_the_newest_comes_first_and_the_reason_is_the_newest_one():
+    records = [record("n1"), record("n2", error="rank 0 on n2: preflight: old"), record("n2")]
+    assert list(bad_nodes(records, NOW).items()) == [
+        ("n2", "preflight: wrong sums"),
+        ("n1", "preflight: wrong sums"),
+    ]
+
+
+def test_a_node_is_forgiven_after_a_day():
+    records = [record("n1", ago_s=EXPIRES_S), record("n2", ago_s=EXPIRES_S - 1), record()]
+    assert list(bad_nodes(records, NOW)) == ["n2"]
+
+
+def test_records_of_older_kits_have_no_bad_nodes():
+    assert bad_nodes([{"stop": NOW, "nodes": None, "evidence": {}}], NOW) == {}
+
+
+def test_hosts_are_told_by_slurms_names():
+    """A host that calls itself by its full name; one that is no node at all is left alone."""
+    assert list(bad_nodes([record("n2.cluster.org", "login")], NOW)) == ["n2"]
+
+
+@pytest.mark.parametrize(
+    "bad, others, size, needed, expected",
+    [
+        (["a", "b"], [], 4, 3, ["a"]),  # one at least
+        (["a", "b", "c"], [], 29, 3, ["a", "b"]),  # at most a tenth, the newest
+        (["a", "b"], [], 100, 99, ["a"]),  # as many as the job needs remain
+        (["a"], [], 3, 3, []),
+        (["a"], ["x"], 4, 3, []),  # the user has left one out already
+        (["a", "x"], ["x"], 5, 3, ["a"]),  # one that the user has left out takes nobody's place
+        (["a"], ["x", "y"], 4, 3, []),
+        ([], [], 100, 1, []),
+    ],
+)
+def test_choice(bad, others, size, needed, expected):
+    assert choose(bad, others, size, needed) == expected
+
+
+@pytest.mark.parametrize(
+    "hostlist, nodes",
+    [
+        ("", []),
+        ("(null)", []),
+        ("n1", ["n1"]),
+        ("n[1-3,7],m4", ["n1", "n2", "n3", "n7", "m4"]),
+        ("n[08-11]", ["n08", "n09", "n10", "n11"]),
+        ("r[1-2]n[3,5]-ib", ["r1n3-ib", "r1n5-ib", "r2n3-ib", "r2n5-ib"]),
+    ],
+)
+def test_hostlists(hostlist, nodes):
+    assert expand(hostlist) == nodes
+
+
+SLURM = """#!/bin/sh
+# A Slurm of four nodes: notes what it is asked, and takes no job without n4.
+printf '%s\\n' "$(basename "$0") $*" >>"$FAKE_LOG"
+case "$(basename "$0") $*" in
+    *--test-only*--exclude=*n4*) exit 1 ;;
+    *--test-only*) [ -z "$SLURM_JOB_ID" ] ;;
+    *show*partition*) echo "   State=UP TotalCPUs=16 TotalNodes=4" ;;
+    *update*) if [ -n "$FAKE_REFUSAL" ]; then echo "$FAKE_REFUSAL" >&2; exit 1; fi ;;
+esac
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """`run(records, present, **slurm)`: the calls of Slurm that a renewal makes."""
+    log = tmp_path / "calls"
+    for name in ("scontrol", "sbatch"):
+        (tmp_path / name).write_text(SLURM)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_LOG", str(log))
+    monkeypatch.setenv("SLURM_JOB_PARTITION", "batch")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+
+    def renewed(records, present="", **slurm):
+        run_dir = RunDir(tmp_path / "run")
+        run_dir.path.mkdir(exist_ok=True)
+        run_dir.spec.write_text(Spec(slurm=Slurm(**{"nodes": 3, **slurm})).to_json())
+        run_dir.attempts.write_text("".join(f"{json.dumps(entry)}\n" for entry in records))
+        log.write_text("")
+        renew(run_dir, "7", present)
+        return log.read_text().splitlines()
+
+    return renewed
+
+
+def now(*bad, ago_s=0.0):
+    return record(*bad, ago_s=ago_s, now=time.time())
+
+
+def test_a_bad_node_is_left_out_after_slurm_was_asked(run, capfd):
+    asked = run([now("n2")])
+    assert [call.split()[:2] for call in asked] == [
+        ["scontrol", "--all"],
+        ["sbatch", "--test-only"],
+        ["scontrol", "update"],
+    ]
+    assert asked[0].endswith("show partition batch") and "--exclude=n2 " in asked[1]
+    assert asked[2] == "scontrol update JobId=7 ExcNodeList=n2"
+    told = "node n2 is left out of the next attempts for 24 h: preflight: wrong sums\n"
+    assert capfd.readouterr().err == told
+
+
+def test_what_the_user_left_out_stays_out(run):
+    # Two of four nodes are wanted here.
+    assert run([now("n2")], "n1", nodes=2, exclude="n1")[-1].endswith("ExcNodeList=n1,n2")
+
+
+def test_a_list_that_would_keep_the_job_waiting_for_ever_is_not_given(run, capfd):
+    assert not [call for call in run([now("n4")]) if "update" in call]
+    told = "node n4 may take part in the next attempt (too few others are left for this job): "
+    assert capfd.readouterr().err.startswith(told)
+
+
+def test_without_bad_nodes_slurm_is_asked_nothing(run, capfd):
+    assert run([now()]) == run([]) == run([now()], "n1", exclude="n1") == []
+    # It is out already, and the last attempt had other troubles.
+    assert run([now("n2"), now()], "n2") == []
+    assert capfd.readouterr().err == ""
+
+
+def test_a_node_comes_back_after_its_time(run, capfd):
+    asked = run([now("n2", ago_s=EXPIRES_S + 1), now()], "n2")
+    assert asked == ["scontrol update JobId=7 ExcNodeList="]
+    assert capfd.readouterr().err == "node n2 may take part in the next attempt again\n"
+
+
+def test_the_newest_bad_node_takes_the_place_of_an_older_one(run, capfd):
+    asked = run([now("n1"), now("n2")], "n1")
+    assert asked[-1] == "scontrol update JobId=7 ExcNodeList=n2"
+    first, second = capfd.readouterr().err.splitlines()
+    assert first.startswith("node n2 is left out") and second.startswith(
+        "node n1 may take part in the next attempt (a tenth of the 4 nodes is left out already)"
+    )
+
+
+def test_a_refusal_is_told(run, monkeypatch, capfd):
+    monkeypatch.setenv("FAKE_REFUSAL", "Job is no longer pending execution")
+    run([now("n2")])
+    assert "(Job is no longer pending execution)" in capfd.readouterr().err
+
+
+def test_without_slurms_answer_nothing_is_left_out(run, monkeypatch, capfd, tmp_path):
+    monkeypatch.delenv("SLURM_JOB_PARTITION")
+    assert run([now("n2")]) == []
+    assert "Slurm does not tell how many nodes" in capfd.readouterr().err
+    assert exclude_nodes.partition_size(RunDir(tmp_path), "batch") == 4
+
+
+def test_what_the_submit_noted_is_not_asked_again(tmp_path):
+    write_json(RunDir(tmp_path).site, {"partition_nodes": {"batch": 64, "short": 8}})
+    assert exclude_nodes.partition_size(RunDir(tmp_path), "short") == 8
+    assert exclude_nodes.partition_size(RunDir(tmp_path), "") == 8  # at submit: whichever it gets
+
+
+def test_a_run_that_is_submitted_again_does_without_its_bad_nodes(run, capfd):
+    run([now("n2")])
+    run_dir = RunDir(Path(os.environ["FAKE_LOG"]).with_name("run"))
+    spec = Spec(slurm=Slurm(nodes=2, exclude="n1"))
+    assert exclude_nodes.without_bad_nodes(run_dir, spec).slurm.exclude == "n1,n2"
+    assert "node n2 is left out: preflight: wrong sums" in capfd.readouterr().err
+    run_dir.attempts.unlink()
+    assert exclude_nodes.without_bad_nodes(run_dir, spec) == spec

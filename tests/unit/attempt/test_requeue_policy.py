@@ -1,0 +1,108 @@
+"""Whether Slurm itself brings a job back that stops inside the grace of its preemption."""
+
+import dataclasses
+
+import pytest
+
+from jobs.attempt import requeue_policy
+from jobs.attempt.decision import Evidence
+from jobs.rundir import RunDir, append_jsonl
+from jobs.slurm.client import Job
+
+SEEN = Evidence("stopped", "UNKNOWN", "", ("SIGTERM",), False, True, None)
+PREEMPTED = Job("RUNNING", "None", 0, True, "01:00:00")
+CONFIG = """\
+MaxBatchRequeue         = {limit}
+PreemptMode             = REQUEUE
+PreemptType             = preempt/{kind}
+SLURM_VERSION           = {version}
+"""
+PLAIN = {"limit": 5, "kind": "partition_prio", "version": "24.11.5", "mode": "REQUEUE", "qos": ""}
+# A fake of both clients; it notes what it was asked.
+CLIENT = """\
+#!/bin/sh
+echo "$*" >>{folder}/calls
+case "$*" in
+"show config") echo "{config}" ;;
+*"show partition low") echo "PartitionName=low PreemptMode={mode} GraceTime=30" ;;
+*"show qos name=cheap "*) echo "{qos}" ;;
+*) exit 1 ;;
+esac
+"""
+
+
+@pytest.fixture
+def left(tmp_path, monkeypatch):
+    """Asks about a job that was preempted, on a site with these settings."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("SLURM_JOB_PARTITION", "low")
+    monkeypatch.setenv("SLURM_JOB_QOS", "cheap")
+    run_dir = RunDir(tmp_path)
+
+    def ask(seen=SEEN, job=PREEMPTED, waits=0, **settings):
+        told = PLAIN | settings
+        for name in ("scontrol", "sacctmgr"):
+            fake = tmp_path / name
+            fake.write_text(CLIENT.format(folder=tmp_path, config=CONFIG.format_map(told), **told))
+            fake.chmod(0o755)
+        run_dir.attempts.unlink(missing_ok=True)
+        append_jsonl(run_dir.attempts, {"job_id": "6", "decision": "wait"})
+        append_jsonl(run_dir.attempts, {"job_id": "7", "decision": "requeue"})
+        for _ in range(waits):
+            append_jsonl(run_dir.attempts, {"job_id": "7", "decision": "wait"})
+        return requeue_policy.is_left_to_slurm(run_dir, seen, job, "7")
+
+    return ask
+
+
+def test_since_24_05_slurm_requeues_what_ends_in_its_grace(left):
+    assert left() and left(version="24.05.0") and left(version="25.11.2")
+    assert not left(version="23.11.10") and not left(version="22.05.8")
+
+
+def test_slurm_holds_a_job_that_it_requeued_too_often(left):
+    assert [left(waits=waits) for waits in range(5)] == [True, True, True, False, False]
+    assert left(limit=3) and not left(limit=3, waits=1)
+    assert not left(limit=2)
+
+
+@pytest.mark.parametrize("mode", ["CANCEL", "OFF", "SUSPEND", "GANG,SUSPEND"])
+def test_where_preempted_jobs_are_not_requeued_we_do_it(left, mode):
+    assert not left(mode=mode)
+    assert not left(kind="qos", qos=f"{mode.lower()}|00:00:30")
+
+
+def test_a_qos_decides_where_qos_preempt(left):
+    assert left(kind="qos", qos="requeue|00:00:30", mode="OFF")
+    # The cluster's mode, or no answer: nothing is sure.
+    assert not left(kind="qos", qos="cluster|00:00:00")
+
+
+def test_without_an_answer_we_requeue(left, tmp_path, monkeypatch):
+    assert not left(version="?")
+    monkeypatch.setenv("SLURM_JOB_PARTITION", "other")
+    assert not left()
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    assert not left()
+
+
+@pytest.mark.parametrize(
+    ("seen", "job"),
+    [
+        ({}, {"is_preempted": False}),
+        ({}, {"state": "COMPLETING"}),
+        ({}, {"can_requeue": False}),
+        ({"outcome": "completed"}, {}),
+        ({"bad_nodes": ("n2",)}, {}),
+    ],
+)
+def test_slurm_is_asked_only_in_a_grace_that_we_stop_in(left, tmp_path, seen, job):
+    assert not left(dataclasses.replace(SEEN, **seen), dataclasses.replace(PREEMPTED, **job))
+    assert not (tmp_path / "calls").exists()
+
+
+def test_it_costs_one_question_where_slurm_is_old_and_two_where_it_is_not(left, tmp_path):
+    left(version="22.05.8")
+    assert len((tmp_path / "calls").read_text().splitlines()) == 1
+    left()
+    assert len((tmp_path / "calls").read_text().splitlines()) == 1 + 2

@@ -1,0 +1,262 @@
+"""Who may write into a run directory: exactly one job, and the next one when that is dead."""
+
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import pytest
+
+from jobs.attempt import run_lock
+from jobs.attempt.run_lock import OwnedError
+from jobs.rundir import RunDir, read_json, write_json
+from jobs.slurm import client
+
+CLAIM = """
+import sys
+from pathlib import Path
+from jobs.attempt import run_lock
+from jobs.rundir import RunDir
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    run_lock.claim(RunDir(Path(sys.argv[1])), run_lock.this_process(None), 1)
+    print("mine", flush=True)
+except run_lock.OwnedError:
+    print("taken", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDir(tmp_path)
+
+
+@pytest.fixture
+def dead(run):
+    """Owns the run, and is dead."""
+    gone = replace(run_lock.this_process(None), job_id="local-gone", pid_start="1")
+    run_lock.claim(run, gone, 1)
+    return gone
+
+
+@pytest.fixture
+def scontrol(tmp_path, monkeypatch):
+    """Makes `scontrol show job` say something."""
+
+    def says(text, status=0, stream=1):
+        fake = tmp_path / "bin" / "scontrol"
+        fake.parent.mkdir(exist_ok=True)
+        fake.write_text(f"#!/bin/sh\necho '{text}' >&{stream}\nexit {status}\n")
+        fake.chmod(0o755)
+        monkeypatch.setenv("PATH", str(fake.parent))
+        monkeypatch.setattr(client, "PATIENCE_S", 0.0)
+
+    return says
+
+
+def claims_at_once(run, num):
+    command = [sys.executable, "-c", CLAIM, run.path]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    claimers = [subprocess.Popen(command, **pipes) for _ in range(num)]
+    try:
+        assert [claimer.stdout.readline() for claimer in claimers] == ["ready\n"] * num
+        for claimer in claimers:
+            claimer.stdin.write("go\n")
+            claimer.stdin.flush()
+        said = [claimer.stdout.readline().strip() for claimer in claimers]
+        return said, [claimer.pid for claimer in claimers]
+    finally:
+        for claimer in claimers:
+            claimer.communicate("end\n", timeout=10)
+
+
+def test_a_claim_says_who_and_which_attempt(run):
+    me = run_lock.this_process(None)
+    run_lock.claim(run, me, 3)
+    assert run_lock.read(run) == me
+    assert read_json(run.owner)["attempt"] == 3
+    assert os.listdir(run.path) == ["owner.json"]
+
+
+@pytest.mark.parametrize("round_number", range(3))
+def test_of_claims_at_once_one_wins(run, round_number):
+    said, pids = claims_at_once(run, 4)
+    assert sorted(said) == ["mine", "taken", "taken", "taken"]
+    assert run_lock.read(run).pid == pids[said.index("mine")]
+
+
+@pytest.mark.parametrize("round_number", range(3))
+def test_of_claims_at_once_one_replaces_a_dead_owner(run, dead, round_number):
+    said, pids = claims_at_once(run, 2)
+    assert sorted(said) == ["mine", "taken"]
+    assert run_lock.read(run).pid == pids[said.index("mine")]
+
+
+def test_an_owner_that_evicts_at_the_same_moment_wins(run, dead, monkeypatch):
+    winner = replace(run_lock.this_process(None), job_id="local-winner")
+    loser = replace(winner, job_id="local-loser")
+
+    def dies_just_now(*_):
+        monkeypatch.undo()
+        run_lock.claim(run, winner, 2)
+        return False
+
+    monkeypatch.setattr(run_lock, "is_alive", dies_just_now)
+    with pytest.raises(OwnedError, match="just now"):
+        run_lock.claim(run, loser, 2)
+    assert run_lock.read(run) == winner
+
+
+def test_an_owner_that_is_being_evicted_is_no_crash(run, dead, monkeypatch):
+    monkeypatch.setattr(run_lock, "is_alive", lambda *_: bool(run.owner.unlink()))
+    with pytest.raises(OwnedError, match="just now"):
+        run_lock.claim(run, run_lock.this_process(None), 2)
+
+
+def test_a_dead_local_owner_is_replaced(run, dead):
+    me = run_lock.this_process(None)
+    assert run_lock.is_alive(dead) is False
+    run_lock.claim(run, me, 2)
+    assert run_lock.read(run) == me
+
+
+def test_a_pid_that_was_given_out_again_is_no_living_owner():
+    me = run_lock.this_process(None)
+    assert run_lock.is_alive(me) is True
+    assert run_lock.is_alive(replace(me, pid_start="1")) is False
+
+
+def test_a_living_owner_refuses(run):
+    first = run_lock.this_process(None)
+    run_lock.claim(run, first, 1)
+    with pytest.raises(OwnedError, match=f"job {first.job_id} is still running it"):
+        run_lock.claim(run, replace(first, job_id="local-second"), 2)
+    assert run_lock.read(run) == first
+
+
+def test_an_owner_on_another_host_is_not_taken_for_dead(run):
+    other = replace(run_lock.this_process(None), job_id="local-x", host="elsewhere")
+    run_lock.claim(run, other, 1)
+    with pytest.raises(OwnedError, match="owned it on elsewhere, and may run still"):
+        run_lock.claim(run, run_lock.this_process(None), 2)
+
+
+def test_the_same_job_goes_on_with_its_next_attempt(run):
+    me = run_lock.this_process("7")
+    for attempt in (1, 2):
+        run_lock.claim(run, me, attempt)
+    assert read_json(run.owner)["attempt"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "stream", "alive"),
+    [
+        ("   JobState=RUNNING Reason=None", 0, 1, True),
+        ("   JobState=PENDING Reason=BeginTime", 0, 1, True),
+        ("   JobState=FAILED Reason=NonZeroExitCode", 0, 1, False),
+        ("slurm_load_jobs error: Invalid job id specified", 1, 2, False),
+        ("slurm_load_jobs error: Unable to contact slurm controller", 1, 2, None),
+    ],
+)
+def test_whether_a_job_lives_is_asked_of_slurm(scontrol, text, status, stream, alive):
+    scontrol(text, status, stream)
+    assert run_lock.is_alive(run_lock.this_process("7")) is alive
+
+
+def test_a_job_that_nobody_can_ask_about_is_not_replaced(run, scontrol):
+    run_lock.claim(run, run_lock.this_process("7"), 1)
+    scontrol("slurm_load_jobs error: Unable to contact slurm controller", 1, 2)
+    with pytest.raises(OwnedError, match="may run still"):
+        run_lock.claim(run, run_lock.this_process("8"), 2)
+
+
+def started_again(job_id, restart_count):
+    return replace(run_lock.this_process(job_id), restart_count=restart_count)
+
+
+def test_a_start_of_a_job_is_known_by_slurms_count(monkeypatch):
+    assert run_lock.this_process("7").restart_count == 0
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
+    assert run_lock.this_process("7").restart_count == 3
+    assert run_lock.this_process(None).restart_count == 0
+
+
+def test_a_requeued_job_replaces_its_start_before(run):
+    run_lock.claim(run, started_again("7", 0), 1)
+    run_lock.claim(run, started_again("7", 1), 2)
+    assert run_lock.read(run).restart_count == 1
+
+
+def test_the_start_before_a_requeue_can_neither_claim_nor_release(run):
+    before, now = started_again("7", 0), started_again("7", 1)
+    run_lock.claim(run, before, 1)
+    run_lock.claim(run, now, 2)
+    with pytest.raises(OwnedError, match="job 7 was started again meanwhile"):
+        run_lock.claim(run, before, 3)
+    run_lock.release(run, before)
+    assert run_lock.read(run) == now
+    assert not run_lock.is_owned(run, before, 1)
+
+
+def test_an_owner_of_an_older_kit_is_understood(run, scontrol):
+    old = {"job_id": "6", "host": "n1", "pid": 1, "pid_start": "1", "attempt": 4}
+    write_json(run.owner, old)
+    scontrol("   JobState=FAILED Reason=NonZeroExitCode")
+    run_lock.claim(run, run_lock.this_process("7"), 5)
+    assert run_lock.read(run).job_id == "7"
+
+
+@pytest.mark.parametrize("died_in_turn", [1, 2])
+def test_who_dies_while_it_replaces_an_owner_is_replaced_too(run, dead, died_in_turn):
+    present = read_json(run.owner)
+    for _ in range(died_in_turn):
+        ticket = run.owner.with_name(f".owner-after-{present['token']}")
+        present = present | {"job_id": "local-also-gone", "token": f"{present['token']}-heir"}
+        write_json(ticket, present)
+    me = run_lock.this_process(None)
+    run_lock.claim(run, me, 2)
+    assert run_lock.read(run) == me
+    assert os.listdir(run.path) == ["owner.json"]
+
+
+def test_who_replaces_an_owner_right_now_is_left_alone(run, dead):
+    busy = asdict(replace(run_lock.this_process(None), job_id="local-busy"))
+    ticket = run.owner.with_name(f".owner-after-{read_json(run.owner)['token']}")
+    write_json(ticket, busy | {"attempt": 2, "token": "x"})
+    with pytest.raises(OwnedError, match="just now"):
+        run_lock.claim(run, run_lock.this_process(None), 2)
+    assert run_lock.read(run) == dead
+
+
+def test_a_link_whose_answer_was_lost_is_a_claim(run, monkeypatch):
+    link = os.link
+
+    def link_twice(*args):
+        link(*args)
+        link(*args)
+
+    monkeypatch.setattr(os, "link", link_twice)
+    run_lock.claim(run, run_lock.this_process(None), 1)
+    assert run_lock.read(run) == run_lock.this_process(None)
+
+
+def test_release_gives_up_what_is_ours_only(run):
+    me = run_lock.this_process(None)
+    run_lock.claim(run, me, 1)
+    run_lock.release(run, replace(me, job_id="local-other"))
+    assert run_lock.read(run) == me
+    run_lock.release(run, me)
+    assert run_lock.read(run) is None
+    run_lock.release(run, me)
+
+
+def test_a_superseded_attempt_does_not_own_the_run_any_more(run):
+    me = run_lock.this_process("7")
+    run_lock.claim(run, me, 1)
+    assert run_lock.is_owned(run, me, 1)
+    run_lock.claim(run, me, 2)
+    assert not run_lock.is_owned(run, me, 1)
+    run_lock.release(run, me)
+    assert not run_lock.is_owned(run, me, 2)

@@ -1,0 +1,246 @@
+"""The end of an srun step: bounded once an agent has failed; what it leaves is ended."""
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from jobs.attempt import srun_step
+from jobs.node.rank import parent_of
+from jobs.rundir import RunDir, write_json
+from jobs.slurm import client
+
+
+@pytest.fixture
+def run(tmp_path):
+    run_dir = RunDir(tmp_path)
+    run_dir.attempt(1).path.mkdir()
+    write_json(run_dir.attempt(1).plan, {"nodes": ["a", "b"]})
+    return run_dir
+
+
+def node(run, rank, code, **fields):
+    end = None if code is None else 9.0
+    write_json(run.attempt(1).node(rank), {"torchrun_exit": code, "end": end} | fields)
+
+
+@pytest.fixture
+def stand_in():
+    """Starts a bash script in place of srun; with the process comes the first line it prints."""
+    with ExitStack() as started:
+
+        def start(script):
+            process = started.enter_context(
+                subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, text=True)
+            )
+            started.callback(process.kill)
+            line = process.stdout.readline()
+            threading.Thread(target=process.wait, daemon=True).start()  # as the batch shell does
+            return process, line
+
+        yield start
+
+
+@pytest.fixture
+def waiter(stand_in):
+    """Stands for an srun that waits for a lost node, whatever it is told but SIGKILL."""
+    process, _ = stand_in('trap "" TERM; echo; while :; do sleep 0.1; done')
+    return process
+
+
+def test_srun_that_outlives_a_failed_agent_is_ended(run, waiter, monkeypatch, capfd):
+    for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S"):
+        monkeypatch.setattr(srun_step, limit, 0.05)
+    node(run, 0, 1)
+    srun_step.watch(run, "7", 1, waiter.pid)
+    assert waiter.wait(10) == -signal.SIGKILL
+    assert "srun waits for b" in capfd.readouterr().err
+
+
+def test_sruns_child_that_would_end_the_step_later_is_ended_first(
+    run, stand_in, tmp_path, monkeypatch
+):
+    for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S"):
+        monkeypatch.setattr(srun_step, limit, 0.05)
+    node(run, 0, 1)
+    killer = f"while kill -0 $$; do sleep 0.02; done; touch '{tmp_path}/killed-a-step'"
+    srun, pid = stand_in(f'trap "" TERM; ({killer}) & echo $!; while :; do sleep 0.1; done')
+    srun_step.watch(run, "7", 1, srun.pid)
+    assert srun.wait(10) == -signal.SIGKILL
+    deadline = time.monotonic() + 10
+    while parent_of(int(pid)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert not (tmp_path / "killed-a-step").exists()
+
+
+@pytest.mark.parametrize("code", [None, 1])
+def test_the_srun_of_a_superseded_attempt_orders_nothing_any_more(
+    run, stand_in, tmp_path, monkeypatch, capfd, code
+):
+    """What it asks slurmctld to end is named like the step of the job's next start."""
+    monkeypatch.setattr(srun_step, "POLL_S", 0.05)
+    monkeypatch.setattr(srun_step, "LOOK_S", 0.05)
+    node(run, 0, code)
+    ordering = f'trap "touch {tmp_path}/ordered" TERM; echo; while :; do sleep 0.1; done'
+    srun, _ = stand_in(ordering)
+    write_json(run.owner, {"job_id": "7", "attempt": 1})
+    watch = threading.Thread(target=srun_step.watch, args=(run, "7", 1, srun.pid), daemon=True)
+    watch.start()
+    watch.join(0.5)
+    assert watch.is_alive()
+    write_json(run.owner, {"job_id": "7", "attempt": 2})
+    assert srun.wait(10) == -signal.SIGKILL
+    watch.join(10)
+    assert not (tmp_path / "ordered").exists()
+    assert "attempt 1: srun waits for" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("code", [None, 0])
+def test_srun_is_waited_for_as_long_as_no_agent_failed(run, waiter, monkeypatch, code):
+    monkeypatch.setattr(srun_step, "END_LIMIT_S", 0.05)
+    monkeypatch.setattr(srun_step, "POLL_S", 0.01)
+    node(run, 0, code)
+    watch = threading.Thread(target=srun_step.watch, args=(run, "7", 1, waiter.pid), daemon=True)
+    watch.start()
+    watch.join(0.5)
+    assert watch.is_alive()
+    waiter.kill()
+    watch.join(10)
+    assert not watch.is_alive()
+
+
+def test_a_disk_that_does_not_answer_is_looked_at_again(run, waiter, monkeypatch):
+    for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S", "LOOK_S"):
+        monkeypatch.setattr(srun_step, limit, 0.05)
+    stale = OSError(errno.ESTALE, "stale")
+    looks = iter([stale, stale, True, stale])  # the last one is on the way out
+
+    def has_failed(*_):
+        look = next(looks)
+        if look is stale:
+            raise stale
+        return look
+
+    monkeypatch.setattr(srun_step, "has_failed", has_failed)
+    srun_step.watch(run, "7", 1, waiter.pid)
+    assert waiter.wait(10) == -signal.SIGKILL
+    assert next(looks, None) is None
+
+
+def blocked(pid):
+    """The signals that a process holds back. Source: proc(5), SigBlk."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16)
+    return {number for number in signal.Signals if mask >> (number - 1) & 1}
+
+
+def test_the_batch_scripts_commands_survive_what_slurm_sends_to_its_tree(run, waiter):
+    """A requeue itself has Slurm signal the tree, and the requeue is read back after it."""
+    words = [sys.executable, "-m", "jobs.attempt", "watch", str(run.path), "1", str(waiter.pid)]
+    watch = subprocess.Popen(words, cwd=Path(__file__).parents[3])
+    deadline = time.monotonic() + 30
+    while not {signal.SIGUSR1, signal.SIGUSR2} <= blocked(watch.pid):  # SIGTERM it waits for
+        assert time.monotonic() < deadline and watch.poll() is None
+        time.sleep(0.01)
+    watch.send_signal(signal.SIGTERM)
+    waiter.kill()
+    assert watch.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "warned", "is_ended"),
+    [("TimeLimit", "SIGUSR1", True), ("None", "SIGUSR1", False), ("TimeLimit", "SIGTERM", False)],
+)
+def test_an_srun_that_lasts_into_the_end_of_the_time_limit_is_ended_in_time_to_decide(
+    run, waiter, monkeypatch, tmp_path, capfd, reason, warned, is_ended
+):
+    fake, shown = tmp_path / "scontrol", f"   JobState=COMPLETING Reason={reason} Dependency="
+    fake.write_text(f"#!/bin/sh\necho asked >>{tmp_path}/questions\necho '{shown}'\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    write_json(run.site, {"kill_wait_s": 1})
+    node(run, 0, None, signals=[{"t": 1.0, "signal": warned}])
+    words = [sys.executable, "-m", "jobs.attempt", "watch", str(run.path), "1", str(waiter.pid)]
+    watch = subprocess.Popen(words, cwd=Path(__file__).parents[3], env=os.environ)
+    deadline = time.monotonic() + 30
+    while signal.SIGUSR1 not in blocked(watch.pid):
+        assert time.monotonic() < deadline and watch.poll() is None
+        time.sleep(0.01)
+    watch.send_signal(signal.SIGTERM)
+    if not is_ended:
+        for _ in range(2):  # seen, and asked once for all of them
+            with pytest.raises(subprocess.TimeoutExpired):
+                watch.wait(1.5)
+            watch.send_signal(signal.SIGTERM)
+        waiter.kill()
+    assert watch.wait(30) == 0
+    questions = tmp_path / "questions"
+    assert questions.exists() == (warned == "SIGUSR1")
+    assert not questions.exists() or questions.read_text() == "asked\n"
+    assert ("at the end of the time limit" in capfd.readouterr().err) == is_ended
+    assert waiter.wait(10) == -signal.SIGKILL
+
+
+@pytest.fixture
+def scancel(tmp_path, monkeypatch):
+    """A fake scancel; the calls it got."""
+    (tmp_path / "scancel").write_text('#!/bin/sh\necho "$@" >>"$0.calls"\n')
+    (tmp_path / "scancel").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path / "scancel.calls"
+
+
+def test_a_step_whose_agents_have_ended_needs_nothing(run, scancel):
+    node(run, 0, 1, step_id="0")
+    node(run, 1, 0, step_id="0")
+    srun_step.end_leftover("7", srun_step.unended(run, 1))
+    assert not scancel.exists()
+
+
+def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, scancel, monkeypatch):
+    write_json(run.site, {"slurmd_port": 7000})
+    answering = {("10.0.0.1", 7000)}
+    monkeypatch.setattr(client, "is_answering", lambda *place: place in answering)
+    node(run, 0, None, step_id="3", address="10.0.0.1")
+    left = srun_step.unended(run, 1)
+    srun_step.end_leftover("7", left)
+    assert scancel.read_text() == "7.3\n"
+    assert srun_step.silent(run, 1, left) == ("b",)
+
+
+def test_a_node_that_was_alone_is_looked_for_by_its_name(run, monkeypatch):
+    node(run, 0, None, address="127.0.0.1")  # which is every node's own
+    monkeypatch.setattr(client, "is_answering", lambda place, port: place == "127.0.0.1")
+    assert srun_step.silent(run, 1, ["a"]) == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("codes", "srun_exit", "stops"),
+    [
+        ((None, "missing"), 143, ("SIGTERM",)),
+        (("missing", "missing"), 138, ("SIGUSR1",)),
+        (("missing", "missing"), 0, ()),
+        (("missing", "missing"), 1, ()),
+        (("missing", "missing"), 137, ()),
+        # srun itself sends SIGTERM to the others.
+        ((1, "missing"), 143, ()),
+        # An agent with a record has noted all signals that it got.
+        ((None, None), 143, ()),
+    ],
+)
+def test_an_agent_that_dies_of_a_stop_before_its_first_record_was_stopped(
+    run, codes, srun_exit, stops
+):
+    for rank, code in enumerate(codes):
+        if code != "missing":
+            node(run, rank, code)
+    assert srun_step.stops_at_start(run, 1, srun_exit) == stops

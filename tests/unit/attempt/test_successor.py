@@ -1,0 +1,405 @@
+"""The job that goes on after another one: when it is queued, how, and when it must not go on."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from jobs.attempt import execute, history, run_lock, successor
+from jobs.attempt.decision import Action, Cause, Decision
+from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
+from jobs.runs import lookup
+from jobs.spec import Launch, Slurm, Spec
+
+FAKE = """#!/bin/sh
+echo "$(basename $0) $*" >>"$FAKE/calls"
+env >"$FAKE/env.$(basename $0)"
+cat "$FAKE/$(basename $0).out" 2>/dev/null
+[ ! -e "$FAKE/$(basename $0).err" ] || { cat "$FAKE/$(basename $0).err" >&2; exit 1; }
+"""
+SHOWN = """\
+JobId=7
+   JobState={} Reason=None Dependency=(null)
+   Requeue=1 Restarts=0 BatchFlag=1
+"""
+GONE = "slurm_load_jobs error: Invalid job id specified\n"
+SPEC = Spec(name="x", slurm=Slurm(continue_="successor"), launch=Launch(script="x.py"))
+
+
+class Fakes:
+    """Slurm's commands as executables that say what a test wants, and the calls they got."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        for name in ("sbatch", "scontrol", "scancel", "sacct"):
+            (folder / name).write_text(FAKE)
+            (folder / name).chmod(0o755)
+        self.say("sbatch", "Submitted batch job 8\n")
+        self.job("RUNNING")
+
+    def say(self, name, text="", error=None):
+        (self.folder / f"{name}.out").write_text(text)
+        (self.folder / f"{name}.err").unlink(missing_ok=True)
+        if error is not None:
+            (self.folder / f"{name}.err").write_text(error)
+
+    def job(self, state):
+        self.say("scontrol", SHOWN.format(state)) if state else self.say("scontrol", "", GONE)
+
+    def sacct(self, line):
+        self.say("sacct", line)
+
+    @property
+    def calls(self):
+        path = self.folder / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def environment(self, name):
+        lines = (self.folder / f"env.{name}").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    folder = tmp_path / "fakes"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("FAKE", str(folder))
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "KIT_"))]:
+        monkeypatch.delenv(name)
+    return Fakes(folder)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run directory whose attempt 1 was opened by job 7."""
+    run_dir = RunDir(tmp_path / "runs/x/2026")
+    for folder in (run_dir.checkpoints, run_dir.timeline("x").parent, run_dir.attempt(1).path):
+        folder.mkdir(parents=True)
+    run_dir.spec.write_text(SPEC.to_json())
+    opened(run_dir, 1, "7")
+    return run_dir
+
+
+def opened(run, attempt, job_id):
+    run.attempt(attempt).path.mkdir(exist_ok=True)
+    write_json(run.attempt(attempt).plan, {"attempt": attempt, "job_id": job_id, "nodes": ["a"]})
+
+
+def closed(run, decision, job_state="RUNNING", attempt=1):
+    evidence = {"job_state": job_state, "has_progress": True}
+    record = {"attempt": attempt, "job_id": "7", "nodes": ["a"], "first_step": None}
+    record |= {"decision": decision, "cause": "preemption", "reason": "because"}
+    append_jsonl(run.attempts, record | {"evidence": evidence})
+
+
+@pytest.mark.parametrize(
+    ("wished", "can_requeue", "cancels", "expected"),
+    [
+        ("auto", True, False, False),
+        ("auto", False, False, True),
+        ("auto", True, True, True),
+        ("requeue", False, True, False),
+        ("successor", True, False, True),
+    ],
+)
+def test_a_successor_is_wanted_where_the_key_or_the_site_says_so(
+    run, slurm, wished, can_requeue, cancels, expected
+):
+    write_json(run.site, {"cancels_preempted": cancels})
+    spec = replace(SPEC, slurm=Slurm(continue_=wished))
+    assert bool(successor.reason_for(run, spec, can_requeue)) is expected
+    assert slurm.calls == []  # what was noted at submit is not asked again
+
+
+def test_a_run_that_was_only_frozen_asks_for_its_site_once(run, slurm):
+    spec = replace(SPEC, slurm=Slurm())
+    assert successor.reason_for(run, spec, True) == ""
+    assert slurm.calls == ["scontrol show config"]
+    assert not run.site.exists()  # this one says nothing that makes sense
+
+
+def test_it_has_the_same_script_and_options_but_what_is_one_jobs_own(run, slurm):
+    options = ["--job-name=x", "--nodes=2", "--requeue", "--open-mode=append", "--hold"]
+    options += ["--dependency=afterok:3", "--begin=now+1hour", "--deadline=now+2hours"]
+    argv = ["sbatch", *options, "/code/slurm/ddp.sbatch", "/run"]
+    write_json(run.command, {"argv": argv, "job_id": "7"})
+    kept = ["sbatch", "--job-name=x", "--nodes=2", "--open-mode=append"]
+    after = ["--dependency=afterany:7", "--requeue", "/code/slurm/ddp.sbatch", "/run"]
+    assert successor.argv_after(run, "7", True) == [*kept, *after]
+    assert successor.argv_after(run, "7", False)[-3] == "--no-requeue"
+
+
+def test_after_plain_sbatch_it_asks_for_what_the_spec_says(run, slurm):
+    write_json(run.command, {"argv": None, "job_id": "7"})
+    run.spec.write_text(replace(SPEC, slurm=Slurm(nodes=3, mem="4G")).to_json())
+    argv = successor.argv_after(run, "7_1", True)
+    assert {"--nodes=3", "--mem=4G", f"--chdir={run.path}", "--output=job.log"} <= set(argv)
+    assert argv[-4:-2] == ["--dependency=afterany:7_1", "--requeue"]
+    assert argv[-2:] == [str(run.code / "slurm/ddp.sbatch"), str(run.path)]
+
+
+def test_it_is_queued_once_noted_and_found_by_its_id(run, slurm, monkeypatch):
+    monkeypatch.setenv("KIT_RUNS", str(run.path.parent.parent))
+    successor.ensure(run, "7", 1)
+    successor.ensure(run, "7", 2)
+    assert [call.split(" ")[0] for call in slurm.calls] == ["scontrol", "sbatch"]
+    noted = {"job_id": "8", "after": "7", "reason": "slurm.continue=successor"}
+    assert read_json(run.successor) == noted
+    assert lookup.find("8") == run
+    assert (lookup.successor_of(run, "7"), lookup.successor_of(run, "8")) == ("8", None)
+
+
+def test_it_gets_the_environment_but_nothing_of_the_enclosing_job(run, slurm, monkeypatch):
+    code = str(run.code)
+    variables = {"OWN": "1", "PYTHONPATH": f"{code}:/mine", "CUDA_VISIBLE_DEVICES": "0"}
+    of_job = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "9", "SBATCH_QOS": "x", "SLURMD_NODENAME": "a"}
+    for name, value in {**variables, **of_job, "SLURM_CONF": "/c", "SLURM_JWT": "t"}.items():
+        monkeypatch.setenv(name, value)
+    successor.ensure(run, "7", 1)
+    seen = slurm.environment("sbatch")
+    assert (seen["OWN"], seen["PYTHONPATH"], seen["KIT_SUCCEEDS"]) == ("1", "/mine", "2026:7")
+    left = [name for name in seen if name.startswith(("SLURM", "SBATCH", "CUDA"))]
+    assert sorted(left) == ["SLURM_CONF", "SLURM_JWT"]
+    assert lookup.predecessor(run, seen) == "7"
+    assert lookup.predecessor(RunDir(run.path.parent / "other"), seen) is None
+
+
+def test_a_site_that_takes_no_job_from_a_job_is_told_and_stops_nothing(run, slurm, capfd):
+    slurm.say("sbatch", "", "sbatch: error: Access/permission denied\n")
+    successor.ensure(run, "7", 1)
+    assert not run.successor.exists()
+    said = capfd.readouterr().err
+    assert "no successor of job 7" in said
+    assert "permission denied" in said
+    assert "make resume" in said
+
+
+def test_one_that_cannot_be_noted_is_cancelled(run, slurm):
+    run.successor.mkdir()
+    with pytest.raises(OSError, match="directory"):
+        successor.queue(run, "7", True, "because")
+    assert slurm.calls[-1] == "scancel 8"
+
+
+def test_the_note_of_an_earlier_job_goes_where_none_is_needed(run, slurm):
+    write_json(run.successor, {"job_id": "7", "after": "6", "reason": ""})
+    write_json(run.site, {"cancels_preempted": False})
+    run.spec.write_text(replace(SPEC, slurm=Slurm()).to_json())
+    successor.ensure(run, "7", 1)
+    assert not run.successor.exists()
+
+
+def test_nothing_is_left_to_go_on_with_so_it_is_cancelled(run, slurm):
+    successor.cancel(run, "7")
+    successor.ensure(run, "7", 1)
+    successor.cancel(run, "other")
+    assert lookup.successor_of(run, "7") == "8"
+    successor.cancel(run, "7")
+    assert [call for call in slurm.calls if "scancel" in call] == ["scancel 8"]
+    assert not run.successor.exists()
+
+
+@pytest.mark.parametrize(("state", "queued"), [("PENDING", 0), ("CANCELLED", 1), (None, 1)])
+def test_a_run_is_handed_over_to_somebody_who_is_there(run, slurm, state, queued):
+    write_json(run.successor, {"job_id": "8", "after": "7", "reason": ""})
+    slurm.job(state)
+    slurm.say("sbatch", "Submitted batch job 9\n")
+    assert successor.confirm(run, "7")
+    assert len([call for call in slurm.calls if call.startswith("sbatch")]) == queued
+    assert lookup.successor_of(run, "7") == ("9" if queued else "8")
+
+
+def test_a_run_whose_user_wants_no_successor_is_handed_over_to_nobody(run, slurm):
+    run.spec.write_text(replace(SPEC, slurm=Slurm(continue_="requeue")).to_json())
+    assert not successor.confirm(run, "7")
+    assert slurm.calls == []
+
+
+def fate(run, job_id="8", after="7"):
+    return successor.fate(run, job_id, {"KIT_SUCCEEDS": f"{run.run_id}:{after}"})
+
+
+def test_a_job_that_a_user_submitted_looks_at_nothing(run, slurm):
+    assert successor.fate(run, "8", {}).goes_on
+    assert slurm.calls == []
+
+
+def test_it_looks_once_and_not_again_when_it_was_requeued(run, slurm):
+    opened(run, 2, "8")
+    assert fate(run).goes_on
+    assert slurm.calls == []
+
+
+def test_it_keeps_off_a_run_that_went_on_as_another_job(run, slurm):
+    opened(run, 2, "9")
+    found = fate(run)
+    assert (found.goes_on, found.ends) == (False, None)
+    assert "went on as job 9" in found.reason
+
+
+@pytest.mark.parametrize("status", ["held", "cancelled"])
+def test_a_run_that_has_ended_stays_so(run, slurm, status):
+    write_json(run.result, {"status": status, "reason": "three crashes"})
+    found = fate(run)
+    assert (found.goes_on, found.ends) == (False, None)
+    assert status in found.reason
+    assert "three crashes" in found.reason
+
+
+@pytest.mark.parametrize("recorded", [None, "retry", "requeue", "wait", "successor"])
+@pytest.mark.parametrize(
+    ("state", "goes_on", "ends"),
+    [
+        ("CANCELLED", False, Action.CANCEL),
+        ("PENDING", False, None),
+        ("COMPLETING", False, None),
+        ("FAILED", True, None),
+        ("NODE_FAIL", True, None),
+        ("PREEMPTED", True, None),
+        ("TIMEOUT", True, None),
+    ],
+)
+def test_whatever_was_recorded_what_slurm_says_of_the_job_counts(
+    run, slurm, recorded, state, goes_on, ends
+):
+    if recorded:
+        closed(run, recorded)
+    slurm.job(state)
+    found = fate(run)
+    assert (found.goes_on, found.ends) == (goes_on, ends)
+
+
+@pytest.mark.parametrize(
+    ("line", "goes_on"), [("CANCELLED by 0\n", False), ("NODE_FAIL\n", True), ("", False)]
+)
+def test_a_job_that_left_the_queue_is_asked_of_sacct(run, slurm, line, goes_on):
+    slurm.job(None)
+    slurm.sacct(line)
+    assert fate(run).goes_on is goes_on
+
+
+@pytest.mark.parametrize(
+    ("decision", "job_state", "goes_on"),
+    [
+        ("successor", "RUNNING", True),
+        ("successor", "COMPLETING", False),  # preempted, or cancelled in its grace
+        ("requeue", "RUNNING", False),  # it may have been cancelled while it was queued again
+        (None, "", False),
+    ],
+)
+def test_where_nobody_knows_only_a_job_that_handed_over_is_succeeded(
+    run, slurm, decision, job_state, goes_on
+):
+    if decision:
+        closed(run, decision, job_state)
+    slurm.job(None)
+    slurm.say("sacct", "", "Slurm accounting storage is disabled\n")
+    found = fate(run)
+    assert found.goes_on is goes_on
+    assert goes_on or (found.ends, "make resume" in found.reason) == (Action.HOLD, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "cancels", "goes_on", "ends"),
+    [
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE TO PREEMPTION ***", 1, 1, None),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE TO PREEMPTION ***", 0, 0, "hold"),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47 ***", 1, 0, "cancel"),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE TO JOB REQUEUE ***", 1, 0, "hold"),
+        ("*** JOB 70 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE TO PREEMPTION ***", 1, 0, "hold"),
+        ("*** STEP 7.0 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE TO PREEMPTION ***", 1, 0, "hold"),
+    ],
+)
+def test_without_accounting_the_log_says_whether_slurm_or_a_user_ended_the_job(
+    run, slurm, line, cancels, goes_on, ends
+):
+    slurm.job(None)
+    write_json(run.site, {"cancels_preempted": bool(cancels)})
+    run.job_log.write_text(f"slurmstepd-n1: error: {line}\nbye\n")
+    found = fate(run)
+    assert (found.goes_on, found.ends) == (bool(goes_on), ends)
+
+
+def test_a_successor_of_a_cancelled_job_writes_down_that_the_run_was_cancelled(
+    run, slurm, monkeypatch
+):
+    monkeypatch.setenv("KIT_SUCCEEDS", f"{run.run_id}:7")
+    slurm.job("CANCELLED")
+    me = run_lock.this_process("8")
+    with pytest.raises(successor.EndedError, match="job 8 does not go on: job 7 was cancelled"):
+        successor.look_back(run, me)
+    assert read_json(run.result)["status"] == "cancelled"
+    (record,) = read_jsonl(run.attempts)
+    assert (record["decision"], record["cause"]) == ("cancel", Cause.LOST)
+    assert run_lock.read(run) is None
+    decision = Decision(Action.CANCEL, Cause.LOST, "x")
+    assert decision.action == record["decision"]
+    assert history.of([record]).restarts == 0  # a resume begins anew
+
+
+def test_a_run_that_was_through_before_its_job_was_cancelled_is_complete(run, slurm, monkeypatch):
+    monkeypatch.setenv("KIT_SUCCEEDS", f"{run.run_id}:7")
+    slurm.job("CANCELLED")
+    write_json(run.attempt(1).outcome, {"status": "completed", "global_step": 9})
+    successor.look_back(run, run_lock.this_process("8"))
+    assert read_json(run.result)["status"] == "completed"
+    (record,) = read_jsonl(run.attempts)
+    assert record["decision"] == "done"
+    assert run_lock.read(run) is None
+
+
+REQUEUE = Decision(Action.REQUEUE, Cause.PREEMPTION, "preempted")
+HAND_OVER = Decision(Action.SUCCESSOR, Cause.TIME_LIMIT, "the time limit is near")
+
+
+@pytest.fixture
+def me(run, monkeypatch):
+    """Job 7, which owns the run and has recorded the end of its attempt."""
+    monkeypatch.setattr(execute, "SPREAD_S", 0)
+    closed(run, "requeue")
+    me = run_lock.this_process("7")
+    run_lock.claim(run, me, 1)
+    return me
+
+
+def last(run):
+    record = read_jsonl(run.attempts)[-1]
+    return record["decision"], record["evidence"]["job_state"]
+
+
+def test_a_refused_requeue_hands_the_run_over(run, slurm, me, capfd):
+    assert execute.act(REQUEUE, run, me) == 1
+    assert last(run) == ("successor", "RUNNING")
+    assert lookup.successor_of(run, "7") == "8"
+    assert "NOT requeued" in capfd.readouterr().err
+    assert not run.owner.exists()
+    assert not run.result.exists()
+
+
+@pytest.mark.parametrize(("cancels", "decision"), [(True, "successor"), (False, "cancel")])
+def test_one_that_preemption_may_have_cancelled_is_left_to_the_successor_to_judge(
+    run, slurm, me, cancels, decision
+):
+    write_json(run.site, {"cancels_preempted": cancels})
+    preempted = SHOWN.format("COMPLETING") + "   PreemptTime=2026-11-21T12:16:47\n"
+    slurm.say("scontrol", preempted)
+    assert execute.act(REQUEUE, run, me) == 1
+    assert last(run) == (decision, "COMPLETING")  # so Slurm must say what it was
+
+
+def test_one_that_was_cancelled_takes_its_successor_with_it(run, slurm, me):
+    write_json(run.successor, {"job_id": "8", "after": "7", "reason": ""})
+    slurm.job("COMPLETING")
+    assert execute.act(REQUEUE, run, me) == 1
+    assert last(run) == ("cancel", "COMPLETING")
+    assert slurm.calls[-1] == "scancel 8"
+    assert read_json(run.result)["status"] == "cancelled"
+
+
+def test_a_run_that_nobody_can_take_over_is_held(run, slurm, me, capfd):
+    slurm.say("sbatch", "", "sbatch: error: Access/permission denied\n")
+    assert execute.act(HAND_OVER, run, me) == 1
+    assert last(run)[0] == "hold"
+    assert read_json(run.result)["status"] == "held"
+    assert "make resume" in capfd.readouterr().err

@@ -1,0 +1,130 @@
+"""A save that is killed at any system call: the newest committed checkpoint is whole."""
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from trainer.checkpoint import commit, reader, writer
+from trainer.checkpoint.commit import Draft, Retention
+
+# <sys/ptrace.h>
+PTRACE_TRACEME, PTRACE_SYSCALL, PTRACE_SETOPTIONS = 0, 24, 0x4200
+PTRACE_O_TRACESYSGOOD, PTRACE_O_EXITKILL = 1, 0x100000
+AT_SYSTEM_CALL = signal.SIGTRAP | 0x80
+NOT_PERMITTED = 77
+
+OLD = {5: b"oldest" * 1000, 10: b"old" * 1000}
+NEW = b"new" * 1000
+
+
+def save(root, step, content):
+    files = {"state.pt": lambda sink: sink.write(content)}
+    writer.save(root, Draft(step, files, {}, lambda: None), Retention(2, best_step=step))
+
+
+def ptrace(request, pid, data=0):
+    library = ctypes.CDLL(None, use_errno=True)
+    library.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    if library.ptrace(request, pid, None, data) == -1:
+        raise OSError(ctypes.get_errno(), "ptrace")
+
+
+def start_traced(work):
+    """The pid of a child that does `work` and stops at each entry to and exit of the kernel."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            ptrace(PTRACE_TRACEME, 0)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            work()
+        except PermissionError:
+            os._exit(NOT_PERMITTED)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == NOT_PERMITTED:
+        sys.exit(NOT_PERMITTED)
+    ptrace(PTRACE_SETOPTIONS, pid, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL)
+    return pid
+
+
+def kill_at(stop, work):
+    """Whether there was such a stop to kill the work at; otherwise it came to its end."""
+    pid = start_traced(work)
+    for _ in range(stop):
+        ptrace(PTRACE_SYSCALL, pid)
+        _, status = os.waitpid(pid, 0)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            return False
+        assert os.WSTOPSIG(status) == AT_SYSTEM_CALL
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return True
+
+
+def found_after_a_kill(root):
+    """The steps that are committed, each of them whole, and that nothing else is left."""
+    steps = [commit.step_of(name) for name in commit.committed(root)]
+    for step in steps:
+        _, contents = reader.read(root / commit.name_of(step))
+        assert contents["state.pt"] == (OLD | {15: NEW})[step]
+    commit.remove_leftovers(root)
+    left = {path.name for path in root.iterdir()}
+    assert left == {"latest", "best", *map(commit.name_of, steps)}, left
+    return steps
+
+
+def kill_everywhere(base):
+    """Print what was committed after a kill at each stop, as JSON."""
+    first = base / "first"
+    first.mkdir()
+    for step, content in OLD.items():
+        save(first, step, content)
+    found = []
+    while True:
+        root = base / "root"
+        shutil.copytree(first, root)
+        was_killed = kill_at(len(found) + 1, lambda root=root: save(root, 15, NEW))
+        found.append(found_after_a_kill(root))
+        shutil.rmtree(root)
+        if not was_killed:
+            print(json.dumps(found))
+            return
+
+
+def test_a_kill_at_any_system_call_leaves_whole_checkpoints_only():
+    """In a process without torch and threads, which forks fast, and in memory, which syncs fast."""
+    repository = Path(__file__).resolve().parents[3]
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as base:
+        done = subprocess.run(
+            [sys.executable, __file__, base],
+            env={**os.environ, "PYTHONPATH": str(repository)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    if done.returncode == NOT_PERMITTED:
+        pytest.skip("ptrace is not permitted here")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found) > 100
+    before, between, after = [10, 5], [15, 10, 5], [15, 10]
+    assert found[0] == before and found[-1] == after
+    assert found == sorted(found, key=[before, between, after].index)
+    assert all(found.count(steps) > 10 for steps in (before, between, after))
+
+
+if __name__ == "__main__":
+    kill_everywhere(Path(sys.argv[1]))

@@ -1,0 +1,525 @@
+"""The state of a training: copied at once, committed beside the training, brought back whole."""
+
+import dataclasses
+import hashlib
+import json
+import pickle
+import shutil
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from jobs.rundir import RunDir, read_json
+from jobs.spec import Checkpoint, Spec, Train
+from trainer.checkpoint import checkpoints as module
+from trainer.checkpoint import commit, export, reader, writer
+from trainer.checkpoint.checkpoints import Checkpoints, TrainState, changed_keys, restore
+from trainer.checkpoint.commit import Draft
+from trainer.checkpoint.digest import optimizer_sha256, weights_sha256
+from trainer.checkpoint.staging import Staging, first_not_finite
+from trainer.dist.context import DistributedContext
+from trainer.dist.run_handle import Job, Run
+from trainer.errors import NotFinite, StorageError, Superseded, UserError
+from trainer.events import Events
+
+pytestmark = pytest.mark.usefixtures("process_group")
+
+BATCHES = SimpleNamespace(global_batch_size=12, samples_per_epoch=96)
+LIMIT_S = 20
+
+
+def context_of(rank, world_size):
+    return DistributedContext(rank, rank, 0, world_size, world_size, "here")
+
+
+def job_of(path, keep=None, **train):
+    run_dir = RunDir(path)
+    run_dir.checkpoints.mkdir(parents=True, exist_ok=True)
+    run_dir.owner.write_text('{"attempt": 1}')
+    spec = Spec(train=Train(**train), checkpoint=keep or Checkpoint())
+    run_dir.spec.write_text(spec.to_json())
+    return Job(Run(run_dir, spec, 1), context_of(0, 1), torch.device("cpu"), Events(0))
+
+
+def replica_of(seed=0, width=3, optimizer=torch.optim.AdamW, scaler="cpu"):
+    torch.manual_seed(seed)
+    module = nn.Sequential(nn.Linear(2, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
+    scaler = torch.amp.GradScaler(scaler, enabled=scaler is not None)
+    replica = SimpleNamespace(
+        ddp=module, module=module, optimizer=optimizer(module.parameters(), lr=0.1), scaler=scaler
+    )
+    train(replica)
+    return replica
+
+
+def train(replica):
+    replica.module(torch.randn(5, 2)).square().sum().backward()
+    replica.optimizer.step()
+
+
+def state_at(step, **more):
+    window = torch.tensor([step / 3], dtype=torch.float64)
+    return TrainState(window, step, metrics={"train_loss": step / 7}, **more)
+
+
+def bits(replica):
+    return weights_sha256(replica.module), optimizer_sha256(replica.optimizer)
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """Holds the writer until it is set; knows how many saves were in it at once."""
+    gate = threading.Event()
+    gate.most, inside, really = 0, [], writer.save
+
+    def save(*arguments):
+        inside.append(1)
+        gate.most = max(gate.most, len(inside))
+        assert gate.wait(LIMIT_S)
+        try:
+            return really(*arguments)
+        finally:
+            inside.pop()
+
+    monkeypatch.setattr(writer, "save", save)
+    yield gate
+    gate.set()
+
+
+def test_all_that_was_saved_comes_back(tmp_path):
+    job, saved = job_of(tmp_path), replica_of()
+    saved.scaler.load_state_dict({**saved.scaler.state_dict(), "scale": 512.0})
+    best = {"metric": "eval_loss", "value": 0.5, "step": 6}
+    state = state_at(6, last_eval_step=6, metrics_bytes=9, environments=[{"torch": "2"}], best=best)
+    checkpoints = Checkpoints(job, BATCHES)
+    checkpoints.save(saved, state)
+    checkpoints.finish(lambda: None)
+    fresh, checkpoints = replica_of(seed=1), Checkpoints(job, BATCHES)
+    assert bits(fresh) != bits(saved)
+    loaded = checkpoints.load(fresh)
+    assert loaded == state and checkpoints.newest_step == 6
+    assert bits(fresh) == bits(saved) and fresh.scaler.state_dict() == saved.scaler.state_dict()
+    assert [group["betas"] for group in fresh.optimizer.param_groups] == [(0.9, 0.999)]
+    manifest = read_json(job.run.dir.checkpoints / "step-00000006" / "manifest.json")
+    assert (manifest["world_size"], manifest["attempt"], manifest["best"]) == (1, 1, best)
+
+
+def test_without_a_checkpoint_the_state_is_fresh(tmp_path):
+    checkpoints = Checkpoints(job_of(tmp_path), BATCHES)
+    state = checkpoints.load(replica_of())
+    assert (state.global_step, state.best, checkpoints.newest_step) == (0, {}, None)
+
+
+def save(job, replica, step):
+    checkpoints = Checkpoints(job, BATCHES)
+    checkpoints.save(replica, state_at(step))
+    checkpoints.finish(lambda: None)
+
+
+def record_attempts(job, *checkpoints):
+    lines = [json.dumps({"attempt": i, "checkpoint": name}) for i, name in enumerate(checkpoints)]
+    job.run.dir.attempts.write_text("".join(f"{line}\n" for line in lines))
+
+
+def lose_all(job, how):
+    """Take the files of all checkpoints away; what is left that tells of them."""
+    if how == "records":
+        shutil.rmtree(job.run.dir.checkpoints)
+        record_attempts(job, "step-00000006", None)
+    elif how == "hint":
+        shutil.rmtree(job.run.dir.checkpoints / "step-00000006")
+    else:
+        (job.run.dir.checkpoints / "step-00000006" / "state.pt").unlink()
+        (job.run.dir.checkpoints / commit.LATEST).unlink()
+
+
+@pytest.mark.parametrize("how", ["records", "hint", "damaged"])
+def test_a_run_that_lost_all_its_checkpoints_does_not_begin_anew(tmp_path, how):
+    job = job_of(tmp_path)
+    save(job, replica_of(), 6)
+    lose_all(job, how)
+    words = (
+        rf"^the run had checkpoint step-00000006, none that is whole is left in {tmp_path}/check"
+        "points: bring its files back and resume, or begin a new run; nothing was overwritten$"
+    )
+    with pytest.raises(UserError, match=words):
+        Checkpoints(job, BATCHES).load(replica_of())
+
+
+def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_anew(tmp_path):
+    job = job_of(tmp_path)
+    record_attempts(job, None, None)
+    assert Checkpoints(job, BATCHES).load(replica_of()).global_step == 0
+
+
+def test_a_checkpoint_that_is_gone_is_named_and_an_older_one_used(tmp_path, capsys):
+    job = job_of(tmp_path)
+    for step in (3, 6):
+        save(job, replica_of(), step)
+    shutil.rmtree(job.run.dir.checkpoints / "step-00000006")
+    assert Checkpoints(job, BATCHES).load(replica_of()).global_step == 3
+    words = f"step-00000006 is gone from {tmp_path}/checkpoints: going on from an older one\n"
+    assert words in capsys.readouterr().out
+    save(job, replica_of(), 4)
+    Checkpoints(job, BATCHES).load(replica_of())
+    assert "is gone" not in capsys.readouterr().out
+
+
+def test_what_the_training_does_after_a_save_began_is_not_in_it(tmp_path, gate):
+    job, replica = job_of(tmp_path), replica_of()
+    checkpoints, state = Checkpoints(job, BATCHES), state_at(6)
+    before = bits(replica)
+    checkpoints.save(replica, state)
+    assert checkpoints.newest_step == 6 and commit.committed(job.run.dir.checkpoints) == []
+    train(replica)
+    state.metrics["train_loss"] = -1.0
+    state.loss_window.zero_()
+    assert checkpoints.completed() == []
+    gate.set()
+    checkpoints.finish(lambda: None)
+    fresh = replica_of(seed=1)
+    loaded = Checkpoints(job, BATCHES).load(fresh)
+    assert bits(fresh) == before != bits(replica)
+    assert (loaded.metrics, loaded.loss_window.item()) == ({"train_loss": 6 / 7}, 2.0)
+
+
+def test_one_save_is_in_flight_and_the_next_waits_for_it(tmp_path, gate):
+    job, replica = job_of(tmp_path, Checkpoint(keep_last=9)), replica_of()
+    checkpoints, digests = Checkpoints(job, BATCHES), []
+    opener = threading.Timer(1.0, gate.set)  # the second save waits for it
+    for step in range(1, 6):
+        if step == 2:
+            opener.start()
+        digests.append(weights_sha256(replica.module))
+        checkpoints.save(replica, state_at(step))
+        train(replica)
+    checkpoints.finish(lambda: None)
+    opener.join()
+    saved = checkpoints.completed()
+    assert [each.step for each in saved] == [1, 2, 3, 4, 5] and gate.most == 1
+    assert saved[1].stall_s > 0.02 and saved[0].seconds > 0.1 and saved[0].nbytes > 1000
+    assert checkpoints.completed() == []
+    for step, digest in enumerate(digests, start=1):
+        out = export.export(job.run.dir.checkpoints / commit.name_of(step), tmp_path / "out")
+        with safetensors.safe_open(out, "pt") as file:
+            assert file.metadata()["weights_sha256"] == digest
+
+
+def test_an_error_of_the_writer_is_raised_at_a_check_that_never_waits(tmp_path, gate):
+    job, replica = job_of(tmp_path), replica_of()
+    checkpoints = Checkpoints(job, BATCHES)
+    job.run.dir.checkpoints.rmdir()
+    checkpoints.save(replica, state_at(6))
+    checkpoints.check()
+    gate.set()
+    deadline = time.monotonic() + LIMIT_S
+    with pytest.raises(StorageError, match=r"saving checkpoint .*step-00000006: .*No such file"):
+        while time.monotonic() < deadline:
+            checkpoints.check()
+
+
+@pytest.mark.parametrize("owner", [None, '{"attempt": 2}'])
+def test_an_attempt_that_does_not_own_the_run_commits_nothing(tmp_path, owner):
+    job = job_of(tmp_path)
+    checkpoints = Checkpoints(job, BATCHES)
+    job.run.dir.owner.unlink()
+    if owner is not None:
+        job.run.dir.owner.write_text(owner)
+    checkpoints.save(replica_of(), state_at(6))
+    words = rf"({tmp_path}/owner.json is gone, so nobody|attempt 2) owns .* this is attempt 1"
+    with pytest.raises(Superseded, match=words):
+        checkpoints.finish(lambda: None)
+    assert list(job.run.dir.checkpoints.iterdir()) == []
+
+
+def test_an_attempt_that_comes_back_leaves_a_newer_ones_save_in_flight_alone(tmp_path):
+    job = job_of(tmp_path)
+    job.run.dir.owner.write_text('{"attempt": 2}')
+    in_flight = job.run.dir.checkpoints / ".tmp-step-00000006-1234"
+    in_flight.mkdir(parents=True)
+    with pytest.raises(Superseded):
+        Checkpoints(job, BATCHES)
+    assert in_flight.is_dir()
+
+
+def test_an_attempt_superseded_while_it_reads_back_moves_no_hint_and_removes_nothing(tmp_path):
+    root, is_owner = tmp_path / "checkpoints", iter([True, False])
+
+    def permit():
+        if not next(is_owner):
+            raise Superseded("attempt 2 owns the run")
+
+    root.mkdir()
+    for step in (4, 5):
+        writer.save(root, Draft(step, {}, {}, lambda: None), commit.Retention(keep_last=2))
+    with pytest.raises(Superseded):
+        writer.save(root, Draft(6, {}, {}, permit), commit.Retention(keep_last=1))
+    assert commit.committed(root) == [commit.name_of(step) for step in (6, 5, 4)]
+    assert (root / commit.LATEST).read_text() == f"{commit.name_of(5)}\n"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_committed_only_on_request(tmp_path, value):
+    replica = replica_of()
+    with torch.no_grad():
+        replica.module[2].bias[1] = value
+    for stop_on_nan in (True, False):
+        job = job_of(tmp_path / str(stop_on_nan), stop_on_nan=stop_on_nan)
+        checkpoints = Checkpoints(job, BATCHES)
+        checkpoints.save(replica, state_at(6))
+        if stop_on_nan:
+            with pytest.raises(NotFinite, match=r"2.bias is not finite at step 6"):
+                checkpoints.finish(lambda: None)
+        checkpoints.finish(lambda: None)
+        assert bool(commit.committed(job.run.dir.checkpoints)) is not stop_on_nan
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_one_value_anywhere_makes_a_tensor_not_finite(dtype):
+    for position in range(0, 100, 7):
+        for value in (float("nan"), float("inf"), -float("inf")):
+            tensor = torch.ones(100, dtype=dtype)
+            assert first_not_finite({"x": tensor, "n": torch.zeros(0), "i": tensor.int()}) is None
+            tensor[position] = value
+            assert first_not_finite({"x": tensor}) == "x"
+
+
+class Sleeper:
+    """What a pickle may do to those who load it."""
+
+    def __reduce__(self):
+        return (time.sleep, (60,))
+
+
+@pytest.mark.parametrize("kind", ["pickle", "zip", "list", "text"])
+def test_a_checkpoint_of_more_than_tensors_is_quarantined_unread(tmp_path, kind, capsys):
+    job, replica = job_of(tmp_path), replica_of()
+    checkpoints = Checkpoints(job, BATCHES)
+    checkpoints.save(replica, state_at(6))
+    checkpoints.finish(lambda: None)
+    write = {
+        "pickle": lambda sink: sink.write(pickle.dumps({"model": Sleeper()})),
+        "zip": lambda sink: torch.save({"model": Sleeper()}, sink),
+        "list": lambda sink: torch.save([1], sink),
+        "text": lambda sink: sink.write(b"hello"),
+    }[kind]
+    commit.commit(job.run.dir.checkpoints, Draft(9, {"state.pt": write}, {}, lambda: None))
+    assert Checkpoints(job, BATCHES).load(replica_of(seed=1)).global_step == 6
+    assert "step-00000009 is damaged and now quarantined-step-00000009" in capsys.readouterr().out
+    assert commit.committed(job.run.dir.checkpoints) == ["step-00000006"]
+
+
+def test_staging_is_used_again_and_refuses_what_it_cannot_hold():
+    staging, state = Staging(), {"a": torch.ones(3), "b": [(1, 2.5)], "c": {"d": None}}
+    first, _ = staging.take(state)
+    assert first["b"] == [(1, 2.5)] and first["c"] == {"d": None}
+    second, _ = staging.take({"a": torch.zeros(3)})
+    assert second["a"].data_ptr() == first["a"].data_ptr() and second["a"].sum() == 0
+    channels_last = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    copy, _ = staging.take({"a": channels_last})
+    assert torch.equal(copy["a"], channels_last) and copy["a"].stride() == channels_last.stride()
+    with pytest.raises(TypeError, match=r"state\['x'\]\[0\] is a set, which no checkpoint can"):
+        staging.take({"x": [{1}]})
+
+
+def load_of(tmp_path, batches=BATCHES, **train):
+    """Load what a training with default settings has saved, with other settings."""
+    first = job_of(tmp_path)
+    checkpoints = Checkpoints(first, BATCHES)
+    checkpoints.save(replica_of(), state_at(6))
+    checkpoints.finish(lambda: None)
+    job = job_of(tmp_path, **train)
+    return Checkpoints(job, batches).load(replica_of(seed=1))
+
+
+@pytest.mark.parametrize(
+    ("size", "accumulation", "way_out"),
+    [(16, 1, "to 12, or train.micro_batch_size to 12"), (16, 5, "train.global_batch_size to 12$")],
+)
+def test_another_global_batch_names_both_sides_and_the_way_out(
+    tmp_path, size, accumulation, way_out
+):
+    batches = SimpleNamespace(global_batch_size=size, samples_per_epoch=96)
+    with pytest.raises(UserError, match=f"global batch of 12, this start has 16: .*{way_out}"):
+        load_of(tmp_path, batches, grad_accum_steps=accumulation)
+
+
+def test_another_number_of_samples_names_both_sides(tmp_path):
+    batches = SimpleNamespace(global_batch_size=12, samples_per_epoch=84)
+    with pytest.raises(UserError, match="with 96 samples an epoch, this start has 84: bring back"):
+        load_of(tmp_path, batches)
+
+
+def test_another_spec_needs_a_yes(tmp_path, capsys):
+    words = r"train.dataset_args was \{\}, is \{\"a\": 1\}, train.lr was 0.1, is 0.05; make resume"
+    with pytest.raises(UserError, match=words):
+        load_of(tmp_path, lr=0.05, dataset_args={"a": 1})
+    spec = job_of(tmp_path, lr=0.05).run.dir.spec
+    sha256 = hashlib.sha256(spec.read_bytes()).hexdigest()
+    changes = RunDir(tmp_path).changes
+    changes.write_text(json.dumps({"spec_sha256": "of another change"}) + "\n")
+    with pytest.raises(UserError, match=r"train.lr was 0.1, is 0.05"):
+        load_of(tmp_path, lr=0.05)
+    changes.write_text(changes.read_text() + json.dumps({"spec_sha256": sha256}) + "\n")
+    assert load_of(tmp_path, lr=0.05).global_step == 6
+    assert "changed on request: train.lr was 0.1, is 0.05" in capsys.readouterr().out
+
+
+def test_keys_of_a_newer_kit_are_no_change():
+    assert changed_keys({"lr": 0.1, "gone": 1}, {"lr": 0.1, "new": 2}) == []
+
+
+def saved_state(replica, **changes):
+    state = dataclasses.asdict(state_at(6))
+    return {
+        "model": replica.module.state_dict(),
+        "optimizer": replica.optimizer.state_dict(),
+        "optimizer_class": "AdamW",
+        "scaler": {},
+        "loss_windows": torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64),
+        **{name: value for name, value in state.items() if name != "loss_window"},
+        **changes,
+    }
+
+
+@pytest.mark.parametrize(("rank", "world_size", "window"), [(1, 3, 2), (0, 2, 4), (1, 2, 0)])
+def test_loss_windows_go_to_their_ranks_or_together_to_the_first(rank, world_size, window):
+    replica = replica_of()
+    state = restore(saved_state(replica), replica, context_of(rank, world_size))
+    assert (state.loss_window.tolist(), state.global_step) == ([window], 6)
+
+
+def test_a_checkpoint_of_another_model_or_optimizer_names_both_sides():
+    replica, other, context = replica_of(), replica_of(width=4), context_of(0, 2)
+    words = r"it has 0.weight \(4, 2\), train.model has 0.weight \(3, 2\)"
+    with pytest.raises(UserError, match=words):
+        restore(saved_state(other), replica, context)
+    more = {**replica.module.state_dict(), "x": torch.zeros(1)}
+    with pytest.raises(UserError, match=r"it has x \(1,\), train.model has no x"):
+        restore(saved_state(replica, model=more), replica, context)
+    with pytest.raises(UserError, match="the state of SGD, but train.optimizer is AdamW"):
+        restore(saved_state(replica, optimizer_class="SGD"), replica, context)
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A run directory with two checkpoints of which the older one is the best, and its replica."""
+    job, replica = job_of(tmp_path / "trained"), replica_of()
+    checkpoints = Checkpoints(job, BATCHES)
+    checkpoints.save(replica, state_at(6, best={"metric": "eval_loss", "value": 1.0, "step": 6}))
+    train(replica)
+    best = {"metric": "eval_loss", "value": 1.0, "step": 6}
+    checkpoints.save(replica, state_at(9, best=best))
+    checkpoints.finish(lambda: None)
+    return job.run.dir, replica
+
+
+def test_a_new_run_begins_with_the_weights_of_another(trained, tmp_path, capsys):
+    run_dir, replica = trained
+    assert export.main([str(run_dir.path)]) == 0
+    out = run_dir.path / "weights.safetensors"
+    assert capsys.readouterr().out == f"{out}\n"
+    for path in (run_dir.path, run_dir.checkpoints / "step-00000009", out):
+        fresh = replica_of(seed=1)
+        job = job_of(tmp_path / "new", init_from=str(path))
+        assert Checkpoints(job, BATCHES).load(fresh).global_step == 0
+        assert weights_sha256(fresh.module) == weights_sha256(replica.module)
+
+
+def test_weights_that_do_not_fit_name_the_first_difference(trained, tmp_path):
+    run_dir, _ = trained
+    job = job_of(tmp_path / "new", init_from=str(run_dir.path))
+    words = (
+        r"init_from .*trained is of another model: it has 0.weight \(3, 2\), train.model has 0.w"
+    )
+    with pytest.raises(UserError, match=words):
+        Checkpoints(job, BATCHES).load(replica_of(width=4))
+    text = tmp_path / "x.safetensors"
+    text.write_text("hello, this is no such file")
+    for path, words in [
+        (text, "x.safetensors is no safetensors file"),
+        (tmp_path / "gone", "train.init_from: cannot read .*gone: .*No such file"),
+        (tmp_path, "has no checkpoint"),
+    ]:
+        job = job_of(tmp_path / "new", init_from=str(path))
+        with pytest.raises(UserError, match=words):
+            Checkpoints(job, BATCHES).load(replica_of())
+
+
+def test_an_export_is_of_the_checkpoint_that_is_meant(trained, tmp_path, capsys):
+    run_dir, replica = trained
+    out = tmp_path / "out.safetensors"
+    for which, step in [("latest", "9"), ("best", "6"), ("step-00000006", "6")]:
+        assert export.main([str(run_dir.path), "--checkpoint", which, "--out", str(out)]) == 0
+        with safetensors.safe_open(out, "pt") as file:
+            metadata = file.metadata()
+        assert (metadata["global_step"], metadata["run_id"]) == (step, "trained")
+    assert export.main([str(run_dir.checkpoints / "step-00000009"), "--out", str(out)]) == 0
+    weights = safetensors.torch.load_file(out)
+    assert torch.equal(weights["0.weight"], replica.module[0].weight)
+    capsys.readouterr()
+    assert export.main([str(run_dir.path), "--checkpoint", "step-00000007"]) == 2
+    there = "there are step-00000009, step-00000006"
+    assert f"no checkpoint step-00000007: {there}" in capsys.readouterr().err
+
+
+def test_an_export_of_a_damaged_checkpoint_writes_nothing(trained, capsys):
+    run_dir, _ = trained
+    path = run_dir.checkpoints / "step-00000009" / "state.pt"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert export.main([str(run_dir.path)]) == 1
+    assert "step-00000009 is damaged: state.pt has" in capsys.readouterr().err
+    assert list(run_dir.path.glob("*safetensors*")) == [] and list(run_dir.path.glob(".*")) == []
+    assert len(reader.committed(run_dir.checkpoints)) == 2
+
+
+def test_the_digest_of_an_optimizer_changes_with_any_of_its_values():
+    replica, again = replica_of(), replica_of()
+    digest = optimizer_sha256(replica.optimizer)
+    assert digest == optimizer_sha256(again.optimizer)
+    replica.optimizer.state[replica.module[0].bias]["exp_avg"][1] += 1
+    again.optimizer.state[again.module[0].bias]["step"] += 1
+    assert len({digest, *(optimizer_sha256(each.optimizer) for each in (replica, again))}) == 3
+
+
+def test_a_mask_of_infinities_is_committed_as_the_buffer_that_it_is(tmp_path):
+    job, replica = job_of(tmp_path), replica_of()
+    replica.module.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
+    save(job, replica, 6)
+    assert commit.committed(job.run.dir.checkpoints) == ["step-00000006"]
+
+
+def test_a_hint_that_cannot_be_written_ends_no_training(tmp_path, monkeypatch, capsys):
+    job, replica = job_of(tmp_path), replica_of()
+    state = state_at(6, best={"metric": "eval_loss", "value": 0.5, "step": 6})
+    checkpoints = Checkpoints(job, BATCHES)
+    checkpoints.save(replica, state)
+    checkpoints.finish(lambda: None)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(commit.os, "fsync", full)
+    checkpoints.point_at_best(state)
+    assert "checkpoints/best was not written: [Errno 28] No space left" in capsys.readouterr().out
+
+
+def test_who_waits_for_a_save_shows_signs_of_life(tmp_path, gate, monkeypatch):
+    monkeypatch.setattr(module, "POLL_S", 0.01)
+    job, beats = job_of(tmp_path), []
+    checkpoints = Checkpoints(job, BATCHES)
+    checkpoints.save(replica_of(), state_at(6))
+
+    def beat():
+        beats.append(commit.committed(job.run.dir.checkpoints))
+        if len(beats) == 5:
+            gate.set()
+
+    checkpoints.finish(beat)
+    assert beats[:5] == [[]] * 5
+    assert commit.committed(job.run.dir.checkpoints) == ["step-00000006"]

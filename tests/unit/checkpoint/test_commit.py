@@ -1,0 +1,395 @@
+"""The commit protocol: a checkpoint exists completely or not at all, and is read back whole."""
+
+import errno
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from jobs.rundir import write_atomic
+from trainer.checkpoint import commit, reader, writer
+from trainer.checkpoint.commit import Draft, Retention
+from trainer.errors import StorageError, Superseded, TransientStorageError, UserError
+
+
+def allow():
+    """Permit every commit."""
+
+
+ALL = Retention(10)
+
+
+def draft(step, content=b"weights", permit=allow):
+    return Draft(step, {"state.pt": lambda sink: sink.write(content)}, {"loss": 1e-05}, permit)
+
+
+def save(root, step, content=b"weights", keep=ALL, permit=allow):
+    writer.save(root, draft(step, content, permit), keep)
+    return commit.name_of(step)
+
+
+def names(root):
+    return sorted(path.name for path in root.iterdir())
+
+
+def read_newest(root, reports=None):
+    report = pytest.fail if reports is None else reports.append
+    return reader.read_newest(root, lambda contents: contents["state.pt"], report)
+
+
+@pytest.fixture(autouse=True)
+def no_delays(monkeypatch):
+    monkeypatch.setattr(reader, "RETRY_DELAYS_S", (0, 0))
+
+
+def test_a_commit_is_read_back_and_named_by_latest(tmp_path):
+    assert save(tmp_path, 7, b"seven") == "step-00000007"
+    manifest, contents = reader.read(tmp_path / "step-00000007")
+    assert contents == {"state.pt": b"seven"}
+    assert (manifest["format_version"], manifest["global_step"]) == (2, 7)
+    assert manifest["files"]["state.pt"]["size"] == 5 and manifest["loss"] == 1e-05
+    assert (tmp_path / "latest").read_text() == "step-00000007\n"
+    assert names(tmp_path) == ["latest", "step-00000007"]
+    assert names(tmp_path / "step-00000007") == ["manifest.json", "state.pt"]
+
+
+def damage(path, how):
+    contents = bytearray(path.read_bytes())
+    if how == "flip":
+        contents[len(contents) // 2] ^= 1
+    if how == "zeroed page":
+        contents[4096:8192] = bytes(len(contents[4096:8192]))
+    path.write_bytes(
+        {"cut": contents[:-2], "empty": b"", "longer": contents + b"\n"}.get(how, contents)
+    )
+    if how in ("missing", "a directory", "a FIFO"):
+        path.unlink()
+    if how == "a directory":
+        path.mkdir()
+    if how == "a FIFO":
+        os.mkfifo(path)
+
+
+HOW = ["flip", "cut", "empty", "longer", "zeroed page", "missing", "a directory", "a FIFO"]
+
+
+@pytest.mark.parametrize(
+    ("file", "how"),
+    # A manifest has no second page.
+    [("state.pt", how) for how in HOW]
+    + [("manifest.json", how) for how in HOW if "page" not in how],
+)
+def test_row_20_any_damage_is_found_quarantined_and_the_older_one_used(tmp_path, file, how):
+    save(tmp_path, 6, b"older")
+    damage(tmp_path / save(tmp_path, 7, random.Random(0).randbytes(10_000)) / file, how)
+    with pytest.raises(reader.Damaged, match=file):
+        reader.check(tmp_path / "step-00000007")
+    reports = []
+    assert read_newest(tmp_path, reports) == ({"state.pt": b"older"}, b"older")
+    assert len(reports) == 1 and "step-00000007 is damaged and now quarantined" in reports[0]
+    assert names(tmp_path) == ["latest", "quarantined-step-00000007", "step-00000006"]
+    reason = (tmp_path / "quarantined-step-00000007" / "REASON").read_text()
+    assert reason.strip() in reports[0]
+
+
+def test_row_20_each_of_ten_thousand_flipped_bits_is_found(tmp_path):
+    rng = random.Random(20)
+    directory = tmp_path / save(tmp_path, 7, rng.randbytes(2000))
+    files = {path: path.read_bytes() for path in directory.iterdir()}
+    bits = [(path, bit) for path, contents in files.items() for bit in range(8 * len(contents))]
+    missed = []
+    for path, bit in rng.sample(bits, 10_000):
+        with open(path, "r+b", buffering=0) as file:
+            byte = files[path][bit // 8]
+            os.pwrite(file.fileno(), bytes([byte ^ 1 << bit % 8]), bit // 8)
+            try:
+                reader.check(directory)
+                missed.append((path.name, bit))
+            except reader.Damaged:
+                pass
+            os.pwrite(file.fileno(), bytes([byte]), bit // 8)
+    assert missed == []
+    reader.check(directory)
+
+
+def test_a_manifest_from_another_checkpoint_is_found(tmp_path):
+    path = tmp_path / save(tmp_path, 7) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(reader.Damaged, match="its own SHA-256"):
+        reader.read(path.parent)
+    path.write_bytes(commit.manifest_text({**manifest, "files": {"../x": {}}}))
+    with pytest.raises(reader.Damaged, match="files of its directory"):
+        reader.read(path.parent)
+
+
+def test_a_checkpoint_of_another_kit_is_no_damage(tmp_path):
+    path = tmp_path / save(tmp_path, 7) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_bytes(commit.manifest_text({**manifest, "format_version": 9}))
+    with pytest.raises(UserError, match="format version 9, this kit reads 2: go on with the code"):
+        read_newest(tmp_path)
+    assert commit.committed(tmp_path) == ["step-00000007"]
+
+
+@pytest.mark.parametrize("latest", [None, "step-00000001\n", "step-99999999\n", "", "\0"])
+def test_latest_is_only_a_hint(tmp_path, latest):
+    save(tmp_path, 1)
+    save(tmp_path, 7, b"seven")
+    (tmp_path / "latest").unlink()
+    if latest is not None:
+        (tmp_path / "latest").write_text(latest)
+    assert read_newest(tmp_path)[1] == b"seven"
+
+
+def test_no_whole_checkpoint_at_all_is_none(tmp_path):
+    assert read_newest(tmp_path) is None
+    damage(tmp_path / save(tmp_path, 7) / "state.pt", "cut")
+    assert read_newest(tmp_path, []) is None
+
+
+def test_what_cannot_be_parsed_is_quarantined_and_never_in_the_way(tmp_path):
+    def parse(contents):
+        raise reader.Damaged("a pickle")
+
+    for _ in range(3):
+        save(tmp_path, 7)
+        assert reader.read_newest(tmp_path, parse, [].append) is None
+    aside = "quarantined-step-00000007"
+    assert names(tmp_path) == ["latest", aside, f"{aside}.2", f"{aside}.3"]
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EACCES, errno.ETIMEDOUT, errno.EIO])
+def test_an_error_that_may_pass_is_retried_and_never_taken_for_damage(
+    tmp_path, monkeypatch, number
+):
+    save(tmp_path, 6)
+    save(tmp_path, 7, b"seven")
+    failures = [OSError(number, "later")] * 2
+    really = os.open
+
+    def open_later(*arguments):
+        if failures:
+            raise failures.pop()
+        return really(*arguments)
+
+    monkeypatch.setattr(reader.os, "open", open_later)
+    assert read_newest(tmp_path)[1] == b"seven"
+    if number == errno.EIO:
+        return
+    failures += [OSError(number, "never")] * 3
+    with pytest.raises(OSError, match="never"):
+        read_newest(tmp_path)
+    assert commit.committed(tmp_path) == ["step-00000007", "step-00000006"]
+
+
+class BadSector(io.FileIO):
+    def readinto(self, *_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    read = readinto
+
+
+def open_bad_sectors(name):
+    """An `open` whose files of this name cannot be read."""
+
+    def opened(path, *arguments, **options):
+        opener = BadSector if path.name == name else open
+        return opener(path, *arguments, **options)
+
+    return opened
+
+
+def test_a_sector_that_stays_unreadable_is_damage(tmp_path, monkeypatch):
+    save(tmp_path, 6, b"six")
+    directory = tmp_path / save(tmp_path, 7)
+    bad = open_bad_sectors("state.pt")
+    monkeypatch.setattr(reader, "open", bad, raising=False)
+    for read in (reader.read, reader.check):
+        with pytest.raises(reader.Damaged, match="^state.pt: Input/output error"):
+            read(directory)
+    reports = []
+    assert read_newest(tmp_path, reports) is None and len(reports) == 2
+
+
+def test_a_server_that_answers_nothing_puts_no_checkpoint_aside(tmp_path, monkeypatch):
+    save(tmp_path, 7)
+
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader, "open", open_bad_sectors("manifest.json"), raising=False)
+        patch.setattr(reader.os, "rename", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            read_newest(tmp_path)
+    assert commit.committed(tmp_path) == ["step-00000007"]
+
+
+def test_a_forbidden_commit_leaves_nothing_and_touches_no_other_attempts_files(tmp_path):
+    def forbid():
+        raise Superseded("attempt 2 owns it")
+
+    (tmp_path / ".tmp-step-00000008-abcd").mkdir()
+    with pytest.raises(Superseded):
+        save(tmp_path, 7, permit=forbid)
+    assert names(tmp_path) == [".tmp-step-00000008-abcd"]
+
+
+def test_leftovers_are_removed_and_nothing_else(tmp_path):
+    save(tmp_path, 7)
+    (tmp_path / ".tmp-step-00000008-abcd").mkdir()
+    (tmp_path / ".tmp-latest-abcd").write_text("")
+    write_atomic(tmp_path / "best", "")
+    commit.remove_leftovers(tmp_path)
+    assert names(tmp_path) == ["best", "latest", "step-00000007"]
+
+
+def test_a_step_may_be_committed_again(tmp_path):
+    save(tmp_path, 7, b"first")
+    save(tmp_path, 7, b"second")
+    assert reader.read(tmp_path / "step-00000007")[1] == {"state.pt": b"second"}
+
+
+def test_retention_keeps_the_newest_multiples_and_the_best(tmp_path):
+    for step in range(5, 45, 5):
+        save(tmp_path, step, keep=Retention(2, keep_every_steps=20, best_step=15))
+    kept = ["step-00000040", "step-00000035", "step-00000020", "step-00000015"]
+    assert commit.committed(tmp_path) == kept
+    assert (tmp_path / "best").read_text() == "step-00000015\n"
+    save(tmp_path, 45, keep=Retention(2, keep_every_steps=20, best_step=45))
+    assert commit.committed(tmp_path) == ["step-00000045", "step-00000040", "step-00000020"]
+    assert (tmp_path / "best").read_text() == "step-00000045\n"
+
+
+def test_retention_never_counts_the_future(tmp_path):
+    for step in (5, 10, 15, 20):
+        save(tmp_path, step)
+    commit.retain(tmp_path, 15, Retention(2))
+    assert commit.committed(tmp_path) == ["step-00000020", "step-00000015", "step-00000010"]
+
+
+def test_nothing_older_goes_before_the_new_one_is_verified(tmp_path, monkeypatch):
+    save(tmp_path, 5, b"old")
+    really = commit.fsync_directory
+
+    def lose_bytes(path):
+        if path == tmp_path and (path / "step-00000010").exists():
+            damage(path / "step-00000010" / "state.pt", "cut")
+        really(path)
+
+    monkeypatch.setattr(commit, "fsync_directory", lose_bytes)
+    with pytest.raises(TransientStorageError, match="does not read back .*state.pt has 5 bytes"):
+        save(tmp_path, 10, keep=Retention(1))
+    assert names(tmp_path) == ["latest", "quarantined-step-00000010", "step-00000005"]
+    assert read_newest(tmp_path)[1] == b"old"
+
+
+EXPECTED = {
+    errno.ENOSPC: StorageError,
+    errno.EDQUOT: StorageError,
+    errno.EROFS: StorageError,
+    errno.EIO: TransientStorageError,
+    errno.ESTALE: TransientStorageError,
+}
+
+
+class Failing:
+    """Lets every call of the writer to the system through, but for one that fails."""
+
+    def __init__(self, monkeypatch, at, number):
+        self.at, self.number, self.calls = at, number, []
+        for name in ("mkdir", "fsync", "rename", "replace", "listdir", "open"):
+            monkeypatch.setattr(os, name, self.wrapped(name, getattr(os, name)))
+        monkeypatch.setattr(commit, "open", self.open, raising=False)
+
+    def note(self, name):
+        self.calls.append(name)
+        if len(self.calls) == self.at:
+            raise OSError(self.number, os.strerror(self.number))
+
+    def wrapped(self, name, function):
+        def call(*arguments, **options):
+            self.note(name)
+            return function(*arguments, **options)
+
+        return call
+
+    def open(self, *arguments, **options):
+        self.note("open")
+        file = open(*arguments, **options)  # noqa: SIM115
+        return FailingFile(file, self)
+
+
+class FailingFile:
+    def __init__(self, file, failing):
+        self.file, self.failing = file, failing
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.file.close()
+
+    def write(self, data):
+        self.failing.note("write")
+        return self.file.write(data)
+
+    def flush(self):
+        self.failing.note("flush")
+        self.file.flush()
+
+    def fileno(self):
+        return self.file.fileno()
+
+
+@pytest.mark.parametrize("number", EXPECTED)
+def test_row_21_an_error_at_any_call_leaves_the_older_ones_and_no_temporary_file(tmp_path, number):
+    at, seen = 0, set()
+    while True:
+        at += 1
+        root = tmp_path / str(at)
+        root.mkdir()
+        save(root, 3, b"oldest")
+        save(root, 5, b"old")
+        with pytest.MonkeyPatch.context() as patch:
+            failing = Failing(patch, at, number)
+            try:
+                save(root, 10, b"new", keep=Retention(2, best_step=10))
+                is_saved, caught = True, None
+            except Exception as error:
+                is_saved, caught = False, error
+        if len(failing.calls) < at:
+            break
+        seen.add(failing.calls[at - 1])
+        # A read that fails once is tried again.
+        if not is_saved:
+            expected = TransientStorageError if "read back" in str(caught) else EXPECTED[number]
+            assert type(caught) is expected, (failing.calls, caught)
+            assert "saving checkpoint" in str(caught) and "step-00000010" in str(caught)
+            assert "\n" not in str(caught)
+            assert "step-00000005" in commit.committed(root)
+        left = [name for name in names(root) if name.startswith(".")]
+        # What fails may be the removal itself: that ends no training.
+        assert left == [] or (is_saved and left[0].startswith(".tmp-old-")), failing.calls
+        for name in commit.committed(root):
+            reader.check(root / name)
+    assert at > 20 and seen == {
+        *("mkdir", "open", "write", "flush", "fsync", "rename", "replace", "listdir")
+    }
+
+
+def test_a_directory_that_is_gone_is_told_with_the_way_out(tmp_path):
+    with pytest.raises(StorageError, match="step-00000007: .* put the run directory back"):
+        save(tmp_path / "gone", 7)
+
+
+def test_the_commit_protocol_and_the_stop_handler_import_no_torch():
+    program = (
+        "import sys, trainer.checkpoint.writer, trainer.stop; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,63 @@
+"""The live line of a local run: what it shows, and when."""
+
+import json
+import os
+
+import pytest
+
+from jobs.commands import live_progress
+from jobs.commands.live_progress import ProgressLine
+from jobs.rundir import RunDir
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDir(tmp_path)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time in seconds, to be moved by hand."""
+    now = [100.0]
+    monkeypatch.setattr(live_progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def write(run, step, epoch, at, total=40):
+    """Progress as rank 0 writes it, at a time of the file system's clock."""
+    run.progress.write_text(f"{step:012d}\n" + json.dumps({"total": total, "epoch": epoch}))
+    os.utime(run.progress, (at, at))
+
+
+def shown(line, capsys):
+    line.show()
+    return capsys.readouterr().err
+
+
+def test_what_an_earlier_attempt_wrote_is_not_shown(run, clock, capsys):
+    write(run, 20, 1, at=1)
+    line = ProgressLine(run)
+    assert shown(line, capsys) == ""
+    write(run, 20, 1, at=2, total=80)
+    assert shown(line, capsys) == "step 20/80\n"
+    line.begin()
+    clock[0] += 60
+    assert shown(line, capsys) == ""
+    write(run, 21, 2, at=3, total=80)
+    assert shown(line, capsys) == "step 21/80\n"
+
+
+def test_without_a_terminal_there_is_a_line_of_an_epoch_at_most_every_10_s(run, clock, capsys):
+    line = ProgressLine(run)
+    assert shown(line, capsys) == ""
+    said = []
+    for epoch in range(40):
+        write(run, epoch, epoch, at=epoch)
+        said.append(shown(line, capsys))
+        clock[0] += 0.5
+    assert [text for text in said if text] == ["step 0/40\n", "step 20/40\n"]
+    clock[0] += 60
+    write(run, 39, 39, at=60)
+    assert shown(line, capsys) == "step 39/40\n"
+    clock[0] += 60
+    assert shown(line, capsys) == "", "the same epoch"

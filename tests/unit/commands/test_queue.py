@@ -1,0 +1,241 @@
+"""Submitting is data: the whole command line, one argument each, through submitit's executor."""
+
+import errno
+import os
+import shlex
+import signal
+from pathlib import Path
+
+import pytest
+
+from jobs.commands import queue
+from jobs.config.load import Loaded
+from jobs.errors import FailedError
+from jobs.rundir import RunDir, Timeline, read_json, read_jsonl
+from jobs.runs import lookup
+from jobs.runs.freeze import freeze
+from jobs.spec import Slurm, Spec
+
+RUN = RunDir(Path("/runs/x y/1"))
+HOSTILE = "a 'b' \"c\" $(touch pwned) `d` %j * --wrap=e ü"
+SBATCH = """#!/bin/sh
+printf '%s\\0' "$@" >"$FAKE/argv"
+env >"$FAKE/env"
+[ -z "$FAKE_ERROR" ] || { echo "$FAKE_ERROR" >&2; exit 3; }
+echo "Submitted batch job 4711"
+"""
+
+
+@pytest.fixture
+def spec(tmp_path, monkeypatch):
+    """A spec whose runs root is ours."""
+    monkeypatch.setenv("KIT_RUNS", str(tmp_path / "runs"))
+    return Spec(name="first")
+
+
+@pytest.fixture
+def repository(tmp_path):
+    folder = tmp_path / "repository"
+    (folder / "slurm").mkdir(parents=True)
+    (folder / "slurm" / "ddp.sbatch").write_text("#!/bin/sh\n")
+    return folder
+
+
+@pytest.fixture
+def sbatch(tmp_path, monkeypatch):
+    """A fake sbatch that records its arguments and environment; returns where."""
+    fakes = tmp_path / "fakes"
+    fakes.mkdir()
+    quiet = "#!/bin/sh\n"
+    texts = {"sbatch": SBATCH, "scancel": SBATCH, "srun": quiet, "scontrol": quiet}
+    for name, text in texts.items():
+        (fakes / name).write_text(text)
+        (fakes / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fakes}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE", str(fakes))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    return fakes
+
+
+def queued(spec, repository):
+    with freeze(Loaded(spec, "name: first\n"), repository) as run_dir:
+        return queue.queue(spec, run_dir), run_dir
+
+
+def argv_of(fakes):
+    return (fakes / "argv").read_text().split("\0")[:-1]
+
+
+def test_the_command_line_of_the_default_spec():
+    assert queue.sbatch_argv(Spec(), RUN) == [
+        "sbatch",
+        "--job-name=run",
+        "--nodes=1",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=1",
+        "--time=1:00:00",
+        "--signal=USR1@120",
+        "--requeue",
+        "--open-mode=append",
+        "--chdir=/runs/x y/1",
+        "--output=job.log",
+        "/runs/x y/1/code/slurm/ddp.sbatch",
+        "/runs/x y/1",
+    ]
+
+
+def test_the_options_of_a_spec_that_says_everything():
+    extra = {"mail_type": "END", "exclusive": True, "overcommit": False, "nice": 5}
+    slurm = Slurm(
+        nodes=4,
+        gpus_per_node=8,
+        cpus_per_task=64,
+        time="1-00:00:00",
+        partition="gpu",
+        account="0123",
+        qos="high",
+        mem="64G",
+        constraint="a100|h100",
+        exclude="n[3-4]",
+        signal_lead_s=300,
+        extra=extra,
+    )
+    assert queue.sbatch_options(Spec(name="big", slurm=slurm), RUN) == [
+        "--job-name=big",
+        "--nodes=4",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=64",
+        "--gpus-per-node=8",
+        "--time=1-00:00:00",
+        "--partition=gpu",
+        "--account=0123",
+        "--qos=high",
+        "--mem=64G",
+        "--constraint=a100|h100",
+        "--exclude=n[3-4]",
+        "--signal=USR1@300",
+        "--requeue",
+        "--open-mode=append",
+        "--chdir=/runs/x y/1",
+        "--output=job.log",
+        "--mail-type=END",
+        "--exclusive",
+        "--nice=5",
+    ]
+
+
+def test_zero_is_a_value_and_false_is_not():
+    options = queue.sbatch_options(Spec(slurm=Slurm(extra={"nice": 0, "hold": False})), RUN)
+    assert options[-1] == "--nice=0"
+
+
+def test_a_hostile_value_stays_one_argument(spec, sbatch, repository):
+    hostile = Spec(name=HOSTILE, slurm=Slurm(extra={"comment": HOSTILE}))
+    _, run_dir = queued(hostile, repository)
+    argv = argv_of(sbatch)
+    assert argv == queue.sbatch_argv(hostile, run_dir)[1:]
+    assert {f"--job-name={HOSTILE}", f"--comment={HOSTILE}"} <= set(argv)
+    assert not list(repository.parent.rglob("pwned"))
+
+
+def test_the_executor_submits_the_frozen_script_with_the_run_directory(spec, sbatch, repository):
+    job_id, run_dir = queued(spec, repository)
+    assert job_id == "4711"
+    assert argv_of(sbatch)[-2:] == [str(run_dir.code / "slurm/ddp.sbatch"), str(run_dir.path)]
+
+
+def test_a_submitted_run_knows_its_job_and_is_found_by_it(spec, sbatch, repository):
+    _, run_dir = queued(spec, repository)
+    argv = queue.sbatch_argv(spec, run_dir)
+    assert read_json(run_dir.command) == {"argv": argv, "job_id": "4711"}
+    assert lookup.find("4711") == run_dir
+    events = [event["event"] for event in read_jsonl(run_dir.timeline("submit"))]
+    assert events == ["freeze", "submit"]
+
+
+def test_a_refused_job_says_why_and_leaves_no_run(spec, sbatch, repository, monkeypatch):
+    monkeypatch.setenv("FAKE_ERROR", "sbatch: error: invalid partition specified: $(x)")
+    with pytest.raises(FailedError) as caught:
+        queued(spec, repository)
+    command, said = str(caught.value).split("\n")[1:3]
+    assert "exit code 3" in str(caught.value)
+    assert shlex.split(command)[1:] == argv_of(sbatch)
+    assert said.endswith("invalid partition specified: $(x)")
+    assert lookup.all_runs() == []
+    assert not (lookup.runs_root() / "first").exists()
+
+
+def test_without_sbatch_nothing_is_left(spec, repository, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(FailedError, match="nothing is queued"):
+        queued(spec, repository)
+    assert lookup.all_runs() == []
+
+
+def test_a_job_that_cannot_be_noted_is_cancelled(spec, sbatch, repository, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(lookup, "remember", full)
+    with pytest.raises(FailedError, match="job 4711 is cancelled, .*No space left"):
+        queued(spec, repository)
+    assert argv_of(sbatch) == ["4711"]
+
+
+def full():
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def ctrl_c():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("happens", [full, ctrl_c])
+def test_the_run_of_a_queued_job_stays_whatever_happens_at_its_last_note(
+    spec, sbatch, repository, monkeypatch, happens
+):
+    event = Timeline.event
+
+    def disturbed(self, name, **fields):
+        if name == "submit":
+            happens()
+        event(self, name, **fields)
+
+    monkeypatch.setattr(Timeline, "event", disturbed)
+    job_id, run_dir = queued(spec, repository)
+    assert read_json(run_dir.command)["job_id"] == job_id
+
+
+def test_no_ctrl_c_comes_between_a_queued_job_and_its_name(spec, sbatch, repository, monkeypatch):
+    remember = lookup.remember
+    monkeypatch.setattr(lookup, "remember", lambda *args: ctrl_c() or remember(*args))
+    job_id, run_dir = queued(spec, repository)
+    assert lookup.find(job_id) == run_dir
+
+
+def test_a_job_that_submits_hides_itself_but_not_which_slurm_it_means(
+    spec, sbatch, repository, monkeypatch
+):
+    inside = {"SLURM_JOB_ID": "1", "SLURM_NNODES": "9", "SLURM_CONF": "/x/slurm.conf", "OWN": "1"}
+    for name, value in inside.items():
+        monkeypatch.setenv(name, value)
+    queued(spec, repository)
+    seen = (sbatch / "env").read_text().splitlines()
+    assert [line for line in seen if line.startswith("SLURM_")] == ["SLURM_CONF=/x/slurm.conf"]
+    assert "OWN=1" in seen
+    assert os.environ["SLURM_JOB_ID"] == "1"
+
+
+@pytest.mark.parametrize(("error", "accepted"), [("", True), ("sbatch: error: no", False)])
+def test_a_rehearsal_asks_slurm_and_queues_nothing(spec, sbatch, monkeypatch, error, accepted):
+    monkeypatch.setenv("FAKE_ERROR", error)
+    verdict = queue.test_only(spec, RUN, Path("slurm/ddp.sbatch"))
+    assert verdict.is_accepted is accepted
+    assert error in verdict.text
+    options = queue.sbatch_options(spec, RUN)
+    assert argv_of(sbatch) == ["--test-only", *options, "slurm/ddp.sbatch", str(RUN.path)]
+
+
+def test_a_rehearsal_without_slurm_is_no_verdict(spec, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert queue.test_only(spec, RUN, Path("slurm/ddp.sbatch")) is None

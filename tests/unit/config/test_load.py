@@ -1,0 +1,308 @@
+"""Loading a spec: what is taken, what is refused and in which words, whatever is in the file."""
+
+import ast
+import os
+import random
+import subprocess
+import sys
+from functools import reduce
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import yaml
+
+from jobs.config import yaml_reader
+from jobs.config.keys import in_words, keys
+from jobs.config.load import SpecError, load
+from jobs.spec import Spec
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("config", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.name)
+def test_the_configs_of_the_repository_are_valid_and_frozen_as_they_are(config):
+    loaded = load(config)
+    assert loaded.spec.name == config.stem
+    assert loaded.text == config.read_text(encoding="utf-8")
+
+
+def test_what_is_not_written_has_its_default(take):
+    assert take("name: x\n") == Spec(name="x", slurm=take("name: y").slurm)
+    assert take("name: x\n").slurm.time == "01:00:00"
+
+
+def test_sections_and_lists_that_are_all_commented_out_are_as_if_not_there(take):
+    text = (
+        "name: x\nslurm:\n  # nodes: 2\ntrain:\n  model_args:\nlaunch:\n  env:\n  args:\nsetup:\n"
+    )
+    assert take(text) == take("name: x\n")
+
+
+def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(refuse):
+    text = """\
+name: a/b
+slurm:
+  nodes: "2"
+  time: 4:00
+  acount: x
+launch:
+  nproc_per_node: two
+train:
+  lr: -1
+  strategy: fsdp
+nodes: 3
+"""
+    assert refuse(text, "slurm.node=3", "oops") == (
+        'x.yaml:1: name: "a/b" has "/" in it\n'
+        "  hint: leave it out: the name is a folder's and the job's\n"
+        'x.yaml:3: slurm.nodes: must be a whole number, not "2"\n'
+        "  hint: write 2 without quotes\n"
+        "x.yaml:4: slurm.time: 4:00 means four minutes to Slurm\n"
+        '  hint: write "04:00:00" for four hours, or "0:04:00" if you meant minutes\n'
+        "x.yaml:5: slurm.acount: unknown key\n"
+        "  hint: did you mean account?\n"
+        'x.yaml:7: launch.nproc_per_node: must be a whole number or auto, not "two"\n'
+        "x.yaml:9: train.lr: must be greater than 0, not -1\n"
+        "x.yaml:10: train.strategy: fsdp is not there yet; ddp is\n"
+        "  hint: write ddp, or leave the key out\n"
+        "x.yaml:11: nodes: unknown key\n"
+        "  hint: did you mean slurm.nodes?\n"
+        "override slurm.node=3: slurm.node: unknown key\n"
+        "  hint: did you mean nodes?\n"
+        "override oops: is not KEY=VALUE\n"
+        "  hint: write slurm.nodes=VALUE"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("slurm: 5", "slurm: must be a mapping, not 5"),
+        ("slurm: {nodes: 0}", "slurm.nodes: must be at least 1, not 0"),
+        ("slurm: {nodes: 1.5}", "slurm.nodes: must be a whole number, not 1.5"),
+        ("slurm: {nodes: true}", "slurm.nodes: must be a whole number, not true"),
+        ("slurm: {nodes: null}", "slurm.nodes: must be a whole number, not null"),
+        ("slurm: {signal_lead_s: 65536}", "slurm.signal_lead_s: must be at most 65535, not 65536"),
+        ("slurm: {account: 0123}", 'must be text, not 0123\n  hint: quote it: "0123"'),
+        ("slurm: {mem: 64}", 'not 64\n  hint: write a unit, such as 64G; "64" in quotes is MiB'),
+        ("slurm: {partition: true}", 'not true\n  hint: quote it: "true"'),
+        ("slurm: {partition: ''}", "slurm.partition: is empty\n  hint: leave the key out"),
+        ("runs_root: ''", "runs_root: is empty"),
+        ("slurm: {extra: {a-b: [1]}}", "slurm.extra.a-b: must be text, a number, or true or false"),
+        ("slurm: {comment: x}", "slurm.comment: unknown key\n  hint: sbatch's other options go"),
+        ("slurm.nodes: 2", "unknown key\n  hint: write it nested: {slurm: {nodes: ...}}"),
+        ("slrum: {nodes: 2}", "slrum: unknown key\n  hint: did you mean slurm?"),
+        ("slurm: {gpus: 4}", "slurm.gpus: unknown key\n  hint: write slurm.gpus_per_node"),
+        ("epoch: 3", "epoch: unknown key\n  hint: did you mean train.epochs?"),
+        ("launch: {run_root: x}", "unknown key\n  hint: did you mean runs_root?"),
+        ("lr: 1", "lr: unknown key\n  hint: did you mean train.lr?"),
+        ("launch: {args: x}", 'must be a list of text, not "x"\n  hint: write ["x"]'),
+        ("launch: {env: {A: null}}", "launch.env.A: must be text, not null"),
+        ("launch: {nproc_per_node: 0}", "must be at least 1, or auto, not 0"),
+        ("launch: {nproc_per_node: atuo}", 'not "atuo"\n  hint: did you mean auto?'),
+        ("launch: {module: a.b, script: c.py}", "launch.script: excludes launch.module"),
+        ("launch: {module: a/b.py}", 'launch.module: "a/b.py" is not a module name'),
+        ("launch: {script: -x.py}", "hint: write ./-x.py"),
+        (
+            "train: {optimizer: adam}",
+            'must be sgd or adamw, not "adam"\n  hint: did you mean adamw?',
+        ),
+        (
+            "train: {deterministic: yes}",
+            'must be true or false or auto, not "yes"\n  hint: YAML 1.2',
+        ),
+        (
+            "train: {nesterov: yes}",
+            "hint: YAML 1.2 knows true and false; yes, no, on and off are text",
+        ),
+        ("train: {deterministic: atuo}", "hint: did you mean auto?"),
+        ("log: {wandb: false}", "must be off or offline or online, not false\n  hint: write off"),
+        ("log: {wandb: ofline}", "hint: did you mean offline?"),
+        ("train: {momentum: 1}", "train.momentum: must be less than 1, not 1"),
+        ("train: {lr: .nan}", "train.lr: must be a finite number"),
+        ("train: {lr: 1e999}", "train.lr: must be a finite number"),
+        ("train: {model_args: {x: [.inf]}}", "train.model_args.x[0]: must be a finite number"),
+        ("train: {seed: 4294967296}", "must be less than 4294967296, not 4294967296"),
+        ("launch: {stop_check_steps: 0}", "must be at least 1, or auto, not 0"),
+        ("train: {strategy: fsdp2}", "fsdp2 is not there yet; ddp is"),
+        ("train: {strategy: deepspeed}", "deepspeed is not there yet; ddp is"),
+        ("train: {strategy: dpp}", 'must be ddp, not "dpp"'),
+        ("train: {model: mini_renet}", 'no model "mini_renet"\n  hint: did you mean mini_resnet?'),
+        ("train: {model: 'os:'}", "resnet50, mlp; or your own package.module:callable"),
+        ("train: {model: 'a b:c'}", 'there is no model "a b:c"'),
+        ("train: {dataset: cifar}", 'there is no dataset "cifar"\n  hint: did you mean cifar10?'),
+        ("train: {dataset: mnist}", 'there is no dataset "mnist"\n  hint: known: digits, breast_'),
+        ("train: {transform: x}", 'there is no transform "x"\n  hint: known: image; or your own'),
+        ("train: {transform: ''}", "train.transform: is empty\n  hint: leave the key out"),
+        ("train: {eval_every_epochs: 0}", "train.eval_every_epochs: must be at least 1, not 0"),
+        ("train: {global_batch_size: x}", 'must be a whole number, not "x"'),
+        ("train: {grad_clip_norm: 0}", "train.grad_clip_norm: must be greater than 0, not 0"),
+        ("checkpoint: {every_minutes: 5m}", 'must be a number, not "5m"'),
+        ("checkpoint: {every_steps: 1.5}", "must be a whole number, not 1.5"),
+        ("checkpoint: {keep_last: null}", "must be a whole number, not null"),
+        ("checkpoint: {best: accuracy}", "hint: did you mean eval_accuracy?"),
+        ("train: {lr_milestones: 30}", "a list of whole numbers, not 30\n  hint: write [30]"),
+        ("train: {lr_milestones: [a]}", 'train.lr_milestones[0]: must be a whole number, not "a"'),
+        ("dir_mode: 0700", 'must be text, not 0700\n  hint: quote the octal digits: "0700"'),
+        ("dir_mode: '0800'", 'not "0800"\n  hint: quote the octal digits: "0700"'),
+        ("dir_mode: '0077'", 'dir_mode: "0077" locks you out yourself'),
+        ("setup: module load x", 'hint: write ["module load x"]'),
+        ("5", "this is not a mapping of keys"),
+        ("[a]", "this is not a mapping of keys"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_line_and_a_way_out(refuse, value, message):
+    errors = refuse(value)
+    assert errors.startswith("x.yaml:1: ")
+    assert message in errors
+    assert errors.count("x.yaml:") == 1, "one mistake, one error"
+
+
+def test_own_models_and_datasets_are_named_by_import_path(take):
+    spec = take("train: {model: my.pkg:Net.build, dataset: data:load}")
+    assert (spec.train.model, spec.train.dataset) == ("my.pkg:Net.build", "data:load")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "x.yaml:1: the file is empty"),
+        (b"\n# nothing\n", "the file is empty"),
+        (b"name: x\nslurm: \xff\n", "x.yaml:2: is not UTF-8: byte 0xff"),
+        ("name: ü".encode("utf-16"), "is not UTF-8"),
+        ("name: ü".encode("utf-16-le"), "is not UTF-8"),
+        (b"\x80\x04\x95binary", "is not UTF-8"),
+        (b"name: a\0b", "x.yaml:1: the character U+0000 is not allowed"),
+        (b"a: " + b"x" * 65536, "is larger than 64 KiB"),
+        (b"[" * 60_000, "nested over 32 levels"),
+        (b'name: "\\ud800"', "x.yaml:1: "),
+        (b'name: "\\0"', "name: "),
+    ],
+)
+def test_no_content_of_a_file_makes_a_traceback(refuse, data, message):
+    assert message in refuse(data)
+
+
+def test_a_byte_order_mark_is_taken(take):
+    assert take("\ufeffname: x").name == "x"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (
+            "resnt.yaml",
+            "resnt.yaml: cannot be read: No such file or directory\n  hint: did you mean",
+        ),
+        ("nowhere/x.yaml", "cannot be read: No such file or directory"),
+        (".", "cannot be read: Is a directory\n  hint: . has resnet.yaml"),
+        ("a\0b", "cannot be read: embedded null byte"),
+        ("x" * 5000, "cannot be read: File name too long"),
+        ("a\nb\x1b[31m", "a\\nb\\x1b[31m: cannot be read"),
+    ],
+)
+def test_a_path_that_cannot_be_read_is_named(tmp_path, monkeypatch, path, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "resnet.yaml").write_text("name: x")
+    with pytest.raises(SpecError) as caught:
+        load(Path(path))
+    assert message in str(caught.value)
+
+
+PIECES = ["[", "]", "{", "}", ": ", ":", "- ", "\n", "  ", "\t", '"', "'", "|", "&a", "*a", "!!x"]
+PIECES += ["%", "---\n", "#", "\\", "\0", "\x85", "\u2028", "é", "\U0001f600", "null", "true", "0x"]
+PIECES += ["9" * 30, ".inf", "1e999", "<<", "? ", "@", "$HOME", "~", '"\\ud800"', '"\\U00110000"']
+PIECES += ["4:00", "30", "slurm", "time", "extra", "env", "name", "setup", ",", "\r", "\ufeff"]
+WORDS = ["slurm.time=", "slurm", "=", "a.b=", "launch.env.X=", "launch.args=", "train.lr.x=", "."]
+WORDS += ["train.model_args.a.b=", "slurm.extra.a-b=", "slurm.extra.a_b=", "slurm=", "name="]
+
+
+def damaged(rng, text):
+    """The text with a few pieces put into it, or nothing but pieces."""
+    if rng.random() < 0.3:
+        return "".join(rng.choices(PIECES, k=rng.randrange(50)))
+    for _ in range(rng.randrange(3)):
+        start = rng.randrange(len(text) + 1)
+        stop = start + rng.choice([0, 1, 3, 10])
+        text = text[:start] + rng.choice(PIECES) * rng.choice([1, 1, 40]) + text[stop:]
+    return text
+
+
+@pytest.mark.parametrize("loader", ["CSafeLoader", "SafeLoader"])
+def test_whatever_is_in_a_file_or_an_override_is_taken_or_refused_in_words(
+    spec_file, monkeypatch, loader
+):
+    monkeypatch.setattr(yaml_reader, "_LOADER", getattr(yaml, loader, yaml.SafeLoader))
+    rng = random.Random(20260101)
+    good = (ROOT / "configs" / "resnet.yaml").read_text() + FULL
+    outcomes = {"taken": 0, "refused": 0}
+    for _ in range(250):
+        text = damaged(rng, rng.choice([good, FULL, "name: x\n"]))
+        words = [
+            rng.choice(WORDS) + damaged(rng, "5")[:20] for _ in range(rng.choice([0, 0, 1, 2]))
+        ]
+        data = rng.randbytes(100) if rng.random() < 0.05 else text.encode()
+        try:
+            loaded = load(spec_file(data), words)
+        except SpecError as error:
+            outcomes["refused"] += 1
+            assert all(char.isprintable() or char == "\n" for char in str(error))
+            assert "\n  hint: \n" not in str(error)
+        else:
+            outcomes["taken"] += 1
+            assert load(spec_file(loaded.text)).spec == loaded.spec
+    assert min(outcomes.values()) > 10, outcomes
+
+
+FULL = """
+launch:
+  env: {A: b}
+  args:
+    - "x"
+setup:
+  - module load cuda
+"""
+
+
+def test_only_the_loader_needs_pydantic_and_yaml():
+    allowed = {"yaml12.py", "validate.py"}
+    for source in sorted((ROOT / "jobs").glob("*.py")):
+        imported = set()
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {name.name.partition(".")[0] for name in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add((node.module or "").partition(".")[0])
+        assert "torch" not in imported, source.name
+        assert source.name in allowed or not imported & {"yaml", "pydantic"}, source.name
+
+
+def test_loading_imports_no_torch():
+    code = "import sys, jobs.config.load; sys.exit('torch' in sys.modules)"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environ, cwd=ROOT, timeout=60)
+
+
+EXAMPLES = {"train.init_from": "/runs/a", "train.transform": "image"}
+NEEDED = {"log.wandb_project": "log.wandb=offline"}
+
+
+def test_every_key_of_the_dataclasses_can_be_written_and_overridden(take):
+    for key in keys().values():
+        example = EXAMPLES.get(key.dotted, "x" if "text" in in_words(key.type) else 5)
+        value = example if key.default is None else key.default
+        written = str(value).lower() if isinstance(value, bool) else value
+        section = f"{key.path[0]}: {{{key.path[1]}: " if len(key.path) > 1 else f"{key.path[0]}: "
+        quoted = f"'{written}'" if isinstance(value, str) else written
+        text = f"{section}{quoted}{'}' if len(key.path) > 1 else ''}"
+        needed = [NEEDED[key.dotted]] if key.dotted in NEEDED else []
+        assert take(text, *needed) == take("name: run", f"{key.dotted}={quoted}", *needed)
+
+
+def test_a_key_whose_type_allows_it_can_be_null(take):
+    optional = [key for key in keys().values() if type(None) in get_args(key.type)]
+    assert len(optional) > 10
+    for key in optional:
+        spec = take("name: run", f"{key.dotted}=null")
+        assert reduce(getattr, key.path, spec) is None, key.dotted

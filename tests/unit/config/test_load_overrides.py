@@ -1,0 +1,136 @@
+"""`KEY=VALUE` words: what they change, and how they stand in the frozen text."""
+
+import pytest
+
+from jobs.config import schema
+from jobs.config.load import load
+from jobs.runs.spec_changes import differences
+
+
+def test_overrides_change_what_they_name_and_nothing_else(take):
+    text = "name: x\nslurm:\n  nodes: 2\ntrain: {lr: 1, epochs: 3}\n"
+    words = ["slurm.nodes=4", "train.lr=1e-3", "launch.env.X=1", "train.model_args.depth=3"]
+    words += ["slurm.extra.comment=hello", "launch.args=[a, 1]", "setup=[]", "slurm.partition="]
+    by_hand = """
+name: x
+slurm: {nodes: 4, extra: {comment: hello}}
+train: {lr: 0.001, epochs: 3, model_args: {depth: 3}}
+launch: {env: {X: "1"}, args: [a, "1"]}
+"""
+    assert take(text, *words) == take(by_hand)
+
+
+def test_the_last_of_two_overrides_wins(take):
+    assert take("name: x", "slurm.nodes=2", "slurm.nodes=3").slurm.nodes == 3
+
+
+def test_an_override_replaces_an_option_in_either_spelling(take):
+    spec = take("slurm: {extra: {mail_type: END}}", "slurm.extra.mail-type=ALL")
+    assert spec.slurm.extra == {"mail-type": "ALL"}
+    assert take("slurm: {extra: {hold: true}}", "slurm.extra.hold=false").slurm.extra == {}
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("slurm.nodes", "override slurm.nodes: is not KEY=VALUE\n  hint: write slurm.nodes=VALUE"),
+        ("slurm.extra.hold", "hint: write slurm.extra.hold=VALUE"),
+        ("=x", "override =x: cannot be read"),
+        ("slurm..nodes=2", "cannot be read"),
+        ("slurm.nodes=x", "override slurm.nodes=x: slurm.nodes: must be a whole number"),
+        ("slurm.foo=1", "override slurm.foo=1: slurm.foo: unknown key"),
+        ("slrm.nodes=3", "override slrm.nodes=3: slrm: unknown key\n  hint: did you mean slurm?"),
+        ("train.lr.x=1", "train.lr: has no keys of its own"),
+        ("launch.args.0=x", "launch.args: must be a list of text"),
+        ("name=a: b", 'name: must be text, not {"a": "b"}\n  hint: quote the whole text'),
+        ("name=#a", "# begins a comment"),
+        ("name=a #b", "# begins a comment"),
+        ("slurm.exclude=*", "slurm.exclude: this is not YAML"),
+        ("name=[a", "name: this is not YAML"),
+        ("name=" + "x" * 70_000, "cannot be read"),
+    ],
+)
+def test_a_wrong_override_is_named_as_it_was_typed(refuse, word, message):
+    errors = refuse("name: x\ntrain: {lr: 1}\n", word)
+    assert message in errors
+    assert errors.startswith(f"override {word[:90]}")
+
+
+def test_the_frozen_text_is_the_users_file_with_the_overrides_in_their_places(spec_file):
+    text = """\
+# my run
+name: x   # the name
+slurm:
+  nodes: 2   # two
+  extra:
+    mail_type: END
+
+train: {epochs: 3}
+launch:
+  args:
+    - a
+    - b   # last
+"""
+    words = ["slurm.nodes=4", "slurm.time=4:00:00", "train.lr=1e-3", "launch.args=[--x, 1e-3]"]
+    words += ["slurm.extra.comment=a b", "setup=[module load x]", "train.model_args.depth=3"]
+    frozen = """\
+# Applied from the command line: slurm.nodes=4 slurm.time=4:00:00 train.lr=1e-3 \
+'launch.args=[--x, 1e-3]' 'slurm.extra.comment=a b' 'setup=[module load x]' \
+train.model_args.depth=3
+# my run
+name: x   # the name
+slurm:
+  nodes: 4   # two
+  extra:
+    mail_type: END
+    comment: "a b"
+  time: "4:00:00"
+
+train: {model_args: {depth: 3}, lr: 0.001, epochs: 3}
+launch:
+  args:
+    ["--x", "1e-3"]   # last
+setup: ["module load x"]
+"""
+    assert load(spec_file(text), words).text == frozen
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{name: x}",
+        "name: x",
+        "name: x\n...\n",
+        "--- {name: x}\n",
+        "? name\n: x\n",
+        "slurm:\n",
+        "slurm: # none\n",
+        "slurm: {}\n",
+        "slurm:\n  extra:\n    comment: |-\n      text",
+        "setup:\n- a\n- >-\n  b\n  c\n\n\n# end",
+        "setup: ['a\n  b']\r\nname: y\r\n",
+        '"slurm":\n    "nodes"   :   2   \n',
+    ],
+)
+def test_any_way_to_write_a_file_takes_overrides_into_its_text(take, text):
+    spec = take(
+        text,
+        "slurm.nodes=7",
+        'slurm.extra.comment="ä: b\'"',
+        'slurm.partition="a: b"',
+        "train.lr=2e-3",
+    )
+    assert (spec.slurm.nodes, spec.slurm.partition, spec.train.lr) == (7, "a: b", 2e-3)
+    assert spec.slurm.extra["comment"] == "ä: b'"
+
+
+def test_a_key_that_python_has_taken_is_spelled_as_users_do_everywhere(take, refuse):
+    spec = take("slurm: {continue: requeue}\n", "slurm.continue=successor")
+    assert spec.slurm.continue_ == "successor"
+    assert '"continue": "successor"' in spec.to_json()
+    changed = differences(take("name: run"), spec)
+    assert changed == {("slurm", "continue"): ("auto", "successor")}
+    for text in (schema.schema(), schema.reference(), schema.overview(), spec.to_json()):
+        assert "continue_" not in text
+    assert "slurm.continue: must be auto or requeue or successor" in refuse("slurm: {continue: 1}")
+    assert "unknown key" in refuse("slurm: {continue_: auto}")

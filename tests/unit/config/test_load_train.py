@@ -1,0 +1,166 @@
+"""Keys of a training that exclude or need each other: refused at load, with the way out."""
+
+import os
+
+import pytest
+
+from jobs.config.load import load
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "train: {static_graph: true, grad_accum_steps: 2}",
+            "train.static_graph: excludes train.grad_accum_steps 2: DDP loses gradients\n"
+            "  hint: leave static_graph out, or accumulate nothing",
+        ),
+        (
+            "train: {static_graph: true, global_batch_size: 64}",
+            "train.static_graph: excludes train.global_batch_size, which may accumulate",
+        ),
+        (
+            "train: {nesterov: true, optimizer: adamw}",
+            "train.nesterov: needs train.optimizer sgd, not adamw\n"
+            "  hint: write optimizer: sgd, or leave nesterov out",
+        ),
+        (
+            "train: {nesterov: true, momentum: 0}",
+            "train.nesterov: needs a train.momentum above 0\n  hint: write momentum: 0.9, or",
+        ),
+        (
+            "train: {schedule: step, epochs: 3}",
+            "train.schedule: step needs train.lr_milestones\n  hint: such as lr_milestones: [30",
+        ),
+        (
+            "train: {lr_milestones: [2], epochs: 3}",
+            "train.lr_milestones: needs train.schedule step, not constant\n"
+            "  hint: write schedule: step, or leave lr_milestones out",
+        ),
+        ("train: {schedule: step, epochs: 9, lr_milestones: [4, 2]}", "[4, 2] does not rise"),
+        ("train: {schedule: step, epochs: 9, lr_milestones: [2, 2]}", "[2, 2] does not rise"),
+        (
+            "train: {schedule: step, epochs: 9, lr_milestones: [0, 2]}",
+            "train.lr_milestones: [0, 2] is not all within 1 to 8\n"
+            "  hint: they are epochs of train.epochs 9, after the first",
+        ),
+        ("train: {schedule: step, epochs: 9, lr_milestones: [9]}", "[9] is not all within 1 to 8"),
+        (
+            "train: {global_batch_size: 64, grad_accum_steps: 2}",
+            "train.grad_accum_steps: excludes train.global_batch_size 64, from which",
+        ),
+        (
+            "{train: {global_batch_size: 64}, launch: {nproc_per_node: 2}, slurm: {nodes: 3}}",
+            "train.global_batch_size: 64 cannot be shared equally by 6 ranks\n"
+            "  hint: write a multiple of them, such as 60 or 66",
+        ),
+        (
+            "{train: {global_batch_size: 4}, launch: {nproc_per_node: 8}}",
+            "4 cannot be shared equally by 8 ranks\n  hint: write a multiple of them, such as 8",
+        ),
+        (
+            "train: {sync_batchnorm: true}",
+            "train.sync_batchnorm: needs GPUs, and slurm.gpus_per_node is 0\n  hint: set slurm",
+        ),
+        (
+            "train: {transform_args: {size: 32}}",
+            "train.transform_args: needs a train.transform\n  hint: write transform: image, or",
+        ),
+        (
+            "train: {init_from: /a/weights.pt}",
+            'train.init_from: "/a/weights.pt" is no .safetensors and no directory\n  hint: write',
+        ),
+        (
+            "log: {wandb_project: p}",
+            "log.wandb_project: needs log.wandb, which is off\n  hint: write wandb: online or off",
+        ),
+        (
+            "profile: {steps: [3]}",
+            "profile.steps: [3] is no range of steps\n  hint: write the first",
+        ),
+        ("profile: {steps: [1, 2, 3]}", "profile.steps: [1, 2, 3] is no range of steps"),
+        ("profile: {steps: [0, 3]}", "profile.steps: [0, 3] is no range of steps"),
+        ("profile: {steps: [5, 3]}", "profile.steps: [5, 3] is no range of steps"),
+        ("profile: {ranks: [0, -1]}", "profile.ranks: [0, -1] has a negative rank"),
+        (
+            "launch: {stop_signal: TERM}",
+            "launch.stop_signal: TERM is for a script or module of yours: the trainer has its own\n"
+            "  hint: leave it out",
+        ),
+        (
+            "launch: {hang_timeout_s: 600}",
+            "launch.hang_timeout_s: must be at most 540, or auto, not 600\n  hint: a collective",
+        ),
+        ("launch: {hang_timeout_s: 0}", "must be at least 1, or auto, not 0"),
+    ],
+)
+def test_keys_that_cannot_stand_together_are_refused_with_a_way_out(refuse, text, message):
+    errors = refuse(text)
+    assert errors.startswith("x.yaml:1: ")
+    assert message in errors
+    assert errors.count("x.yaml:") == 1, "one mistake, one error"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "train: {static_graph: true}",
+        "train: {nesterov: true}",
+        "train: {schedule: step, epochs: 9, lr_milestones: [1, 8]}",
+        "{train: {global_batch_size: 66}, launch: {nproc_per_node: 2}, slurm: {nodes: 3}}",
+        # As many ranks as GPUs: that number is known where they are.
+        "{train: {global_batch_size: 64}, slurm: {nodes: 3, gpus_per_node: 2}}",
+        "{train: {sync_batchnorm: true}, slurm: {gpus_per_node: 1}}",
+        "train: {transform: image, transform_args: {size: 32}}",
+        "train: {init_from: /a/weights.safetensors}",
+        "train: {init_from: /runs/a/latest}",
+        "log: {wandb: off}",
+        "log: {wandb: offline, wandb_project: p}",
+        "profile: {steps: [7, 7], ranks: [0, 3]}",
+        "launch: {stop_signal: USR1, script: mine.py}",
+        "launch: {stop_signal: TERM, module: my.train}",
+        "launch: {hang_timeout_s: 540}",
+    ],
+)
+def test_keys_that_fit_each_other_are_taken(take, text):
+    take(text)
+
+
+def test_init_from_is_expanded_and_an_absolute_path_need_not_be_there(take, refuse, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("SCRATCH", "/scratch")
+    monkeypatch.delenv("UNSET", raising=False)
+    assert take("train: {init_from: ~/a}").train.init_from == "/home/me/a"
+    assert take("train: {init_from: $SCRATCH/a.safetensors}").train.init_from[:9] == "/scratch/"
+    assert "train.init_from: the environment variable UNSET" in refuse("train: {init_from: $UNSET}")
+
+
+def test_a_relative_init_from_is_frozen_absolute_and_without_links(
+    spec_file, take, monkeypatch, tmp_path
+):
+    run = tmp_path / "runs" / "a" / "20260101"
+    run.mkdir(parents=True)
+    (run.parent / "latest").symlink_to(run.name)
+    frozen = os.path.realpath(run)
+    assert take("train: {init_from: runs/a/latest}").train.init_from == frozen
+    assert take("name: b", "train.init_from=runs/a/latest").train.init_from == frozen
+    loaded = load(spec_file("train: {init_from: runs/a/latest, lr: 0.5}  # mine\n"))
+    assert loaded.text == f'train: {{init_from: "{frozen}", lr: 0.5}}  # mine\n'
+    (run.parent / "latest").unlink()
+    (tmp_path / "frozen.yaml").write_text(loaded.text)
+    monkeypatch.chdir("/")
+    assert load(tmp_path / "frozen.yaml") == loaded, "a resume reads it from anywhere"
+
+
+def test_a_relative_init_from_that_is_not_there_is_refused(refuse, tmp_path):
+    assert refuse("train: {init_from: a/latest}") == (
+        f"x.yaml:1: train.init_from: there is no {os.path.realpath(tmp_path)}/a/latest\n"
+        "  hint: a relative path begins where you submit; a run by name is runs/NAME/latest"
+    )
+    assert r"/a\x00b" in refuse("name: b", r'train.init_from="a\0b"')
+
+
+def test_a_mistake_in_a_key_is_not_told_twice_by_what_depends_on_it(refuse):
+    errors = refuse("train: {nesterov: true, optimizer: adam}\n")
+    assert errors.count("x.yaml:") == 1
+    assert "train.optimizer: must be sgd or adamw" in errors

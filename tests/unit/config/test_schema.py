@@ -1,0 +1,125 @@
+"""The editor's schema and the tables of both READMEs say what the dataclasses say."""
+
+import json
+import re
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from jobs.config import schema
+from jobs.config.keys import keys
+from jobs.spec import SECTIONS
+
+REMAKE = "run python -m jobs.config.schema"
+CONFIGS = sorted((schema.ROOT / "configs").glob("*.yaml"))
+
+
+@lru_cache
+def tree():
+    return json.loads(schema.schema())
+
+
+def property_of(key):
+    node = tree()
+    for name in key.path:
+        node = node["properties"][name]
+        if "$ref" in node:
+            node = tree()["definitions"][node["$ref"].rpartition("/")[2]]
+    return node
+
+
+def test_the_schema_file_is_in_step_with_the_dataclasses():
+    assert schema.SCHEMA.read_text(encoding="utf-8") == schema.schema(), REMAKE
+
+
+@pytest.mark.parametrize(
+    ("file", "tables"),
+    [(schema.README, schema.overview), (schema.REFERENCE, schema.reference)],
+    ids=["README.md", "configs/README.md"],
+)
+def test_the_tables_of_a_readme_are_in_step_with_the_dataclasses(file, tables):
+    text = file.read_text(encoding="utf-8")
+    assert text == schema.with_tables(text, tables()), REMAKE
+
+
+def test_every_key_has_one_line_of_description_in_both():
+    reference = schema.reference()
+    descriptions = {key.path: property_of(key)["description"] for key in keys().values()}
+    for key in keys().values():
+        assert key.description, key.dotted
+        assert "\n" not in key.description
+        assert "|" not in key.description
+        assert reference.count(f"| `{key.dotted}` |") == 1
+        assert descriptions[key.path] == key.description
+
+
+def test_the_overview_has_each_key_in_the_row_of_its_section():
+    rows = {}
+    for row in schema.overview().splitlines()[2:]:
+        section, _, words = (cell.strip() for cell in row.strip("|").split("|"))
+        rows[section.partition("]")[0].strip("[")] = words
+    assert list(rows) == ["top level", "slurm", "launch", "train", "checkpoint", "log", "profile"]
+    assert "`nodes=1`" in rows["slurm"] and "`partition`" in rows["slurm"]
+    for key in keys().values():
+        section = key.path[0] if len(key.path) > 1 else "top level"
+        assert f"`{key.path[-1]}" in rows[section]
+
+
+def test_the_overview_links_to_headings_of_the_reference():
+    headings = [line for line in schema.reference().splitlines() if line.startswith("## ")]
+    anchors = {heading.removeprefix("## ").replace(" ", "-") for heading in headings}
+    linked = re.findall(r"configs/README\.md#([a-z-]+)", schema.overview())
+    assert set(linked) == anchors and len(linked) == len(anchors)
+
+
+def test_the_schema_knows_each_default_and_refuses_unknown_keys():
+    for key in keys().values():
+        if not isinstance(key.default, (list, dict)):
+            assert property_of(key)["default"] == key.default
+    for node in (tree(), *tree()["definitions"].values()):
+        assert node["additionalProperties"] is False
+
+
+def test_the_schema_takes_the_numbers_that_load_takes_as_text():
+    args = property_of(keys()[("launch", "args")])
+    assert args["items"] == {"type": ["string", "number", "boolean"]}
+
+
+def test_references_of_the_schema_lead_somewhere():
+    for name in SECTIONS:
+        reference = tree()["properties"][name]["$ref"]
+        assert reference.removeprefix("#/definitions/") in tree()["definitions"]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.name)
+def test_each_config_names_the_schema_for_editors(config: Path):
+    first = config.read_text(encoding="utf-8").splitlines()[0]
+    assert first == "# yaml-language-server: $schema=schema.json"
+
+
+def test_only_the_text_between_the_markers_is_written_anew():
+    readme = f"before\n{schema.BEGIN}\nold\n{schema.END}\nafter\n"
+    fresh = schema.with_tables(readme, "new")
+    assert fresh == f"before\n{schema.BEGIN}\nnew\n{schema.END}\nafter\n"
+    assert schema.with_tables(fresh, "new") == fresh
+
+
+@pytest.mark.parametrize("readme", ["", "no markers", f"{schema.BEGIN} only"])
+def test_a_readme_without_markers_is_refused(readme):
+    with pytest.raises(ValueError, match="lacks the lines"):
+        schema.with_tables(readme, "new")
+
+
+def test_the_command_writes_all_three_files(tmp_path, monkeypatch, capsys):
+    files = {name: tmp_path / name for name in ("SCHEMA", "README", "REFERENCE")}
+    for name, file in files.items():
+        monkeypatch.setattr(schema, name, file)
+    files["README"].write_text(f"{schema.BEGIN}{schema.END}")
+    assert schema.main() == 1
+    assert f"{files['REFERENCE']}: " in capsys.readouterr().err
+    files["REFERENCE"].write_text(f"{schema.BEGIN}{schema.END}")
+    assert schema.main() == 0
+    assert schema.overview() in files["README"].read_text()
+    assert schema.reference() in files["REFERENCE"].read_text()
+    assert json.loads(files["SCHEMA"].read_text()) == tree()

@@ -1,0 +1,153 @@
+"""Strict YAML 1.2: what an unquoted word means, and what is refused, both with and without C."""
+
+import math
+
+import pytest
+import yaml
+
+from jobs.config import yaml_reader
+from jobs.config.problems import Place
+
+
+@pytest.fixture(params=["CSafeLoader", "SafeLoader"], autouse=True)
+def loader(request, monkeypatch):
+    if not hasattr(yaml, request.param):
+        pytest.skip("this PyYAML was built without libyaml")
+    monkeypatch.setattr(yaml_reader, "_LOADER", getattr(yaml, request.param))
+
+
+def parse(text):
+    return yaml_reader.parse(text, lambda line: Place(f"f:{line}", (0, line)))
+
+
+def values(text):
+    document = parse(text)
+    assert not document.problems, document.problems
+    return document.values
+
+
+def problems(text):
+    return "\n".join(map(str, parse(text).problems))
+
+
+@pytest.mark.parametrize(
+    "written", ["no", "NO", "off", "on", "yes", "y", "4:00:00", "30:00", "2026-01-01", "1_000"]
+)
+def test_what_yaml_1_1_would_turn_into_something_else_stays_text(written):
+    assert values(f"key: {written}") == {"key": written}
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("", None),
+        ("~", None),
+        ("null", None),
+        ("true", True),
+        ("FALSE", False),
+        ("0123", 123),
+        ("-7", -7),
+        ("0o17", 15),
+        ("0xFf", 255),
+        ("1e-3", 0.001),
+        ("1E3", 1000.0),
+        (".5", 0.5),
+        ("1.", 1.0),
+        ("-.inf", -math.inf),
+        ("9223372036854775807", 2**63 - 1),
+        ("0b1", "0b1"),
+        ("+0x1", "+0x1"),
+        ("1e", "1e"),
+        ("'5'", "5"),
+        ('"null"', "null"),
+    ],
+)
+def test_unquoted_words_follow_the_core_schema(written, value):
+    result = values(f"key: {written}")["key"]
+    assert result == value
+    assert type(result) is type(value)
+
+
+def test_nan_is_a_number():
+    assert math.isnan(values("key: .NaN")["key"])
+
+
+@pytest.mark.parametrize("digits", ["9223372036854775808", "-" + "9" * 30, "9" * 5000])
+def test_a_number_beyond_64_bits_is_refused_and_not_rounded(digits):
+    assert "does not fit into 64 bits" in problems(f"key: {digits}")
+    assert "does not fit" in problems("key: 0x" + "f" * 17)
+
+
+def test_duplicate_keys_are_refused_with_both_lines():
+    text = problems("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\na: 4\n")
+    assert "f:5: b.c: duplicate key, already at f:3" in text
+    assert "f:6: a: duplicate key, already at f:1" in text
+
+
+def test_an_escaped_spelling_of_the_same_key_is_a_duplicate():
+    assert "duplicate key" in problems('a: 1\n"\\x61": 2\n')
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: &x 1\nb: *x\n", "f:1: a: the anchor &x is not taken"),
+        ("a: &x 1\nb: *x\n", "f:2: b: the alias *x is not taken"),
+        ("a: !!str 1\n", "f:1: a: the tag tag:yaml.org,2002:str is not taken"),
+        ("a: !!python/object/apply:os.system [x]\n", "is not taken"),
+        ("a: 1\n<<: {b: 2}\n", 'f:2: "<<": merging with << is not taken'),
+        ("a: 1\n---\nb: 2\n", "f:2: a second document starts here"),
+        ("1: x\n", "the key 1 is not text"),
+        ("null: x\n", "the key null is not text"),
+        ("a:\n  true: x\n", "f:2: a.true: the key true is not text"),
+        ("? [a]\n: b\n", "f:1: a key must be text"),
+        ("? {a: b}\n: b\n", "f:1: a key must be text"),
+        ("%YAML 1.1\n---\na: 1\n", "a % directive is not taken"),
+        ("a: [1\nb: 2\n", "this is not YAML"),
+        ("a: 1\n\tb: 2\n", "this is not YAML"),
+        ("a: `x`\n", "f:1: this is not YAML"),
+        ("", "f:1: the file is empty"),
+        ("# only a comment\n", "the file is empty"),
+        (f"{'k' * 256}: 1\n", "is too long"),
+        ("a: x\x00y\n", "f:1: the character U+0000 is not allowed"),
+        ("a: 1\nb: \x1b[31m\n", "f:2: the character U+001B is not allowed"),
+        ("a: x\u2028y\n", "the character U+2028 is not allowed"),
+        ("a: x\x85y\n", "the character U+0085 is not allowed"),
+    ],
+)
+def test_what_hides_meaning_is_refused_with_its_line(text, message):
+    assert message in problems(text)
+
+
+def test_several_mistakes_are_reported_together():
+    assert len(parse("a: &x 1\nb: *x\na: 2\n1: 2\n").problems) == 4
+
+
+@pytest.mark.parametrize("text", ["[" * 50_000, "{a: " * 10_000, "- " * 20_000, "? " * 20_000])
+def test_deep_nesting_is_refused_and_not_followed(text):
+    assert "nested over 32 levels" in problems(text) or "a key must be text" in problems(text)
+
+
+def test_every_key_has_its_line_and_unquoted_text_is_kept():
+    document = parse("a: 0123\nb:\n  c: '0123'\n  d:\n    - x\n    - y\n")
+    where = {path: node.place.where for path, node in document.nodes.items()}
+    assert where[("a",)] == "f:1"
+    assert where[("b",)] == "f:2"
+    assert where[("b", "c")] == "f:3"
+    assert where[("b", "d", 1)] == "f:6"
+    assert document.nodes[("a",)].written == "0123"
+    assert document.nodes[("b", "c")].written is None
+    assert document.place(("b", "c", "nowhere", 3)).where == "f:3"
+
+
+def test_the_span_of_a_value_is_exact_beyond_ascii():
+    text = "ü: ä  # ö\nlist:\n  - 'é'\n  - 2 # end\n\nlast: {x: [1]}\n"
+    document = parse(text)
+
+    def cut(*path):
+        return text[document.nodes[path].start : document.nodes[path].end]
+
+    assert cut("ü") == "ä"
+    assert cut("list") == "- 'é'\n  - 2"
+    assert cut("list", 0) == "'é'"
+    assert cut("last") == "{x: [1]}"

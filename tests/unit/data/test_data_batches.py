@@ -1,0 +1,110 @@
+"""Which samples belong to which step, rank and micro batch."""
+
+import pytest
+import torch
+
+from jobs.spec import Train
+from trainer.data.batches import Batches
+from trainer.errors import UserError
+
+
+def steps_of(batches, epoch):
+    """The samples of each step of an epoch: in order of micro batches, then ranks."""
+    order = batches.order(epoch)
+    first = epoch * batches.steps_per_epoch
+    for step in range(first, first + batches.steps_per_epoch):
+        ranks = [batches.micro_batches(order, step, rank) for rank in range(batches.world_size)]
+        assert {len(parts) for parts in ranks} == {batches.num_micro_batches(step)}
+        rounds = zip(*ranks, strict=True)
+        yield [sample for parts in rounds for part in parts for sample in part.tolist()]
+
+
+def batches_of(num_samples, world_size, **train):
+    return Batches.of(Train(**train), num_samples, world_size)
+
+
+def test_an_epoch_uses_each_sample_once_but_the_dropped_ones():
+    batches = batches_of(455, 2, micro_batch_size=8)
+    used = sum(steps_of(batches, 3), [])
+    assert len(used) == len(set(used)) == batches.samples_per_epoch == 448
+    assert batches.describe() == "28 batches per rank, 56 in all, 448 samples an epoch, 7 dropped"
+
+
+def test_the_order_is_a_pure_function_of_seed_and_epoch():
+    batches = batches_of(455, 2, micro_batch_size=8)
+    torch.manual_seed(1)
+    first = batches.order(5)
+    torch.manual_seed(2)
+    assert torch.equal(batches.order(5), first)
+    assert not torch.equal(batches.order(6), first)
+    assert not torch.equal(batches_of(455, 2, micro_batch_size=8, seed=1).order(5), first)
+
+
+def test_the_last_step_of_an_epoch_takes_the_rounds_that_are_left():
+    batches = batches_of(100, 2, micro_batch_size=7, grad_accum_steps=3)
+    assert (batches.steps_per_epoch, batches.global_batch_size) == (3, 42)
+    assert [batches.num_micro_batches(step) for step in range(6)] == [3, 3, 1, 3, 3, 1]
+    steps = list(steps_of(batches, 1))
+    assert [len(step) for step in steps] == [42, 42, 14]
+    assert sum(steps, []) == batches.order(1)[:98].tolist()
+    assert batches.describe() == (
+        "7 batches per rank, 14 in all, 98 samples an epoch, 2 dropped; "
+        "3 steps of 42 samples, 3 batches of 7 on each rank, the last step of 1"
+    )
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 12, 100])
+def test_an_elastic_sequence_of_global_batches_is_the_same_at_any_world_size(limit):
+    def of(world_size):
+        return batches_of(131, world_size, global_batch_size=12, micro_batch_size=limit)
+
+    one = of(1)
+    assert one.samples_per_epoch == 120
+    for world_size in (1, 2, 3, 4, 6, 12):
+        batches = of(world_size)
+        assert batches.micro_batch_size <= limit
+        assert batches.global_batch_size == 12 and batches.steps_per_epoch == 10
+        for epoch in (0, 2):
+            assert list(map(sorted, steps_of(batches, epoch))) == list(
+                map(sorted, steps_of(one, epoch))
+            )
+
+
+def test_an_elastic_micro_batch_is_the_largest_that_fits_evenly():
+    batches = batches_of(1000, 2, global_batch_size=96, micro_batch_size=20)
+    assert (batches.micro_batch_size, batches.grad_accum_steps) == (16, 3)
+    assert "10 steps of 96 samples, 3 batches of 16 on each rank" in batches.describe()
+
+
+def test_the_sequence_of_samples_does_not_depend_on_how_a_round_is_shared():
+    sequences = [
+        sum(steps_of(batches_of(455, world_size, micro_batch_size=12 // world_size), 2), [])
+        for world_size in (1, 2, 3, 4)
+    ]
+    assert all(sequence == sequences[0] for sequence in sequences)
+
+
+@pytest.mark.parametrize(
+    ("train", "words"),
+    [
+        (
+            {"micro_batch_size": 300},
+            r"micro_batch_size 300 x 2 ranks .* 600, but .* only 455 samples",
+        ),
+        (
+            {"micro_batch_size": 50, "grad_accum_steps": 5},
+            r"grad_accum_steps is 5, but the 455 .* make only 4 batches of .* 50 x 2 ranks",
+        ),
+        (
+            {"global_batch_size": 456},
+            r"global_batch_size is 456, but .* only 455 samples: make it 455 at most",
+        ),
+        (
+            {"global_batch_size": 45},
+            r"45 cannot be shared evenly by 2 ranks: 44 or 46 could, or use 1 or 3 ranks",
+        ),
+    ],
+)
+def test_sizes_that_do_not_fit_name_both_sides_and_what_would(train, words):
+    with pytest.raises(UserError, match=words):
+        batches_of(455, 2, **train)

@@ -1,0 +1,183 @@
+"""The built-in data sets, and what is asked of one's own."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from trainer.data import builtin
+from trainer.data.batches import Samples, num_classes
+from trainer.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("breast_cancer", (455, 114)), ("digits", (1437, 360))]
+)
+def test_splits_are_fixed_stratified_and_disjoint(name, sizes):
+    train, test = builtin.create(name, {})
+    assert (len(train), len(test)) == sizes
+    torch.manual_seed(5)
+    again, _ = builtin.create(name, {})
+    assert torch.equal(train.inputs, again.inputs)
+    shares = [torch.bincount(part.labels) / len(part) for part in (train, test)]
+    assert torch.allclose(*shares, atol=0.01)
+
+
+def test_the_two_parts_of_a_split_share_no_sample():
+    labels = torch.arange(569) % 3
+    train, test = builtin.stratified_split(labels)
+    assert sorted(torch.cat([train, test]).tolist()) == list(range(569))
+    assert len(train) == 455
+
+
+def test_the_cancer_table_is_standardised_by_the_training_set():
+    train, test = builtin.create("breast_cancer", {})
+    assert torch.allclose(train.inputs.mean(0), torch.zeros(30), atol=1e-5)
+    assert torch.allclose(train.inputs.std(0), torch.ones(30), atol=1e-5)
+    assert not torch.allclose(test.inputs.mean(0), torch.zeros(30), atol=1e-3)
+
+
+def test_digits_are_eight_by_eight_pixels_up_to_one():
+    train, test = builtin.create("digits", {})
+    assert train.inputs.dtype == torch.uint8 and num_classes(train, test) == 10
+    images, labels = train.batch(torch.arange(100))
+    assert images.shape == (100, 1, 8, 8) and images.dtype == torch.float32
+    assert images.min() >= 0 and images.max() == 1
+    assert torch.equal(labels, train.labels[:100])
+
+
+def test_synthetic_images_depend_on_their_index_alone_and_cost_no_memory():
+    args = {"num_train": 10**12, "num_test": 50, "size": 5, "channels": 2, "num_classes": 4}
+    train, test = builtin.create("synthetic_images", args)
+    assert (len(train), len(test), num_classes(train, test)) == (10**12, 50, 4)
+    indices = torch.tensor([3, 10**12 - 1, 7])
+    images, labels = train.batch(indices)
+    assert images.shape == (3, 2, 5, 5) and images.dtype == torch.float32
+    assert labels.tolist() == [3, 3, 3]
+    alone = [train.batch(indices[i : i + 1])[0] for i in range(3)]
+    assert torch.equal(torch.cat(alone), images)
+    assert len({part.sum().item() for part in alone}) == 3
+    assert not torch.equal(test.batch(indices)[0], images)
+
+
+def test_synthetic_classes_differ_in_brightness():
+    train, _ = builtin.create("synthetic_images", {"num_train": 400, "num_test": 1, "size": 8})
+    images, labels = train.batch(torch.arange(400))
+    assert images.min() >= 0 and images.max() <= 1
+    means = [images[labels == label].mean().item() for label in range(10)]
+    assert means == sorted(means) and means[-1] - means[0] > 0.4
+
+
+def cifar_records(num, first_label):
+    records = np.zeros((num, 3073), dtype=np.uint8)
+    records[:, 0] = (np.arange(num) + first_label) % 10
+    records[:, 1:1025], records[:, 1025:2049], records[:, 2049:] = 10, 20, 255
+    records[:, 2] = np.arange(num)  # the second pixel of the first row, red
+    return records
+
+
+def make_cifar(folder):
+    for number in range(1, 6):
+        cifar_records(4, number).tofile(folder / f"data_batch_{number}.bin")
+    cifar_records(3, 7).tofile(folder / "test_batch.bin")
+
+
+def test_cifar10_is_read_from_its_own_binary_files(tmp_path, monkeypatch):
+    make_cifar(tmp_path)
+    monkeypatch.setenv("DATA", str(tmp_path))
+    train, test = builtin.create("cifar10", {"path": "$DATA"})
+    assert (len(train), len(test), num_classes(train, test)) == (20, 3, 10)
+    assert train.inputs.dtype == torch.uint8 and train.inputs.shape == (20, 3, 32, 32)
+    assert test.labels.tolist() == [7, 8, 9] and train.labels[:8].tolist() == [
+        1,
+        2,
+        3,
+        4,
+        2,
+        3,
+        4,
+        5,
+    ]
+    images, _ = train.batch(torch.tensor([2]))
+    assert images[0, :, 5, 5].tolist() == [10, 20, 255]
+    assert images[0, 0, 0, 1].item() == 2
+
+
+def test_cifar10_files_that_are_missing_broken_or_relative_say_what_to_do(tmp_path):
+    with pytest.raises(UserError, match=r"data_batch_1.bin: No such file .* unpack cifar-10-bin"):
+        builtin.create("cifar10", {"path": str(tmp_path)})
+    make_cifar(tmp_path)
+    with open(tmp_path / "test_batch.bin", "ab") as file:
+        file.write(b"x")
+    with pytest.raises(UserError, match=r"test_batch.bin has 9220 bytes, .* records of 3073"):
+        builtin.create("cifar10", {"path": str(tmp_path)})
+    records = cifar_records(3, 0)
+    records[1, 0] = 10
+    records.tofile(tmp_path / "test_batch.bin")
+    with pytest.raises(UserError, match="has the label 10, but labels go from 0 to .* is 9"):
+        builtin.create("cifar10", {"path": str(tmp_path)})
+    with pytest.raises(UserError, match="path: data is relative, .* in full, such as /data/data"):
+        builtin.create("cifar10", {"path": "data"})
+
+
+def make_images(folder, parts=("train", "val"), classes=("cat", "dog")):
+    for part in parts:
+        for label, name in enumerate(classes):
+            (folder / part / name).mkdir(parents=True)
+            for number, suffix in enumerate(("png", "JPEG", "jpg")):
+                pixels = np.full((40, 60 + number, 3), 100 * label, dtype=np.uint8)
+                pixels[:, :10] = 255  # off the centre
+                Image.fromarray(pixels).save(folder / part / name / f"{number}.{suffix}")
+            (folder / part / name / "notes.txt").write_text("no image")
+
+
+def test_an_image_folder_gives_the_centre_of_each_image(tmp_path):
+    make_images(tmp_path)
+    train, test = builtin.create("image_folder", {"path": str(tmp_path), "size": 20})
+    assert (len(train), len(test), num_classes(train, test)) == (6, 6, 2)
+    assert [train[index][1] for index in range(6)] == [0, 0, 0, 1, 1, 1]
+    image, _ = train[3]
+    assert image.dtype == torch.uint8 and image.shape == (3, 20, 20)
+    assert image.float().mean().item() == pytest.approx(100, abs=3)
+    bright, _ = builtin.create("image_folder", {"path": str(tmp_path), "size": 80})
+    assert bright[0][0].shape == (3, 80, 80)
+
+
+def test_an_image_folder_that_does_not_fit_names_both_sides(tmp_path):
+    with pytest.raises(UserError, match=r"no folder .*/val: images belong in .*/train/CLASS/"):
+        builtin.create("image_folder", {"path": str(tmp_path)})
+    make_images(tmp_path, parts=["train"])
+    with pytest.raises(UserError, match=r"no folder .*/val"):
+        builtin.create("image_folder", {"path": str(tmp_path)})
+    make_images(tmp_path, parts=["test"], classes=["cat", "cow", "dog"])
+    with pytest.raises(UserError, match=r"train has 2 classes; .*/test has 3 classes, cow alone"):
+        builtin.create("image_folder", {"path": str(tmp_path)})
+    (tmp_path / "train" / "cow").mkdir()
+    with pytest.raises(UserError, match=r"there is no image in .*/train/cow"):
+        builtin.create("image_folder", {"path": str(tmp_path)})
+
+
+def test_a_broken_image_is_named(tmp_path):
+    make_images(tmp_path)
+    broken = tmp_path / "train" / "cat" / "0.png"
+    broken.write_bytes(broken.read_bytes()[:60])
+    train, _ = builtin.create("image_folder", {"path": str(tmp_path)})
+    with pytest.raises(UserError, match=r"cannot read .*/train/cat/0.png"):
+        train[0]
+
+
+def test_labels_name_classes():
+    inputs = torch.zeros(3, 2)
+    with pytest.raises(UserError, match="has the label -1, but"):
+        Samples(inputs, torch.tensor([0, -1, 2]))
+    with pytest.raises(UserError, match="has the label 2, but .* is 1"):
+        Samples(inputs, torch.tensor([0, 1, 2]), num_classes=2)
+    with pytest.raises(UserError, match="3 inputs, but 2 labels"):
+        Samples(inputs, torch.tensor([0, 1]))
+
+
+def test_what_is_no_pair_of_data_sets_is_the_users_error():
+    with pytest.raises(UserError, match=r"collections:OrderedDict gives a OrderedDict, not a pair"):
+        builtin.create("collections:OrderedDict", {})
+    with pytest.raises(UserError, match=r"gives a str as its train part: it needs num_classes"):
+        builtin.create("posixpath:splitext", {"p": "a.b"})

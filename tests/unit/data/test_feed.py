@@ -1,0 +1,395 @@
+"""The batches of a rank: from any step on, of any kind of data set, with any number of workers."""
+
+import contextlib
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+from data_kit import Chancy, feed_of, job_of, pixels_by_sample
+from torch import nn
+
+from trainer.data.batches import Batches, Samples
+from trainer.data.feed import Feed, HeldOut, TrainingPlan
+from trainer.errors import CodeError, UserCodeError, UserError
+from trainer.model.evaluate import evaluate
+
+pytestmark = pytest.mark.usefixtures("no_reader_left")
+SIZE = {"micro_batch_size": 4, "grad_accum_steps": 2, "epochs": 3}
+
+
+def stream(feed, steps):
+    """All that a feed hands out, as a list of steps of micro batches."""
+    with contextlib.closing(feed):
+        return [list(feed.micro_batches(step)) for step in steps]
+
+
+def assert_same(found, expected):
+    assert [len(step) for step in found] == [len(step) for step in expected]
+    for batch, other in zip(sum(found, []), sum(expected, []), strict=True):
+        assert torch.equal(batch[0], other[0]) and torch.equal(batch[1], other[1])
+
+
+def test_bits_do_not_depend_on_the_number_of_workers():
+    steps = range(3, 12)  # from within an epoch, over the edge, to the end
+    none, one, two = (stream(feed_of(Chancy(30), workers=n, **SIZE), steps) for n in (0, 1, 2))
+    assert [len(step) for step in none] == [1, 2, 2, 2, 1, 2, 2, 2, 1]
+    assert_same(one, none)
+    assert_same(two, none)
+
+
+def test_chance_within_a_data_set_belongs_to_seed_step_and_sample():
+    size = {"global_batch_size": 12, "epochs": 2}
+    one = pixels_by_sample(feed_of(Chancy(), **size), range(6))
+    other = {}
+    for rank in range(3):
+        feed = feed_of(Chancy(), rank=rank, world_size=3, micro_batch_size=2, **size)
+        other |= pixels_by_sample(feed, range(2, 6))
+    assert len(other) == 4 * 12
+    assert all(torch.equal(one[key], other[key]) for key in other)
+    of_first = [image for (_, sample), image in one.items() if sample == 0]
+    assert len(of_first) == 2 and not torch.equal(*of_first)
+    assert not any(
+        torch.equal(image, one[key])
+        for key, image in pixels_by_sample(feed_of(Chancy(), seed=1, **size), range(6)).items()
+        if key in one
+    )
+
+
+def test_reading_in_the_ranks_own_process_leaves_its_generators_alone():
+    torch.manual_seed(1), random.seed(1), np.random.seed(1)
+    expected = torch.rand(1).item(), random.random(), np.random.rand()
+    torch.manual_seed(1), random.seed(1), np.random.seed(1)
+    feed = feed_of(Chancy(), **SIZE)
+    feed.example(2)
+    stream(feed, range(2))
+    assert (torch.rand(1).item(), random.random(), np.random.rand()) == expected
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_feed_begins_at_any_step_and_jumps(workers):
+    feed = feed_of(Chancy(30), workers=workers, **SIZE)
+    straight = stream(feed_of(Chancy(30), **SIZE), range(8))
+    jumps = [6, 7, 1, 2, 2]
+    assert_same(stream(feed, jumps), [straight[step] for step in jumps])
+
+
+class Counted(Batches):
+    """Batches that count how often they are asked."""
+
+    calls = 0
+
+    def order(self, epoch):
+        Counted.calls += 1
+        return super().order(epoch)
+
+    def micro_batches(self, order, step, rank):
+        Counted.calls += 1
+        return super().micro_batches(order, step, rank)
+
+
+@pytest.mark.parametrize("step", [1, 80, 1080])
+def test_seeking_looks_at_nothing_before_the_step(step):
+    batches = Counted(100, 1, 1, 1, 0)
+    Counted.calls = 0
+    plan = TrainingPlan(batches, 0, range(step, 10**12), torch.device("cpu"))
+    assert next(iter(plan)).step == step
+    assert Counted.calls == 2
+
+
+class Read(Chancy):
+    """Remembers which samples were read."""
+
+    def __init__(self, num_samples):
+        super().__init__(num_samples)
+        self.seen = []
+
+    def __getitem__(self, index):
+        self.seen.append(index)
+        return super().__getitem__(index)
+
+
+def test_no_skipped_sample_is_read():
+    source = Read(100)
+    next(feed_of(source, micro_batch_size=4).micro_batches(20))
+    assert len(source.seen) == 4
+
+
+def test_whole_batches_are_handed_out_as_one_reads_them():
+    source = Samples(torch.arange(24, dtype=torch.uint8).unsqueeze(1), torch.arange(24) % 5, 0.5)
+    batches = stream(feed_of(source, rank=1, world_size=2, **SIZE), range(1))[0]
+    order = Batches(24, 4, 2, 2, 0).order(0)
+    for (inputs, labels), own in zip(batches, (order[4:8], order[12:16]), strict=True):
+        assert inputs.dtype == torch.float32
+        assert torch.equal(inputs.flatten(), own * 0.5) and torch.equal(labels, own % 5)
+
+
+class Bytes(Chancy):
+    """Images of bytes."""
+
+    def __getitem__(self, index):
+        return torch.full((3, 4, 4), 51, dtype=torch.uint8), index % 3
+
+
+@pytest.mark.parametrize("source", [Bytes(), Samples(torch.rand(9, 3, 4, 4), torch.arange(9) % 3)])
+def test_an_example_has_the_form_of_a_micro_batch(source):
+    feed = feed_of(source, micro_batch_size=4, channels_last=True)
+    example, batch = feed.example(4), next(feed.micro_batches(0))
+    for inputs, labels in (example, batch):
+        assert inputs.shape == (4, 3, 4, 4) and inputs.dtype == torch.float32
+        assert inputs.is_contiguous(memory_format=torch.channels_last)
+        assert labels.shape == (4,) and labels.dtype == torch.int64
+
+
+def test_bytes_of_a_per_sample_set_go_from_zero_to_one():
+    inputs, _ = feed_of(Bytes(), micro_batch_size=4).example(2)
+    assert torch.allclose(inputs, torch.tensor(0.2))
+
+
+class Ragged(Chancy):
+    """Samples of different sizes."""
+
+    def __getitem__(self, index):
+        return torch.zeros(1, 4 + index), 0
+
+
+class Mislabelled(Chancy):
+    """One sample has a label too large."""
+
+    def __getitem__(self, index):
+        return torch.zeros(1), 3 if index == 5 else 0
+
+
+class Bare(Chancy):
+    """Samples without labels."""
+
+    def __getitem__(self, index):
+        return torch.zeros(1)
+
+
+class Arrays(Chancy):
+    """Samples that are no tensors."""
+
+    def __getitem__(self, index):
+        return np.zeros(1), 0
+
+
+class Wrong(Chancy):
+    """Samples of a type that no model takes."""
+
+    def __getitem__(self, index):
+        return torch.zeros(1, dtype=torch.float64), 0
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (Ragged(), r"gives sample \d+ as torch.float32 \(1, \d+\), but sample \d+ as"),
+        (Mislabelled(), "has the label 3, but labels go from 0 to num_classes - 1, which is 2"),
+        (Bare(), r"gives sample \d+ as a Tensor: make it a pair \(input, label\)"),
+        (Arrays(), r"gives sample \d+ as a ndarray: make it a tensor"),
+        (Wrong(), r"gives sample \d+ as torch.float64: make it uint8 or float32"),
+    ],
+)
+def test_a_data_sets_mistake_is_told_in_one_line(source, words, workers):
+    with pytest.raises(UserError, match=words) as caught:
+        stream(feed_of(source, micro_batch_size=40, workers=workers), range(1))
+    assert "\n" not in str(caught.value)
+
+
+class Broken(Chancy):
+    """A sample that cannot be read, and one that the code does not expect."""
+
+    def __getitem__(self, index):
+        if index == 7:
+            raise OSError("cannot read sample 7\nwhatever else it says")
+        if index == 8:
+            raise ValueError
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("num_samples", "words"), [(8, "OSError: cannot read sample 7"), (7, None)]
+)
+def test_what_a_data_set_raises_is_one_line_and_a_traceback(workers, num_samples, words):
+    feed = feed_of(Broken(num_samples), micro_batch_size=num_samples, workers=workers, dataset="x")
+    if words is None:
+        assert len(stream(feed, range(1))) == 1
+        return
+    with pytest.raises(CodeError) as caught:
+        stream(feed, range(1))
+    # A disk may be well again at the next attempt.
+    assert not isinstance(caught.value, UserError)
+    assert str(caught.value) == f"train.dataset x: {words}"
+    assert "if index == 7:" not in caught.value.trace
+    assert 'raise OSError("cannot read sample 7' in caught.value.trace
+
+
+class First(Chancy):
+    """A mistake that the first sample shows."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def __getitem__(self, index):
+        raise self.error
+
+
+def test_a_mistake_that_the_first_sample_shows_is_not_tried_again():
+    with pytest.raises(UserCodeError) as caught:
+        feed_of(First(KeyError("image")), dataset="x").example(2)
+    assert str(caught.value) == "train.dataset x: KeyError: 'image'"
+    assert "raise self.error" in caught.value.trace
+    with pytest.raises(CodeError, match="train.dataset x: TimeoutError: no answer") as caught:
+        feed_of(First(TimeoutError("no answer")), dataset="x").example(2)
+    assert not isinstance(caught.value, UserError)
+
+
+def needs_random(inputs, random):
+    return inputs + random.uniform(1)[:, :, None]
+
+
+def draws_wrongly(inputs, random):
+    return inputs if random is None else random.uniform()
+
+
+@pytest.mark.parametrize(
+    ("transform", "words"),
+    [
+        (lambda inputs, random: None, "gives a NoneType, not a tensor of 4 inputs"),
+        (lambda inputs, random: inputs[1:], "gives 3 inputs for 4 samples: give one for each"),
+        (lambda inputs, random: inputs.sum(), "gives 0 inputs for 4 samples: give one for each"),
+        (lambda inputs, random: inputs.double(), "gives inputs as torch.float64: make them flo"),
+        (lambda inputs, random: inputs.to("meta"), "gives inputs on the meta, but this rank is o"),
+    ],
+)
+def test_a_transform_gives_a_batch_of_as_many_inputs_as_it_got(transform, words):
+    with pytest.raises(UserError, match=f"^train.transform mine:t {words}"):
+        feed_of(Chancy(), transform, micro_batch_size=4, transform="mine:t").example(4)
+
+
+@pytest.mark.parametrize(
+    ("transform", "words"),
+    [
+        (needs_random, "AttributeError: 'NoneType' object has no attribute 'uniform'"),
+        (draws_wrongly, "TypeError: SampleRandom.uniform() missing 1 required positional"),
+    ],
+)
+def test_a_transforms_mistake_with_or_without_chance_shows_at_the_start(transform, words):
+    feed = feed_of(Chancy(), transform, micro_batch_size=4, transform="mine:t")
+    with pytest.raises(UserCodeError) as caught:
+        feed.example(4)
+    assert str(caught.value).startswith(f"train.transform mine:t: {words}")
+    assert f"in {transform.__name__}" in caught.value.trace
+
+
+class Table(Samples):
+    """Batches as a data set of one's own may give them."""
+
+    given = None
+
+    def batch(self, indices):
+        return self.given(*super().batch(indices))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda x, y: (None, y), "gives a NoneType, not a tensor of"),
+        (lambda x, y: (x.double(), y), "gives inputs as torch.float64: make them float32"),
+        (lambda x, y: (x, y.float()), r"gives labels torch.float32 \(1,\) for 1 samples: make"),
+        (lambda x, y: (x, y[:, None]), r"gives labels torch.int64 \(1, 1\) for 1 samples: make"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_the_data_sets_mistake(monkeypatch, given, words):
+    monkeypatch.setattr(Table, "given", staticmethod(given))
+    feed = feed_of(Table(torch.zeros(8, 1), torch.zeros(8).long()), micro_batch_size=4)
+    with pytest.raises(UserError, match=f"^train.dataset {words}"):
+        feed.example(4)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+def test_labels_of_any_integers_become_int64(monkeypatch, dtype):
+    labels = torch.tensor([0, 2, 1, 1], dtype=dtype)
+    batch = Samples(torch.zeros(4, 1), labels).batch(torch.arange(4))
+    assert batch[1].dtype == torch.int64 and batch[1].tolist() == [0, 2, 1, 1]
+    monkeypatch.setattr(Table, "given", staticmethod(lambda x, y: (x, y.to(dtype))))
+    feed = feed_of(Table(torch.zeros(4, 1), labels), micro_batch_size=4)
+    assert next(feed.micro_batches(0))[1].dtype == torch.int64
+    with pytest.raises(UserError, match=r"labels of torch.float32: make them whole numbers"):
+        Samples(torch.zeros(4, 1), labels.float())
+
+
+@pytest.mark.parametrize("num_samples", [2, 11, 600])
+def test_held_out_samples_belong_to_one_rank_each(num_samples):
+    for world_size in (1, 2, 3, 4):
+        for source in (
+            Chancy(num_samples),
+            Samples(torch.arange(num_samples), torch.zeros(num_samples).long()),
+        ):
+            seen = []
+            for rank in range(world_size):
+                held_out = HeldOut(source, None, job_of(rank, world_size))
+                for inputs, _ in held_out.batches():
+                    seen += inputs.reshape(len(inputs), -1)[:, 0].long().tolist()
+            assert sorted(seen) == list(range(num_samples))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, workers):
+    held_out = HeldOut(Chancy(600), None, job_of(workers=workers))
+    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.Dropout(0.5))
+    beats = []
+    results = [
+        evaluate(module, held_out, contextlib.nullcontext, lambda: beats.append(1))
+        for _ in range(2)
+    ]
+    held_out.close()
+    assert results[0] == results[1] and len(beats) == 6 and module.training
+    inputs, labels = (
+        torch.cat(parts)
+        for parts in zip(*HeldOut(Chancy(600), None, job_of()).batches(), strict=True)
+    )
+    scores = module.eval()(inputs)
+    loss = nn.functional.cross_entropy(scores.double(), labels)
+    assert results[0][0] == pytest.approx(loss.item(), rel=1e-6)
+    assert results[0][1] == (scores.argmax(1) == labels).sum().item() / 600
+
+
+def test_workers_that_nobody_needs_are_mentioned(capsys):
+    Feed(
+        Samples(torch.zeros(8, 1), torch.zeros(8).long()),
+        None,
+        Batches(8, 4, 1, 1, 0),
+        job_of(workers=2),
+    )
+    assert "launch.workers_per_rank is not used" in capsys.readouterr().out
+
+
+class Parent(Chancy):
+    """Samples that tell which process started the one that reads them."""
+
+    def __getitem__(self, index):
+        return torch.tensor([float(os.getppid())]), index % 3
+
+
+def test_a_rank_with_threads_forks_no_worker_itself(no_reader_left):
+    """Where a native thread holds CPython's lock over its threads the child waits for ever."""
+    feed = feed_of(Parent(), workers=1, micro_batch_size=2)
+    ((inputs, _),) = feed.micro_batches(0)
+    assert int(inputs[0]) != os.getpid()
+    feed.close()
+
+
+@pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")  # torch says so, too
+def test_a_set_that_cannot_be_sent_to_a_worker_says_so(no_reader_left):
+    class Local(Chancy):
+        pass
+
+    feed = feed_of(Local(), workers=1, micro_batch_size=2)
+    with pytest.raises(UserError, match="cannot be sent to a worker process.*per_rank to 0"):
+        next(feed.micro_batches(0))

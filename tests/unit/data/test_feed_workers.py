@@ -1,0 +1,134 @@
+"""The life of the processes that read a per-sample set: they obey their rank alone."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from data_kit import Chancy, feed_of
+
+from trainer.stop import STOP_SIGNALS
+
+pytestmark = pytest.mark.usefixtures("no_reader_left")
+
+
+class Pids(Chancy):
+    """Who reads, on how many threads, and what is told of signals there."""
+
+    def __getitem__(self, index):
+        fd = signal.set_wakeup_fd(-1)
+        return torch.tensor([os.getpid(), torch.get_num_threads(), fd]).float(), 0
+
+
+class Stuck(Pids):
+    """The second sample is never read to its end."""
+
+    def __getitem__(self, index):
+        self.count = getattr(self, "count", 0) + 1
+        if self.count == 2:
+            time.sleep(60)
+        return super().__getitem__(index)
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:  # it may end between the two
+        return False
+
+
+def wait_for_end(pid):
+    deadline = time.monotonic() + 10
+    while is_running(pid):
+        assert time.monotonic() < deadline, f"{pid} is still there"
+        time.sleep(0.01)
+
+
+def readers(feed, steps):
+    return [[int(v) for v in next(feed.micro_batches(step))[0][0]] for step in steps]
+
+
+@pytest.fixture
+def told():
+    """The signals that reach this process, which has handlers as a rank has."""
+    seen = []
+    old = {n: signal.signal(n, lambda number, frame: seen.append(number)) for n in STOP_SIGNALS}
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(write_fd, False)
+    old_fd = signal.set_wakeup_fd(write_fd)
+    yield seen
+    signal.set_wakeup_fd(old_fd)
+    for number, handler in old.items():
+        signal.signal(number, handler)
+    os.close(read_fd)
+    os.close(write_fd)
+
+
+def test_a_worker_outlives_the_stop_signals_and_all_epochs_until_its_feed_is_closed(told):
+    feed = feed_of(Pids(8), workers=1, micro_batch_size=1, epochs=6)
+    (pid, threads, fd), *_ = readers(feed, range(2))
+    assert pid != os.getpid() and (threads, fd) == (1, -1)
+    for number in STOP_SIGNALS:
+        os.kill(pid, number)
+    assert {reader[0] for reader in readers(feed, range(2, 48))} == {pid}
+    assert told == []
+    feed.close()
+    wait_for_end(pid)
+
+
+def test_a_worker_dies_with_its_rank_even_in_the_middle_of_a_read():
+    here = Path(__file__).resolve().parent
+    script = (
+        "import test_feed_workers as t\n"
+        "feed = t.feed_of(t.Stuck(8), workers=1, micro_batch_size=1)\n"
+        "print(t.readers(feed, [0])[0][0], flush=True)\n"
+        "t.time.sleep(60)\n"
+    )
+    rank = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": f"{here}:{here.parents[0]}:{here.parents[2]}"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        pid = int(rank.stdout.readline())
+        assert is_running(pid)
+    finally:
+        rank.kill()
+        rank.wait()
+        rank.stdout.close()
+    wait_for_end(pid)
+
+
+# Python finds it at its start: a stop comes to whoever starts the readers, as early as can be.
+STOP_AT_ONCE = """
+import os, signal, sys
+if any("multiprocessing" in word for word in sys.orig_argv):
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        os.kill(os.getpid(), number)
+"""
+
+
+def test_readers_outlive_a_stop_that_comes_while_they_start(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(STOP_AT_ONCE)
+    here = Path(__file__).resolve().parent
+    script = (
+        "import signal, test_feed_workers as t\n"
+        "feed = t.feed_of(t.Pids(8), workers=1, micro_batch_size=1)\n"
+        "print(t.readers(feed, range(3))[0][0], signal.pthread_sigmask(signal.SIG_BLOCK, ()))\n"
+        "feed.close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{here}:{here.parents[0]}:{here.parents[2]}"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    reader, mask = done.stdout.split(maxsplit=1)
+    assert int(reader) > 0 and mask == "set()\n"

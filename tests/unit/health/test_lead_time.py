@@ -1,0 +1,95 @@
+"""What a stop needs by the longest steps, evaluations and saves, and when that is told."""
+
+import json
+
+import pytest
+
+from jobs.rundir import RunDir
+from jobs.spec import Launch, Slurm, Spec
+from trainer.dist.run_handle import Run
+from trainer.health.lead_time import MARGIN_S, LeadTime, advice
+
+
+def lead_of(*steps, save=0.0, lead_s=60.0, **more):
+    lead = LeadTime(lead_s, **more)
+    for seconds in steps:
+        lead.stepped(seconds)
+    lead.saved(save)
+    return lead
+
+
+@pytest.mark.parametrize(
+    "steps, save, check_steps, expected",
+    [
+        ((), 0.0, None, 2 * 0.05),
+        ((2.0, 2.0), 60.0, None, 3 * 2.0 + 60.0),
+        ((2.0, 2.0), 60.0, 5, 2 * 5 * 2.0 + 2.0 + 60.0),
+        ((0.01, 0.01), 3.0, None, 2 * 0.05 + 0.01 + 3.0),  # agreed on every 50 ms
+        ((1.0, 90.0, 2.0, 1.5), 0.0, None, 3 * 2.0),  # 90 s were a suspension
+        ((3.0,), 0.0, None, 2 * 0.05),  # of a single one nobody knows
+    ],
+)
+def test_what_a_stop_needs(steps, save, check_steps, expected):
+    lead = lead_of(*steps, save=save, check_steps=check_steps)
+    assert lead.need_s == pytest.approx(expected + MARGIN_S)
+
+
+def test_the_warning_says_the_numbers_and_what_to_write():
+    assert lead_of(2.1, 2.1, save=60).warning() == (
+        "a stop needs about 76 s (step 2.1 s, save 60.0 s), the warning comes 60 s before the "
+        "time limit: set slurm.signal_lead_s: 120"
+    )
+    assert advice(70) == 90
+
+
+def test_it_is_told_once_and_again_when_it_has_grown_by_half():
+    lead = lead_of(2.0, 2.0, save=60)
+    assert lead.warning() and not lead.warning()
+    lead.saved(95)  # 111 s after 76
+    assert not lead.warning()
+    lead.saved(100)
+    assert "save 100.0 s" in lead.warning() and not lead.warning()
+
+
+def test_enough_time_is_nothing_to_tell():
+    assert lead_of(2.0, 2.0, save=40).warning() == ""
+    assert lead_of(2.0, 2.0, save=1e6, lead_s=None).warning() == ""
+
+
+def test_a_grace_is_told_apart():
+    told = lead_of(2.0, 2.0, save=40, preemption_s=40).warning()
+    assert "a preempted job ends after 40 s" in told and "signal_lead_s" not in told
+
+
+def test_evaluations_and_saves_are_no_steps():
+    lead = LeadTime(1.0)
+    clock = [100.0, 160.0, 161.0]  # the first step compiles
+    for now in clock:
+        lead.boundary(now)
+    with lead.evaluation():
+        pass
+    for now in (193.0, 225.0):  # each of 2 s, behind an evaluation of 30 s
+        lead._aside_s = lead._evaluation_s = 30.0
+        lead.boundary(now)
+    assert lead.step_s == pytest.approx(2.0)
+    assert lead.need_s == pytest.approx(3 * 2.0 + 30.0 + MARGIN_S)
+
+
+@pytest.mark.parametrize(
+    "deadline, preemption_s, save, words",
+    [
+        (1e9, None, 60, ["signal_lead_s: 90"]),
+        (1e9, 40, 60, ["signal_lead_s: 90", "after 40 s"]),
+        (None, 40, 60, []),  # a run without Slurm
+    ],
+)
+def test_limits_are_those_of_the_attempts_job(tmp_path, deadline, preemption_s, save, words):
+    run_dir = RunDir(tmp_path)
+    run_dir.attempt(1).path.mkdir()
+    run_dir.attempt(1).plan.write_text(json.dumps({"deadline": deadline}))
+    run_dir.site.write_text(json.dumps({"preemption_s": preemption_s}))
+    spec = Spec(slurm=Slurm(signal_lead_s=50), launch=Launch(stop_check_steps=1))
+    lead = LeadTime.of(Run(run_dir, spec, 1))
+    lead.saved(save)
+    warning = lead.warning()
+    assert bool(warning) == bool(words) and all(word in warning for word in words)

@@ -1,0 +1,224 @@
+"""The preflight's parts: sums and products known to the bit, the roll call, a GPU's readings."""
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+from torch.distributed import PrefixStore, TCPStore
+
+from trainer.dist.context import DistributedContext
+from trainer.errors import BadNode, PeerBadNode, is_caused_by_peer, kind_of, traceback_of
+from trainer.health import preflight, rank_report
+from trainer.health.gpu_health import Readings, remark, verdict
+from trainer.health.preflight import device_problem, product_problem, sum_problem
+from trainer.health.rank_report import Roll, RollCall, are_few
+
+CPU = torch.device("cpu")
+
+
+def context(rank, world_size=3, local_world_size=1):
+    node_rank = rank // local_world_size
+    local_rank = rank % local_world_size
+    return DistributedContext(
+        rank, local_rank, node_rank, world_size, local_world_size, f"n{node_rank}"
+    )
+
+
+@pytest.fixture
+def store():
+    master = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    return lambda: TCPStore("127.0.0.1", master.port, timeout=timedelta(seconds=20))
+
+
+def hold(connect, problems, world_size=3, may_accuse=lambda: True, name="call"):
+    """{rank: (roll, is_accuser)} of a call in which the ranks of `problems` take part."""
+    held = {}
+
+    def take_part(rank, problem):
+        call = RollCall(connect(), name, context(rank, world_size), may_accuse)
+        held[rank] = (call.hold(problem, lambda: None), call.is_accuser)
+
+    threads = [threading.Thread(target=take_part, args=item) for item in problems.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return held
+
+
+def test_sound_products_and_sums_have_no_problem():
+    assert product_problem(CPU, torch.float32) == ""
+    ranks = [torch.arange(100) % 7 + rank for rank in range(4)]
+    assert sum_problem(sum(ranks), world_size=4) == ""
+
+
+def test_float16_is_exact_in_any_order_of_summation():
+    most = max(abs(element) for row in preflight.expected_elements() for element in row)
+    assert preflight.INNER <= 2048 and most <= 2048  # whole numbers that float16 has
+
+
+def test_a_flipped_bit_of_a_sum_is_told():
+    numbers = torch.arange(100) % 7
+    numbers[31] ^= 1 << 40
+    assert sum_problem(numbers, 1) == (
+        "an all-reduce is wrong in 1 of 100 numbers, such as 1099511627779 for 3"
+    )
+
+
+def test_a_nan_in_a_product_is_told(monkeypatch):
+    mm = torch.mm
+
+    def broken(left, right):
+        product = mm(left, right)
+        product[2, 7] = torch.nan
+        return product
+
+    monkeypatch.setattr(torch, "mm", broken)
+    assert product_problem(CPU, torch.float32) == (
+        "a matrix product (torch.float32) is wrong in 1 of 65536 numbers, such as nan for 59.0"
+    )
+
+
+def test_no_random_number_is_drawn():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    assert device_problem(None, CPU) == ""
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_all_ranks_hear_the_same_of_all(store):
+    assert [*hold(store, {0: "", 1: "", 2: ""}).values()] == [(Roll(), False)] * 3
+    held = hold(store, {0: "", 1: "broken", 2: ""}, name="again")
+    assert [roll for roll, _ in held.values()] == [Roll({1: ("n1", "broken")})] * 3
+
+
+def test_a_silent_rank_is_named_by_exactly_one(store, monkeypatch):
+    monkeypatch.setattr(rank_report, "SILENT_S", 0.3)
+    held = hold(store, {0: "", 2: "broken"})
+    assert {roll.silent for roll, _ in held.values()} == {(1,)}
+    assert {roll.bad[-1] for roll, _ in held.values()} == {2}
+    assert sorted(is_accuser for _, is_accuser in held.values()) == [False, True]
+    # Coming late, it hears what the others heard.
+    assert hold(store, {1: ""})[1] == (Roll({2: ("n2", "broken")}, (1,)), False)
+
+
+def test_a_problem_is_told_of_as_soon_as_its_rank_is_there(store):
+    accuser, call = (RollCall(store(), "call", context(rank)) for rank in (0, 1))
+    accuser._answer("")
+
+    class Looked:
+        """A store that another rank looks at as soon as there is an answer."""
+
+        def __getattr__(self, name):
+            return getattr(connection, name)
+
+        def set(self, key, value):
+            connection.set(key, value)
+            accuser._accuse()
+
+    connection, call._store = call._store, Looked()
+    assert call.hold("broken", lambda: None) == Roll({1: ("n1", "broken")}, (2,))
+
+
+def test_where_most_are_silent_they_are_waited_for(store, monkeypatch):
+    monkeypatch.setattr(rank_report, "SILENT_S", 0.2)
+    looks = iter(range(3))
+
+    def may_accuse():
+        if next(looks, None) == 2:  # they answer together, between two looks
+            hold(store, {1: "", 2: ""}, may_accuse=lambda: False)
+        return True
+
+    assert hold(store, {0: ""}, may_accuse=may_accuse)[0][0] == Roll()
+    assert next(looks, None) is None
+
+
+def test_a_rank_that_is_asked_to_stop_names_nobody(store, monkeypatch):
+    monkeypatch.setattr(rank_report, "SILENT_S", 0.2)
+    call = {"may_accuse": lambda: False}
+    late = threading.Timer(1.0, hold, (store, {1: ""}), call)
+    late.start()
+    held = hold(store, {0: "", 2: ""}, **call)
+    late.join()
+    assert [*held.values()] == [(Roll(), False)] * 2
+
+
+def test_a_rank_that_dies_is_noticed_while_the_others_wait(store):
+    def look():
+        raise RuntimeError("Connection closed by peer")
+
+    call = RollCall(PrefixStore("died", store()), "call", context(0))
+    with pytest.raises(RuntimeError, match="closed"):
+        call.hold("", look)
+
+
+@pytest.mark.parametrize(
+    "ranks, world_size, local_world_size, expected",
+    [
+        ([0], 1, 1, True),
+        ([0, 1], 2, 2, True),  # of one node there is no other to be better
+        ([1], 2, 1, True),
+        ([0, 1], 2, 1, False),
+        ([8, 9, 15], 32, 8, True),
+        ([0, 8, 16], 32, 8, False),
+    ],
+)
+def test_trouble_of_more_than_half_of_the_nodes_is_no_bad_node(
+    ranks, world_size, local_world_size, expected
+):
+    assert are_few(ranks, context(0, world_size, local_world_size)) is expected
+
+
+def test_a_roll_survives_its_way_through_the_store():
+    roll = Roll({7: ("n2", "ümläut")}, (1, 3))
+    assert Roll.from_json(roll.to_json()) == roll
+    assert roll.bad == [1, 3, 7]
+
+
+def test_the_bad_node_and_its_peers_leave_different_records():
+    assert (kind_of(BadNode("x")), is_caused_by_peer(BadNode("x"))) == ("bad_node", False)
+    assert (kind_of(PeerBadNode("x")), is_caused_by_peer(PeerBadNode("x"))) == ("error", True)
+    assert traceback_of(BadNode("x")) == traceback_of(PeerBadNode("x")) == ""
+
+
+HEALTHY = Readings(0, False, False, 0x1)  # idle
+
+
+@pytest.mark.parametrize(
+    "readings, expected",
+    [
+        (HEALTHY, ""),
+        (Readings(), ""),  # a GPU that tells nothing
+        (Readings(clock_reasons=0x4), ""),  # at its power cap: as it should be
+        (Readings(clock_reasons=0x20), ""),  # warm
+        (Readings(uncorrected_errors=2), "2 uncorrected ECC errors"),
+        (Readings(has_remap_failed=True), "a row of its memory could not be remapped"),
+        (
+            Readings(is_remap_pending=True),
+            "rows of its memory wait for a reset to be remapped",
+        ),
+        (Readings(clock_reasons=0x48), "its clocks are slowed down, it is too hot"),
+        (Readings(clock_reasons=0x88), "its clocks are slowed down, its power brake is on"),
+        (Readings(clock_reasons=0x08), "its clocks are slowed down, its hardware says so"),
+        (
+            Readings(1, True, False, 0x40),
+            "1 uncorrected ECC errors; rows of its memory wait for a reset to be remapped; "
+            "its clocks are slowed down, it is too hot",
+        ),
+    ],
+)
+def test_verdict_on_a_gpu(readings, expected):
+    assert verdict(readings) == expected
+
+
+def test_a_warm_gpu_is_worth_a_remark_only():
+    assert remark(Readings(clock_reasons=0x20)) and not remark(HEALTHY) and not remark(Readings())
+
+
+def test_a_call_of_ranks_that_all_answer_does_not_last_till_one_counts_as_silent(store):
+    connections = [store() for _ in range(8)]  # which may take seconds by themselves
+    began = time.monotonic()
+    hold(connections.pop, dict.fromkeys(range(8), ""), world_size=8)
+    assert time.monotonic() - began < rank_report.SILENT_S

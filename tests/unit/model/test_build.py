@@ -1,0 +1,355 @@
+"""Model, wrapper, optimizer and data as the ranks start with them; in a world of one or two."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from jobs.rundir import RunDir
+from jobs.spec import Launch, Slurm, Spec, Train
+from trainer.dist import context
+from trainer.dist.context import DistributedContext
+from trainer.dist.run_handle import Job, Run
+from trainer.errors import CodeError, UserCodeError, UserError
+from trainer.events import Events
+from trainer.model import build
+from trainer.report.environment import describe, exactness
+from trainer.user_code import user_code
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+CPU = torch.device("cpu")
+MLP = Train(dataset="breast_cancer", model="mlp", micro_batch_size=8)
+
+
+pytestmark = pytest.mark.usefixtures("process_group")
+
+
+class Unsteady(nn.Module):
+    """Has a parameter that no score depends on."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Linear(30, 2), nn.Linear(30, 2)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+@pytest.fixture
+def job_of(tmp_path):
+    """A job of one rank with these hyperparameters."""
+
+    def job(train, launch=None):
+        run = Run(RunDir(tmp_path), Spec(train=train, launch=launch or Launch()), 1)
+        return Job(run, DistributedContext(0, 0, 0, 1, 1, "here"), CPU, Events(0))
+
+    return job
+
+
+@pytest.fixture
+def built(job_of):
+    """(data, replica) of hyperparameters."""
+
+    def build_both(train):
+        job = job_of(train)
+        build.set_up_torch(job)
+        data = build.build_data(job)
+        return data, build.build_replica(job, data)
+
+    return build_both
+
+
+def test_torch_is_set_up_as_the_spec_says(job_of):
+    build.set_up_torch(job_of(Train(deterministic=False), Launch(threads_per_rank=2)))
+    assert torch.get_num_threads() == 2
+    assert not torch.are_deterministic_algorithms_enabled() and torch.backends.cudnn.benchmark
+    build.set_up_torch(job_of(Train()))
+    assert torch.get_num_threads() == 1
+    assert torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.benchmark
+
+
+def test_options_of_the_spec_reach_ddp(built):
+    ddp = built(MLP)[1].ddp
+    assert (ddp.bucket_bytes_cap, ddp.find_unused_parameters) == (25 * 2**20, False)
+    assert (ddp.static_graph, ddp.gradient_as_bucket_view) == (False, True)
+    options = {"find_unused_parameters": True, "gradient_as_bucket_view": False}
+    ddp = built(dataclasses.replace(MLP, bucket_cap_mb=3, **options))[1].ddp
+    assert (ddp.bucket_bytes_cap, ddp.find_unused_parameters) == (3 * 2**20, True)
+    assert (ddp.static_graph, ddp.gradient_as_bucket_view) == (False, False)
+    assert built(dataclasses.replace(MLP, static_graph=True, **options))[1].ddp.static_graph
+
+
+def test_the_throw_away_pass_changes_neither_weights_nor_buffers_nor_gradients(built):
+    train = Train(dataset="digits", model_args={"channels": [4, 8]}, micro_batch_size=4)
+    replica = built(train)[1]
+    norms = [module for module in replica.module.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert all(norm.num_batches_tracked == 0 for norm in norms)
+    assert all(norm.running_var.eq(1).all() for norm in norms)
+    assert all(parameter.grad is None for parameter in replica.module.parameters())
+    again = built(train)[1]
+    for name, value in replica.module.state_dict().items():
+        assert torch.equal(value, again.module.state_dict()[name])
+
+
+def test_after_the_throw_away_pass_the_next_forward_lays_out_the_gradient_buckets(built):
+    ddp = built(MLP)[1].ddp
+    assert not nn.parallel.DistributedDataParallel(ddp.module).reducer._rebuild_buckets()
+    assert ddp.reducer._rebuild_buckets()
+
+
+def test_the_seed_decides_the_first_weights(built):
+    weights = [built(dataclasses.replace(MLP, seed=seed))[1].module[1].weight for seed in (0, 1)]
+    assert not torch.equal(*weights)
+
+
+def test_a_replica_has_the_autocast_and_the_scaler_of_its_spec(built):
+    replica = built(dataclasses.replace(MLP, precision="fp16"))[1]
+    with replica.autocast():
+        assert replica.module(torch.ones(2, 30)).dtype == torch.float16
+    assert replica.scaler.is_enabled() and not built(MLP)[1].scaler.is_enabled()
+    assert built(MLP)[1].scaler.state_dict() == {}
+
+
+def test_channels_last_is_the_format_of_weights_momentum_and_gradients(built):
+    train = Train(
+        dataset="digits", model_args={"channels": [8, 16]}, micro_batch_size=4, channels_last=True
+    )
+    data, replica = built(train)
+    inputs, labels = next(iter(data.feed.micro_batches(0)))
+    nn.functional.cross_entropy(replica.ddp(inputs), labels).backward()
+    weight = replica.module.blocks[0].conv1.weight
+    momentum = replica.optimizer.state[weight]["momentum_buffer"]
+    for tensor in (weight, weight.grad, momentum):
+        assert tensor.is_contiguous(memory_format=torch.channels_last)
+        assert tensor.stride() == weight.stride()
+
+
+def test_a_model_with_unused_parameters_is_told_the_key_that_allows_them(built):
+    train = dataclasses.replace(MLP, model=f"{__name__}:Unsteady")
+    with pytest.raises(UserError, match=r"2 parameters got no gradient, .* unused.weight: set tr"):
+        built(train)
+    assert built(dataclasses.replace(train, find_unused_parameters=True))
+
+
+def test_scores_of_another_shape_than_the_labels_name_both_sides(built):
+    train = dataclasses.replace(MLP, model_args={"num_classes": 3})
+    text = r"mlp gives scores of shape \(8, 3\), but the labels of breast_cancer name 2 classes"
+    with pytest.raises(UserError, match=text):
+        built(train)
+
+
+class Own(nn.Module):
+    """A model of one's own with a mistake in it."""
+
+    def __init__(self, mistake):
+        super().__init__()
+        self.mistake = mistake
+        self.linear = nn.Linear(7 if mistake == "shape" else 30, 2)
+        if mistake == "creation":
+            raise RuntimeError("no such thing\nas this")
+        if mistake == "frozen":
+            self.requires_grad_(False)
+
+    def forward(self, x):
+        scores = self.linear(x)
+        if self.mistake == "tuple":
+            return scores, x
+        return scores[1:] if self.mistake == "short" else scores.detach()
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ("tuple", "gives a tuple: have it return a tensor of scores [N, 2]"),
+        ("short", "gives 7 scores for 8 inputs"),
+        ("frozen", "has no parameter that trains: give it some, or leave some with requires_grad"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_told_what_is_wanted(built, mistake, words):
+    name = f"{__name__}:Own"
+    train = dataclasses.replace(MLP, model=name, model_args={"mistake": mistake})
+    with pytest.raises(UserError) as caught:
+        built(train)
+    assert str(caught.value) == f"train.model {name} {words}"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words", "line"),
+    [
+        ("creation", "RuntimeError: no such thing", "raise RuntimeError"),
+        ("shape", "RuntimeError: mat1 and mat2 shapes cannot", "scores = self.linear(x)"),
+        ("detached", "RuntimeError: element 0 of tensors does not require grad", "backward"),
+    ],
+)
+def test_what_a_model_raises_at_the_start_is_its_mistake(built, mistake, words, line):
+    name = f"{__name__}:Own"
+    train = dataclasses.replace(MLP, model=name, model_args={"mistake": mistake})
+    with pytest.raises(UserCodeError) as caught:
+        built(train)
+    assert str(caught.value).startswith(f"train.model {name}: {words}")
+    assert "\n" not in str(caught.value) and line in caught.value.trace
+
+
+def unreadable(kind):
+    raise {"bug": KeyError, "disk": OSError}[kind](5, "a planted error")
+
+
+@pytest.mark.parametrize("key", ["dataset", "transform"])
+def test_a_callable_that_raises_is_told_by_its_key(built, key):
+    name = f"{__name__}:unreadable"
+    for kind, is_mistake in (("bug", True), ("disk", False)):
+        changes = {key: name, f"{key}_args": {"kind": kind}}
+        with pytest.raises(CodeError, match=f"^train.{key} {name}: .*a planted error") as caught:
+            built(dataclasses.replace(MLP, **changes))
+        assert isinstance(caught.value, UserError) is is_mistake
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("none left"),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        torch.AcceleratorError("CUDA error: device-side assert triggered"),
+        dist.DistBackendError("NCCL error"),
+        dist.DistNetworkError("the client socket has timed out"),
+        RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate"),
+    ],
+)
+def test_what_the_machine_does_is_no_mistake_of_the_code(error):
+    with pytest.raises(type(error)) as caught, user_code("train.model", "x"):
+        raise error
+    assert caught.value is error
+
+
+def test_a_file_that_the_code_cannot_read_is_no_mistake_of_it():
+    with pytest.raises(CodeError) as caught, user_code("train.dataset", "x"):
+        raise ValueError("no header") from OSError("stale")
+    assert not isinstance(caught.value, UserError)
+    assert str(caught.value) == "train.dataset x: ValueError: no header"
+
+
+def noisy(inputs, random):
+    return inputs + 0 * torch.rand(1)
+
+
+def make_noisy():
+    return noisy
+
+
+def test_the_first_weights_do_not_depend_on_what_a_transform_draws(built):
+    train = dataclasses.replace(MLP, transform=f"{__name__}:make_noisy")
+    weights = [built(each)[1].module[1].weight for each in (MLP, train)]
+    assert torch.equal(*weights)
+
+
+def test_what_needs_gpus_or_excludes_accumulation_is_refused():
+    with pytest.raises(UserError, match="train.sync_batchnorm needs GPUs, but .* on the cpu"):
+        build.check_wrap(Train(sync_batchnorm=True), 1, CPU)
+    train = Train(static_graph=True, global_batch_size=64)
+    build.check_wrap(train, 1, CPU)
+    with pytest.raises(UserError, match="global_batch_size 64 makes 2 batches of a step here"):
+        build.check_wrap(train, 2, CPU)
+
+
+def test_a_missing_gpu_is_named_with_both_sides():
+    device, reason = context.choose_device(DistributedContext(0, 0, 0, 1, 1, "here"))
+    assert device == CPU
+    context.check_device(Spec(), device, reason)
+    spec = Spec(slurm=Slurm(gpus_per_node=4))
+    with pytest.raises(UserError, match=r"gpus_per_node is 4, but torch \S+ sees 0 GPUs for 1 ran"):
+        context.check_device(spec, device, reason)
+
+
+def test_a_hyperparameter_that_a_resume_changed_is_the_reason_for_sequence(job_of):
+    first = describe(job_of(MLP))
+    assert exactness([first], True)[0] == "bitwise"
+    other = describe(job_of(dataclasses.replace(MLP, lr=0.05)))
+    assert exactness([first, other], True) == ("sequence", "train.lr was 0.1, then 0.05")
+    longer = describe(job_of(dataclasses.replace(MLP, epochs=2)))
+    assert exactness([first, longer], True) == ("sequence", "train.epochs was 1, then 2")
+
+
+DIFFERENT_DATA = """
+import sys, torch, torch.distributed as dist
+from trainer.model.build import check_same_data
+rank = int(sys.argv[1])
+store = dist.FileStore(sys.argv[2], 2)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+check_same_data("x", {"training samples": 50, "classes": 3}, torch.device("cpu"))
+try:
+    check_same_data("x", {"training samples": 50 - rank, "classes": 3}, torch.device("cpu"))
+except Exception as error:
+    print(type(error).__name__, error)
+dist.barrier()
+"""
+
+
+def test_ranks_that_see_different_data_are_named(tmp_path):
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", DIFFERENT_DATA, str(rank), str(tmp_path / "store")],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        assert rank.communicate(timeout=60)[0] == (
+            "UserError train.dataset x differs between ranks: rank 0 sees 50 training samples, "
+            "rank 1 49: give all nodes the same files\n"
+        )
+
+
+COMPILED = """
+import sys, time, dataclasses, torch, torch.distributed as dist
+from pathlib import Path
+from jobs.rundir import RunDir
+from jobs.spec import Launch, Spec, Train
+from trainer.model import build
+from trainer.dist.context import DistributedContext
+from trainer.events import Events
+from trainer.dist.run_handle import Job, Run
+
+root = Path(sys.argv[1])
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+train = Train(dataset="breast_cancer", model="mlp", micro_batch_size=8, compile=True)
+run = Run(RunDir(root), Spec(train=train, launch=Launch()), 1)
+job = Job(run, DistributedContext(0, 0, 0, 1, 1, "here"), torch.device("cpu"), Events(0))
+build.set_up_torch(job)
+data = build.build_data(job)
+started = time.monotonic()
+replica = build.build_replica(job, data)
+seconds = time.monotonic() - started
+from torch._dynamo.utils import counters
+hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
+print(seconds, hits, "1.weight" in replica.module.state_dict())
+"""
+
+
+@pytest.mark.slow
+def test_a_second_attempt_finds_what_the_first_has_compiled(tmp_path):
+    seconds, hits = [], []
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("TORCHINDUCTOR")}
+    for _ in range(2):
+        words = [sys.executable, "-c", COMPILED, str(tmp_path)]
+        done = subprocess.run(
+            words, cwd=REPOSITORY, env=inherited, stdout=subprocess.PIPE, text=True, timeout=300
+        )
+        assert done.returncode == 0
+        *_, last = done.stdout.splitlines()
+        values = last.split()
+        assert values[2] == "True"
+        seconds.append(float(values[0]))
+        hits.append(int(values[1]))
+    assert hits[0] == 0 < hits[1]
+    assert seconds[1] < seconds[0]
+    assert any((tmp_path / "compile-cache" / "rank-00000").iterdir())

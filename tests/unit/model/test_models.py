@@ -1,0 +1,114 @@
+"""The built-in models: their shapes and sizes, how they are fitted to the data, and plugins."""
+
+import pytest
+import torch
+from torch import nn
+
+from trainer.errors import UserError
+from trainer.model import models
+from trainer.user_code import call
+
+
+def create(name, args, *shape, num_classes=10):
+    return models.create(name, args, torch.zeros(shape), num_classes)
+
+
+def size(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_mini_resnet_has_three_stages_of_two_blocks():
+    model = create("mini_resnet", {}, 5, 1, 8, 8)
+    assert [block.conv2.out_channels for block in model.blocks] == [64, 64, 128, 128, 256, 256]
+    assert model.blocks(model.stem(torch.zeros(2, 1, 8, 8))).shape == (2, 256, 2, 2)
+    assert model(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "features"),
+    [("resnet18", 11_689_512, 512), ("resnet50", 25_557_032, 2048)],
+)
+def test_resnets_have_the_published_size_and_resolution(name, parameters, features):
+    with torch.device("meta"):
+        model = create(name, {}, 1, 3, 224, 224, num_classes=1000)
+        assert size(model) == parameters
+        x = model.maxpool(model.conv1(torch.zeros(1, 3, 224, 224)))
+        assert x.shape == (1, 64, 56, 56)
+        x = model.layer4(model.layer3(model.layer2(model.layer1(x))))
+        assert x.shape == (1, features, 7, 7)
+        assert model(torch.zeros(2, 3, 224, 224)).shape == (2, 1000)
+
+
+def test_the_stride_of_a_bottleneck_is_at_its_3x3_convolution():
+    with torch.device("meta"):
+        block = create("resnet50", {}, 1, 3, 224, 224).layer2[0]
+    assert [conv.stride for conv in (block.conv1, block.conv2, block.conv3)] == [
+        (1, 1),
+        (2, 2),
+        (1, 1),
+    ]
+
+
+def test_parameters_have_the_names_of_published_weights():
+    with torch.device("meta"):
+        names = create("resnet50", {}, 1, 3, 224, 224).state_dict().keys()
+    assert len(names) == 320
+    assert {"conv1.weight", "bn1.running_var", "layer1.0.downsample.1.bias", "fc.bias"} <= names
+    assert {"layer4.2.bn3.num_batches_tracked", "layer3.5.conv3.weight"} <= names
+    assert not any("layer1.1.downsample" in name for name in names)
+
+
+def test_small_images_keep_their_resolution_in_the_stem():
+    with torch.device("meta"):
+        small, large = create("resnet18", {}, 1, 3, 32, 32), create("resnet18", {}, 1, 3, 65, 65)
+        assert small.maxpool(small.conv1(torch.zeros(1, 3, 32, 32))).shape == (1, 64, 32, 32)
+        asked = create("resnet18", {"stem": "imagenet"}, 1, 3, 32, 32)
+    assert (small.conv1.stride, large.conv1.stride, asked.conv1.stride) == ((1, 1), (2, 2), (2, 2))
+    with pytest.raises(UserError, match=r"train.model_args: stem is 'tiny'; small and imagenet"):
+        create("resnet18", {"stem": "tiny"}, 1, 3, 32, 32)
+
+
+def test_resnets_start_as_he_et_al_and_blocks_as_their_shortcut_if_asked():
+    torch.manual_seed(0)
+    model = create("resnet18", {"zero_init_last": True}, 1, 3, 32, 32)
+    weight = model.layer4[1].conv1.weight
+    assert weight.std().item() == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.01)
+    assert model.layer1[0].bn2.weight.abs().max() == 0 and model.layer1[0].bn1.weight.min() == 1
+    x = torch.rand(1, 64, 4, 4)
+    assert torch.equal(model.layer1[0](x), x)
+    assert create("resnet18", {}, 1, 3, 32, 32).layer1[0].bn2.weight.min() == 1
+
+
+def test_a_model_of_images_names_the_data_that_are_none():
+    with pytest.raises(UserError, match=r"resnet50 takes images .*, but .* of shape \(4, 30\)"):
+        create("resnet50", {}, 4, 30)
+
+
+def test_an_mlp_drops_out_after_each_hidden_layer_and_only_in_training():
+    model = create("mlp", {"hidden": [5, 6], "dropout": 0.5}, 4, 30)
+    assert [layer.p for layer in model if isinstance(layer, nn.Dropout)] == [0.5, 0.5]
+    x = torch.rand(4, 30)
+    assert torch.equal(model.eval()(x), model(x))
+
+
+def test_model_arguments_of_the_spec_win():
+    model = create("mlp", {"num_classes": 7, "hidden": [5]}, 4, 30, num_classes=2)
+    assert model(torch.zeros(3, 30)).shape == (3, 7)
+
+
+def test_a_model_of_ones_own_is_built_with_its_arguments_alone():
+    model = create("torch.nn:Linear", {"in_features": 3, "out_features": 2}, 4, 3)
+    assert model.weight.shape == (2, 3)
+    with pytest.raises(UserError, match="train.model: builtins:dict gives a dict, not a torch"):
+        create("builtins:dict", {}, 4, 3)
+
+
+def test_unknown_names_and_arguments_are_the_users_error():
+    with pytest.raises(UserError, match=r"train.model: 'resnet' is neither one of mlp nor"):
+        call("train.model", "resnet", {"mlp": dict}, {})
+    with pytest.raises(UserError, match="train.model: nowhere:model: No module named 'nowhere'"):
+        call("train.model", "nowhere:model", {}, {})
+    with pytest.raises(UserError, match="train.model: os:nothing: module 'os' has no attribute"):
+        call("train.model", "os:nothing", {}, {})
+    with pytest.raises(UserError, match="train.model_args: .*unexpected keyword argument 'width'"):
+        create("mlp", {"width": 3}, 4, 30)

@@ -1,0 +1,143 @@
+"""Autocast, TF32 and the scaler of fp16, on a CPU."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from jobs.spec import Train
+from trainer.model import models, optim, precision
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def switches():
+    """TF32's switches are put back; one thread, since these models are tiny."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def set_up(train):
+    said = []
+    return precision.set_up(train, CPU, said.append), said
+
+
+@pytest.mark.parametrize(("name", "is_on"), [("fp32", False), ("tf32", True), ("bf16", False)])
+def test_tf32_is_on_for_products_and_convolutions_only_where_asked(name, is_on):
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = not is_on
+    set_up(Train(precision=name))
+    assert torch.backends.cuda.matmul.allow_tf32 is is_on
+    assert torch.backends.cudnn.allow_tf32 is is_on
+
+
+def test_what_a_cpu_does_not_do_as_asked_is_told_in_one_line():
+    for name, text in (("tf32", "has no effect on a CPU"), ("fp16", "hundred times slower")):
+        (said,) = set_up(Train(precision=name))[1]
+        assert said.startswith(f"warning: train.precision {name} ") and text in said
+    assert set_up(Train(precision="bf16"))[1] == set_up(Train())[1] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
+)
+def test_autocast_computes_in_the_type_of_the_spec_and_the_loss_in_fp32(name, dtype):
+    numbers, _ = set_up(Train(precision=name))
+    with numbers.autocast():
+        scores = nn.Linear(3, 2)(torch.ones(4, 3))
+        loss = cross_entropy(scores, torch.zeros(4, dtype=torch.int64))
+    assert (scores.dtype, loss.dtype) == (dtype, torch.float32)
+    assert numbers.scaler.is_enabled() == (name == "fp16")
+
+
+def train_steps(module, optimizer, numbers, train, inputs, labels, num_steps):
+    for _ in range(num_steps):
+        with numbers.autocast():
+            loss = cross_entropy(module(inputs), labels)
+        numbers.scaler.scale(loss).backward()
+        optim.apply(optimizer, numbers.scaler, module.parameters(), train)
+    return loss.item()
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize(
+    ("name", "model", "shape"),
+    [
+        ("bf16", "mini_resnet", (8, 1, 8, 8)),
+        ("bf16", "mlp", (8, 30)),
+        ("fp16", "mlp", (8, 30)),
+    ],
+)
+def test_models_learn_in_half_precision(name, model, shape, optimizer, clip):
+    train = Train(precision=name, optimizer=optimizer, lr=0.01, grad_clip_norm=clip)
+    torch.manual_seed(0)
+    inputs, labels = torch.rand(shape), torch.arange(8) % 2
+    args = {"channels": [8, 16]} if model == "mini_resnet" else {}
+    module = models.create(model, args, inputs, 2)
+    stepper, (numbers, _) = optim.create(module, train), set_up(train)
+    first = train_steps(module, stepper, numbers, train, inputs, labels, 1)
+    assert train_steps(module, stepper, numbers, train, inputs, labels, 30) < 0.95 * first
+    assert all(parameter.dtype == torch.float32 for parameter in module.parameters())
+
+
+def test_convolutions_go_back_in_fp16():
+    train = Train(precision="fp16", lr=0.01)
+    torch.manual_seed(0)
+    module = models.create("mini_resnet", {"channels": [4, 4]}, torch.rand(4, 1, 4, 4), 2)
+    before = module.stem[0].weight.detach().clone()
+    stepper, (numbers, _) = optim.create(module, train), set_up(train)
+    inputs, labels = torch.rand(4, 1, 4, 4), torch.arange(4) % 2
+    # The first ones only find the scale.
+    train_steps(module, stepper, numbers, train, inputs, labels, 8)
+    assert not torch.equal(module.stem[0].weight, before)
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_step_of_infinite_gradients_is_skipped_and_leaves_no_trace_but_the_scale(optimizer, clip):
+    train = Train(precision="fp16", optimizer=optimizer, grad_clip_norm=clip)
+    numbers, _ = set_up(train)
+    torch.manual_seed(0)
+    module, twin = nn.Linear(40, 30), nn.Linear(40, 30)
+    twin.load_state_dict(module.state_dict())
+    start = {name: value.clone() for name, value in module.state_dict().items()}
+    stepper, fresh = optim.create(module, train), optim.create(twin, train)
+    numbers.scaler.scale(module(torch.ones(2, 40)).sum()).backward()
+    module.weight.grad[3, 5] = torch.inf
+    optim.apply(stepper, numbers.scaler, module.parameters(), train)
+    assert all(torch.equal(value, start[name]) for name, value in module.state_dict().items())
+    assert numbers.scaler.get_scale() == 2.0**15
+
+    # The next step is that of an optimizer which never saw them.
+    other, _ = set_up(train)
+    other.scaler.load_state_dict(numbers.scaler.state_dict())
+    for one, its, scaler in ((module, stepper, numbers.scaler), (twin, fresh, other.scaler)):
+        scaler.scale(one(torch.ones(2, 40)).sum()).backward()
+        optim.apply(its, scaler, one.parameters(), train)
+    assert torch.equal(module.weight, twin.weight) and not torch.equal(twin.weight, start["weight"])
+
+
+def test_a_restored_scaler_goes_on_bitwise():
+    train = Train(precision="fp16")
+    numbers, _ = set_up(train)
+    numbers.scaler.set_growth_interval(3)
+    scale_by = numbers.scaler.scale(torch.ones(1))
+    assert scale_by.item() == 2.0**16
+    module = nn.Linear(3, 2)
+    stepper = optim.create(module, train)
+    scales = []
+    for step in range(8):
+        if step == 4:
+            saved = numbers.scaler.state_dict()
+            numbers, _ = set_up(train)
+            numbers.scaler.load_state_dict(saved)
+        numbers.scaler.scale(module(torch.ones(2, 3)).sum()).backward()
+        optim.apply(stepper, numbers.scaler, module.parameters(), train)
+        scales.append(numbers.scaler.get_scale())
+    assert scales == [2.0**16] * 2 + [2.0**17] * 3 + [2.0**18] * 3

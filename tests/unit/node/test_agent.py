@@ -1,0 +1,399 @@
+"""The node agent: torchrun's command line and environment, and the stop that reaches the ranks."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs.attempt import srun_step
+from jobs.node import agent, rank
+from jobs.node.stop_signals import STOP_SIGNALS
+from jobs.node.torchrun import Node, nproc_per_node, rank_command, stop_signal, torchrun_command
+from jobs.rundir import RunDir, read_json, read_jsonl, write_json
+from jobs.spec import Launch, Slurm, Spec
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+RUN = RunDir(Path("/runs/x y/1"))
+PLAN = {
+    "attempt": 2,
+    "nodes": ["a", "b"],
+    "head_address": "127.0.0.1",
+    "rdzv_endpoint": "127.0.0.1:15001",
+    "rdzv_id": "7-2",
+}
+# A torchrun of two ranks: they say that they are there, and what they got.
+RANK = """
+import signal, sys, time
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, lambda got, _: (print(f"told {got}", flush=True), sys.exit(0)))
+print("there", flush=True)
+time.sleep(60)
+"""
+TORCHRUN = """
+import signal, subprocess, sys
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    assert signal.getsignal(number) is signal.SIG_IGN, number
+log = open(sys.argv[1], "a")
+ranks = [subprocess.Popen([sys.executable, "-c", sys.argv[2]], stdout=log) for _ in range(2)]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+# The agent's own process: argv is the run directory, what stops a rank, torchrun's command line.
+HOST = """
+import json, os, signal, sys
+from pathlib import Path
+from jobs.node.torchrun import Node
+from jobs.node import agent as node_agent
+from jobs.node.agent import Agent
+from jobs.rundir import RunDir, Timeline
+from jobs.spec import Spec
+node_agent.START_LIMIT_S, node_agent.END_LIMIT_S = json.loads(os.environ.get("LIMITS", "[60, 60]"))
+run = RunDir(Path(sys.argv[1]))
+plan = {"nodes": ["a"], "head_address": "127.0.0.1"}
+agent = Agent(run.attempt(1), Node(0, plan, Spec()), Timeline(run, "agent-00000", 1))
+print("ready", flush=True)
+stop = None if sys.argv[2] == "none" else signal.Signals[sys.argv[2]]
+sys.exit(agent.run(sys.argv[3:], dict(os.environ), stop) != 0)
+"""
+
+
+@pytest.fixture
+def node(monkeypatch):
+    for name in ("SLURM_GPUS_ON_NODE", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+    return lambda node_rank=0, spec=None: Node(node_rank, PLAN, spec or Spec())
+
+
+@pytest.mark.parametrize(("node_rank", "is_host"), [(0, "true"), (1, "false")])
+def test_the_command_line_of_torchrun(node, node_rank, is_host):
+    spec = Spec(launch=Launch(nproc_per_node=4, args=["--x=a b"]))
+    assert torchrun_command(spec, RUN, PLAN, node(node_rank, spec)) == [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        "--nnodes=2",
+        "--nproc-per-node=4",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=127.0.0.1:15001",
+        "--rdzv-id=7-2",
+        f"--rdzv-conf=is_host={is_host},join_timeout=600,read_timeout=180",
+        "--local-addr=127.0.0.1",
+        "--max-restarts=0",
+        "--signals-to-handle=SIGHUP,SIGQUIT",
+        "--shutdown-timeout=5",
+        *("-m", "--", "jobs.node.rank", "/runs/x y/1"),
+        *(sys.executable, "-u", "-m", "trainer", "/runs/x y/1", "--x=a b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("launch", "command"),
+    [
+        (Launch(), ["-m", "trainer", "/runs/x y/1"]),
+        (Launch(module="my.train", args=["1"]), ["-m", "my.train", "1"]),
+        (Launch(script="my train.py", args=["a b"]), ["my train.py", "a b"]),
+    ],
+)
+def test_a_rank_becomes_the_trainer_or_the_users_own(launch, command):
+    assert rank_command(Spec(launch=launch), RUN) == [sys.executable, "-u", *command]
+
+
+@pytest.mark.parametrize(
+    ("nproc", "gpus", "environ", "expected"),
+    [
+        (3, 8, {"SLURM_GPUS_ON_NODE": "8"}, 3),
+        ("auto", 8, {"SLURM_GPUS_ON_NODE": "2"}, 8),
+        ("auto", 0, {"SLURM_GPUS_ON_NODE": "2"}, 2),
+        ("auto", 0, {"SLURM_GPUS_ON_NODE": "0"}, 1),
+        ("auto", 0, {"SLURM_GPUS_ON_NODE": "a100:4"}, 1),
+        ("auto", 0, {"CUDA_VISIBLE_DEVICES": "0,1,3"}, 3),
+        ("auto", 0, {"CUDA_VISIBLE_DEVICES": ""}, 1),
+        ("auto", 0, {}, 1),
+    ],
+)
+def test_auto_is_a_rank_per_gpu(nproc, gpus, environ, expected):
+    spec = Spec(slurm=Slurm(gpus_per_node=gpus), launch=Launch(nproc_per_node=nproc))
+    assert nproc_per_node(spec, environ) == expected
+
+
+def test_ranks_get_where_they_are_and_what_the_spec_says(node):
+    spec = Spec(launch=Launch(threads_per_rank=3, env={"OWN": "a b"}))
+    env = node().environment(spec, RUN, PLAN | {"deadline": 1795252802.0})
+    expected = {
+        "GLOO_SOCKET_IFNAME": "lo",
+        "KIT_AGENT_PID": str(os.getpid()),
+        "KIT_RUN_DIR": "/runs/x y/1",
+        "KIT_CHECKPOINT_DIR": "/runs/x y/1/checkpoints",
+        "KIT_ATTEMPT": "2",
+        "KIT_STOP_FILE": "/runs/x y/1/attempt-2/stop",
+        "KIT_DEADLINE": "1795252802.0",
+        "OMP_NUM_THREADS": "3",
+        "OWN": "a b",
+    }
+    assert {name: env[name] for name in expected} == expected
+    assert env["PATH"] == os.environ["PATH"]
+
+
+def test_the_users_interface_wins(node, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    assert node().environment(Spec(), RUN, PLAN)["GLOO_SOCKET_IFNAME"] == "ib0"
+
+
+def test_a_deadline_that_nobody_knows_is_empty_and_not_that_of_an_outer_job(node, monkeypatch):
+    monkeypatch.setenv("KIT_DEADLINE", "1")
+    assert node().environment(Spec(), RUN, PLAN | {"deadline": None})["KIT_DEADLINE"] == ""
+
+
+@pytest.mark.parametrize(
+    ("launch", "number"),
+    [
+        (Launch(), signal.SIGTERM),
+        (Launch(script="x.py"), None),
+        (Launch(module="x"), None),
+        (Launch(script="x.py", stop_signal="USR2"), signal.SIGUSR2),
+        (Launch(module="x", stop_signal="TERM"), signal.SIGTERM),
+    ],
+)
+def test_a_script_of_ones_own_gets_the_signal_that_it_is_made_for(launch, number):
+    assert stop_signal(launch) is number
+
+
+@pytest.mark.parametrize(
+    ("search_path", "left"),
+    [
+        ("/code", ""),
+        ("/code:/mine:/code", "/mine"),
+        ("/mine::/code:", "/mine"),  # empty is the working directory, which is the kit's code
+        ("/code/sub", "/code/sub"),
+    ],
+)
+def test_the_kits_code_is_taken_off_the_search_path(search_path, left):
+    assert rank.without_code(search_path, Path("/code")) == left
+
+
+def test_children_are_the_living_ones_of_that_parent():
+    with subprocess.Popen(["sleep", "60"]) as child:
+        assert child.pid in agent.children(os.getpid())
+        assert agent.children(child.pid) == []
+        child.kill()
+    assert child.pid not in agent.children(os.getpid())
+    assert rank.parent_of(child.pid) == 0
+
+
+def test_a_rank_that_just_ended_is_no_error():
+    with subprocess.Popen(["true"]) as child:
+        child.wait()
+    agent.tell_to_stop([child.pid], signal.SIGTERM)
+
+
+def test_an_agent_waits_for_its_plan_and_says_when_it_never_comes(tmp_path, monkeypatch):
+    attempt = RunDir(tmp_path).attempt(1)
+    monkeypatch.setattr(agent, "PLAN_TIMEOUT_S", 0.2)
+    attempt.path.mkdir()
+    with pytest.raises(SystemExit, match="(?s)is not there after.*file system that all nodes"):
+        agent.wait_for_plan(attempt)
+    write_json(attempt.plan, PLAN)
+    assert agent.wait_for_plan(attempt) == PLAN
+
+
+def test_an_agent_that_finds_no_way_to_the_first_node_says_so(tmp_path):
+    run = RunDir(tmp_path)
+    run.attempt(1).path.mkdir()
+    run.spec.write_text(Spec().to_json())
+    write_json(run.attempt(1).plan, PLAN | {"head_address": "no.address.invalid"})
+    with pytest.raises(SystemExit, match="no way to the first node at no.address.invalid: "):
+        agent.main([str(tmp_path), "1", "--node-rank=1"])
+
+
+@pytest.fixture
+def host(tmp_path):
+    """Runs an agent with a stand-in for torchrun, in a process of its own."""
+    run = RunDir(tmp_path)
+    for folder in (run.attempt(1).path, run.timeline("x").parent):
+        folder.mkdir()
+    started = []
+
+    def start(*command, stop="SIGTERM"):
+        argv = [sys.executable, "-c", HOST, run.path, stop, *map(str, command)]
+        env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        started.append(subprocess.Popen(argv, env=env, text=True, **pipes))
+        assert started[0].stdout.readline() == "ready\n"
+        return run, started[0]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def wait_for(condition, limit_s=15):
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# A torchrun that waits for ever: for its store before it has ranks, or after they have ended.
+STUCK = "import subprocess, sys, time; {} ; time.sleep(60)"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "limits"),
+    [("pass", "[0.5, 60]"), ("subprocess.run(['sleep', '6'])", "[60, 0.5]")],
+)
+def test_a_torchrun_that_waits_for_a_lost_store_is_ended(host, monkeypatch, ranks, limits):
+    monkeypatch.setenv("LIMITS", limits)
+    run, process = host(sys.executable, "-c", STUCK.format(ranks))
+    assert process.wait(20) == 1
+    assert read_json(run.attempt(1).node(0))["torchrun_exit"] == -signal.SIGKILL
+
+
+def two_ranks(tmp_path):
+    log = tmp_path / "log"
+    log.touch()
+    return log, (sys.executable, "-c", TORCHRUN, log, RANK)
+
+
+@pytest.mark.parametrize("stop", STOP_SIGNALS)
+def test_every_stop_signal_reaches_the_ranks_as_sigterm(host, tmp_path, stop):
+    log, torchrun = two_ranks(tmp_path)
+    run, process = host(*torchrun)
+    wait_for(lambda: log.read_text().count("there") == 2)
+    process.send_signal(stop)
+    assert process.wait(15) == 0
+    assert log.read_text().count(f"told {signal.SIGTERM:d}") == 2
+    assert run.attempt(1).stop.exists()
+    (seen,) = read_json(run.attempt(1).node(0))["signals"]
+    assert seen["signal"] == stop.name
+    events = [event["event"] for event in read_jsonl(run.timeline("agent-00000"))]
+    assert events == ["torchrun", "signal", "torchrun_end"]
+
+
+def test_a_stop_before_there_are_ranks_ends_torchrun(host):
+    run, process = host("sleep", "60")
+    wait_for(run.attempt(1).node(0).exists)
+    process.terminate()
+    assert process.wait(15) == 1
+    assert read_json(run.attempt(1).node(0))["torchrun_exit"] == -signal.SIGHUP
+
+
+def test_ranks_that_do_not_know_the_stop_are_left_alone(host, tmp_path):
+    log, torchrun = two_ranks(tmp_path)
+    run, process = host(*torchrun, stop="none")
+    wait_for(lambda: log.read_text().count("there") == 2)
+    process.terminate()
+    wait_for(lambda: read_json(run.attempt(1).node(0))["signals"])
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.5)
+    assert "told" not in log.read_text()
+    assert run.attempt(1).stop.exists()
+
+
+def test_a_script_of_ones_own_gets_its_signal_whatever_the_warning_was(host, tmp_path):
+    log, torchrun = two_ranks(tmp_path)
+    _, process = host(*torchrun, stop="SIGUSR2")
+    wait_for(lambda: log.read_text().count("there") == 2)
+    process.terminate()
+    assert process.wait(15) == 0
+    assert log.read_text().count(f"told {signal.SIGUSR2:d}") == 2
+
+
+def test_an_agent_that_cannot_record_says_so_once_and_still_passes_the_stop_on(host, tmp_path):
+    log, torchrun = two_ranks(tmp_path)
+    run, process = host(*torchrun)
+    wait_for(lambda: log.read_text().count("there") == 2)
+    shutil.rmtree(run.attempt(1).path)
+    shutil.rmtree(run.timeline("x").parent)
+    process.terminate()
+    assert process.wait(15) == 0
+    assert log.read_text().count("told") == 2
+    (said,) = process.stderr.read().splitlines()
+    assert "going on without its records" in said
+
+
+def test_an_unreadable_run_directory_is_one_line(tmp_path):
+    (tmp_path / "attempt-1").write_text("a file")
+    argv = [sys.executable, "-m", "jobs.node", tmp_path, "1", "--node-rank=0"]
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "cannot be read" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+# Found by Python at its start: a stop comes while the agent's imports run.
+STOP_IN_IMPORTS = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "jobs.node.agent":
+            os.kill(os.getpid(), signal.SIGTERM)
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def pending_stop():
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+@pytest.mark.parametrize(
+    ("imports", "before_exec", "name"),
+    [(STOP_IN_IMPORTS, None, "SIGTERM"), ("", pending_stop, "SIGUSR1")],
+    ids=["in its imports", "before it was there"],
+)
+def test_a_stop_that_comes_before_the_handlers_is_taken(tmp_path, imports, before_exec, name):
+    run = RunDir(tmp_path / "run")
+    for folder in (run.attempt(1).path, run.timeline("x").parent):
+        folder.mkdir(parents=True)
+    write_json(run.attempt(1).plan, PLAN | {"attempt": 1, "nodes": ["a"]})
+    run.spec.write_text(Spec().to_json())
+    (tmp_path / "sitecustomize.py").write_text(imports)
+    env = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "SLURM_STEP_ID": "7"}
+    argv = [sys.executable, "-m", "jobs.node", run.path, "1", "--node-rank=0"]
+    done = subprocess.run(argv, env=env, preexec_fn=before_exec, timeout=60, check=False)
+    assert done.returncode == 1
+    record = read_json(run.attempt(1).node(0))
+    assert [entry["signal"] for entry in record["signals"]] == [name]
+    assert (record["step_id"], record["torchrun_exit"]) == ("7", -signal.SIGHUP)
+
+
+def test_a_shielded_command_starts_with_stop_signals_held_back():
+    code = "import signal; print(*sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
+    argv = [*srun_step.shield(), sys.executable, "-c", code]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert said.split() == [str(int(number)) for number in sorted(STOP_SIGNALS)]
+
+
+def test_an_old_env_is_no_shield(tmp_path, monkeypatch):
+    """A fake env(1) of before coreutils 8.31, and none at all."""
+    (tmp_path / "env").write_text("#!/bin/sh\nexit 125\n")
+    (tmp_path / "env").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert srun_step.shield() == []
+    (tmp_path / "env").unlink()
+    assert srun_step.shield() == []
+
+
+def test_torchrun_dies_with_its_agent(host, tmp_path):
+    log, torchrun = two_ranks(tmp_path)
+    _, process = host(*torchrun)
+    wait_for(lambda: log.read_text().count("there") == 2)
+    (pid,) = agent.children(process.pid)
+    ranks = agent.children(pid)
+    process.kill()
+    wait_for(lambda: rank.parent_of(pid) in (0, process.pid) and not is_running(pid))
+    for orphan in ranks:
+        os.kill(orphan, signal.SIGKILL)
+
+
+def is_running(pid):
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:  # it may end between the two
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"

@@ -1,0 +1,62 @@
+"""The kernel's count of processes that it killed for memory, wherever a cgroup is mounted."""
+
+import os
+
+import pytest
+
+from jobs.node.oom import oom_kills
+
+V1 = "33 30 0:29 {root} {mount} rw,relatime shared:9 - cgroup cgroup rw,memory\n"
+OTHER = "32 30 0:28 / {mount}/not-this rw - cgroup cgroup rw,freezer\n"
+V2 = "35 24 0:31 {root} {mount} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+
+
+@pytest.fixture
+def world(tmp_path):
+    """Make a process's /proc files and a cgroup below a mount; returns the /proc folder."""
+
+    def make(mounts, groups, group, counter, text, members=None):
+        proc, folder = tmp_path / "proc", tmp_path / "mount" / group
+        proc.mkdir()
+        folder.mkdir(parents=True)
+        (proc / "mountinfo").write_text(mounts.replace("{mount}", str(tmp_path / "mount")))
+        (proc / "cgroup").write_text(groups)
+        (folder / counter).write_text(text)
+        (folder / "cgroup.procs").write_text(f"1\n{os.getpid() if members is None else members}\n")
+        return proc
+
+    return make
+
+
+CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"
+EVENTS = "low 0\nhigh 0\nmax 7\noom 2\noom_kill 3\noom_group_kill 0\n"
+JOB = "slurm/uid_1/job_2/step_0/task_0"
+
+
+@pytest.mark.parametrize("root", ["/", "/slurm"])
+def test_a_kill_is_counted_under_version_1(world, root):
+    groups = f"7:blkio:/\n4:memory:/{JOB}\n1:name=systemd:/\n0::/\n"
+    inside = JOB if root == "/" else JOB.removeprefix("slurm/")
+    mounts = OTHER + V1.replace("{root}", root)
+    assert oom_kills(world(mounts, groups, inside, "memory.oom_control", CONTROL)) == 3
+
+
+def test_a_kill_is_counted_under_version_2(world):
+    assert (
+        oom_kills(world(V2.replace("{root}", "/"), f"0::/{JOB}\n", JOB, "memory.events", EVENTS))
+        == 3
+    )
+
+
+def test_a_cgroup_of_somebody_else_does_not_count(world):
+    mounts = V2.replace("{root}", "/")
+    assert oom_kills(world(mounts, f"0::/{JOB}\n", JOB, "memory.events", EVENTS, "999999")) is None
+
+
+def test_where_nobody_counts_there_is_no_number(world, tmp_path):
+    assert oom_kills(world("", "0::/\n", "x", "memory.events", "")) is None
+    assert oom_kills(tmp_path / "nowhere") is None
+
+
+def test_this_process_has_a_number_or_none():
+    assert oom_kills() in (None, *range(1_000_000))

@@ -1,0 +1,86 @@
+"""torch profiler traces: which steps and ranks, at stops and resumes, and with equal results."""
+
+import gzip
+import json
+
+import pytest
+import torch
+
+from jobs.rundir import RunDir
+from jobs.spec import Profile, Spec
+from trainer.checkpoint.digest import weights_sha256
+from trainer.dist.run_handle import Run
+from trainer.report.profiling import Tracer
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def tracer(tmp_path):
+    def made(steps, ranks=(0,), rank=0, attempt=1):
+        spec = Spec(profile=Profile(steps=list(steps), ranks=list(ranks)))
+        return Tracer(Run(RunDir(tmp_path), spec, attempt), rank, CPU)
+
+    return made
+
+
+def train(tracer, steps):
+    """The digest of the weights after some steps, each of which multiplies matrices once."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in steps:
+        tracer.before(step)
+        model(torch.full((2, 4), float(step))).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        tracer.after(step)
+    return weights_sha256(model)
+
+
+def traced(tmp_path):
+    """How many forward passes each trace has, by its name."""
+    passes = {}
+    for path in sorted((tmp_path / "profile").iterdir()):
+        events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        passes[path.name] = sum(event.get("name") == "aten::addmm" for event in events)
+    return passes
+
+
+def test_a_trace_has_the_chosen_steps_and_the_same_weights_come_out(tracer, tmp_path, capsys):
+    untraced = train(tracer([]), range(1, 9))
+    assert train(tracer([3, 5]), range(1, 9)) == untraced
+    name = "attempt-1-rank-00000-steps-3-5.json.gz"
+    assert traced(tmp_path) == {name: 3}
+    assert capsys.readouterr().out == f"trace of steps 3 to 5: {tmp_path / 'profile' / name}\n"
+
+
+def test_other_ranks_trace_nothing(tracer, tmp_path):
+    train(tracer([1, 2], ranks=[0, 2], rank=1), range(1, 4))
+    assert not (tmp_path / "profile").exists()
+    train(tracer([1, 2], ranks=[0, 2], rank=2), range(1, 4))
+    assert traced(tmp_path) == {"attempt-1-rank-00002-steps-1-2.json.gz": 2}
+
+
+def test_a_stop_in_the_middle_writes_what_there_is_and_the_resume_the_rest(tracer, tmp_path):
+    stopped = tracer([3, 6])
+    train(stopped, range(1, 5))
+    stopped.close()
+    train(tracer([3, 6], attempt=2), range(5, 9))
+    assert traced(tmp_path) == {
+        "attempt-1-rank-00000-steps-3-4.json.gz": 2,
+        "attempt-2-rank-00000-steps-5-6.json.gz": 2,
+    }
+
+
+def test_a_resume_past_the_steps_traces_nothing(tracer, tmp_path):
+    resumed = tracer([3, 6], attempt=2)
+    train(resumed, range(7, 9))
+    resumed.close()
+    assert not (tmp_path / "profile").exists()
+
+
+def test_a_trace_that_cannot_be_written_ends_no_training(tracer, tmp_path, capsys):
+    (tmp_path / "profile").write_text("in the way")
+    train(tracer([1, 2]), range(1, 4))
+    assert "warning: no trace of steps 1 to 2: " in capsys.readouterr().out

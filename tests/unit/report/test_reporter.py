@@ -1,0 +1,236 @@
+"""What rank 0 writes: log lines, metrics.jsonl, progress; and what a full disk does to it."""
+
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from jobs.commands import live_progress as live
+from jobs.rundir import RunDir, read_jsonl, read_progress_step
+from jobs.spec import Spec
+from trainer.data.batches import Batches, TrainingLength
+from trainer.dist.run_handle import Run
+from trainer.errors import StorageError
+from trainer.report import progress
+from trainer.report import reporter as module
+from trainer.report.progress import Progress
+from trainer.report.reporter import Reporter, duration
+
+# 10 rounds of 2 x 8 samples in 4 steps of 3 rounds; the last one has 1.
+BATCHES = Batches(num_samples=167, micro_batch_size=8, grad_accum_steps=3, world_size=2, seed=0)
+PLAN = TrainingLength.of(3, BATCHES)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = SimpleNamespace(s=1000.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now.s))
+    return now
+
+
+@pytest.fixture
+def report(tmp_path):
+    """Opens a reporter of one run directory, as each attempt does."""
+    opened = []
+
+    def open_at(step=0, metrics_bytes=0):
+        opened.append(Reporter(Run(RunDir(tmp_path), Spec(), 1), PLAN, step, metrics_bytes))
+        return opened[-1]
+
+    yield open_at
+    for reporter in opened:
+        reporter.close()
+
+
+def train(reporter, steps):
+    for step in steps:
+        reporter.step_done(step)
+        reporter.trained(step, loss=1 / step, lr=0.1, data_wait_s=0.0)
+        if step % PLAN.steps_per_epoch == 0:
+            reporter.evaluated(step, loss=2 / step, accuracy=1 - 1 / step)
+
+
+def test_samples_count_each_short_last_step_of_an_epoch():
+    assert [PLAN.samples(step) for step in range(6)] == [0, 48, 96, 144, 160, 208]
+    of_steps = [2 * 8 * BATCHES.num_micro_batches(step) for step in range(PLAN.total_steps)]
+    assert [PLAN.samples(step) for step in range(1, 13)] == [
+        sum(of_steps[:step]) for step in range(1, 13)
+    ]
+
+
+def test_a_line_tells_loss_lr_speed_time_left_data_wait_and_memory(report, clock, capsys):
+    reporter = report(step=2)
+    clock.s += 0.5
+    reporter.trained(4, loss=1.23456, lr=0.05, data_wait_s=0.02)
+    head, memory = capsys.readouterr().out.rsplit("  mem ", 1)
+    assert head == ("step 4/12  epoch 1/3  loss 1.2346  lr 0.05  128 samples/s  2 s left  data 4%")
+    number, unit = memory.split()
+    assert 0.1 < float(number) < 64 and unit == "GiB"
+
+
+def test_speed_leaves_out_an_evaluation_but_the_share_of_data_does_not(report, clock, capsys):
+    reporter = report()
+    clock.s += 1
+    reporter.step_done(1)
+    clock.s += 8
+    reporter.evaluated(1, loss=1.0, accuracy=0.5)
+    clock.s += 1
+    reporter.trained(2, loss=1.0, lr=0.1, data_wait_s=1.0)
+    clock.s += 1
+    reporter.trained(3, loss=1.0, lr=0.1, data_wait_s=0.5)
+    *_, line, next_line = capsys.readouterr().out.splitlines()
+    assert "  48 samples/s  8 s left  data 10%  " in line
+    assert "  48 samples/s  7 s left  data 50%  " in next_line
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.4, "0 s"),
+        (59.6, "1 min 00 s"),
+        (200, "3 min 20 s"),
+        (7500, "2 h 05 min"),
+        (100_000, "1 d 03 h"),
+    ],
+)
+def test_a_duration_has_its_two_largest_units(seconds, words):
+    assert duration(seconds) == words
+
+
+def test_metrics_are_bitwise_the_same_after_any_number_of_kills(report, tmp_path):
+    train(report(), range(1, 13))
+    whole = (tmp_path / "metrics.jsonl").read_bytes()
+    (tmp_path / "metrics.jsonl").unlink()
+    step, size = 0, 0
+    for killed_after, saved_at in ((3, 2), (7, 4), (12, 12)):
+        reporter = report(step, size)
+        train(reporter, range(step + 1, saved_at + 1))
+        step, size = saved_at, reporter.sync()
+        train(reporter, range(saved_at + 1, killed_after + 1))
+    assert (tmp_path / "metrics.jsonl").read_bytes() == whole
+    assert [set(line) for line in read_jsonl(tmp_path / "metrics.jsonl")[3:5]] == [
+        {"step", "epoch", "train_loss", "lr"},
+        {"step", "epoch", "eval_loss", "eval_accuracy"},
+    ]
+
+
+def test_an_attempt_that_comes_back_writes_nothing_that_is_read(report, tmp_path):
+    old = report()
+    train(old, range(1, 5))
+    size = old.sync()
+    train(old, range(5, 7))
+    new = report(step=4, metrics_bytes=size)
+    for step in (5, 6, 7):
+        train(old, [step + 2])
+        train(new, [step])
+    assert [line["step"] for line in read_jsonl(tmp_path / "metrics.jsonl")] == [
+        *range(1, 4),
+        *(4, 4),
+        *range(5, 8),
+    ]
+    assert read_progress_step(tmp_path / "progress") == 7
+    old.close()
+    assert read_progress_step(tmp_path / "progress") == 7
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "progress"]
+
+
+def test_lost_metrics_are_told_and_the_training_goes_on(report, tmp_path, capsys):
+    train(report(step=4, metrics_bytes=500), [5])
+    assert "lost lines that the checkpoint knew" in capsys.readouterr().out
+    assert [line["step"] for line in read_jsonl(tmp_path / "metrics.jsonl")] == [5]
+
+
+def test_metrics_on_a_full_disk_are_an_error_in_one_line(tmp_path):
+    reporter = Reporter(Run(RunDir(tmp_path), Spec(), 1), PLAN, 0, 0)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, reporter._metrics.fileno())
+    os.close(full)
+    with pytest.raises(StorageError, match=r"^writing \S+metrics.jsonl: No space left .* resume"):
+        reporter.trained(1, loss=1.0, lr=0.1, data_wait_s=0.0)
+    with pytest.raises(StorageError):
+        reporter.close()
+
+
+def test_progress_and_lines_on_a_full_disk_end_no_training(report, tmp_path, monkeypatch):
+    (tmp_path / "progress").symlink_to("/dev/full")
+    with open("/dev/full", "w") as full, monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", full)
+        train(report(), range(1, 5))
+        # Python keeps the lines and would fail at them once more when the file is closed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
+    assert len(read_jsonl(tmp_path / "metrics.jsonl")) == 5
+
+
+def test_the_live_line_reads_what_the_reporter_wrote(report, clock, tmp_path):
+    reporter = report()
+    assert live.words(live.read(RunDir(tmp_path))) == "epoch 1/3  step 0/12"
+    clock.s += 100
+    train(reporter, [4])
+    assert live.words(live.read(RunDir(tmp_path))) == (
+        "epoch 2/3  step 4/12  loss 0.2500  accuracy 75.00%  2 samples/s  3 min 20 s left"
+    )
+    assert json.loads((tmp_path / "progress").read_text().partition("\n")[2])["eta_s"] == 200
+
+
+def test_progress_holds_the_last_step_after_a_line_a_sync_and_a_close(report, tmp_path):
+    reporter = report()
+    words = [
+        lambda: reporter.trained(7, loss=1.0, lr=0.1, data_wait_s=0.0),
+        lambda: reporter.sync(),
+        lambda: reporter.close(),
+    ]
+    for number, word in enumerate(words):
+        for step in range(100 * number, 100 * number + 100):
+            reporter.step_done(step)
+        word()
+        assert read_progress_step(tmp_path / "progress") == 100 * number + 99
+
+
+def test_progress_on_a_slow_disk_takes_a_hundredth_of_the_time(tmp_path, monkeypatch):
+    now = SimpleNamespace(s=0.0, writes=0)
+
+    def pwrite(*_):
+        now.s += 0.002
+        now.writes += 1
+
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now.s))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", pwrite)
+        file = Progress(tmp_path / "progress")
+        for step in range(10_000):
+            now.s += 0.001
+            file.step_done(step)
+        file.close()
+    assert 40 < now.writes < 60  # of 10 s
+
+
+def test_one_write_that_is_held_up_does_not_stop_the_next(tmp_path, monkeypatch):
+    now = SimpleNamespace(s=0.0, cost_s=1e-6)
+    really = os.pwrite
+
+    def pwrite(*args):
+        now.s += now.cost_s
+        return really(*args)
+
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now.s))
+    file = Progress(tmp_path / "progress")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", pwrite)
+        file.step_done(1)
+        now.cost_s = 0.05
+        file.flush()
+        now.s += 0.001
+        file.step_done(2)
+    assert read_progress_step(tmp_path / "progress") == 2
+    file.close()
+
+
+def test_the_size_after_a_cut_is_that_of_what_is_left(report):
+    """A stop may come before the next line: its checkpoint would remember lines that are gone."""
+    reporter = report()
+    train(reporter, range(1, 4))
+    kept = reporter.sync()
+    train(reporter, range(4, 8))
+    reporter.sync()
+    assert report(step=3, metrics_bytes=kept).sync() == kept

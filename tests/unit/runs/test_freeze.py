@@ -1,0 +1,178 @@
+"""A freeze makes a whole run directory or none, and keeps no secret."""
+
+import os
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from jobs.config.load import Loaded
+from jobs.rundir import read_json
+from jobs.runs import freeze as module
+from jobs.runs import lookup
+from jobs.runs.freeze import FreezeError, freeze, setup_script
+from jobs.spec import Spec
+
+SPEC = Spec(name="first", setup=["module load x"])
+LOADED = Loaded(SPEC, "name: first\n")
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv("KIT_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def repository(tmp_path):
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    (folder / "a.py").write_text("# first\n")
+    return folder
+
+
+def frozen(repository):
+    with freeze(LOADED, repository) as run_dir:
+        return run_dir
+
+
+def test_a_run_directory_has_all_that_a_job_reads(root, repository):
+    run = frozen(repository)
+    assert run.path.parent == root / "first"
+    assert Spec.from_json(run.spec.read_text()) == SPEC
+    assert run.spec_yaml.read_text() == "name: first\n"
+    assert (run.code / "a.py").read_text() == "# first\n"
+    assert run.checkpoints.is_dir()
+    assert run.timeline("rank-00000").parent.is_dir()
+    assert run.path.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_log_can_be_followed_from_the_submit_on(root, repository):
+    assert frozen(repository).rank_log(0).read_text() == "waiting for the job to start\n"
+
+
+def test_latest_is_the_newest_run_that_was_made(root, repository):
+    frozen(repository)
+    newest = frozen(repository)
+    assert (root / "first/latest").resolve() == newest.path
+    with pytest.raises(ZeroDivisionError), freeze(LOADED, repository):
+        raise ZeroDivisionError
+    assert (root / "first/latest").resolve() == newest.path
+
+
+def test_an_edit_of_the_checkout_changes_no_frozen_run(root, repository):
+    run = frozen(repository)
+    (repository / "a.py").write_text("# edited\n")
+    assert (run.code / "a.py").read_text() == "# first\n"
+    assert (frozen(repository).code / "a.py").read_text() == "# edited\n"
+
+
+def test_equal_code_is_stored_once(root, repository):
+    first, second = frozen(repository), frozen(repository)
+    assert first.path != second.path
+    assert first.code.resolve() == second.code.resolve()
+
+
+def test_moving_the_runs_root_breaks_no_run(root, repository):
+    run = frozen(repository)
+    moved = root.rename(root.with_name("moved"))
+    assert (moved / "first" / run.run_id / "code/a.py").is_file()
+
+
+def test_a_failure_afterwards_leaves_no_run(root, repository):
+    with pytest.raises(KeyboardInterrupt), freeze(LOADED, repository):
+        raise KeyboardInterrupt
+    assert not (root / "first").exists()
+
+
+def test_a_disk_that_fills_up_leaves_no_run(root, repository, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "write_json", full)
+    with pytest.raises(FreezeError, match="No space left"):
+        frozen(repository)
+    assert not (root / "first").exists()
+
+
+def test_a_run_id_that_is_taken_harms_nobody(root, repository, monkeypatch):
+    monkeypatch.setattr(module, "new_run_id", lambda: "20260101-000000-abcd")
+    run = frozen(repository)
+    with pytest.raises(FreezeError, match="File exists"):
+        frozen(repository)
+    assert run.spec.is_file()
+
+
+def test_a_runs_root_in_which_slurm_would_replace_something_is_an_error(repository, tmp_path):
+    loaded = Loaded(Spec(name="first", runs_root=str(tmp_path / "50%j")), "name: first\n")
+    with (
+        pytest.raises(FreezeError, match="(?s)percent sign.*hint: set runs_root"),
+        freeze(loaded, repository),
+    ):
+        pass
+    assert not (tmp_path / "50%j").exists()
+
+
+def test_a_runs_root_that_cannot_be_is_an_error(root, repository):
+    root.write_text("a file")
+    with pytest.raises(FreezeError, match="(?s)runs_root .*hint: set runs_root"):
+        frozen(repository)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_runs_root_without_permission_is_an_error(root, repository):
+    root.mkdir(mode=0o500)
+    with pytest.raises(FreezeError, match="Permission denied"):
+        frozen(repository)
+
+
+@contextmanager
+def tmpfs(folder, *options):
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", ",".join(options), "x", folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["size=1m"], "only 1 MiB are free"),
+        (["size=1m", "nr_inodes=1"], "No space left on device"),
+        (["ro"], "Read-only file system"),
+    ],
+)
+def test_a_full_or_read_only_runs_root_is_an_error(root, repository, options, words):
+    with tmpfs(root, *options):
+        with pytest.raises(FreezeError, match=words):
+            frozen(repository)
+        assert os.listdir(root) == []
+
+
+def test_no_value_of_the_environment_is_kept(root, repository, monkeypatch):
+    monkeypatch.setenv("API_TOKEN", "hunter2-hunter2")
+    run = frozen(repository)
+    texts = [path.read_text() for path in Path(run.path).rglob("*") if path.is_file()]
+    assert not [text for text in texts if "hunter2" in text]
+    assert "HOME" not in run.provenance.read_text()
+
+
+def test_provenance_says_which_code_and_versions(root, repository):
+    run = frozen(repository)
+    known = read_json(run.provenance)
+    assert known["code"] == run.code.resolve().name
+    assert known["versions"]["torch"]
+
+
+def test_setup_quotes_the_interpreter_and_keeps_the_users_lines():
+    text = setup_script("/x y/python", ["module load 'a'", "source b"])
+    assert text == "export KIT_PYTHON='/x y/python'\nmodule load 'a'\nsource b\n"
+
+
+def test_a_plan_writes_nothing(root):
+    assert module.planned(SPEC).path.parent == lookup.runs_root() / "first"
+    assert not root.exists()

@@ -1,0 +1,113 @@
+"""What a scratch purge took: made anew, or named in one line; nothing is overwritten."""
+
+import shutil
+
+import pytest
+
+from jobs.attempt import history
+from jobs.errors import UserError
+from jobs.rundir import RunDir, Timeline, append_jsonl, write_json
+from jobs.runs import code_snapshot, purge, spec_changes
+from jobs.spec import Spec
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run directory with a snapshot of a checkout of two files."""
+    checkout, run = tmp_path / "checkout", RunDir(tmp_path / "runs/x/1")
+    (checkout / "jobs").mkdir(parents=True)
+    for name in ("attempt.py", "local.py"):
+        (checkout / "jobs" / name).write_text(f"# {name}\n")
+    for folder in (run.checkpoints, run.timeline("").parent, run.rank_log(0).parent):
+        folder.mkdir(parents=True)
+    run.code.symlink_to(code_snapshot.take(checkout, tmp_path / "runs"))
+    run.spec.write_text(Spec(setup=["module load x"]).to_json())
+    return run
+
+
+def test_a_run_that_lost_nothing_is_as_it_was(run):
+    purge.check(run)
+    assert purge.mend(run) == []
+
+
+def test_folders_are_made_anew_and_named(run):
+    for folder in (run.checkpoints, run.timeline("").parent, run.rank_log(0).parent):
+        shutil.rmtree(folder)
+    told = purge.mend(run)
+    assert len(told) == 3 and all("was gone and is made anew" in line for line in told)
+    assert purge.mend(run) == []
+
+
+def test_lost_records_are_named_where_there_were_some(run):
+    Timeline(run, "attempt", 1).event("open")
+    assert purge.mend(run) == []  # its batch shell was killed
+    Timeline(run, "attempt", 1).event("close")
+    assert "attempts.jsonl is gone" in purge.mend(run)[0]
+    append_jsonl(run.attempts, {"attempt": 1})
+    assert purge.mend(run) == []
+
+
+def remove_spec(run):
+    run.spec.unlink()
+
+
+def cut_spec(run):
+    run.spec.write_text(run.spec.read_text()[:40])
+
+
+def remove_code(run):
+    shutil.rmtree(run.code.resolve())
+
+
+def remove_code_file(run):
+    (run.code / "jobs/local.py").unlink()
+
+
+def change_code_file(run):
+    (run.code / "jobs/local.py").chmod(0o600)
+    (run.code / "jobs/local.py").write_text("import os\n")
+
+
+@pytest.mark.parametrize(
+    ("lose", "words"),
+    [
+        (remove_spec, "spec.json is gone"),
+        (cut_spec, "spec.json is damaged: "),
+        (remove_code, "the frozen code, is gone"),
+        (remove_code_file, "the frozen code, has lost or changed files"),
+        (change_code_file, "the frozen code, has lost or changed files"),
+    ],
+)
+def test_what_cannot_be_made_anew_is_named_in_one_line_with_a_way_out(run, lose, words):
+    lose(run)
+    with pytest.raises(UserError, match=words) as told:
+        purge.check(run)
+    first, _, hint = str(told.value).partition("\n  hint: ")
+    assert str(run.path.parent.parent) in first and "\n" not in first + hint and hint
+
+
+def test_a_submit_from_the_same_checkout_brings_the_code_back(run, tmp_path):
+    remove_code_file(run)
+    code_snapshot.take(tmp_path / "checkout", tmp_path / "runs")
+    purge.check(run)
+
+
+def test_a_lost_setup_script_is_written_anew(run):
+    spec_changes.mend_setup(run)
+    assert "module load x\n" in run.setup.read_text()
+    run.setup.write_text("mine\n")
+    spec_changes.mend_setup(run)
+    assert run.setup.read_text() == "mine\n"
+
+
+def test_a_lost_plan_or_record_makes_no_attempt_begin_again(run):
+    run.attempt(1).path.mkdir()
+    assert history.newest_attempt(run) == 0
+    write_json(run.attempt(1).plan, {})
+    assert history.newest_attempt(run) == 1
+    run.attempt(3).path.mkdir()
+    assert history.newest_attempt(run) == 1
+    write_json(run.attempt(3).node(0), {})
+    assert history.newest_attempt(run) == 3
+    append_jsonl(run.attempts, {"attempt": 4})
+    assert history.newest_attempt(run) == 4

@@ -1,0 +1,139 @@
+"""What a resume may change in a frozen spec, and the record that it leaves for the trainer."""
+
+import hashlib
+import json
+
+import pytest
+
+from jobs.config.keys import keys
+from jobs.config.load import load
+from jobs.errors import UserError
+from jobs.rundir import RunDir, read_jsonl, write_json
+from jobs.runs import spec_changes
+from jobs.spec import Spec
+
+TEXT = "name: tiny  # mine\ntrain: {lr: 0.1, model_args: {depth: 2}}\nlaunch: {env: {A: b}}\n"
+
+
+@pytest.fixture
+def run(tmp_path):
+    run_dir = RunDir(tmp_path)
+    run_dir.spec_yaml.write_text(TEXT)
+    run_dir.spec.write_text(load(run_dir.spec_yaml).spec.to_json())
+    return run_dir
+
+
+def frozen(run):
+    return Spec.from_json(run.spec.read_text())
+
+
+def sha256(run):
+    return hashlib.sha256(run.spec.read_bytes()).hexdigest()
+
+
+FREE = ["slurm.time=8:00:00", "slurm.partition=long", "slurm.extra.nice=5", "slurm.signal_lead_s=9"]
+FREE += ["checkpoint.every_steps=5", "log.wandb=offline", "profile.steps=[1, 2]"]
+FREE += ["launch.workers_per_rank=2", "launch.hang_timeout_s=60", "launch.stop_check_steps=1"]
+FREE += ["launch.public_rendezvous=true"]
+
+
+def test_what_moves_no_bit_of_the_result_changes_without_a_question(run):
+    before = frozen(run)
+    spec_changes.change(run, FREE, is_confirmed=False)
+    assert frozen(run) == load(run.spec_yaml).spec
+    changed = {".".join(path) for path in spec_changes.differences(before, frozen(run))}
+    assert changed == {word.partition("=")[0] for word in FREE}
+    assert not run.changes.exists()
+
+
+def test_every_other_key_needs_a_confirmation_or_is_fixed():
+    free = {key.dotted for key in keys().values() if spec_changes.is_free(key.path)}
+    assert {name.partition(".")[0] for name in free} == {
+        *("slurm", "launch", "checkpoint", "log", "profile")
+    }
+    assert {name for name in free if name.startswith("launch.")} == {
+        *("launch.workers_per_rank", "launch.hang_timeout_s"),
+        *("launch.stop_check_steps", "launch.public_rendezvous", "launch.max_crashes"),
+    }
+    assert not free & {"slurm.nodes", "slurm.gpus_per_node"}
+
+
+def test_the_rest_is_shown_and_not_done_without_a_confirmation(run):
+    before = run.spec.read_text(), run.spec_yaml.read_text()
+    words = ["train.lr=0.05", "train.model_args.depth=3", "slurm.nodes=4", "slurm.time=9:00:00"]
+    words += ["launch.env.B=ü", "train.transform=image"]
+    with pytest.raises(UserError) as caught:
+        spec_changes.change(run, words, is_confirmed=False)
+    assert str(caught.value) == (
+        "resume: this changes more than where and how long the run trains\n"
+        '  slurm.nodes: 1 -> 4 (the result is then "sequence", not "bitwise")\n'
+        "  train.model_args.depth: 2 -> 3\n"
+        '  train.transform: null -> "image"\n'
+        "  train.lr: 0.1 -> 0.05\n"
+        '  launch.env.B: null -> "ü"\n'
+        "  hint: repeat it with --yes (make: YES=1), or submit a new run"
+    )
+    assert (run.spec.read_text(), run.spec_yaml.read_text()) == before
+    assert not run.changes.exists()
+
+
+def test_a_confirmed_change_is_frozen_and_recorded_for_its_spec(run):
+    before = spec_changes.change(run, ["train.lr=0.05", "slurm.nodes=4"], is_confirmed=True)
+    assert (frozen(run).train.lr, frozen(run).slurm.nodes) == (0.05, 4)
+    assert "# mine" in run.spec_yaml.read_text() and "0.05" in run.spec_yaml.read_text()
+    (record,) = read_jsonl(run.changes)
+    assert record["changes"] == {"slurm.nodes": [1, 4], "train.lr": [0.1, 0.05]}
+    assert record["spec_sha256"] == sha256(run)
+    assert record["time"] > 1e9
+    assert before[run.spec_yaml] == TEXT
+    spec_changes.restore(before)
+    assert frozen(run) == load(run.spec_yaml).spec
+    assert frozen(run).train.lr == 0.1
+
+
+def test_a_free_change_leaves_a_confirmed_spec_confirmed_and_no_other(run):
+    spec_changes.change(run, ["slurm.time=8:00:00"], is_confirmed=True)
+    assert not run.changes.exists()
+    spec_changes.change(run, ["train.lr=0.05"], is_confirmed=True)
+    spec_changes.change(run, ["slurm.time=9:00:00"], is_confirmed=False)
+    assert [record["spec_sha256"] for record in read_jsonl(run.changes)][-1] == sha256(run)
+    edited = run.spec.read_text().replace('"lr": 0.05', '"lr": 0.2')
+    run.spec.write_text(edited)
+    run.spec_yaml.write_text(run.spec_yaml.read_text().replace("0.05", "0.2"))
+    spec_changes.change(run, ["slurm.time=9:30:00"], is_confirmed=False)
+    recorded = [record["spec_sha256"] for record in read_jsonl(run.changes)]
+    assert len(recorded) == 2 and sha256(run) not in recorded
+
+
+def test_the_record_is_there_before_the_spec_changes(run, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(spec_changes, "restore", killed)
+    with pytest.raises(KeyboardInterrupt):
+        spec_changes.change(run, ["train.lr=0.05"], is_confirmed=True)
+    assert frozen(run).train.lr == 0.1
+    assert len(read_jsonl(run.changes)) == 1
+
+
+@pytest.mark.parametrize("word", ["name=b", "runs_root=/elsewhere", "dir_mode='0750'"])
+def test_what_the_run_directory_has_never_changes(run, word):
+    before = run.spec.read_text()
+    with pytest.raises(UserError, match=r"cannot change, the run directory has it\n  hint: submit"):
+        spec_changes.change(run, [word], is_confirmed=True)
+    assert run.spec.read_text() == before
+
+
+def test_a_mistake_in_an_override_is_told_as_at_submit(run):
+    with pytest.raises(UserError, match=r"override slurm\.nods=2: slurm\.nods: unknown key"):
+        spec_changes.change(run, ["slurm.nods=2"], is_confirmed=True)
+
+
+def test_changed_setup_lines_reach_the_script_that_every_start_sources(run):
+    write_json(run.provenance, {"interpreter": "/opt/a python"})
+    run.setup.write_text("export KIT_PYTHON=x\n")
+    before = spec_changes.change(run, ["setup=[module load a]"], is_confirmed=True)
+    assert run.setup.read_text() == "export KIT_PYTHON='/opt/a python'\nmodule load a\n"
+    spec_changes.restore(before)
+    assert run.setup.read_text() == "export KIT_PYTHON=x\n"
+    assert json.loads(run.spec.read_text())["setup"] == []

@@ -1,0 +1,239 @@
+"""Slurm's answers, read with suspicion."""
+
+import socket
+import time
+
+import pytest
+
+from jobs.slurm import client
+from jobs.slurm.client import Job
+
+# From a real Slurm 22.05, shortened.
+SHOWN = """\
+JobId=12 JobName={name}
+   UserId=me(1000) GroupId=me(1000) MCS_label=N/A
+   Priority=1 Nice=0 Account=(null) QOS=normal
+   JobState=RUNNING Reason=None Dependency=(null)
+   Requeue=1 Restarts=2 BatchFlag=1 Reboot=0 ExitCode=0:0
+   RunTime=00:00:41 TimeLimit=00:30:00 TimeMin=N/A
+   SubmitTime=2026-11-20T11:00:00 EligibleTime=2026-11-20T11:00:00
+   PreemptEligibleTime=2026-11-20T11:00:00 PreemptTime={preempted}
+   Comment={name}
+"""
+SACCT = "12|CANCELLED by 0\n13|TIMEOUT\n"
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """Puts a fake Slurm command on PATH, alone."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def installs(name, text="", status=0):
+        (tmp_path / f"{name}.out").write_text(text)
+        fake = tmp_path / name
+        fake.write_text(
+            f'#!/bin/sh\necho "$@" >>{tmp_path}/calls\n'
+            f'while IFS= read -r line; do echo "$line"; done <{tmp_path}/{name}.out\n'
+            f"exit {status}\n"
+        )
+        fake.chmod(0o755)
+        return tmp_path / "calls"
+
+    return installs
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train",
+        "x JobState=CANCELLED Reason=None",
+        "x Requeue=1 Restarts=99 PreemptTime=2026-01-01T00:00:00",
+        "%s 'a' \"b\" $(id) TimeLimit=1",
+        "JobId=13",
+    ],
+)
+def test_a_jobs_name_pretends_nothing(name):
+    job = client.parse_job(SHOWN.format(name=name, preempted="None"))
+    assert job == Job("RUNNING", "None", 2, False, "00:30:00")
+
+
+def test_a_preempted_job_is_known_by_its_time():
+    job = client.parse_job(SHOWN.format(name="x", preempted="2026-11-20T11:00:30"))
+    assert job is not None
+    assert job.is_preempted
+
+
+@pytest.mark.parametrize("text", ["", "No jobs in the system\n", "JobState=RUNNING Reason=None"])
+def test_what_is_no_job_is_none(text):
+    assert client.parse_job(text) is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "job_id"),
+    [
+        ({}, None),
+        ({"SLURM_JOB_ID": "12"}, "12"),
+        ({"SLURM_JOB_ID": "13", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "0"}, "12_0"),
+    ],
+)
+def test_an_array_task_is_named_by_its_array_and_number(variables, job_id):
+    assert client.job_id_from(variables) == job_id
+
+
+def test_a_command_that_is_missing_is_no_answer(command):
+    assert client.call(["scontrol", "show", "job", "1"]) is None
+    assert client.show_job("1") is None
+    assert client.is_alive("1") is None
+    assert client.job_states(["1"]) == {}
+
+
+def test_an_answer_without_sense_says_nothing_of_a_jobs_life(tmp_path, monkeypatch):
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho slow down\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert client.is_alive("1") is None
+
+
+def test_a_command_that_hangs_is_no_answer(tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "CALL_TIMEOUT_S", 0.1)
+    assert client.call(["sleep", "60"]) is None
+
+
+def test_states_come_from_one_query(command):
+    calls = command("squeue", "12|RUNNING\n13|PENDING\n99|RUNNING\n")
+    command("sacct", SACCT)
+    assert client.job_states(["13", "12", "12"]) == {"12": "RUNNING", "13": "PENDING"}
+    assert len(calls.read_text().splitlines()) == 1
+
+
+def test_jobs_that_left_the_queue_are_asked_of_sacct(command):
+    command("squeue", "12|RUNNING\n")
+    command("sacct", SACCT)
+    assert client.job_states(["12", "13", "14"]) == {"12": "RUNNING", "13": "TIMEOUT"}
+
+
+def test_a_state_of_sacct_is_one_word(command):
+    command("squeue", status=1)
+    command("sacct", SACCT)
+    assert client.job_states(["12"]) == {"12": "CANCELLED"}
+
+
+def test_a_site_without_sacct_knows_the_queue_only(command):
+    command("squeue", "12|RUNNING\n")
+    assert client.job_states(["12", "13"]) == {"12": "RUNNING"}
+
+
+def test_no_jobs_need_no_query(command):
+    calls = command("squeue")
+    assert client.job_states([]) == {}
+    assert not calls.exists()
+
+
+def test_a_requeue_is_incomplete_and_read_back(command):
+    calls = command("scontrol", "   JobState=PENDING Reason=BeginTime Dependency=(null)\n")
+    assert client.requeue("12_3")[1] == ""
+    assert "requeue Incomplete 12_3" in calls.read_text().splitlines()
+
+
+def test_a_requeue_that_did_not_happen_says_where_the_job_is(command):
+    command("scontrol", "   JobState=COMPLETING Reason=None Dependency=(null)\n")
+    assert client.requeue("12")[1] == "scontrol requeue left the job COMPLETING None"
+
+
+def test_a_requeue_without_an_answer_says_so(command):
+    assert client.requeue("12") == (None, "slurmctld does not answer")
+
+
+# A fake: a real controller cannot be told to be away for exactly two calls.
+AWAY_TWICE = """#!/bin/sh
+echo "$@" >>$0.calls
+if [ $(/usr/bin/wc -l <$0.calls) -le 2 ]; then
+    echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2
+    exit 1
+fi
+echo "   JobState=PENDING Reason=BeginTime Dependency=(null)"
+"""
+
+
+def test_a_controller_that_is_away_is_asked_again(tmp_path, monkeypatch):
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(AWAY_TWICE)
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(client, "MAX_PAUSE_S", 0.01)
+    monkeypatch.setattr(client.time, "sleep", lambda _: None)
+    job, problem = client.requeue("12")
+    assert job is not None and (job.state, problem) == ("PENDING", "")
+    calls = (tmp_path / "scontrol.calls").read_text().splitlines()
+    assert calls == ["requeue Incomplete 12", "show job 12", "show job 12"]
+
+
+def test_pauses_grow_and_end():
+    pauses = client.pauses(0.05)
+    first = [next(pauses) for _ in range(8)]
+    assert 0.5 <= first[0] <= 1.5
+    assert 15 <= first[-1] <= 45
+    time.sleep(0.05)
+    assert list(pauses) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "expected"),
+    [
+        ("CANCELLED", "None", True),
+        ("COMPLETING", "None", True),
+        ("COMPLETING", "TimeLimit", False),
+        ("RUNNING", "None", False),
+    ],
+)
+def test_a_cancelled_job_is_known_while_it_ends(state, reason, expected):
+    assert client.is_cancelled(state, reason) is expected
+
+
+def test_a_slurmd_answers_or_not():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert client.is_answering("127.0.0.1", port)
+    assert not client.is_answering("127.0.0.1", port)
+    assert client.is_answering("no-such-host.invalid", port)  # who knows
+
+
+def test_slurm_on_path_needs_no_loading(command, tmp_path):
+    command("sbatch")
+    environ = {"PATH": str(tmp_path), "SLURM_CONF": "x"}
+    assert client.unloaded_reason(environ, [tmp_path]) is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        ({}, None),
+        ({"SLURM_CONF": "/etc/slurm.conf"}, "SLURM_CONF is set"),
+        ({"MODULEPATH": "/nowhere:{there}"}, "{there} has a slurm module"),
+    ],
+)
+def test_slurm_that_is_not_loaded_is_noticed(tmp_path, variables, reason):
+    (tmp_path / "slurm").mkdir()
+    environ = {key: value.format(there=tmp_path) for key, value in variables.items()}
+    found = client.unloaded_reason({"PATH": "/nowhere"} | environ, paths=[tmp_path / "none"])
+    assert found == (reason and reason.format(there=tmp_path))
+
+
+def test_slurms_folders_are_noticed(tmp_path):
+    assert client.unloaded_reason({"PATH": ""}, paths=[tmp_path]) == f"{tmp_path} exists"
+
+
+def test_the_end_of_the_time_limit_is_in_the_jobs_environment(command):
+    calls = command("squeue", "1\n")
+    assert client.end_time("7", {"SLURM_JOB_END_TIME": "1795252802"}) == 1795252802.0
+    assert not calls.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "expected"),
+    [("1795252802\n", 0, 1795252802.0), ("N/A\n", 0, None), ("", 1, None)],
+)
+def test_an_older_slurm_is_asked_for_the_end_of_the_time_limit(command, text, status, expected):
+    calls = command("squeue", text, status)
+    assert client.end_time("7", {}) == expected
+    assert "--jobs=7" in calls.read_text()

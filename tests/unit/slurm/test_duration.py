@@ -1,0 +1,115 @@
+"""Slurm's time forms: read as sbatch(1) documents them, written so that nobody misreads them."""
+
+import pytest
+
+from jobs.slurm import duration
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90 * 60),
+        ("4:00", 4 * 60),
+        ("1:30", 90),
+        ("4:00:00", 4 * 3600),
+        ("04:05:06", 4 * 3600 + 5 * 60 + 6),
+        ("2-0", 2 * 86400),
+        ("1-12", 36 * 3600),
+        ("1-12:30", 36 * 3600 + 30 * 60),
+        ("1-02:03:04", 86400 + 2 * 3600 + 3 * 60 + 4),
+        ("0-1", 3600),
+        ("90:00", 90 * 60),
+        ("0:90:00", 90 * 60),
+    ],
+)
+def test_the_six_documented_forms_are_read_as_slurm_reads_them(text, seconds):
+    assert duration.parse(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "x", "4h", "1:2:3:4", "1-", "-1:00", "1-2-3", ":30", "4:", "1.5", " 30", "30\n"]
+    + ["٣٠", "1-1:1:1:1", "1e3", "+5", "9" * 5000, "1d"],
+)
+def test_any_other_text_is_refused(text):
+    with pytest.raises(ValueError, match="none of Slurm's forms"):
+        duration.parse(text)
+
+
+@pytest.mark.parametrize("text", ["0", "0:00", "00:00:00", "0-0", "0-00:00:00"])
+def test_no_time_at_all_is_refused(text):
+    with pytest.raises(ValueError, match="no time at all"):
+        duration.parse(text)
+
+
+@pytest.mark.parametrize("text", ["UNLIMITED", "infinite", "-1"])
+def test_a_run_without_limit_is_refused_in_words(text):
+    with pytest.raises(ValueError, match="needs one"):
+        duration.parse(text)
+
+
+def test_more_than_ten_years_is_refused():
+    assert duration.parse("3650-0") == duration.MAX_S
+    with pytest.raises(ValueError, match="ten years"):
+        duration.parse("3650-0:00:01")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (1, "00:00:01"),
+        (3599, "00:59:59"),
+        (4 * 3600, "04:00:00"),
+        (86399, "23:59:59"),
+        (86400, "1-00:00:00"),
+        (10 * 86400 + 3661, "10-01:01:01"),
+    ],
+)
+def test_the_canonical_form_has_its_units_and_is_read_back(seconds, text):
+    assert duration.canonical(seconds) == text
+    assert duration.parse(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("written", "what", "hint"),
+    [
+        (
+            "4:00",
+            "4:00 means four minutes to Slurm",
+            'write "04:00:00" for four hours, or "0:04:00" if you meant minutes',
+        ),
+        (
+            "30",
+            "30 means 30 minutes to Slurm",
+            'write "1-06:00:00" for one day six hours, or "0:30:00" if you meant minutes',
+        ),
+        (
+            "14400",
+            "14400 means ten days to Slurm",
+            'write "04:00:00" for four hours, or "10-00:00:00" if you meant minutes',
+        ),
+        (
+            "1:30",
+            "1:30 means one minute 30 seconds to Slurm",
+            'write "01:30:00" for one hour 30 minutes, or "0:01:30" if you meant minutes and '
+            "seconds",
+        ),
+    ],
+)
+def test_a_number_without_units_is_explained_with_both_rewrites(written, what, hint):
+    assert duration.misreading(written) == (what, hint)
+
+
+@pytest.mark.parametrize("written", ["4:00:00", "1-0", "1-0:30", "0", "0:00", "x", "1e3", "-5"])
+def test_a_form_that_says_its_units_is_not_misread(written):
+    assert duration.misreading(written) is None
+
+
+def test_every_rewrite_that_is_offered_is_read_as_it_is_said():
+    for written in [*map(str, range(1, 300)), *(f"{m}:{s:02}" for m in range(60) for s in (1, 30))]:
+        what, hint = duration.misreading(written)
+        first, second = hint.split('"')[1::2]
+        assert duration.words(duration.parse(second)) in what
+        assert duration.words(duration.parse(first)) in hint
+        assert duration.misreading(first) is None
+        assert duration.misreading(second) is None

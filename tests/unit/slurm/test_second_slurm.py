@@ -1,0 +1,98 @@
+"""The Slurm that the tests fetch beside the installed one: whence, whither, and when not."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.slurm import conf, host, second
+from tests.slurm.second import SecondError
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """Puts fake commands on PATH, alone: each prints its name to stderr and fails."""
+    folder = tmp_path / "fakes"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(second, "_KEYRING", folder)
+
+    def install(*names):
+        for name in names:
+            (folder / name).write_text(f"#!/bin/sh\necho {name} has no network >&2\nexit 100\n")
+            (folder / name).chmod(0o755)
+
+    return install
+
+
+def test_it_comes_from_where_this_machines_own_packages_come_from():
+    here = "http://a.example/debian-security/\nhttps://b.example/mirror/debian/\n"
+    assert second.mirror(here) == "https://b.example/mirror/debian"
+    assert second.mirror("http://c.example/ubuntu/\n") == "http://deb.debian.org/debian"
+    assert second.mirror("") == "http://deb.debian.org/debian"
+
+
+def test_the_variable_names_a_version_a_folder_or_the_installed_one():
+    assert host.prefix_of("") is None
+    assert host.prefix_of("24.11") == REPOSITORY / ".slurm/24.11"
+    assert host.prefix_of("/opt/slurm") == Path("/opt/slurm")
+
+
+def test_a_version_is_read_from_what_slurm_says():
+    assert host.slurm_version("slurm-wlm 24.11.5\n") == host.slurm_version("24.11") == (24, 11)
+
+
+def test_a_folder_that_is_not_there_is_a_reason_with_its_cure(tmp_path):
+    reason = host.why_not(tmp_path / "24.11")
+    assert reason and str(tmp_path / "24.11") in reason and "make test-slurm-24" in reason
+
+
+def test_a_cluster_of_another_slurm_takes_its_plugins_too(tmp_path):
+    site = conf.Site(tmp_path, 1, 1, "linuxproc", prefix=Path("/opt/slurm"))
+    assert "PluginDir=/opt/slurm/lib/slurm\n" in conf.slurm_conf(site)
+    assert "PluginDir" not in conf.slurm_conf(conf.Site(tmp_path, 1, 1, "linuxproc"))
+
+
+def test_what_is_missing_is_named_with_the_command_that_installs_it(tools, tmp_path):
+    tools("apt-get", "dpkg-deb")
+    with pytest.raises(SecondError, match="hint: apt-get install patchelf$"):
+        second.make(tmp_path / "24.11")
+
+
+def test_without_debians_tools_it_says_what_else_would_do(tools, tmp_path):
+    with pytest.raises(SecondError, match="no Debian.*\n.*KIT_TEST_SLURM=/"):
+        second.make(tmp_path / "24.11")
+
+
+def test_a_failed_fetch_shows_why_and_leaves_nothing(tools, tmp_path, capsys):
+    tools("apt-get", "dpkg-deb", "patchelf")
+    with pytest.raises(SecondError, match="exit 100\napt-get has no network$"):
+        second.make(tmp_path / "made/24.11")
+    assert list((tmp_path / "made").iterdir()) == []
+    assert "Slurm 24.11 from Debian" in capsys.readouterr().out
+
+
+def test_a_folder_that_was_moved_is_made_again(tmp_path):
+    folder = tmp_path / "24.11"
+    folder.mkdir()
+    assert not second.is_made(folder)
+    (folder / "made-by").write_text(second._stamp(folder))
+    assert second.is_made(folder)
+    shutil.move(folder, tmp_path / "moved")
+    assert not second.is_made(tmp_path / "moved")
+
+
+@pytest.mark.parametrize(
+    ("line", "is_strange"),
+    [
+        ("\tlibz.so.1 => {new}/sbin/../lib/libz.so.1 (0x7f)", False),
+        ("\t{new}/lib/ld-linux-x86-64.so.2 (0x7f)", False),
+        ("\tlinux-vdso.so.1 (0x7f)", False),
+        ("\tlibz.so.1 => /usr/lib/libz.so.1 (0x7f)", True),
+        ("\tlibz.so.1 => not found", True),
+    ],
+)
+def test_a_library_from_elsewhere_is_found_out(tmp_path, line, is_strange):
+    assert second._is_strange(line.format(new=tmp_path), tmp_path) is is_strange

@@ -1,0 +1,262 @@
+"""A site's Slurm, read from its own words, and what a run is told about it at submit."""
+
+from dataclasses import replace
+
+import pytest
+
+from jobs.rundir import RunDir, append_jsonl, read_json
+from jobs.slurm import site, site_warnings
+from jobs.slurm.site import Config, Partition, Site
+from jobs.spec import Slurm
+
+# From a real Slurm 22.05, shortened.
+CONFIG = """\
+Configuration data as of 2026-11-21T12:15:14
+AccountingStorageType   = accounting_storage/none
+AuthInfo                = socket=/run/munge/socket,cred_expire=5
+JobRequeue              = {requeue}
+JobSubmitPlugins        = {plugins}
+KillWait                = 10 sec
+OverTimeLimit           = {over}
+PreemptMode             = {mode}
+PreemptType             = preempt/{kind}
+SLURM_VERSION           = 22.05.8
+SlurmctldParameters     = {parameters}
+
+Cgroup Support Configuration:
+AllowedKmemSpace        = (null)
+
+Slurmctld(primary) at ctl is UP
+"""
+PLAIN = {
+    "requeue": 1,
+    "plugins": "(null)",
+    "over": "0 min",
+    "mode": "REQUEUE",
+    "kind": "partition_prio",
+    "parameters": "(null)",
+}
+PARTITIONS = """\
+PartitionName=batch
+   AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL
+   AllocNodes=ALL Default=YES QoS=N/A
+   DefaultTime=NONE DisableRootJobs=NO ExclusiveUser=NO GraceTime=30 Hidden=NO
+   MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED
+   Nodes=n[1-4]
+   PriorityJobFactor=1 PriorityTier=1 RootOnly=NO ReqResv=NO OverSubscribe=NO
+   OverTimeLimit=NONE PreemptMode=REQUEUE
+   State=UP TotalCPUs=16 TotalNodes=4 SelectTypeParameters=NONE
+   JobDefaults=(null)
+   DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED
+   TRES=cpu=16,mem=250G,node=4,billing=16
+
+PartitionName=short
+   AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL
+   AllocNodes=login1 Default=NO QoS=N/A
+   DefaultTime=00:05:00 DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO
+   MaxNodes=1 MaxTime=00:10:00 MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED
+   Nodes=n[1-2]
+   PriorityJobFactor=1 PriorityTier=1 RootOnly=NO ReqResv=NO OverSubscribe=NO
+   OverTimeLimit=NONE PreemptMode=GANG,CANCEL
+   State=DOWN TotalCPUs=8 TotalNodes=2 SelectTypeParameters=NONE
+   JobDefaults=(null)
+   DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED
+   TRES=cpu=8,mem=125G,node=2,billing=8
+
+"""
+BATCH = Partition("batch", True, "UP", None, None, 0, 30, "REQUEUE", "ALL", False, 4)
+SHORT = Partition("short", False, "DOWN", 600, 1, 0, 0, "CANCEL", "login1", False, 2)
+USUAL = Config("22.05.8", "partition_prio", "REQUEUE", True, 10, "", False, False, False)
+HOUR = Slurm(time="01:00:00")
+
+
+def config(**settings):
+    return site.parse_config(CONFIG.format_map(PLAIN | settings))
+
+
+def told(wished=HOUR, stop_s=None, of=USUAL, **partition):
+    """What is remarked on a partition like batch, each with `error` or `note` before its key."""
+    sites = [Site(of, replace(BATCH, **partition))]
+    remarks = site_warnings.check(wished, sites, stop_s)
+    return [("error " if r.is_error else "note ") + r.key for r in remarks]
+
+
+def test_the_configuration_is_read_from_slurms_words():
+    assert config() == USUAL
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"requeue": 0}, {"is_requeued": False}),
+        ({"mode": "GANG,CANCEL"}, {"preempt_mode": "CANCEL"}),
+        ({"mode": "OFF", "kind": "none"}, {"preempt_mode": "OFF", "preempt_type": "none"}),
+        ({"over": "5 min"}, {"over_time_limit": "5 min"}),
+        ({"over": "UNLIMITED"}, {"over_time_limit": "UNLIMITED"}),
+        ({"parameters": "preempt_send_user_signal,x"}, {"sends_user_signal": True}),
+        ({"plugins": "lua"}, {"chooses_partition": True}),
+    ],
+)
+def test_each_setting_of_the_configuration_is_noticed(settings, expected):
+    assert config(**settings) == replace(USUAL, **expected)
+
+
+@pytest.mark.parametrize(
+    ("told", "has_accounting"),
+    [("accounting_storage/none", False), ("(null)", False), ("accounting_storage/slurmdbd", True)],
+)
+def test_older_and_newer_slurms_have_a_word_for_no_accounting(told, has_accounting):
+    text = CONFIG.format_map(PLAIN).replace("accounting_storage/none", told)
+    assert site.parse_config(text).has_accounting is has_accounting
+
+
+def test_newer_slurms_have_parameters_of_preemption():
+    text = CONFIG.format_map(PLAIN) + "PreemptParameters       = send_user_signal\n"
+    assert site.parse_config(text) == replace(USUAL, sends_user_signal=True)
+
+
+@pytest.mark.parametrize("text", ["", "slurm_load_ctl_conf error: Unable to contact", "x = y"])
+def test_what_is_no_configuration_is_none(text):
+    assert site.parse_config(text) is None
+
+
+def test_partitions_are_read_from_slurms_words():
+    assert site.parse_partitions(PARTITIONS) == [BATCH, SHORT]
+    assert site.parse_partitions("") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("cancel|00:02:00\n", ("CANCEL", 120)), ("cluster|00:00:00\n", None), ("", None)],
+)
+def test_a_qos_has_a_mode_of_its_own_or_the_clusters(text, expected):
+    assert site.parse_qos(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "qos", "mode"),
+    [
+        ("partition_prio", None, "CANCEL"),
+        ("qos", None, "REQUEUE"),
+        ("qos", ("OFF", 0), "OFF"),
+        ("none", None, "OFF"),
+    ],
+)
+def test_who_decides_on_preemption_decides_what_becomes_of_a_job(kind, qos, mode):
+    assert Site(replace(USUAL, preempt_type=kind), SHORT, qos).preempt_mode == mode
+
+
+def test_a_usual_site_is_not_remarked_on():
+    assert told() == []
+
+
+@pytest.mark.parametrize(
+    ("partition", "wished", "expected"),
+    [
+        ({"max_time_s": 3599}, HOUR, ["error slurm.time"]),
+        ({"max_time_s": 3600}, HOUR, []),
+        ({"max_nodes": 1}, replace(HOUR, nodes=2), ["error slurm.nodes"]),
+        ({"min_nodes": 2}, HOUR, ["error slurm.nodes"]),
+        # They may lift the partition's limits.
+        ({"max_time_s": 3599}, replace(HOUR, qos="long"), ["note slurm.time"]),
+        ({"max_time_s": 3599, "has_own_qos": True}, HOUR, ["note slurm.time"]),
+        ({"state": "DOWN"}, HOUR, ["note slurm.partition"]),
+        ({"grace_time_s": 0}, HOUR, ["note slurm.partition"]),
+        ({"grace_time_s": 0, "preempt_mode": "OFF"}, HOUR, []),
+        ({"preempt_mode": "CANCEL"}, HOUR, ["note slurm.continue"]),
+        ({"alloc_nodes": "login1"}, HOUR, []),
+        ({"alloc_nodes": "login1"}, replace(HOUR, continue_="successor"), ["note slurm.continue"]),
+    ],
+)
+def test_what_a_partition_means_for_a_run_is_told(partition, wished, expected):
+    assert told(wished, **partition) == expected
+
+
+@pytest.mark.parametrize(
+    ("stop_s", "expected"),
+    [
+        (39.0, []),
+        (41.0, ["note slurm.partition"]),
+        (121.0, ["note slurm.partition", "note slurm.signal_lead_s"]),
+    ],
+)
+def test_a_stop_that_was_measured_is_compared_with_the_grace_and_the_lead(stop_s, expected):
+    assert told(stop_s=stop_s) == expected
+
+
+def test_a_site_that_requeues_only_who_asks_is_told():
+    assert told(of=replace(USUAL, is_requeued=False)) == ["note slurm.continue"]
+
+
+def test_a_plugin_may_put_the_job_elsewhere_so_nothing_is_certain():
+    assert told(of=replace(USUAL, chooses_partition=True), max_time_s=9) == ["note slurm.time"]
+
+
+def test_of_several_partitions_one_that_works_is_enough():
+    works, fails = Site(USUAL, BATCH), Site(USUAL, replace(BATCH, name="b", max_time_s=9))
+    assert site_warnings.check(HOUR, [fails, works]) == []
+    assert [r.is_error for r in site_warnings.check(HOUR, [fails, fails])] == [True]
+
+
+@pytest.mark.parametrize(
+    ("wished", "way_out"), [("auto", "another job waits for its end"), ("requeue", "write auto")]
+)
+def test_a_site_that_cancels_what_it_preempts_is_told_with_the_way_out(wished, way_out):
+    sites = [Site(USUAL, replace(BATCH, preempt_mode="CANCEL"))]
+    (remark,) = site_warnings.check(replace(HOUR, continue_=wished), sites)
+    assert way_out in remark.in_one_line
+    assert "\n" not in remark.in_one_line
+
+
+def test_the_slowest_stop_is_read_from_the_attempts(tmp_path):
+    run = RunDir(tmp_path)
+    assert site_warnings.slowest_stop_s(run) is None
+    for stop_s in (3.5, 12.0, None):
+        append_jsonl(run.attempts, {"stop_s": stop_s})
+    append_jsonl(run.attempts, {})  # of an older version
+    assert site_warnings.slowest_stop_s(run) == 12.0
+
+
+def test_what_is_unknown_is_not_noted(tmp_path):
+    run = RunDir(tmp_path)
+    assert site_warnings.note(run, HOUR, [])["cancels_preempted"] is False
+    assert not run.site.exists()
+    assert site_warnings.note(run, HOUR, [Site(USUAL, SHORT)])["cancels_preempted"] is True
+    assert read_json(run.site)["sites"] == [Site(USUAL, SHORT).in_words()]
+
+
+@pytest.fixture
+def scontrol(tmp_path, monkeypatch):
+    """A fake scontrol, which says what real ones said; None makes it silent."""
+
+    def installs(**settings):
+        (tmp_path / "config").write_text(CONFIG.format_map(PLAIN | settings))
+        (tmp_path / "partitions").write_text(PARTITIONS)
+        (tmp_path / "scontrol").write_text(
+            f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n'
+            f'case "$*" in *config) cat {tmp_path}/config ;; *) cat {tmp_path}/partitions ;; esac\n'
+        )
+        (tmp_path / "scontrol").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        return tmp_path / "calls"
+
+    return installs
+
+
+@pytest.mark.parametrize(
+    ("partition", "expected"),
+    [(None, [BATCH]), ("short", [SHORT]), ("short,batch", [BATCH, SHORT]), ("nowhere", [])],
+)
+def test_slurm_is_asked_once_for_each_and_the_jobs_partitions_are_taken(
+    scontrol, partition, expected
+):
+    calls = scontrol()
+    sites = site.look(replace(HOUR, partition=partition))
+    assert sites == [Site(USUAL, each) for each in expected]
+    assert len(calls.read_text().splitlines()) == 2
+
+
+def test_a_controller_that_does_not_answer_blocks_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert site.look(HOUR) == []
+    assert site_warnings.check(HOUR, []) == []

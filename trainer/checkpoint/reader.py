@@ -1,0 +1,228 @@
+"""Committed checkpoints, read back whole or put aside. Imports no torch.
+
+Own checksums, because `torch.load` takes flipped bits without complaint. What is missing, cut
+short or altered is damaged for good, and the next older one serves. An error of the file system
+(ESTALE, EACCES, ETIMEDOUT ...) may pass: it is retried and then raised, since a run must not fall
+back by hours because a server was slow. An EIO that stays is a bad sector: damage. Where it is the
+server's, putting the checkpoint aside fails, too, and nothing is put aside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from jobs.rundir import RunDir, fsync_directory, read_jsonl
+from trainer.checkpoint.commit import (
+    FORMAT_VERSION,
+    LATEST,
+    MANIFEST,
+    committed,
+    manifest_text,
+    step_of,
+)
+from trainer.errors import UserError
+
+QUARANTINE_PREFIX = "quarantined-"
+REASON = "REASON"
+RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)
+LASTING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO}
+
+Contents = dict[str, bytes]
+Value = TypeVar("Value")
+Given = ParamSpec("Given")
+
+
+class Damaged(Exception):
+    """A committed checkpoint whose bytes are not those that were written."""
+
+
+def read(directory: Path) -> tuple[dict[str, Any], Contents]:
+    """(manifest, bytes of each file) of a committed checkpoint.
+
+    Raises: Damaged; UserError if another version of the kit wrote it; OSError where the file
+    system may answer later.
+    """
+    with _bad_sectors_are_damage():
+        manifest = _patiently(_manifest, directory)
+        files = manifest["files"].items()
+        return manifest, {
+            file: _patiently(_read, directory / file, expected) for file, expected in files
+        }
+
+
+def check(directory: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint whose files all agree with it; raises as `read` does."""
+    with _bad_sectors_are_damage():
+        manifest = _patiently(_manifest, directory)
+        for file, expected in manifest["files"].items():
+            _patiently(_check, directory / file, expected)
+        return manifest
+
+
+def read_newest(
+    root: Path, parse: Callable[[Contents], Value], report: Callable[[str], None]
+) -> tuple[Contents, Value] | None:
+    """The files of the newest checkpoint that is whole and what `parse` makes of them, or None.
+
+    Damaged ones, which is also what `parse` may raise, are reported and put aside.
+    """
+    for name in _patiently(committed, root):
+        try:
+            _, contents = read(root / name)
+            return contents, parse(contents)
+        except Damaged as error:
+            aside = quarantine(root / name, str(error))
+            report(f"checkpoint {root / name} is damaged and now {aside.name}: {error}")
+    return None
+
+
+def read_newest_of(
+    run_dir: RunDir, parse: Callable[[Contents], Value], report: Callable[[str], None]
+) -> tuple[Contents, Value] | None:
+    """What `read_newest` reads of a run; None only before its first checkpoint.
+
+    Raises: UserError where it had some and none is left, for it must not begin anew unasked.
+    """
+    root = run_dir.checkpoints
+    there = _patiently(committed, root)
+    known = newest_known(run_dir, there)
+    if there and known not in there:
+        report(f"checkpoint {known} is gone from {root}: going on from an older one")
+    newest = read_newest(root, parse, report)
+    if newest is None and known is not None:
+        raise UserError(
+            f"the run had checkpoint {known}, none that is whole is left in {root}: bring its "
+            "files back and resume, or begin a new run; nothing was overwritten"
+        )
+    return newest
+
+
+def newest_known(run_dir: RunDir, there: list[str]) -> str | None:
+    """The newest checkpoint that the run is known to have had; None before its first.
+
+    Known from those that are there, from the hint `latest`, and from the last attempt with one.
+    """
+    names, root = there[:1], run_dir.checkpoints
+    with contextlib.suppress(OSError, UnicodeDecodeError):  # nothing relies on a hint
+        names.append((root / LATEST).read_text(encoding="utf-8").strip())
+    recorded = [attempt.get("checkpoint") for attempt in _patiently(read_jsonl, run_dir.attempts)]
+    names += [name for name in recorded if isinstance(name, str)][-1:]
+    steps = {name: step for name in names if (step := step_of(name)) is not None}
+    return max(steps, key=lambda name: steps[name], default=None)
+
+
+def quarantine(directory: Path, reason: str) -> Path:
+    """Rename a checkpoint, so that it counts no more, and note why; its new path."""
+    aside = directory.with_name(QUARANTINE_PREFIX + directory.name)
+    number = 1
+    while os.path.lexists(aside):
+        number += 1
+        aside = directory.with_name(f"{QUARANTINE_PREFIX}{directory.name}.{number}")
+    os.rename(directory, aside)
+    fsync_directory(directory.parent)
+    # It may be no directory, or on a full disk: the log has the reason, too.
+    with contextlib.suppress(OSError):
+        (aside / REASON).write_text(reason + "\n", encoding="utf-8", errors="backslashreplace")
+    return aside
+
+
+def _patiently(call: Callable[Given, Value], *args: Given.args, **kwargs: Given.kwargs) -> Value:
+    for delay_s in RETRY_DELAYS_S:
+        try:
+            return call(*args, **kwargs)
+        except OSError:
+            time.sleep(delay_s)
+    return call(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _bad_sectors_are_damage() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        name = Path(error.filename).name if error.filename else "a file"
+        raise Damaged(f"{name}: {error.strerror}") from error
+
+
+def _manifest(directory: Path) -> dict[str, Any]:
+    with _open(directory / MANIFEST) as file:
+        text = file.read()
+    try:
+        manifest: dict[str, Any] = json.loads(text)
+        is_own = text == manifest_text(manifest)
+        format_version = manifest["format_version"]
+        is_listing = all(
+            os.path.basename(file) == file and {"size", "sha256"} <= expected.keys()
+            for file, expected in manifest["files"].items()
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Damaged(f"{MANIFEST}: {type(error).__name__}: {error}") from error
+    if not is_own:
+        raise Damaged(f"{MANIFEST} does not agree with its own SHA-256")
+    if format_version != FORMAT_VERSION:
+        raise UserError(
+            f"checkpoint {directory} has format version {format_version}, this kit reads "
+            f"{FORMAT_VERSION}: go on with the code that the run began with"
+        )
+    if not is_listing:
+        raise Damaged(f"{MANIFEST} does not list files of its directory")
+    return manifest
+
+
+def _read(path: Path, expected: dict[str, Any]) -> bytes:
+    with _open(path) as file:
+        _check_size(path, os.fstat(file.fileno()).st_size, expected)
+        contents = file.read()
+    _check_size(path, len(contents), expected)
+    _check_sha256(path, hashlib.sha256(contents).hexdigest(), expected)
+    return contents
+
+
+def _check(path: Path, expected: dict[str, Any]) -> None:
+    with _open(path) as file:
+        _check_size(path, os.fstat(file.fileno()).st_size, expected)
+        # What was just written is in memory: read what the disk has of it.
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        _check_sha256(path, hashlib.file_digest(file, "sha256").hexdigest(), expected)
+
+
+def _check_size(path: Path, size: int, expected: dict[str, Any]) -> None:
+    if size != expected["size"]:
+        raise Damaged(f"{path.name} has {size} bytes, not {expected['size']}")
+
+
+def _check_sha256(path: Path, sha256: str, expected: dict[str, Any]) -> None:
+    if sha256 != expected["sha256"]:
+        raise Damaged(f"{path.name} does not agree with its SHA-256")
+
+
+@contextlib.contextmanager
+def _open(path: Path) -> Iterator[BufferedReader]:
+    """A regular file to read; what goes wrong for good while it is read is damage."""
+    try:
+        with open(path, "rb", opener=_without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise Damaged(f"{path.name} is no regular file")
+            yield file
+    except OSError as error:
+        if error.errno in LASTING:
+            raise Damaged(f"{path.name}: {error.strerror}") from error
+        error.filename = error.filename or str(path)
+        raise
+
+
+def _without_waiting(name: str, flags: int) -> int:
+    """Open it even if it is a FIFO that nobody writes to."""
+    return os.open(name, flags | os.O_NONBLOCK)

@@ -1,0 +1,137 @@
+"""The built-in data sets that need no files, and the way to all others. Nothing is downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from trainer.data.batches import Batch, BatchSource, PerSampleSet, Samples, Source
+from trainer.data.image_files import cifar10, image_folder
+from trainer.data.sample_rng import SampleRandom
+from trainer.errors import UserError
+from trainer.user_code import call
+
+TRAIN_FRACTION = 0.8
+
+
+def create(name: str, args: dict[str, Any]) -> tuple[Source, Source]:
+    """The (train, test) parts of `train.dataset`: a built-in, or `package.module:callable`."""
+    built_in: dict[str, Callable[..., Any]] = {
+        "digits": digits,
+        "breast_cancer": breast_cancer,
+        "synthetic_images": synthetic_images,
+        "cifar10": cifar10,
+        "image_folder": image_folder,
+    }
+    parts = call("train.dataset", name, built_in, args)
+    if not isinstance(parts, (tuple, list)) or len(parts) != 2:
+        raise UserError(f"train.dataset: {name} gives {_kind(parts)}, not a pair (train, test)")
+    train, test = parts
+    for title, part in (("train", train), ("test", test)):
+        if not isinstance(part, (BatchSource, PerSampleSet)):
+            raise UserError(
+                f"train.dataset: {name} gives {_kind(part)} as its {title} part: it needs "
+                "num_classes, __len__, and either batch and to, or __getitem__"
+            )
+        if len(part) == 0:
+            raise UserError(f"train.dataset: {name} gives a {title} part without samples")
+    return train, test
+
+
+def _kind(value: object) -> str:
+    return f"a {type(value).__name__}"
+
+
+def digits() -> tuple[Samples, Samples]:
+    """1,797 handwritten digits, uint8 [N, 1, 8, 8] with values to 16."""
+    from sklearn.datasets import load_digits
+
+    table = load_digits()
+    images = torch.from_numpy(table.images).to(torch.uint8).unsqueeze(1)
+    labels = torch.from_numpy(table.target).long()
+    train, test = stratified_split(labels)
+    return (
+        Samples(images[train], labels[train], scale=1 / 16),
+        Samples(images[test], labels[test], scale=1 / 16),
+    )
+
+
+def breast_cancer() -> tuple[Samples, Samples]:
+    """569 patients with 30 measurements, standardised by the training set's mean and deviation."""
+    from sklearn.datasets import load_breast_cancer
+
+    table = load_breast_cancer()
+    values = torch.from_numpy(table.data)
+    labels = torch.from_numpy(table.target).long()
+    train, test = stratified_split(labels)
+    deviation, mean = torch.std_mean(values[train], dim=0)
+    values = ((values - mean) / deviation).float()
+    return Samples(values[train], labels[train]), Samples(values[test], labels[test])
+
+
+@dataclass(frozen=True)
+class SyntheticImages:
+    """Images float32 [n, channels, size, size] from 0 to 1, made of their index when asked for.
+
+    Noise, with the class in the brightness, so that there is something to learn. They cost no
+    memory, and little time: a row and a column of random numbers make an image.
+    """
+
+    num_samples: int
+    size: int
+    channels: int
+    num_classes: int
+    part: int
+    device: torch.device = torch.device("cpu")
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def to(self, device: torch.device) -> SyntheticImages:
+        """The same images, made on a device."""
+        return replace(self, device=device)
+
+    def batch(self, indices: torch.Tensor) -> Batch:
+        """(images, labels) of the samples with these indices."""
+        random = SampleRandom(0, self.part, indices)
+        shape = len(indices), self.channels, self.size
+        rows = random.uniform(self.channels * self.size).reshape(shape).unsqueeze(3)
+        columns = random.uniform(self.channels * self.size).reshape(shape).unsqueeze(2)
+        labels = indices % self.num_classes
+        noise = (rows + columns).frac_().mul_(0.5)
+        return noise.add_((labels * (0.5 / self.num_classes)).reshape(-1, 1, 1, 1)), labels
+
+
+def synthetic_images(
+    num_train: int, num_test: int, size: int = 32, channels: int = 3, num_classes: int = 10
+) -> tuple[SyntheticImages, SyntheticImages]:
+    """Any number of images of any size, for trials and measurements."""
+    numbers = {"num_train": num_train, "num_test": num_test, "size": size}
+    numbers |= {"channels": channels, "num_classes": num_classes}
+    for name, number in numbers.items():
+        if not isinstance(number, int) or number < 1:
+            raise UserError(f"train.dataset_args.{name} must be a whole number from 1 on: {number}")
+    return (
+        SyntheticImages(num_train, size, channels, num_classes, part=0),
+        SyntheticImages(num_test, size, channels, num_classes, part=1),
+    )
+
+
+def stratified_split(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Indices of the training and the test samples: 80 % of each class, the same in every run."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.bincount(labels)
+    shares = sizes * TRAIN_FRACTION
+    counts = shares.long()
+    missing = int(len(labels) * TRAIN_FRACTION) - int(counts.sum())
+    counts[(shares - counts).argsort(descending=True, stable=True)[:missing]] += 1
+    train, test = [], []
+    for label, count in enumerate(counts.tolist()):
+        members = (labels == label).nonzero().flatten()
+        members = members[torch.randperm(len(members), generator=generator)]
+        train.append(members[:count])
+        test.append(members[count:])
+    return torch.cat(train).sort().values, torch.cat(test).sort().values

@@ -1,0 +1,160 @@
+"""Image sets in files that are there already: CIFAR-10's own binary ones, and folders of images."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from trainer.data.batches import Samples
+from trainer.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+CIFAR10_CLASSES = 10
+CIFAR10_SHAPE = (3, 32, 32)
+CIFAR10_RECORD_BYTES = 1 + 3 * 32 * 32  # a label, then the red, green and blue plane
+BILINEAR = 2  # Source: PIL.Image.Resampling
+Pixels = npt.NDArray[np.uint8]
+SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff"}
+
+
+def cifar10(path: str) -> tuple[Samples, Samples]:
+    """CIFAR-10, uint8 [N, 3, 32, 32], from the folder of its "binary version".
+
+    Source: https://www.cs.toronto.edu/~kriz/cifar.html, "Binary version".
+    """
+    folder = _folder(path)
+    train = [folder / f"data_batch_{number}.bin" for number in range(1, 6)]
+    return _cifar10_part(train), _cifar10_part([folder / "test_batch.bin"])
+
+
+def _cifar10_part(files: list[Path]) -> Samples:
+    records = torch.cat([_cifar10_records(file) for file in files])
+    images = records[:, 1:].reshape(-1, *CIFAR10_SHAPE)
+    return Samples(images, records[:, 0].long(), 1 / 255, CIFAR10_CLASSES)
+
+
+def _cifar10_records(file: Path) -> torch.Tensor:
+    try:
+        values = np.fromfile(file, dtype=np.uint8)
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise UserError(
+            f"train.dataset_args.path: {file}: {error.strerror}: unpack cifar-10-binary.tar.gz "
+            "and name the folder that has data_batch_1.bin to data_batch_5.bin and test_batch.bin"
+        ) from error
+    if len(values) == 0 or len(values) % CIFAR10_RECORD_BYTES:
+        raise UserError(
+            f"train.dataset_args.path: {file} has {len(values)} bytes, which are no records of "
+            f"{CIFAR10_RECORD_BYTES}: it is not whole, or not of the binary version"
+        )
+    return torch.from_numpy(values.reshape(-1, CIFAR10_RECORD_BYTES))
+
+
+def image_folder(path: str, size: int = 224) -> tuple[ImageFolder, ImageFolder]:
+    """Images as PATH/train/CLASS/*.jpg and PATH/val/CLASS/*.jpg (or test), read when asked for."""
+    if not isinstance(size, int) or size < 1:
+        raise UserError(f"train.dataset_args.size must be a whole number from 1 on: {size}")
+    folder = _folder(path)
+    train = folder / "train"
+    held_out = next((folder / name for name in ("val", "test") if (folder / name).is_dir()), None)
+    if not train.is_dir() or held_out is None:
+        missing = train if held_out is not None else folder / "val"
+        raise UserError(
+            f"train.dataset_args.path: there is no folder {missing}: images belong in "
+            f"{folder}/train/CLASS/ and {folder}/val/CLASS/ (or test)"
+        )
+    classes = [_classes(part) for part in (train, held_out)]
+    if classes[0] != classes[1]:
+        raise UserError(
+            f"train.dataset_args.path: {_only(train, classes[0], classes[1])}; "
+            f"{_only(held_out, classes[1], classes[0])}: both need a folder for each class"
+        )
+    return ImageFolder(train, classes[0], size), ImageFolder(held_out, classes[0], size)
+
+
+def _classes(part: Path) -> list[str]:
+    with os.scandir(part) as entries:
+        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+
+
+def _only(part: Path, own: list[str], other: list[str]) -> str:
+    names = sorted(set(own) - set(other))
+    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return f"{part} has {len(own)} classes" + (f", {shown} alone" if names else "")
+
+
+class ImageFolder:
+    """Images uint8 [3, size, size] of a folder per class: the centre, the shorter side resized."""
+
+    def __init__(self, folder: Path, classes: Sequence[str], size: int) -> None:
+        self.num_classes = len(classes)
+        self._folder = folder
+        self._size = size
+        names, labels = [], []
+        for label, name in enumerate(classes):
+            files = _images(folder / name)
+            if not files:
+                raise UserError(f"train.dataset_args.path: there is no image in {folder / name}")
+            names += [os.fsencode(f"{name}/{file}") for file in files]
+            labels += [label] * len(files)
+        # Arrays, for a list of a million names would be copied into each worker bit by bit:
+        # reading an object writes its reference count.
+        self._names = np.array(names)
+        self._labels = np.array(labels)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        pixels = _read(self._folder / os.fsdecode(self._names[index]), self._size)
+        return torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), int(self._labels[index])
+
+
+def _images(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        names = (entry.name for entry in entries if not entry.name.startswith("."))
+        return sorted(name for name in names if os.path.splitext(name)[1].lower() in SUFFIXES)
+
+
+def _read(file: Path, size: int) -> Pixels:
+    # Here, for other data sets do without.
+    from PIL import Image
+
+    try:
+        with Image.open(file) as image:
+            return _centre(image, size)
+    except (OSError, Image.DecompressionBombError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the file system's, not the image's
+        raise UserError(f"train.dataset_args.path: cannot read {file}: {error}") from error
+
+
+def _centre(image: Image, size: int) -> Pixels:
+    """The centre of an image, its shorter side resized. uint8 [size, size, 3]."""
+    image.draft("RGB", (size, size))  # a JPEG is decoded no larger than needed
+    scale = size / min(image.size)
+    width, height = (max(size, round(side * scale)) for side in image.size)
+    left, top = (width - size) // 2, (height - size) // 2
+    resized = image.convert("RGB").resize((width, height), BILINEAR)
+    # A copy, for torch wants memory that it may write to.
+    return np.array(resized.crop((left, top, left + size, top + size)))
+
+
+def _folder(path: str) -> Path:
+    """The folder that a spec names. Ranks run in the frozen code, so a relative one is refused."""
+    if not isinstance(path, str):
+        raise UserError(f"train.dataset_args.path must be a folder's path, not {path!r}")
+    folder = Path(os.path.expandvars(path)).expanduser()
+    if not folder.is_absolute():
+        raise UserError(
+            f"train.dataset_args.path: {path} is relative, but ranks run in the run's own copy of "
+            f"the code: write it in full, such as /data/{path}"
+        )
+    return folder

@@ -1,0 +1,106 @@
+"""The built-in transform: what happens to whole batches of inputs on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn.functional import pad
+
+from trainer.data.batches import BYTE_SCALE
+from trainer.data.sample_rng import SampleRandom
+from trainer.errors import UserError
+from trainer.user_code import call
+
+# (inputs float32 [n, ...], the samples' random numbers or None in evaluation) -> inputs
+Transform = Callable[[torch.Tensor, SampleRandom | None], torch.Tensor]
+
+
+def create(name: str | None, args: dict[str, Any]) -> Transform | None:
+    """The transform `train.transform`: none, a built-in, or `package.module:callable`."""
+    if name is None:
+        return None
+    transform: Transform = call("train.transform", name, {"image": Image}, args)
+    if not callable(transform):
+        raise UserError(f"train.transform: {name} gives {transform!r}, which cannot be called")
+    return transform
+
+
+class Image:
+    """Random crop with zero padding, random flip, normalisation of images [n, C, H, W].
+
+    Of float32, or of uint8 as it is stored: moving bytes costs a quarter, and the conversion is
+    one pass with the normalisation.
+    """
+
+    def __init__(
+        self,
+        crop_padding: int = 0,
+        flip: bool = False,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> None:
+        """mean, std: one number for each channel, in the units of the inputs (bytes: 0 to 1)."""
+        if crop_padding < 0:
+            _refuse(f"crop_padding must be 0 or more, not {crop_padding}")
+        if mean is not None and std is not None and len(mean) != len(std):
+            _refuse(f"mean has {len(mean)} numbers, but std has {len(std)}: one for each channel")
+        if std is not None and min(std, default=0.0) <= 0:
+            _refuse(f"std must be above 0, not {list(std)}")
+        self._padding = crop_padding
+        self._flip = flip
+        # One multiplication and one addition: (x - mean) / std = x * scale + shift.
+        self._normalises = mean is not None or std is not None
+        scales = [1 / value for value in std] if std is not None else [1.0] * len(mean or [0.0])
+        shifts = [-m * s for m, s in zip(mean or [0.0] * len(scales), scales, strict=True)]
+        self._scale = torch.tensor(scales).reshape(-1, 1, 1)
+        self._shift = torch.tensor(shifts).reshape(-1, 1, 1)
+
+    def __call__(self, images: torch.Tensor, random: SampleRandom | None) -> torch.Tensor:
+        self._check(images)
+        if random is not None and (self._padding or self._flip):
+            images = self._moved(images, random.uniform(3))
+        is_bytes = images.dtype == torch.uint8
+        if not (is_bytes or self._normalises):
+            return images
+        if self._scale.device != images.device:
+            self._scale = self._scale.to(images.device)
+            self._shift = self._shift.to(images.device)
+        if is_bytes:
+            return images.float().mul_(self._scale * BYTE_SCALE).add_(self._shift)
+        return (images * self._scale).add_(self._shift)
+
+    def _check(self, images: torch.Tensor) -> None:
+        if images.ndim != 4:
+            shape = tuple(images.shape[1:])
+            raise UserError(
+                f"train.transform is image, but train.dataset gives inputs of shape {shape}: "
+                "it needs images of shape (C, H, W)"
+            )
+        if self._normalises and len(self._scale) != images.shape[1]:
+            _refuse(
+                f"mean and std have {len(self._scale)} numbers, but the images of train.dataset "
+                f"have {images.shape[1]} channels: one for each channel"
+            )
+
+    def _moved(self, images: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        """Each image moved by up to the padding in both directions, and flipped or not."""
+        n, channels, height, width = images.shape
+        padding = self._padding
+        offsets = (numbers[:, :2] * (2 * padding + 1)).long()
+        device = images.device
+        rows = offsets[:, :1] + torch.arange(height, device=device)
+        columns = torch.arange(width, device=device).expand(n, width)
+        if self._flip:
+            columns = torch.where(numbers[:, 2:] < 0.5, width - 1 - columns, columns)
+        columns = offsets[:, 1:2] + columns
+        if padding:
+            images = pad(images, (padding, padding, padding, padding))
+        pixels = rows.unsqueeze(2) * (width + 2 * padding) + columns.unsqueeze(1)
+        pixels = pixels.reshape(n, 1, height * width).expand(n, channels, height * width)
+        return images.flatten(2).gather(2, pixels).reshape(n, channels, height, width)
+
+
+def _refuse(text: str) -> None:
+    raise UserError(f"train.transform_args: {text}")

@@ -1,0 +1,34 @@
+"""This process as a rank: what it is, and the files that it may write."""
+
+from __future__ import annotations
+
+import os
+
+from jobs.rundir import AttemptDir, RunDir
+from trainer.dist.context import DistributedContext
+from trainer.events import Events
+from trainer.stop import StopSignal
+
+
+class RankProcess:
+    """This process; what it is doing is known to `fail` at any time."""
+
+    def __init__(self, stop: StopSignal, started: float) -> None:
+        self.stop = stop
+        self.attempt = int(os.environ["KIT_ATTEMPT"]) if "KIT_ATTEMPT" in os.environ else None
+        self.run_dir: RunDir | None = None
+        self.attempt_dir: AttemptDir | None = None
+        self.context = DistributedContext.from_env(os.environ)
+        self.events = Events(self.context.rank)
+        self.events.event("start", t=round(started, 3), host=self.context.host, pid=os.getpid())
+        self.events.event("import")
+
+    def open(self, run_dir: RunDir, attempt: int) -> None:
+        """From now on this rank writes to a run directory."""
+        self.events.open(run_dir, attempt)
+        self.run_dir = run_dir
+        self.attempt_dir = run_dir.attempt(attempt)
+
+    def may_accuse(self) -> bool:
+        """Whether another rank's silence counts: those that are asked to stop may leave."""
+        return not self.stop.requested

@@ -1,0 +1,121 @@
+"""What this rank works on: rank 0 finds (or freezes) the run and tells the others.
+
+It does so over the process group, so a rank on a machine without the shared file system needs no
+file of the run directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from jobs.rundir import RunDir
+from jobs.spec import Spec, Train
+from trainer.dist.context import DistributedContext, broadcast_bytes
+from trainer.errors import UserError
+from trainer.events import Events
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The run at hand: its directory, its frozen spec, and the number of this attempt."""
+
+    dir: RunDir
+    spec: Spec
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run, and this rank's part in it."""
+
+    run: Run
+    context: DistributedContext
+    device: torch.device
+    events: Events
+
+    @property
+    def train(self) -> Train:
+        """The hyperparameters."""
+        return self.run.spec.train
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether only deterministic operators are used; auto means on the CPU."""
+        wish = self.train.deterministic
+        return self.device.type == "cpu" if wish == "auto" else wish
+
+
+def is_run_dir(path: Path) -> bool:
+    """Whether a path is a run directory, which has a frozen spec."""
+    return RunDir(path).spec.is_file()
+
+
+def find_run(arguments: list[str], attempt: int | None) -> Run:
+    """The run that the command line means; by hand a config is frozen and an attempt opened."""
+    if not arguments:
+        raise UserError("usage: torchrun ... -m trainer RUN_DIR | CONFIG [KEY=VALUE ...]")
+    path, overrides = Path(arguments[0]), arguments[1:]
+    if path.is_dir():
+        if overrides:
+            raise UserError(f"{path} is frozen: {' '.join(overrides)} needs a config or a resume")
+        if not is_run_dir(path):
+            raise UserError(f"{path} is no run directory: it has no {RunDir(path).spec.name}")
+        run_dir = RunDir(path.resolve())
+    elif path.is_file():
+        frozen = json.loads(_python("jobs", "freeze", *arguments))
+        run_dir = RunDir(Path(frozen["run_dir"]).resolve())
+    else:
+        raise UserError(f"{path}: there is no such run directory or config")
+    spec = Spec.read(run_dir.spec)
+    return Run(run_dir, spec, _open_by_hand(run_dir) if attempt is None else attempt)
+
+
+def _open_by_hand(run_dir: RunDir) -> int:
+    """Open an attempt that this process owns, as the batch script does for a Slurm job."""
+    me = f"--pid={os.getpid()}"
+    opened = _python("jobs.attempt", "open", me, str(run_dir.path), socket.gethostname())
+    if not opened:
+        raise UserError(f"{run_dir.path} is complete, there is nothing to do")
+    return int(opened)
+
+
+def close_by_hand(run: Run) -> None:
+    """Close the attempt that `find_run` opened; one of a rank that died is closed as lost."""
+    command = ("close", f"--pid={os.getpid()}", str(run.dir.path), str(run.attempt))
+    _python("jobs.attempt", *command, is_failure_fine=True)  # as that of a stopped run is
+
+
+def _python(module: str, *arguments: str, is_failure_fine: bool = False) -> str:
+    """What a module of the kit prints. It runs apart: ranks import no more than they need."""
+    search_path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        env={**os.environ, "PYTHONPATH": search_path},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0 and not is_failure_fine:
+        raise UserError(f"cannot start, see above (python -m {module} {arguments[0]})")
+    return done.stdout.strip()
+
+
+def share_run(found: Run | None, device: torch.device) -> Run:
+    """Rank 0's run, on every rank."""
+    text = b""
+    if found is not None:
+        spec = found.spec.to_json()
+        shared = {"run_dir": str(found.dir.path), "spec": spec, "attempt": found.attempt}
+        text = json.dumps(shared).encode()
+    run = json.loads(broadcast_bytes(text, device))
+    return Run(RunDir(Path(run["run_dir"])), Spec.from_json(run["spec"]), run["attempt"])

@@ -1,0 +1,134 @@
+"""Does the warning before a job's end come early enough? Measured by this run's steps and saves."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import math
+import time
+from collections.abc import Iterator
+
+from jobs.rundir import read_json
+from jobs.spec import Spec
+from trainer.dist.run_handle import Run
+from trainer.dist.stop_consensus import CHECK_INTERVAL_S
+
+# From the last rank's exit to the closed attempt: torchrun, agent, srun, the calls of Slurm. With
+# steps and saves of a moment 2 to 8 s were measured on two busy cores.
+MARGIN_S = 10.0
+AGAIN_FACTOR = 1.5
+ADVICE_FACTOR, ADVICE_STEP_S = 1.2, 30
+
+
+class LeadTime:
+    """What a stop needs, of the longest that there was so far, against the time that it has.
+
+    signal_lead_s: from the warning to the time limit. preemption_s: to the end of a preempted job.
+    None is a limit that is not there, or not known.
+    """
+
+    def __init__(
+        self,
+        signal_lead_s: float | None,
+        preemption_s: float | None = None,
+        check_steps: int | None = None,
+    ) -> None:
+        self._signal_lead_s, self._preemption_s = signal_lead_s, preemption_s
+        self._check_steps = check_steps
+        self._steps: list[float] = []  # the two longest
+        self._evaluation_s = self._save_s = self._told_s = self._aside_s = 0.0
+        self._boundary: float | None = None
+        self._num_steps = 0
+
+    @classmethod
+    def of(cls, run: Run) -> LeadTime:
+        """The one of this attempt; without limits where it has no deadline, as on a laptop."""
+        spec: Spec = run.spec
+        steps = spec.launch.stop_check_steps
+        check_steps = None if steps == "auto" else int(steps)
+        plan = read_json(run.dir.attempt(run.attempt).plan) or {}
+        if plan.get("deadline") is None:
+            return cls(None, None, check_steps)
+        site = read_json(run.dir.site) or {}
+        return cls(spec.slurm.signal_lead_s, site.get("preemption_s"), check_steps)
+
+    @property
+    def step_s(self) -> float:
+        """The longest step but for one, which may have been that of a suspended job."""
+        return self._steps[0] if len(self._steps) == 2 else 0.0
+
+    @property
+    def need_s(self) -> float:
+        """From a warning at the worst moment to the end: two agreements, as `Agreement` has it.
+
+        A save in flight then is not counted: it is as good as the one that follows it.
+        """
+        step_s = self.step_s
+        check_s = max(step_s, CHECK_INTERVAL_S)
+        if self._check_steps is not None:
+            check_s = self._check_steps * step_s
+        return 2 * check_s + step_s + self._evaluation_s + self._save_s + MARGIN_S
+
+    def boundary(self, now: float) -> None:
+        """A step begins, `now` on the monotonic clock; the first one compiles, and says nothing."""
+        if self._boundary is not None:
+            self._num_steps += 1
+            if self._num_steps > 1:
+                self.stepped(now - self._boundary - self._aside_s)
+        self._boundary, self._aside_s = now, 0.0
+
+    def stepped(self, seconds: float) -> None:
+        """A step took so long."""
+        self._steps = heapq.nlargest(2, [*self._steps, seconds])[::-1]
+
+    @contextlib.contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """A block that is an evaluation, and no step: a warning in it waits until it is over."""
+        with self.aside():
+            started = time.monotonic()
+            yield
+            self._evaluation_s = max(self._evaluation_s, time.monotonic() - started)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """A block that is no step."""
+        started = time.monotonic()
+        yield
+        self._aside_s += time.monotonic() - started
+
+    def saved(self, seconds: float) -> None:
+        """A save took so long, from its begin until it was committed."""
+        self._save_s = max(self._save_s, seconds)
+
+    def warning(self) -> str:
+        """What to tell now; empty if the time is enough, or it is told and has not grown by half.
+
+        Before the first checkpoint an attempt cannot know what a save takes.
+        """
+        need_s = self.need_s
+        parts = {"step": self.step_s, "evaluation": self._evaluation_s, "save": self._save_s}
+        if not any(parts.values()) or need_s < AGAIN_FACTOR * self._told_s:
+            return ""
+        lines = []
+        if self._signal_lead_s is not None and need_s > self._signal_lead_s:
+            lines.append(
+                f"the warning comes {self._signal_lead_s:.0f} s before the time limit: set "
+                f"slurm.signal_lead_s: {advice(need_s)}"
+            )
+        if self._preemption_s is not None and need_s > self._preemption_s:
+            lines.append(
+                f"a preempted job ends after {self._preemption_s:.0f} s: what is trained since the "
+                "last checkpoint is done again then; save more often (checkpoint.every_minutes)"
+            )
+        if not lines:
+            return ""
+        self._told_s = need_s
+        measured = ", ".join(
+            f"{name} {seconds:.1f} s" for name, seconds in parts.items() if seconds
+        )
+        return f"a stop needs about {need_s:.0f} s ({measured}), {'; '.join(lines)}"
+
+
+def advice(need_s: float) -> int:
+    """A lead with room to spare, in half minutes."""
+    return ADVICE_STEP_S * math.ceil(ADVICE_FACTOR * need_s / ADVICE_STEP_S)

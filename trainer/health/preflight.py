@@ -1,0 +1,230 @@
+"""Is every node fit for this attempt? Asked once, after the ranks have met and before any data.
+
+Each rank computes a matrix product and takes part in an all-reduce whose results are known to the
+bit, and on a GPU reads its health. A node that fails is named by the record that its rank leaves
+(kind `bad_node`), or that another writes for one that is silent for 5 s; the next attempt does
+without it. It draws no random numbers, and costs milliseconds on a CPU. Where most of the ranks are
+slow it waits for them (STUCK_S). A script of somebody's own (`launch.script`) has no preflight: the
+kit does not run inside of it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import torch
+import torch.distributed as dist
+
+from jobs.rundir import write_json
+from trainer.dist.rank_process import RankProcess
+from trainer.errors import BadNode, PeerBadNode, fail, in_one_line, tell, within
+from trainer.health import gpu_health, rank_report
+from trainer.health.diagnosis import Process, end_siblings, process_of
+from trainer.health.rank_report import Roll, RollCall, are_few
+
+# The whole of it is over after so long, in seconds that this process lived through: where all
+# ranks are slow (a cold file system, a first connection of thousands of GPUs) it waits, and where
+# the store itself is gone nobody is left to name anybody.
+STUCK_S = 120.0
+TICK_S = 0.5
+RECORD_LIMIT_S = 5.0
+REDUCED_NUMBERS = 2**17  # 1 MiB
+
+# Rows and columns of the product are patterns of these periods, so that its few different
+# elements can be computed apart. Of -1, 0 and 1, and no more than 1024 of them in a sum: float16
+# is exact, too, in any order.
+LEFT = (-1, 0, 1, 1, -1, 0, 1)
+RIGHT = (1, -1, 1, 0, 1)
+INNER = 1024
+OUTER_ON_CPU, OUTER_ON_GPU = 256, 4096
+
+
+NETWORK = "an all-reduce does not end though all ranks are there: look at the network between them"
+PRODUCT = "the device's matrix product does not end"
+STORE = "most of the ranks, or the store at which they met, do not answer"
+SILENT = f"it did not answer within {rank_report.SILENT_S:.0f} s"
+
+
+def preflight(rank: RankProcess, device: torch.device) -> None:
+    """Find out together whether all nodes are fit.
+
+    Raises: BadNode on a rank whose node is not, PeerBadNode on the others; a RuntimeError where a
+    rank dies meanwhile, or where most nodes have trouble, which is then none of a node.
+    """
+    started = time.monotonic()
+    with Bound(rank) as bound:
+        # Begun at once: gloo tells of a peer that dies, the store never does.
+        numbers, exchange = _begin_all_reduce(rank.context.rank, device)
+
+        def look() -> None:
+            if exchange.is_completed():
+                exchange.wait()
+
+        bound.doing = PRODUCT
+        problem = device_problem(rank, device)
+        bound.doing = STORE
+        store = rank_report.meeting_store()
+        _call(RollCall(store, "device", rank.context, rank.may_accuse), problem, look, rank)
+        bound.doing = NETWORK
+        while not exchange.is_completed():
+            time.sleep(0.001)
+        exchange.wait()
+        problem = sum_problem(numbers, rank.context.world_size)
+        bound.doing = STORE
+        _call(RollCall(store, "sum", rank.context, rank.may_accuse), problem, look, rank)
+    rank.events.event("preflight", seconds=round(time.monotonic() - started, 4))
+
+
+def _begin_all_reduce(rank: int, device: torch.device) -> tuple[torch.Tensor, dist.Work]:
+    numbers = torch.arange(REDUCED_NUMBERS, device=device) % 7 + rank
+    exchange = dist.all_reduce(numbers, async_op=True)
+    assert exchange is not None
+    return numbers, exchange
+
+
+def sum_problem(numbers: torch.Tensor, world_size: int) -> str:
+    """What is wrong with the sum over all ranks of `arange % 7 + rank`; empty if nothing is."""
+    own = torch.arange(len(numbers), device=numbers.device) % 7
+    expected = world_size * own + math.comb(world_size, 2)
+    return _difference("an all-reduce", numbers, expected)
+
+
+def device_problem(rank: RankProcess, device: torch.device) -> str:
+    """What is wrong with this rank's device; empty if nothing is."""
+    if device.type != "cuda":
+        return product_problem(device, torch.float32)
+    try:
+        problem = product_problem(device, torch.float32) or product_problem(device, torch.float16)
+    except RuntimeError as error:  # whatever fails here is no fault of the user's
+        return in_one_line(error)
+    readings, reason = gpu_health.read(device)
+    if readings is None:
+        rank.context.say(f"preflight: ECC and throttle state are not looked at: {reason}")
+        return problem
+    if remark := gpu_health.remark(readings):
+        tell(f"preflight: {remark}")
+    return problem or gpu_health.verdict(readings)
+
+
+def product_problem(device: torch.device, dtype: torch.dtype) -> str:
+    """What is wrong with a matrix product whose every element is known; empty if nothing is."""
+    outer = OUTER_ON_GPU if device.type == "cuda" else OUTER_ON_CPU
+    rows, inner = torch.arange(outer, device=device), torch.arange(INNER, device=device)
+    left, right = (torch.tensor(pattern, device=device, dtype=dtype) for pattern in (LEFT, RIGHT))
+    a = left[(rows[:, None] + 3 * inner[None, :]) % len(LEFT)]
+    b = right[(2 * inner[:, None] + rows[None, :]) % len(RIGHT)]
+    table = torch.tensor(expected_elements(), device=device, dtype=dtype)
+    expected = table[rows % len(LEFT)][:, rows % len(RIGHT)]
+    return _difference(f"a matrix product ({dtype})", torch.mm(a, b), expected)
+
+
+def expected_elements() -> list[list[int]]:
+    """The product's element [row, column] for the row and column modulo their periods."""
+    return [
+        [
+            sum(
+                LEFT[(row + 3 * k) % len(LEFT)] * RIGHT[(2 * k + column) % len(RIGHT)]
+                for k in range(INNER)
+            )
+            for column in range(len(RIGHT))
+        ]
+        for row in range(len(LEFT))
+    ]
+
+
+def _difference(what: str, found: torch.Tensor, expected: torch.Tensor) -> str:
+    wrong = found != expected
+    count = int(wrong.sum().item())
+    if not count:
+        return ""
+    first = tuple(wrong.nonzero()[0].tolist())
+    example = f"{found[first].item()} for {expected[first].item()}"
+    return f"{what} is wrong in {count} of {found.numel()} numbers, such as {example}"
+
+
+def _call(call: RollCall, problem: str, look: Callable[[], None], rank: RankProcess) -> None:
+    roll = call.hold(problem, look)
+    if not roll.bad:
+        return
+    if not are_few(roll.bad, rank.context):
+        raise RuntimeError(f"preflight: {len(roll.bad)} ranks are unfit: {_told(roll, rank)}")
+    me = rank.context.rank
+    if roll.silent:
+        within(RECORD_LIMIT_S, lambda: _end_silent(roll, rank, call.is_accuser))
+    if me in roll.bad:
+        own = roll.problems.get(me, ("", SILENT))[1]
+        raise BadNode(f"preflight: {own}")
+    raise PeerBadNode(f"preflight: {_told(roll, rank)}")
+
+
+def _told(roll: Roll, rank: RankProcess) -> str:
+    """Who is bad and why, of the first one."""
+    first = roll.bad[0]
+    host, problem = roll.problems.get(first, (_process_of(first, rank).host, SILENT))
+    more = f" (and {len(roll.bad) - 1} more)" if len(roll.bad) > 1 else ""
+    return f"rank {first} on {host}: {problem}{more}"
+
+
+def _process_of(silent: int, rank: RankProcess) -> Process:
+    """Where a rank runs that cannot tell it itself."""
+    if rank.run_dir is None or rank.attempt is None:
+        return Process("an unknown host", 0)
+    return process_of(rank.run_dir, rank.attempt, silent)
+
+
+def _end_silent(roll: Roll, rank: RankProcess, is_accuser: bool) -> None:
+    """Leave the record of each silent rank in its place, and end those of this node."""
+    for silent in roll.silent if is_accuser else ():
+        host = _process_of(silent, rank).host
+        tell(f"preflight: rank {silent} on {host}: {SILENT}", sys.stderr)
+        if rank.attempt_dir is not None and rank.attempt_dir.path.is_dir():
+            record = {
+                "time": round(time.time(), 3),
+                "rank": silent,
+                "host": host,
+                "kind": "bad_node",
+                "error": f"preflight: {SILENT}",
+                "traceback": "",
+                "caused_by_peer": False,
+                "is_user_error": False,
+                "told_by": rank.context.rank,
+            }
+            write_json(rank.attempt_dir.rank_error(silent), record)
+    end_siblings(_process_of(silent, rank) for silent in roll.silent)
+
+
+class Bound:
+    """Ends this rank if the block does not end by itself; `doing` is what it is told to hang in."""
+
+    def __init__(self, rank: RankProcess) -> None:
+        self._rank = rank
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="preflight", daemon=True)
+        self.doing = NETWORK
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        lived_s, last = 0.0, time.monotonic()
+        while not self._is_over.wait(TICK_S):
+            now = time.monotonic()
+            lived_s += min(now - last, 2 * TICK_S)
+            last = now
+            if lived_s > STUCK_S:
+                text = f"preflight: {self.doing} (after {STUCK_S:.0f} s)"
+                error = BadNode(text) if self.doing == PRODUCT else RuntimeError(text)
+                fail(error, self._rank.context.rank, self._rank.attempt_dir)

@@ -1,0 +1,206 @@
+"""The built-in models: plain modules from a batch of inputs to class scores [N, num_classes]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import relu
+
+from trainer.errors import UserError
+from trainer.user_code import call
+
+SMALL_IMAGE_PIXELS = 64
+
+
+def create(name: str, args: dict[str, Any], inputs: torch.Tensor, num_classes: int) -> nn.Module:
+    """The model `train.model`: a built-in fitted to the data, or `package.module:callable`.
+
+    inputs: a batch of what it will be given.
+    """
+    built_in: dict[str, Callable[..., nn.Module]] = {
+        "mini_resnet": MiniResNet,
+        "resnet18": resnet18,
+        "resnet50": resnet50,
+        "mlp": mlp,
+    }
+    fitted: dict[str, Any] = {}
+    if name == "mlp":
+        fitted = {"in_features": inputs[0].numel(), "num_classes": num_classes}
+    elif name in built_in:
+        fitted = {"in_channels": _channels(name, inputs), "num_classes": num_classes}
+    if name in ("resnet18", "resnet50"):
+        is_small = max(inputs.shape[2:]) <= SMALL_IMAGE_PIXELS
+        fitted["stem"] = "small" if is_small else "imagenet"
+    model = call("train.model", name, built_in, {**fitted, **args})
+    if not isinstance(model, nn.Module):
+        raise UserError(f"train.model: {name} gives a {type(model).__name__}, not a torch module")
+    return model
+
+
+def _channels(name: str, inputs: torch.Tensor) -> int:
+    if inputs.ndim != 4:
+        raise UserError(
+            f"train.model {name} takes images [N, C, H, W], but train.dataset gives inputs of "
+            f"shape {tuple(inputs.shape)}: use mlp, or other data"
+        )
+    return inputs.shape[1]
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut around them."""
+
+    expansion = 1
+
+    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.downsample = _shortcut(in_channels, channels, stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = relu(self.bn1(self.conv1(x)))
+        return relu(self.bn2(self.conv2(y)) + self.downsample(x))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions, the 3x3 with the stride ("v1.5"), and a shortcut."""
+
+    expansion = 4
+
+    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.conv3 = nn.Conv2d(channels, channels * self.expansion, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(channels * self.expansion)
+        self.downsample = _shortcut(in_channels, channels * self.expansion, stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = relu(self.bn1(self.conv1(x)))
+        y = relu(self.bn2(self.conv2(y)))
+        return relu(self.bn3(self.conv3(y)) + self.downsample(x))
+
+
+def _shortcut(in_channels: int, channels: int, stride: int) -> nn.Module:
+    if stride == 1 and in_channels == channels:
+        return nn.Identity()
+    return nn.Sequential(
+        nn.Conv2d(in_channels, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+    )
+
+
+class MiniResNet(nn.Module):
+    """A small residual network for small images: stages of blocks, each at half the resolution."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_classes: int,
+        channels: Sequence[int] = (64, 128, 256),
+        blocks_per_stage: int = 2,
+    ) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(in_channels, channels[0], 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels[0]),
+            nn.ReLU(),
+        )
+        width = channels[0]
+        blocks = []
+        for stage, stage_width in enumerate(channels):
+            for block in range(blocks_per_stage):
+                stride = 2 if stage > 0 and block == 0 else 1
+                blocks.append(BasicBlock(width, stage_width, stride))
+                width = stage_width
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(self.blocks(self.stem(images)).mean(dim=(2, 3)))
+        return scores
+
+
+class ResNet(nn.Module):
+    """A residual network of four stages, with the parameter names that published weights have.
+
+    Source: He et al., "Deep Residual Learning for Image Recognition", table 1.
+    """
+
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        blocks_per_stage: Sequence[int],
+        in_channels: int,
+        num_classes: int,
+        stem: str,
+    ) -> None:
+        super().__init__()
+        if stem not in ("small", "imagenet"):
+            raise UserError(f"train.model_args: stem is {stem!r}; small and imagenet are known")
+        size, stride = (3, 1) if stem == "small" else (7, 2)
+        self.conv1 = nn.Conv2d(in_channels, 64, size, stride, padding=size // 2, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.maxpool = nn.Identity() if stem == "small" else nn.MaxPool2d(3, 2, padding=1)
+        width, stages = 64, []
+        for stage, num_blocks in enumerate(blocks_per_stage):
+            channels, blocks = 64 * 2**stage, []
+            for index in range(num_blocks):
+                blocks.append(block(width, channels, 2 if stage > 0 and index == 0 else 1))
+                width = channels * block.expansion
+            stages.append(nn.Sequential(*blocks))
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        self.fc = nn.Linear(width, num_classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = self.maxpool(relu(self.bn1(self.conv1(images))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        scores: torch.Tensor = self.fc(x.mean(dim=(2, 3)))
+        return scores
+
+
+def resnet18(
+    in_channels: int, num_classes: int, stem: str = "imagenet", zero_init_last: bool = False
+) -> nn.Module:
+    """ResNet-18; stem small is one 3x3 convolution at full resolution."""
+    model = ResNet(BasicBlock, (2, 2, 2, 2), in_channels, num_classes, stem)
+    return _initialised(model, zero_init_last)
+
+
+def resnet50(
+    in_channels: int, num_classes: int, stem: str = "imagenet", zero_init_last: bool = False
+) -> nn.Module:
+    """ResNet-50 v1.5; stem small is one 3x3 convolution at full resolution."""
+    model = ResNet(Bottleneck, (3, 4, 6, 3), in_channels, num_classes, stem)
+    return _initialised(model, zero_init_last)
+
+
+def _initialised(model: nn.Module, zero_init_last: bool) -> nn.Module:
+    """He's initialisation; with `zero_init_last` each block begins as its shortcut alone.
+
+    Source: Goyal et al., "Accurate, Large Minibatch SGD", section 5.1.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        elif zero_init_last and isinstance(module, (BasicBlock, Bottleneck)):
+            last = module.bn3 if isinstance(module, Bottleneck) else module.bn2
+            nn.init.zeros_(last.weight)
+    return model
+
+
+def mlp(
+    in_features: int, num_classes: int, hidden: Sequence[int] = (64, 64), dropout: float = 0.0
+) -> nn.Module:
+    """A multi-layer perceptron with ReLU, and dropout after each hidden layer."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for width in hidden:
+        layers += [nn.Linear(in_features, width), nn.ReLU(), nn.Dropout(dropout)]
+        in_features = width
+    return nn.Sequential(*layers, nn.Linear(in_features, num_classes))

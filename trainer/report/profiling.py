@@ -1,0 +1,65 @@
+"""Traces of torch's profiler for the steps and ranks of the spec's `profile` section."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from trainer.dist.run_handle import Run
+from trainer.errors import tell
+
+
+class Tracer:
+    """Traces the steps `profile.steps` of one rank, as far as this attempt does them."""
+
+    def __init__(self, run: Run, rank: int, device: torch.device) -> None:
+        wish = run.spec.profile
+        self._first, self._last = wish.steps if wish.steps and rank in wish.ranks else (1, 0)
+        self._name = f"attempt-{run.attempt}-rank-{rank:05d}"
+        self._dir = run.dir.profile
+        self._activities = [ProfilerActivity.CPU]
+        if device.type == "cuda":
+            self._activities.append(ProfilerActivity.CUDA)
+        self._profile: Any = None
+        self._from = self._to = 0
+
+    def before(self, step: int) -> None:
+        """Call right before an optimizer step; the first one of a training is 1."""
+        if self._first <= step <= self._last and self._profile is None:
+            self._from, self._to = step, step
+            self._profile = profile(activities=self._activities)
+            self._profile.start()
+
+    def after(self, step: int) -> None:
+        """Call right after an optimizer step."""
+        if self._profile is not None:
+            self._to = step
+            if step >= self._last:
+                self.close()
+
+    def close(self) -> None:
+        """Write what was traced so far, if anything; no error there ends a training."""
+        if self._profile is None:
+            return
+        traced, self._profile = self._profile, None
+        self._first, self._last = 1, 0
+        path = self._dir / f"{self._name}-steps-{self._from}-{self._to}.json.gz"
+        try:
+            traced.stop()
+            _export(traced, path)
+        except (OSError, RuntimeError) as error:
+            tell(f"warning: no trace of steps {self._from} to {self._to}: {error}")
+        else:
+            tell(f"trace of steps {self._from} to {self._to}: {path}")
+
+
+def _export(traced: Any, path: Path) -> None:
+    """Write a Chrome trace; it has its name once it is whole."""
+    path.parent.mkdir(exist_ok=True)
+    temporary = path.with_name(f".{os.getpid()}.{path.name}")
+    traced.export_chrome_trace(str(temporary))
+    os.replace(temporary, path)

@@ -1,0 +1,184 @@
+"""What rank 0 tells of the training: lines in its log, `metrics.jsonl`, `progress`, trackers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from trainer.data.batches import TrainingLength
+from trainer.dist.run_handle import Run
+from trainer.errors import storage_error, tell
+from trainer.report import trackers
+from trainer.report.progress import Progress
+
+
+class Speed:
+    """How fast the training is, since the last line or the last pause."""
+
+    def __init__(self, plan: TrainingLength, step: int) -> None:
+        self._plan = plan
+        self._line = time.monotonic()
+        self.restart(step)
+
+    def restart(self, step: int) -> None:
+        """Measure from now on."""
+        self._clock, self._step = time.monotonic(), step
+
+    def line(self, step: int, data_wait_s: float) -> dict[str, float]:
+        """The speed up to `step`: samples_per_s, eta_s, and data_wait as a share of the time."""
+        now, plan = time.monotonic(), self._plan
+        elapsed_s = max(now - self._clock, 1e-9)
+        samples = plan.samples(step) - plan.samples(self._step)
+        samples_per_s = samples / elapsed_s
+        samples_left = plan.samples(plan.total_steps) - plan.samples(step)
+        values = {
+            "samples_per_s": samples_per_s,
+            "eta_s": max(0.0, samples_left / samples_per_s) if samples else 0.0,
+            "data_wait": min(1.0, data_wait_s / max(now - self._line, 1e-9)),
+        }
+        self._line = now
+        self.restart(step)
+        return values
+
+
+class Reporter:
+    """Rank 0's files and log lines, from `step` on. An `epoch` there counts finished epochs."""
+
+    def __init__(self, run: Run, plan: TrainingLength, step: int, metrics_bytes: int) -> None:
+        self._plan = plan
+        self._path = run.dir.metrics
+        self._trackers = trackers.start(run, first_step=step + 1)
+        with self._storage("opening"):
+            self._metrics = open_cut(self._path, metrics_bytes)
+            if metrics_bytes > self._metrics.tell():
+                tell(f"warning: {self._path} lost lines that the checkpoint knew")
+        self._progress = Progress(run.dir.progress, step)
+        self._progress.status(total=plan.total_steps, epochs=plan.epochs, epoch=plan.epoch(step))
+        self._speed = Speed(plan, step)
+
+    def step_done(self, step: int) -> None:
+        """Note the finished step: after a kill it tells how many are redone."""
+        self._progress.step_done(step)
+
+    def restart_clock(self, step: int) -> None:
+        """Measure the speed from now on, so that it does not count an evaluation or a save."""
+        self._speed.restart(step)
+
+    def trained(self, step: int, loss: float, lr: float, data_wait_s: float) -> None:
+        """A line about the steps since the last such line, `data_wait_s` of which got no batch."""
+        epoch = self._plan.epoch(step)
+        self._record({"step": step, "epoch": epoch, "train_loss": loss, "lr": lr})
+        speed = self._speed.line(step, data_wait_s)
+        samples_per_s, eta_s = speed["samples_per_s"], speed["eta_s"]
+        time_left = duration(eta_s)
+        tell(
+            f"{self._where(step)}  loss {loss:.4f}  lr {lr:.3g}  {samples_per_s:.0f} samples/s  "
+            f"{time_left} left  data {speed['data_wait']:.0%}  mem {_gib(peak_memory_bytes())}"
+        )
+        fields = {"samples_per_s": round(samples_per_s, 1), "eta_s": round(eta_s)}
+        self._progress.status(epoch=epoch, loss=loss, lr=lr, time_left=time_left, **fields)
+        self._progress.flush()
+        values = {"train_loss": loss, "lr": lr, "samples_per_s": samples_per_s}
+        self._track(step, {**values, "data_wait": speed["data_wait"]})
+
+    def evaluated(self, step: int, loss: float, accuracy: float) -> None:
+        """A line about a held-out evaluation."""
+        epoch = self._plan.epoch(step)
+        values = {"eval_loss": loss, "eval_accuracy": accuracy}
+        self._record({"step": step, "epoch": epoch, **values})
+        tell(f"{self._where(step)}  held-out accuracy {accuracy:.2%}  loss {loss:.4f}")
+        self._progress.status(epoch=epoch, accuracy=accuracy)
+        self._track(step, values)
+        self.restart_clock(step)
+
+    def sync(self) -> int:
+        """Make the metrics durable; their size in bytes, which a checkpoint remembers."""
+        self._progress.flush()
+        with self._storage("writing"):
+            self._metrics.flush()
+            os.fsync(self._metrics.fileno())
+            return self._metrics.tell()
+
+    def close(self) -> None:
+        """Close files and trackers; waits at most `trackers.CLOSE_LIMIT_S` for each of these."""
+        self._progress.close()
+        with self._storage("closing"):
+            self._metrics.close()
+        for tracker in self._trackers:
+            tracker.close()
+
+    def _record(self, record: dict[str, Any]) -> None:
+        with self._storage("writing"):
+            self._metrics.write((json.dumps(record) + "\n").encode())
+            self._metrics.flush()
+
+    @contextlib.contextmanager
+    def _storage(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise storage_error(error, f"{doing} {self._path}") from None
+
+    def _track(self, step: int, values: dict[str, float]) -> None:
+        for tracker in self._trackers:
+            tracker.scalars(step, values)
+
+    def _where(self, step: int) -> str:
+        plan = self._plan
+        epoch = (step - 1) // plan.steps_per_epoch + 1
+        return f"step {step}/{plan.total_steps}  epoch {epoch}/{plan.epochs}"
+
+
+def open_cut(path: Path, num_bytes: int) -> BinaryIO:
+    """The first bytes of a file under its name, to be gone on with.
+
+    Lines after the checkpoint belong to steps that are done again: nothing appears twice. It is a
+    new file, for an attempt before this one may be alive on a node that was cut off: that one goes
+    on writing to the old file, which has no name any more.
+    """
+    kept = b""
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as old:
+        kept = old.read(num_bytes)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    file = open(temporary, "wb")  # noqa: SIM115 (open for the whole run)
+    try:
+        file.write(kept)
+        file.flush()
+        os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        file.close()
+        raise
+    return file
+
+
+def duration(seconds: float) -> str:
+    """A time in words, by its two largest units."""
+    minutes, s = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours:02d} h"
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {s:02d} s" if minutes else f"{s} s"
+
+
+def peak_memory_bytes() -> int:
+    """The most that was in use so far: tensors on this rank's GPU, else the whole process."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux: KiB
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.1f} GiB"
