@@ -138,9 +138,9 @@ class AttemptDir:
         return self.path / "plan.json"
 
     @property
-    def step_argv(self) -> Path:
-        """The srun command of the batch shell, NUL-separated so that no value is re-split."""
-        return self.path / "step.argv"
+    def srun_argv(self) -> Path:
+        """What the spec adds to the batch script's srun, NUL-separated: no value is re-split."""
+        return self.path / "srun.argv"
 
     @property
     def outcome(self) -> Path:

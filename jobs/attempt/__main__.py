@@ -1,6 +1,6 @@
 """One attempt of a run: opened before the agents start, closed after they have ended.
 
-    python -m jobs.attempt open RUN_DIR [--head-address IP] NODE...   prints the attempt's number
+    python -m jobs.attempt open RUN_DIR [--head-address IP] NODE...   prints its number and endpoint
     python -m jobs.attempt watch RUN_DIR ATTEMPT SRUN_PID     bounds the end of its srun step
     python -m jobs.attempt close RUN_DIR ATTEMPT
 
@@ -25,6 +25,7 @@ from jobs.errors import FailedError, UserError
 from jobs.node.stop_signals import hold_back
 from jobs.rundir import (
     RunDir,
+    read_json,
 )
 from jobs.slurm import client
 
@@ -70,7 +71,8 @@ def main(argv: list[str] | None = None) -> int:
         say(f"error: {error}")
         return 1
     if attempt is not None:
-        print(attempt)
+        plan = read_json(run_dir.attempt(attempt).plan)
+        print(attempt, plan["rdzv_endpoint"])
     else:
         say(f"{run_dir.path}: already complete, nothing to do")
     return 0

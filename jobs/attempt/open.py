@@ -56,11 +56,11 @@ def _open(run_dir: RunDir, me: run_lock.Owner, nodes: Sequence[str], resolved: s
     purge.check(run_dir)
     refuse(run_dir, me)
     run_dir.result.unlink(missing_ok=True)
+    spec = Spec.read(run_dir.spec)
     if me.is_local:
         address, how = "127.0.0.1", "a local run"
     else:
         address, how = rendezvous.head_address(resolved, nodes)
-        spec = Spec.read(run_dir.spec)
         rendezvous.check_private(address, spec.launch.public_rendezvous)
     port = rendezvous.choose_port(me.job_id, attempt)
     plan = {
@@ -78,8 +78,8 @@ def _open(run_dir: RunDir, me: run_lock.Owner, nodes: Sequence[str], resolved: s
     }
     attempt_dir = run_dir.attempt(attempt)
     attempt_dir.path.mkdir(exist_ok=True)
-    argv = srun_step.argv(run_dir, attempt, len(nodes), os.environ.get("SLURM_CPUS_PER_TASK"))
-    write_atomic(attempt_dir.step_argv, "".join(f"{argument}\0" for argument in argv))
+    argv = srun_step.argv_from_spec(spec, os.environ.get("SLURM_CPUS_PER_TASK"))
+    write_atomic(attempt_dir.srun_argv, "".join(f"{argument}\0" for argument in argv))
     write_json(attempt_dir.plan, plan)
     if not me.is_local:
         successor.ensure(run_dir, me.job_id, attempt)

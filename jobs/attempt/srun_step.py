@@ -11,7 +11,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -27,6 +26,8 @@ from jobs.spec import Spec
 
 # Once an agent has failed, srun ends the others: SIGTERM, and SIGKILL after KillWait (30 s).
 END_LIMIT_S = 60
+# Once every agent has ended, srun needs a moment to collect its tasks.
+ENDED_LIMIT_S = 20
 KILL_AFTER_S = 5
 POLL_S = 0.5
 LOOK_S = 5.0  # each time at a file of every node, on a disk that all jobs share
@@ -49,7 +50,7 @@ def shield() -> list[str]:
 
 
 def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int) -> None:
-    """Wait for srun to end; end it where it outlives its first failed agent, or what it is for.
+    """Wait for srun to end; end it where it outlives a failed agent, all agents, or its attempt.
 
     A job that its time limit ends is never requeued, and its batch shell is killed KillWait after
     the SIGTERM that tells it so: half of that time is for the ranks, half for the decision. Where
@@ -71,8 +72,9 @@ def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int) -> None:
                 next_look = now + LOOK_S
                 if run_lock.is_superseded(run_dir, job_id, attempt):
                     deadline, why = 0.0, "though the run is another attempt's"
-                elif not why and has_failed(run_dir, attempt):
-                    deadline, why = now + END_LIMIT_S, f"{END_LIMIT_S} s after a failure"
+                elif not why:
+                    limit_s, why = _bound_by_agents(run_dir, attempt)
+                    deadline = now + limit_s
         if now > deadline:
             break
     else:
@@ -90,6 +92,21 @@ def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int) -> None:
     # may be the step of the job's next start, by the same name. What is left, `close` ends.
     for pid in (*children(srun_pid), srun_pid):
         _signal(pid, signal.SIGKILL)
+
+
+def _bound_by_agents(run_dir: RunDir, attempt: int) -> tuple[float, str]:
+    """Seconds that srun may still run by what the agents have recorded, and why; inf, "" if any.
+
+    An agent that failed leaves its peers waiting. Once all agents have ended, the step is over;
+    srun still waits for ever for a node whose slurmstepd was killed (Slurm 22.05).
+    """
+    if has_failed(run_dir, attempt):
+        return END_LIMIT_S, f"{END_LIMIT_S} s after a failure"
+    records = run_dir.attempt(attempt).node_records()
+    nodes = (read_json(run_dir.attempt(attempt).plan) or {}).get("nodes", [])
+    if nodes and len(records) == len(nodes) and all(record["end"] for record in records):
+        return ENDED_LIMIT_S, f"{ENDED_LIMIT_S} s after every agent ended"
+    return math.inf, ""
 
 
 def _is_limit_due(run_dir: RunDir, attempt: int) -> bool:
@@ -174,20 +191,14 @@ def _signal(pid: int, number: int) -> bool:
     return True
 
 
-def argv(run_dir: RunDir, attempt: int, nodes: int, cpus: str | None) -> list[str]:
-    """The command that starts one agent on each node. Source: srun(1)."""
-    spec = Spec.read(run_dir.spec)
+def argv_from_spec(spec: Spec, cpus: str | None) -> list[str]:
+    """The words of the step's srun command that depend on the spec; ddp.sbatch has all others.
+
+    `cpus`: SLURM_CPUS_PER_TASK. srun does not inherit it since Slurm 22.05. Source: srun(1).
+    """
     return [
-        "srun",
-        f"--nodes={nodes}",
-        f"--ntasks={nodes}",
-        "--ntasks-per-node=1",
-        # srun does not inherit it since Slurm 22.05.
         f"--cpus-per-task={cpus or spec.slurm.cpus_per_task}",
-        "--kill-on-bad-exit=1",
-        f"--chdir={run_dir.code}",
         *spec.slurm.srun,
         # Not around a wrap: it may be what has to take the signals and pass them on.
         *(spec.launch.wrap or shield()),
-        *(sys.executable, "-m", "jobs.node", str(run_dir.path), str(attempt)),
     ]

@@ -31,7 +31,7 @@ from jobs.console import counted, say
 from jobs.errors import UserError
 from jobs.node.rank import die_with_parent
 from jobs.node.torchrun import stop_signal
-from jobs.rundir import RunDir
+from jobs.rundir import RunDir, read_json
 from jobs.spec import Launch, Spec
 
 POLL_S = 0.2
@@ -135,7 +135,9 @@ def start_agent(
     """Start one node agent; its own output and torchrun's go to the job's log."""
     rank, devices = place
     agent = [sys.executable, "-m", "jobs.node", str(run_dir.path), str(attempt)]
-    command = [*spec.launch.wrap, *agent, f"--node-rank={rank}"]
+    endpoint = read_json(run_dir.attempt(attempt).plan)["rdzv_endpoint"]
+    place_of_node = [f"--rdzv-endpoint={endpoint}", f"--node-rank={rank}"]
+    command = [*spec.launch.wrap, *agent, *place_of_node]
     if spec.setup:
         command = ["bash", "-ec", 'source "$0"; exec "$@"', str(run_dir.setup), *command]
     env = os.environ | {

@@ -64,12 +64,15 @@ def submit(
 def dry_run(spec: Spec, cluster: str) -> int:
     """Show the sbatch command, the script and the resolved spec; queue and write nothing."""
     from jobs.commands.queue import show_site, test_only
+    from jobs.node.torchrun import placeholders, torchrun_command
     from jobs.runs.freeze import REPOSITORY, planned
     from jobs.slurm.sbatch import SCRIPT, sbatch_argv
 
     run_dir = planned(spec)
     script = REPOSITORY / SCRIPT
     print(f"# command\n{shlex.join(sbatch_argv(spec, run_dir))}")
+    torchrun = torchrun_command(spec, run_dir, placeholders(spec))
+    print(f"\n# torchrun, as the first node's agent starts it\n{shlex.join(torchrun)}")
     print(f"\n# script: {SCRIPT}\n{script.read_text(encoding='utf-8')}")
     print(f"# resolved spec\n{spec.to_json()}", end="", flush=True)
     is_asked = cluster == "slurm" or (cluster == "auto" and client.is_configured())

@@ -1,6 +1,6 @@
 """The node agent: owns the stop signals of one node, starts torchrun, tells the ranks to stop.
 
-    srun python -m jobs.node RUN_DIR ATTEMPT
+    srun python -m jobs.node RUN_DIR ATTEMPT --rdzv-endpoint ADDRESS:PORT
 
 Slurm reaches different processes on different sites: the whole tree (proctrack/linuxproc), the
 process group, or only this one (proctrack/cgroup). So only this one listens. torchrun and the

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jobs.console import BestEffort
+from jobs.console import BestEffort, say
 from jobs.node.oom import oom_kills
 from jobs.node.rank import children, die_with_parent
 from jobs.node.stop_signals import STOP_SIGNALS, let_in
@@ -166,6 +167,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m jobs.node", description=__doc__)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("attempt", type=int)
+    parser.add_argument("--rdzv-endpoint", required=True, metavar="ADDRESS:PORT")
     parser.add_argument("--node-rank", type=int, default=os.environ.get("SLURM_NODEID"))
     args = parser.parse_args(argv)
     if args.node_rank is None:
@@ -184,6 +186,8 @@ def main(argv: list[str]) -> int:
         sys.exit(f"{host}: there is no way to the first node at {head}: {error}")
     timeline = Timeline(run_dir, f"agent-{node.rank:05d}", args.attempt)
     agent = Agent(attempt_dir, node, timeline)
-    command = torchrun_command(spec, run_dir, plan, node)
+    command = torchrun_command(spec, run_dir, node.options(plan, args.rdzv_endpoint))
+    if node.rank == 0:  # the others differ in is_host and --local-addr
+        say(f"attempt {args.attempt}, {node.host}: {shlex.join(command)}")
     env = node.environment(spec, run_dir, plan)
     return 0 if agent.run(command, env, stop_signal(spec.launch)) == 0 else 1

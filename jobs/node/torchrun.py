@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 from jobs.node import rendezvous
@@ -39,19 +40,37 @@ def rank_command(spec: Spec, run_dir: RunDir) -> list[str]:
     return [sys.executable, "-u", "-m", "trainer", str(run_dir.path), *launch.args]
 
 
-def torchrun_command(spec: Spec, run_dir: RunDir, plan: dict[str, Any], node: Node) -> list[str]:
+@dataclass(frozen=True)
+class NodeOptions:
+    """What differs between attempts and nodes in torchrun's command line."""
+
+    nnodes: int
+    nproc_per_node: int
+    rdzv_endpoint: str
+    rdzv_id: str
+    is_host: bool  # this node hosts the store of the rendezvous
+    local_addr: str
+
+
+def placeholders(spec: Spec) -> NodeOptions:
+    """The first node's options for `submit --dry-run`, with names for what only the job knows."""
+    nproc = nproc_per_node(spec, {})
+    endpoint, rdzv_id = "FIRST_NODE_ADDRESS:FREE_PORT", "JOB_ID-ATTEMPT"
+    return NodeOptions(spec.slurm.nodes, nproc, endpoint, rdzv_id, True, "FIRST_NODE_ADDRESS")
+
+
+def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str]:
     """The torchrun command line of one node. Source: torch.distributed.run."""
     timeouts = f"join_timeout={JOIN_TIMEOUT_S},read_timeout=180"
     return [
         *(sys.executable, "-m", "torch.distributed.run"),
-        f"--nnodes={len(plan['nodes'])}",
-        f"--nproc-per-node={node.nproc}",
+        f"--nnodes={node.nnodes}",
+        f"--nproc-per-node={node.nproc_per_node}",
         "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={plan['rdzv_endpoint']}",
-        f"--rdzv-id={plan['rdzv_id']}",
-        # Left to itself torchrun guesses by host name who hosts the store.
-        f"--rdzv-conf=is_host={str(node.rank == 0).lower()},{timeouts}",
-        f"--local-addr={node.address}",
+        f"--rdzv-endpoint={node.rdzv_endpoint}",
+        f"--rdzv-id={node.rdzv_id}",
+        f"--rdzv-conf=is_host={str(node.is_host).lower()},{timeouts}",
+        f"--local-addr={node.local_addr}",
         "--max-restarts=0",
         "--signals-to-handle=SIGHUP,SIGQUIT",
         f"--shutdown-timeout={SHUTDOWN_TIMEOUT_S}",
@@ -71,6 +90,18 @@ class Node:
         self.address = head if rank == 0 else rendezvous.source_address(head)
         self.interface = rendezvous.interface_of(self.address)
         self.nproc = nproc_per_node(spec, dict(os.environ))
+
+    def options(self, plan: dict[str, Any], rdzv_endpoint: str) -> NodeOptions:
+        """What torchrun on this node is given."""
+        return NodeOptions(
+            nnodes=len(plan["nodes"]),
+            nproc_per_node=self.nproc,
+            rdzv_endpoint=rdzv_endpoint,
+            rdzv_id=plan["rdzv_id"],
+            # Left to itself torchrun guesses by host name who hosts the store.
+            is_host=self.rank == 0,
+            local_addr=self.address,
+        )
 
     def environment(self, spec: Spec, run_dir: RunDir, plan: dict[str, Any]) -> dict[str, str]:
         """The environment of torchrun and the ranks; what the user has set wins."""

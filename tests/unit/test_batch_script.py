@@ -83,3 +83,17 @@ def test_a_run_directory_is_not_to_be_a_link(tmp_path, end):
     assert (
         f"is a link, which may lead elsewhere at a requeue: sbatch ... {tmp_path}/1" in done.stderr
     )
+
+
+def test_the_script_shows_how_the_endpoint_reaches_the_agents():
+    """A reader sees the first node's address become the endpoint that srun gives each agent."""
+    text = SCRIPT.read_text()
+    steps = [
+        'getent ahostsv4 "${nodes[0]}"',
+        '--head-address "$head_address"',
+        "read -r attempt rdzv_endpoint",
+        "srun --nodes=",
+        '-m jobs.node "$run_dir" "$attempt" --rdzv-endpoint="$rdzv_endpoint"',
+    ]
+    places = [text.index(step) for step in steps]
+    assert places == sorted(places)

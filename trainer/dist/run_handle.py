@@ -86,7 +86,7 @@ def _open_by_hand(run_dir: RunDir) -> int:
     opened = _python("jobs.attempt", "open", me, str(run_dir.path), socket.gethostname())
     if not opened:
         raise UserError(f"{run_dir.path} is complete, there is nothing to do")
-    return int(opened)
+    return int(opened.split()[0])  # behind it the endpoint, which torchrun has had already
 
 
 def close_by_hand(run: Run) -> None:

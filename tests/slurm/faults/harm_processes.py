@@ -86,6 +86,19 @@ def kill(run: Run, role: str, node: str | None = None) -> list[Process]:
     return victims
 
 
+def kill_slurmstepd(run: Run) -> None:
+    """SIGKILL the slurmstepd of the newest srun step on the second node; its tasks live on."""
+    node = _second_node(run)
+    mark = f"[{run.job_id}."
+    named = {pid: _command_line(pid) for pid in network.processes(run.cluster.site.tag, node)}
+    victims = [
+        pid for pid, line in named.items() if line.startswith("slurmstepd:") and mark in line
+    ]
+    assert victims, f"no slurmstepd of job {run.job_id} on {node}: {named}"
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+
+
 def storm(run: Run, seconds: float = 1.0, count: int = 50, seed: int = 0) -> int:
     """Send `count` stop signals to each process of the whole tree; returns how many arrived."""
     chance, arrived, looked, processes = random.Random(seed), 0, 0.0, tree(run)

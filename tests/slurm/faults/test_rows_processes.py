@@ -131,3 +131,18 @@ def test_row_16_sigkill_in_a_save(kit: Kit, untouched: Untouched, row: Row, tmp_
     assert_retried(paced.run, untouched(HELD_UP))
     first, second = paced.run.attempts()
     assert second["first_step"] == int(first["checkpoint"].removeprefix("step-")) + 1
+
+
+def test_row_38_the_slurmstepd_of_one_node_dies(kit: Kit, untouched: Untouched, row: Row) -> None:
+    """The training completes, and the job ends although srun would wait for ever."""
+    paced = start(kit)
+    row.record(paced.run)
+    paced.run.wait_for_step(2)
+    harm_processes.kill_slurmstepd(paced.run)
+    paced.finish()
+    oracles.bitwise(paced.run, untouched())
+    oracles.causes(paced.run, ["completed"])
+    oracles.nothing_left(paced.run)
+    (ended,) = (event["t"] for event in paced.run.events("close"))
+    done = max(event["t"] for event in paced.run.events("completed"))
+    assert ended - done < 60

@@ -65,6 +65,18 @@ def test_srun_that_outlives_a_failed_agent_is_ended(run, waiter, monkeypatch, ca
     assert "srun waits for b" in capfd.readouterr().err
 
 
+def test_srun_that_outlives_all_agents_is_ended_though_none_failed(run, waiter, monkeypatch, capfd):
+    """A node's slurmstepd was killed: srun waits for its task for ever."""
+    monkeypatch.setattr(srun_step, "POLL_S", 0.05)
+    monkeypatch.setattr(srun_step, "LOOK_S", 0.05)
+    monkeypatch.setattr(srun_step, "ENDED_LIMIT_S", 0.2)
+    node(run, 0, 0)
+    node(run, 1, 0)
+    srun_step.watch(run, "7", 1, waiter.pid)
+    assert "after every agent ended" in capfd.readouterr().err
+    assert waiter.wait(10) == -signal.SIGKILL
+
+
 def test_sruns_child_that_would_end_the_step_later_is_ended_first(
     run, stand_in, tmp_path, monkeypatch
 ):

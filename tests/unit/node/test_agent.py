@@ -71,7 +71,7 @@ def node(monkeypatch):
 @pytest.mark.parametrize(("node_rank", "is_host"), [(0, "true"), (1, "false")])
 def test_the_command_line_of_torchrun(node, node_rank, is_host):
     spec = Spec(launch=Launch(nproc_per_node=4, args=["--x=a b"]))
-    assert torchrun_command(spec, RUN, PLAN, node(node_rank, spec)) == [
+    assert torchrun_command(spec, RUN, node(node_rank, spec).options(PLAN, "127.0.0.1:15001")) == [
         *(sys.executable, "-m", "torch.distributed.run"),
         "--nnodes=2",
         "--nproc-per-node=4",
@@ -204,7 +204,7 @@ def test_an_agent_that_finds_no_way_to_the_first_node_says_so(tmp_path):
     run.spec.write_text(Spec().to_json())
     write_json(run.attempt(1).plan, PLAN | {"head_address": "no.address.invalid"})
     with pytest.raises(SystemExit, match="no way to the first node at no.address.invalid: "):
-        agent.main([str(tmp_path), "1", "--node-rank=1"])
+        agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:1"])
 
 
 @pytest.fixture
@@ -319,6 +319,7 @@ def test_an_agent_that_cannot_record_says_so_once_and_still_passes_the_stop_on(h
 def test_an_unreadable_run_directory_is_one_line(tmp_path):
     (tmp_path / "attempt-1").write_text("a file")
     argv = [sys.executable, "-m", "jobs.node", tmp_path, "1", "--node-rank=0"]
+    argv.append("--rdzv-endpoint=127.0.0.1:15001")
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "cannot be read" in done.stderr
@@ -355,6 +356,7 @@ def test_a_stop_that_comes_before_the_handlers_is_taken(tmp_path, imports, befor
     (tmp_path / "sitecustomize.py").write_text(imports)
     env = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "SLURM_STEP_ID": "7"}
     argv = [sys.executable, "-m", "jobs.node", run.path, "1", "--node-rank=0"]
+    argv.append("--rdzv-endpoint=127.0.0.1:15001")
     done = subprocess.run(argv, env=env, preexec_fn=before_exec, timeout=60, check=False)
     assert done.returncode == 1
     record = read_json(run.attempt(1).node(0))
