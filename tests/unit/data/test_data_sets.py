@@ -1,9 +1,13 @@
 """The built-in data sets, and what is asked of one's own."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.datasets import load_breast_cancer, load_digits
 
 from trainer.data import builtin
 from trainer.data.batches import Samples, num_classes
@@ -44,6 +48,56 @@ def test_digits_are_eight_by_eight_pixels_up_to_one():
     assert images.shape == (100, 1, 8, 8) and images.dtype == torch.float32
     assert images.min() >= 0 and images.max() == 1
     assert torch.equal(labels, train.labels[:100])
+
+
+def same_bits(samples, inputs, labels):
+    return torch.equal(samples.inputs, inputs) and torch.equal(samples.labels, labels)
+
+
+def test_the_digits_are_bitwise_those_of_scikit_learn():
+    table = load_digits()
+    images = torch.from_numpy(table.images).to(torch.uint8).unsqueeze(1)
+    labels = torch.from_numpy(table.target).long()
+    for samples, part in zip(builtin.digits(), builtin.stratified_split(labels), strict=True):
+        assert same_bits(samples, images[part], labels[part])
+
+
+def test_the_cancer_table_is_bitwise_that_of_scikit_learn():
+    table = load_breast_cancer()
+    values, labels = torch.from_numpy(table.data), torch.from_numpy(table.target).long()
+    parts = builtin.stratified_split(labels)
+    deviation, mean = torch.std_mean(values[parts[0]], dim=0)
+    values = ((values - mean) / deviation).float()
+    for samples, part in zip(builtin.breast_cancer(), parts, strict=True):
+        assert same_bits(samples, values[part], labels[part])
+
+
+def test_the_built_in_tables_are_read_without_importing_scikit_learn():
+    code = (
+        "import sys\n"
+        "from trainer.data import builtin\n"
+        "for name in ('digits', 'breast_cancer'): builtin.create(name, {})\n"
+        "print([name for name in ('sklearn', 'scipy', 'pandas') if name in sys.modules])\n"
+    )
+    output = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert output == "[]\n"
+
+
+@pytest.mark.parametrize("name", ["digits", "breast_cancer"])
+def test_a_missing_scikit_learn_is_the_users_error_with_the_command(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)  # as for an import: it is not installed
+    with pytest.raises(UserError, match="scikit-learn.*\n.*-m pip install scikit-learn"):
+        builtin.create(name, {})
+
+
+def test_a_scikit_learn_without_the_table_is_the_users_error(tmp_path, monkeypatch):
+    (tmp_path / "sklearn").mkdir()
+    (tmp_path / "sklearn" / "__init__.py").touch()
+    for module in [name for name in sys.modules if name.partition(".")[0] == "sklearn"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match="sklearn/datasets/data/digits.csv.gz"):
+        builtin.create("digits", {})
 
 
 def test_synthetic_images_depend_on_their_index_alone_and_cost_no_memory():
