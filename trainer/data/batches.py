@@ -243,8 +243,12 @@ class TrainingLength:
             samples_per_epoch=batches.samples_per_epoch,
         )
 
-    def epoch(self, step: int) -> int:
-        """Epochs that are finished after a step."""
+    def epoch_of(self, step: int) -> int:
+        """The epoch that a step belongs to; both count from 1."""
+        return (step - 1) // self.steps_per_epoch + 1
+
+    def finished_epochs(self, step: int) -> int:
+        """How many epochs are finished after a step."""
         return step // self.steps_per_epoch
 
     def samples(self, step: int) -> int:

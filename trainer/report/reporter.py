@@ -50,7 +50,11 @@ class Speed:
 
 
 class Reporter:
-    """Rank 0's files and log lines, from `step` on. An `epoch` there counts finished epochs."""
+    """Rank 0's files and log lines, from `step` on.
+
+    `epoch` is the present epoch, from 1, in metrics.jsonl and in the log. In the file `progress`
+    it is the number of finished epochs.
+    """
 
     def __init__(self, run: Run, plan: TrainingLength, step: int, metrics_bytes: int) -> None:
         self._plan = plan
@@ -61,7 +65,8 @@ class Reporter:
             if metrics_bytes > self._metrics.tell():
                 tell(f"warning: {self._path} lost lines that the checkpoint knew")
         self._progress = Progress(run.dir.progress, step)
-        self._progress.status(total=plan.total_steps, epochs=plan.epochs, epoch=plan.epoch(step))
+        finished = plan.finished_epochs(step)
+        self._progress.status(total=plan.total_steps, epochs=plan.epochs, epoch=finished)
         self._speed = Speed(plan, step)
 
     def step_done(self, step: int) -> None:
@@ -74,8 +79,8 @@ class Reporter:
 
     def trained(self, step: int, loss: float, lr: float, data_wait_s: float) -> None:
         """A line about the steps since the last such line, `data_wait_s` of which got no batch."""
-        epoch = self._plan.epoch(step)
-        self._record({"step": step, "epoch": epoch, "train_loss": loss, "lr": lr})
+        plan = self._plan
+        self._record({"step": step, "epoch": plan.epoch_of(step), "train_loss": loss, "lr": lr})
         speed = self._speed.line(step, data_wait_s)
         samples_per_s, eta_s = speed["samples_per_s"], speed["eta_s"]
         time_left = duration(eta_s)
@@ -84,18 +89,18 @@ class Reporter:
             f"{time_left} left  data {speed['data_wait']:.0%}  mem {_gib(peak_memory_bytes())}"
         )
         fields = {"samples_per_s": round(samples_per_s, 1), "eta_s": round(eta_s)}
-        self._progress.status(epoch=epoch, loss=loss, lr=lr, time_left=time_left, **fields)
+        fields |= {"epoch": plan.finished_epochs(step)}
+        self._progress.status(loss=loss, lr=lr, time_left=time_left, **fields)
         self._progress.flush()
         values = {"train_loss": loss, "lr": lr, "samples_per_s": samples_per_s}
         self._track(step, {**values, "data_wait": speed["data_wait"]})
 
     def evaluated(self, step: int, loss: float, accuracy: float) -> None:
         """A line about a held-out evaluation."""
-        epoch = self._plan.epoch(step)
         values = {"eval_loss": loss, "eval_accuracy": accuracy}
-        self._record({"step": step, "epoch": epoch, **values})
+        self._record({"step": step, "epoch": self._plan.epoch_of(step), **values})
         tell(f"{self._where(step)}  held-out accuracy {accuracy:.2%}  loss {loss:.4f}")
-        self._progress.status(epoch=epoch, accuracy=accuracy)
+        self._progress.status(epoch=self._plan.finished_epochs(step), accuracy=accuracy)
         self._track(step, values)
         self.restart_clock(step)
 
@@ -133,8 +138,7 @@ class Reporter:
 
     def _where(self, step: int) -> str:
         plan = self._plan
-        epoch = (step - 1) // plan.steps_per_epoch + 1
-        return f"step {step}/{plan.total_steps}  epoch {epoch}/{plan.epochs}"
+        return f"step {step}/{plan.total_steps}  epoch {plan.epoch_of(step)}/{plan.epochs}"
 
 
 def open_cut(path: Path, num_bytes: int) -> BinaryIO:

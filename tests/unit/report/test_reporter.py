@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -113,6 +114,14 @@ def test_metrics_are_bitwise_the_same_after_any_number_of_kills(report, tmp_path
         {"step", "epoch", "train_loss", "lr"},
         {"step", "epoch", "eval_loss", "eval_accuracy"},
     ]
+
+
+def test_metrics_and_log_number_the_epochs_alike_from_one(report, tmp_path, capsys):
+    train(report(), range(1, 13))
+    logged = re.findall(r"^step (\d+)/12  epoch (\d)/3", capsys.readouterr().out, re.M)
+    recorded = [(line["step"], line["epoch"]) for line in read_jsonl(tmp_path / "metrics.jsonl")]
+    assert recorded == [(int(step), int(epoch)) for step, epoch in logged]
+    assert [epoch for step, epoch in recorded if step in (1, 4, 5, 12)] == [1, 1, 1, 2, 3, 3]
 
 
 def test_an_attempt_that_comes_back_writes_nothing_that_is_read(report, tmp_path):
