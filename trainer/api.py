@@ -4,7 +4,7 @@
 - SampleRandom: random numbers for a transform; the same ones after a resume.
 """
 
-from trainer.data.batches import Samples
 from trainer.data.sample_rng import SampleRandom
+from trainer.data.sources import Samples
 
 __all__ = ["SampleRandom", "Samples"]

@@ -13,7 +13,8 @@ from torch.nn.functional import cross_entropy
 from trainer import seeds
 from trainer.checkpoint import commit
 from trainer.checkpoint.checkpoints import Checkpoints, TrainState
-from trainer.data.batches import Batch, TrainingLength
+from trainer.data.batches import TrainingLength
+from trainer.data.sources import Batch
 from trainer.dist.run_handle import Job
 from trainer.dist.stop_consensus import Agreement
 from trainer.errors import NotFinite

@@ -12,7 +12,7 @@ from torch import nn
 from jobs.spec import Checkpoint, Launch, Spec, Train
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target
-from trainer.data.batches import PerSampleSet, Samples
+from trainer.data.sources import PerSampleSet, Samples
 from trainer.run import prepare
 from trainer.stop import StopSignal
 

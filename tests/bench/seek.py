@@ -9,8 +9,9 @@ import torch
 from jobs.spec import Launch, Spec, Train
 from tests.bench.place import Place
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio, timed
-from trainer.data.batches import Batches, Samples, Source
-from trainer.data.feed import Feed
+from trainer.data.batches import Batches
+from trainer.data.feed import TrainBatches
+from trainer.data.sources import Samples, Source
 
 NUM_SAMPLES = 2_000_000
 TARGET = Target("<=", 1.1)
@@ -46,7 +47,7 @@ def _figure(place: Place, title: str, source: Source, workers: int) -> Figure:
         step = int(share * batches.steps_per_epoch)
 
         def first_batch() -> float:
-            feed = Feed(source, None, batches, job)
+            feed = TrainBatches(source, None, batches, job)
             took_s = timed(lambda: next(feed.micro_batches(step)))
             feed.close()
             return took_s

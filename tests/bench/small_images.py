@@ -12,8 +12,9 @@ from jobs.spec import Spec, Train
 from tests.bench.place import Place
 from tests.bench.rounds import Figure, Target, interleaved, ratio, timed
 from trainer.data import transforms
-from trainer.data.batches import Batches, Samples
-from trainer.data.feed import Feed
+from trainer.data.batches import Batches
+from trainer.data.feed import TrainBatches
+from trainer.data.sources import Samples
 
 NUM_IMAGES, BATCH_SIZE, PADDING = 8192, 128, 4
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
@@ -49,7 +50,9 @@ def measure(place: Place) -> list[Figure]:
     batches = Batches.of(train, NUM_IMAGES, world_size=1)
     args = {"crop_padding": PADDING, "flip": True, "mean": MEAN, "std": STD}
     samples = Samples(images, labels, scale=1 / 255)
-    feed = Feed(samples, transforms.create("image", args), batches, place.job(Spec(train=train)))
+    feed = TrainBatches(
+        samples, transforms.create("image", args), batches, place.job(Spec(train=train))
+    )
     loader = DataLoader(OneByOne(images, labels), BATCH_SIZE, shuffle=True, drop_last=True)
 
     def whole_batches() -> Iterable[object]:

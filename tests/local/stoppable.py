@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from trainer.data.batches import Samples
+from trainer.data.sources import Samples
 
 
 class Stop(NamedTuple):

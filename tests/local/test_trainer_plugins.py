@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from trainer.data.batches import Samples
+from trainer.data.sources import Samples
 
 
 def blobs(num_train=62, num_test=11):

@@ -9,7 +9,7 @@ import torch
 from jobs.rundir import RunDir
 from jobs.spec import Launch, Spec, Train
 from trainer.data.batches import Batches
-from trainer.data.feed import Feed
+from trainer.data.feed import TrainBatches
 from trainer.dist.context import DistributedContext
 from trainer.dist.run_handle import Job, Run
 from trainer.events import Events
@@ -27,7 +27,7 @@ def feed_of(source, transform=None, /, **job):
     """The training feed of a rank's job."""
     job = job_of(**job)
     batches = Batches.of(job.train, len(source), job.context.world_size)
-    return Feed(source, transform, batches, job)
+    return TrainBatches(source, transform, batches, job)
 
 
 class Chancy:

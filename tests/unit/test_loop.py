@@ -8,7 +8,7 @@ from torch import nn
 
 from jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from jobs.spec import Checkpoint, Log, Spec, Train
-from trainer.data.batches import Samples
+from trainer.data.sources import Samples
 from trainer.dist.context import DistributedContext
 from trainer.dist.run_handle import Job, Run
 from trainer.dist.stop_consensus import Agreement

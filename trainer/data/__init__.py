@@ -1,11 +1,12 @@
 """Samples, batches and their order.
 
-- batches: which samples are in which step, at any world size.
-- builtin: the data sets that need no download.
+- sources: what a data set is.
+- batches: which samples belong to which step, at any world size.
+- builtin: the data sets that need no files, and the creation of all others.
 - image_files: CIFAR-10 files and folders of images.
-- feed: the batches of a training, ahead of the steps.
+- feed: training and held-out batches on the device.
 - loader: reads a per-sample data set in worker processes.
-- worker_init: what the worker processes import before they are forked.
+- worker_init: what the fork server of the workers imports first.
 - transforms: augmentation of whole batches on the device.
 - sample_rng: random numbers by seed, step and sample.
 """

@@ -1,9 +1,8 @@
-"""What a dataset is, and which samples belong to which step."""
+"""Which samples belong to which step, and how long the training is."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
 
 import torch
 
@@ -11,116 +10,16 @@ from jobs.spec import Train
 from trainer.errors import UserError
 from trainer.seeds import ORDER, mix
 
-Batch = tuple[torch.Tensor, torch.Tensor]
-BYTE_SCALE = 1 / 255  # of uint8 inputs, whose numbers go from 0 to 1
-
-
-@runtime_checkable
-class BatchSource(Protocol):
-    """A dataset that is indexed by whole batches, on the device."""
-
-    @property
-    def num_classes(self) -> int: ...
-
-    def __len__(self) -> int: ...
-
-    def to(self, device: torch.device) -> BatchSource:
-        """The same samples on a device."""
-
-    def batch(self, indices: torch.Tensor) -> Batch:
-        """(inputs [n, ...], labels int64 [n]) of the samples with these indices.
-
-        inputs: float32 as is, or uint8, which stands for 0 to 1.
-        """
-
-
-@runtime_checkable
-class PerSampleSet(Protocol):
-    """A dataset that is read one sample at a time, on the CPU, by worker processes if need be."""
-
-    @property
-    def num_classes(self) -> int: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        """(input, label); uint8 inputs are handed out as float32 from 0 to 1, float32 as is."""
-
-
-Source = BatchSource | PerSampleSet
-
-
-@dataclass(frozen=True)
-class Samples:
-    """A data set in memory, which is what a dataset callable may return two of: (train, test).
-
-    inputs: [N, ...], uint8 or float32; a batch of them is handed out as float32 times `scale`.
-    labels: int64 [N], or any other integers, from 0 to num_classes - 1.
-    num_classes: 0 for as many as the labels name.
-    """
-
-    inputs: torch.Tensor
-    labels: torch.Tensor
-    scale: float = 1.0
-    num_classes: int = 0
-
-    def __post_init__(self) -> None:
-        if len(self.inputs) != len(self.labels):
-            raise UserError(
-                f"train.dataset gives {len(self.inputs)} inputs, but {len(self.labels)} labels"
-            )
-        if self.labels.is_floating_point():
-            raise UserError(
-                f"train.dataset gives labels of {self.labels.dtype}: make them whole numbers, int64"
-            )
-        object.__setattr__(self, "labels", self.labels.long())
-        if len(self.labels) == 0:
-            return
-        lowest, highest = int(self.labels.min()), int(self.labels.max())
-        if self.num_classes == 0:
-            object.__setattr__(self, "num_classes", highest + 1)
-        check_labels(lowest, highest, self.num_classes)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def to(self, device: torch.device) -> Samples:
-        """The same samples on a device."""
-        return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
-
-    def batch(self, indices: torch.Tensor) -> Batch:
-        """(inputs, labels) of the samples with these indices."""
-        inputs = self.inputs.index_select(0, indices)
-        # Bytes are cheaper to move: the feed makes numbers of them last.
-        if inputs.dtype != torch.uint8 or self.scale != BYTE_SCALE:
-            inputs = inputs.float()
-            if self.scale != 1.0:
-                inputs = inputs.mul_(self.scale)
-        return inputs, self.labels[indices]
-
-
-def check_labels(lowest: int, highest: int, num_classes: int) -> None:
-    """Refuse labels that name no class."""
-    wrong = lowest if lowest < 0 else highest
-    if not 0 <= wrong < num_classes:
-        raise UserError(
-            f"train.dataset has the label {wrong}, but labels go from 0 to num_classes - 1, "
-            f"which is {num_classes - 1}"
-        )
-
-
-def num_classes(train: Source, test: Source) -> int:
-    """How many classes the labels name."""
-    return max(train.num_classes, test.num_classes)
-
 
 @dataclass(frozen=True)
 class Batches:
-    """The training batches: pure functions of (seed, step), so any step can be looked up.
+    """The training batches as pure functions of (seed, step): any step can be looked up.
 
     A round is one micro batch on each rank; an optimizer step is `grad_accum_steps` rounds. The
-    last step of an epoch takes the rounds that are left, unless `is_elastic`: then every step has
-    the whole global batch, so that the sequence of steps is the same at any world size.
+    last step of an epoch takes the remaining rounds, unless `is_elastic`: then every step has the
+    whole global batch, so that the sequence of steps is the same at any world size.
+
+    Raises UserError where the training set is too small for one global batch.
     """
 
     num_samples: int
@@ -132,7 +31,10 @@ class Batches:
 
     @classmethod
     def of(cls, train: Train, num_samples: int, world_size: int) -> Batches:
-        """The batches of a spec, with both sides in the error where they do not fit the set."""
+        """Return the batches of a spec over `num_samples` training samples.
+
+        Raises UserError with both numbers where train.global_batch_size does not fit.
+        """
         size = train.global_batch_size
         if size is None:
             micro, steps = train.micro_batch_size, train.grad_accum_steps
@@ -168,45 +70,48 @@ class Batches:
 
     @property
     def global_batch_size(self) -> int:
-        """Samples of an optimizer step, but for a shorter last one."""
+        """Samples of an optimizer step; the last step of an epoch may have fewer."""
         return self._round_size * self.grad_accum_steps
 
     @property
     def rounds_per_epoch(self) -> int:
-        """Micro batches of each rank in an epoch."""
+        """Micro batches of each rank in one epoch."""
         if self.is_elastic:
             return self.num_samples // self.global_batch_size * self.grad_accum_steps
         return self.num_samples // self._round_size
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps of an epoch."""
+        """Optimizer steps of one epoch."""
         return -(-self.rounds_per_epoch // self.grad_accum_steps)
 
     @property
     def samples_per_epoch(self) -> int:
-        """Samples that an epoch uses; the rest of its order is dropped."""
+        """Samples that one epoch uses; the other samples of its order are dropped."""
         return self.rounds_per_epoch * self._round_size
 
     def num_micro_batches(self, step: int) -> int:
-        """How many micro batches each rank adds up in a global step."""
+        """Return how many micro batches each rank accumulates in a global step."""
         done = step % self.steps_per_epoch * self.grad_accum_steps
         return min(self.grad_accum_steps, self.rounds_per_epoch - done)
 
     def order(self, epoch: int) -> torch.Tensor:
-        """The order of all samples in an epoch, the same at any world size. int64 [N]."""
+        """Return the order of all samples in an epoch: int64 [N], the same at any world size."""
         generator = torch.Generator().manual_seed(mix(ORDER, self.seed, epoch))
         return torch.randperm(self.num_samples, generator=generator)
 
     def micro_batches(self, order: torch.Tensor, step: int, rank: int) -> list[torch.Tensor]:
-        """The indices that `rank` trains on in a global step, out of that epoch's order."""
+        """Return the sample indices of `rank` in a global step, int64 [n] for each micro batch.
+
+        order: int64 [N], `order()` of the epoch that the step belongs to.
+        """
         size, round_size = self.micro_batch_size, self._round_size
         first = step % self.steps_per_epoch * self.global_batch_size + rank * size
         starts = [first + number * round_size for number in range(self.num_micro_batches(step))]
         return [order[start : start + size] for start in starts]
 
     def describe(self) -> str:
-        """The batches of an epoch in words."""
+        """Return a line for the log: batches, samples and steps of one epoch."""
         rounds, used = self.rounds_per_epoch, self.samples_per_epoch
         text = (
             f"{rounds} batches per rank, {rounds * self.world_size} in all, {used} samples an "
@@ -224,7 +129,7 @@ class Batches:
 
 @dataclass(frozen=True)
 class TrainingLength:
-    """How long the whole training is."""
+    """The length of the whole training, in steps, epochs and samples."""
 
     total_steps: int
     steps_per_epoch: int
@@ -234,7 +139,7 @@ class TrainingLength:
 
     @classmethod
     def of(cls, epochs: int, batches: Batches) -> TrainingLength:
-        """The length of `epochs` passes over these batches."""
+        """Return the length of `epochs` passes over these batches."""
         return cls(
             total_steps=epochs * batches.steps_per_epoch,
             steps_per_epoch=batches.steps_per_epoch,
@@ -244,20 +149,21 @@ class TrainingLength:
         )
 
     def epoch_of(self, step: int) -> int:
-        """The epoch that a step belongs to; both count from 1."""
+        """Return the epoch that a step belongs to; both count from 1."""
         return (step - 1) // self.steps_per_epoch + 1
 
     def finished_epochs(self, step: int) -> int:
-        """How many epochs are finished after a step."""
+        """Return the number of epochs that are finished after a step."""
         return step // self.steps_per_epoch
 
     def samples(self, step: int) -> int:
-        """Samples trained on after a step; the last step of an epoch may have fewer."""
+        """Return the number of samples trained on up to and including a step, over all ranks."""
         epochs, steps = divmod(step, self.steps_per_epoch)
         return epochs * self.samples_per_epoch + steps * self.global_batch_size
 
 
 def _uneven(global_batch_size: int, world_size: int) -> str:
+    """Return the error text with the nearest batch sizes and rank counts that would fit."""
     below = global_batch_size // world_size * world_size
     sizes = " or ".join(str(size) for size in (below, below + world_size) if size > 0)
     divisors = [

@@ -1,4 +1,7 @@
-"""The built-in data sets that need no files, and the way to all others. Nothing is downloaded."""
+"""Creates the data set of a spec; holds the built-in data sets that need no files of the user.
+
+Nothing is downloaded.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainer.data.batches import Batch, BatchSource, PerSampleSet, Samples, Source
 from trainer.data.image_files import cifar10, image_folder
 from trainer.data.sample_rng import SampleRandom
+from trainer.data.sources import Batch, BatchSource, PerSampleSet, Samples, Source
 from trainer.errors import UserError
 from trainer.user_code import call
 
@@ -22,15 +25,12 @@ TRAIN_FRACTION = 0.8
 
 
 def create(name: str, args: dict[str, Any]) -> tuple[Source, Source]:
-    """The (train, test) parts of `train.dataset`: a built-in, or `package.module:callable`."""
-    built_in: dict[str, Callable[..., Any]] = {
-        "digits": digits,
-        "breast_cancer": breast_cancer,
-        "synthetic_images": synthetic_images,
-        "cifar10": cifar10,
-        "image_folder": image_folder,
-    }
-    parts = call("train.dataset", name, built_in, args)
+    """Return the (train, test) parts of `train.dataset`.
+
+    name: one of BUILT_IN, or `package.module:callable`. Raises UserError where the callable does
+    not return two data sets with samples.
+    """
+    parts = call("train.dataset", name, BUILT_IN, args)
     if not isinstance(parts, (tuple, list)) or len(parts) != 2:
         raise UserError(f"train.dataset: {name} gives {_kind(parts)}, not a pair (train, test)")
     train, test = parts
@@ -50,7 +50,7 @@ def _kind(value: object) -> str:
 
 
 def digits() -> tuple[Samples, Samples]:
-    """1,797 handwritten digits, (train, test). images: uint8 [N, 1, 8, 8], from 0 to 16."""
+    """Return 1,797 handwritten digits, (train, test). images: uint8 [N, 1, 8, 8], from 0 to 16."""
     table = _read_table("digits.csv.gz", header_lines=0)
     images = table[:, :-1].to(torch.uint8).reshape(-1, 1, 8, 8)
     labels = table[:, -1].long()
@@ -62,7 +62,7 @@ def digits() -> tuple[Samples, Samples]:
 
 
 def breast_cancer() -> tuple[Samples, Samples]:
-    """569 patients with 30 measurements, (train, test). values: float32 [N, 30].
+    """Return 30 measurements of 569 patients, (train, test). values: float32 [N, 30].
 
     Standardised by the mean and standard deviation of the training part.
     """
@@ -99,10 +99,10 @@ def _read_table(file_name: str, header_lines: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class SyntheticImages:
-    """Images float32 [n, channels, size, size] from 0 to 1, made of their index when asked for.
+    """Images float32 [n, channels, size, size] from 0 to 1, computed from their index.
 
-    Noise, with the class in the brightness, so that there is something to learn. They cost no
-    memory, and little time: a row and a column of random numbers make an image.
+    Noise whose brightness depends on the class, so that a model can learn it. They need no memory
+    and little time: each image is the sum of a row and a column of random numbers.
     """
 
     num_samples: int
@@ -116,11 +116,11 @@ class SyntheticImages:
         return self.num_samples
 
     def to(self, device: torch.device) -> SyntheticImages:
-        """The same images, made on a device."""
+        """Return the same images, computed on a device."""
         return replace(self, device=device)
 
     def batch(self, indices: torch.Tensor) -> Batch:
-        """(images, labels) of the samples with these indices."""
+        """Return (images float32 [n, C, H, W], labels int64 [n]) of `indices`, int64 [n]."""
         random = SampleRandom(0, self.part, indices)
         shape = len(indices), self.channels, self.size
         rows = random.uniform(self.channels * self.size).reshape(shape).unsqueeze(3)
@@ -133,7 +133,10 @@ class SyntheticImages:
 def synthetic_images(
     num_train: int, num_test: int, size: int = 32, channels: int = 3, num_classes: int = 10
 ) -> tuple[SyntheticImages, SyntheticImages]:
-    """Any number of images of any size, for trials and measurements."""
+    """Return (train, test) with these numbers of images, for trials and measurements.
+
+    size: height and width in pixels. Raises UserError for numbers below 1.
+    """
     numbers = {"num_train": num_train, "num_test": num_test, "size": size}
     numbers |= {"channels": channels, "num_classes": num_classes}
     for name, number in numbers.items():
@@ -146,7 +149,11 @@ def synthetic_images(
 
 
 def stratified_split(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Indices of the training and the test samples: 80 % of each class, the same in every run."""
+    """Return the sorted indices (train, test), int64: TRAIN_FRACTION of each class for training.
+
+    labels: int64 [N]. The split is the same in every run. Where shares are not whole, the classes
+    with the largest remainders get one training sample more.
+    """
     generator = torch.Generator().manual_seed(0)
     sizes = torch.bincount(labels)
     shares = sizes * TRAIN_FRACTION
@@ -160,3 +167,12 @@ def stratified_split(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         train.append(members[:count])
         test.append(members[count:])
     return torch.cat(train).sort().values, torch.cat(test).sort().values
+
+
+BUILT_IN: dict[str, Callable[..., Any]] = {
+    "digits": digits,
+    "breast_cancer": breast_cancer,
+    "synthetic_images": synthetic_images,
+    "cifar10": cifar10,
+    "image_folder": image_folder,
+}

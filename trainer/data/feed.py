@@ -1,4 +1,4 @@
-"""The batches of this rank, on its device: those to train on, and the held-out ones."""
+"""The batches of this rank on its device: training batches and held-out batches."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from trainer.data.batches import BYTE_SCALE, Batch, Batches, BatchSource, Source
-from trainer.data.loader import Cut, Loader, Reader, Rows
+from trainer.data.batches import Batches
+from trainer.data.loader import BatchIndices, Loader, RawBatch, Reader
 from trainer.data.sample_rng import SampleRandom
+from trainer.data.sources import BYTE_SCALE, Batch, BatchSource, Source
 from trainer.data.transforms import Image, Transform
 from trainer.dist.run_handle import Job
 from trainer.errors import UserError
 from trainer.seeds import HELD_OUT, SAMPLE
 from trainer.user_code import user_code
 
-# No gradients are kept, so it need not be the training's; fixed, so that results never depend
-# on the micro batch.
+# Evaluation keeps no gradients, so its batches need not be the training's. The size is fixed, so
+# that evaluation results do not depend on train.micro_batch_size.
 HELD_OUT_BATCH_SIZE = 256
 
 
-class Feed:
-    """The training batches, transformed; which ones is decided by the step alone."""
+class TrainBatches:
+    """The transformed training batches of this rank; the step alone decides their samples."""
 
     def __init__(
         self, source: Source, transform: Transform | None, batches: Batches, job: Job
@@ -31,93 +32,100 @@ class Feed:
         self._rank = job.context.rank
         self._seed = job.train.seed
         self._last_step = job.train.epochs * batches.steps_per_epoch
-        self._stream: Iterator[Rows] | None = None
+        self._stream: Iterator[RawBatch] | None = None
         self._next_step = 0
 
     def micro_batches(self, step: int) -> Iterator[Batch]:
-        """(inputs float32, labels int64) of each micro batch of a global step, on the device.
+        """Yield (inputs float32 [n, ...], labels int64 [n]) of each micro batch of a global step.
 
-        Workers read ahead, so steps that follow each other are quick; any other begins anew.
+        Both are on the device. Worker processes read ahead, so consecutive steps are quick. Any
+        other step restarts the workers at that step.
         """
         if self._stream is None or step != self._next_step:
             self.close()
             steps = range(step, self._last_step)
-            plan = TrainingPlan(self._batches, self._rank, steps, self._inputs.home)
-            self._stream = iter(self._inputs.rows(plan))
+            schedule = BatchSchedule(self._batches, self._rank, steps, self._inputs.index_device)
+            self._stream = iter(self._inputs.read(schedule))
         self._next_step = step + 1
         for _ in range(self._batches.num_micro_batches(step)):
-            rows = next(self._stream)
-            yield self._inputs.finished(rows, (self._seed, step))
+            batch = next(self._stream)
+            yield self._inputs.to_device(batch, (self._seed, step))
 
     def example(self, n: int) -> Batch:
-        """What `n` samples look like, without chance: the first sample, n times.
+        """Return `n` copies of the first sample, transformed as in evaluation.
 
-        The transform is tried with chance, too, so that its mistakes show before the model's.
+        The transform also runs once as in training, so that its errors appear before the model's.
         """
-        self._inputs.finished(self._inputs.first(n), (self._seed, 0))
-        return self._inputs.finished(self._inputs.first(n), None)
+        self._inputs.to_device(self._inputs.first(n), (self._seed, 0))
+        return self._inputs.to_device(self._inputs.first(n), None)
 
     def close(self) -> None:
-        """End the workers."""
+        """End the worker processes."""
         self._stream = None
         self._inputs.close()
 
 
 class HeldOut:
-    """The held-out samples: each belongs to one rank, whatever the world size."""
+    """The held-out samples; each belongs to exactly one rank, at any world size."""
 
     def __init__(self, source: Source, transform: Transform | None, job: Job) -> None:
         self._inputs = _Inputs(source, transform, job, HELD_OUT)
         self._num_samples = len(source)
         self.device = job.device
         context = job.context
-        every = torch.arange(len(source), device=self._inputs.home)
-        own = every[context.rank :: context.world_size]
-        cuts = torch.split(own, HELD_OUT_BATCH_SIZE) if len(own) else ()
-        self._plan = [Cut(0, indices) for indices in cuts]
-        self._rows: Iterable[Rows] | None = None
+        all_indices = torch.arange(len(source), device=self._inputs.index_device)
+        own = all_indices[context.rank :: context.world_size]
+        parts = torch.split(own, HELD_OUT_BATCH_SIZE) if len(own) else ()
+        self._schedule = [BatchIndices(0, indices) for indices in parts]
+        self._batches: Iterable[RawBatch] | None = None
 
     def __len__(self) -> int:
-        """The samples of all ranks together."""
+        """Return the number of held-out samples of all ranks together."""
         return self._num_samples
 
     def batches(self) -> Iterator[Batch]:
-        """(inputs float32, labels int64) of this rank's samples, on the device."""
-        if self._rows is None:
-            self._rows = self._inputs.rows(self._plan)
-        for rows in self._rows:
-            yield self._inputs.finished(rows, None)
+        """Yield (inputs float32 [n, ...], labels int64 [n]) of this rank's samples, on the device.
+
+        The worker processes stay alive between two calls.
+        """
+        if self._batches is None:
+            self._batches = self._inputs.read(self._schedule)
+        for batch in self._batches:
+            yield self._inputs.to_device(batch, None)
 
     def close(self) -> None:
-        """End the workers."""
-        self._rows = None
+        """End the worker processes."""
+        self._batches = None
         self._inputs.close()
 
 
-class TrainingPlan:
-    """The cuts of one rank from a step to the end of the run, made as they are asked for."""
+class BatchSchedule:
+    """The sample indices of one rank's micro batches in `steps`, computed when iterated over."""
 
-    def __init__(self, batches: Batches, rank: int, steps: range, home: torch.device) -> None:
+    def __init__(
+        self, batches: Batches, rank: int, steps: range, index_device: torch.device
+    ) -> None:
         self._batches = batches
         self._rank = rank
         self._steps = steps
-        self._home = home
+        self._index_device = index_device
 
-    def __iter__(self) -> Iterator[Cut]:
+    def __iter__(self) -> Iterator[BatchIndices]:
         steps_per_epoch = self._batches.steps_per_epoch
         epoch, order = -1, torch.empty(0)
         for step in self._steps:
             if step // steps_per_epoch != epoch:
                 epoch = step // steps_per_epoch
-                order = _moved(self._batches.order(epoch), self._home)
+                order = _on_device(self._batches.order(epoch), self._index_device)
             for indices in self._batches.micro_batches(order, step, self._rank):
-                yield Cut(step, indices)
+                yield BatchIndices(step, indices)
 
 
 class _Inputs:
-    """One part of a data set, as it comes to the device.
+    """One part of a data set: reads batches, transforms them, moves them to the device.
 
-    home: where the indices of its samples belong.
+    index_device: where the source expects sample indices. The GPU for a BatchSource on a GPU,
+    else the CPU.
     """
 
     def __init__(
@@ -133,7 +141,7 @@ class _Inputs:
         self._loader: Loader | None = None
         self._source: BatchSource | None = None
         if isinstance(source, BatchSource):
-            self.home = job.device
+            self.index_device = job.device
             self._source = source.to(job.device)
             if self._num_workers > 0 and seed_kind == SAMPLE:
                 job.context.say(
@@ -141,34 +149,38 @@ class _Inputs:
                     "batches on the device"
                 )
         else:
-            self.home = torch.device("cpu")
+            self.index_device = torch.device("cpu")
             self._reader = Reader(source, job.train.dataset, seed_kind, job.train.seed)
 
-    def rows(self, plan: Iterable[Cut]) -> Iterable[Rows]:
-        """The samples of a plan, read by workers where there are any, until `close`."""
+    def read(self, schedule: Iterable[BatchIndices]) -> Iterable[RawBatch]:
+        """Return the batches of a schedule; worker processes, if any, read them until `close`."""
         if self._source is not None:
-            return _InMemory(self._source, plan)
+            return _InMemory(self._source, schedule)
         assert self._reader is not None
-        self._loader = Loader(self._reader, plan, self._num_workers, self._device.type == "cuda")
+        pin_memory = self._device.type == "cuda"
+        self._loader = Loader(self._reader, schedule, self._num_workers, pin_memory)
         return self._loader
 
     def close(self) -> None:
-        """End the workers."""
+        """End the worker processes."""
         if self._loader is not None:
             self._loader.close()
 
-    def finished(self, rows: Rows, chance: tuple[int, int] | None) -> Batch:
-        """(inputs, labels) on the device as the model takes them; `chance` is (seed, step)."""
-        inputs = _moved(rows.inputs, self._device)
+    def to_device(self, batch: RawBatch, rng_key: tuple[int, int] | None) -> Batch:
+        """Return (inputs float32 [n, ...], labels int64 [n]) on the device, as the model gets them.
+
+        rng_key: (seed, step) of the transform's random numbers; None in evaluation.
+        """
+        inputs = _on_device(batch.inputs, self._device)
         if inputs.dtype == torch.uint8 and not isinstance(self._transform, Image):
             inputs = inputs.float().mul_(BYTE_SCALE)
         if self._transform is not None:
-            indices = _moved(rows.indices, self._device)
-            random = SampleRandom(*chance, indices) if chance is not None else None
+            indices = _on_device(batch.indices, self._device)
+            random = SampleRandom(*rng_key, indices) if rng_key is not None else None
             inputs = self._transformed(self._transform, inputs, random)
         if self._is_channels_last and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        return inputs, _moved(rows.labels, self._device)
+        return inputs, _on_device(batch.labels, self._device)
 
     def _transformed(
         self, transform: Transform, inputs: torch.Tensor, random: SampleRandom | None
@@ -180,13 +192,13 @@ class _Inputs:
         if inputs.device.type != self._device.type:
             raise UserError(
                 f"{where} gives inputs on the {inputs.device.type}, but this rank is on the "
-                f"{self._device.type}: leave them on the device where they are"
+                f"{self._device.type}: leave them on the device that they were on"
             )
         return inputs
 
-    def first(self, n: int) -> Rows:
-        """The first sample, `n` times."""
-        indices = torch.zeros(1, dtype=torch.int64, device=self.home)
+    def first(self, n: int) -> RawBatch:
+        """Return `n` copies of the first sample, not transformed."""
+        indices = torch.zeros(1, dtype=torch.int64, device=self.index_device)
         with user_code("train.dataset", self._dataset):
             if self._source is not None:
                 inputs, labels, _ = _batch(self._source, indices)
@@ -194,23 +206,23 @@ class _Inputs:
                 assert self._reader is not None
                 inputs, labels, _ = self._reader.read(0, [0])
         inputs = inputs.expand(n, *inputs.shape[1:]).contiguous()
-        return Rows(inputs, labels.repeat(n), indices.repeat(n))
+        return RawBatch(inputs, labels.repeat(n), indices.repeat(n))
 
 
 class _InMemory:
-    """The samples of a plan out of a batch source: nothing to read ahead."""
+    """The batches of a schedule from a BatchSource, without workers and without reading ahead."""
 
-    def __init__(self, source: BatchSource, plan: Iterable[Cut]) -> None:
+    def __init__(self, source: BatchSource, schedule: Iterable[BatchIndices]) -> None:
         self._source = source
-        self._plan = plan
+        self._schedule = schedule
 
-    def __iter__(self) -> Iterator[Rows]:
-        for _, indices in self._plan:
+    def __iter__(self) -> Iterator[RawBatch]:
+        for _, indices in self._schedule:
             yield _batch(self._source, indices)
 
 
-def _batch(source: BatchSource, indices: torch.Tensor) -> Rows:
-    """The samples with these indices, labels of whatever integers as int64."""
+def _batch(source: BatchSource, indices: torch.Tensor) -> RawBatch:
+    """Return the samples `indices`, int64 [n], with labels of any integer type as int64 [n]."""
     inputs, labels = source.batch(indices)
     _check_inputs("train.dataset", inputs, len(indices))
     if labels.shape != indices.shape or labels.is_floating_point():
@@ -218,11 +230,11 @@ def _batch(source: BatchSource, indices: torch.Tensor) -> Rows:
             f"train.dataset gives labels {labels.dtype} {tuple(labels.shape)} for {len(indices)} "
             f"samples: make them int64 ({len(indices)},)"
         )
-    return Rows(inputs, labels.long(), indices)
+    return RawBatch(inputs, labels.long(), indices)
 
 
 def _check_inputs(where: str, inputs: object, n: int) -> None:
-    """Refuse what is no batch of `n` inputs; `where` names what gives it."""
+    """Raise UserError unless `inputs` is a batch of `n` inputs. where: the key that returned it."""
     if not isinstance(inputs, torch.Tensor):
         raise UserError(f"{where} gives a {type(inputs).__name__}, not a tensor of {n} inputs")
     num_inputs = len(inputs) if inputs.ndim else 0
@@ -232,8 +244,8 @@ def _check_inputs(where: str, inputs: object, n: int) -> None:
         raise UserError(f"{where} gives inputs as torch.float64: make them float32")
 
 
-def _moved(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The same values on a device; towards a GPU without a wait."""
+def _on_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return the same values on a device; the host does not wait for a copy to a GPU."""
     if device.type == "cuda" and values.device.type == "cpu":
         return values.pin_memory().to(device, non_blocking=True)
     return values.to(device)

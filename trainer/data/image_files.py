@@ -1,4 +1,4 @@
-"""Image sets in files that are there already: CIFAR-10's own binary ones, and folders of images."""
+"""Data sets of images in files: CIFAR-10's binary version, and a folder for each class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainer.data.batches import Samples
+from trainer.data.sources import Samples
 from trainer.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,8 +26,9 @@ SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff"}
 
 
 def cifar10(path: str) -> tuple[Samples, Samples]:
-    """CIFAR-10, uint8 [N, 3, 32, 32], from the folder of its "binary version".
+    """Return CIFAR-10, (train, test), from the folder of its "binary version".
 
+    images: uint8 [N, 3, 32, 32]. Raises UserError where a file is missing or not complete.
     Source: https://www.cs.toronto.edu/~kriz/cifar.html, "Binary version".
     """
     folder = _folder(path)
@@ -42,6 +43,7 @@ def _cifar10_part(files: list[Path]) -> Samples:
 
 
 def _cifar10_records(file: Path) -> torch.Tensor:
+    """Return the records of one file, uint8 [n, CIFAR10_RECORD_BYTES]."""
     try:
         values = np.fromfile(file, dtype=np.uint8)
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
@@ -51,14 +53,18 @@ def _cifar10_records(file: Path) -> torch.Tensor:
         ) from error
     if len(values) == 0 or len(values) % CIFAR10_RECORD_BYTES:
         raise UserError(
-            f"train.dataset_args.path: {file} has {len(values)} bytes, which are no records of "
-            f"{CIFAR10_RECORD_BYTES}: it is not whole, or not of the binary version"
+            f"train.dataset_args.path: {file} has {len(values)} bytes, not a multiple of the "
+            f"records of {CIFAR10_RECORD_BYTES} bytes: it is incomplete, or not the binary version"
         )
     return torch.from_numpy(values.reshape(-1, CIFAR10_RECORD_BYTES))
 
 
 def image_folder(path: str, size: int = 224) -> tuple[ImageFolder, ImageFolder]:
-    """Images as PATH/train/CLASS/*.jpg and PATH/val/CLASS/*.jpg (or test), read when asked for."""
+    """Return (train, held-out) images of PATH/train/CLASS/*.jpg and PATH/val/CLASS/*.jpg (or test).
+
+    size: of the square images, in pixels. Files are read when a sample is needed. Raises UserError
+    where a folder is missing or the two parts have different classes.
+    """
     if not isinstance(size, int) or size < 1:
         raise UserError(f"train.dataset_args.size must be a whole number from 1 on: {size}")
     folder = _folder(path)
@@ -80,18 +86,23 @@ def image_folder(path: str, size: int = 224) -> tuple[ImageFolder, ImageFolder]:
 
 
 def _classes(part: Path) -> list[str]:
+    """Return the names of the class folders, sorted; the position is the label."""
     with os.scandir(part) as entries:
         return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
 
 
 def _only(part: Path, own: list[str], other: list[str]) -> str:
+    """Return an error text with the classes that only this part has."""
     names = sorted(set(own) - set(other))
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return f"{part} has {len(own)} classes" + (f", {shown} alone" if names else "")
 
 
 class ImageFolder:
-    """Images uint8 [3, size, size] of a folder per class: the centre, the shorter side resized."""
+    """Images uint8 [3, size, size] from a folder for each class.
+
+    The shorter side is resized to `size`, then the centre is cut out.
+    """
 
     def __init__(self, folder: Path, classes: Sequence[str], size: int) -> None:
         self.num_classes = len(classes)
@@ -104,8 +115,8 @@ class ImageFolder:
                 raise UserError(f"train.dataset_args.path: there is no image in {folder / name}")
             names += [os.fsencode(f"{name}/{file}") for file in files]
             labels += [label] * len(files)
-        # Arrays, for a list of a million names would be copied into each worker bit by bit:
-        # reading an object writes its reference count.
+        # Arrays, because each worker would copy a list of a million names page by page: reading a
+        # Python object writes its reference count.
         self._names = np.array(names)
         self._labels = np.array(labels)
 
@@ -113,42 +124,47 @@ class ImageFolder:
         return len(self._labels)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        """Return (image uint8 [3, size, size], label); raises UserError for a damaged image."""
         pixels = _read(self._folder / os.fsdecode(self._names[index]), self._size)
         return torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), int(self._labels[index])
 
 
 def _images(folder: Path) -> list[str]:
+    """Return the names of the image files in a folder, sorted."""
     with os.scandir(folder) as entries:
         names = (entry.name for entry in entries if not entry.name.startswith("."))
         return sorted(name for name in names if os.path.splitext(name)[1].lower() in SUFFIXES)
 
 
 def _read(file: Path, size: int) -> Pixels:
-    # Here, for other data sets do without.
-    from PIL import Image
+    """Return the centre of an image file, uint8 [size, size, 3]."""
+    from PIL import Image  # here, because no other data set needs Pillow
 
     try:
         with Image.open(file) as image:
             return _centre(image, size)
     except (OSError, Image.DecompressionBombError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the file system's, not the image's
+            raise  # an error of the file system, not of the image
         raise UserError(f"train.dataset_args.path: cannot read {file}: {error}") from error
 
 
 def _centre(image: Image, size: int) -> Pixels:
-    """The centre of an image, its shorter side resized. uint8 [size, size, 3]."""
-    image.draft("RGB", (size, size))  # a JPEG is decoded no larger than needed
+    """Return the centre of an image after resizing its shorter side, uint8 [size, size, 3]."""
+    image.draft("RGB", (size, size))  # decode a JPEG no larger than needed
     scale = size / min(image.size)
     width, height = (max(size, round(side * scale)) for side in image.size)
     left, top = (width - size) // 2, (height - size) // 2
     resized = image.convert("RGB").resize((width, height), BILINEAR)
-    # A copy, for torch wants memory that it may write to.
+    # A copy, because torch needs writable memory.
     return np.array(resized.crop((left, top, left + size, top + size)))
 
 
 def _folder(path: str) -> Path:
-    """The folder that a spec names. Ranks run in the frozen code, so a relative one is refused."""
+    """Return the absolute folder of train.dataset_args.path, with ~ and $VARIABLE expanded.
+
+    Raises UserError for a relative path: ranks run in the frozen copy of the code.
+    """
     if not isinstance(path, str):
         raise UserError(f"train.dataset_args.path must be a folder's path, not {path!r}")
     folder = Path(os.path.expandvars(path)).expanduser()

@@ -1,4 +1,4 @@
-"""Reading a per-sample set: worker processes that outlive signals but not their rank."""
+"""Reads a per-sample set in worker processes, which ignore stop signals and die with their rank."""
 
 from __future__ import annotations
 
@@ -18,24 +18,27 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from trainer.data.batches import PerSampleSet, check_labels
+from trainer.data.sources import PerSampleSet, check_labels
 from trainer.errors import CodeError, UserError, in_one_line
 from trainer.seeds import mix
 from trainer.stop import STOP_SIGNALS
 from trainer.user_code import with_key
 
-PREFETCHED_BATCHES = 2  # of each worker
+PREFETCHED_BATCHES = 2  # per worker
 
 
-class Cut(NamedTuple):
-    """Which samples make a batch of `step`. indices: int64 [n]."""
+class BatchIndices(NamedTuple):
+    """The sample indices of one batch of `step`. indices: int64 [n]."""
 
     step: int
     indices: torch.Tensor
 
 
-class Rows(NamedTuple):
-    """The samples of a cut. inputs: [n, ...]; labels and indices: int64 [n]."""
+class RawBatch(NamedTuple):
+    """One batch before the transform, on the CPU or where its BatchSource is.
+
+    inputs: uint8 or float32 [n, ...]; labels and indices: int64 [n].
+    """
 
     inputs: torch.Tensor
     labels: torch.Tensor
@@ -43,21 +46,22 @@ class Rows(NamedTuple):
 
 
 class Reader(Dataset[Any]):
-    """A per-sample set, read by whole cuts, the same bits in whatever process.
+    """Reads a per-sample set by whole batches, with the same bits in a worker and in the rank.
 
-    Each sample is read with Python's, NumPy's and torch's generators seeded for it and the step.
-    Errors travel as values: as an exception a worker would wrap one into its traceback.
+    Python's, NumPy's and torch's generators are seeded for (step, sample) before each read. Errors
+    are returned as values: torch would wrap a worker's exception into its own traceback.
     """
 
     def __init__(self, samples: PerSampleSet, name: str, kind: int, seed: int) -> None:
-        """name: what the spec calls the set. kind: of the seeds, see `trainer.seeds`."""
+        """name: train.dataset of the spec. kind: of the seeds, a constant of `trainer.seeds`."""
         self._samples = samples
         self._name = name
         self._kind = kind
         self._seed = seed
 
-    def __getitems__(self, cut: tuple[int, list[int]]) -> Rows | UserError | CodeError:
-        step, indices = cut
+    def __getitems__(self, batch: tuple[int, list[int]]) -> RawBatch | UserError | CodeError:
+        """Return the samples of (step, indices), or the error; torch's DataLoader calls this."""
+        step, indices = batch
         try:
             return self.read(step, indices)
         except UserError as error:
@@ -65,13 +69,13 @@ class Reader(Dataset[Any]):
         except Exception as error:
             return with_key(error, "train.dataset", self._name)
 
-    def read(self, step: int, indices: list[int]) -> Rows:
-        """The samples with these indices as they are in `step`; raises what the set raises."""
-        with contextlib.nullcontext() if get_worker_info() else _undisturbed():
-            rows = _stacked([self._sample(step, index) for index in indices], indices)
-        lowest, highest = rows.labels.aminmax()
+    def read(self, step: int, indices: list[int]) -> RawBatch:
+        """Return the samples `indices` as read in `step`; raises what the data set raises."""
+        with contextlib.nullcontext() if get_worker_info() else _as_in_worker():
+            batch = _stacked([self._sample(step, index) for index in indices], indices)
+        lowest, highest = batch.labels.aminmax()
         check_labels(int(lowest), int(highest), self._samples.num_classes)
-        return rows
+        return batch
 
     def _sample(self, step: int, index: int) -> tuple[torch.Tensor, int]:
         seed = mix(self._kind, self._seed, step, index)
@@ -81,7 +85,8 @@ class Reader(Dataset[Any]):
         return self._samples[index]
 
 
-def _stacked(items: list[tuple[torch.Tensor, int]], indices: list[int]) -> Rows:
+def _stacked(items: list[tuple[torch.Tensor, int]], indices: list[int]) -> RawBatch:
+    """Return the samples as one batch; raises UserError where they have not one form."""
     for sample, index in zip(items, indices, strict=True):
         if not (isinstance(sample, (tuple, list)) and len(sample) == 2):
             raise UserError(
@@ -104,12 +109,15 @@ def _stacked(items: list[tuple[torch.Tensor, int]], indices: list[int]) -> Rows:
                 f"but sample {index} as {item.dtype} {tuple(item.shape)}: make them alike"
             )
     labels = torch.tensor([int(label) for _, label in items])
-    return Rows(torch.stack([item for item, _ in items]), labels, torch.tensor(indices))
+    return RawBatch(torch.stack([item for item, _ in items]), labels, torch.tensor(indices))
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Read in the rank's process as a worker would: on one thread, dropout's generators kept."""
+def _as_in_worker() -> Iterator[None]:
+    """Run the block as a worker would, on one thread, and restore the rank's generators after it.
+
+    The training uses the same generators, for dropout for example.
+    """
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -123,31 +131,41 @@ def _undisturbed() -> Iterator[None]:
 
 
 class Loader:
-    """Batches of a per-sample set, read ahead by `num_workers` processes; 0 reads in this one."""
+    """Batches of a per-sample set, read ahead by `num_workers` processes.
 
-    def __init__(self, reader: Reader, plan: Iterable[Cut], num_workers: int, pin: bool) -> None:
-        # A generator of its own, for otherwise it draws from the global one at each start.
+    With 0 workers this process reads them, when they are needed.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        schedule: Iterable[BatchIndices],
+        num_workers: int,
+        pin_memory: bool,
+    ) -> None:
+        # Without its own generator, DataLoader draws from the global one at each start.
         self._loader: DataLoader[Any] | None = DataLoader(
             reader,
-            batch_sampler=_Indices(plan),
+            batch_sampler=_IndexLists(schedule),
             num_workers=num_workers,
-            collate_fn=_as_it_is,
-            pin_memory=pin,
+            collate_fn=_unchanged,
+            pin_memory=pin_memory,
             worker_init_fn=_start_worker,
-            multiprocessing_context=_context() if num_workers else None,
+            multiprocessing_context=_worker_context() if num_workers else None,
             generator=torch.Generator(),
             prefetch_factor=PREFETCHED_BATCHES if num_workers else None,
             persistent_workers=num_workers > 0,
         )
 
-    def __iter__(self) -> Iterator[Rows]:
-        # No variable holds it: the frame of a traceback would keep the workers alive.
-        for rows in self._started():
-            if isinstance(rows, Exception):
-                raise rows
-            yield rows
+    def __iter__(self) -> Iterator[RawBatch]:
+        # No variable holds DataLoader's iterator: a traceback's frame would keep the workers alive.
+        for batch in self._started():
+            if isinstance(batch, Exception):
+                raise batch
+            yield batch
 
     def _started(self) -> Iterator[Any]:
+        """Start the workers; raises UserError where the data set cannot be pickled."""
         assert self._loader is not None
         try:
             return iter(self._loader)
@@ -158,51 +176,61 @@ class Loader:
             ) from error
 
     def close(self) -> None:
-        """End the workers; no iterator of this may be held any more.
+        """End the workers; the caller must have dropped all iterators of this loader before.
 
-        Left to the garbage collector, their queues may go first: then the word never reaches them.
+        The garbage collector might free the queues first; then the workers would never get the
+        message to stop.
         """
         self._loader = None
 
 
-class _Indices:
-    """A plan as plain lists: tensors would reach the workers by way of shared memory."""
+class _IndexLists:
+    """A schedule as lists of integers: tensors would go to the workers through shared memory."""
 
-    def __init__(self, plan: Iterable[Cut]) -> None:
-        self._plan = plan
+    def __init__(self, schedule: Iterable[BatchIndices]) -> None:
+        self._schedule = schedule
 
     def __iter__(self) -> Iterator[Any]:
-        for step, indices in self._plan:
+        for step, indices in self._schedule:
             yield step, indices.tolist()
 
 
-def _as_it_is(rows: Any) -> Any:
-    return rows
+def _unchanged(batch: Any) -> Any:
+    """Return the batch; `Reader` has stacked it already. Pickled, so not a lambda."""
+    return batch
 
 
-def _context() -> BaseContext:
-    """How workers are started: forked by a process that has no threads, see `worker_server`."""
+def _worker_context() -> BaseContext:
+    """Return the context that starts workers: a process without threads forks them.
+
+    Why: see `trainer.data.worker_init`.
+    """
     context = multiprocessing.get_context("forkserver")
-    # The signals first: the import of torch takes seconds.
+    # worker_init first: it ignores the stop signals, and the import of torch takes seconds.
     context.set_forkserver_preload(["trainer.data.worker_init", "trainer.data.loader"])
-    # Where Slurm signals the whole tree, these two would die of a stop while Python starts.
+    # Some sites signal the whole process tree. A stop signal during Python's start would kill
+    # these two processes, so they inherit a mask that blocks it.
     for ensure_running in (resource_tracker.ensure_running, forkserver.ensure_running):
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # each time: the first undoes it
+        # Block before each call: the first ensure_running unblocks the signals.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         ensure_running()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     return context
 
 
 def _start_worker(worker: int) -> None:
-    """Set up a worker: only its rank ends it, by a word or by dying."""
-    for number in STOP_SIGNALS:  # torch has just installed a handler that dies of SIGTERM
+    """Set up a worker process: it ends at a message from its rank, or when its rank dies."""
+    for number in STOP_SIGNALS:  # torch has just installed a SIGTERM handler that ends the worker
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_die_with_rank, daemon=True).start()
     torch.set_num_threads(1)
 
 
 def _die_with_rank() -> None:
-    """The kernel's signal at a parent's death is no help: the parent is the server."""
+    """Wait for the rank's end, then kill this worker.
+
+    PR_SET_PDEATHSIG does not serve here: the worker's parent is the fork server, not the rank.
+    """
     rank = multiprocessing.parent_process()
     assert rank is not None
     rank.join()

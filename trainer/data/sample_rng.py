@@ -1,4 +1,4 @@
-"""Random numbers that belong to a sample, whatever batch, rank or attempt it comes in."""
+"""Random numbers of a sample, the same in every batch, on every rank and in every attempt."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from trainer.seeds import AUGMENT, mix
 
 
 class SampleRandom:
-    """Numbers for each sample of a batch, a pure function of (seed, step, sample, counter).
+    """Random numbers for each sample of a batch: a pure function of (seed, step, sample, counter).
 
-    Integer arithmetic alone, so that CPU and GPU agree to the bit; the host never waits.
+    Only integer arithmetic, so CPU and GPU give the same bits; the host never waits for the GPU.
     """
 
     def __init__(self, seed: int, step: int, indices: torch.Tensor) -> None:
-        """indices: int64 [n], the samples' numbers in their data set, on the device."""
+        """indices: int64 [n], the samples' indices in their data set, on the device."""
         self._keys = _hash(indices * _signed(_STRIDE) + mix(AUGMENT, seed, step)).unsqueeze(1)
         self._count = 0
 
     def uniform(self, k: int) -> torch.Tensor:
-        """The next `k` numbers of each sample, from 0 up to but without 1. float32 [n, k]."""
+        """Return the next `k` numbers of each sample: float32 [n, k], from 0 up to, not with, 1."""
         counters = torch.arange(self._count, self._count + k, device=self._keys.device)
         self._count += k
         bits = _hash(self._keys + counters * _signed(_STRIDE))
-        # As many bits as float32 holds exactly.
+        # 24 bits, which is what float32 holds exactly.
         return _shifted(bits, 40).float() * 2.0**-24
 
 
@@ -33,16 +33,17 @@ _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def _signed(value: int) -> int:
-    """The int64 with the bits of an unsigned 64-bit number."""
+    """Return the int64 that has the bits of an unsigned 64-bit number."""
     return value - 2**64 if value >= 2**63 else value
 
 
 def _shifted(bits: torch.Tensor, by: int) -> torch.Tensor:
-    """A logical shift to the right: that of int64 would copy the sign."""
+    """Return a logical right shift: the shift of int64 would copy the sign bit."""
     return torch.bitwise_and(bits >> by, (1 << (64 - by)) - 1)
 
 
 def _hash(bits: torch.Tensor) -> torch.Tensor:
+    """Return one splitmix64 output for each int64 state."""
     bits = bits + _signed(_STRIDE)
     bits = (bits ^ _shifted(bits, 30)) * _signed(_FACTORS[0])
     bits = (bits ^ _shifted(bits, 27)) * _signed(_FACTORS[1])

@@ -1,4 +1,4 @@
-"""The built-in transform: what happens to whole batches of inputs on the device."""
+"""Transforms of whole batches on the device: the built-in one, and the user's own."""
 
 from __future__ import annotations
 
@@ -8,30 +8,33 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from trainer.data.batches import BYTE_SCALE
 from trainer.data.sample_rng import SampleRandom
+from trainer.data.sources import BYTE_SCALE
 from trainer.errors import UserError
 from trainer.user_code import call
 
-# (inputs float32 [n, ...], the samples' random numbers or None in evaluation) -> inputs
+# (inputs float32 [n, ...], the samples' random numbers, or None in evaluation) -> inputs
 Transform = Callable[[torch.Tensor, SampleRandom | None], torch.Tensor]
 
 
 def create(name: str | None, args: dict[str, Any]) -> Transform | None:
-    """The transform `train.transform`: none, a built-in, or `package.module:callable`."""
+    """Return the transform of `train.transform`; None for no transform.
+
+    name: one of BUILT_IN, or `package.module:callable`. Raises UserError for any other.
+    """
     if name is None:
         return None
-    transform: Transform = call("train.transform", name, {"image": Image}, args)
+    transform: Transform = call("train.transform", name, BUILT_IN, args)
     if not callable(transform):
         raise UserError(f"train.transform: {name} gives {transform!r}, which cannot be called")
     return transform
 
 
 class Image:
-    """Random crop with zero padding, random flip, normalisation of images [n, C, H, W].
+    """Random crop with zero padding, random flip and normalisation of images [n, C, H, W].
 
-    Of float32, or of uint8 as it is stored: moving bytes costs a quarter, and the conversion is
-    one pass with the normalisation.
+    images: float32, or uint8 straight from the data set. Moving bytes costs a quarter of moving
+    float32, and conversion and normalisation are then one pass. Returns float32.
     """
 
     def __init__(
@@ -41,7 +44,11 @@ class Image:
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> None:
-        """mean, std: one number for each channel, in the units of the inputs (bytes: 0 to 1)."""
+        """crop_padding: in pixels.
+
+        mean, std: one number for each channel, in the units of the inputs (uint8: 0 to 1).
+        Raises UserError for values without a meaning.
+        """
         if crop_padding < 0:
             _refuse(f"crop_padding must be 0 or more, not {crop_padding}")
         if mean is not None and std is not None and len(mean) != len(std):
@@ -58,9 +65,10 @@ class Image:
         self._shift = torch.tensor(shifts).reshape(-1, 1, 1)
 
     def __call__(self, images: torch.Tensor, random: SampleRandom | None) -> torch.Tensor:
+        """Return the images float32 [n, C, H, W]; without `random`, only normalised."""
         self._check(images)
         if random is not None and (self._padding or self._flip):
-            images = self._moved(images, random.uniform(3))
+            images = self._cropped(images, random.uniform(3))
         is_bytes = images.dtype == torch.uint8
         if not (is_bytes or self._normalises):
             return images
@@ -72,6 +80,7 @@ class Image:
         return (images * self._scale).add_(self._shift)
 
     def _check(self, images: torch.Tensor) -> None:
+        """Raise UserError unless the inputs are images with as many channels as mean and std."""
         if images.ndim != 4:
             shape = tuple(images.shape[1:])
             raise UserError(
@@ -84,8 +93,11 @@ class Image:
                 f"have {images.shape[1]} channels: one for each channel"
             )
 
-    def _moved(self, images: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        """Each image moved by up to the padding in both directions, and flipped or not."""
+    def _cropped(self, images: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        """Return each image moved by up to the padding in both directions, and flipped or not.
+
+        numbers: float32 [n, 3]: the row offset, the column offset and the flip, from 0 to 1.
+        """
         n, channels, height, width = images.shape
         padding = self._padding
         offsets = (numbers[:, :2] * (2 * padding + 1)).long()
@@ -104,3 +116,6 @@ class Image:
 
 def _refuse(text: str) -> None:
     raise UserError(f"train.transform_args: {text}")
+
+
+BUILT_IN: dict[str, Callable[..., Transform]] = {"image": Image}

@@ -1,9 +1,12 @@
-"""Imported by the process that forks the loader's workers, once for each rank.
+"""Imported first by the fork server, the process that forks the loader's workers of one rank.
 
-A rank itself must not fork: its native threads may hold the lock over Python's list of threads at
-that moment, which the child then waits for, for ever (CPython before 3.12, seen with gloo's
-threads on busy cores). This process has no other threads. It ignores what would end it before its
-rank, and is gone when rank and workers are.
+A module of its own, because the fork server must ignore the stop signals before it imports torch,
+which takes seconds; any module with other imports would be too late.
+
+A rank must not fork by itself. One of its native threads may hold the lock over Python's list of
+threads at that moment, and the child would wait for that lock for ever (CPython before 3.12; seen
+with gloo's threads on busy cores). The fork server has no other threads. It ends when its rank and
+all workers have ended.
 """
 
 from __future__ import annotations
@@ -14,4 +17,4 @@ from trainer.stop import STOP_SIGNALS
 
 for number in STOP_SIGNALS:
     signal.signal(number, signal.SIG_IGN)
-signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # held back until now by the rank
+signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # the rank blocked them until here

@@ -1,4 +1,8 @@
-"""Everything that trains, in the one order in which a resume is bitwise."""
+"""Builds data, model and optimizer of this rank, in the order that a bitwise resume needs.
+
+`set_up_torch` sets two environment variables of this process, each only where the user has not:
+CUBLAS_WORKSPACE_CONFIG and TORCHINDUCTOR_CACHE_DIR.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 from jobs.spec import Train
 from trainer import seeds
 from trainer.data import builtin, transforms
-from trainer.data.batches import Batch, Batches, num_classes
-from trainer.data.feed import Feed, HeldOut
+from trainer.data.batches import Batches
+from trainer.data.feed import HeldOut, TrainBatches
+from trainer.data.sources import Batch, num_classes
 from trainer.dist.context import gather
 from trainer.dist.run_handle import Job
 from trainer.errors import UserError
@@ -26,9 +31,9 @@ from trainer.user_code import user_code
 
 @dataclass(frozen=True)
 class Data:
-    """What to train on, in batches on the device, and the held-out samples."""
+    """The training batches on the device, the held-out samples, and the batch sizes."""
 
-    feed: Feed
+    feed: TrainBatches
     test: HeldOut
     batches: Batches
     num_classes: int
@@ -36,7 +41,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Replica:
-    """This rank's copy of what is trained. `module` is the model inside the wrapper `ddp`."""
+    """This rank's model and optimizer. `module` is the model inside the wrapper `ddp`."""
 
     ddp: DistributedDataParallel
     module: nn.Module
@@ -45,33 +50,34 @@ class Replica:
 
     @property
     def scaler(self) -> torch.amp.GradScaler:
-        """The scaler of fp16 gradients; without fp16 it does nothing, and has an empty state."""
+        """The scaler of fp16 gradients; disabled, with an empty state, for other precisions."""
         return self.precision.scaler
 
     def autocast(self) -> AbstractContextManager[object]:
-        """A context for the forward pass and the loss, at the precision of the spec."""
+        """Return a context for the forward pass and the loss, at the precision of the spec."""
         return self.precision.autocast()
 
 
 def set_up_torch(job: Job) -> None:
-    """Fix what results depend on: the number of threads and the choice of operators."""
+    """Set torch's global switches on which results depend: threads and choice of operators."""
     if job.train.compile:
-        _keep_compiled(job)
+        _set_compile_cache(job)
     torch.set_num_threads(job.run.spec.launch.threads_per_rank)
     if job.is_deterministic:
-        # Read by cuBLAS when it starts; without it torch refuses its matrix products.
+        # cuBLAS reads it when it starts; without it torch refuses matrix products in this mode.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.benchmark = not job.is_deterministic
     torch.use_deterministic_algorithms(job.is_deterministic)
-    # Filling what is overwritten anyway took 5 to 8 % of a small CNN's step.
+    # Filling memory that is overwritten anyway took 5 to 8 % of a small CNN's step.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def _keep_compiled(job: Job) -> None:
-    """Have what is compiled kept in the run directory, unless the user chose another place.
+def _set_compile_cache(job: Job) -> None:
+    """Keep compiled code in the run directory, unless the user set TORCHINDUCTOR_CACHE_DIR.
 
-    A place for each rank: torch locks files in it, and locks on NFS are not to be trusted. To be
-    said before torch imports its compiler, which else chooses one in /tmp; Triton's is inside.
+    Each rank has its own directory, because torch locks files in it and locks on NFS are not
+    reliable. The variable must be set before torch imports its compiler, which otherwise uses
+    /tmp. Triton's cache is inside this directory.
     """
     if job.run.dir.path.is_dir():
         cache = job.run.dir.compile_cache / f"rank-{job.context.rank:05d}"
@@ -79,7 +85,7 @@ def _keep_compiled(job: Job) -> None:
 
 
 def build_data(job: Job) -> Data:
-    """The data set of the spec, cut into this world's batches."""
+    """Return the data set of the spec as batches for this world size."""
     spec = job.train
     with user_code("train.dataset", spec.dataset):
         train, test = builtin.create(spec.dataset, spec.dataset_args)
@@ -92,12 +98,15 @@ def build_data(job: Job) -> Data:
     job.context.say(
         f"{spec.dataset}: {len(train)} training samples, {len(test)} held out; {batches.describe()}"
     )
-    feed = Feed(train, transform, batches, job)
+    feed = TrainBatches(train, transform, batches, job)
     return Data(feed, HeldOut(test, transform, job), batches, classes)
 
 
 def check_same_data(dataset: str, sizes: dict[str, int], device: torch.device) -> None:
-    """Refuse to train where ranks see different data, such as a copy that is not complete."""
+    """Raise UserError where ranks see different data, such as an incomplete copy on a node.
+
+    sizes: this rank's numbers by name; the names and their order are the same on all ranks.
+    """
     rows = gather(torch.tensor(list(sizes.values()), dtype=torch.int64, device=device))
     first = rows[0].tolist()
     for rank, row in enumerate(rows):
@@ -110,24 +119,24 @@ def check_same_data(dataset: str, sizes: dict[str, int], device: torch.device) -
 
 
 def build_replica(job: Job, data: Data) -> Replica:
-    """Model, wrapper and optimizer at the start of training; a checkpoint may be loaded on top.
+    """Return model, wrapper and optimizer with their initial weights; a checkpoint may follow.
 
-    DDP lays its gradient buckets out anew after the first backward of a process, which changes
-    the order of summation. So every attempt, the first included, spends that backward on zeros
-    and then loads its state; else the first step of a resume differs from 3 ranks on.
+    DDP rebuilds its gradient buckets after the first backward pass of a process, which changes the
+    order of summation. So every attempt, including the first, spends that backward pass on zeros
+    and then loads its state. Otherwise the first step after a resume differs from 3 ranks on.
     """
     spec = job.train
     check_wrap(spec, data.batches.grad_accum_steps, job.device)
     numbers = precision.set_up(spec, job.device, job.context.say)
     example = data.feed.example(data.batches.micro_batch_size)
-    # After the example, in which a transform of one's own may draw numbers.
+    # After the example, because a user's transform may draw random numbers there.
     torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
     with user_code("train.model", spec.model):
         module = models.create(spec.model, spec.model_args, example[0], data.num_classes)
         module = _placed(module, job)
         ddp = wrap(module, spec, job.device)
     replica = Replica(ddp, module, optim.create(module, spec), numbers)
-    # After the wrap, which sends rank 0's weights to all.
+    # After the wrap, which broadcasts rank 0's weights.
     initial = {name: value.clone() for name, value in module.state_dict().items()}
     with user_code("train.model", spec.model):
         _throw_away_pass(job, data.num_classes, replica, example)
@@ -136,21 +145,24 @@ def build_replica(job: Job, data: Data) -> Replica:
 
 
 def _placed(module: nn.Module, job: Job) -> nn.Module:
-    """The model on its device, in the memory format of the spec, compiled in place."""
+    """Return the model on its device, in the memory format of the spec, compiled in place."""
     module = module.to(job.device)
     if job.train.channels_last:
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if job.train.sync_batchnorm:
         module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
     if job.train.compile:
-        # Not torch.compile(module), which renames all parameters, nor module.compile(), which
-        # silently compiles nothing of an nn.Sequential (torch 2.13).
+        # torch.compile(module) would rename all parameters; module.compile() silently compiles
+        # nothing of an nn.Sequential (torch 2.13).
         module.forward = torch.compile(module.forward)
     return module
 
 
 def check_wrap(train: Train, grad_accum_steps: int, device: torch.device) -> None:
-    """Refuse what the spec's own check cannot see: it knows neither device nor batches."""
+    """Raise UserError for options that do not fit the device or the batches.
+
+    The check at submit knows neither of them.
+    """
     if train.strategy != "ddp":
         raise UserError(f"train.strategy: {train.strategy!r} is not known; ddp is")
     if train.sync_batchnorm and device.type != "cuda":
@@ -167,11 +179,14 @@ def check_wrap(train: Train, grad_accum_steps: int, device: torch.device) -> Non
 
 
 def wrap(module: nn.Module, train: Train, device: torch.device) -> DistributedDataParallel:
-    """The model under DDP as the spec sets it; a static graph finds unused parameters by itself."""
+    """Return the model under DDP with the options of the spec.
+
+    A static graph finds unused parameters by itself. Raises UserError where no parameter trains.
+    """
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise UserError(
-            f"train.model {train.model} has no parameter that trains: give it some, or leave some "
-            "with requires_grad"
+            f"train.model {train.model} has no trainable parameter: add one, or set requires_grad "
+            "of one to True"
         )
     return DistributedDataParallel(
         module,
@@ -184,7 +199,11 @@ def wrap(module: nn.Module, train: Train, device: torch.device) -> DistributedDa
 
 
 def _throw_away_pass(job: Job, classes: int, replica: Replica, example: Batch) -> None:
-    """One forward and backward pass as in training, with an exchange of the gradients."""
+    """Run one forward and backward pass on zeros, with the exchange of gradients.
+
+    Raises UserError where the model's scores do not fit the data set, or where parameters get no
+    gradient.
+    """
     spec = job.train
     inputs, labels = torch.zeros_like(example[0]), torch.zeros_like(example[1])
     with replica.autocast():
@@ -202,12 +221,12 @@ def _throw_away_pass(job: Job, classes: int, replica: Replica, example: Batch) -
 
 
 def _check_scores(spec: Train, scores: object, expected: tuple[int, int]) -> None:
-    """Refuse scores of another shape than `expected`, which is [samples, classes]."""
+    """Raise UserError unless `scores` is a tensor of the shape `expected`: samples, classes."""
     samples, classes = expected
     if not isinstance(scores, torch.Tensor):
         raise UserError(
             f"train.model {spec.model} gives a {type(scores).__name__}: have it return a tensor of "
-            f"scores [N, {classes}]"
+            f"scores [n, {classes}]"
         )
     if scores.ndim != 2 or scores.shape[1] != classes:
         raise UserError(

@@ -4,7 +4,7 @@ import torch
 from torch.utils.data import Dataset
 
 from trainer.data import builtin
-from trainer.data.batches import Samples
+from trainer.data.sources import Samples
 
 
 class BySample(Dataset):  # type: ignore[type-arg]

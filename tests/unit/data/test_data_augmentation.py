@@ -5,8 +5,8 @@ import torch
 from data_kit import feed_of, pixels_by_sample
 
 from trainer.data import transforms
-from trainer.data.batches import Samples
 from trainer.data.sample_rng import SampleRandom
+from trainer.data.sources import Samples
 from trainer.errors import UserError
 
 

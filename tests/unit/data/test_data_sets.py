@@ -10,7 +10,7 @@ from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_digits
 
 from trainer.data import builtin
-from trainer.data.batches import Samples, num_classes
+from trainer.data.sources import Samples, num_classes
 from trainer.errors import UserError
 
 

@@ -10,8 +10,9 @@ import torch
 from data_kit import Chancy, feed_of, job_of, pixels_by_sample
 from torch import nn
 
-from trainer.data.batches import Batches, Samples
-from trainer.data.feed import Feed, HeldOut, TrainingPlan
+from trainer.data.batches import Batches
+from trainer.data.feed import BatchSchedule, HeldOut, TrainBatches
+from trainer.data.sources import Samples
 from trainer.errors import CodeError, UserCodeError, UserError
 from trainer.model.evaluate import evaluate
 
@@ -93,7 +94,7 @@ class Counted(Batches):
 def test_seeking_looks_at_nothing_before_the_step(step):
     batches = Counted(100, 1, 1, 1, 0)
     Counted.calls = 0
-    plan = TrainingPlan(batches, 0, range(step, 10**12), torch.device("cpu"))
+    plan = BatchSchedule(batches, 0, range(step, 10**12), torch.device("cpu"))
     assert next(iter(plan)).step == step
     assert Counted.calls == 2
 
@@ -361,7 +362,7 @@ def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, workers
 
 
 def test_workers_that_nobody_needs_are_mentioned(capsys):
-    Feed(
+    TrainBatches(
         Samples(torch.zeros(8, 1), torch.zeros(8).long()),
         None,
         Batches(8, 4, 1, 1, 0),

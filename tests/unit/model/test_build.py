@@ -166,9 +166,9 @@ class Own(nn.Module):
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
-        ("tuple", "gives a tuple: have it return a tensor of scores [N, 2]"),
+        ("tuple", "gives a tuple: have it return a tensor of scores [n, 2]"),
         ("short", "gives 7 scores for 8 inputs"),
-        ("frozen", "has no parameter that trains: give it some, or leave some with requires_grad"),
+        ("frozen", "has no trainable parameter: add one, or set requires_grad of one to True"),
     ],
 )
 def test_a_model_that_does_not_fit_is_told_what_is_wanted(built, mistake, words):
