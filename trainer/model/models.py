@@ -1,4 +1,4 @@
-"""The built-in models: plain modules from a batch of inputs to class scores [N, num_classes]."""
+"""The built-in models: torch modules from inputs [n, ...] to class scores [n, num_classes]."""
 
 from __future__ import annotations
 
@@ -12,45 +12,42 @@ from torch.nn.functional import relu
 from trainer.errors import UserError
 from trainer.user_code import call
 
-SMALL_IMAGE_PIXELS = 64
+SMALL_IMAGE_PIXELS = 64  # up to this height and width, ResNets keep the full resolution first
 
 
 def create(name: str, args: dict[str, Any], inputs: torch.Tensor, num_classes: int) -> nn.Module:
-    """The model `train.model`: a built-in fitted to the data, or `package.module:callable`.
+    """Return the model of `train.model`.
 
-    inputs: a batch of what it will be given.
+    name: one of BUILT_IN, which is fitted to the data, or `package.module:callable`.
+    inputs: a batch as the model will get it, float32 [n, ...].
+    Raises UserError where the name, the arguments or the data do not fit.
     """
-    built_in: dict[str, Callable[..., nn.Module]] = {
-        "mini_resnet": MiniResNet,
-        "resnet18": resnet18,
-        "resnet50": resnet50,
-        "mlp": mlp,
-    }
     fitted: dict[str, Any] = {}
     if name == "mlp":
         fitted = {"in_features": inputs[0].numel(), "num_classes": num_classes}
-    elif name in built_in:
+    elif name in BUILT_IN:
         fitted = {"in_channels": _channels(name, inputs), "num_classes": num_classes}
     if name in ("resnet18", "resnet50"):
         is_small = max(inputs.shape[2:]) <= SMALL_IMAGE_PIXELS
         fitted["stem"] = "small" if is_small else "imagenet"
-    model = call("train.model", name, built_in, {**fitted, **args})
+    model = call("train.model", name, BUILT_IN, {**fitted, **args})
     if not isinstance(model, nn.Module):
         raise UserError(f"train.model: {name} gives a {type(model).__name__}, not a torch module")
     return model
 
 
 def _channels(name: str, inputs: torch.Tensor) -> int:
+    """Return the channels of images [n, C, H, W]; raises UserError for other inputs."""
     if inputs.ndim != 4:
         raise UserError(
-            f"train.model {name} takes images [N, C, H, W], but train.dataset gives inputs of "
+            f"train.model {name} takes images [n, C, H, W], but train.dataset gives inputs of "
             f"shape {tuple(inputs.shape)}: use mlp, or other data"
         )
     return inputs.shape[1]
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut around them."""
+    """Two 3x3 convolutions with a shortcut. [n, C, H, W] to [n, channels, H/stride, W/stride]."""
 
     expansion = 1
 
@@ -68,7 +65,10 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions, the 3x3 with the stride ("v1.5"), and a shortcut."""
+    """1x1, 3x3 and 1x1 convolutions with a shortcut; the 3x3 has the stride ("v1.5").
+
+    [n, C, H, W] to [n, 4 * channels, H/stride, W/stride].
+    """
 
     expansion = 4
 
@@ -89,6 +89,7 @@ class Bottleneck(nn.Module):
 
 
 def _shortcut(in_channels: int, channels: int, stride: int) -> nn.Module:
+    """Return the identity, or a 1x1 convolution where the shape changes."""
     if stride == 1 and in_channels == channels:
         return nn.Identity()
     return nn.Sequential(
@@ -97,7 +98,10 @@ def _shortcut(in_channels: int, channels: int, stride: int) -> nn.Module:
 
 
 class MiniResNet(nn.Module):
-    """A small residual network for small images: stages of blocks, each at half the resolution."""
+    """A small residual network for small images; each stage halves the resolution.
+
+    images float32 [n, in_channels, H, W] to scores [n, num_classes].
+    """
 
     def __init__(
         self,
@@ -128,8 +132,10 @@ class MiniResNet(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A residual network of four stages, with the parameter names that published weights have.
+    """A residual network of four stages, with the parameter names of published weights.
 
+    images float32 [n, in_channels, H, W] to scores [n, num_classes]. `stem` is "imagenet", or
+    "small" for one 3x3 convolution at full resolution.
     Source: He et al., "Deep Residual Learning for Image Recognition", table 1.
     """
 
@@ -168,7 +174,7 @@ class ResNet(nn.Module):
 def resnet18(
     in_channels: int, num_classes: int, stem: str = "imagenet", zero_init_last: bool = False
 ) -> nn.Module:
-    """ResNet-18; stem small is one 3x3 convolution at full resolution."""
+    """Return a ResNet-18; see `ResNet` for the shapes and the stem."""
     model = ResNet(BasicBlock, (2, 2, 2, 2), in_channels, num_classes, stem)
     return _initialised(model, zero_init_last)
 
@@ -176,14 +182,15 @@ def resnet18(
 def resnet50(
     in_channels: int, num_classes: int, stem: str = "imagenet", zero_init_last: bool = False
 ) -> nn.Module:
-    """ResNet-50 v1.5; stem small is one 3x3 convolution at full resolution."""
+    """Return a ResNet-50 v1.5; see `ResNet` for the shapes and the stem."""
     model = ResNet(Bottleneck, (3, 4, 6, 3), in_channels, num_classes, stem)
     return _initialised(model, zero_init_last)
 
 
 def _initialised(model: nn.Module, zero_init_last: bool) -> nn.Module:
-    """He's initialisation; with `zero_init_last` each block begins as its shortcut alone.
+    """Return the model with He's initialisation.
 
+    With `zero_init_last` each block starts as only its shortcut.
     Source: Goyal et al., "Accurate, Large Minibatch SGD", section 5.1.
     """
     for module in model.modules():
@@ -198,9 +205,20 @@ def _initialised(model: nn.Module, zero_init_last: bool) -> nn.Module:
 def mlp(
     in_features: int, num_classes: int, hidden: Sequence[int] = (64, 64), dropout: float = 0.0
 ) -> nn.Module:
-    """A multi-layer perceptron with ReLU, and dropout after each hidden layer."""
+    """Return a multi-layer perceptron with ReLU, and dropout after each hidden layer.
+
+    inputs float32 [n, ...] of in_features numbers each, to scores [n, num_classes].
+    """
     layers: list[nn.Module] = [nn.Flatten()]
     for width in hidden:
         layers += [nn.Linear(in_features, width), nn.ReLU(), nn.Dropout(dropout)]
         in_features = width
     return nn.Sequential(*layers, nn.Linear(in_features, num_classes))
+
+
+BUILT_IN: dict[str, Callable[..., nn.Module]] = {
+    "mini_resnet": MiniResNet,
+    "resnet18": resnet18,
+    "resnet50": resnet50,
+    "mlp": mlp,
+}

@@ -16,13 +16,17 @@ from trainer.errors import UserError
 
 
 def create(module: nn.Module, train: Train) -> torch.optim.Optimizer:
-    """The optimizer of `train`; vectors (biases, norms) get no weight decay."""
+    """Return the optimizer of `train`; vectors (biases, norms) get no weight decay.
+
+    Its learning rate is set before each step, see `lr_at`. Raises UserError for nesterov without
+    momentum.
+    """
     parameters = [p for p in module.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": train.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    # fused is not the default on CPU and makes the optimizer's share of a step 3 to 6 times less.
+    # fused is not the default on the CPU; it makes the optimizer's part 3 to 6 times faster.
     if train.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=train.lr, fused=True)
     if train.nesterov and train.momentum == 0:
@@ -37,10 +41,10 @@ def create(module: nn.Module, train: Train) -> torch.optim.Optimizer:
 
 
 def _begin_momentum(optimizer: torch.optim.SGD) -> None:
-    """Have momentum start as zeros, which is the same as none.
+    """Create the missing momentum buffers as zeros, which changes no result.
 
-    torch 2.13 makes it in the first step, uninitialised. The fused kernel leaves it so where the
-    scaler skips that step, and refuses a parameter whose first gradient comes later.
+    torch 2.13 creates them in the first step, uninitialised. The fused kernel leaves them so where
+    the scaler skips that step, and fails for a parameter whose first gradient comes later.
     """
     for group in optimizer.param_groups:
         for parameter in group["params"] if group["momentum"] else ():
@@ -50,10 +54,10 @@ def _begin_momentum(optimizer: torch.optim.SGD) -> None:
 
 
 def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """Load the state of a `state_dict()`; its options are those of the spec, as they are now.
+    """Load a `state_dict()` into the optimizer, but keep the options of the present spec.
 
-    Each tensor gets the memory format of its parameter. Fused kernels walk through all of them in
-    one order, and do not look at strides (torch 2.13).
+    Each tensor gets the memory format of its parameter, because fused kernels walk through both
+    in one order and ignore strides (torch 2.13).
     """
     options = [{**group, "params": None} for group in optimizer.param_groups]
     optimizer.load_state_dict(saved)
@@ -73,9 +77,10 @@ def apply(
     parameters: Iterable[nn.Parameter],
     train: Train,
 ) -> None:
-    """Do one step with the gradients at hand, and drop them; the host never waits for the device.
+    """Update the weights once with the accumulated gradients, then drop these.
 
-    Where fp16 gradients are not finite the step is skipped, and the scale halved.
+    The host never waits for the device. Where fp16 gradients are not finite, the scaler skips the
+    update and halves its scale.
     """
     scaler.unscale_(optimizer)
     if train.grad_clip_norm is not None:
@@ -86,7 +91,7 @@ def apply(
 
 
 def lr_at(step: int, plan: TrainingLength, train: Train) -> float:
-    """The learning rate of a step (from 0 on): linear warm-up, then the schedule."""
+    """Return the learning rate of a step (from 0): linear warm-up, then the schedule."""
     if step < train.warmup_steps:
         return train.lr * (step + 1) / train.warmup_steps
     if train.schedule == "step":
@@ -100,6 +105,6 @@ def lr_at(step: int, plan: TrainingLength, train: Train) -> float:
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Use `lr` in the next step."""
+    """Set the learning rate of the next step."""
     for group in optimizer.param_groups:
         group["lr"] = lr

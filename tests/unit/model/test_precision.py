@@ -36,7 +36,7 @@ def test_tf32_is_on_for_products_and_convolutions_only_where_asked(name, is_on):
 
 
 def test_what_a_cpu_does_not_do_as_asked_is_told_in_one_line():
-    for name, text in (("tf32", "has no effect on a CPU"), ("fp16", "hundred times slower")):
+    for name, text in (("tf32", "has no effect on a CPU"), ("fp16", "100 times slower")):
         (said,) = set_up(Train(precision=name))[1]
         assert said.startswith(f"warning: train.precision {name} ") and text in said
     assert set_up(Train(precision="bf16"))[1] == set_up(Train())[1] == []
