@@ -1,6 +1,6 @@
-"""What a training logs, and where.
+"""What is logged of a training, and where.
 
-- reporter: metrics.jsonl, the log lines, the final result.
+- reporter: metrics.jsonl and the log lines.
 - progress: the progress file, overwritten in place.
 - trackers: TensorBoard and Weights & Biases.
 - profiling: torch's profiler for chosen steps.

@@ -1,4 +1,4 @@
-"""What the bits of a result depend on, and what may thus be promised of it."""
+"""Describes what the bits of a result depend on, and derives whether a resume is bitwise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from trainer.dist.run_handle import Job
 
 
 def describe(job: Job) -> dict[str, Any]:
-    """The environment of this attempt; the same on every rank, since all ranks' are compared."""
+    """Return this attempt's environment, the same on every rank.
+
+    `ranks` has one fingerprint of the environment per rank, so that differences between ranks show.
+    """
     device = job.device
     own: dict[str, Any] = {
         "torch": str(torch.__version__),
@@ -33,7 +36,7 @@ def describe(job: Job) -> dict[str, Any]:
         own["CUDA"] = torch.version.cuda
         own["cuDNN"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         own["NCCL"] = list(torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
-    # A resume may have changed them.
+    # A resume may change keys of the section `train`.
     own |= {f"train.{key}": value for key, value in dataclasses.asdict(job.train).items()}
     digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).digest()[:7]
     fingerprint = torch.tensor(int.from_bytes(digest, "big"), dtype=torch.int64, device=device)
@@ -41,7 +44,7 @@ def describe(job: Job) -> dict[str, Any]:
 
 
 def _version(package: str) -> str:
-    """The version of a package whose numbers go into the samples."""
+    """Return the version of a package that computes or reads samples; "none" without it."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -49,7 +52,7 @@ def _version(package: str) -> str:
 
 
 def _processor() -> str:
-    """The processor's model name: oneDNN's blocking depends on it, not on its features alone."""
+    """Return the processor's model name: oneDNN's blocking depends on more than its features."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -59,12 +62,15 @@ def _processor() -> str:
 
 
 def extended(history: list[dict[str, Any]], now: dict[str, Any]) -> list[dict[str, Any]]:
-    """The environments that a run went through, without repeats."""
+    """Return the environments of all attempts so far, each once; `now` is this attempt's."""
     return history if now in history else [*history, now]
 
 
 def exactness(history: list[dict[str, Any]], deterministic: bool) -> tuple[str, str]:
-    """("bitwise" or "sequence", the reason in words) for a run with these environments."""
+    """Return ("bitwise" or "sequence", the reason) for a run with these environments.
+
+    history: at least one environment, from `extended`.
+    """
     if not deterministic:
         return "sequence", "train.deterministic is off, so operators may vary from run to run"
     first = history[0]

@@ -1,4 +1,4 @@
-"""Traces of torch's profiler for the steps and ranks of the spec's `profile` section."""
+"""Writes traces of torch's profiler for the steps and ranks of the spec's `profile` section."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from trainer.errors import tell
 
 
 class Tracer:
-    """Traces the steps `profile.steps` of one rank, as far as this attempt does them."""
+    """Traces those steps of `profile.steps` that this attempt does, on one rank."""
 
     def __init__(self, run: Run, rank: int, device: torch.device) -> None:
-        wish = run.spec.profile
-        self._first, self._last = wish.steps if wish.steps and rank in wish.ranks else (1, 0)
+        requested = run.spec.profile
+        is_traced = bool(requested.steps) and rank in requested.ranks
+        self._first, self._last = requested.steps if is_traced else (1, 0)
         self._name = f"attempt-{run.attempt}-rank-{rank:05d}"
         self._dir = run.dir.profile
         self._activities = [ProfilerActivity.CPU]
@@ -28,21 +29,21 @@ class Tracer:
         self._from = self._to = 0
 
     def before(self, step: int) -> None:
-        """Call right before an optimizer step; the first one of a training is 1."""
+        """Start tracing where due. Call right before optimizer step `step`, from 1."""
         if self._first <= step <= self._last and self._profile is None:
             self._from, self._to = step, step
             self._profile = profile(activities=self._activities)
             self._profile.start()
 
     def after(self, step: int) -> None:
-        """Call right after an optimizer step."""
+        """Write the trace after its last step. Call right after optimizer step `step`."""
         if self._profile is not None:
             self._to = step
             if step >= self._last:
                 self.close()
 
     def close(self) -> None:
-        """Write what was traced so far, if anything; no error there ends a training."""
+        """Write the trace of the steps so far, if any; an error is only a warning in the log."""
         if self._profile is None:
             return
         traced, self._profile = self._profile, None
@@ -58,7 +59,10 @@ class Tracer:
 
 
 def _export(traced: Any, path: Path) -> None:
-    """Write a Chrome trace; it has its name once it is whole."""
+    """Write a Chrome trace to a temporary file, then rename it to `path`.
+
+    Not jobs.rundir.write_atomic, because torch writes the file by itself.
+    """
     path.parent.mkdir(exist_ok=True)
     temporary = path.with_name(f".{os.getpid()}.{path.name}")
     traced.export_chrome_trace(str(temporary))

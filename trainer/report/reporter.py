@@ -1,4 +1,4 @@
-"""What rank 0 tells of the training: lines in its log, `metrics.jsonl`, `progress`, trackers."""
+"""Rank 0's reports on the training: log lines, `metrics.jsonl`, `progress` and trackers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainer.report.progress import Progress
 
 
 class Speed:
-    """How fast the training is, since the last line or the last pause."""
+    """Measures the training speed since the last log line or pause."""
 
     def __init__(self, plan: TrainingLength, step: int) -> None:
         self._plan = plan
@@ -29,11 +29,15 @@ class Speed:
         self.restart(step)
 
     def restart(self, step: int) -> None:
-        """Measure from now on."""
+        """Start a new measurement now, at `step`."""
         self._clock, self._step = time.monotonic(), step
 
     def line(self, step: int, data_wait_s: float) -> dict[str, float]:
-        """The speed up to `step`: samples_per_s, eta_s, and data_wait as a share of the time."""
+        """Return the speed up to `step`, and start a new measurement.
+
+        data_wait_s: seconds without a batch since the last line. Keys of the result: samples_per_s,
+        eta_s (seconds to the end of the training), data_wait (share of the time, 0 to 1).
+        """
         now, plan = time.monotonic(), self._plan
         elapsed_s = max(now - self._clock, 1e-9)
         samples = plan.samples(step) - plan.samples(self._step)
@@ -50,10 +54,12 @@ class Speed:
 
 
 class Reporter:
-    """Rank 0's files and log lines, from `step` on.
+    """Writes rank 0's files and log lines, from `step` on.
 
+    metrics_bytes: size of metrics.jsonl in the loaded checkpoint; longer files are cut to it.
     `epoch` is the present epoch, from 1, in metrics.jsonl and in the log. In the file `progress`
-    it is the number of finished epochs.
+    it is the number of finished epochs. Methods raise StorageError where metrics.jsonl cannot be
+    written.
     """
 
     def __init__(self, run: Run, plan: TrainingLength, step: int, metrics_bytes: int) -> None:
@@ -63,22 +69,25 @@ class Reporter:
         with self._storage("opening"):
             self._metrics = open_cut(self._path, metrics_bytes)
             if metrics_bytes > self._metrics.tell():
-                tell(f"warning: {self._path} lost lines that the checkpoint knew")
+                tell(f"warning: {self._path} is shorter than when the checkpoint was saved")
         self._progress = Progress(run.dir.progress, step)
         finished = plan.finished_epochs(step)
         self._progress.status(total=plan.total_steps, epochs=plan.epochs, epoch=finished)
         self._speed = Speed(plan, step)
 
     def step_done(self, step: int) -> None:
-        """Note the finished step: after a kill it tells how many are redone."""
+        """Record the finished step; after a kill it shows how many steps are redone."""
         self._progress.step_done(step)
 
     def restart_clock(self, step: int) -> None:
-        """Measure the speed from now on, so that it does not count an evaluation or a save."""
+        """Exclude the time until now, of an evaluation or a save, from the measured speed."""
         self._speed.restart(step)
 
     def trained(self, step: int, loss: float, lr: float, data_wait_s: float) -> None:
-        """A line about the steps since the last such line, `data_wait_s` of which got no batch."""
+        """Report the steps since the last such report.
+
+        loss: their mean. data_wait_s: the seconds in which the training waited for a batch.
+        """
         plan = self._plan
         self._record({"step": step, "epoch": plan.epoch_of(step), "train_loss": loss, "lr": lr})
         speed = self._speed.line(step, data_wait_s)
@@ -96,7 +105,7 @@ class Reporter:
         self._track(step, {**values, "data_wait": speed["data_wait"]})
 
     def evaluated(self, step: int, loss: float, accuracy: float) -> None:
-        """A line about a held-out evaluation."""
+        """Report a held-out evaluation. loss: mean per sample. accuracy: 0 to 1."""
         values = {"eval_loss": loss, "eval_accuracy": accuracy}
         self._record({"step": step, "epoch": self._plan.epoch_of(step), **values})
         tell(f"{self._where(step)}  held-out accuracy {accuracy:.2%}  loss {loss:.4f}")
@@ -105,7 +114,7 @@ class Reporter:
         self.restart_clock(step)
 
     def sync(self) -> int:
-        """Make the metrics durable; their size in bytes, which a checkpoint remembers."""
+        """Flush metrics.jsonl to the disk; return its size in bytes for the checkpoint."""
         self._progress.flush()
         with self._storage("writing"):
             self._metrics.flush()
@@ -113,7 +122,7 @@ class Reporter:
             return self._metrics.tell()
 
     def close(self) -> None:
-        """Close files and trackers; waits at most `trackers.CLOSE_LIMIT_S` for each of these."""
+        """Close files and trackers; waits at most `trackers.CLOSE_LIMIT_S` for each tracker."""
         self._progress.close()
         with self._storage("closing"):
             self._metrics.close()
@@ -166,7 +175,7 @@ def open_cut(path: Path, num_bytes: int) -> BinaryIO:
 
 
 def duration(seconds: float) -> str:
-    """A time in words, by its two largest units."""
+    """Return a duration with its two largest units, such as "2 h 05 min"."""
     minutes, s = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -178,7 +187,7 @@ def duration(seconds: float) -> str:
 
 
 def peak_memory_bytes() -> int:
-    """The most that was in use so far: tensors on this rank's GPU, else the whole process."""
+    """Return the peak memory so far, in bytes: tensors on this rank's GPU, else the process."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return torch.cuda.max_memory_allocated()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux: KiB

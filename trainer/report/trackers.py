@@ -1,7 +1,9 @@
-"""TensorBoard and Weights & Biases beside `metrics.jsonl`, where the spec asks for them.
+"""Sends the values of `metrics.jsonl` to TensorBoard and Weights & Biases, if the spec says so.
 
-Both are optional packages, imported by rank 0 alone. A tracker works on a thread of its own: the
-training waits neither for its disk nor for its network, and survives whatever it raises.
+Both are optional packages; only rank 0 imports them. A tracker runs on its own thread: the training
+waits neither for its disk nor for its network, and continues without it after any error.
+
+`log.wandb: offline` sets WANDB_ERROR_REPORTING=false in the environment of rank 0.
 """
 
 from __future__ import annotations
@@ -18,24 +20,27 @@ from typing import Protocol
 from trainer.dist.run_handle import Run
 from trainer.errors import UserError, tell
 
-CLOSE_LIMIT_S = 10.0  # a stop has to fit into the grace that Slurm gives
+CLOSE_LIMIT_S = 10.0  # of each tracker; a stop must fit into the grace that Slurm gives
 WANDB_INIT_LIMIT_S = 60.0
 FLUSH_EVERY_S = 1.0
-MAX_WAITING = 10_000  # log lines that a tracker may lag behind
+MAX_WAITING = 10_000  # records that a tracker may lag behind
 
 
 class Tracker(Protocol):
-    """Where numbers by step go, besides the files of the run directory."""
+    """A destination of metrics by step, besides the files of the run directory."""
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
-        """Note these values of a global step."""
+        """Record these values of a global step."""
 
     def close(self) -> None:
-        """Finish what was noted."""
+        """Write out all recorded values."""
 
 
 def start(run: Run, first_step: int) -> list[Tracker]:
-    """The trackers that the spec asks for. Raises UserError where a package is missing."""
+    """Start and return the trackers of the spec's `log` section, on rank 0.
+
+    first_step: the first global step of this attempt. Raises UserError where a package is missing.
+    """
     log = run.spec.log
     started: list[Tracker] = []
     if log.tensorboard:
@@ -46,8 +51,9 @@ def start(run: Run, first_step: int) -> list[Tracker]:
 
 
 def _opened(name: str, make: Callable[[], Tracker]) -> list[Tracker]:
+    """Return the tracker on its thread; an empty list, and a warning, where it does not start."""
     try:
-        return [Feed(name, make())]
+        return [AsyncTracker(name, make())]
     except UserError:
         raise
     except Exception as error:
@@ -56,11 +62,11 @@ def _opened(name: str, make: Callable[[], Tracker]) -> list[Tracker]:
 
 
 def _warn(name: str, error: object) -> None:
-    tell(f"warning: {name} is off from here on, the training goes on without it: {error}")
+    tell(f"warning: {name} is off from here on, the training continues without it: {error}")
 
 
-class Feed:
-    """Hands values to a tracker on a thread, until it fails for the first time."""
+class AsyncTracker:
+    """Calls a tracker on its own thread, until the tracker's first error."""
 
     def __init__(self, name: str, tracker: Tracker) -> None:
         self._name = name
@@ -71,7 +77,7 @@ class Feed:
         self._thread.start()
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
-        """Note these values of a global step, some time soon."""
+        """Queue these values of a global step; returns at once."""
         if self._is_off:
             return
         try:
@@ -80,7 +86,7 @@ class Feed:
             self._give_up(f"it lags {MAX_WAITING} lines behind")
 
     def close(self) -> None:
-        """Finish what was noted, within `CLOSE_LIMIT_S`."""
+        """Wait up to CLOSE_LIMIT_S until the tracker has recorded all queued values."""
         if self._is_off:
             return
         with contextlib.suppress(queue.Full):
@@ -103,18 +109,18 @@ class Feed:
 
 
 class TensorBoard:
-    """Event files in RUN_DIR/tensorboard, one more for each attempt."""
+    """Writes event files to RUN_DIR/tensorboard, a new one in each attempt."""
 
     def __init__(self, run: Run, first_step: int) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise _missing("tensorboard", "log.tensorboard=false", error) from None
-        # TensorBoard hides what earlier attempts wrote of the steps that are done again.
+        # TensorBoard hides the values that earlier attempts wrote for the steps from here on.
         self._writer = SummaryWriter(str(run.dir.tensorboard), purge_step=first_step)
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
-        """Write these values through to the disk: a kill may be next."""
+        """Write these values and flush the file, so that a kill loses none of them."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
@@ -125,16 +131,18 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """One W&B run for all attempts; offline each leaves a directory in RUN_DIR/wandb.
+    """One W&B run for all attempts; offline, each attempt writes a directory in RUN_DIR/wandb.
 
-    The x axis is global_step and not W&B's own step: that one may only grow, but steps are done
-    again after a kill. They come with the same values as before.
+    The x axis is global_step and not W&B's own step, which may only grow: after a kill some steps
+    are done again, with the same values.
     """
 
     def __init__(self, run: Run) -> None:
         mode = run.spec.log.wandb
         assert mode != "off"
-        if mode == "offline":  # W&B reports on itself even then, to a host on the internet
+        if mode == "offline":
+            # Otherwise W&B sends its own errors to a host on the internet, even offline. The
+            # variable is the only switch for that, and must be set before the import.
             os.environ["WANDB_ERROR_REPORTING"] = "false"
         try:
             import wandb
@@ -148,17 +156,17 @@ class WeightsAndBiases:
             dir=str(run.dir.path),
             mode=mode,
             resume="allow",
-            # Not the whole spec: launch.env may hold secrets.
+            # Not the whole spec, because launch.env may hold secrets.
             config=asdict(spec.train),
             settings=wandb.Settings(
-                console="off",  # the logs are ours
+                console="off",  # the run directory has the logs
                 disable_git=True,
-                silent=mode == "offline",  # else it says much; what matters is said below
+                silent=mode == "offline",  # the log line below has all that a user needs
                 quiet=True,
                 init_timeout=WANDB_INIT_LIMIT_S,
                 finish_timeout=CLOSE_LIMIT_S / 2,
                 stop_fn=_refuse_stop,
-                x_transaction_log_flush_interval=FLUSH_EVERY_S,  # all that a kill may lose
+                x_transaction_log_flush_interval=FLUSH_EVERY_S,  # the most that a kill may lose
             ),
         )
         self._run.define_metric("*", step_metric="global_step")
@@ -166,25 +174,29 @@ class WeightsAndBiases:
         tell(f"Weights & Biases: {self._run.url if mode == 'online' else upload}")
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
-        """Hand these values to W&B's own process."""
+        """Send these values to W&B's own process."""
         self._run.log({"global_step": step, **values})
 
     def close(self) -> None:
-        """Finish this attempt's part; W&B's own process ends with this one."""
+        """Finish this attempt's part of the W&B run; W&B's own process ends with rank 0."""
         self._run.finish()
 
 
 def wandb_id(run_id: str) -> str:
-    """The id of the W&B run: the same in every attempt, short, and of harmless characters."""
+    """Return the id of the W&B run: 16 hexadecimal digits, the same in every attempt."""
     return hashlib.sha256(run_id.encode()).hexdigest()[:16]
 
 
 def _refuse_stop() -> None:
-    """W&B's default raises KeyboardInterrupt in rank 0: a crash, which is retried."""
-    tell("warning: a stop in W&B does not reach the run: use `make cancel RUN=...`")
+    """Ignore a stop that a user asks for on W&B's web page, with a warning.
+
+    W&B's default raises KeyboardInterrupt in rank 0: a crash, which would be retried.
+    """
+    tell("warning: a stop in W&B does not stop the run: use `make cancel RUN=...`")
 
 
 def _missing(package: str, off: str, error: ImportError) -> UserError:
+    """Return the error for a package that is not installed; `off` is the override without it."""
     key = off.partition("=")[0]
     return UserError(
         f"{key} needs the package {package} (an extra of pyproject.toml): {error}; "

@@ -14,7 +14,7 @@ from jobs.spec import Launch, Log, Spec
 from trainer.dist.run_handle import Run
 from trainer.errors import UserError
 from trainer.report import trackers
-from trainer.report.trackers import Feed, start, wandb_id
+from trainer.report.trackers import AsyncTracker, start, wandb_id
 
 needs_tensorboard = pytest.mark.skipif(not find_spec("tensorboard"), reason="no tensorboard here")
 needs_wandb = pytest.mark.skipif(not find_spec("wandb"), reason="no wandb here")
@@ -69,28 +69,30 @@ def test_a_missing_package_is_the_users_error(tmp_path, monkeypatch, log, module
         start(run_in(tmp_path, **log), first_step=1)
 
 
-def test_a_feed_hands_over_everything_in_order_before_it_is_closed():
+def test_a_tracker_gets_all_values_in_order_before_it_is_closed():
     recorder = Recorder()
-    feed = Feed("Recorder", recorder)
+    tracker = AsyncTracker("Recorder", recorder)
     for step in range(100):
-        feed.scalars(step, {"loss": step / 2})
-    feed.close()
+        tracker.scalars(step, {"loss": step / 2})
+    tracker.close()
     assert recorder.seen == [(step, {"loss": step / 2}) for step in range(100)]
     assert recorder.is_closed
 
 
-def test_a_tracker_that_fails_is_warned_of_once_and_fed_no_more(monkeypatch, capsys):
+def test_a_tracker_that_fails_causes_one_warning_and_gets_no_more_values(monkeypatch, capsys):
     monkeypatch.setattr(trackers, "MAX_WAITING", 3)
     recorder = Recorder()
-    feed = Feed("Recorder", recorder)
-    feed.scalars(1, {"bad": 1.0})
-    feed._thread.join(5)
+    tracker = AsyncTracker("Recorder", recorder)
+    tracker.scalars(1, {"bad": 1.0})
+    for thread in threading.enumerate():
+        if thread.name == "Recorder":
+            thread.join(5)
     for step in range(2, 12):
-        feed.scalars(step, {})
-    feed.close()
+        tracker.scalars(step, {})
+    tracker.close()
     assert recorder.seen == []
     assert capsys.readouterr().out == (
-        "warning: Recorder is off from here on, the training goes on without it: no such value\n"
+        "warning: Recorder is off from here on, the training continues without it: no such value\n"
     )
 
 
@@ -98,7 +100,7 @@ def test_a_tracker_that_hangs_holds_up_neither_the_steps_nor_the_end(monkeypatch
     monkeypatch.setattr(trackers, "CLOSE_LIMIT_S", 0.05)
     monkeypatch.setattr(trackers, "MAX_WAITING", 3)
     stuck = threading.Event()
-    lagging, ending = (Feed(name, Recorder(stuck)) for name in ("Lagging", "Ending"))
+    lagging, ending = (AsyncTracker(name, Recorder(stuck)) for name in ("Lagging", "Ending"))
     started = time.monotonic()
     ending.scalars(1, {})
     for step in range(10):
@@ -117,10 +119,10 @@ def test_tensorboard_shows_each_step_once_after_a_kill(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for attempt, first_step in enumerate((1, 4), start=1):  # killed after 6, saved at 3
-        (feed,) = start(run_in(tmp_path, tensorboard=True), first_step)
+        (tracker,) = start(run_in(tmp_path, tensorboard=True), first_step)
         for step in range(first_step, 7):
-            feed.scalars(step, {"train_loss": step + 0.5, "lr": 0.1 * attempt})
-        feed.close()
+            tracker.scalars(step, {"train_loss": step + 0.5, "lr": 0.1 * attempt})
+        tracker.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     losses = [(event.step, event.value) for event in events.Scalars("train_loss")]
@@ -139,10 +141,10 @@ FULL_DISK = """
 import resource, sys
 from tests.unit.report.test_trackers import Path, run_in, start
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-(feed,) = start(run_in(Path(sys.argv[1]), tensorboard=True), first_step=1)
+(tracker,) = start(run_in(Path(sys.argv[1]), tensorboard=True), first_step=1)
 for step in range(200):
-    feed.scalars(step, {"loss": 0.5})
-feed.close()
+    tracker.scalars(step, {"loss": 0.5})
+tracker.close()
 print("the end", flush=True)
 """
 
@@ -177,13 +179,13 @@ def tell_network(event, args):
 sys.addaudithook(tell_network)
 from tests.unit.report.test_trackers import Path, run_in, start
 path, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-(feed,) = start(run_in(path, wandb="offline", wandb_project="digits"), first_step=first)
+(tracker,) = start(run_in(path, wandb="offline", wandb_project="digits"), first_step=first)
 for step in range(first, last + 1):
-    feed.scalars(step, {"train_loss": step + 0.5})
+    tracker.scalars(step, {"train_loss": step + 0.5})
 print("logged", flush=True)
 if sys.argv[4] == "killed":
     sys.stdin.read()
-feed.close()
+tracker.close()
 """
 
 
