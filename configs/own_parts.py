@@ -1,4 +1,4 @@
-"""A model, a dataset and a transform of one's own, as configs/own_parts.yaml names them."""
+"""Your own model, dataset and transform, as configs/own_parts.yaml names them."""
 
 import torch
 from torch import nn
@@ -7,12 +7,12 @@ from trainer.api import SampleRandom, Samples
 
 
 def net(hidden: int) -> nn.Module:
-    """A model: class scores [n, 2] of points [n, 2]."""
+    """Return a model: points float32 [n, 2] to class scores [n, 2]."""
     return nn.Sequential(nn.Linear(2, hidden), nn.Tanh(), nn.Linear(hidden, 2))
 
 
 def rings(num_train: int, num_test: int) -> tuple[Samples, Samples]:
-    """A dataset, training and held-out: points on two rings, the ring is the class."""
+    """Return a dataset, training and held-out: points on two rings; the ring is the class."""
     generator = torch.Generator().manual_seed(0)  # the same in every attempt and on every rank
     num = num_train + num_test
     labels = torch.arange(num) % 2
@@ -31,7 +31,8 @@ class Noise:
         self.amount = amount
 
     def __call__(self, inputs: torch.Tensor, random: SampleRandom | None) -> torch.Tensor:
-        """`random` is None in evaluation; `uniform(k)` is float32 [n, k], from 0 up to 1."""
+        """Return inputs float32 [n, 2] with noise; `random` is None in evaluation."""
         if random is None:
             return inputs
+        # uniform(k) is float32 [n, k], from 0 up to, not with, 1.
         return inputs + self.amount * (random.uniform(inputs.shape[1]) - 0.5)

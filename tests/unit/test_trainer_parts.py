@@ -1,10 +1,15 @@
 """The pure parts of the trainer: order of the samples, splits, digest, exactness."""
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 from jobs.config import check_train
+from trainer import api
 from trainer.checkpoint.digest import weights_sha256
 from trainer.data import builtin, transforms
 from trainer.dist.context import DistributedContext
@@ -13,6 +18,8 @@ from trainer.events import Events
 from trainer.model import models
 from trainer.report.environment import exactness, extended
 from trainer.seeds import mix
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def test_seeds_differ_in_every_part():
@@ -93,3 +100,18 @@ def test_events_before_the_run_directory_is_known_are_kept(tmp_path):
 )
 def test_the_built_in_names_accepted_at_submit_are_those_of_the_trainer(accepted, built_in):
     assert accepted == tuple(built_in)
+
+
+def test_examples_and_readme_show_only_the_api_of_the_trainer():
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"trainer\.(\w+\.\w+)", readme))
+    for path in (REPOSITORY / "configs").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            shown |= {name.removeprefix("trainer.") for name in names if "trainer" in name}
+    assert shown == {f"api.{name}" for name in api.__all__}
