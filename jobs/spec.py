@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import keyword
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -27,31 +25,7 @@ def key(default: Any, description: str, **constraints: Any) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def name_of(field: str) -> str:
-    """The key that a field of these classes stands for: `continue_` is how Python says `continue`.
-
-    A trailing underscore is no part of any key.
-    """
-    return field.removesuffix("_")
-
-
-def values_of(section: Any) -> dict[str, Any]:
-    """A section's values by the names of its keys; a section in it is a mapping, too."""
-    fields = {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}
-    return {
-        name_of(name): values_of(value) if dataclasses.is_dataclass(value) else value
-        for name, value in fields.items()
-    }
-
-
-def made_of(section: Any, values: Mapping[str, Any]) -> Any:
-    """A section of these values, by the names of their keys. Raises TypeError for unknown ones."""
-    return section(
-        **{f"{name}_" if keyword.iskeyword(name) else name: values[name] for name in values}
-    )
-
-
-STRICT = {"extra": "forbid", "strict": True, "alias_generator": name_of}
+STRICT = {"extra": "forbid", "strict": True}
 
 
 @dataclass(frozen=True)
@@ -73,7 +47,7 @@ class Slurm:
     signal_lead_s: int = key(
         120, "Seconds before the time limit at which all ranks stop and save.", ge=1, le=65535
     )
-    continue_: Literal["auto", "requeue", "successor"] = key(
+    restart: Literal["auto", "requeue", "successor"] = key(
         "auto",
         "How the run comes back: requeue, or also by a job that waits for the end of this one "
         "(successor); auto: where it could not come back otherwise.",
@@ -81,10 +55,10 @@ class Slurm:
     max_restarts: int = key(
         200, "How often the run comes back after preemptions, time limits and lost nodes.", ge=0
     )
-    extra: dict[str, Scalar] = key(
+    sbatch_args: dict[str, Scalar] = key(
         {}, "More sbatch options by long name; true is a bare flag, false leaves it out."
     )
-    srun: list[str] = key(
+    srun_args: list[str] = key(
         [], "More options of the srun that starts the agents, such as --mpi=none."
     )
 
@@ -105,11 +79,13 @@ class Launch:
     script: str | None = key(None, "Your own torchrun script instead of a module.")
     args: list[str] = key([], "Arguments of your module or script.")
     env: dict[str, str] = key({}, "Environment variables of the ranks.")
-    public_rendezvous: bool = key(
+    allow_public_rendezvous: bool = key(
         False, "Meet at a public address, too; only behind a firewall, torchrun trusts everyone."
     )
-    wrap: list[str] = key([], "Command before each agent, such as [apptainer, exec, image.sif].")
-    workers_per_rank: int = key(
+    command_prefix: list[str] = key(
+        [], "Command before each agent, such as [apptainer, exec, image.sif]."
+    )
+    num_workers: int = key(
         0,
         "Processes of each rank that load a per-sample dataset; results do not depend on it.",
         ge=0,
@@ -270,7 +246,7 @@ class Spec:
 
     def to_json(self) -> str:
         """The resolved spec as the text of `spec.json`."""
-        return json.dumps(values_of(self), indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def read(cls, path: Path) -> Spec:
@@ -282,7 +258,7 @@ class Spec:
         """The spec of a `spec.json` that `to_json` wrote. No validation: that was at load."""
         values = json.loads(text)
         for name, section in SECTIONS.items():
-            values[name] = made_of(section, values[name])
+            values[name] = section(**values[name])
         return cls(**values)
 
 

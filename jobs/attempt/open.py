@@ -61,7 +61,7 @@ def _open(run_dir: RunDir, me: run_lock.Owner, nodes: Sequence[str], resolved: s
         address, how = "127.0.0.1", "a local run"
     else:
         address, how = rendezvous.head_address(resolved, nodes)
-        rendezvous.check_private(address, spec.launch.public_rendezvous)
+        rendezvous.check_private(address, spec.launch.allow_public_rendezvous)
     port = rendezvous.choose_port(me.job_id, attempt)
     plan = {
         "attempt": attempt,

@@ -198,7 +198,7 @@ def argv_from_spec(spec: Spec, cpus: str | None) -> list[str]:
     """
     return [
         f"--cpus-per-task={cpus or spec.slurm.cpus_per_task}",
-        *spec.slurm.srun,
+        *spec.slurm.srun_args,
         # Not around a wrap: it may be what has to take the signals and pass them on.
-        *(spec.launch.wrap or shield()),
+        *(spec.launch.command_prefix or shield()),
     ]

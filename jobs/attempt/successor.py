@@ -44,10 +44,10 @@ class Fate:
 
 def reason_for(run_dir: RunDir, spec: Spec, can_requeue: bool) -> str:
     """Why the job needs a successor; empty if it does not."""
-    if spec.slurm.continue_ == "requeue":
+    if spec.slurm.restart == "requeue":
         return ""
-    if spec.slurm.continue_ == "successor":
-        return "slurm.continue=successor"
+    if spec.slurm.restart == "successor":
+        return "slurm.restart=successor"
     if not can_requeue:
         return "this job cannot be requeued (Requeue=0)"
     # Written at submit, else asked now.
@@ -62,7 +62,7 @@ def ensure(run_dir: RunDir, job_id: str, attempt: int) -> None:
     if (read_json(run_dir.attempt(attempt - 1).plan) or {}).get("job_id") == job_id:
         return
     spec = Spec.read(run_dir.spec)
-    job = client.show_job_patiently(job_id) if spec.slurm.continue_ != "requeue" else None
+    job = client.show_job_patiently(job_id) if spec.slurm.restart != "requeue" else None
     can_requeue = job is None or job.can_requeue
     reason = reason_for(run_dir, spec, can_requeue)
     if reason:
@@ -119,7 +119,7 @@ def confirm(run_dir: RunDir, job_id: str) -> bool:
     present = lookup.successor_of(run_dir, job_id)
     if present is not None and client.is_alive(present) is not False:
         return True
-    if Spec.read(run_dir.spec).slurm.continue_ == "requeue":
+    if Spec.read(run_dir.spec).slurm.restart == "requeue":
         return False
     last = history.last_record(run_dir)
     can_requeue = last is None or last["evidence"].get("can_requeue", True)

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from jobs.config.load import load
@@ -13,7 +14,7 @@ from jobs.rundir import RunDir, write_json
 from jobs.runs import lookup
 from jobs.runs.freeze import freeze
 from jobs.slurm import client, duration, site, site_warnings
-from jobs.spec import Slurm, values_of
+from jobs.spec import Slurm
 
 
 def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
@@ -72,9 +73,9 @@ def allocation(environ: Mapping[str, str], time_limit: str, lead_s: int) -> list
 
 def differences(wished: Slurm, granted: Slurm) -> list[str]:
     """Where the allocation overrides what the config says."""
-    has = values_of(granted)
+    has = asdict(granted)
     return [
         f"slurm.{key}: the config says {value!r}, the allocation has {has[key]!r}"
-        for key, value in values_of(wished).items()
+        for key, value in asdict(wished).items()
         if value is not None and value != has[key]
     ]

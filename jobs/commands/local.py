@@ -111,10 +111,10 @@ def agents_here(spec: Spec, gpus: int) -> int:
             f"for the {counted(cores, 'core')} here\n"
             '  hint: make submit SET="slurm.nodes=2"'
         )
-    if spec.launch.wrap and shutil.which(spec.launch.wrap[0]) is None:
+    if spec.launch.command_prefix and shutil.which(spec.launch.command_prefix[0]) is None:
         raise LocalError(
-            f"launch.wrap: {spec.launch.wrap[0]} is not on PATH here\n"
-            '  hint: make submit SET="launch.wrap=[]"'
+            f"launch.command_prefix: {spec.launch.command_prefix[0]} is not on PATH here\n"
+            '  hint: make submit SET="launch.command_prefix=[]"'
         )
     if nodes < spec.slurm.nodes:
         here = f"{counted(gpus, 'GPU')} here: {counted(nodes, 'node')}"
@@ -137,7 +137,7 @@ def start_agent(
     agent = [sys.executable, "-m", "jobs.node", str(run_dir.path), str(attempt)]
     endpoint = read_json(run_dir.attempt(attempt).plan)["rdzv_endpoint"]
     place_of_node = [f"--rdzv-endpoint={endpoint}", f"--node-rank={rank}"]
-    command = [*spec.launch.wrap, *agent, *place_of_node]
+    command = [*spec.launch.command_prefix, *agent, *place_of_node]
     if spec.setup:
         command = ["bash", "-ec", 'source "$0"; exec "$@"', str(run_dir.setup), *command]
     env = os.environ | {

@@ -14,7 +14,7 @@ from typing import Any
 from jobs.config import reserved
 from jobs.config.problems import CONTROL, Path, shown
 from jobs.slurm import duration
-from jobs.spec import SECTIONS, Launch, Slurm, Spec, name_of
+from jobs.spec import SECTIONS, Launch, Slurm, Spec
 
 MAX_NAME_BYTES = 100
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
@@ -46,7 +46,7 @@ def check(spec: Spec) -> Iterator[Finding]:
     for section in SECTIONS:
         yield from _empty((section,), getattr(spec, section))
     yield from _slurm(spec.slurm)
-    yield from _srun(spec.slurm.srun, spec.launch.wrap)
+    yield from _srun(spec.slurm.srun_args, spec.launch.command_prefix)
     yield from _launch(spec.launch)
     yield from _env(spec.launch.env)
 
@@ -76,9 +76,7 @@ def _dir_mode(mode: str) -> Iterator[Finding]:
 def _empty(section: Path, values: Any) -> Iterator[Finding]:
     for field in dataclasses.fields(values):
         if field.default is None and getattr(values, field.name) == "":
-            yield Finding(
-                (*section, name_of(field.name)), "is empty", "leave the key out, or write null"
-            )
+            yield Finding((*section, field.name), "is empty", "leave the key out, or write null")
 
 
 def _slurm(slurm: Slurm) -> Iterator[Finding]:
@@ -88,8 +86,8 @@ def _slurm(slurm: Slurm) -> Iterator[Finding]:
         also = (("slurm", "time"),)
         hint = "ranks must get to train before they are told to stop: raise slurm.time, or lower it"
         yield Finding(("slurm", "signal_lead_s"), what, hint, also)
-    for name in slurm.extra:
-        yield from _extra(("slurm", "extra", name), name.replace("_", "-"))
+    for name in slurm.sbatch_args:
+        yield from _extra(("slurm", "sbatch_args", name), name.replace("_", "-"))
 
 
 def _extra(path: Path, name: str) -> Iterator[Finding]:
@@ -108,7 +106,7 @@ def _belongs(name: str, full: str) -> str:
 def _srun(options: list[str], wrap: list[str]) -> Iterator[Finding]:
     """A word without -- would be the command that srun runs, and ":" would start another one."""
     for index, option in enumerate(options):
-        path, name = ("slurm", "srun", index), option[2:].partition("=")[0]
+        path, name = ("slurm", "srun_args", index), option[2:].partition("=")[0]
         if not option.startswith("--") or not reserved.OPTION.fullmatch(name):
             hint = "write each as one long option, such as --mpi=none"
             yield Finding(path, f"{shown(option)} is not an srun option", hint)
@@ -117,7 +115,9 @@ def _srun(options: list[str], wrap: list[str]) -> Iterator[Finding]:
     for index, word in enumerate(wrap):
         if word == ":" or (index == 0 and (not word or word.startswith("-"))):
             hint = "begin with a command; a lone : would start a second srun command"
-            yield Finding(("launch", "wrap", index), f"{shown(word)} cannot stand here", hint)
+            yield Finding(
+                ("launch", "command_prefix", index), f"{shown(word)} cannot stand here", hint
+            )
 
 
 def _launch(launch: Launch) -> Iterator[Finding]:

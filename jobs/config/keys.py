@@ -12,10 +12,19 @@ from typing import Any, Literal
 
 from jobs.config.problems import Path
 from jobs.config.reserved import SBATCH
-from jobs.spec import Scalar, Spec, name_of
+from jobs.spec import Scalar, Spec
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _CONTAINERS = {list: "a list", dict: "a mapping"}
+# Keys of revisions before the first release, and what they are called now.
+RENAMED = {
+    "slurm.continue": "slurm.restart",
+    "slurm.extra": "slurm.sbatch_args",
+    "slurm.srun": "slurm.srun_args",
+    "launch.wrap": "launch.command_prefix",
+    "launch.public_rendezvous": "launch.allow_public_rendezvous",
+    "launch.workers_per_rank": "launch.num_workers",
+}
 _MANY = {int: "whole numbers", float: "numbers"}
 
 
@@ -42,10 +51,7 @@ def keys() -> dict[Path, Key]:
 @lru_cache(maxsize=1)
 def sections() -> dict[str, list[str]]:
     """The key names of each section; "" is the top level with the sections themselves."""
-    return {
-        name: [name_of(field.name) for field in dataclasses.fields(cls)]
-        for name, cls in _sections()
-    }
+    return {name: [field.name for field in dataclasses.fields(cls)] for name, cls in _sections()}
 
 
 def _sections() -> Iterator[tuple[str, Any]]:
@@ -58,7 +64,7 @@ def _sections() -> Iterator[tuple[str, Any]]:
 def _keys(cls: Any, above: tuple[str, ...]) -> Iterator[Key]:
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
-        path, annotation = (*above, name_of(field.name)), hints[field.name]
+        path, annotation = (*above, field.name), hints[field.name]
         if dataclasses.is_dataclass(annotation):
             yield from _keys(annotation, path)
         else:
@@ -120,7 +126,7 @@ def unknown_key_hint(path: Path) -> str:
     if guess := nearest(name, siblings):
         return f"did you mean {guess}?"
     if section == "slurm":
-        return f"sbatch's other options go below slurm.extra; known: {', '.join(siblings)}"
+        return f"sbatch's other options go below slurm.sbatch_args; known: {', '.join(siblings)}"
     if guess := nearest(name, [key.path[-1] for key in full.values()]):
         return f"did you mean {next(key.dotted for key in full.values() if guess in key.path)}?"
     return f"known: {', '.join(siblings)}"

@@ -60,7 +60,7 @@ def as_written(value: Any, path: Path, nodes: dict[Path, Node]) -> Any:
     written = nodes[path].written if path in nodes else None
     if value is None or written is None or not is_text_item(path):
         return value
-    is_extra = path[:2] == ("slurm", "extra")
+    is_extra = path[:2] == ("slurm", "sbatch_args")
     keeps_meaning = isinstance(value, bool) or str(value) == written
     return value if is_extra and keeps_meaning else written
 
@@ -88,10 +88,10 @@ def merge(document: Document, override: Override) -> Override | Problem:
 
 def _spelled_as(values: Any, path: Path) -> Path:
     """The path with an sbatch option spelled as the file does, mail_type or mail-type."""
-    if path[:2] != ("slurm", "extra") or len(path) != 3:
+    if path[:2] != ("slurm", "sbatch_args") or len(path) != 3:
         return path
     extra = (values.get("slurm") or {}) if isinstance(values, dict) else {}
-    extra = extra.get("extra") if isinstance(extra, dict) else {}
+    extra = extra.get("sbatch_args") if isinstance(extra, dict) else {}
     for name in extra if isinstance(extra, dict) else {}:
         if name.replace("_", "-") == str(path[2]).replace("_", "-"):
             return (*path[:2], name)

@@ -48,7 +48,7 @@ class SpecError(UserError):
 
 
 def dotted(path: Path) -> str:
-    """`slurm.extra.mail-type` or `setup[1]`; a part that is no plain word is quoted."""
+    """`slurm.sbatch_args.mail-type` or `setup[1]`; a part that is no plain word is quoted."""
     text = ""
     for part in path:
         if isinstance(part, int):

@@ -15,14 +15,22 @@ import pydantic
 
 from jobs.config import check_launch, check_train
 from jobs.config.check_launch import Finding
-from jobs.config.keys import in_words, keys, nearest, sections, type_at, unknown_key_hint
-from jobs.config.problems import Path, Problem, shown
+from jobs.config.keys import (
+    RENAMED,
+    in_words,
+    keys,
+    nearest,
+    sections,
+    type_at,
+    unknown_key_hint,
+)
+from jobs.config.problems import Path, Problem, dotted, shown
 from jobs.config.yaml_reader import Document
 from jobs.slurm import duration
 from jobs.spec import Spec
 
 _TIME: Path = ("slurm", "time")
-_EXTRA: Path = ("slurm", "extra")
+_EXTRA: Path = ("slurm", "sbatch_args")
 _EXTRA_TIMES = ("time-min", "delay-boot")  # bare numbers are minutes here, too
 _TIME_HINT = 'write it in quotes as H:M:S or D-H:M:S, such as "04:00:00" for four hours'
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
@@ -110,8 +118,8 @@ def _values(document: Document) -> Iterator[Finding]:
     if isinstance(slurm, dict):
         if "time" in slurm:
             yield from _time(document, _TIME, slurm["time"])
-        if isinstance(slurm.get("extra"), dict):
-            yield from _extra(document, slurm["extra"])
+        if isinstance(slurm.get("sbatch_args"), dict):
+            yield from _extra(document, slurm["sbatch_args"])
 
 
 def _path(above: Path, name: str, values: Any) -> Iterator[Finding]:
@@ -211,6 +219,8 @@ def _findings(error: pydantic.ValidationError, document: Document) -> Iterator[F
 def _finding(path: Path, line: Any, written: str | None) -> Finding:
     kind, value = line["type"], line["input"]
     if kind == "unexpected_keyword_argument":
+        if (renamed := RENAMED.get(dotted(path))) is not None:
+            return Finding(path, f"is now {renamed}", f"write {renamed}")
         return Finding(path, "unknown key", unknown_key_hint(path))
     if kind in _BOUNDS:
         limits = {name: _short(limit) for name, limit in line.get("ctx", {}).items()}
@@ -249,14 +259,14 @@ def _type_hint(path: Path, wanted: str, value: Any, written: str | None) -> str:
 def _resolved(spec: Spec) -> Spec:
     """The spec as it is frozen: times in canonical form, sbatch's options in sbatch's spelling."""
     slurm = spec.slurm
-    extra = {}
-    for name, value in slurm.extra.items():
+    sbatch_args = {}
+    for name, value in slurm.sbatch_args.items():
         option = name.replace("_", "-")
         is_time = option in _EXTRA_TIMES and isinstance(value, str)
         if value is not False:
-            extra[option] = _canonical(str(value)) if is_time else value
+            sbatch_args[option] = _canonical(str(value)) if is_time else value
     return dataclasses.replace(
-        spec, slurm=dataclasses.replace(slurm, time=_canonical(slurm.time), extra=extra)
+        spec, slurm=dataclasses.replace(slurm, time=_canonical(slurm.time), sbatch_args=sbatch_args)
     )
 
 

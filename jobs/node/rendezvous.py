@@ -91,7 +91,7 @@ def check_private(address: str, is_allowed: bool) -> None:
         raise RendezvousError(
             f"the first node's address {address} is a public one, and whoever reaches the "
             "rendezvous there can run code in the job\n"
-            "  hint: if a firewall shields the nodes, set launch.public_rendezvous: true"
+            "  hint: if a firewall shields the nodes, set launch.allow_public_rendezvous: true"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import sys
@@ -13,15 +14,15 @@ from typing import Any
 from jobs.config.problems import Path, dotted, printable
 from jobs.errors import UserError
 from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_atomic
-from jobs.spec import Spec, values_of
+from jobs.spec import Spec
 
 FIXED = ("name", "runs_root", "dir_mode")  # the run directory has them
 FREE_SECTIONS = ("slurm", "checkpoint", "log", "profile")
 FREE_LAUNCH = (
-    "workers_per_rank",
+    "num_workers",
     "hang_timeout_s",
     "stop_check_steps",
-    "public_rendezvous",
+    "allow_public_rendezvous",
     "max_crashes",
 )
 # What the number of ranks follows from.
@@ -71,7 +72,7 @@ def restore(texts: Mapping[File, str]) -> None:
 
 def differences(was: Spec, now: Spec) -> Differences:
     """(old, new) of each key that differs; an entry of a mapping that is not there is None."""
-    old, new = dict(_flat(values_of(was), ())), dict(_flat(values_of(now), ()))
+    old, new = (dict(_flat(dataclasses.asdict(spec), ())) for spec in (was, now))
     paths = [*old, *(path for path in new if path not in old)]
     pairs = {path: (old.get(path), new.get(path)) for path in paths}
     return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}

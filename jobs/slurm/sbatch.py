@@ -42,7 +42,7 @@ def sbatch_options(spec: Spec, run_dir: RunDir) -> list[str]:
         "open-mode": "append",
         "chdir": str(run_dir.path),
         "output": run_dir.job_log.name,
-        **{key.replace("_", "-"): value for key, value in spec.slurm.extra.items()},
+        **{key.replace("_", "-"): value for key, value in spec.slurm.sbatch_args.items()},
     }
     # By identity: 0 is a value, as in --nice=0, and equals False.
     chosen = {k: value for k, value in values.items() if value is not None and value is not False}

@@ -85,27 +85,27 @@ def _stops(wished: Slurm, site: Site, stop_s: float | None) -> Iterator[Remark]:
     if stop_s is not None and stop_s > wished.signal_lead_s:
         what = f"{wished.signal_lead_s} s before the limit are too few, a stop took {stop_s:.0f} s"
         yield Remark("slurm.signal_lead_s", what, f"write {2 * int(stop_s) + 1}")
-    if not site.config.is_requeued and wished.continue_ != "successor":
+    if not site.config.is_requeued and wished.restart != "successor":
         what = "jobs are requeued only if they ask for it here (JobRequeue=0): this one does"
-        way_out = "slurm.continue=successor if it is refused all the same"
-        yield Remark("slurm.continue", what, way_out)
+        way_out = "slurm.restart=successor if it is refused all the same"
+        yield Remark("slurm.restart", what, way_out)
     if site.partition.alloc_nodes != "ALL" and is_successor_wanted(wished, site):
         what = f"{where} takes jobs from {site.partition.alloc_nodes} only, perhaps not from a job"
-        yield Remark("slurm.continue", what, "make resume goes on where no successor could")
+        yield Remark("slurm.restart", what, "make resume goes on where no successor could")
 
 
 def _cancels(wished: Slurm, where: str) -> Remark:
     what = f"{where} cancels what it preempts (PreemptMode=CANCEL)"
-    if wished.continue_ == "requeue":
-        return Remark("slurm.continue", what, "write auto: another job then goes on")
-    return Remark("slurm.continue", what, "another job waits for its end and goes on")
+    if wished.restart == "requeue":
+        return Remark("slurm.restart", what, "write auto: another job then goes on")
+    return Remark("slurm.restart", what, "another job waits for its end and goes on")
 
 
 def is_successor_wanted(wished: Slurm, site: Site) -> bool:
     """Whether a job that waits for the end of the first one is needed here, or asked for."""
-    if wished.continue_ == "auto":
+    if wished.restart == "auto":
         return site.preempt_mode == "CANCEL"
-    return wished.continue_ == "successor"
+    return wished.restart == "successor"
 
 
 def slowest_stop_s(run_dir: RunDir) -> float | None:

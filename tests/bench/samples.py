@@ -92,7 +92,7 @@ def _figure(place: Place, title: str, dataset: str, workers: int, every: int) ->
         epochs=EPOCHS,
         micro_batch_size=MICRO_BATCH_SIZE,
     )
-    launch = Launch(stop_check_steps=1, workers_per_rank=workers)
+    launch = Launch(stop_check_steps=1, num_workers=workers)
     spec = Spec(train=train, launch=launch, checkpoint=Checkpoint(every_epochs=None))
     steps_per_epoch = NUM_SAMPLES // (MICRO_BATCH_SIZE * place.context.world_size)
     firsts = range(0, EPOCHS * steps_per_epoch - STOPS * DISTANCE, every)

@@ -40,7 +40,7 @@ def measure(place: Place) -> list[Figure]:
 
 def _figure(place: Place, title: str, source: Source, workers: int) -> Figure:
     train = Train(micro_batch_size=32)
-    job = place.job(Spec(train=train, launch=Launch(workers_per_rank=workers)))
+    job = place.job(Spec(train=train, launch=Launch(num_workers=workers)))
     batches = Batches.of(train, len(source), world_size=1)
 
     def resume_at(share: float) -> Callable[[], float]:

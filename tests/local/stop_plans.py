@@ -115,7 +115,7 @@ class Bench:
                 plans[number - 1]()
             # Every other attempt reads in the ranks themselves: faults.md row 27.
             workers = 2 * (number % 2) if "loader" in name else 0
-            launch = dataclasses.replace(spec.launch, workers_per_rank=workers)
+            launch = dataclasses.replace(spec.launch, num_workers=workers)
             status, step = self.attempt(run, dataclasses.replace(spec, launch=launch), number)
             if status == "completed":
                 return run, steps

@@ -34,7 +34,7 @@ train:
 """
 NO_AGENT = """
 name: tiny
-launch: {wrap: [bash, -c, exec sleep 60]}
+launch: {command_prefix: [bash, -c, exec sleep 60]}
 """
 FOR_EVER = 10**6
 PLANTED = 'raise SystemExit("the live checkout is used")\n'

@@ -140,7 +140,7 @@ def evaluate_at_each_world_size(folder):
 
     rank = int(os.environ["RANK"])
     whole = Samples(torch.arange(11.0).unsqueeze(1), (torch.arange(11) > 6).long())
-    run = Run(RunDir(Path(folder)), Spec(launch=Launch(workers_per_rank=1)), attempt=1)
+    run = Run(RunDir(Path(folder)), Spec(launch=Launch(num_workers=1)), attempt=1)
     for world_size in (1, 2, 3):
         if rank < world_size:
             store = dist.FileStore(f"{folder}/store-{world_size}", world_size)

@@ -104,7 +104,7 @@ def test_hostile_name_reaches_squeue_intact_and_runs_nothing(kit: Kit) -> None:
 
 
 def test_queued_run_is_listed_not_resumed_and_cancelled(kit: Kit) -> None:
-    run = kit.submit(CANCER, "slurm.extra.hold=true")
+    run = kit.submit(CANCER, "slurm.sbatch_args.hold=true")
     row = json.loads(kit.jobs("status", "--json", run.job_id).stdout)[0]
     assert (row["state"], row["run_id"]) == ("pending", run.dir.run_id)
     refused = kit.jobs("resume", run.dir.run_id, check=False)

@@ -17,7 +17,7 @@ from trainer.events import Events
 
 def job_of(rank=0, world_size=1, workers=0, **train):
     """A rank's job on the CPU; `train` are keys of that section."""
-    spec = Spec(train=Train(**train), launch=Launch(workers_per_rank=workers))
+    spec = Spec(train=Train(**train), launch=Launch(num_workers=workers))
     context = DistributedContext(rank, rank, 0, world_size, world_size, "here")
     run = Run(RunDir(Path("nowhere")), spec, attempt=1)
     return Job(run, context, torch.device("cpu"), Events(rank))

@@ -136,7 +136,7 @@ class _Inputs:
         self._dataset = job.train.dataset
         self._transform_name = job.train.transform or ""
         self._is_channels_last = job.train.channels_last
-        self._num_workers = job.run.spec.launch.workers_per_rank
+        self._num_workers = job.run.spec.launch.num_workers
         self._reader: Reader | None = None
         self._loader: Loader | None = None
         self._source: BatchSource | None = None
@@ -145,7 +145,7 @@ class _Inputs:
             self._source = source.to(job.device)
             if self._num_workers > 0 and seed_kind == SAMPLE:
                 job.context.say(
-                    f"launch.workers_per_rank is not used: {job.train.dataset} is indexed by whole "
+                    f"launch.num_workers is not used: {job.train.dataset} is indexed by whole "
                     "batches on the device"
                 )
         else:

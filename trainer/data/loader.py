@@ -172,7 +172,7 @@ class Loader:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise UserError(
                 f"train.dataset cannot be sent to a worker process: {in_one_line(error)}: define "
-                "its class at the top of a module, or set launch.workers_per_rank to 0"
+                "its class at the top of a module, or set launch.num_workers to 0"
             ) from error
 
     def close(self) -> None:

@@ -78,7 +78,7 @@ def test_resume_goes_on_with_a_run_that_was_ended(
     wanted = tmp_path / "wanted"
     wanted.touch()
     setup = f'setup=["test -e {wanted}"]'
-    alone = ("launch.max_crashes=1", "slurm.continue=requeue")  # nothing goes on by itself
+    alone = ("launch.max_crashes=1", "slurm.restart=requeue")  # nothing goes on by itself
     paced = start(kit, setup, *alone, "checkpoint.every_steps=2", "slurm.signal_lead_s=10")
     run = paced.run
     row.record(run)

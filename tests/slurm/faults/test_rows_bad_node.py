@@ -59,7 +59,7 @@ def test_row_25_a_bad_node_that_the_job_cannot_do_without(
     kit: Kit, untouched: Untouched, row: Row
 ) -> None:
     """A list that Slurm could never satisfy is not given: the job comes back all the same."""
-    wanted = ("slurm.extra.nodelist=n[1-3]", "launch.env.FAULTY_ATTEMPT='1'")
+    wanted = ("slurm.sbatch_args.nodelist=n[1-3]", "launch.env.FAULTY_ATTEMPT='1'")
     run = start(kit, *faulty("wrong", *wanted), pace=AT_ONCE).run
     row.record(run)
     run.wait()

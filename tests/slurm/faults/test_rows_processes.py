@@ -14,7 +14,7 @@ from .scenario import HELD_UP, Paced, Untouched, start
 from .test_rows_slurm import on_every_proctrack
 
 # With processes that read the data, which must not be left behind either.
-READERS = ("train.dataset=tests.slurm.faults.by_sample:digits", "launch.workers_per_rank=1")
+READERS = ("train.dataset=tests.slurm.faults.by_sample:digits", "launch.num_workers=1")
 # The first signal says which.
 AFTER_A_STOP = [["preemption", "completed"], ["time_limit", "completed"]]
 OFTEN = "checkpoint.every_steps=3"

@@ -21,7 +21,7 @@ CANCEL = """
     PartitionName=batch Default=YES Nodes=ALL PriorityTier=1 PreemptMode=CANCEL GraceTime={}
     KillWait=30
 """
-GUARD = "slurm.continue=successor"
+GUARD = "slurm.restart=successor"
 # Hides Slurm's commands from what it starts, as a container does.
 WRAP = """#!/bin/sh
 exec unshare --mount sh -c '
@@ -93,9 +93,9 @@ def test_row_05_preemption_that_cancels_without_a_successor_keeps_the_checkpoint
     kit: Kit, untouched: Untouched, row: Row
 ) -> None:
     kit.cluster.restart(extra_conf=CANCEL.format(0))
-    said = kit.jobs("submit", "configs/resnet.yaml", "slurm.continue=requeue", "--dry-run").stderr
-    assert "note: slurm.continue: partition batch cancels what it preempts" in said
-    paced = begin(kit, row, "slurm.continue=requeue")
+    said = kit.jobs("submit", "configs/resnet.yaml", "slurm.restart=requeue", "--dry-run").stderr
+    assert "note: slurm.restart: partition batch cancels what it preempts" in said
+    paced = begin(kit, row, "slurm.restart=requeue")
     harm_slurm.begin_preemption(paced.run)
     paced.run.wait("PREEMPTED")
     kit.cluster.wait_for(paced.run.result, "a result", JOB_TIMEOUT_S)
@@ -209,7 +209,7 @@ def test_row_02_without_any_slurm_command_in_the_wrap(
     wrap = tmp_path / "contained"
     wrap.write_text(WRAP)
     wrap.chmod(0o755)
-    paced = begin(kit, row, f'launch.wrap=["{wrap}"]')
+    paced = begin(kit, row, f'launch.command_prefix=["{wrap}"]')
     harm_slurm.preempt(paced.run)
     paced.finish()
     oracles.no_step_redone(paced.run)

@@ -37,7 +37,7 @@ def test_row_13_requeue_refused(kit: Kit, untouched: Untouched, row: Row, tmp_pa
     pace = tmp_path / "pace"
     pace.touch()
     # Without a job that goes on after this one, as `auto` would queue it.
-    words = (*SPEC, f"launch.env.PACE_FILE={pace}", "slurm.continue=requeue")
+    words = (*SPEC, f"launch.env.PACE_FILE={pace}", "slurm.restart=requeue")
     run = kit.sbatch("--no-requeue", "--nodes=3", "slurm/ddp.sbatch", *words)
     row.record(run)
     run.wait_for_step(2)

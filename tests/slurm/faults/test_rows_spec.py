@@ -72,11 +72,11 @@ def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -
 
 def test_row_27_other_number_of_data_workers(kit: Kit, untouched: Untouched, row: Row) -> None:
     by_sample = "train.dataset=tests.slurm.faults.by_sample:digits"
-    paced = start(kit, by_sample, "launch.workers_per_rank=0")
+    paced = start(kit, by_sample, "launch.num_workers=0")
     row.record(paced.run)
     paced.run.wait_for_step(3)
     harm_storage.stop(paced.run)
-    paced = replace(paced, run=kit.resume(paced.run, "launch.workers_per_rank=2"))
+    paced = replace(paced, run=kit.resume(paced.run, "launch.num_workers=2"))
     paced.finish()
     row.record(paced.run)
     oracles.bitwise(paced.run, untouched(by_sample))

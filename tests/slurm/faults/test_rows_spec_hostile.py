@@ -29,8 +29,10 @@ REFUSED = {
     "a pattern of Slurm's in the folder": "name: a %j\n",
     "an object in YAML": f"name: x\ntrain: !!python/object/apply:os.system ['{TOUCH}']\n",
     "aliases without end": "a: &a [x]\nb: &b [*a,*a]\nc: &c [*b,*b]\nname: *c\n",
-    "a second step by srun": f'name: x\nslurm: {{srun: ["--job-name=x; {TOUCH}", "--bcast"]}}\n',
-    "another script": f'name: x\nslurm: {{extra: {{wrap: "{TOUCH}"}}}}\n',
+    "a second step by srun": (
+        f'name: x\nslurm: {{srun_args: ["--job-name=x; {TOUCH}", "--bcast"]}}\n'
+    ),
+    "another script": f'name: x\nslurm: {{sbatch_args: {{wrap: "{TOUCH}"}}}}\n',
     "an option in a value": 'name: x\nslurm: {partition: "batch\\n--wrap=id"}\n',
     "no text at all": "\x00\xff\xfe",
     "a key twice": "name: x\nname: y\n",

@@ -138,7 +138,7 @@ def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
 
     def fail_without(path: Path) -> str:
         """What the job says that begins without this file or folder."""
-        queued = kit.resume(run, "slurm.extra.hold=true")
+        queued = kit.resume(run, "slurm.sbatch_args.hold=true")
         with away(path, elsewhere):
             before = run.dir.job_log.stat().st_size, run.dir.metrics.read_bytes()
             harm_storage.release(queued)
@@ -162,7 +162,7 @@ def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
         assert (told.returncode, told.stdout) == (2, "")
         assert told.stderr.startswith(f"error: {run.dir.spec} is gone\n  hint: ")
     run.dir.setup.unlink()  # made anew
-    resumed = replace(paced, run=kit.resume(run, "slurm.extra.hold=false"))
+    resumed = replace(paced, run=kit.resume(run, "slurm.sbatch_args.hold=false"))
     resumed.finish()
     row.record(resumed.run)
     oracles.bitwise(run, untouched())

@@ -31,7 +31,7 @@ def calls(tmp_path, monkeypatch):
 
     The folder is a run directory, too, of a run that wants no successor.
     """
-    RunDir(tmp_path).spec.write_text(Spec(slurm=Slurm(continue_="requeue")).to_json())
+    RunDir(tmp_path).spec.write_text(Spec(slurm=Slurm(restart="requeue")).to_json())
     (tmp_path / "scontrol").write_text(SCONTROL)
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
@@ -165,7 +165,7 @@ def test_a_timeline_that_cannot_be_written_changes_nothing(run, command, exit_co
 def test_a_warned_job_that_nobody_can_start_again_is_held_with_its_reason(
     run, command, monkeypatch, capfd
 ):
-    run.spec.write_text(Spec(slurm=Slurm(continue_="requeue")).to_json())
+    run.spec.write_text(Spec(slurm=Slurm(restart="requeue")).to_json())
     monkeypatch.setenv("FAKE_REQUEUE", "Requeue=0 Restarts=0")
     assert command("open", "a") == 0
     close(run, 1)

@@ -23,7 +23,7 @@ JobId=7
    Requeue=1 Restarts=0 BatchFlag=1
 """
 GONE = "slurm_load_jobs error: Invalid job id specified\n"
-SPEC = Spec(name="x", slurm=Slurm(continue_="successor"), launch=Launch(script="x.py"))
+SPEC = Spec(name="x", slurm=Slurm(restart="successor"), launch=Launch(script="x.py"))
 
 
 class Fakes:
@@ -107,7 +107,7 @@ def test_a_successor_is_wanted_where_the_key_or_the_site_says_so(
     run, slurm, wished, can_requeue, cancels, expected
 ):
     write_json(run.site, {"cancels_preempted": cancels})
-    spec = replace(SPEC, slurm=Slurm(continue_=wished))
+    spec = replace(SPEC, slurm=Slurm(restart=wished))
     assert bool(successor.reason_for(run, spec, can_requeue)) is expected
     assert slurm.calls == []  # what was noted at submit is not asked again
 
@@ -144,7 +144,7 @@ def test_it_is_queued_once_noted_and_found_by_its_id(run, slurm, monkeypatch):
     successor.ensure(run, "7", 1)
     successor.ensure(run, "7", 2)
     assert [call.split(" ")[0] for call in slurm.calls] == ["scontrol", "sbatch"]
-    noted = {"job_id": "8", "after": "7", "reason": "slurm.continue=successor"}
+    noted = {"job_id": "8", "after": "7", "reason": "slurm.restart=successor"}
     assert read_json(run.successor) == noted
     assert lookup.find("8") == run
     assert (lookup.successor_of(run, "7"), lookup.successor_of(run, "8")) == ("8", None)
@@ -211,7 +211,7 @@ def test_a_run_is_handed_over_to_somebody_who_is_there(run, slurm, state, queued
 
 
 def test_a_run_whose_user_wants_no_successor_is_handed_over_to_nobody(run, slurm):
-    run.spec.write_text(replace(SPEC, slurm=Slurm(continue_="requeue")).to_json())
+    run.spec.write_text(replace(SPEC, slurm=Slurm(restart="requeue")).to_json())
     assert not successor.confirm(run, "7")
     assert slurm.calls == []
 

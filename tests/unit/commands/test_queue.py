@@ -98,7 +98,7 @@ def test_the_options_of_a_spec_that_says_everything():
         constraint="a100|h100",
         exclude="n[3-4]",
         signal_lead_s=300,
-        extra=extra,
+        sbatch_args=extra,
     )
     assert queue.sbatch_options(Spec(name="big", slurm=slurm), RUN) == [
         "--job-name=big",
@@ -125,12 +125,12 @@ def test_the_options_of_a_spec_that_says_everything():
 
 
 def test_zero_is_a_value_and_false_is_not():
-    options = queue.sbatch_options(Spec(slurm=Slurm(extra={"nice": 0, "hold": False})), RUN)
+    options = queue.sbatch_options(Spec(slurm=Slurm(sbatch_args={"nice": 0, "hold": False})), RUN)
     assert options[-1] == "--nice=0"
 
 
 def test_a_hostile_value_stays_one_argument(spec, sbatch, repository):
-    hostile = Spec(name=HOSTILE, slurm=Slurm(extra={"comment": HOSTILE}))
+    hostile = Spec(name=HOSTILE, slurm=Slurm(sbatch_args={"comment": HOSTILE}))
     _, run_dir = queued(hostile, repository)
     argv = argv_of(sbatch)
     assert argv == queue.sbatch_argv(hostile, run_dir)[1:]

@@ -89,7 +89,10 @@ nodes: 3
         ("slurm: {partition: true}", 'not true\n  hint: quote it: "true"'),
         ("slurm: {partition: ''}", "slurm.partition: is empty\n  hint: leave the key out"),
         ("runs_root: ''", "runs_root: is empty"),
-        ("slurm: {extra: {a-b: [1]}}", "slurm.extra.a-b: must be text, a number, or true or false"),
+        (
+            "slurm: {sbatch_args: {a-b: [1]}}",
+            "slurm.sbatch_args.a-b: must be text, a number, or true or false",
+        ),
         ("slurm: {comment: x}", "slurm.comment: unknown key\n  hint: sbatch's other options go"),
         ("slurm.nodes: 2", "unknown key\n  hint: write it nested: {slurm: {nodes: ...}}"),
         ("slrum: {nodes: 2}", "slrum: unknown key\n  hint: did you mean slurm?"),
@@ -213,9 +216,27 @@ def test_a_path_that_cannot_be_read_is_named(tmp_path, monkeypatch, path, messag
 PIECES = ["[", "]", "{", "}", ": ", ":", "- ", "\n", "  ", "\t", '"', "'", "|", "&a", "*a", "!!x"]
 PIECES += ["%", "---\n", "#", "\\", "\0", "\x85", "\u2028", "é", "\U0001f600", "null", "true", "0x"]
 PIECES += ["9" * 30, ".inf", "1e999", "<<", "? ", "@", "$HOME", "~", '"\\ud800"', '"\\U00110000"']
-PIECES += ["4:00", "30", "slurm", "time", "extra", "env", "name", "setup", ",", "\r", "\ufeff"]
+PIECES += [
+    "4:00",
+    "30",
+    "slurm",
+    "time",
+    "sbatch_args",
+    "env",
+    "name",
+    "setup",
+    ",",
+    "\r",
+    "\ufeff",
+]
 WORDS = ["slurm.time=", "slurm", "=", "a.b=", "launch.env.X=", "launch.args=", "train.lr.x=", "."]
-WORDS += ["train.model_args.a.b=", "slurm.extra.a-b=", "slurm.extra.a_b=", "slurm=", "name="]
+WORDS += [
+    "train.model_args.a.b=",
+    "slurm.sbatch_args.a-b=",
+    "slurm.sbatch_args.a_b=",
+    "slurm=",
+    "name=",
+]
 
 
 def damaged(rng, text):

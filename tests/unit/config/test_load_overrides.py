@@ -2,18 +2,21 @@
 
 import pytest
 
-from jobs.config import schema
 from jobs.config.load import load
-from jobs.runs.spec_changes import differences
 
 
 def test_overrides_change_what_they_name_and_nothing_else(take):
     text = "name: x\nslurm:\n  nodes: 2\ntrain: {lr: 1, epochs: 3}\n"
     words = ["slurm.nodes=4", "train.lr=1e-3", "launch.env.X=1", "train.model_args.depth=3"]
-    words += ["slurm.extra.comment=hello", "launch.args=[a, 1]", "setup=[]", "slurm.partition="]
+    words += [
+        "slurm.sbatch_args.comment=hello",
+        "launch.args=[a, 1]",
+        "setup=[]",
+        "slurm.partition=",
+    ]
     by_hand = """
 name: x
-slurm: {nodes: 4, extra: {comment: hello}}
+slurm: {nodes: 4, sbatch_args: {comment: hello}}
 train: {lr: 0.001, epochs: 3, model_args: {depth: 3}}
 launch: {env: {X: "1"}, args: [a, "1"]}
 """
@@ -25,16 +28,19 @@ def test_the_last_of_two_overrides_wins(take):
 
 
 def test_an_override_replaces_an_option_in_either_spelling(take):
-    spec = take("slurm: {extra: {mail_type: END}}", "slurm.extra.mail-type=ALL")
-    assert spec.slurm.extra == {"mail-type": "ALL"}
-    assert take("slurm: {extra: {hold: true}}", "slurm.extra.hold=false").slurm.extra == {}
+    spec = take("slurm: {sbatch_args: {mail_type: END}}", "slurm.sbatch_args.mail-type=ALL")
+    assert spec.slurm.sbatch_args == {"mail-type": "ALL"}
+    assert (
+        take("slurm: {sbatch_args: {hold: true}}", "slurm.sbatch_args.hold=false").slurm.sbatch_args
+        == {}
+    )
 
 
 @pytest.mark.parametrize(
     ("word", "message"),
     [
         ("slurm.nodes", "override slurm.nodes: is not KEY=VALUE\n  hint: write slurm.nodes=VALUE"),
-        ("slurm.extra.hold", "hint: write slurm.extra.hold=VALUE"),
+        ("slurm.sbatch_args.hold", "hint: write slurm.sbatch_args.hold=VALUE"),
         ("=x", "override =x: cannot be read"),
         ("slurm..nodes=2", "cannot be read"),
         ("slurm.nodes=x", "override slurm.nodes=x: slurm.nodes: must be a whole number"),
@@ -62,7 +68,7 @@ def test_the_frozen_text_is_the_users_file_with_the_overrides_in_their_places(sp
 name: x   # the name
 slurm:
   nodes: 2   # two
-  extra:
+  sbatch_args:
     mail_type: END
 
 train: {epochs: 3}
@@ -72,16 +78,16 @@ launch:
     - b   # last
 """
     words = ["slurm.nodes=4", "slurm.time=4:00:00", "train.lr=1e-3", "launch.args=[--x, 1e-3]"]
-    words += ["slurm.extra.comment=a b", "setup=[module load x]", "train.model_args.depth=3"]
+    words += ["slurm.sbatch_args.comment=a b", "setup=[module load x]", "train.model_args.depth=3"]
     frozen = """\
 # Applied from the command line: slurm.nodes=4 slurm.time=4:00:00 train.lr=1e-3 \
-'launch.args=[--x, 1e-3]' 'slurm.extra.comment=a b' 'setup=[module load x]' \
+'launch.args=[--x, 1e-3]' 'slurm.sbatch_args.comment=a b' 'setup=[module load x]' \
 train.model_args.depth=3
 # my run
 name: x   # the name
 slurm:
   nodes: 4   # two
-  extra:
+  sbatch_args:
     mail_type: END
     comment: "a b"
   time: "4:00:00"
@@ -106,7 +112,7 @@ setup: ["module load x"]
         "slurm:\n",
         "slurm: # none\n",
         "slurm: {}\n",
-        "slurm:\n  extra:\n    comment: |-\n      text",
+        "slurm:\n  sbatch_args:\n    comment: |-\n      text",
         "setup:\n- a\n- >-\n  b\n  c\n\n\n# end",
         "setup: ['a\n  b']\r\nname: y\r\n",
         '"slurm":\n    "nodes"   :   2   \n',
@@ -116,21 +122,35 @@ def test_any_way_to_write_a_file_takes_overrides_into_its_text(take, text):
     spec = take(
         text,
         "slurm.nodes=7",
-        'slurm.extra.comment="ä: b\'"',
+        'slurm.sbatch_args.comment="ä: b\'"',
         'slurm.partition="a: b"',
         "train.lr=2e-3",
     )
     assert (spec.slurm.nodes, spec.slurm.partition, spec.train.lr) == (7, "a: b", 2e-3)
-    assert spec.slurm.extra["comment"] == "ä: b'"
+    assert spec.slurm.sbatch_args["comment"] == "ä: b'"
 
 
-def test_a_key_that_python_has_taken_is_spelled_as_users_do_everywhere(take, refuse):
-    spec = take("slurm: {continue: requeue}\n", "slurm.continue=successor")
-    assert spec.slurm.continue_ == "successor"
-    assert '"continue": "successor"' in spec.to_json()
-    changed = differences(take("name: run"), spec)
-    assert changed == {("slurm", "continue"): ("auto", "successor")}
-    for text in (schema.schema(), schema.reference(), schema.overview(), spec.to_json()):
-        assert "continue_" not in text
-    assert "slurm.continue: must be auto or requeue or successor" in refuse("slurm: {continue: 1}")
-    assert "unknown key" in refuse("slurm: {continue_: auto}")
+@pytest.mark.parametrize(
+    ("old", "new", "value"),
+    [
+        ("slurm.continue", "slurm.restart", "successor"),
+        ("slurm.extra", "slurm.sbatch_args", "{comment: x}"),
+        ("slurm.srun", "slurm.srun_args", "[--mpi=none]"),
+        ("launch.wrap", "launch.command_prefix", "[env]"),
+        ("launch.public_rendezvous", "launch.allow_public_rendezvous", "true"),
+        ("launch.workers_per_rank", "launch.num_workers", "2"),
+    ],
+)
+def test_a_renamed_key_is_refused_with_its_new_name(take, refuse, old, new, value):
+    def written(key):
+        section, name = key.split(".")
+        return f"name: x\n{section}:\n  {name}: {value}\n"
+
+    take(written(new))
+    assert refuse(written(old)) == f"x.yaml:3: {old}: is now {new}\n  hint: write {new}"
+    assert f"{old}: is now {new}" in refuse("name: x", f"{old}={value}")
+
+
+def test_an_option_below_a_renamed_key_is_refused_with_the_new_name(refuse):
+    error = refuse("name: x", "slurm.extra.comment=hello")
+    assert error.endswith("slurm.extra: is now slurm.sbatch_args\n  hint: write slurm.sbatch_args")

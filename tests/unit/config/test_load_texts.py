@@ -26,8 +26,8 @@ def test_a_time_is_frozen_in_its_canonical_form(take, written, text):
 def test_a_number_is_never_mistaken_for_minutes(refuse, written):
     assert f"slurm.time: {written} means" in refuse(f"slurm: {{time: {written}}}")
     assert f"slurm.time: {written} means" in refuse("name: x", f"slurm.time={written}")
-    assert "minutes to Slurm" in refuse("slurm: {extra: {time_min: 30}}")
-    assert "minutes to Slurm" in refuse("slurm: {extra: {delay-boot: 30}}")
+    assert "minutes to Slurm" in refuse("slurm: {sbatch_args: {time_min: 30}}")
+    assert "minutes to Slurm" in refuse("slurm: {sbatch_args: {delay-boot: 30}}")
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def test_what_slurm_or_submitit_would_replace_in_a_path_is_no_name(take, refuse)
         "name: ",
         "runs_root: ",
         "slurm: {partition: ",
-        "slurm: {extra: {comment: ",
-        "slurm: {srun: [",
+        "slurm: {sbatch_args: {comment: ",
+        "slurm: {srun_args: [",
         "launch: {args: [",
         "launch: {env: {A: ",
-        "launch: {wrap: [",
+        "launch: {command_prefix: [",
         "train: {model: ",
         "train: {model_args: {a: [{b: ",
         "setup: [",
@@ -124,27 +124,33 @@ def test_a_name_that_is_no_folder_name_is_refused(refuse, name):
 @pytest.mark.parametrize("option", sorted(SBATCH))
 def test_an_option_that_the_kit_sets_is_refused_with_what_to_use(refuse, option):
     for spelled in (option, option.replace("-", "_")):
-        errors = refuse(f"slurm: {{extra: {{{spelled}: x}}}}")
+        errors = refuse(f"slurm: {{sbatch_args: {{{spelled}: x}}}}")
         assert f"--{option} belongs to the kit\n  hint: {SBATCH[option]}" in errors
 
 
 @pytest.mark.parametrize("short", ["job_nam", "par", "outp", "nod", "n", "w", "J"])
 def test_abbreviations_and_short_options_are_refused(refuse, short):
-    assert f"slurm.extra.{short}: " in refuse(f"slurm: {{extra: {{{short}: x}}}}")
+    assert f"slurm.sbatch_args.{short}: " in refuse(f"slurm: {{sbatch_args: {{{short}: x}}}}")
 
 
 @pytest.mark.parametrize("name", ["--comment", "mail type", "a=b", "Comment", "a--b", "", "-", "ä"])
 def test_what_is_no_name_of_an_option_is_refused(refuse, name):
-    assert "is not the name of a long sbatch option" in refuse(f'slurm: {{extra: {{"{name}": x}}}}')
+    assert "is not the name of a long sbatch option" in refuse(
+        f'slurm: {{sbatch_args: {{"{name}": x}}}}'
+    )
 
 
 def test_extra_options_are_frozen_in_sbatchs_spelling_and_as_written(take, refuse):
-    text = "slurm: {extra: {mail_type: END, exclusive: true, hold: false, nice: 5, begin: 010}}"
+    text = (
+        "slurm: {sbatch_args: {mail_type: END, exclusive: true, hold: false, nice: 5, begin: 010}}"
+    )
     extra = {"mail-type": "END", "exclusive": True, "nice": 5, "begin": "010"}
-    assert take(text).slurm.extra == extra
-    assert take("slurm: {extra: {time_min: '4:00'}}").slurm.extra == {"time-min": "00:04:00"}
-    twice = refuse("slurm: {extra: {mail_type: END, mail-type: ALL}}")
-    assert "slurm.extra.mail-type: is the same option as mail_type" in twice
+    assert take(text).slurm.sbatch_args == extra
+    assert take("slurm: {sbatch_args: {time_min: '4:00'}}").slurm.sbatch_args == {
+        "time-min": "00:04:00"
+    }
+    twice = refuse("slurm: {sbatch_args: {mail_type: END, mail-type: ALL}}")
+    assert "slurm.sbatch_args.mail-type: is the same option as mail_type" in twice
 
 
 @pytest.mark.parametrize(
@@ -160,18 +166,20 @@ def test_extra_options_are_frozen_in_sbatchs_spelling_and_as_written(take, refus
     ],
 )
 def test_srun_options_cannot_smuggle_a_command_or_change_the_layout(refuse, item, message):
-    assert message in refuse(f"slurm: {{srun: [{item}]}}")
+    assert message in refuse(f"slurm: {{srun_args: [{item}]}}")
 
 
 def test_srun_options_and_a_wrapper_are_taken_as_they_are(take):
-    spec = take('slurm: {srun: [--mpi=none]}\nlaunch: {wrap: [numactl, "--membind=0", $(x)]}')
-    assert spec.slurm.srun == ["--mpi=none"]
-    assert spec.launch.wrap == ["numactl", "--membind=0", "$(x)"]
+    spec = take(
+        'slurm: {srun_args: [--mpi=none]}\nlaunch: {command_prefix: [numactl, "--membind=0", $(x)]}'
+    )
+    assert spec.slurm.srun_args == ["--mpi=none"]
+    assert spec.launch.command_prefix == ["numactl", "--membind=0", "$(x)"]
 
 
 @pytest.mark.parametrize("wrap", ["[a, ':']", "[--nodes=3]", "['']", "[-n]"])
 def test_a_wrapper_cannot_become_an_option_or_a_second_step(refuse, wrap):
-    assert "launch.wrap[" in refuse(f"launch: {{wrap: {wrap}}}")
+    assert "launch.command_prefix[" in refuse(f"launch: {{command_prefix: {wrap}}}")
 
 
 @pytest.mark.parametrize(

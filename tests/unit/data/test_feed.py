@@ -368,7 +368,7 @@ def test_workers_that_nobody_needs_are_mentioned(capsys):
         Batches(8, 4, 1, 1, 0),
         job_of(workers=2),
     )
-    assert "launch.workers_per_rank is not used" in capsys.readouterr().out
+    assert "launch.num_workers is not used" in capsys.readouterr().out
 
 
 class Parent(Chancy):

@@ -120,5 +120,5 @@ def test_the_source_address_towards_this_host_is_loopback():
 def test_a_public_address_is_refused_unless_the_spec_allows_it():
     rendezvous.check_private("10.0.0.1", is_allowed=False)
     rendezvous.check_private("8.8.8.8", is_allowed=True)
-    with pytest.raises(RendezvousError, match=r"public_rendezvous: true"):
+    with pytest.raises(RendezvousError, match=r"allow_public_rendezvous: true"):
         rendezvous.check_private("8.8.8.8", is_allowed=False)

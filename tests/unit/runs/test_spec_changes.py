@@ -31,10 +31,15 @@ def sha256(run):
     return hashlib.sha256(run.spec.read_bytes()).hexdigest()
 
 
-FREE = ["slurm.time=8:00:00", "slurm.partition=long", "slurm.extra.nice=5", "slurm.signal_lead_s=9"]
+FREE = [
+    "slurm.time=8:00:00",
+    "slurm.partition=long",
+    "slurm.sbatch_args.nice=5",
+    "slurm.signal_lead_s=9",
+]
 FREE += ["checkpoint.every_steps=5", "log.wandb=offline", "profile.steps=[1, 2]"]
-FREE += ["launch.workers_per_rank=2", "launch.hang_timeout_s=60", "launch.stop_check_steps=1"]
-FREE += ["launch.public_rendezvous=true"]
+FREE += ["launch.num_workers=2", "launch.hang_timeout_s=60", "launch.stop_check_steps=1"]
+FREE += ["launch.allow_public_rendezvous=true"]
 
 
 def test_what_moves_no_bit_of_the_result_changes_without_a_question(run):
@@ -52,8 +57,8 @@ def test_every_other_key_needs_a_confirmation_or_is_fixed():
         *("slurm", "launch", "checkpoint", "log", "profile")
     }
     assert {name for name in free if name.startswith("launch.")} == {
-        *("launch.workers_per_rank", "launch.hang_timeout_s"),
-        *("launch.stop_check_steps", "launch.public_rendezvous", "launch.max_crashes"),
+        *("launch.num_workers", "launch.hang_timeout_s"),
+        *("launch.stop_check_steps", "launch.allow_public_rendezvous", "launch.max_crashes"),
     }
     assert not free & {"slurm.nodes", "slurm.gpus_per_node"}
 

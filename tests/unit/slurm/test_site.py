@@ -163,9 +163,9 @@ def test_a_usual_site_is_not_remarked_on():
         ({"state": "DOWN"}, HOUR, ["note slurm.partition"]),
         ({"grace_time_s": 0}, HOUR, ["note slurm.partition"]),
         ({"grace_time_s": 0, "preempt_mode": "OFF"}, HOUR, []),
-        ({"preempt_mode": "CANCEL"}, HOUR, ["note slurm.continue"]),
+        ({"preempt_mode": "CANCEL"}, HOUR, ["note slurm.restart"]),
         ({"alloc_nodes": "login1"}, HOUR, []),
-        ({"alloc_nodes": "login1"}, replace(HOUR, continue_="successor"), ["note slurm.continue"]),
+        ({"alloc_nodes": "login1"}, replace(HOUR, restart="successor"), ["note slurm.restart"]),
     ],
 )
 def test_what_a_partition_means_for_a_run_is_told(partition, wished, expected):
@@ -185,7 +185,7 @@ def test_a_stop_that_was_measured_is_compared_with_the_grace_and_the_lead(stop_s
 
 
 def test_a_site_that_requeues_only_who_asks_is_told():
-    assert told(of=replace(USUAL, is_requeued=False)) == ["note slurm.continue"]
+    assert told(of=replace(USUAL, is_requeued=False)) == ["note slurm.restart"]
 
 
 def test_a_plugin_may_put_the_job_elsewhere_so_nothing_is_certain():
@@ -203,7 +203,7 @@ def test_of_several_partitions_one_that_works_is_enough():
 )
 def test_a_site_that_cancels_what_it_preempts_is_told_with_the_way_out(wished, way_out):
     sites = [Site(USUAL, replace(BATCH, preempt_mode="CANCEL"))]
-    (remark,) = site_warnings.check(replace(HOUR, continue_=wished), sites)
+    (remark,) = site_warnings.check(replace(HOUR, restart=wished), sites)
     assert way_out in remark.in_one_line
     assert "\n" not in remark.in_one_line
 
