@@ -36,6 +36,11 @@ class RunDir:
         return self.path / "spec.yaml"
 
     @property
+    def overrides(self) -> Path:
+        """The `KEY=VALUE` overrides of `spec_yaml`, a list."""
+        return self.path / "overrides.json"
+
+    @property
     def changes(self) -> Path:
         """What a resume changed of the spec, one confirmed change a line."""
         return self.path / "changes.jsonl"

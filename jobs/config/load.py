@@ -6,15 +6,14 @@ loading of a spec imports them: attempts, agents and ranks do without.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path as File
 
-from jobs.config import overrides as words
-from jobs.config import validate, yaml_reader
+from jobs.config import overrides, validate, yaml_reader
 from jobs.config.keys import nearest
 from jobs.config.problems import Place, Problem, SpecError, printable
-from jobs.config.yaml_reader import Document
 from jobs.spec import Spec
 
 __all__ = ["Loaded", "SpecError", "load"]
@@ -22,16 +21,19 @@ __all__ = ["Loaded", "SpecError", "load"]
 
 @dataclass(frozen=True)
 class Loaded:
-    """A valid spec, and the text that says the same, wherever and by whomever it is read again:
-    the user's file with the overrides in it, and `train.init_from` expanded.
+    """A valid spec, and the input that gives the same spec on any machine and from any directory.
+
+    text: the user's file, unchanged.
+    overrides: `KEY=VALUE`, the last of each key; with the absolute path of `train.init_from`.
     """
 
     spec: Spec
     text: str
+    overrides: tuple[str, ...] = ()
 
 
-def load(path: File, overrides: Sequence[str] = ()) -> Loaded:
-    """The spec in a YAML file, changed by `KEY=VALUE` words; the last of two equal keys wins.
+def load(path: File, arguments: Sequence[str] = ()) -> Loaded:
+    """The spec in a YAML file, changed by `KEY=VALUE` arguments; the last of two equal keys wins.
 
     Raises SpecError, whose text lists every mistake.
     """
@@ -41,27 +43,16 @@ def load(path: File, overrides: Sequence[str] = ()) -> Loaded:
         hint = "write keys and values, such as name: first-run"
         nothing = Problem(document.place(()), (), "this is not a mapping of keys", hint)
         raise SpecError(document.problems or [nothing])
-    document.values = words.as_written(document.values, (), document.nodes)
-    applied = _apply(document, overrides)
+    document.values = overrides.as_written(document.values, (), document.nodes)
+    overrides.apply(document, arguments)
     spec = validate.validate(document)
     if document.problems or spec is None:
         raise SpecError(document.problems)
+    frozen = list(arguments)
     if spec.train.init_from is not None:
-        init_from = Document(spec.train.init_from)
-        applied.append(words.Override(("train", "init_from"), init_from))
-    return Loaded(spec, words.written_into(text, applied, overrides))
-
-
-def _apply(document: Document, overrides: Sequence[str]) -> list[words.Override]:
-    applied = []
-    for number, word in enumerate(overrides):
-        parsed = words.parse(word, number)
-        merged = parsed if isinstance(parsed, Problem) else words.merge(document, parsed)
-        if isinstance(merged, Problem):
-            document.problems.append(merged)
-        else:
-            applied.append(merged)
-    return applied
+        init_from = json.dumps(spec.train.init_from, ensure_ascii=False)
+        frozen.append(f"train.init_from={init_from}")
+    return Loaded(spec, text, overrides.newest(frozen))
 
 
 def _read(path: File) -> str:

@@ -32,14 +32,10 @@ _UNESCAPED = 'write it as an escape in "double quotes" if it is meant'
 
 @dataclass(frozen=True)
 class Node:
-    """Where a value stands in the text; indices count characters."""
+    """Where a value stands, and how it is written."""
 
     place: Place
-    written: str | None  # the text of an unquoted scalar
-    key_start: int
-    start: int
-    end: int
-    flow: bool
+    written: str | None = None  # the text of an unquoted scalar
 
 
 @dataclass
@@ -75,7 +71,7 @@ def scalar(written: str) -> Any:
 
 def parse(text: str, place_of: Callable[[int], Place]) -> Document:
     """The document in `text`; `place_of` names the place of a line, counted from 1."""
-    document = Document(nodes={(): Node(place_of(1), None, 0, 0, len(text), False)})
+    document = Document(nodes={(): Node(place_of(1))})
     if wrong := _CONTROL.search(text):
         line = text.count("\n", 0, wrong.start()) + 1
         what = f"the character U+{ord(wrong[0]):04X} is not allowed"
@@ -109,7 +105,6 @@ class _Builder:
         self._loader = _LOADER(text)
         self._place_of = place_of
         self._document = document
-        self._last_end = 0
 
     def build(self) -> None:
         loader = self._loader
@@ -119,7 +114,7 @@ class _Builder:
         start = loader.get_event()
         if start.version or start.tags:
             self._report(start, (), "a % directive is not taken", "delete it; this is YAML 1.2")
-        self._document.values = self._value((), 0)
+        self._document.values = self._value(())
         loader.get_event()
         if not loader.check_event(yaml.StreamEndEvent):
             line = loader.get_event().start_mark.line + 1
@@ -133,24 +128,21 @@ class _Builder:
         self._document.problems.append(Problem(self._place_of(line), path, what, hint))
         raise _Stop
 
-    def _value(self, path: Path, key_start: int, line: int | None = None) -> Any:
+    def _value(self, path: Path, line: int | None = None) -> Any:
         event = self._loader.get_event()
         self._refuse_tricks(event, path)
         if len(path) > MAX_DEPTH:
             self._stop(event.start_mark.line + 1, (), f"nested over {MAX_DEPTH} levels", "")
         place = self._place_of(line or event.start_mark.line + 1)
-        end = event.end_mark.index
         value, written = None, None
         if isinstance(event, yaml.ScalarEvent):
             written = None if event.style else event.value
             value = self._scalar(event, path)
         elif isinstance(event, yaml.MappingStartEvent):
-            value, end = self._mapping(path)
+            value = self._mapping(path)
         elif isinstance(event, yaml.SequenceStartEvent):
-            value, end = self._sequence(path)
-        self._last_end = end
-        start, flow = event.start_mark.index, bool(getattr(event, "flow_style", False))
-        self._document.nodes[path] = Node(place, written, key_start, start, end, flow)
+            value = self._sequence(path)
+        self._document.nodes[path] = Node(place, written)
         return value
 
     def _refuse_tricks(self, event: Any, path: Path) -> None:
@@ -175,15 +167,15 @@ class _Builder:
             self._report(event, path, f"{shown(event.value)} {error}", "quote it if it is text")
             return None
 
-    def _mapping(self, path: Path) -> tuple[dict[str, Any], int]:
+    def _mapping(self, path: Path) -> dict[str, Any]:
         values: dict[str, Any] = {}
         while not self._loader.check_event(yaml.MappingEndEvent):
-            event = self._loader.peek_event()
-            line, start = event.start_mark.line + 1, event.start_mark.index
+            line = self._loader.peek_event().start_mark.line + 1
             key = self._key(path)
-            value = self._value((*path, key), start, line)
+            value = self._value((*path, key), line)
             values.setdefault(key, value)
-        return values, self._end(bool(values))
+        self._loader.get_event()
+        return values
 
     def _key(self, path: Path) -> str:
         event = self._loader.get_event()
@@ -204,16 +196,9 @@ class _Builder:
             self._report(event, (*path, key), what, "keep one of them")
         return key
 
-    def _sequence(self, path: Path) -> tuple[list[Any], int]:
+    def _sequence(self, path: Path) -> list[Any]:
         values: list[Any] = []
         while not self._loader.check_event(yaml.SequenceEndEvent):
-            start = self._loader.peek_event().start_mark.index
-            values.append(self._value((*path, len(values)), start))
-        return values, self._end(bool(values))
-
-    def _end(self, has_children: bool) -> int:
-        """Where a collection ends: a block ends with its last child, not at the next token."""
-        event = self._loader.get_event()
-        if event.end_mark.index > event.start_mark.index or not has_children:
-            return int(event.end_mark.index)
-        return self._last_end
+            values.append(self._value((*path, len(values))))
+        self._loader.get_event()
+        return values

@@ -119,6 +119,7 @@ def _fill(run_dir: RunDir, loaded: Loaded, code: Path, repository: Path) -> None
     run_dir.timeline("submit").parent.mkdir()
     run_dir.spec.write_text(spec.to_json(), encoding="utf-8")
     run_dir.spec_yaml.write_text(loaded.text, encoding="utf-8")
+    write_json(run_dir.overrides, loaded.overrides)
     run_dir.setup.write_text(setup_script(sys.executable, spec.setup), encoding="utf-8")
     run_dir.code.symlink_to(os.path.relpath(code, run_dir.path))
     write_json(run_dir.provenance, provenance(repository, code.name))

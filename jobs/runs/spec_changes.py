@@ -43,7 +43,7 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
     from jobs.config.load import load
 
     text = run_dir.spec.read_text(encoding="utf-8")
-    loaded = load(run_dir.spec_yaml, overrides)
+    loaded = load(run_dir.spec_yaml, [*_frozen_overrides(run_dir), *overrides])
     changed = differences(Spec.from_json(text), loaded.spec)
     weighty = {path: both for path, both in changed.items() if not is_free(path)}
     _refuse_fixed(weighty)
@@ -53,7 +53,10 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
             + "\n".join(f"  {line}" for line in in_words(weighty))
             + "\n  hint: repeat it with --yes (make: YES=1), or submit a new run"
         )
-    new = {run_dir.spec: loaded.spec.to_json(), run_dir.spec_yaml: loaded.text}
+    new = {
+        run_dir.spec: loaded.spec.to_json(),
+        run_dir.overrides: json.dumps(loaded.overrides, indent=2, ensure_ascii=False) + "\n",
+    }
     if any(path[0] == "setup" for path in weighty):
         new[run_dir.setup] = _setup_script(run_dir, loaded.spec.setup)
     # Before the spec: the trainer takes another spec than its checkpoint's only with a record.
@@ -62,6 +65,20 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
     before = {file: file.read_text(encoding="utf-8") for file in new}
     restore(new)
     return before
+
+
+def _frozen_overrides(run_dir: RunDir) -> list[str]:
+    """The overrides of submit and of earlier resumes.
+
+    Raises UserError if the file is missing: without it this resume would undo them.
+    """
+    overrides: list[str] | None = read_json(run_dir.overrides)
+    if overrides is None:
+        raise UserError(
+            f"{run_dir.overrides} is missing, and the spec cannot be changed without it\n"
+            "  hint: resume without SET, or submit a new run with train.init_from"
+        )
+    return overrides
 
 
 def restore(texts: Mapping[File, str]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.config.load import Loaded, SpecError, load
+from jobs.config.load import SpecError, load
 from jobs.spec import Spec
 
 
@@ -27,7 +27,7 @@ def take(spec_file):
 
     def taken(text, *overrides) -> Spec:
         loaded = load(spec_file(text), overrides)
-        assert load(spec_file(loaded.text)) == Loaded(loaded.spec, loaded.text)
+        assert load(spec_file(loaded.text), loaded.overrides) == loaded
         assert Spec.from_json(loaded.spec.to_json()) == loaded.spec
         return loaded.spec
 

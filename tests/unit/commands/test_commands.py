@@ -71,6 +71,7 @@ def make(here, run_id="20260101", name="tiny"):
     run.path.mkdir(parents=True)
     run.spec.write_text(Spec(name=name).to_json())
     run.spec_yaml.write_text(f"name: {name}\n")
+    write_json(run.overrides, [])
     return run
 
 
@@ -451,10 +452,10 @@ def test_resume_changes_what_a_result_depends_on_only_with_a_yes(slurm, monkeypa
 
 def test_a_resume_that_slurm_refuses_leaves_the_spec_as_it_was(slurm, here, capsys):
     run = make(here)
-    before = run.spec.read_text(), run.spec_yaml.read_text()
+    before = run.spec.read_text(), run.overrides.read_text()
     slurm(7)
     assert main(["resume", "train.lr=0.3", "slurm.time=9:00:00", "--yes"]) == 1
-    assert (run.spec.read_text(), run.spec_yaml.read_text()) == before
+    assert (run.spec.read_text(), run.overrides.read_text()) == before
 
 
 def test_compare_says_bitwise_equal_or_how_two_runs_differ(here, capsys):

@@ -272,7 +272,7 @@ def test_whatever_is_in_a_file_or_an_override_is_taken_or_refused_in_words(
             assert "\n  hint: \n" not in str(error)
         else:
             outcomes["taken"] += 1
-            assert load(spec_file(loaded.text)).spec == loaded.spec
+            assert load(spec_file(loaded.text), loaded.overrides).spec == loaded.spec
     assert min(outcomes.values()) > 10, outcomes
 
 

@@ -62,72 +62,22 @@ def test_a_wrong_override_is_named_as_it_was_typed(refuse, word, message):
     assert errors.startswith(f"override {word[:90]}")
 
 
-def test_the_frozen_text_is_the_users_file_with_the_overrides_in_their_places(spec_file):
-    text = """\
-# my run
-name: x   # the name
-slurm:
-  nodes: 2   # two
-  sbatch_args:
-    mail_type: END
-
-train: {epochs: 3}
-launch:
-  args:
-    - a
-    - b   # last
-"""
-    words = ["slurm.nodes=4", "slurm.time=4:00:00", "train.lr=1e-3", "launch.args=[--x, 1e-3]"]
-    words += ["slurm.sbatch_args.comment=a b", "setup=[module load x]", "train.model_args.depth=3"]
-    frozen = """\
-# Applied from the command line: slurm.nodes=4 slurm.time=4:00:00 train.lr=1e-3 \
-'launch.args=[--x, 1e-3]' 'slurm.sbatch_args.comment=a b' 'setup=[module load x]' \
-train.model_args.depth=3
-# my run
-name: x   # the name
-slurm:
-  nodes: 4   # two
-  sbatch_args:
-    mail_type: END
-    comment: "a b"
-  time: "4:00:00"
-
-train: {model_args: {depth: 3}, lr: 0.001, epochs: 3}
-launch:
-  args:
-    ["--x", "1e-3"]   # last
-setup: ["module load x"]
-"""
-    assert load(spec_file(text), words).text == frozen
+def test_the_users_file_is_frozen_unchanged_beside_the_last_override_of_each_key(spec_file):
+    text = "# my run\nname: x   # the name\ntrain: {lr: 0.5}\n"
+    loaded = load(spec_file(text), ["train.lr=1", "train={epochs: 3}", "train.lr=1e-3"])
+    assert loaded.text == text
+    assert loaded.overrides == ("train={epochs: 3}", "train.lr=1e-3")
+    assert (loaded.spec.train.lr, loaded.spec.train.epochs) == (0.001, 3)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{name: x}",
-        "name: x",
-        "name: x\n...\n",
-        "--- {name: x}\n",
-        "? name\n: x\n",
-        "slurm:\n",
-        "slurm: # none\n",
-        "slurm: {}\n",
-        "slurm:\n  sbatch_args:\n    comment: |-\n      text",
-        "setup:\n- a\n- >-\n  b\n  c\n\n\n# end",
-        "setup: ['a\n  b']\r\nname: y\r\n",
-        '"slurm":\n    "nodes"   :   2   \n',
-    ],
-)
-def test_any_way_to_write_a_file_takes_overrides_into_its_text(take, text):
-    spec = take(
-        text,
-        "slurm.nodes=7",
-        'slurm.sbatch_args.comment="ä: b\'"',
-        'slurm.partition="a: b"',
-        "train.lr=2e-3",
-    )
-    assert (spec.slurm.nodes, spec.slurm.partition, spec.train.lr) == (7, "a: b", 2e-3)
-    assert spec.slurm.sbatch_args["comment"] == "ä: b'"
+@pytest.mark.parametrize("value", ["a # b", "'a' #b", "[a] # b", "{a: b} #", "#", "a: b # c"])
+def test_a_comment_in_an_override_is_refused_in_every_form_of_value(refuse, value):
+    assert "# begins a comment" in refuse("name: x", f"train.model_args={value}")
+
+
+def test_a_number_sign_in_a_value_is_no_comment(take):
+    assert take("name: x", "slurm.sbatch_args.comment=a#b").slurm.sbatch_args == {"comment": "a#b"}
+    assert take("name: x", "launch.args=['a #b']").launch.args == ["a #b"]
 
 
 @pytest.mark.parametrize(

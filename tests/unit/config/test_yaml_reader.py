@@ -138,16 +138,3 @@ def test_every_key_has_its_line_and_unquoted_text_is_kept():
     assert document.nodes[("a",)].written == "0123"
     assert document.nodes[("b", "c")].written is None
     assert document.place(("b", "c", "nowhere", 3)).where == "f:3"
-
-
-def test_the_span_of_a_value_is_exact_beyond_ascii():
-    text = "ü: ä  # ö\nlist:\n  - 'é'\n  - 2 # end\n\nlast: {x: [1]}\n"
-    document = parse(text)
-
-    def cut(*path):
-        return text[document.nodes[path].start : document.nodes[path].end]
-
-    assert cut("ü") == "ä"
-    assert cut("list") == "- 'é'\n  - 2"
-    assert cut("list", 0) == "'é'"
-    assert cut("last") == "{x: [1]}"

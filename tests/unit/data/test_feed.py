@@ -392,5 +392,5 @@ def test_a_set_that_cannot_be_sent_to_a_worker_says_so(no_reader_left):
         pass
 
     feed = feed_of(Local(), workers=1, micro_batch_size=2)
-    with pytest.raises(UserError, match="cannot be sent to a worker process.*per_rank to 0"):
+    with pytest.raises(UserError, match="cannot be sent to a worker process.*num_workers to 0"):
         next(feed.micro_batches(0))

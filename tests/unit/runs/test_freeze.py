@@ -15,7 +15,7 @@ from jobs.runs.freeze import FreezeError, freeze, setup_script
 from jobs.spec import Spec
 
 SPEC = Spec(name="first", setup=["module load x"])
-LOADED = Loaded(SPEC, "name: first\n")
+LOADED = Loaded(SPEC, "name: first\n", ("train.lr=1",))
 
 
 @pytest.fixture
@@ -42,6 +42,7 @@ def test_a_run_directory_has_all_that_a_job_reads(root, repository):
     assert run.path.parent == root / "first"
     assert Spec.from_json(run.spec.read_text()) == SPEC
     assert run.spec_yaml.read_text() == "name: first\n"
+    assert read_json(run.overrides) == ["train.lr=1"]
     assert (run.code / "a.py").read_text() == "# first\n"
     assert run.checkpoints.is_dir()
     assert run.timeline("rank-00000").parent.is_dir()

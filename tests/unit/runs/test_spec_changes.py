@@ -8,18 +8,27 @@ import pytest
 from jobs.config.keys import keys
 from jobs.config.load import load
 from jobs.errors import UserError
-from jobs.rundir import RunDir, read_jsonl, write_json
+from jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from jobs.runs import spec_changes
 from jobs.spec import Spec
 
 TEXT = "name: tiny  # mine\ntrain: {lr: 0.1, model_args: {depth: 2}}\nlaunch: {env: {A: b}}\n"
 
 
+OVERRIDES = ["train.epochs=3"]
+
+
+def reloaded(run):
+    """The spec that the user's file and the frozen overrides give."""
+    return load(run.spec_yaml, read_json(run.overrides)).spec
+
+
 @pytest.fixture
 def run(tmp_path):
     run_dir = RunDir(tmp_path)
     run_dir.spec_yaml.write_text(TEXT)
-    run_dir.spec.write_text(load(run_dir.spec_yaml).spec.to_json())
+    write_json(run_dir.overrides, OVERRIDES)
+    run_dir.spec.write_text(reloaded(run_dir).to_json())
     return run_dir
 
 
@@ -45,7 +54,8 @@ FREE += ["launch.allow_public_rendezvous=true"]
 def test_what_moves_no_bit_of_the_result_changes_without_a_question(run):
     before = frozen(run)
     spec_changes.change(run, FREE, is_confirmed=False)
-    assert frozen(run) == load(run.spec_yaml).spec
+    assert frozen(run) == reloaded(run)
+    assert frozen(run).train.epochs == 3
     changed = {".".join(path) for path in spec_changes.differences(before, frozen(run))}
     assert changed == {word.partition("=")[0] for word in FREE}
     assert not run.changes.exists()
@@ -85,15 +95,31 @@ def test_the_rest_is_shown_and_not_done_without_a_confirmation(run):
 def test_a_confirmed_change_is_frozen_and_recorded_for_its_spec(run):
     before = spec_changes.change(run, ["train.lr=0.05", "slurm.nodes=4"], is_confirmed=True)
     assert (frozen(run).train.lr, frozen(run).slurm.nodes) == (0.05, 4)
-    assert "# mine" in run.spec_yaml.read_text() and "0.05" in run.spec_yaml.read_text()
+    assert run.spec_yaml.read_text() == TEXT
+    assert read_json(run.overrides) == [*OVERRIDES, "train.lr=0.05", "slurm.nodes=4"]
+    assert frozen(run) == reloaded(run)
     (record,) = read_jsonl(run.changes)
     assert record["changes"] == {"slurm.nodes": [1, 4], "train.lr": [0.1, 0.05]}
     assert record["spec_sha256"] == sha256(run)
     assert record["time"] > 1e9
-    assert before[run.spec_yaml] == TEXT
     spec_changes.restore(before)
-    assert frozen(run) == load(run.spec_yaml).spec
+    assert read_json(run.overrides) == OVERRIDES
+    assert frozen(run) == reloaded(run)
     assert frozen(run).train.lr == 0.1
+
+
+def test_a_second_resume_keeps_what_the_first_one_changed(run):
+    spec_changes.change(run, ["slurm.time=8:00:00"], is_confirmed=False)
+    spec_changes.change(run, ["log.every_steps=5"], is_confirmed=False)
+    assert (frozen(run).slurm.time, frozen(run).log.every_steps) == ("08:00:00", 5)
+
+
+def test_a_spec_without_its_overrides_is_not_changed(run):
+    run.overrides.unlink()
+    before = run.spec.read_text()
+    with pytest.raises(UserError, match=r"overrides\.json is missing"):
+        spec_changes.change(run, ["slurm.time=8:00:00"], is_confirmed=False)
+    assert run.spec.read_text() == before
 
 
 def test_a_free_change_leaves_a_confirmed_spec_confirmed_and_no_other(run):
@@ -104,7 +130,7 @@ def test_a_free_change_leaves_a_confirmed_spec_confirmed_and_no_other(run):
     assert [record["spec_sha256"] for record in read_jsonl(run.changes)][-1] == sha256(run)
     edited = run.spec.read_text().replace('"lr": 0.05', '"lr": 0.2')
     run.spec.write_text(edited)
-    run.spec_yaml.write_text(run.spec_yaml.read_text().replace("0.05", "0.2"))
+    run.overrides.write_text(run.overrides.read_text().replace("0.05", "0.2"))
     spec_changes.change(run, ["slurm.time=9:30:00"], is_confirmed=False)
     recorded = [record["spec_sha256"] for record in read_jsonl(run.changes)]
     assert len(recorded) == 2 and sha256(run) not in recorded
