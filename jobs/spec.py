@@ -16,6 +16,13 @@ from typing import Any, ClassVar, Literal
 
 Scalar = str | int | float | bool
 
+# The built-in values of train.model, train.dataset, train.transform and train.strategy.
+MODELS = ("mini_resnet", "resnet18", "resnet50", "mlp")
+DATASETS = ("digits", "breast_cancer", "synthetic_images", "cifar10", "image_folder")
+TRANSFORMS = ("image",)
+STRATEGIES = ("ddp",)
+_OR_YOURS = "or your own package.module:callable."
+
 
 def key(default: Any, description: str, **constraints: Any) -> Any:
     """A spec key with its default, its one-line description and pydantic's constraints."""
@@ -117,25 +124,18 @@ class Train:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    model: str = key(
-        "mini_resnet",
-        "mini_resnet, resnet18, resnet50, mlp, or your own package.module:callable.",
-    )
+    model: str = key("mini_resnet", f"{', '.join(MODELS)}, {_OR_YOURS}")
     model_args: dict[str, Any] = key({}, "Arguments of the model.")
     init_from: str | None = key(
         None, "Weights of a new run: a run directory, one of its checkpoints, or .safetensors."
     )
-    dataset: str = key(
-        "digits",
-        "digits, breast_cancer, synthetic_images, cifar10, image_folder, or "
-        "your own package.module:callable.",
-    )
+    dataset: str = key("digits", f"{', '.join(DATASETS)}, {_OR_YOURS}")
     dataset_args: dict[str, Any] = key({}, "Arguments of the dataset.")
     transform: str | None = key(
-        None, "image (crop, flip, normalise), or your own package.module:callable."
+        None, f"{', '.join(TRANSFORMS)} (crop, flip, normalise), {_OR_YOURS}"
     )
     transform_args: dict[str, Any] = key({}, "Arguments of the transform.")
-    strategy: str = key("ddp", "How ranks share the work; ddp.")
+    strategy: str = key("ddp", f"How ranks share the work: {', '.join(STRATEGIES)}.")
     epochs: int = key(1, "Passes over the training set.", ge=1)
     micro_batch_size: int = key(32, "Samples per rank and forward pass.", ge=1)
     grad_accum_steps: int = key(1, "Forward passes per optimizer step.", ge=1)

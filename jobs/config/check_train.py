@@ -10,11 +10,8 @@ from collections.abc import Iterator
 from jobs.config.check_launch import Finding, is_dotted
 from jobs.config.keys import nearest
 from jobs.config.problems import shown
-from jobs.spec import Log, Profile, Spec, Train
+from jobs.spec import DATASETS, MODELS, STRATEGIES, TRANSFORMS, Log, Profile, Spec, Train
 
-MODELS = ("mini_resnet", "resnet18", "resnet50", "mlp")
-DATASETS = ("digits", "breast_cancer", "synthetic_images", "cifar10", "image_folder")
-TRANSFORMS = ("image",)
 _LATER_STRATEGIES = ("fsdp", "fsdp2", "deepspeed")
 _OTHER_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 
@@ -41,9 +38,9 @@ def _key(name: str, what: str, hint: str, *also: str) -> Finding:
 def _strategy(strategy: str) -> Iterator[Finding]:
     if strategy in _LATER_STRATEGIES:
         hint = "write ddp, or leave the key out"
-        yield _key("strategy", f"{strategy} is not there yet; ddp is", hint)
-    elif strategy != "ddp":
-        yield _key("strategy", f"must be ddp, not {shown(strategy)}", "")
+        yield _key("strategy", f"{strategy} is not supported yet", hint)
+    elif strategy not in STRATEGIES:
+        yield _key("strategy", f"must be {' or '.join(STRATEGIES)}, not {shown(strategy)}", "")
 
 
 def _plugins(train: Train) -> Iterator[Finding]:

@@ -32,7 +32,7 @@ from jobs.spec import Spec
 _TIME: Path = ("slurm", "time")
 _EXTRA: Path = ("slurm", "sbatch_args")
 _EXTRA_TIMES = ("time-min", "delay-boot")  # bare numbers are minutes here, too
-_TIME_HINT = 'write it in quotes as H:M:S or D-H:M:S, such as "04:00:00" for four hours'
+_TIME_HINT = 'write it in quotes as H:M:S or D-H:M:S, such as "04:00:00" for 4 hours'
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
 _BOUNDS = {
     "greater_than_equal": "must be at least {ge}",

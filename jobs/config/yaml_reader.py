@@ -1,8 +1,8 @@
-"""Strict YAML 1.2: one document of plain values, with the place of each key.
+"""Parses strict YAML 1.2: one document of plain values, with the place of each key.
 
-PyYAML only scans here: its loaders follow YAML 1.1, where `no` is false, `4:00:00` is a number
-and the last of two equal keys wins. Anchors, tags and whatever else hides what a file says are
-refused. Source: YAML 1.2.2, 10.3 Core Schema.
+PyYAML only splits the text into events here. Its loaders follow YAML 1.1, where `no` is false and
+`4:00:00` is a number, and they take the last of two equal keys; its composer drops the anchors and
+tags that are refused here. Source: YAML 1.2.2, 10.3 Core Schema.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ import yaml
 
 from jobs.config.problems import CONTROL, Path, Place, Problem, printable, shown
 
-MAX_BYTES = 64 * 1024  # so that no string outgrows what Linux takes as one argument (128 KiB)
-MAX_DEPTH = 32
-MAX_KEY = 255
+MAX_BYTES = 64 * 1024  # no value then exceeds Linux's limit for one argument (128 KiB)
+MAX_DEPTH = 32  # every recursion over a document then stays far below Python's limit
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_NULL = {"", "~", "null", "Null", "NULL"}
-_BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_WORDS: dict[str, Any] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-# Some of these are line breaks to PyYAML but not to YAML 1.2; tabs and line ends may pass.
+# PyYAML takes some of these for line breaks, YAML 1.2 does not; tabs and line ends are allowed.
 _CONTROL = re.compile(rf"(?![\t\r\n])[{CONTROL}\ufeff\ufffe\uffff]")
-_UNESCAPED = 'write it as an escape in "double quotes" if it is meant'
+_UNESCAPED = 'write it as an escape in "double quotes" if you need it'
 
 
 @dataclass(frozen=True)
@@ -40,25 +42,26 @@ class Node:
 
 @dataclass
 class Document:
-    """The values of a text, what stands where, and what is wrong with it."""
+    """The values of a text, the node of each key, and what is wrong with the text."""
 
     values: Any = None
     nodes: dict[Path, Node] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def place(self, path: Path) -> Place:
-        """The place of a key, or of the nearest key around it."""
+        """Return the place of a key, or of the nearest key around it."""
         while path not in self.nodes and path:
             path = path[:-1]
         return self.nodes[path].place if path in self.nodes else Place("")
 
 
 def scalar(written: str) -> Any:
-    """The value of an unquoted scalar in the core schema. Raises ValueError for a huge number."""
-    if written in _NULL:
-        return None
-    if written in _BOOL:
-        return _BOOL[written]
+    """Return the value of an unquoted scalar in the core schema.
+
+    Raises ValueError for an integer of more than 64 bits.
+    """
+    if written in _WORDS:
+        return _WORDS[written]
     if _INT.fullmatch(written):
         number = int(written, 0 if written[:2] in ("0o", "0x") else 10) if len(written) < 99 else 0
         if len(written) >= 99 or not -(2**63) <= number < 2**63:
@@ -70,7 +73,7 @@ def scalar(written: str) -> Any:
 
 
 def parse(text: str, place_of: Callable[[int], Place]) -> Document:
-    """The document in `text`; `place_of` names the place of a line, counted from 1."""
+    """Return the document in `text`; `place_of` gives the place of a line, counted from 1."""
     document = Document(nodes={(): Node(place_of(1))})
     if wrong := _CONTROL.search(text):
         line = text.count("\n", 0, wrong.start()) + 1
@@ -95,11 +98,11 @@ def _syntax(error: Exception, place_of: Callable[[int], Place]) -> Problem:
 
 
 class _Stop(Exception):
-    """The rest of the text means nothing any more."""
+    """The rest of the text cannot be interpreted."""
 
 
 class _Builder:
-    """Builds values from parser events; its recursion is bounded, unlike that of a node tree."""
+    """Builds the values of a document from PyYAML's events."""
 
     def __init__(self, text: str, place_of: Callable[[int], Place], document: Document) -> None:
         self._loader = _LOADER(text)
@@ -113,7 +116,7 @@ class _Builder:
             self._stop(1, (), "the file is empty", "start from one of the files in configs/")
         start = loader.get_event()
         if start.version or start.tags:
-            self._report(start, (), "a % directive is not taken", "delete it; this is YAML 1.2")
+            self._report(start, (), "a % directive is not allowed", "delete it; this is YAML 1.2")
         self._document.values = self._value(())
         loader.get_event()
         if not loader.check_event(yaml.StreamEndEvent):
@@ -130,7 +133,7 @@ class _Builder:
 
     def _value(self, path: Path, line: int | None = None) -> Any:
         event = self._loader.get_event()
-        self._refuse_tricks(event, path)
+        self._refuse_reference(event, path)
         if len(path) > MAX_DEPTH:
             self._stop(event.start_mark.line + 1, (), f"nested over {MAX_DEPTH} levels", "")
         place = self._place_of(line or event.start_mark.line + 1)
@@ -145,18 +148,18 @@ class _Builder:
         self._document.nodes[path] = Node(place, written)
         return value
 
-    def _refuse_tricks(self, event: Any, path: Path) -> None:
+    def _refuse_reference(self, event: Any, path: Path) -> None:
+        """Report an alias, an anchor or a tag: the values in a file are what a reader sees."""
         if isinstance(event, yaml.AliasEvent):
             hint = "repeat the value, or quote it if it is text that starts with *"
-            self._report(
-                event, path, f"the alias *{printable(event.anchor or '')} is not taken", hint
-            )
+            what = f"the alias *{printable(event.anchor or '')} is not allowed"
+            self._report(event, path, what, hint)
         elif event.anchor is not None:
             hint = "delete it, or quote the value if it is text that starts with &"
-            self._report(event, path, f"the anchor &{printable(event.anchor)} is not taken", hint)
+            self._report(event, path, f"the anchor &{printable(event.anchor)} is not allowed", hint)
         if getattr(event, "tag", None) is not None:
             hint = "delete it, or quote the value if it is text that starts with !"
-            self._report(event, path, f"the tag {printable(event.tag)} is not taken", hint)
+            self._report(event, path, f"the tag {printable(event.tag)} is not allowed", hint)
 
     def _scalar(self, event: Any, path: Path) -> Any:
         if event.style:
@@ -183,11 +186,9 @@ class _Builder:
         if not isinstance(event, yaml.ScalarEvent):
             self._stop(line, path, "a key must be text", "quote text that starts with [, {, & or *")
         key = str(event.value)
-        self._refuse_tricks(event, (*path, key))
-        if len(key) > MAX_KEY:
-            self._stop(line, path, f"the key {shown(key)} is too long", "")
+        self._refuse_reference(event, (*path, key))
         if not event.style and key == "<<":
-            self._report(event, (*path, key), "merging with << is not taken", "repeat the keys")
+            self._report(event, (*path, key), "merging with << is not allowed", "repeat the keys")
         elif not event.style and not isinstance(self._scalar(event, (*path, key)), str):
             what = f"the key {key or 'here'} is not text"
             self._report(event, (*path, key), what, f'quote it: "{key}"')

@@ -1,4 +1,4 @@
-"""Slurm's time texts: their seconds, their canonical form, and what an unquoted number means.
+"""Slurm's time texts: seconds, the canonical form, and how Slurm reads an unquoted number.
 
 Source: sbatch(1), --time: minutes, minutes:seconds, hours:minutes:seconds, days-hours,
 days-hours:minutes and days-hours:minutes:seconds.
@@ -9,26 +9,24 @@ from __future__ import annotations
 import re
 
 FORMS = "M, M:S, H:M:S, D-H, D-H:M or D-H:M:S"
-MAX_S = 3650 * 86400
 _DIGITS = "([0-9]{1,9})"
 _SHORT = re.compile(rf"{_DIGITS}(?::{_DIGITS})?(?::{_DIGITS})?")
 _DAYS = re.compile(rf"{_DIGITS}-{_DIGITS}(?::{_DIGITS})?(?::{_DIGITS})?")
 _ENDLESS = {"unlimited", "infinite", "-1"}
-_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 def parse(text: str) -> int:
-    """Seconds of a time text in one of the six documented forms.
+    """Return the seconds of a time text in one of the six documented forms.
 
-    Raises ValueError whose text says what is wrong, as the end of a sentence about the value.
+    Raises ValueError; its text continues a sentence that begins with the value.
     """
     if text.strip().lower() in _ENDLESS:
-        raise ValueError("is no limit, and a run needs one: it stops and saves ahead of it")
+        raise ValueError("is not supported: the run must know when to save")
     seconds = _seconds(text)
     if seconds is None:
         raise ValueError(f"is none of Slurm's forms {FORMS}")
-    if not 0 < seconds <= MAX_S:
-        raise ValueError("is no time at all" if seconds == 0 else "is more than ten years")
+    if seconds == 0:
+        raise ValueError("is zero seconds")
     return seconds
 
 
@@ -44,31 +42,31 @@ def _seconds(text: str) -> int | None:
     return None
 
 
+def parse_or_zero(text: str) -> int:
+    """Return the seconds of a time text, or 0 if the text has none of Slurm's forms."""
+    return _seconds(text) or 0
+
+
 def canonical(seconds: int) -> str:
-    """`HH:MM:SS`, or `D-HH:MM:SS` from one day on: forms that nobody misreads."""
+    """Return `HH:MM:SS`, or `D-HH:MM:SS` from one day on: no reader mistakes the units of these."""
     days, rest = divmod(seconds, 86400)
     clock = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
     return f"{days}-{clock}" if days else clock
 
 
 def misreading(written: str) -> tuple[str, str] | None:
-    """What Slurm would take an unquoted `30` or `4:00` for, and a hint with both rewrites.
+    """Return how Slurm reads an unquoted `30` or `4:00`, and a hint with both rewrites.
 
-    None where the text says its units: those forms need no quotes.
+    None for every other text; the forms with hours or days need no quotes.
     """
     match = re.fullmatch(rf"{_DIGITS}(?::{_DIGITS})?", written)
-    if match is None or not 0 < parse_or_zero(written) <= MAX_S:
+    taken = parse_or_zero(written)
+    if match is None or taken == 0:
         return None
-    taken = parse(written)
     other = _other_reading(match[1], match[2])
-    what = f"{written} means {words(taken)} to Slurm"
-    hint = f'write "{canonical(other)}" for {words(other)}, or "{_unit_rewrite(taken)}" if you '
-    return what, f"{hint}meant {_unit(match[2], taken)}"
-
-
-def parse_or_zero(text: str) -> int:
-    """Seconds of a time text, 0 where it is none."""
-    return _seconds(text) or 0
+    what = f"{written} means {with_units(taken)} to Slurm"
+    hint = f'write "{canonical(other)}" for {with_units(other)}, or "{_with_hours(taken)}" if you '
+    return what, f"{hint}meant {_units(match[2], taken)}"
 
 
 def _other_reading(first: str, second: str | None) -> int:
@@ -78,21 +76,20 @@ def _other_reading(first: str, second: str | None) -> int:
     return int(first) * 3600 if int(first) < 100 else int(first)
 
 
-def _unit_rewrite(seconds: int) -> str:
+def _with_hours(seconds: int) -> str:
     text = canonical(seconds)
     return text[1:] if text.startswith("00:") else text
 
 
-def _unit(second: str | None, seconds: int) -> str:
+def _units(second: str | None, seconds: int) -> str:
     return "minutes" if seconds % 60 == 0 or second is None else "minutes and seconds"
 
 
-def words(seconds: int) -> str:
-    """`four hours 30 minutes`: a duration as it is said."""
+def with_units(seconds: int) -> str:
+    """Return a duration of at least one second as `4 hours 30 minutes`."""
     parts = []
     for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1)):
         count, seconds = divmod(seconds, size)
         if count:
-            number = _NUMBERS[count] if count < len(_NUMBERS) else str(count)
-            parts.append(f"{number} {unit}{'' if count == 1 else 's'}")
-    return " ".join(parts) or "no time"
+            parts.append(f"{count} {unit}{'' if count == 1 else 's'}")
+    return " ".join(parts)

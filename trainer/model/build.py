@@ -126,7 +126,7 @@ def build_replica(job: Job, data: Data) -> Replica:
     and then loads its state. Otherwise the first step after a resume differs from 3 ranks on.
     """
     spec = job.train
-    check_wrap(spec, data.batches.grad_accum_steps, job.device)
+    check_device(spec, job.device)
     numbers = precision.set_up(spec, job.device, job.context.say)
     example = data.feed.example(data.batches.micro_batch_size)
     # After the example, because a user's transform may draw random numbers there.
@@ -158,23 +158,11 @@ def _placed(module: nn.Module, job: Job) -> nn.Module:
     return module
 
 
-def check_wrap(train: Train, grad_accum_steps: int, device: torch.device) -> None:
-    """Raise UserError for options that do not fit the device or the batches.
-
-    The check at submit knows neither of them.
-    """
-    if train.strategy != "ddp":
-        raise UserError(f"train.strategy: {train.strategy!r} is not known; ddp is")
+def check_device(train: Train, device: torch.device) -> None:
+    """Refuse what the check at submit cannot see, because it does not know the device."""
     if train.sync_batchnorm and device.type != "cuda":
         raise UserError(
             f"train.sync_batchnorm needs GPUs, but this rank is on the {device.type}: leave it out"
-        )
-    # With no_sync() DDP crashes or silently stops reducing (torch 2.13).
-    if train.static_graph and grad_accum_steps > 1:
-        raise UserError(
-            f"train.static_graph excludes gradient accumulation, but train.global_batch_size "
-            f"{train.global_batch_size} makes {grad_accum_steps} batches of a step here: leave "
-            "static_graph out, or raise train.micro_batch_size"
         )
 
 

@@ -12,7 +12,6 @@ from torch.nn.utils import clip_grad_norm_
 
 from jobs.spec import Train
 from trainer.data.batches import TrainingLength
-from trainer.errors import UserError
 
 
 def create(module: nn.Module, train: Train) -> torch.optim.Optimizer:
@@ -29,10 +28,6 @@ def create(module: nn.Module, train: Train) -> torch.optim.Optimizer:
     # fused is not the default on the CPU; it makes the optimizer's part 3 to 6 times faster.
     if train.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=train.lr, fused=True)
-    if train.nesterov and train.momentum == 0:
-        raise UserError(
-            "train.nesterov needs a train.momentum above 0, which is 0.0: set it to 0.9"
-        )
     optimizer = torch.optim.SGD(
         groups, lr=train.lr, momentum=train.momentum, nesterov=train.nesterov, fused=True
     )

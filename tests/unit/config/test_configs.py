@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from jobs.config.load import load
+from jobs.spec import DATASETS, MODELS, TRANSFORMS
 from trainer.data import builtin, image_files, transforms
 from trainer.data.sample_rng import SampleRandom
+from trainer.errors import UserError
 from trainer.model import models
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
@@ -42,3 +44,14 @@ def test_the_example_of_own_parts_fits_together():
     assert torch.equal(transform(inputs, None), inputs)
     model = models.create(train.model, train.model_args, inputs, samples.num_classes)
     assert model(moved).shape == (8, held_out.num_classes)
+
+
+def test_the_spec_and_the_trainer_have_the_same_built_in_names():
+    images = torch.zeros(2, 3, 8, 8)
+    for names, create in [
+        (MODELS, lambda: models.create("unknown", {}, images, 2)),
+        (DATASETS, lambda: builtin.create("unknown", {})),
+        (TRANSFORMS, lambda: transforms.create("unknown", {})),
+    ]:
+        with pytest.raises(UserError, match=f"neither one of {', '.join(names)} nor"):
+            create()

@@ -58,13 +58,13 @@ nodes: 3
         "  hint: leave it out: the name is a folder's and the job's\n"
         'x.yaml:3: slurm.nodes: must be a whole number, not "2"\n'
         "  hint: write 2 without quotes\n"
-        "x.yaml:4: slurm.time: 4:00 means four minutes to Slurm\n"
-        '  hint: write "04:00:00" for four hours, or "0:04:00" if you meant minutes\n'
+        "x.yaml:4: slurm.time: 4:00 means 4 minutes to Slurm\n"
+        '  hint: write "04:00:00" for 4 hours, or "0:04:00" if you meant minutes\n'
         "x.yaml:5: slurm.acount: unknown key\n"
         "  hint: did you mean account?\n"
         'x.yaml:7: launch.nproc_per_node: must be a whole number or auto, not "two"\n'
         "x.yaml:9: train.lr: must be greater than 0, not -1\n"
-        "x.yaml:10: train.strategy: fsdp is not there yet; ddp is\n"
+        "x.yaml:10: train.strategy: fsdp is not supported yet\n"
         "  hint: write ddp, or leave the key out\n"
         "x.yaml:11: nodes: unknown key\n"
         "  hint: did you mean slurm.nodes?\n"
@@ -128,8 +128,8 @@ nodes: 3
         ("train: {model_args: {x: [.inf]}}", "train.model_args.x[0]: must be a finite number"),
         ("train: {seed: 4294967296}", "must be less than 4294967296, not 4294967296"),
         ("launch: {stop_check_steps: 0}", "must be at least 1, or auto, not 0"),
-        ("train: {strategy: fsdp2}", "fsdp2 is not there yet; ddp is"),
-        ("train: {strategy: deepspeed}", "deepspeed is not there yet; ddp is"),
+        ("train: {strategy: fsdp2}", "fsdp2 is not supported yet"),
+        ("train: {strategy: deepspeed}", "deepspeed is not supported yet"),
         ("train: {strategy: dpp}", 'must be ddp, not "dpp"'),
         ("train: {model: mini_renet}", 'no model "mini_renet"\n  hint: did you mean mini_resnet?'),
         ("train: {model: 'os:'}", "resnet50, mlp; or your own package.module:callable"),

@@ -250,13 +250,9 @@ def test_the_first_weights_do_not_depend_on_what_a_transform_draws(built):
     assert torch.equal(*weights)
 
 
-def test_what_needs_gpus_or_excludes_accumulation_is_refused():
+def test_what_needs_gpus_is_refused_on_a_cpu():
     with pytest.raises(UserError, match="train.sync_batchnorm needs GPUs, but .* on the cpu"):
-        build.check_wrap(Train(sync_batchnorm=True), 1, CPU)
-    train = Train(static_graph=True, global_batch_size=64)
-    build.check_wrap(train, 1, CPU)
-    with pytest.raises(UserError, match="global_batch_size 64 makes 2 batches of a step here"):
-        build.check_wrap(train, 2, CPU)
+        build.check_device(Train(sync_batchnorm=True), CPU)
 
 
 def test_a_missing_gpu_is_named_with_both_sides():

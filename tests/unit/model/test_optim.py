@@ -8,7 +8,6 @@ from torch import nn
 
 from jobs.spec import Train
 from trainer.data.batches import TrainingLength
-from trainer.errors import UserError
 from trainer.model import optim
 
 OFF = torch.amp.GradScaler("cpu", enabled=False)
@@ -68,11 +67,6 @@ def test_nesterov_looks_ahead():
         velocity = 0.9 * velocity + gradient
         weight -= 0.1 * (gradient + 0.9 * velocity)
     assert stepped(train, (2.0, -1.0)) == pytest.approx(weight, rel=1e-6)
-
-
-def test_nesterov_without_momentum_is_refused():
-    with pytest.raises(UserError, match="train.nesterov needs a train.momentum above 0"):
-        optim.create(nn.Linear(3, 2), Train(nesterov=True, momentum=0.0))
 
 
 def test_adamw_decays_weights_apart_from_its_step():

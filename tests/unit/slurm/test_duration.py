@@ -37,21 +37,15 @@ def test_any_other_text_is_refused(text):
 
 
 @pytest.mark.parametrize("text", ["0", "0:00", "00:00:00", "0-0", "0-00:00:00"])
-def test_no_time_at_all_is_refused(text):
-    with pytest.raises(ValueError, match="no time at all"):
+def test_zero_seconds_are_refused(text):
+    with pytest.raises(ValueError, match="zero seconds"):
         duration.parse(text)
 
 
 @pytest.mark.parametrize("text", ["UNLIMITED", "infinite", "-1"])
-def test_a_run_without_limit_is_refused_in_words(text):
-    with pytest.raises(ValueError, match="needs one"):
+def test_a_run_without_a_limit_is_refused(text):
+    with pytest.raises(ValueError, match="not supported"):
         duration.parse(text)
-
-
-def test_more_than_ten_years_is_refused():
-    assert duration.parse("3650-0") == duration.MAX_S
-    with pytest.raises(ValueError, match="ten years"):
-        duration.parse("3650-0:00:01")
 
 
 @pytest.mark.parametrize(
@@ -75,24 +69,23 @@ def test_the_canonical_form_has_its_units_and_is_read_back(seconds, text):
     [
         (
             "4:00",
-            "4:00 means four minutes to Slurm",
-            'write "04:00:00" for four hours, or "0:04:00" if you meant minutes',
+            "4:00 means 4 minutes to Slurm",
+            'write "04:00:00" for 4 hours, or "0:04:00" if you meant minutes',
         ),
         (
             "30",
             "30 means 30 minutes to Slurm",
-            'write "1-06:00:00" for one day six hours, or "0:30:00" if you meant minutes',
+            'write "1-06:00:00" for 1 day 6 hours, or "0:30:00" if you meant minutes',
         ),
         (
             "14400",
-            "14400 means ten days to Slurm",
-            'write "04:00:00" for four hours, or "10-00:00:00" if you meant minutes',
+            "14400 means 10 days to Slurm",
+            'write "04:00:00" for 4 hours, or "10-00:00:00" if you meant minutes',
         ),
         (
             "1:30",
-            "1:30 means one minute 30 seconds to Slurm",
-            'write "01:30:00" for one hour 30 minutes, or "0:01:30" if you meant minutes and '
-            "seconds",
+            "1:30 means 1 minute 30 seconds to Slurm",
+            'write "01:30:00" for 1 hour 30 minutes, or "0:01:30" if you meant minutes and seconds',
         ),
     ],
 )
@@ -109,7 +102,7 @@ def test_every_rewrite_that_is_offered_is_read_as_it_is_said():
     for written in [*map(str, range(1, 300)), *(f"{m}:{s:02}" for m in range(60) for s in (1, 30))]:
         what, hint = duration.misreading(written)
         first, second = hint.split('"')[1::2]
-        assert duration.words(duration.parse(second)) in what
-        assert duration.words(duration.parse(first)) in hint
+        assert duration.with_units(duration.parse(second)) in what
+        assert duration.with_units(duration.parse(first)) in hint
         assert duration.misreading(first) is None
         assert duration.misreading(second) is None
