@@ -24,7 +24,7 @@ from jobs.errors import FailedError
 from jobs.rundir import RunDir, Timeline, write_json
 from jobs.runs import lookup
 from jobs.slurm import client, site, site_warnings
-from jobs.slurm.sbatch import CLIENT_VARIABLES, sbatch_argv, sbatch_options
+from jobs.slurm.sbatch import sbatch_argv, sbatch_options, without_job
 from jobs.spec import Spec
 
 if TYPE_CHECKING:
@@ -108,14 +108,14 @@ def outside_of_any_job() -> Iterator[None]:
     if "SLURM_JOB_ID" not in os.environ:
         yield
         return
-    from submitit.helpers import clean_env
-
-    # They say which Slurm, and who asks; clean_env takes them for a job's variables.
-    kept = {name: os.environ[name] for name in CLIENT_VARIABLES if name in os.environ}
-    with clean_env():
-        os.environ.update(kept)
-        os.environ.pop(lookup.SUCCEEDS, None)
+    before = dict(os.environ)
+    hidden = before.keys() - without_job(before).keys() | {lookup.SUCCEEDS}
+    for name in hidden:
+        os.environ.pop(name, None)
+    try:
         yield
+    finally:
+        os.environ.update(before)
 
 
 @contextlib.contextmanager

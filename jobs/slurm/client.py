@@ -1,7 +1,7 @@
-"""Slurm as the kit sees it: the names of its variables, its client commands, parsed answers.
+"""Runs Slurm's client commands, and parses what they print; one named function for each request.
 
-Every call is bounded; an answer that does not come is None, never an exception, because the
-run directory is there to fall back on. Standard library only.
+Every call has a time limit. A missing answer is None and no exception, because the caller can
+still decide from the run directory. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 from jobs.console import say
 
 CALL_TIMEOUT_S = 30
-# How long a controller that does not answer is asked again, and how far apart at most.
+# How long a call is repeated while slurmctld does not answer, and the longest pause between two.
 PATIENCE_S = 600.0
 MAX_PAUSE_S = 30.0
 SILENCE = "slurmctld does not answer"
-# What Slurm's commands say where no controller answered. Source: slurm_errno.c
+# What Slurm's commands print if no slurmctld answered. Source: slurm_errno.c
 NO_CONTACT = re.compile(r"[Uu]nable to contact|[Cc]onnection refused|timed out|[Cc]ommunication")
 ANSWER_TIMEOUT_S = 3.0
 ENDED_STATES = frozenset(
@@ -62,9 +62,9 @@ class Job:
 def call(
     argv: Sequence[str], environ: Mapping[str, str] | None = None, **more: str
 ) -> subprocess.CompletedProcess[str] | None:
-    """Run a Slurm command; None where it is missing or does not answer in time.
+    """Run a Slurm command; None if it is missing or takes longer than CALL_TIMEOUT_S.
 
-    `environ`: instead of this process's own environment; `more`: variables besides it.
+    environ: replaces this process's environment; more: variables that are added to it.
     """
     env = {**(os.environ if environ is None else environ), **more}
     try:
@@ -76,9 +76,9 @@ def call(
 
 
 def job_id_from(environ: Mapping[str, str]) -> str | None:
-    """The job's id as `scontrol requeue` must be told it: ARRAYJOB_TASK in an array.
+    """Return the id of the enclosing job for `scontrol requeue`: ARRAYJOB_TASK in an array.
 
-    The bare id of an array requeues every one of its tasks.
+    The id of the array alone would requeue all its tasks.
     """
     if "SLURM_ARRAY_JOB_ID" in environ and "SLURM_ARRAY_TASK_ID" in environ:
         return f"{environ['SLURM_ARRAY_JOB_ID']}_{environ['SLURM_ARRAY_TASK_ID']}"
@@ -86,10 +86,10 @@ def job_id_from(environ: Mapping[str, str]) -> str | None:
 
 
 def parse_job(text: str) -> Job | None:
-    """The job in the text of `scontrol show job`; None if there is none.
+    """Return the job in the output of `scontrol show job`; None if the output has none.
 
-    The form of several lines is read, each key at its line's start: in the one-line form a job
-    name such as `x JobState=CANCELLED` could pretend anything.
+    Only the form of several lines is parsed, each key at the start of its line: in the one-line
+    form a job name such as `x JobState=CANCELLED` could pose as any key.
     """
     state = re.search(r"^   JobState=(\S+) Reason=(\S+)", text, re.MULTILINE)
     if state is None:
@@ -110,13 +110,13 @@ def parse_job(text: str) -> Job | None:
 
 
 def show_job(job_id: str) -> Job | None:
-    """The job as slurmctld knows it now; None if it does not (any more) or does not answer."""
+    """Return the job's record in slurmctld; None if slurmctld has none or does not answer."""
     answer = call(["scontrol", "show", "job", job_id])
     return parse_job(answer.stdout) if answer and answer.returncode == 0 else None
 
 
 def show_job_patiently(job_id: str) -> Job | None:
-    """As `show_job`, but a controller that does not answer is asked again for a while."""
+    """Return `show_job`, repeated for PATIENCE_S while slurmctld does not answer."""
     answer = call_patiently(["scontrol", "show", "job", job_id])
     return parse_job(answer.stdout) if answer and answer.returncode == 0 else None
 
@@ -124,20 +124,20 @@ def show_job_patiently(job_id: str) -> Job | None:
 def call_patiently(
     argv: Sequence[str], environ: Mapping[str, str] | None = None, patience_s: float = PATIENCE_S
 ) -> subprocess.CompletedProcess[str] | None:
-    """As `call`, but a controller that does not answer is asked again for a while."""
+    """Run a Slurm command as `call` does, repeated for `patience_s` while slurmctld is silent."""
     if shutil.which(argv[0]) is None:
         return None
     for pause_s in pauses(patience_s):
         answer = call(argv, environ)
         if is_answered(answer):
             return answer
-        say(f"slurmctld does not answer to {argv[0]}, asking again in {pause_s:.0f} s")
+        say(f"slurmctld does not answer {argv[0]}, next try in {pause_s:.0f} s")
         time.sleep(pause_s)
     return call(argv, environ)
 
 
 def pauses(patience_s: float) -> Iterator[float]:
-    """Growing pauses between tries, spread at random, until patience is at an end."""
+    """Yield growing pauses in seconds, spread at random, until `patience_s` have passed."""
     pause_s, deadline = 1.0, time.monotonic() + patience_s
     while time.monotonic() < deadline:
         yield pause_s * random.uniform(0.5, 1.5)
@@ -145,7 +145,7 @@ def pauses(patience_s: float) -> Iterator[float]:
 
 
 def is_answered(answer: subprocess.CompletedProcess[str] | None) -> bool:
-    """Whether slurmctld itself has answered, with whatever."""
+    """Whether slurmctld itself answered, even with an error."""
     if answer is None:
         return False
     return answer.returncode == 0 or not NO_CONTACT.search(answer.stderr)
@@ -154,19 +154,18 @@ def is_answered(answer: subprocess.CompletedProcess[str] | None) -> bool:
 def is_cancelled(state: str, reason: str) -> bool:
     """Whether a job that was not requeued was cancelled.
 
-    While a cancelled job still ends it is COMPLETING with Reason None; at a time limit the reason
-    says so.
+    While a cancelled job ends it is COMPLETING with Reason None; a time limit has its own reason.
     """
     return state == "CANCELLED" or (state, reason) == ("COMPLETING", "None")
 
 
 def restart_count(environ: Mapping[str, str] = os.environ) -> int:
-    """How often Slurm had started this job before, whatever the cause."""
+    """Return how often Slurm started this job before this start, for any cause."""
     return int(environ.get("SLURM_RESTART_COUNT", "0"))
 
 
 def is_answering(node: str, port: int) -> bool:
-    """Whether a node's slurmd takes connections; a name that nobody knows may well be up."""
+    """Whether a node's slurmd accepts connections; True for a name that cannot be resolved here."""
     try:
         with socket.create_connection((node, port), ANSWER_TIMEOUT_S):
             return True
@@ -177,17 +176,17 @@ def is_answering(node: str, port: int) -> bool:
 
 
 def end_time(job_id: str, environ: Mapping[str, str] = os.environ) -> float | None:
-    """When the job's time limit ends, in seconds since the epoch; None if nobody knows.
+    """Return when the job's time limit ends, in seconds since the epoch; None if unknown.
 
-    Slurm 22.05 and later say so in the job's environment. Source: sbatch(1), SLURM_JOB_END_TIME.
+    Slurm 22.05 and later set it in the job's environment. Source: sbatch(1), SLURM_JOB_END_TIME.
     """
-    told = environ.get("SLURM_JOB_END_TIME", "")
-    if not told:
-        # As strftime would have it; the default form has no time zone. Source: squeue(1).
-        asked = ["squeue", "--noheader", f"--jobs={job_id}", "--format=%e"]
-        answer = call(asked, SLURM_TIME_FORMAT="%s")
-        told = answer.stdout.strip() if answer and answer.returncode == 0 else ""
-    return float(told) if told.isdigit() else None
+    end = environ.get("SLURM_JOB_END_TIME", "")
+    if not end:
+        # A format of strftime, because the default format has no time zone. Source: squeue(1).
+        argv = ["squeue", "--noheader", f"--jobs={job_id}", "--format=%e"]
+        answer = call(argv, SLURM_TIME_FORMAT="%s")
+        end = answer.stdout.strip() if answer and answer.returncode == 0 else ""
+    return float(end) if end.isdigit() else None
 
 
 def has_sbatch() -> bool:
@@ -196,13 +195,13 @@ def has_sbatch() -> bool:
 
 
 def is_configured() -> bool:
-    """Whether Slurm's commands know a cluster; a package that is only installed does not."""
+    """Whether Slurm's commands have a cluster's configuration, and not only a package."""
     answer = call(["sbatch", "--version"])
     return answer is not None and "configuration source" not in answer.stderr
 
 
 def is_alive(job_id: str, patience_s: float = 0.0) -> bool | None:
-    """Whether the job is queued, runs or may come back; None if Slurm does not answer."""
+    """Whether the job is queued, runs or may start again; None if Slurm does not answer."""
     answer = call_patiently(["scontrol", "show", "job", job_id], patience_s=patience_s)
     if answer is None:
         return None
@@ -213,35 +212,85 @@ def is_alive(job_id: str, patience_s: float = 0.0) -> bool | None:
 
 
 def job_states(job_ids: Iterable[str]) -> dict[str, str]:
-    """The state of each job that Slurm still knows, by one query (squeue, else sacct)."""
+    """Return the state of each job that Slurm still has: from squeue, for the rest from sacct."""
     wanted = sorted(set(job_ids))
     if not wanted:
         return {}
-    ids = ",".join(wanted)
     states: dict[str, str] = {}
-    # All of one user's jobs: for a single unknown id squeue fails instead of answering nothing.
+    # All jobs of the user, because squeue fails as a whole if it does not know a single id.
     me = str(os.getuid())
     queue = call(["squeue", "--noheader", "--states=all", f"--user={me}", "--format=%i|%T"])
     if queue and queue.returncode == 0:
         states = dict(line.split("|", 1) for line in queue.stdout.splitlines() if "|" in line)
-    if any(job_id not in states for job_id in wanted) and shutil.which("sacct"):
-        columns = "--format=JobID,State"
-        past = call(["sacct", "--noheader", "--parsable2", "--allocations", columns, "-j", ids])
-        if past and past.returncode == 0:
-            for line in past.stdout.splitlines():
-                job_id, _, state = line.partition("|")
-                states.setdefault(job_id, state.split(" ")[0])
+    if any(job_id not in states for job_id in wanted):
+        states = past_states(wanted) | states
     return {job_id: states[job_id] for job_id in wanted if job_id in states}
 
 
+def past_states(job_ids: Iterable[str]) -> dict[str, str]:
+    """Return the state of each job in the accounting database; empty if the site has none.
+
+    `CANCELLED by 1000` becomes CANCELLED. Source: sacct(1).
+    """
+    if shutil.which("sacct") is None:
+        return {}
+    columns = ("--noheader", "--parsable2", "--allocations", "--format=JobID,State")
+    answer = call(["sacct", *columns, f"--jobs={','.join(job_ids)}"])
+    lines = answer.stdout.splitlines() if answer and answer.returncode == 0 else []
+    pairs = [line.split("|", 1) for line in lines if "|" in line]
+    return {job_id: state.split(" ")[0] for job_id, state in pairs}
+
+
+def cancel(*ids: str) -> subprocess.CompletedProcess[str] | None:
+    """Cancel jobs (`12`, `12_3`) or srun steps (`12.0`); None if scancel is missing or hangs."""
+    return call(["scancel", *ids])
+
+
+def submit(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str | None, str]:
+    """Run an sbatch command line; returns the job id, and why there is none.
+
+    The call is repeated while slurmctld does not answer.
+    """
+    answer = call_patiently(argv, environ)
+    if answer is None:
+        return None, "sbatch is missing or does not answer"
+    submitted = re.search(r"Submitted batch job (\d+)", answer.stdout)
+    return (submitted[1], "") if submitted else (None, answer.stderr.strip())
+
+
+def test_only(
+    argv: Sequence[str], environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str] | None:
+    """Ask Slurm whether it would accept an sbatch command line; it exits with 0 if so.
+
+    Nothing is queued. None if sbatch is missing or does not answer.
+    """
+    return call([argv[0], "--test-only", *argv[1:]], environ)
+
+
+def set_excluded(job_id: str, nodes: Iterable[str]) -> str:
+    """Replace the list of nodes that the job may not get; returns Slurm's error, empty if none."""
+    answer = call(["scontrol", "update", f"JobId={job_id}", f"ExcNodeList={','.join(nodes)}"])
+    if answer is None:
+        return "Slurm does not answer"
+    return "" if answer.returncode == 0 else answer.stderr.strip()
+
+
+def partition_size(name: str) -> int | None:
+    """Return how many nodes a partition has, in any state; None if Slurm does not answer."""
+    answer = call(["scontrol", "--all", "show", "partition", name])
+    total = re.search(r"\bTotalNodes=(\d+)", answer.stdout) if answer else None
+    return int(total[1]) if total else None
+
+
 def requeue(job_id: str) -> tuple[Job | None, str]:
-    """Ask Slurm to start the job again, unless it was cancelled or is finished meanwhile.
+    """Ask Slurm to start the job again, unless it was cancelled or has completed meanwhile.
 
-    `Incomplete` makes the difference: a plain requeue that lands after a scancel brings the job
-    back to life. It returns 0 in any case, so the answer is read back. A second request does
-    nothing, so one that nobody answered is simply repeated.
+    `Incomplete` is needed: a plain requeue after a scancel starts the cancelled job again. scontrol
+    exits with 0 in either case, so the job's state is read afterwards. A second request has no
+    effect, so a request without an answer is repeated.
 
-    Returns: the job afterwards, and what went wrong, in words; empty if it starts again.
+    Returns: the job afterwards, and the problem, empty if the job starts again.
     """
     for pause_s in pauses(PATIENCE_S):
         answer = call(["scontrol", "requeue", "Incomplete", job_id])
@@ -259,7 +308,7 @@ def requeue(job_id: str) -> tuple[Job | None, str]:
 
 
 def cluster_name(environ: Mapping[str, str] = os.environ) -> str:
-    """The cluster's name inside a job; `slurm` where Slurm does not tell."""
+    """Return the cluster's name inside a job; `slurm` if Slurm does not set it."""
     return environ.get("SLURM_CLUSTER_NAME") or "slurm"
 
 
@@ -267,10 +316,9 @@ def unloaded_reason(
     environ: Mapping[str, str] = os.environ,
     paths: Sequence[Path] = (Path("/etc/slurm"), Path("/etc/slurm-llnl"), Path("/run/munge")),
 ) -> str | None:
-    """Why this looks like a login node whose Slurm is not loaded; None if it does not.
+    """Return why this looks like a login node whose Slurm is not loaded; None if it does not.
 
-    On many sites Slurm itself comes by `module load`: no sbatch on PATH does not mean that
-    training right here would be welcome.
+    On many sites `module load` puts sbatch on PATH. A training on such a login node is unwelcome.
     """
     if shutil.which("sbatch", path=environ.get("PATH")):
         return None

@@ -1,4 +1,7 @@
-"""sbatch's command line for a run, as data: each option is one argument. Standard library only."""
+"""sbatch's command line and environment for a run, as data: each option is one argument.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from jobs.rundir import RunDir
 from jobs.spec import Spec
 
 SCRIPT = Path("slurm/ddp.sbatch")
-# They say which Slurm is meant and who asks; everything else of an enclosing job says what it is.
-CLIENT_VARIABLES = ("SLURM_CONF", "SLURM_JWT")
+# They name the cluster and the user; all other SLURM_* variables describe the enclosing job.
+_CLIENT_VARIABLES = ("SLURM_CONF", "SLURM_JWT")
 _OF_A_JOB = ("SLURM", "SBATCH_", "SRUN_")
-# What Slurm gives a job with GPUs: another job has others.
+# Slurm sets them for a job with GPUs; another job gets other GPUs.
 _DEVICES = (
     "CUDA_VISIBLE_DEVICES",
     "GPU_DEVICE_ORDINAL",
@@ -22,7 +25,7 @@ _DEVICES = (
 
 
 def sbatch_options(spec: Spec, run_dir: RunDir) -> list[str]:
-    """sbatch's options for a run, one argument each. Source: sbatch(1)."""
+    """Return sbatch's options for a run, one argument each. Source: sbatch(1)."""
     values: dict[str, str | int | float | bool | None] = {
         "job-name": spec.name,
         "nodes": spec.slurm.nodes,
@@ -50,22 +53,29 @@ def sbatch_options(spec: Spec, run_dir: RunDir) -> list[str]:
 
 
 def sbatch_argv(spec: Spec, run_dir: RunDir) -> list[str]:
-    """The command line that queues a run directory."""
+    """Return the command line that queues a run directory."""
     script = run_dir.code / SCRIPT
     return ["sbatch", *sbatch_options(spec, run_dir), str(script), str(run_dir.path)]
 
 
-def outside_of(environ: Mapping[str, str], run_dir: RunDir) -> dict[str, str]:
-    """The environment of a job's script without the job, for a job that it submits.
+def without_job(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process in a job without the job, for a job that it submits.
 
-    sbatch takes SLURM_* and SBATCH_* for options, and gives the new job all the rest.
+    sbatch takes SLURM_* and SBATCH_* for options, and gives all other variables to the new job.
     """
-    kept = {
+    return {
         name: value
         for name, value in environ.items()
-        if name in CLIENT_VARIABLES or not (name.startswith(_OF_A_JOB) or name in _DEVICES)
+        if name in _CLIENT_VARIABLES or not (name.startswith(_OF_A_JOB) or name in _DEVICES)
     }
-    # The batch script has put it there, and would once more.
+
+
+def outside_of(environ: Mapping[str, str], run_dir: RunDir) -> dict[str, str]:
+    """Return `without_job` of a batch script's environment, without the run's code on PYTHONPATH.
+
+    This batch script put the code there, and the batch script of the new job does so again.
+    """
+    kept = without_job(environ)
     own = f"{run_dir.code}"
     paths = [path for path in kept.pop("PYTHONPATH", "").split(":") if path not in ("", own)]
     return kept | ({"PYTHONPATH": ":".join(paths)} if paths else {})

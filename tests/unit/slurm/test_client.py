@@ -123,6 +123,54 @@ def test_a_site_without_sacct_knows_the_queue_only(command):
     assert client.job_states(["12", "13"]) == {"12": "RUNNING"}
 
 
+def test_past_states_come_from_sacct_alone(command):
+    command("sacct", SACCT)
+    assert client.past_states(["12", "13"]) == {"12": "CANCELLED", "13": "TIMEOUT"}
+    command("sacct", SACCT, status=1)
+    assert client.past_states(["12"]) == {}
+
+
+def test_a_submission_gives_the_job_id_or_what_sbatch_printed(command, tmp_path, monkeypatch):
+    calls = command("sbatch", "Submitted batch job 12 on cluster c\n")
+    environ = {"PATH": str(tmp_path)}
+    assert client.submit(["sbatch", "--hold", "x"], environ) == ("12", "")
+    assert calls.read_text() == "--hold x\n"
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho no such account >&2\nexit 1\n")
+    assert client.submit(["sbatch", "x"], environ) == (None, "no such account")
+    (tmp_path / "sbatch").unlink()
+    assert client.submit(["sbatch", "x"], environ)[0] is None
+
+
+def test_a_trial_submission_queues_nothing(command, tmp_path):
+    calls = command("sbatch", status=3)
+    answer = client.test_only(["sbatch", "--nodes=2", "x"], {"PATH": str(tmp_path)})
+    assert answer is not None and answer.returncode == 3
+    assert calls.read_text() == "--test-only --nodes=2 x\n"
+
+
+def test_jobs_and_srun_steps_are_cancelled_by_one_command(command):
+    calls = command("scancel")
+    answer = client.cancel("12", "13.0")
+    assert answer is not None and answer.returncode == 0
+    assert calls.read_text() == "12 13.0\n"
+
+
+def test_excluded_nodes_are_replaced_and_an_error_is_returned(command, tmp_path):
+    calls = command("scontrol")
+    assert client.set_excluded("12", ["n1", "n2"]) == ""
+    assert calls.read_text() == "update JobId=12 ExcNodeList=n1,n2\n"
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho Access denied >&2\nexit 1\n")
+    assert client.set_excluded("12", []) == "Access denied"
+    (tmp_path / "scontrol").unlink()
+    assert "does not answer" in client.set_excluded("12", [])
+
+
+@pytest.mark.parametrize(("text", "size"), [("   TotalCPUs=8 TotalNodes=2 x=1\n", 2), ("", None)])
+def test_the_size_of_a_partition_is_read(command, text, size):
+    command("scontrol", text)
+    assert client.partition_size("batch") == size
+
+
 def test_no_jobs_need_no_query(command):
     calls = command("squeue")
     assert client.job_states([]) == {}
