@@ -8,6 +8,5 @@
 - check_train: what the types of train, checkpoint and log cannot express.
 - keys: the names of all keys, and the nearest one to a typing error.
 - reserved: options of sbatch and srun that the kit sets itself.
-- problems: one mistake in a spec: what, where, how to fix it.
 - schema: generates configs/schema.json and the tables of the READMEs.
 """

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jobs.config import reserved
-from jobs.config.problems import CONTROL, Path, shown
+from jobs.problems import CONTROL, KeyPath, Problem, shown
 from jobs.slurm import duration
 from jobs.spec import SECTIONS, Launch, Slurm, Spec
 
@@ -28,17 +28,7 @@ _OR_AUTO: dict[str, tuple[int, float, str]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """What is wrong with a key; `also` are the keys it was compared with."""
-
-    path: Path
-    what: str
-    hint: str
-    also: tuple[Path, ...] = ()
-
-
-def check(spec: Spec) -> Iterator[Finding]:
+def check(spec: Spec) -> Iterator[Problem]:
     """Everything that is wrong with the top level, slurm and launch, and every empty text."""
     yield from _name(spec.name)
     yield from _dir_mode(spec.dir_mode)
@@ -51,51 +41,51 @@ def check(spec: Spec) -> Iterator[Finding]:
     yield from _env(spec.launch.env)
 
 
-def _name(name: str) -> Iterator[Finding]:
+def _name(name: str) -> Iterator[Problem]:
     """Spaces, quotes, `$()` and umlauts are fine: a name travels as one argument and as a folder
     name, never through a shell. Not so %: Slurm and submitit replace %j in all that is a path.
     """
     path = ("name",)
     if not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
         what = f"has {len(name.encode())} bytes"
-        yield Finding(path, what, f"a name has 1 to {MAX_NAME_BYTES} bytes")
+        yield Problem(path, what, f"a name has 1 to {MAX_NAME_BYTES} bytes")
     elif wrong := next((char for char in name if char in "/:%" or not char.isprintable()), None):
         what = f"{shown(name)} has {shown(wrong)} in it"
-        yield Finding(path, what, "leave it out: the name is a folder's and the job's")
+        yield Problem(path, what, "leave it out: the name is a folder's and the job's")
     elif name[0] in ".-" or name != name.strip():
         what = f"{shown(name)} starts with . or -, or begins or ends with a space"
-        yield Finding(path, what, "begin and end it with a letter or digit")
+        yield Problem(path, what, "begin and end it with a letter or digit")
 
 
-def _dir_mode(mode: str) -> Iterator[Finding]:
+def _dir_mode(mode: str) -> Iterator[Problem]:
     if (int(mode, 8) & 0o700) != 0o700:
         hint = 'start with 07, such as "0700" or "0750"'
-        yield Finding(("dir_mode",), f"{shown(mode)} locks you out yourself", hint)
+        yield Problem(("dir_mode",), f"{shown(mode)} locks you out yourself", hint)
 
 
-def _empty(section: Path, values: Any) -> Iterator[Finding]:
+def _empty(section: KeyPath, values: Any) -> Iterator[Problem]:
     for field in dataclasses.fields(values):
         if field.default is None and getattr(values, field.name) == "":
-            yield Finding((*section, field.name), "is empty", "leave the key out, or write null")
+            yield Problem((*section, field.name), "is empty", "leave the key out, or write null")
 
 
-def _slurm(slurm: Slurm) -> Iterator[Finding]:
+def _slurm(slurm: Slurm) -> Iterator[Problem]:
     limit_s = duration.parse_or_zero(slurm.time)
     if slurm.signal_lead_s >= limit_s:
         what = f"{slurm.signal_lead_s} s is not shorter than the time limit, {slurm.time}"
         also = (("slurm", "time"),)
         hint = "ranks must get to train before they are told to stop: raise slurm.time, or lower it"
-        yield Finding(("slurm", "signal_lead_s"), what, hint, also)
+        yield Problem(("slurm", "signal_lead_s"), what, hint, also)
     for name in slurm.sbatch_args:
         yield from _extra(("slurm", "sbatch_args", name), name.replace("_", "-"))
 
 
-def _extra(path: Path, name: str) -> Iterator[Finding]:
+def _extra(path: KeyPath, name: str) -> Iterator[Problem]:
     if not reserved.OPTION.fullmatch(name) or len(name) == 1:
         hint = "write the long name without its dashes, such as mail_type"
-        yield Finding(path, "is not the name of a long sbatch option", hint)
+        yield Problem(path, "is not the name of a long sbatch option", hint)
     elif found := reserved.owned_option(name, reserved.SBATCH):
-        yield Finding(path, _belongs(name, found[0]), found[1])
+        yield Problem(path, _belongs(name, found[0]), found[1])
 
 
 def _belongs(name: str, full: str) -> str:
@@ -103,52 +93,52 @@ def _belongs(name: str, full: str) -> str:
     return f"{option} belongs to the kit"
 
 
-def _srun(options: list[str], wrap: list[str]) -> Iterator[Finding]:
+def _srun(options: list[str], wrap: list[str]) -> Iterator[Problem]:
     """A word without -- would be the command that srun runs, and ":" would start another one."""
     for index, option in enumerate(options):
         path, name = ("slurm", "srun_args", index), option[2:].partition("=")[0]
         if not option.startswith("--") or not reserved.OPTION.fullmatch(name):
             hint = "write each as one long option, such as --mpi=none"
-            yield Finding(path, f"{shown(option)} is not an srun option", hint)
+            yield Problem(path, f"{shown(option)} is not an srun option", hint)
         elif found := reserved.owned_option(name, reserved.SRUN):
-            yield Finding(path, _belongs(name, found[0]), found[1])
+            yield Problem(path, _belongs(name, found[0]), found[1])
     for index, word in enumerate(wrap):
         if word == ":" or (index == 0 and (not word or word.startswith("-"))):
             hint = "begin with a command; a lone : would start a second srun command"
-            yield Finding(
+            yield Problem(
                 ("launch", "command_prefix", index), f"{shown(word)} cannot stand here", hint
             )
 
 
-def _launch(launch: Launch) -> Iterator[Finding]:
+def _launch(launch: Launch) -> Iterator[Problem]:
     for name, (least, most, hint) in _OR_AUTO.items():
         number = getattr(launch, name)
         if isinstance(number, int) and not least <= number <= most:
             bound = f"at least {least}" if number < least else f"at most {most}"
-            yield Finding(("launch", name), f"must be {bound}, or auto, not {number}", hint)
+            yield Problem(("launch", name), f"must be {bound}, or auto, not {number}", hint)
     if launch.module is not None and launch.script is not None:
         also = (("launch", "module"),)
-        yield Finding(("launch", "script"), "excludes launch.module", "keep one of them", also)
+        yield Problem(("launch", "script"), "excludes launch.module", "keep one of them", also)
     if launch.module and not is_dotted(launch.module):
         hint = "write it as after python -m, such as package.train; a file is launch.script"
-        yield Finding(("launch", "module"), f"{shown(launch.module)} is not a module name", hint)
+        yield Problem(("launch", "module"), f"{shown(launch.module)} is not a module name", hint)
     if launch.script and launch.script.startswith("-"):
         hint = f"write ./{launch.script}"
-        yield Finding(("launch", "script"), f"{shown(launch.script)} is no path", hint)
+        yield Problem(("launch", "script"), f"{shown(launch.script)} is no path", hint)
     if launch.is_trainer and launch.stop_signal != "none":
         what = f"{launch.stop_signal} is for a script or module of yours: the trainer has its own"
         own = (("launch", "script"), ("launch", "module"))
-        yield Finding(("launch", "stop_signal"), what, "leave it out", own)
+        yield Problem(("launch", "stop_signal"), what, "leave it out", own)
 
 
-def _env(env: dict[str, str]) -> Iterator[Finding]:
+def _env(env: dict[str, str]) -> Iterator[Problem]:
     for name in env:
         path = ("launch", "env", name)
         if not _VARIABLE.fullmatch(name):
             hint = "use letters, digits and _, and start with a letter or _"
-            yield Finding(path, f"{shown(name)} is not the name of a variable", hint)
+            yield Problem(path, f"{shown(name)} is not the name of a variable", hint)
         elif hint_owned := reserved.owned_variable(name):
-            yield Finding(path, f"{name} belongs to the kit", hint_owned)
+            yield Problem(path, f"{name} belongs to the kit", hint_owned)
 
 
 def is_dotted(name: str) -> bool:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jobs.config.check_launch import Finding, is_dotted
+from jobs.config.check_launch import is_dotted
 from jobs.config.keys import nearest
-from jobs.config.problems import shown
+from jobs.problems import Problem, shown
 from jobs.spec import DATASETS, MODELS, STRATEGIES, TRANSFORMS, Log, Profile, Spec, Train
 
 _LATER_STRATEGIES = ("fsdp", "fsdp2", "deepspeed")
 _OTHER_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 
 
-def check(spec: Spec) -> Iterator[Finding]:
+def check(spec: Spec) -> Iterator[Problem]:
     """Everything that is wrong with the sections train, log and profile."""
     yield from _strategy(spec.train.strategy)
     yield from _plugins(spec.train)
@@ -29,13 +29,13 @@ def check(spec: Spec) -> Iterator[Finding]:
     yield from _profile(spec.profile)
 
 
-def _key(name: str, what: str, hint: str, *also: str) -> Finding:
+def _key(name: str, what: str, hint: str, *also: str) -> Problem:
     """A finding about a key of the section train; `also` are dotted."""
     others = tuple(tuple(other.split(".")) for other in also)
-    return Finding(("train", name), what, hint, others)
+    return Problem(("train", name), what, hint, others)
 
 
-def _strategy(strategy: str) -> Iterator[Finding]:
+def _strategy(strategy: str) -> Iterator[Problem]:
     if strategy in _LATER_STRATEGIES:
         hint = "write ddp, or leave the key out"
         yield _key("strategy", f"{strategy} is not supported yet", hint)
@@ -43,7 +43,7 @@ def _strategy(strategy: str) -> Iterator[Finding]:
         yield _key("strategy", f"must be {' or '.join(STRATEGIES)}, not {shown(strategy)}", "")
 
 
-def _plugins(train: Train) -> Iterator[Finding]:
+def _plugins(train: Train) -> Iterator[Problem]:
     yield from _plugin("model", train.model, MODELS)
     yield from _plugin("dataset", train.dataset, DATASETS)
     if train.transform is not None:
@@ -53,7 +53,7 @@ def _plugins(train: Train) -> Iterator[Finding]:
         yield _key("transform_args", "needs a train.transform", hint, "train.transform")
 
 
-def _plugin(kind: str, name: str, known: tuple[str, ...]) -> Iterator[Finding]:
+def _plugin(kind: str, name: str, known: tuple[str, ...]) -> Iterator[Problem]:
     module, colon, attribute = name.partition(":")
     if name in known or (colon and is_dotted(module) and is_dotted(attribute)):
         return
@@ -63,13 +63,13 @@ def _plugin(kind: str, name: str, known: tuple[str, ...]) -> Iterator[Finding]:
     yield _key(kind, f"there is no {kind} {shown(name)}", hint)
 
 
-def _init_from(path: str | None) -> Iterator[Finding]:
+def _init_from(path: str | None) -> Iterator[Problem]:
     if path and path.endswith(_OTHER_WEIGHTS):
         hint = "write its state_dict with safetensors.torch.save_file, or name a run directory"
         yield _key("init_from", f"{shown(path)} is no .safetensors and no directory", hint)
 
 
-def _batch(spec: Spec) -> Iterator[Finding]:
+def _batch(spec: Spec) -> Iterator[Problem]:
     """A world size that follows from a GPU count is checked by the trainer, which sees them."""
     train, nproc = spec.train, spec.launch.nproc_per_node
     total = train.global_batch_size
@@ -87,7 +87,7 @@ def _batch(spec: Spec) -> Iterator[Finding]:
         yield _key("global_batch_size", what, f"write a multiple of them, such as {fits}", *also)
 
 
-def _ddp(spec: Spec) -> Iterator[Finding]:
+def _ddp(spec: Spec) -> Iterator[Problem]:
     """With no_sync() a static graph crashes, or silently stops reducing (torch 2.13)."""
     train = spec.train
     if train.static_graph and train.grad_accum_steps > 1:
@@ -103,7 +103,7 @@ def _ddp(spec: Spec) -> Iterator[Finding]:
         yield _key("sync_batchnorm", what, hint, "slurm.gpus_per_node")
 
 
-def _optimizer(train: Train) -> Iterator[Finding]:
+def _optimizer(train: Train) -> Iterator[Problem]:
     if not train.nesterov:
         return
     if train.optimizer != "sgd":
@@ -115,7 +115,7 @@ def _optimizer(train: Train) -> Iterator[Finding]:
         yield _key("nesterov", "needs a train.momentum above 0", hint, "train.momentum")
 
 
-def _schedule(train: Train) -> Iterator[Finding]:
+def _schedule(train: Train) -> Iterator[Problem]:
     steps, is_step = train.lr_milestones, train.schedule == "step"
     also = ("train.schedule", "train.epochs")
     if is_step and not steps:
@@ -133,18 +133,18 @@ def _schedule(train: Train) -> Iterator[Finding]:
         yield _key("lr_milestones", what, hint, *also)
 
 
-def _log(log: Log) -> Iterator[Finding]:
+def _log(log: Log) -> Iterator[Problem]:
     if log.wandb_project and log.wandb == "off":
         hint = "write wandb: online or offline, or leave wandb_project out"
         also = (("log", "wandb"),)
-        yield Finding(("log", "wandb_project"), "needs log.wandb, which is off", hint, also)
+        yield Problem(("log", "wandb_project"), "needs log.wandb, which is off", hint, also)
 
 
-def _profile(profile: Profile) -> Iterator[Finding]:
+def _profile(profile: Profile) -> Iterator[Problem]:
     steps = profile.steps
     if steps and (len(steps) != 2 or not 1 <= steps[0] <= steps[1]):
         hint = "write the first and the last step to trace, such as [20, 25]; steps count from 1"
-        yield Finding(("profile", "steps"), f"{shown(steps)} is no range of steps", hint)
+        yield Problem(("profile", "steps"), f"{shown(steps)} is no range of steps", hint)
     if min(profile.ranks, default=0) < 0:
         hint = "ranks count from 0"
-        yield Finding(("profile", "ranks"), f"{shown(profile.ranks)} has a negative rank", hint)
+        yield Problem(("profile", "ranks"), f"{shown(profile.ranks)} has a negative rank", hint)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Literal
 
-from jobs.config.problems import Path
 from jobs.config.reserved import SBATCH
+from jobs.problems import KeyPath
 from jobs.spec import Scalar, Spec
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -43,7 +43,7 @@ class Key:
 
 
 @lru_cache(maxsize=1)
-def keys() -> dict[Path, Key]:
+def keys() -> dict[KeyPath, Key]:
     """Every key that holds a value, by its path, in the order of the dataclasses."""
     return {key.path: key for key in _keys(Spec, ())}
 
@@ -73,7 +73,7 @@ def _keys(cls: Any, above: tuple[str, ...]) -> Iterator[Key]:
             yield Key(path, annotation, default, field.metadata["description"])
 
 
-def type_at(path: Path) -> Any:
+def type_at(path: KeyPath) -> Any:
     """The type of a key, or of an entry of a list or mapping; Any where everything goes."""
     for length in range(len(path), 0, -1):
         if (key := keys().get(path[:length])) is not None:
@@ -100,7 +100,7 @@ def in_words(annotation: Any) -> str:
     return container if item is Any else f"{container} of {_MANY.get(item) or in_words(item)}"
 
 
-def is_text_item(path: Path) -> bool:
+def is_text_item(path: KeyPath) -> bool:
     """Whether this is an entry of a list or mapping of text, where `1` may stand for "1"."""
     return len(path) > 1 and path not in keys() and type_at(path) in (str, Scalar)
 
@@ -111,7 +111,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
-def unknown_key_hint(path: Path) -> str:
+def unknown_key_hint(path: KeyPath) -> str:
     """What a user probably meant by a key that does not exist."""
     section, name = str(path[0]) if len(path) > 1 else "", str(path[-1])
     siblings = sections().get(section, [])

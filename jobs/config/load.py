@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path as File
+from pathlib import Path
 
 from jobs.config import overrides, validate, yaml_reader
 from jobs.config.keys import nearest
-from jobs.config.problems import Place, Problem, SpecError, printable
+from jobs.problems import Place, Problem, SpecError, printable
 from jobs.spec import Spec
 
 __all__ = ["Loaded", "SpecError", "load"]
@@ -32,7 +32,7 @@ class Loaded:
     overrides: tuple[str, ...] = ()
 
 
-def load(path: File, arguments: Sequence[str] = ()) -> Loaded:
+def load(path: Path, arguments: Sequence[str] = ()) -> Loaded:
     """The spec in a YAML file, changed by `KEY=VALUE` arguments; the last of two equal keys wins.
 
     Raises SpecError, whose text lists every mistake.
@@ -41,7 +41,7 @@ def load(path: File, arguments: Sequence[str] = ()) -> Loaded:
     document = yaml_reader.parse(text, lambda line: Place(f"{name}:{line}", (0, line)))
     if not isinstance(document.values, dict):
         hint = "write keys and values, such as name: first-run"
-        nothing = Problem(document.place(()), (), "this is not a mapping of keys", hint)
+        nothing = Problem((), "this is not a mapping of keys", hint, place=document.place(()))
         raise SpecError(document.problems or [nothing])
     document.values = overrides.as_written(document.values, (), document.nodes)
     overrides.apply(document, arguments)
@@ -55,12 +55,12 @@ def load(path: File, arguments: Sequence[str] = ()) -> Loaded:
     return Loaded(spec, text, overrides.newest(frozen))
 
 
-def _read(path: File) -> str:
+def _read(path: Path) -> str:
     """The text of the file, whatever is in it: bounded, UTF-8."""
 
     def refuse(what: str, hint: str, line: int | None = None) -> SpecError:
         where = printable(str(path)) + (f":{line}" if line else "")
-        return SpecError([Problem(Place(where), (), what, hint)])
+        return SpecError([Problem((), what, hint, place=Place(where))])
 
     try:
         with open(path, "rb") as file:
@@ -78,7 +78,7 @@ def _read(path: File) -> str:
         raise refuse(what, "save it as UTF-8; is it a spec at all?", line) from None
 
 
-def _other_files(path: File) -> str:
+def _other_files(path: Path) -> str:
     """The file that was probably meant, or the files that are there."""
     try:
         folder = path if path.is_dir() else path.parent

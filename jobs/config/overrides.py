@@ -9,8 +9,8 @@ from typing import Any
 
 from jobs.config import yaml_reader
 from jobs.config.keys import is_text_item, keys, nearest
-from jobs.config.problems import CONTROL, Path, Place, Problem, printable
 from jobs.config.yaml_reader import Document, Node
+from jobs.problems import CONTROL, KeyPath, Place, Problem, printable
 
 _QUOTE = "quote the value for YAML as well: KEY='\"VALUE\"'"
 _CONTROL = re.compile(f"[{CONTROL}]")
@@ -20,7 +20,7 @@ _CONTROL = re.compile(f"[{CONTROL}]")
 class Override:
     """One `KEY=VALUE`; the value is parsed by the same rules as a value of the file."""
 
-    path: Path
+    path: KeyPath
     document: Document
 
 
@@ -54,15 +54,17 @@ def parse(argument: str, number: int) -> Override | Problem:
         known = [key.dotted for key in keys().values()]
         in_mapping = any(name.startswith(f"{key}.") for key in known)
         key = name if in_mapping else nearest(name, known) or "slurm.nodes"
-        return Problem(place, (), "is not KEY=VALUE", f"write {printable(key)}=VALUE")
-    path: Path = tuple(name.split("."))
+        return Problem((), "is not KEY=VALUE", f"write {printable(key)}=VALUE", place=place)
+    path: KeyPath = tuple(name.split("."))
     if not all(path) or len(argument.encode(errors="replace")) > yaml_reader.MAX_BYTES:
-        return Problem(place, (), "cannot be read", "write it as slurm.nodes=2, within 64 KiB")
+        return Problem(
+            (), "cannot be read", "write it as slurm.nodes=2, within 64 KiB", place=place
+        )
     if _CONTROL.search(argument):
-        return Problem(place, path, "has a line break or control character", "leave it out")
+        return Problem(path, "has a line break or control character", "leave it out", place=place)
     document = _value(written, place)
     if _has_comment(written, document):
-        return Problem(place, path, "# begins a comment: the value would end there", _QUOTE)
+        return Problem(path, "# begins a comment: the value would end there", _QUOTE, place=place)
     if document.problems:
         return replace(document.problems[0], path=path, hint=_QUOTE)
     nodes = {path + at: node for at, node in {(): Node(place), **document.nodes}.items()}
@@ -82,7 +84,7 @@ def _value(written: str, place: Place) -> Document:
     return yaml_reader.parse(written, lambda _line: place) if written.strip() else Document()
 
 
-def as_written(value: Any, path: Path, nodes: dict[Path, Node]) -> Any:
+def as_written(value: Any, path: KeyPath, nodes: dict[KeyPath, Node]) -> Any:
     """The value, with `1e-3` as the text "1e-3" where a list or mapping of text holds it."""
     if isinstance(value, dict):
         return {name: as_written(item, (*path, name), nodes) for name, item in value.items()}
@@ -109,7 +111,7 @@ def merge(document: Document, override: Override) -> Problem | None:
         parent = parent[name]
         if not isinstance(parent, dict):
             hint = "override the key itself, such as launch.args=[a, b]"
-            return Problem(own.place, path[:depth], "has no keys of its own", hint)
+            return Problem(path[:depth], "has no keys of its own", hint, place=own.place)
     parent[path[-1]] = override.document.values
     for at in [at for at in document.nodes if at[: len(path)] == path]:
         del document.nodes[at]
@@ -117,7 +119,7 @@ def merge(document: Document, override: Override) -> Problem | None:
     return None
 
 
-def _spelled_as(values: Any, path: Path) -> Path:
+def _spelled_as(values: Any, path: KeyPath) -> KeyPath:
     """The path with an sbatch option spelled as in the file, mail_type or mail-type."""
     if path[:2] != ("slurm", "sbatch_args") or len(path) != 3:
         return path

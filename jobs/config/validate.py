@@ -14,7 +14,6 @@ from typing import Any
 import pydantic
 
 from jobs.config import check_launch, check_train
-from jobs.config.check_launch import Finding
 from jobs.config.keys import (
     RENAMED,
     in_words,
@@ -24,13 +23,13 @@ from jobs.config.keys import (
     type_at,
     unknown_key_hint,
 )
-from jobs.config.problems import Path, Problem, dotted, shown
 from jobs.config.yaml_reader import Document
+from jobs.problems import KeyPath, Problem, dotted, shown
 from jobs.slurm import duration
 from jobs.spec import Spec
 
-_TIME: Path = ("slurm", "time")
-_EXTRA: Path = ("slurm", "sbatch_args")
+_TIME: KeyPath = ("slurm", "time")
+_EXTRA: KeyPath = ("slurm", "sbatch_args")
 _EXTRA_TIMES = ("time-min", "delay-boot")  # bare numbers are minutes here, too
 _TIME_HINT = 'write it in quotes as H:M:S or D-H:M:S, such as "04:00:00" for 4 hours'
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
@@ -42,7 +41,7 @@ _BOUNDS = {
     "finite_number": "must be a finite number",
     "string_pattern_mismatch": "must match {pattern}",
 }
-_HINTS: dict[Path, str] = {
+_HINTS: dict[KeyPath, str] = {
     ("slurm", "mem"): 'write a unit, such as 64G; "{}" in quotes is MiB',
     ("dir_mode",): 'quote the octal digits: "0700"',
 }
@@ -75,19 +74,18 @@ class _Report:
         for path in self._wrong:
             _prune(document.values, path)
 
-    def add(self, findings: Iterator[Finding]) -> None:
+    def add(self, findings: Iterator[Problem]) -> None:
         for finding in list(findings):
             if self._wrong.isdisjoint({finding.path, *finding.also}):
                 spots = (finding.path, *finding.also)
                 written = next((at for at in spots if at in self._document.nodes), finding.path)
                 place = self._document.place(written)
-                problem = Problem(place, finding.path, finding.what, finding.hint)
-                self._document.problems.append(problem)
+                self._document.problems.append(dataclasses.replace(finding, place=place))
                 self._wrong.add(finding.path)
                 _prune(self._document.values, finding.path)
 
 
-def _prune(values: Any, path: Path) -> None:
+def _prune(values: Any, path: KeyPath) -> None:
     """Remove a key; a list goes as a whole, so that its other indices stay right."""
     for depth, name in enumerate(path):
         inner = values.get(name) if isinstance(values, dict) else None
@@ -107,7 +105,7 @@ def _drop_empty(values: dict[str, Any]) -> None:
             del around[str(path[-1])]
 
 
-def _values(document: Document) -> Iterator[Finding]:
+def _values(document: Document) -> Iterator[Problem]:
     """What is wrong with values before their types matter."""
     values = document.values
     yield from _path((), "runs_root", values)
@@ -122,7 +120,7 @@ def _values(document: Document) -> Iterator[Finding]:
             yield from _extra(document, slurm["sbatch_args"])
 
 
-def _path(above: Path, name: str, values: Any) -> Iterator[Finding]:
+def _path(above: KeyPath, name: str, values: Any) -> Iterator[Problem]:
     """`~` and `$VARIABLE` are expanded as a shell would; every other `$` stays as it is."""
     written = values.get(name) if isinstance(values, dict) else None
     try:
@@ -132,10 +130,10 @@ def _path(above: Path, name: str, values: Any) -> Iterator[Finding]:
             )
     except KeyError as error:
         what = f"the environment variable {error.args[0]} is not set"
-        yield Finding((*above, name), what, "set it, or write the path out")
+        yield Problem((*above, name), what, "set it, or write the path out")
 
 
-def _init_from(train: Any) -> Iterator[Finding]:
+def _init_from(train: Any) -> Iterator[Problem]:
     """A relative path is taken from here, links resolved: a run named alike moves its `latest`.
 
     Of an absolute one this machine need not see anything.
@@ -148,47 +146,47 @@ def _init_from(train: Any) -> Iterator[Finding]:
         train["init_from"] = os.path.realpath(path)
     else:
         hint = "a relative path begins where you submit; a run by name is runs/NAME/latest"
-        yield Finding(("train", "init_from"), f"there is no {path}", hint)
+        yield Problem(("train", "init_from"), f"there is no {path}", hint)
 
 
-def _texts(value: Any, path: Path) -> Iterator[Finding]:
+def _texts(value: Any, path: KeyPath) -> Iterator[Problem]:
     if isinstance(value, dict):
         for name, item in value.items():
             if wrong := check_launch.text_problem(name):
-                yield Finding((*path, name), f"the key {wrong}", "leave it out")
+                yield Problem((*path, name), f"the key {wrong}", "leave it out")
             yield from _texts(item, (*path, name))
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _texts(item, (*path, index))
     elif isinstance(value, float) and not math.isfinite(value):
-        yield Finding(path, "must be a finite number", "")
+        yield Problem(path, "must be a finite number", "")
     elif isinstance(value, str):
         is_line = path[0] == "setup"
         if wrong := check_launch.text_problem(value, is_tab_fine=is_line):
             hint = "write one list item per line" if is_line else "leave it out"
-            yield Finding(path, f"{shown(value)} {wrong}", hint)
+            yield Problem(path, f"{shown(value)} {wrong}", hint)
 
 
-def _time(document: Document, path: Path, value: Any) -> Iterator[Finding]:
+def _time(document: Document, path: KeyPath, value: Any) -> Iterator[Problem]:
     """A number or M:S without quotes is refused, because few mean minutes by it."""
     written = document.nodes[path].written if path in document.nodes else None
     if written is not None and (misread := duration.misreading(written)):
-        yield Finding(path, *misread)
+        yield Problem(path, *misread)
     elif isinstance(value, str):
         try:
             duration.parse(value)
         except ValueError as error:
-            yield Finding(path, f"{shown(value)} {error}", _TIME_HINT)
+            yield Problem(path, f"{shown(value)} {error}", _TIME_HINT)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield Finding(path, f"{shown(value, written)} is no time", _TIME_HINT)
+        yield Problem(path, f"{shown(value, written)} is no time", _TIME_HINT)
 
 
-def _extra(document: Document, extra: dict[str, Any]) -> Iterator[Finding]:
+def _extra(document: Document, extra: dict[str, Any]) -> Iterator[Problem]:
     seen: dict[str, str] = {}
     for name, value in extra.items():
         option, path = name.replace("_", "-"), (*_EXTRA, name)
         if option in seen:
-            yield Finding(path, f"is the same option as {seen[option]}", "keep one of them")
+            yield Problem(path, f"is the same option as {seen[option]}", "keep one of them")
         seen[option] = name
         if option in _EXTRA_TIMES:
             yield from _time(document, path, value)
@@ -204,11 +202,11 @@ def _typed(document: Document, report: _Report) -> Spec | None:
     return None
 
 
-def _findings(error: pydantic.ValidationError, document: Document) -> Iterator[Finding]:
+def _findings(error: pydantic.ValidationError, document: Document) -> Iterator[Problem]:
     """One finding for each key; pydantic has one for each branch of a union."""
-    found: dict[Path, Finding] = {}
+    found: dict[KeyPath, Problem] = {}
     for line in error.errors(include_url=False):
-        path: Path = line["loc"]
+        path: KeyPath = line["loc"]
         while path and path not in document.nodes:
             path = path[:-1]
         written = document.nodes[path].written if path in document.nodes else None
@@ -216,26 +214,26 @@ def _findings(error: pydantic.ValidationError, document: Document) -> Iterator[F
     yield from found.values()
 
 
-def _finding(path: Path, line: Any, written: str | None) -> Finding:
+def _finding(path: KeyPath, line: Any, written: str | None) -> Problem:
     kind, value = line["type"], line["input"]
     if kind == "unexpected_keyword_argument":
         if (renamed := RENAMED.get(dotted(path))) is not None:
-            return Finding(path, f"is now {renamed}", f"write {renamed}")
-        return Finding(path, "unknown key", unknown_key_hint(path))
+            return Problem(path, f"is now {renamed}", f"write {renamed}")
+        return Problem(path, "unknown key", unknown_key_hint(path))
     if kind in _BOUNDS:
         limits = {name: _short(limit) for name, limit in line.get("ctx", {}).items()}
         wanted = _BOUNDS[kind].format(**limits)
-        return Finding(path, f"{wanted}, not {shown(value)}", _HINTS.get(path, ""))
+        return Problem(path, f"{wanted}, not {shown(value)}", _HINTS.get(path, ""))
     wanted = in_words(type_at(path))
     what = f"must be {wanted}, not {shown(value, written)}"
-    return Finding(path, what, _type_hint(path, wanted, value, written))
+    return Problem(path, what, _type_hint(path, wanted, value, written))
 
 
 def _short(limit: Any) -> Any:
     return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
 
 
-def _type_hint(path: Path, wanted: str, value: Any, written: str | None) -> str:
+def _type_hint(path: KeyPath, wanted: str, value: Any, written: str | None) -> str:
     if path in _HINTS:
         return _HINTS[path].format(written)
     if wanted.startswith("text") and isinstance(value, (bool, int, float)):

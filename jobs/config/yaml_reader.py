@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from jobs.config.problems import CONTROL, Path, Place, Problem, printable, shown
+from jobs.problems import CONTROL, KeyPath, Place, Problem, printable, shown
 
 MAX_BYTES = 64 * 1024  # no value then exceeds Linux's limit for one argument (128 KiB)
 MAX_DEPTH = 32  # every recursion over a document then stays far below Python's limit
@@ -45,10 +45,10 @@ class Document:
     """The values of a text, the node of each key, and what is wrong with the text."""
 
     values: Any = None
-    nodes: dict[Path, Node] = field(default_factory=dict)
+    nodes: dict[KeyPath, Node] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def place(self, path: Path) -> Place:
+    def place(self, path: KeyPath) -> Place:
         """Return the place of a key, or of the nearest key around it."""
         while path not in self.nodes and path:
             path = path[:-1]
@@ -78,7 +78,7 @@ def parse(text: str, place_of: Callable[[int], Place]) -> Document:
     if wrong := _CONTROL.search(text):
         line = text.count("\n", 0, wrong.start()) + 1
         what = f"the character U+{ord(wrong[0]):04X} is not allowed"
-        document.problems.append(Problem(place_of(line), (), what, _UNESCAPED))
+        document.problems.append(Problem((), what, _UNESCAPED, place=place_of(line)))
         return document
     try:
         _Builder(text, place_of, document).build()
@@ -94,7 +94,7 @@ def _syntax(error: Exception, place_of: Callable[[int], Place]) -> Problem:
     reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "it ends early"
     what = f"this is not YAML: {printable(str(reason))}"
     hint = "quote text that holds any of : # { } [ ] , & * ! | > % @ and indent with spaces"
-    return Problem(place_of(mark.line + 1 if mark else 1), (), what, hint)
+    return Problem((), what, hint, place=place_of(mark.line + 1 if mark else 1))
 
 
 class _Stop(Exception):
@@ -123,15 +123,15 @@ class _Builder:
             line = loader.get_event().start_mark.line + 1
             self._stop(line, (), "a second document starts here", "keep one per file, without ---")
 
-    def _report(self, event: Any, path: Path, what: str, hint: str) -> None:
+    def _report(self, event: Any, path: KeyPath, what: str, hint: str) -> None:
         place = self._place_of(event.start_mark.line + 1)
-        self._document.problems.append(Problem(place, path, what, hint))
+        self._document.problems.append(Problem(path, what, hint, place=place))
 
-    def _stop(self, line: int, path: Path, what: str, hint: str) -> None:
-        self._document.problems.append(Problem(self._place_of(line), path, what, hint))
+    def _stop(self, line: int, path: KeyPath, what: str, hint: str) -> None:
+        self._document.problems.append(Problem(path, what, hint, place=self._place_of(line)))
         raise _Stop
 
-    def _value(self, path: Path, line: int | None = None) -> Any:
+    def _value(self, path: KeyPath, line: int | None = None) -> Any:
         event = self._loader.get_event()
         self._refuse_reference(event, path)
         if len(path) > MAX_DEPTH:
@@ -148,7 +148,7 @@ class _Builder:
         self._document.nodes[path] = Node(place, written)
         return value
 
-    def _refuse_reference(self, event: Any, path: Path) -> None:
+    def _refuse_reference(self, event: Any, path: KeyPath) -> None:
         """Report an alias, an anchor or a tag: the values in a file are what a reader sees."""
         if isinstance(event, yaml.AliasEvent):
             hint = "repeat the value, or quote it if it is text that starts with *"
@@ -161,7 +161,7 @@ class _Builder:
             hint = "delete it, or quote the value if it is text that starts with !"
             self._report(event, path, f"the tag {printable(event.tag)} is not allowed", hint)
 
-    def _scalar(self, event: Any, path: Path) -> Any:
+    def _scalar(self, event: Any, path: KeyPath) -> Any:
         if event.style:
             return event.value
         try:
@@ -170,7 +170,7 @@ class _Builder:
             self._report(event, path, f"{shown(event.value)} {error}", "quote it if it is text")
             return None
 
-    def _mapping(self, path: Path) -> dict[str, Any]:
+    def _mapping(self, path: KeyPath) -> dict[str, Any]:
         values: dict[str, Any] = {}
         while not self._loader.check_event(yaml.MappingEndEvent):
             line = self._loader.peek_event().start_mark.line + 1
@@ -180,7 +180,7 @@ class _Builder:
         self._loader.get_event()
         return values
 
-    def _key(self, path: Path) -> str:
+    def _key(self, path: KeyPath) -> str:
         event = self._loader.get_event()
         line = event.start_mark.line + 1
         if not isinstance(event, yaml.ScalarEvent):
@@ -197,7 +197,7 @@ class _Builder:
             self._report(event, (*path, key), what, "keep one of them")
         return key
 
-    def _sequence(self, path: Path) -> list[Any]:
+    def _sequence(self, path: KeyPath) -> list[Any]:
         values: list[Any] = []
         while not self._loader.check_event(yaml.SequenceEndEvent):
             values.append(self._value((*path, len(values))))

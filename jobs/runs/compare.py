@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from jobs.config.problems import dotted, printable
 from jobs.console import counted
+from jobs.problems import dotted, printable
 from jobs.rundir import RunDir, read_json
 from jobs.runs.spec_changes import FIXED, differences, is_free
 from jobs.spec import Spec

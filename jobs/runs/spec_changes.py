@@ -8,11 +8,11 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path as File
+from pathlib import Path
 from typing import Any
 
-from jobs.config.problems import Path, dotted, printable
 from jobs.errors import UserError
+from jobs.problems import KeyPath, dotted, printable
 from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_atomic
 from jobs.spec import Spec
 
@@ -26,16 +26,16 @@ FREE_LAUNCH = (
     "max_crashes",
 )
 # What the number of ranks follows from.
-SHAPE: tuple[Path, ...] = (
+SHAPE: tuple[KeyPath, ...] = (
     ("slurm", "nodes"),
     ("slurm", "gpus_per_node"),
     ("launch", "nproc_per_node"),
 )
 
-Differences = dict[Path, tuple[Any, Any]]
+Differences = dict[KeyPath, tuple[Any, Any]]
 
 
-def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dict[File, str]:
+def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dict[Path, str]:
     """Change the frozen spec; returns the texts that were there, for `restore`.
 
     Raises: UserError (what needs a confirmation, or cannot change), SpecError.
@@ -81,7 +81,7 @@ def _frozen_overrides(run_dir: RunDir) -> list[str]:
     return overrides
 
 
-def restore(texts: Mapping[File, str]) -> None:
+def restore(texts: Mapping[Path, str]) -> None:
     """Write each text to its file."""
     for file, text in texts.items():
         write_atomic(file, text)
@@ -95,7 +95,7 @@ def differences(was: Spec, now: Spec) -> Differences:
     return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _flat(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+def _flat(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
     if isinstance(value, dict):
         for name, item in value.items():
             yield from _flat(item, (*path, name))
@@ -103,7 +103,7 @@ def _flat(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
         yield path, value
 
 
-def is_free(path: Path) -> bool:
+def is_free(path: KeyPath) -> bool:
     """Whether a key moves no bit of the result."""
     if path in SHAPE:
         return False

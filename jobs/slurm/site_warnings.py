@@ -1,111 +1,105 @@
-"""What a run would meet at a site: what cannot work there, and what its user should know.
+"""What a site does to a run: what keeps the run from starting there, and what its user should know.
 
-From a `Site` and what a spec asks of Slurm to remarks of one line. Standard library only.
+From a `Site` and the slurm section of a spec to problems of one line. Standard library only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
+from jobs.problems import Problem
 from jobs.rundir import RunDir, read_jsonl, write_json
 from jobs.slurm import duration
 from jobs.slurm.site import KILL_WAIT_S, SLURMD_PORT, Site
 from jobs.spec import Slurm
 
-# What a stop is taken to need until one was measured: noticing, saving, committing.
+# Assumed duration of a stop (notice, save, commit) until the run has measured one.
 ASSUMED_STOP_S = 30
 
 
-@dataclass(frozen=True)
-class Remark:
-    """What is wrong with a key at this site, and the way out."""
+def check(requested: Slurm, sites: Sequence[Site], stop_s: float | None = None) -> list[Problem]:
+    """Return all problems, errors first.
 
-    key: str
-    what: str
-    way_out: str
-    is_error: bool = False  # it cannot work at all
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.what}\n  hint: {self.way_out}"
-
-    @property
-    def in_one_line(self) -> str:
-        return f"{'error' if self.is_error else 'note'}: {self.key}: {self.what}; {self.way_out}"
-
-
-def check(wished: Slurm, sites: Sequence[Site], stop_s: float | None = None) -> list[Remark]:
-    """All remarks, errors first. `stop_s`: how long the run's slowest stop took, if known.
-
-    Of several partitions Slurm takes any: only what is wrong with all of them is an error.
+    sites: one for each partition that the spec names. Slurm takes any of them, so only what is
+        wrong with all of them is an error.
+    stop_s: how long the run's slowest stop took; None before the first one.
     """
-    each = [[*_limits(wished, site), *_stops(wished, site, stop_s)] for site in sites]
-    could_work = any(not any(remark.is_error for remark in remarks) for remarks in each)
-    if could_work:
-        each = [[r for r in remarks if not r.is_error] for remarks in each]
-    unique = dict.fromkeys(remark for remarks in each for remark in remarks)
-    return sorted(unique, key=lambda remark: not remark.is_error)
+    each = [[*_limits(requested, site), *_stops(requested, site, stop_s)] for site in sites]
+    if any(not any(problem.is_error for problem in problems) for problems in each):
+        each = [[p for p in problems if not p.is_error] for problems in each]
+    unique = dict.fromkeys(problem for problems in each for problem in problems)
+    return sorted(unique, key=lambda problem: not problem.is_error)
 
 
-def _limits(wished: Slurm, site: Site) -> Iterator[Remark]:
-    """A job above a partition's limits is queued, and never starts (EnforcePartLimits=NO)."""
+def _note(key: str, what: str, hint: str) -> Problem:
+    """A warning about a key of the section slurm."""
+    return Problem(("slurm", key), what, hint, is_error=False)
+
+
+def _limits(requested: Slurm, site: Site) -> Iterator[Problem]:
+    """Slurm queues a job above a partition's limits and never starts it (EnforcePartLimits=NO)."""
     partition, where = site.partition, f"partition {site.partition.name}"
-    # Then the limits may be other ones than the partition's.
-    is_sure = not (wished.qos or partition.has_own_qos or site.config.chooses_partition)
-    time_s = duration.parse_or_zero(wished.time)
+    # Otherwise a QOS or a plugin may set other limits than the partition's.
+    is_sure = not (requested.qos or partition.has_own_qos or site.config.chooses_partition)
+    notes = []
+    time_s = duration.parse_or_zero(requested.time)
     if partition.max_time_s is not None and time_s > partition.max_time_s:
         most = duration.canonical(partition.max_time_s)
-        what = f"{wished.time} is more than {where} allows, {most}: it would never start"
-        way_out = f"write {most}; a run that takes longer goes on in its next job"
-        yield Remark("slurm.time", what, way_out, is_sure)
-    if partition.max_nodes is not None and wished.nodes > partition.max_nodes:
-        what = f"{wished.nodes} are more than {where} allows, {partition.max_nodes}"
-        way_out = "fewer nodes, or another slurm.partition"
-        yield Remark("slurm.nodes", f"{what}: it would never start", way_out, is_sure)
-    if wished.nodes < partition.min_nodes:
-        what = f"{wished.nodes} are fewer than {where} wants, {partition.min_nodes}"
-        way_out = "more nodes, or another slurm.partition"
-        yield Remark("slurm.nodes", f"{what}: it would never start", way_out, is_sure)
+        what = f"{requested.time} is above the limit of {where}, {most}: the job would never start"
+        notes.append(_note("time", what, f"write {most}; a longer run continues in its next job"))
+    if partition.max_nodes is not None and requested.nodes > partition.max_nodes:
+        what = f"{requested.nodes} is above the limit of {where}, {partition.max_nodes}"
+        hint = "write fewer nodes, or another slurm.partition"
+        notes.append(_note("nodes", f"{what}: the job would never start", hint))
+    if requested.nodes < partition.min_nodes:
+        what = f"{requested.nodes} is below the minimum of {where}, {partition.min_nodes}"
+        hint = "write more nodes, or another slurm.partition"
+        notes.append(_note("nodes", f"{what}: the job would never start", hint))
+    yield from (replace(note, is_error=is_sure) for note in notes)
     if partition.state != "UP":
         what = f"{where} is {partition.state}: the job waits until that changes"
-        yield Remark("slurm.partition", what, "sinfo shows the others")
+        yield _note("partition", what, "sinfo lists the other partitions")
 
 
-def _stops(wished: Slurm, site: Site, stop_s: float | None) -> Iterator[Remark]:
+def _stops(requested: Slurm, site: Site, stop_s: float | None) -> Iterator[Problem]:
+    """Yield what a preemption or a time limit at this site does to the run."""
     mode, where = site.preempt_mode, f"partition {site.partition.name}"
     grace_s, kill_wait_s = site.grace_time_s, site.config.kill_wait_s
     if mode == "CANCEL":
-        yield _cancels(wished, where)
+        yield _cancels(requested, where)
     if mode in ("CANCEL", "REQUEUE") and grace_s + kill_wait_s < (stop_s or ASSUMED_STOP_S):
-        given = f"{where} preempts with {grace_s} s of grace, and {kill_wait_s} s to the kill"
+        given = f"{where} preempts with {grace_s} s of grace and kills {kill_wait_s} s later"
         needs = "a save may take longer" if stop_s is None else f"the last stop took {stop_s:.0f} s"
-        way_out = "set checkpoint.every_minutes: a save that does not fit is redone from there"
-        yield Remark("slurm.partition", f"{given}; {needs}", way_out)
-    if stop_s is not None and stop_s > wished.signal_lead_s:
-        what = f"{wished.signal_lead_s} s before the limit are too few, a stop took {stop_s:.0f} s"
-        yield Remark("slurm.signal_lead_s", what, f"write {2 * int(stop_s) + 1}")
-    if not site.config.is_requeued and wished.restart != "successor":
-        what = "jobs are requeued only if they ask for it here (JobRequeue=0): this one does"
-        way_out = "slurm.restart=successor if it is refused all the same"
-        yield Remark("slurm.restart", what, way_out)
-    if site.partition.alloc_nodes != "ALL" and is_successor_wanted(wished, site):
-        what = f"{where} takes jobs from {site.partition.alloc_nodes} only, perhaps not from a job"
-        yield Remark("slurm.restart", what, "make resume goes on where no successor could")
+        hint = "set checkpoint.every_minutes: the next attempt repeats the steps after that save"
+        yield _note("partition", f"{given}; {needs}", hint)
+    if stop_s is not None and stop_s > requested.signal_lead_s:
+        what = (
+            f"a stop took {stop_s:.0f} s, and {requested.signal_lead_s} s before the limit is less"
+        )
+        yield _note("signal_lead_s", what, f"write {2 * int(stop_s) + 1}")
+    if not site.config.is_requeued and requested.restart != "successor":
+        what = "this site requeues only jobs that ask for it (JobRequeue=0), as this job does"
+        yield _note("restart", what, "if Slurm refuses the requeue, write slurm.restart=successor")
+    if site.partition.alloc_nodes != "ALL" and is_successor_wanted(requested, site):
+        nodes = site.partition.alloc_nodes
+        what = f"{where} accepts jobs from {nodes} only, so a job may not be able to submit one"
+        yield _note("restart", what, "make resume continues the run if no successor is queued")
 
 
-def _cancels(wished: Slurm, where: str) -> Remark:
+def _cancels(requested: Slurm, where: str) -> Problem:
     what = f"{where} cancels what it preempts (PreemptMode=CANCEL)"
-    if wished.restart == "requeue":
-        return Remark("slurm.restart", what, "write auto: another job then goes on")
-    return Remark("slurm.restart", what, "another job waits for its end and goes on")
+    if requested.restart == "requeue":
+        return _note("restart", what, "write auto: a successor job then continues the run")
+    return _note("restart", what, "a successor job waits for its end and continues the run")
 
 
-def is_successor_wanted(wished: Slurm, site: Site) -> bool:
-    """Whether a job that waits for the end of the first one is needed here, or asked for."""
-    if wished.restart == "auto":
+def is_successor_wanted(requested: Slurm, site: Site) -> bool:
+    """Whether the run needs a job that waits for the end of the first one, or asks for it."""
+    if requested.restart == "auto":
         return site.preempt_mode == "CANCEL"
-    return wished.restart == "successor"
+    return requested.restart == "successor"
 
 
 def slowest_stop_s(run_dir: RunDir) -> float | None:

@@ -14,7 +14,7 @@ FILES = {
     for package in OWN
     for path in (REPOSITORY / package).rglob("*.py")
 }
-CONTRACT = {"jobs.spec", "jobs.rundir", "jobs.errors", "jobs.console"}
+CONTRACT = {"jobs.spec", "jobs.rundir", "jobs.errors", "jobs.problems", "jobs.console"}
 # The rooms that each room may import. "" is the top of the package.
 MAY_IMPORT = {
     "jobs": {

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from jobs.config import yaml_reader
-from jobs.config.problems import Place
+from jobs.problems import Place
 
 
 @pytest.fixture(params=["CSafeLoader", "SafeLoader"], autouse=True)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from jobs.problems import dotted
 from jobs.rundir import RunDir, append_jsonl, read_json
 from jobs.slurm import site, site_warnings
 from jobs.slurm.site import Config, Partition, Site
@@ -78,7 +79,7 @@ def told(wished=HOUR, stop_s=None, of=USUAL, **partition):
     """What is remarked on a partition like batch, each with `error` or `note` before its key."""
     sites = [Site(of, replace(BATCH, **partition))]
     remarks = site_warnings.check(wished, sites, stop_s)
-    return [("error " if r.is_error else "note ") + r.key for r in remarks]
+    return [("error " if r.is_error else "note ") + dotted(r.path) for r in remarks]
 
 
 def test_the_configuration_is_read_from_slurms_words():
@@ -199,7 +200,8 @@ def test_of_several_partitions_one_that_works_is_enough():
 
 
 @pytest.mark.parametrize(
-    ("wished", "way_out"), [("auto", "another job waits for its end"), ("requeue", "write auto")]
+    ("wished", "way_out"),
+    [("auto", "a successor job waits for its end"), ("requeue", "write auto")],
 )
 def test_a_site_that_cancels_what_it_preempts_is_told_with_the_way_out(wished, way_out):
     sites = [Site(USUAL, replace(BATCH, preempt_mode="CANCEL"))]

@@ -1,0 +1,100 @@
+"""One mistake of a user: which key, what is wrong, how to fix it; and all of them in one exception.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.errors import UserError
+
+# The way to a key: names of mappings and positions in lists.
+KeyPath = tuple[str | int, ...]
+MAX_SHOWN = 60
+# Characters that neither sbatch's arguments nor a terminal may get: control characters, line
+# separators, lone surrogates.
+CONTROL = "\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in the user's input: `configs/x.yaml:7` or `override slurm.nodes=2`.
+
+    order: problems are listed in this order; lines of the file first, then overrides.
+    """
+
+    where: str = ""
+    order: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with a key, and how to fix it.
+
+    path: the key; empty for the input as a whole.
+    also: the keys that it was compared with.
+    place: empty until the key is looked up in the user's input, or if there is no such input.
+    is_error: False for a warning, which does not keep the run from starting.
+    """
+
+    path: KeyPath
+    what: str
+    hint: str = ""
+    also: tuple[KeyPath, ...] = ()
+    place: Place = Place()
+    is_error: bool = True
+
+    def __str__(self) -> str:
+        where = f"{self.place.where}: " if self.place.where else ""
+        key = f"{dotted(self.path)}: " if self.path else ""
+        hint = f"\n  hint: {printable(self.hint)}" if self.hint else ""
+        return printable(f"{where}{key}{self.what}") + hint
+
+    @property
+    def in_one_line(self) -> str:
+        """The problem for a log: `note: slurm.time: what is wrong; how to fix it`."""
+        kind = "error" if self.is_error else "note"
+        hint = f"; {self.hint}" if self.hint else ""
+        return printable(f"{kind}: {dotted(self.path)}: {self.what}{hint}")
+
+
+class SpecError(UserError):
+    """A spec with mistakes. Its text is the list of all problems, in the order of the input."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        ordered = sorted(problems, key=lambda problem: problem.place.order)
+        self.problems: Sequence[Problem] = tuple(ordered)
+        super().__init__("\n".join(str(problem) for problem in ordered))
+
+
+def dotted(path: KeyPath) -> str:
+    """Return `slurm.sbatch_args.mail-type` or `setup[1]`; a part that is no plain word in quotes."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += ("." if text else "") + (part if _is_plain(part) else shown(part))
+    return text
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.replace("-", "_").isidentifier() and len(text) <= MAX_SHOWN
+
+
+def shown(value: Any, written: str | None = None) -> str:
+    """Return a user's value for a message: shortened JSON; a number as in the file (`written`)."""
+    is_number = written is not None and not isinstance(value, str)
+    text = str(written) if is_number else printable(json.dumps(value, ensure_ascii=False))
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+
+
+def printable(text: str) -> str:
+    """Return the text with an escape for every character that could control a terminal."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
