@@ -1,7 +1,8 @@
-"""The run directory: every path in it, and the few ways in which files there are written.
+"""The run directory: the path of each file in it, and the ways in which these files are written.
 
-One writer per file, no locks: network file systems keep neither promise for several (facts of
-NFS: appends interleave, flock lies). Standard library only; the trainer imports this module.
+Each file has one writer, and there are no locks: on a network file system appends of several
+writers interleave, and flock may succeed for two hosts at once. jobs.records has the content of
+the files. Standard library only; the trainer imports this module.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-PROGRESS_STEP_WIDTH = 12
+# The version of the run directory and its files; spec.json has it as the key `format`. Raised when
+# this kit can no longer read the files of an older one, or an older kit those of this one.
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class RunDir:
 
     @property
     def changes(self) -> Path:
-        """What a resume changed of the spec, one confirmed change a line."""
+        """The changes of the spec that a user confirmed at a resume, one per line."""
         return self.path / "changes.jsonl"
 
     @property
@@ -58,8 +61,9 @@ class RunDir:
         return self.path / "provenance.json"
 
     @property
-    def command(self) -> Path:
-        return self.path / "command.json"
+    def submission(self) -> Path:
+        """The job of the run and the sbatch command that submitted it."""
+        return self.path / "submission.json"
 
     @property
     def owner(self) -> Path:
@@ -72,7 +76,7 @@ class RunDir:
 
     @property
     def successor(self) -> Path:
-        """The job that waits for the end of the present one, to go on with the run."""
+        """The job that waits for the end of the present one to continue the run."""
         return self.path / "successor.json"
 
     @property
@@ -89,7 +93,7 @@ class RunDir:
 
     @property
     def progress(self) -> Path:
-        return self.path / "progress"
+        return self.path / "progress.json"
 
     @property
     def tensorboard(self) -> Path:
@@ -97,7 +101,7 @@ class RunDir:
 
     @property
     def wandb(self) -> Path:
-        """Made by W&B itself, in the directory that it is given."""
+        """Weights & Biases creates it itself, in the directory that it is given."""
         return self.path / "wandb"
 
     @property
@@ -139,7 +143,7 @@ class AttemptDir:
 
     @property
     def plan(self) -> Path:
-        """What `attempt open` decided: nodes, endpoint, rendezvous id. Read by every agent."""
+        """What `attempt open` decided: nodes, endpoint, rendezvous id. Every agent reads it."""
         return self.path / "plan.json"
 
     @property
@@ -149,36 +153,35 @@ class AttemptDir:
 
     @property
     def outcome(self) -> Path:
-        """Rank 0's last word: `{"status": "completed" | "stopped", "global_step": ...}`."""
+        """How the training of the attempt ended; written by rank 0 as its last act."""
         return self.path / "outcome.json"
 
     @property
-    def stop(self) -> Path:
-        """Created by every agent that is warned; a script of one's own may look for it."""
-        return self.path / "stop"
+    def stop_requested(self) -> Path:
+        """Every agent that gets a stop signal creates it; a user's script may look for it."""
+        return self.path / "stop_requested"
 
-    def node(self, node_rank: int) -> Path:
-        """An agent's last word: the signals it saw and how its torchrun ended."""
-        return self.path / f"node-{node_rank:05d}.json"
-
-    def node_records(self) -> list[dict[str, Any]]:
-        """What all agents have written so far."""
-        return list(filter(None, map(read_json, self.path.glob("node-*.json"))))
+    def agent(self, node_rank: int) -> Path:
+        """The signals that a node's agent received, and how its torchrun ended."""
+        return self.path / f"agent-{node_rank:05d}.json"
 
     def rank_log(self, rank: int) -> Path:
         return self.path / f"rank-{rank:05d}.log"
 
     def rank_error(self, rank: int) -> Path:
-        """A failing rank's last word: time, host, error and traceback."""
+        """Why a rank failed; written by the rank as its last act."""
         return self.path / f"rank-{rank:05d}.error.json"
 
     @property
     def hang(self) -> Path:
-        """Made by the rank that finds a hang first, which calls the others; then its verdict."""
+        """Created empty by the rank that finds a hang first; later it holds that rank's verdict.
+
+        The other ranks write their rank_hang files when it appears.
+        """
         return self.path / "hang.json"
 
     def rank_hang(self, rank: int) -> Path:
-        """A rank's answer in a hang: where its main thread is."""
+        """Where the main thread of a rank is in a hang."""
         return self.path / f"rank-{rank:05d}.hang.json"
 
 
@@ -207,7 +210,7 @@ def fsync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """`write_atomic` of a value as JSON."""
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
@@ -220,8 +223,8 @@ def read_json(path: Path) -> Any:
         return None
 
 
-def append_jsonl(path: Path, record: dict[str, Any], durable: bool = False) -> None:
-    """Append one record as one line in a single write; a line that a crash cut off goes."""
+def append_jsonl(path: Path, record: object, durable: bool = False) -> None:
+    """Append one record as one line in a single write; removes a line that a crash cut off."""
     line = (json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
     with open(path, "ab+") as file:
         if (end := _end_of_lines(file)) < file.seek(0, os.SEEK_END):
@@ -233,7 +236,7 @@ def append_jsonl(path: Path, record: dict[str, Any], durable: bool = False) -> N
 
 
 def _end_of_lines(file: BinaryIO) -> int:
-    """Where the last whole line ends; usually that is the end of the file."""
+    """The offset after the last whole line; usually that is the end of the file."""
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - 1))
     if file.read(1) in (b"", b"\n"):
@@ -245,29 +248,11 @@ def _end_of_lines(file: BinaryIO) -> int:
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """The records of a JSON-lines file; a last line cut off by a crash does not count."""
     try:
-        # Not splitlines: it also ends a line at characters that JSON leaves as they are.
+        # Not splitlines: it also ends a line at characters that JSON does not escape.
         *lines, _ = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
     return [json.loads(line) for line in lines]
-
-
-def read_events(path: Path) -> list[dict[str, Any]]:
-    """The events of a timeline, without lines that make no sense: nothing is decided by them.
-
-    An attempt that was cut off may write into the middle of its successor's once more.
-    """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []
-    events = []
-    for line in lines:
-        with contextlib.suppress(ValueError):
-            event = json.loads(line)
-            if isinstance(event, dict) and {"t", "event", "attempt"} <= event.keys():
-                events.append(event)
-    return events
 
 
 def relink(link: Path, target: str) -> None:
@@ -276,15 +261,6 @@ def relink(link: Path, target: str) -> None:
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(target)
     os.replace(temporary, link)
-
-
-def read_progress_step(path: Path) -> int | None:
-    """The last finished optimizer step in a `progress` file; None before the first."""
-    try:
-        with open(path, "rb") as file:
-            return int(file.read(PROGRESS_STEP_WIDTH) or b"0")
-    except (FileNotFoundError, ValueError):
-        return None
 
 
 class Timeline:

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from jobs.errors import UserError
+from jobs.rundir import FORMAT
+
 Scalar = str | int | float | bool
 
 # The built-in values of train.model, train.dataset, train.transform and train.strategy.
@@ -246,20 +249,50 @@ class Spec:
 
     def to_json(self) -> str:
         """The resolved spec as the text of `spec.json`."""
-        return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n"
+        values = {"format": FORMAT, **dataclasses.asdict(self)}
+        return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def read(cls, path: Path) -> Spec:
-        """The frozen spec of a run, from its `spec.json`."""
-        return cls.from_json(path.read_text(encoding="utf-8"))
+        """The frozen spec of a run, from its `spec.json`. Raises: FormatError, OSError."""
+        return cls.from_json(path.read_text(encoding="utf-8"), str(path.parent))
 
     @classmethod
-    def from_json(cls, text: str) -> Spec:
-        """The spec of a `spec.json` that `to_json` wrote. No validation: that was at load."""
+    def from_json(cls, text: str, run_dir: str = "the run directory") -> Spec:
+        """The spec of a `spec.json` that `to_json` wrote. No validation: that was at load.
+
+        Raises: FormatError.
+        """
         values = json.loads(text)
+        check_format(values.pop("format", 0), run_dir)
         for name, section in SECTIONS.items():
             values[name] = section(**values[name])
         return cls(**values)
+
+
+class FormatError(UserError):
+    """An older or newer version of the kit made the run directory."""
+
+
+def check_format(found: object, run_dir: str) -> None:
+    """Raises FormatError where the format number of a run directory is not this kit's.
+
+    0 stands for a spec.json without one: the kit wrote none before format 1.
+    """
+    if found == FORMAT:
+        return
+    has = f"format {found}" if found else "no format number"
+    text = f"{run_dir}: {has}, and this kit reads format {FORMAT}: a"
+    if isinstance(found, int) and found > FORMAT:
+        raise FormatError(
+            f"{text} newer version of the kit made this run\n"
+            "  hint: update this checkout, or use the one that submitted the run"
+        )
+    raise FormatError(
+        f"{text}n older version of the kit made this run\n"
+        "  hint: submit it again, or use the checkout that submitted it; the kit's code of then is "
+        "in its folder code"
+    )
 
 
 SECTIONS: dict[str, Any] = {

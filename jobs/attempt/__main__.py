@@ -25,7 +25,6 @@ from jobs.errors import FailedError, UserError
 from jobs.node.stop_signals import hold_back
 from jobs.rundir import (
     RunDir,
-    read_json,
 )
 from jobs.slurm import client
 
@@ -66,13 +65,12 @@ def main(argv: list[str] | None = None) -> int:
                 stops = [args.stop] if args.stop else seen
                 closed = close_attempt(run_dir, me, args.attempt, stops, args.srun_exit)
                 return act(closed, run_dir, me)
-            attempt = open_attempt(run_dir, me, args.nodes, args.head_address)
+            plan = open_attempt(run_dir, me, args.nodes, args.head_address)
     except (UserError, FailedError) as error:
         say(f"error: {error}")
         return 1
-    if attempt is not None:
-        plan = read_json(run_dir.attempt(attempt).plan)
-        print(attempt, plan["rdzv_endpoint"])
+    if plan is not None:
+        print(plan.attempt, plan.rdzv_endpoint)
     else:
         say(f"{run_dir.path}: already complete, nothing to do")
     return 0

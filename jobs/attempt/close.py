@@ -6,16 +6,14 @@ import errno
 from collections.abc import Sequence
 from dataclasses import replace
 
+from jobs import records
 from jobs.attempt import history, run_lock, successor
 from jobs.attempt.decision import Action, Decision, decide
 from jobs.attempt.execute import in_words
 from jobs.attempt.facts import gather
 from jobs.attempt.report import report_error, report_quarantine
 from jobs.console import BestEffort, say
-from jobs.rundir import (
-    RunDir,
-    read_jsonl,
-)
+from jobs.rundir import RunDir
 
 
 def close_attempt(
@@ -38,7 +36,7 @@ def close_attempt(
     if not evidence.signals:
         evidence = replace(evidence, signals=tuple(stops))
     budget = history.budget_of(run_dir)
-    decision = decide(evidence, history.of(read_jsonl(run_dir.attempts)), budget)
+    decision = decide(evidence, history.of(records.read_attempts(run_dir)), budget)
     with BestEffort("attempt")():
         report_quarantine(run_dir, attempt)
         report_error(run_dir, attempt, evidence)

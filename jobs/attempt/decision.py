@@ -6,72 +6,19 @@ The table of it is in tests/unit/attempt/test_decision.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from jobs.records import Action, Cause, Evidence
 from jobs.slurm.client import ENDED_STATES, is_cancelled
 
-
-class Action(StrEnum):
-    """What the batch shell does next."""
-
-    DONE = "done"  # the run is complete
-    RETRY = "retry"  # a new srun step in this allocation
-    REQUEUE = "requeue"  # we ask Slurm to start the job again
-    SUCCESSOR = "successor"  # the job that waits for this one goes on
-    WAIT = "wait"  # Slurm requeues the job by itself
-    HOLD = "hold"  # stop with the reason; `resume` submits anew
-    CANCEL = "cancel"  # somebody cancelled the job: never come back
+__all__ = ["Action", "Cause", "Evidence"]  # of jobs.records, for those who decide
 
 
 # These end the job's present start.
 RESTARTS = (Action.REQUEUE, Action.SUCCESSOR, Action.WAIT)
 
 
-class Cause(StrEnum):
-    """What ended an attempt."""
-
-    COMPLETED = "completed"
-    CANCELLED = "cancelled"
-    TIME_LIMIT = "time_limit"
-    PREEMPTION = "preemption"
-    INTERRUPTED = "interrupted"  # Ctrl-C or cancel of a local run
-    REQUEUED = "requeued"  # by an administrator, or by Slurm itself
-    CRASH = "crash"
-    HANG = "hang"  # no rank went on any more; a crash that a watchdog had to make
-    OUT_OF_MEMORY = "out_of_memory"  # a crash that the next attempt may well repeat
-    NODE = "node"  # a node was lost, or failed its preflight
-    LOST = "lost"  # nothing of ours was left to say what happened
-
-
 # These count against the crash budget: unlike a lost node, the run itself may be at fault.
 CRASHES = (Cause.CRASH, Cause.HANG, Cause.OUT_OF_MEMORY)
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What is known when an attempt has ended. `attempts.jsonl` keeps it beside the decision."""
-
-    # Rank 0's marker: completed, stopped, or None. Of a script of one's own without a marker it
-    # says how it exited: with 0 completed, but stopped if it was warned and sent its stop signal.
-    outcome: str | None
-    job_state: str  # Slurm's JobState; LOCAL without Slurm, UNKNOWN without an answer
-    job_reason: str  # Slurm's Reason
-    signals: tuple[str, ...]  # stop signals that reached an agent, in order
-    is_preempted: bool  # Slurm has a PreemptTime for this start of the job
-    has_progress: bool  # a checkpoint was committed during the attempt
-    error: str | None  # the first failing rank, its node and its error
-    is_requeued: bool = False  # Slurm has counted the job's next start already
-    is_user_error: bool = False  # the error is in the spec or the launch, and would only repeat
-    is_hang: bool = False  # the error is that nothing went on any more
-    is_out_of_memory: bool = False  # of a GPU or of the node
-    is_near_limit: bool = False  # another attempt in this allocation might not hear its warning
-    can_requeue: bool = True  # Slurm may start this very job again
-    is_left_to_slurm: bool = (
-        False  # it requeues the job once that has ended; see jobs.attempt.requeue_policy
-    )
-    has_successor: bool = False  # another job waits for the end of this one
-    bad_nodes: tuple[str, ...] = ()  # nodes that failed the preflight
-    silent_nodes: tuple[str, ...] = ()  # nodes whose agent never ended, and that do not answer
 
 
 @dataclass(frozen=True)
@@ -183,7 +130,7 @@ def after_crash(evidence: Evidence, history: History, budget: Budget) -> Decisio
     cause = Cause.HANG if evidence.is_hang else Cause.CRASH
     if evidence.is_out_of_memory:
         cause = Cause.OUT_OF_MEMORY
-    crash = evidence.error or "the processes ended without a word"
+    crash = evidence.error or "the processes ended without an error record"
     if evidence.is_user_error:
         return Decision(Action.HOLD, cause, crash)
     crashes = 1 if evidence.has_progress else history.crashes_without_progress + 1

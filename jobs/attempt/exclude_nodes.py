@@ -14,10 +14,11 @@ import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
+from jobs import records
 from jobs.console import say
-from jobs.rundir import RunDir, read_json, read_jsonl
+from jobs.records import AttemptRecord, SlurmSite
+from jobs.rundir import RunDir
 from jobs.runs import lookup
 from jobs.slurm import client, sbatch
 from jobs.spec import Spec
@@ -27,28 +28,28 @@ _PART = re.compile(r"([^,\[]|\[[^\]]*\])+")
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
 
 
-def bad_nodes(records: Sequence[Mapping[str, Any]], now: float) -> dict[str, str]:
+def bad_nodes(attempts: Sequence[AttemptRecord], now: float) -> dict[str, str]:
     """Nodes that failed a preflight in the last 24 h, the newest first, with the reason."""
     found: dict[str, str] = {}
-    for record in reversed(records):
-        if now - record["stop"] < EXPIRES_S:
+    for record in reversed(attempts):
+        if now - record.stop < EXPIRES_S:
             for node in named(record):
                 found.setdefault(node, reason_of(record))
     return found
 
 
-def named(record: Mapping[str, Any]) -> list[str]:
+def named(record: AttemptRecord) -> list[str]:
     """An attempt's bad nodes by Slurm's names: a host may know itself by a longer one."""
-    hosts = record["evidence"].get("bad_nodes", ())
+    hosts = record.evidence.bad_nodes
     short = {host.partition(".")[0] for host in hosts}
-    return [node for node in record["nodes"] or () if node in hosts or node in short]
+    return [node for node in record.nodes or () if node in hosts or node in short]
 
 
-def reason_of(record: Mapping[str, Any]) -> str:
+def reason_of(record: AttemptRecord) -> str:
     """Why a node failed, without the rank and the node that the record begins with."""
-    error = record["evidence"].get("error") or "preflight"
+    error = record.evidence.error or "preflight"
     start = error.find("preflight: ")
-    return str(error[max(start, 0) :])
+    return error[max(start, 0) :]
 
 
 def choose(bad: Iterable[str], others: Collection[str], size: int, needed: int) -> list[str]:
@@ -91,14 +92,14 @@ def renew(run_dir: RunDir, job_id: str, present: str) -> None:
 
     Slurm is asked nothing unless the attempt before found a bad node, or one may come back.
     """
-    records = read_jsonl(run_dir.attempts)
-    bad = bad_nodes(records, time.time())
-    ever = {node for record in records for node in named(record)}
+    attempts = records.read_attempts(run_dir)
+    bad = bad_nodes(attempts, time.time())
+    ever = {node for record in attempts for node in named(record)}
     spec = Spec.read(run_dir.spec)
     wished = expand(spec.slurm.exclude or "")
     others = [node for node in expand(present) if node not in ever or node in wished]
     ours = {*expand(present)} - {*others}
-    if ours <= bad.keys() and not (records and named(records[-1])):
+    if ours <= bad.keys() and not (attempts and named(attempts[-1])):
         return
     nodes, limit = satisfiable(run_dir, spec, bad, others)
     problem = update(job_id, [*others, *nodes]) if {*nodes} != ours else ""
@@ -113,7 +114,7 @@ def renew(run_dir: RunDir, job_id: str, present: str) -> None:
 
 def without_bad_nodes(run_dir: RunDir, spec: Spec) -> Spec:
     """The spec of a run that is submitted again, without the nodes that failed lately."""
-    bad = bad_nodes(read_jsonl(run_dir.attempts), time.time())
+    bad = bad_nodes(records.read_attempts(run_dir), time.time())
     wished = expand(spec.slurm.exclude or "")
     nodes, _ = satisfiable(run_dir, spec, bad, wished) if bad else ([], "")
     for node in nodes:
@@ -124,8 +125,8 @@ def without_bad_nodes(run_dir: RunDir, spec: Spec) -> Spec:
 
 def hand_on(run_dir: RunDir, job_id: str) -> None:
     """The same for the job that waits for the end of this one, after a bad node only."""
-    records, successor = read_jsonl(run_dir.attempts), lookup.successor_of(run_dir, job_id)
-    job = client.show_job(successor) if successor and records and named(records[-1]) else None
+    attempts, successor = records.read_attempts(run_dir), lookup.successor_of(run_dir, job_id)
+    job = client.show_job(successor) if successor and attempts and named(attempts[-1]) else None
     if successor is not None and job is not None:
         renew(run_dir, successor, job.excluded)
 
@@ -150,7 +151,8 @@ def partition_size(run_dir: RunDir, name: str) -> int | None:
     Of the partitions that the run asked for the submit has noted it. `name`: empty outside of a
     job, where the smallest of them counts.
     """
-    noted = (read_json(run_dir.site) or {}).get("partition_nodes", {})
+    site = records.read(SlurmSite, run_dir.site) or SlurmSite()
+    noted = {each.name: each.nodes for each in site.partition_nodes}
     if name in noted or (not name and noted):
         return int(noted.get(name) or min(noted.values()))
     answer = client.call(["scontrol", "--all", "show", "partition", name]) if name else None

@@ -6,10 +6,12 @@ import random
 import time
 from dataclasses import replace
 
+from jobs import records
 from jobs.attempt import exclude_nodes, history, run_lock, successor
 from jobs.attempt.decision import Action, Cause, Decision
 from jobs.console import say
-from jobs.rundir import RunDir, read_json, read_jsonl
+from jobs.records import SlurmSite
+from jobs.rundir import RunDir
 from jobs.slurm import client
 
 EXIT_RETRY = 75  # the batch script starts another srun step. Source: sysexits.h, EX_TEMPFAIL
@@ -56,7 +58,7 @@ def in_words(decision: Decision, run_dir: RunDir) -> str:
 
 def retry_delay_s(run_dir: RunDir) -> float:
     """How long to wait before another attempt: 2, 8, 32 s ... after crashes without progress."""
-    crashes = history.of(read_jsonl(run_dir.attempts)).crashes_without_progress
+    crashes = history.of(records.read_attempts(run_dir)).crashes_without_progress
     return float(min(2 * 4 ** max(0, crashes - 1), MAX_DELAY_S))
 
 
@@ -70,7 +72,8 @@ def requeue(decision: Decision, run_dir: RunDir, me: run_lock.Owner) -> None:
         return
     is_cancelled = job is not None and client.is_cancelled(job.state, job.reason)
     # Where preemption cancels, Slurm may have done it; then the job after this one will know.
-    cancels_preempted = (read_json(run_dir.site) or {}).get("cancels_preempted", True)
+    noted = records.read(SlurmSite, run_dir.site)
+    cancels_preempted = noted is None or noted.cancels_preempted is not False
     reason = f"{decision.reason}; NOT requeued: {problem}"
     if job is not None and is_cancelled and not (job.is_preempted and cancels_preempted):
         # It came between the decision and the requeue, which then did nothing.

@@ -7,15 +7,13 @@ import os
 import time
 from collections.abc import Sequence
 
+from jobs import records
 from jobs.attempt import history, run_lock, srun_step, successor
 from jobs.console import counted, say
 from jobs.errors import FailedError, UserError
 from jobs.node import rendezvous
-from jobs.rundir import (
-    RunDir,
-    write_atomic,
-    write_json,
-)
+from jobs.records import AttemptPlan
+from jobs.rundir import RunDir, write_atomic
 from jobs.runs import checkpoints, lookup, purge
 from jobs.slurm import client
 from jobs.spec import Spec
@@ -23,8 +21,8 @@ from jobs.spec import Spec
 
 def open_attempt(
     run_dir: RunDir, me: run_lock.Owner, nodes: Sequence[str], resolved: str = ""
-) -> int | None:
-    """Open the next attempt and write its plan; None if the run is complete already.
+) -> AttemptPlan | None:
+    """Open the next attempt: write its plan and return it; None if the run is already complete.
 
     Raises: OwnedError, RendezvousError, HeldError, EndedError.
     """
@@ -39,7 +37,9 @@ def open_attempt(
         raise
 
 
-def _open(run_dir: RunDir, me: run_lock.Owner, nodes: Sequence[str], resolved: str) -> int | None:
+def _open(
+    run_dir: RunDir, me: run_lock.Owner, nodes: Sequence[str], resolved: str
+) -> AttemptPlan | None:
     # Counted again: until the claim another job may have opened attempts.
     attempt = history.newest_attempt(run_dir) + 1
     run_lock.claim(run_dir, me, attempt)
@@ -63,30 +63,30 @@ def _open(run_dir: RunDir, me: run_lock.Owner, nodes: Sequence[str], resolved: s
         address, how = rendezvous.head_address(resolved, nodes)
         rendezvous.check_private(address, spec.launch.allow_public_rendezvous)
     port = rendezvous.choose_port(me.job_id, attempt)
-    plan = {
-        "attempt": attempt,
-        "job_id": me.job_id,
-        "nodes": list(nodes),
-        "head_address": address,
-        "head_address_is": how,
-        "rdzv_endpoint": f"{address}:{port}",
-        "rdzv_id": f"{me.job_id}-{attempt}",
-        "start": round(time.time(), 3),
-        "deadline": None if me.is_local else client.end_time(me.job_id),
-        "checkpoint": checkpoints.newest(run_dir),
-        "quarantined": checkpoints.quarantined(run_dir),
-    }
+    plan = AttemptPlan(
+        attempt=attempt,
+        job_id=me.job_id,
+        nodes=tuple(nodes),
+        head_address=address,
+        head_address_is=how,
+        rdzv_endpoint=f"{address}:{port}",
+        rdzv_id=f"{me.job_id}-{attempt}",
+        start=round(time.time(), 3),
+        deadline=None if me.is_local else client.end_time(me.job_id),
+        checkpoint=checkpoints.newest(run_dir),
+        quarantined=tuple(checkpoints.quarantined(run_dir)),
+    )
     attempt_dir = run_dir.attempt(attempt)
     attempt_dir.path.mkdir(exist_ok=True)
     argv = srun_step.argv_from_spec(spec, os.environ.get("SLURM_CPUS_PER_TASK"))
     write_atomic(attempt_dir.srun_argv, "".join(f"{argument}\0" for argument in argv))
-    write_json(attempt_dir.plan, plan)
+    records.write(attempt_dir.plan, plan)
     if not me.is_local:
         successor.ensure(run_dir, me.job_id, attempt)
     history.note(run_dir, attempt, "open", nodes=list(nodes), job_id=me.job_id)
     there = counted(len(nodes), "node")
     say(f"attempt {attempt}: {there}, rendezvous at {address}:{port} ({how})")
-    return attempt
+    return plan
 
 
 class HeldError(FailedError):

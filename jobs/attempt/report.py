@@ -37,6 +37,6 @@ def report_error(run_dir: RunDir, attempt: int, evidence: Evidence) -> None:
         else:
             say("no rank left a reason; what stands above is all there is")
     if evidence.outcome is None and failed is not None:
-        log = run_dir.attempt(attempt).rank_log(failed["rank"])
-        text = f"first failure: rank {failed['rank']} on {failed['host']}, log {log}\n"
-        say(text + (failed["traceback"] or failed["error"]).rstrip())
+        log = run_dir.attempt(attempt).rank_log(failed.rank)
+        text = f"first failure: rank {failed.rank} on {failed.host}, log {log}\n"
+        say(text + (failed.traceback or failed.error).rstrip())

@@ -14,10 +14,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
+from jobs import records
 from jobs.attempt.decision import Action, Evidence
-from jobs.rundir import RunDir, read_jsonl
+from jobs.records import AttemptRecord
+from jobs.rundir import RunDir
 from jobs.slurm import client, site
 from jobs.slurm.site import Config, Site
 from jobs.spec import Slurm
@@ -35,17 +36,17 @@ def is_left_to_slurm(run_dir: RunDir, seen: Evidence, job: client.Job, job_id: s
     if seen.outcome == "completed" or seen.bad_nodes:
         return False
     config = site.ask_config()
-    if config is None or not is_among_the_first(config, read_jsonl(run_dir.attempts), job_id):
+    if config is None or not is_among_the_first(config, records.read_attempts(run_dir), job_id):
         return False
     return any(map(requeues, site.look(where(os.environ), config)))
 
 
-def is_among_the_first(config: Config, attempts: Iterable[dict[str, Any]], job_id: str) -> bool:
+def is_among_the_first(config: Config, attempts: Iterable[AttemptRecord], job_id: str) -> bool:
     """Whether Slurm may still count a failed launch, after those of earlier attempts."""
     version = re.match(r"(\d+)\.(\d+)", config.version)
     if version is None or (int(version[1]), int(version[2])) < SINCE:
         return False
-    mine = [record["decision"] for record in attempts if record.get("job_id") == job_id]
+    mine = [record.decision for record in attempts if record.job_id == job_id]
     return mine.count(Action.WAIT) + 1 + _OTHER_LAUNCHES <= config.max_batch_requeue
 
 

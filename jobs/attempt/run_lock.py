@@ -16,13 +16,12 @@ import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from jobs import records
 from jobs.errors import FailedError, UserError
-from jobs.rundir import RunDir, read_json, write_json
+from jobs.records import Claim
+from jobs.rundir import RunDir
 from jobs.slurm import client
-
-Claim = dict[str, Any]
 
 
 class OwnedError(UserError):
@@ -84,13 +83,17 @@ def is_alive(owner: Owner, patience_s: float = 0.0) -> bool | None:
 
 def read(run_dir: RunDir) -> Owner | None:
     """The present owner, alive or not."""
-    record = read_json(run_dir.owner)
-    return None if record is None else _owner(record)
+    present = read_claim(run_dir)
+    return None if present is None else _owner(present)
 
 
-def _owner(record: Claim) -> Owner:
-    fields = Owner.__dataclass_fields__
-    return Owner(**{name: record[name] for name in fields if name in record})
+def read_claim(run_dir: RunDir) -> Claim | None:
+    """The present owner's claim; None without an owner."""
+    return records.read(Claim, run_dir.owner)
+
+
+def _owner(claim: Claim) -> Owner:
+    return Owner(claim.job_id, claim.host, claim.pid, claim.pid_start, claim.restart_count)
 
 
 def claim(run_dir: RunDir, me: Owner, attempt: int) -> None:
@@ -101,24 +104,24 @@ def claim(run_dir: RunDir, me: Owner, attempt: int) -> None:
     mine = _claim(me, attempt)
     if _create(run_dir.owner, mine):
         return
-    present = read_json(run_dir.owner)
+    present = read_claim(run_dir)
     if present is None:
         raise _taken(run_dir)  # and released: only the next one to come is told to go on
     _refuse_living(run_dir, _owner(present), me)
     with _turn(run_dir, present, mine):
-        write_json(run_dir.owner, mine)
+        records.write(run_dir.owner, mine)
 
 
 def is_owned(run_dir: RunDir, me: Owner, attempt: int) -> bool:
     """Whether this attempt of this job still owns the run: no newer one took it."""
-    present = read_json(run_dir.owner)
-    return present is not None and (present["job_id"], present["attempt"]) == (me.job_id, attempt)
+    present = read_claim(run_dir)
+    return present is not None and (present.job_id, present.attempt) == (me.job_id, attempt)
 
 
 def is_superseded(run_dir: RunDir, job_id: str, attempt: int) -> bool:
     """Whether another attempt has taken the run; not where the claim is merely gone."""
-    present = read_json(run_dir.owner)
-    return present is not None and (present["job_id"], present["attempt"]) != (job_id, attempt)
+    present = read_claim(run_dir)
+    return present is not None and (present.job_id, present.attempt) != (job_id, attempt)
 
 
 def check_owned(run_dir: RunDir, me: Owner, attempt: int) -> None:
@@ -135,17 +138,17 @@ def is_ours(run_dir: RunDir, me: Owner) -> bool:
 
 def release(run_dir: RunDir, me: Owner) -> None:
     """Give the run up, if it is still ours."""
-    present = read_json(run_dir.owner)
+    present = read_claim(run_dir)
     if present is not None and _owner(present).is_same_start(me):
         with (
             contextlib.suppress(OwnedError),
-            _turn(run_dir, present, _claim(me, present["attempt"])),
+            _turn(run_dir, present, _claim(me, present.attempt)),
         ):
             run_dir.owner.unlink()
 
 
 def _claim(me: Owner, attempt: int) -> Claim:
-    return asdict(me) | {"attempt": attempt, "token": secrets.token_hex(8)}
+    return Claim(**asdict(me), attempt=attempt, token=secrets.token_hex(8))
 
 
 def _refuse_living(run_dir: RunDir, other: Owner, me: Owner) -> None:
@@ -170,12 +173,12 @@ def _turn(run_dir: RunDir, present: Claim, mine: Claim) -> Iterator[None]:
     """
     tickets = [_ticket(run_dir, present)]
     while not _create(tickets[-1], mine):
-        holder = read_json(tickets[-1])
+        holder = records.read(Claim, tickets[-1])
         if holder is None or not _may_inherit(_owner(holder), _owner(mine)):
             raise _taken(run_dir)
         tickets.append(_ticket(run_dir, holder))  # it died before its turn was over
     try:
-        if read_json(run_dir.owner) != present:
+        if read_claim(run_dir) != present:
             raise _taken(run_dir)
         yield
     except BaseException:
@@ -193,8 +196,8 @@ def _may_inherit(holder: Owner, me: Owner) -> bool:
     return is_alive(holder) is False
 
 
-def _ticket(run_dir: RunDir, record: Claim) -> Path:
-    return run_dir.owner.with_name(f".owner-after-{record.get('token', 'unnamed')}")
+def _ticket(run_dir: RunDir, claim: Claim) -> Path:
+    return run_dir.owner.with_name(f".owner-after-{claim.token}")
 
 
 def _taken(run_dir: RunDir) -> OwnedError:
@@ -203,13 +206,13 @@ def _taken(run_dir: RunDir) -> OwnedError:
 
 def _create(path: Path, mine: Claim) -> bool:
     """Create a file with its whole content at once; False if there is one already."""
-    temporary = path.with_name(f".owner-{mine['token']}.json")
-    write_json(temporary, mine)
+    temporary = path.with_name(f".owner-{mine.token}.json")
+    records.write(temporary, mine)
     try:
         os.link(temporary, path)
     except FileExistsError:
         # An NFS server's answer may be lost: then the link is there, and the repeated call fails.
-        return bool(read_json(path) == mine)
+        return records.read(Claim, path) == mine
     finally:
         temporary.unlink()
     return True

@@ -13,15 +13,15 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
 
+from jobs import records
 from jobs.attempt import run_lock
 from jobs.console import say
 from jobs.node.rank import children
 from jobs.node.stop_signals import STOP_SIGNALS
-from jobs.rundir import RunDir, read_json
+from jobs.records import AgentRecord, AttemptPlan, SlurmSite
+from jobs.rundir import RunDir
 from jobs.slurm import client
-from jobs.slurm.site import KILL_WAIT_S, SLURMD_PORT
 from jobs.spec import Spec
 
 # Once an agent has failed, srun ends the others: SIGTERM, and SIGKILL after KillWait (30 s).
@@ -66,7 +66,7 @@ def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int) -> None:
                 is_due, is_told = _is_limit_due(run_dir, attempt), False
                 next_question = now + QUESTION_S if is_due else 0.0  # a storm is one question
                 if is_due and _is_over_limit(job_id):
-                    limit = now + noted(run_dir, "kill_wait_s", KILL_WAIT_S) / 2
+                    limit = now + noted(run_dir).kill_wait_s / 2
                     deadline, why = min((deadline, why), (limit, "at the end of the time limit"))
             if now > next_look:
                 next_look = now + LOOK_S
@@ -102,18 +102,20 @@ def _bound_by_agents(run_dir: RunDir, attempt: int) -> tuple[float, str]:
     """
     if has_failed(run_dir, attempt):
         return END_LIMIT_S, f"{END_LIMIT_S} s after a failure"
-    records = run_dir.attempt(attempt).node_records()
-    nodes = (read_json(run_dir.attempt(attempt).plan) or {}).get("nodes", [])
-    if nodes and len(records) == len(nodes) and all(record["end"] for record in records):
+    agents = records.read_agents(run_dir, attempt)
+    plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
+    num_nodes = 0 if plan is None else len(plan.nodes)
+    if num_nodes and len([agent for agent in agents if agent.end is not None]) == num_nodes:
         return ENDED_LIMIT_S, f"{ENDED_LIMIT_S} s after every agent ended"
     return math.inf, ""
 
 
 def _is_limit_due(run_dir: RunDir, attempt: int) -> bool:
     """Whether the time limit may have come: it was warned of, or is over by what the plan knew."""
-    attempt_dir = run_dir.attempt(attempt)
-    signals = {s["signal"] for record in attempt_dir.node_records() for s in record["signals"]}
-    deadline = (read_json(attempt_dir.plan) or {}).get("deadline")
+    agents = records.read_agents(run_dir, attempt)
+    signals = {each.signal for agent in agents for each in agent.signals}
+    plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
+    deadline = None if plan is None else plan.deadline
     return "SIGUSR1" in signals or (deadline is not None and time.time() > deadline)
 
 
@@ -125,15 +127,18 @@ def _is_over_limit(job_id: str) -> bool:
 
 def has_failed(run_dir: RunDir, attempt: int) -> bool:
     """Whether an agent has ended without success."""
-    return any(record["torchrun_exit"] for record in run_dir.attempt(attempt).node_records())
+    return any(agent.torchrun_exit for agent in records.read_agents(run_dir, attempt))
 
 
-def unended(run_dir: RunDir, attempt: int) -> dict[str, dict[str, Any]]:
+def unended(run_dir: RunDir, attempt: int) -> dict[str, AgentRecord | None]:
     """The nodes whose agent has not said that it ended, with what it has said."""
     attempt_dir = run_dir.attempt(attempt)
-    nodes = (read_json(attempt_dir.plan) or {}).get("nodes", [])
-    records = {node: read_json(attempt_dir.node(rank)) or {} for rank, node in enumerate(nodes)}
-    return {node: record for node, record in records.items() if record.get("end") is None}
+    plan = records.read(AttemptPlan, attempt_dir.plan)
+    found = {
+        node: records.read(AgentRecord, attempt_dir.agent(rank))
+        for rank, node in enumerate(plan.nodes if plan else ())
+    }
+    return {node: agent for node, agent in found.items() if agent is None or agent.end is None}
 
 
 def stops_at_start(run_dir: RunDir, attempt: int, srun_exit: int) -> tuple[str, ...]:
@@ -143,39 +148,40 @@ def stops_at_start(run_dir: RunDir, attempt: int, srun_exit: int) -> tuple[str, 
     failure. Source: srun(1), exit values.
     """
     attempt_dir = run_dir.attempt(attempt)
-    count = len((read_json(attempt_dir.plan) or {}).get("nodes", []))
-    records = [read_json(attempt_dir.node(rank)) for rank in range(count)]
-    is_missed = None in records and not has_failed(run_dir, attempt)
+    plan = records.read(AttemptPlan, attempt_dir.plan)
+    count = len(plan.nodes) if plan else 0
+    agents = [records.read(AgentRecord, attempt_dir.agent(rank)) for rank in range(count)]
+    is_missed = None in agents and not has_failed(run_dir, attempt)
     died_of = [number for number in STOP_SIGNALS if srun_exit == 128 + number]
     return tuple(number.name for number in died_of) if is_missed else ()
 
 
-def end_leftover(job_id: str, left: Mapping[str, Mapping[str, Any]]) -> None:
+def end_leftover(job_id: str, left: Mapping[str, AgentRecord | None]) -> None:
     """End what is left of a step whose srun is gone, by the records of its unended nodes.
 
     The next step begins when this one is gone: it needs the same processors, and srun waits.
     """
     # Without a signal's name scancel kills all of a step at once, and nothing of the job.
-    for step_id in {record.get("step_id") for record in left.values()} - {None}:
+    for step_id in {agent.step_id for agent in left.values() if agent is not None} - {None}:
         client.call(["scancel", f"{job_id}.{step_id}"])
 
 
 def silent(run_dir: RunDir, attempt: int, nodes: Iterable[str]) -> tuple[str, ...]:
     """Those of an attempt's nodes whose slurmd takes no connections."""
-    left, port = unended(run_dir, attempt), noted(run_dir, "slurmd_port", SLURMD_PORT)
-    places = {node: _place(node, left.get(node, {})) for node in nodes}
+    left, port = unended(run_dir, attempt), noted(run_dir).slurmd_port
+    places = {node: _place(node, left.get(node)) for node in nodes}
     return tuple(node for node, place in places.items() if not client.is_answering(place, port))
 
 
-def _place(node: str, record: Mapping[str, Any]) -> str:
+def _place(node: str, agent: AgentRecord | None) -> str:
     """Where a node is met from any other one; the agent of a one-node job has noted loopback."""
-    address = str(record.get("address", node))
+    address = agent.address if agent is not None and agent.address is not None else node
     return node if address.startswith("127.") else address
 
 
-def noted(run_dir: RunDir, name: str, default: int) -> int:
-    """What the submit has noted of the site's Slurm; Slurm's own default where it could not."""
-    return int((read_json(run_dir.site) or {}).get(name, default))
+def noted(run_dir: RunDir) -> SlurmSite:
+    """What the submit has noted of the site's Slurm; Slurm's own defaults where it could not."""
+    return records.read(SlurmSite, run_dir.site) or SlurmSite()
 
 
 def _is_running(pid: int) -> bool:

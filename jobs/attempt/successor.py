@@ -15,11 +15,13 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from jobs import records
 from jobs.attempt import history, run_lock
 from jobs.attempt.decision import Action, Cause
 from jobs.console import say
 from jobs.errors import FailedError
-from jobs.rundir import RunDir, read_json, read_jsonl, write_json
+from jobs.records import AttemptPlan, Result, SlurmSite, Submission, Successor
+from jobs.rundir import RunDir
 from jobs.runs import lookup
 from jobs.slurm import client, sbatch, site, site_warnings
 from jobs.spec import Spec
@@ -51,15 +53,16 @@ def reason_for(run_dir: RunDir, spec: Spec, can_requeue: bool) -> str:
     if not can_requeue:
         return "this job cannot be requeued (Requeue=0)"
     # Written at submit, else asked now.
-    known = read_json(run_dir.site)
+    known = records.read(SlurmSite, run_dir.site)
     if known is None:
         known = site_warnings.note(run_dir, spec.slurm, site.look(spec.slurm))
-    return "preemption cancels jobs here" if known["cancels_preempted"] else ""
+    return "preemption cancels jobs here" if known.cancels_preempted else ""
 
 
 def ensure(run_dir: RunDir, job_id: str, attempt: int) -> None:
     """Queue the job's successor, if it needs one; at its first attempt, for they cost calls."""
-    if (read_json(run_dir.attempt(attempt - 1).plan) or {}).get("job_id") == job_id:
+    before = records.read(AttemptPlan, run_dir.attempt(attempt - 1).plan)
+    if before is not None and before.job_id == job_id:
         return
     spec = Spec.read(run_dir.spec)
     job = client.show_job_patiently(job_id) if spec.slurm.restart != "requeue" else None
@@ -87,7 +90,7 @@ def queue(run_dir: RunDir, job_id: str, can_requeue: bool, reason: str) -> str |
         return None
     new_id = submitted[1]
     try:
-        write_json(run_dir.successor, {"job_id": new_id, "after": job_id, "reason": reason})
+        records.write(run_dir.successor, Successor(new_id, job_id, reason))
         lookup.remember(run_dir, new_id, client.cluster_name(), run_dir.path.parent.parent)
     except OSError:
         client.call(["scancel", new_id])
@@ -102,8 +105,8 @@ def argv_after(run_dir: RunDir, job_id: str, can_requeue: bool) -> list[str]:
     A job that was submitted by plain sbatch left no command; the spec has the most of it (see
     jobs.commands.adopt), but not a --constraint or a --reservation.
     """
-    command = read_json(run_dir.command) or {}
-    argv = command.get("argv") or sbatch.sbatch_argv(Spec.read(run_dir.spec), run_dir)
+    submission = records.read(Submission, run_dir.submission) or Submission()
+    argv = submission.argv or sbatch.sbatch_argv(Spec.read(run_dir.spec), run_dir)
     options, positional = argv[1:-2], argv[-2:]
     kept = [option for option in options if _name(option) not in _NOT_INHERITED]
     after = [f"--dependency=afterany:{job_id}", "--requeue" if can_requeue else "--no-requeue"]
@@ -122,7 +125,7 @@ def confirm(run_dir: RunDir, job_id: str) -> bool:
     if Spec.read(run_dir.spec).slurm.restart == "requeue":
         return False
     last = history.last_record(run_dir)
-    can_requeue = last is None or last["evidence"].get("can_requeue", True)
+    can_requeue = last is None or last.evidence.can_requeue
     return queue(run_dir, job_id, can_requeue, "it cannot go on itself") is not None
 
 
@@ -169,17 +172,19 @@ def fate(run_dir: RunDir, my_id: str, environ: Mapping[str, str] = os.environ) -
         return Fate(False, f"after job {before} the run went on as job {last_job}")
     if history.is_complete(run_dir):
         return Fate(True)  # `attempt open` says so
-    if result := read_json(run_dir.result):
-        return Fate(False, f"job {before} left it {result['status']}: {result['reason']}")
+    if result := records.read(Result, run_dir.result):
+        return Fate(False, f"job {before} left it {result.status}: {result.reason}")
     return _of_unfinished(run_dir, before)
 
 
 def _last_job(run_dir: RunDir) -> str | None:
     """The id of the job that opened the newest attempt, as far as a scratch purge leaves it."""
     newest = history.newest_attempt(run_dir)
-    plan = read_json(run_dir.attempt(newest).plan)
-    records = [plan] if plan else read_jsonl(run_dir.attempts)
-    return next((record["job_id"] for record in records if record["attempt"] == newest), None)
+    plan = records.read(AttemptPlan, run_dir.attempt(newest).plan)
+    if plan is not None:
+        return plan.job_id
+    attempts = records.read_attempts(run_dir)
+    return next((record.job_id for record in attempts if record.attempt == newest), None)
 
 
 def _of_unfinished(run_dir: RunDir, before: str) -> Fate:
@@ -198,10 +203,9 @@ def _of_unfinished(run_dir: RunDir, before: str) -> Fate:
 def _was_handed_over(run_dir: RunDir) -> bool:
     """Whether the last attempt gave its run to the successor while its job was sound."""
     last = history.last_record(run_dir)
-    if last is None or last["attempt"] != history.newest_attempt(run_dir):
+    if last is None or last.attempt != history.newest_attempt(run_dir):
         return False
-    was_sound: bool = last["evidence"]["job_state"] == "RUNNING"
-    return was_sound and last["decision"] == Action.SUCCESSOR
+    return last.evidence.job_state == "RUNNING" and last.decision is Action.SUCCESSOR
 
 
 def end_state(run_dir: RunDir, job_id: str) -> str | None:
@@ -235,5 +239,6 @@ def state_in_log(run_dir: RunDir, job_id: str) -> str | None:
     if why == "":
         return "CANCELLED"
     # Elsewhere a preempted job is queued again, and may have been cancelled there.
-    is_final = (read_json(run_dir.site) or {}).get("cancels_preempted", False)
+    noted = records.read(SlurmSite, run_dir.site)
+    is_final = noted is not None and bool(noted.cancels_preempted)
     return "PREEMPTED" if is_final and why == "DUE TO PREEMPTION " else None

@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from jobs import records
 from jobs.config.load import load
-from jobs.rundir import RunDir, write_json
+from jobs.records import Submission
+from jobs.rundir import RunDir
 from jobs.runs import lookup
 from jobs.runs.freeze import freeze
 from jobs.slurm import client, duration, site, site_warnings
@@ -37,10 +39,10 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
     for line in differences(wished, loaded.spec.slurm):
         print(f"warning: {line}", file=sys.stderr)
     with freeze(loaded) as run_dir:
-        write_json(run_dir.command, {"argv": None, "job_id": job_id})
+        records.write(run_dir.submission, Submission(job_id=job_id))
         noted = site_warnings.note(run_dir, loaded.spec.slurm, site.look(loaded.spec.slurm))
         lookup.remember(run_dir, job_id, cluster)
-    for line in noted["remarks"]:
+    for line in noted.remarks:
         print(line, file=sys.stderr)
     print(f"run directory {run_dir.path}\ntail -F {run_dir.rank_log(0)}", file=sys.stderr)
     return run_dir

@@ -31,7 +31,8 @@ from jobs.console import counted, say
 from jobs.errors import UserError
 from jobs.node.rank import die_with_parent
 from jobs.node.torchrun import stop_signal
-from jobs.rundir import RunDir, read_json
+from jobs.records import AttemptPlan
+from jobs.rundir import RunDir
 from jobs.spec import Launch, Spec
 
 POLL_S = 0.2
@@ -54,14 +55,14 @@ def run(run_dir: RunDir) -> Decision | None:
     me, line = run_lock.this_process(None), ProgressLine(run_dir)
     with told_in_one_line(run_dir, me), stop_signals() as stops:
         while True:
-            attempt = open_attempt(run_dir, me, ["localhost"] * len(shares))
-            if attempt is None:
+            plan = open_attempt(run_dir, me, ["localhost"] * len(shares))
+            if plan is None:
                 return None
             line.begin()
-            agents = [start_agent(spec, run_dir, attempt, share) for share in enumerate(shares)]
+            agents = [start_agent(spec, run_dir, plan, share) for share in enumerate(shares)]
             watch(agents, stops, line, spec.launch)
             names = [signal.Signals(number).name for number in stops]
-            decision = close_attempt(run_dir, me, attempt, names)
+            decision = close_attempt(run_dir, me, plan.attempt, names)
             if decision.action is not Action.RETRY:
                 return decision
             if wait_for_stop(stops, retry_delay_s(run_dir)):
@@ -130,14 +131,13 @@ def gpu_shares(nodes: int, gpus: list[str]) -> list[str | None]:
 
 
 def start_agent(
-    spec: Spec, run_dir: RunDir, attempt: int, place: tuple[int, str | None]
+    spec: Spec, run_dir: RunDir, plan: AttemptPlan, place: tuple[int, str | None]
 ) -> subprocess.Popen[bytes]:
     """Start one node agent; its own output and torchrun's go to the job's log."""
     rank, devices = place
-    agent = [sys.executable, "-m", "jobs.node", str(run_dir.path), str(attempt)]
-    endpoint = read_json(run_dir.attempt(attempt).plan)["rdzv_endpoint"]
-    place_of_node = [f"--rdzv-endpoint={endpoint}", f"--node-rank={rank}"]
-    command = [*spec.launch.command_prefix, *agent, *place_of_node]
+    agent = [sys.executable, "-m", "jobs.node", str(run_dir.path), str(plan.attempt)]
+    options = [f"--rdzv-endpoint={plan.rdzv_endpoint}", f"--node-rank={rank}"]
+    command = [*spec.launch.command_prefix, *agent, *options]
     if spec.setup:
         command = ["bash", "-ec", 'source "$0"; exec "$@"', str(run_dir.setup), *command]
     env = os.environ | {

@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobs import records
 from jobs.attempt import exclude_nodes
 from jobs.console import BestEffort, say
 from jobs.errors import FailedError
-from jobs.rundir import RunDir, Timeline, write_json
+from jobs.records import Submission
+from jobs.rundir import RunDir, Timeline
 from jobs.runs import lookup
 from jobs.slurm import client, site, site_warnings
 from jobs.slurm.sbatch import sbatch_argv, sbatch_options, without_job
@@ -40,7 +42,7 @@ def queue(spec: Spec, run_dir: RunDir) -> str:
 
     check_site(spec, run_dir)
     argv = sbatch_argv(exclude_nodes.without_bad_nodes(run_dir, spec), run_dir)
-    write_json(run_dir.command, {"argv": argv, "job_id": None})
+    records.write(run_dir.submission, Submission(tuple(argv)))
     said = io.StringIO()
     with uninterrupted():
         try:
@@ -54,7 +56,7 @@ def queue(spec: Spec, run_dir: RunDir) -> str:
             hint = "  hint: --cluster local (make: FLAGS='--cluster local') runs right here instead"
             raise FailedError(f"{refused}\n{shlex.join(argv)}\n{text}\n{hint}") from error
         try:
-            write_json(run_dir.command, {"argv": argv, "job_id": job_id})
+            records.write(run_dir.submission, Submission(tuple(argv), job_id))
             lookup.remember(run_dir, job_id)
         except OSError as error:
             client.call(["scancel", job_id])

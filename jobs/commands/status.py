@@ -6,11 +6,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from jobs import records
 from jobs.attempt import history, run_lock
 from jobs.commands import live_progress
-from jobs.rundir import RunDir, read_json
+from jobs.records import Result
+from jobs.rundir import RunDir
 from jobs.runs import lookup
 from jobs.slurm import client
+from jobs.spec import FormatError, Spec
 
 MAX_LISTED = 20
 
@@ -52,12 +55,19 @@ def jobs_in_words(row: dict[str, Any]) -> str | None:
 
 def describe(run_dir: RunDir, states: dict[str, str]) -> dict[str, Any]:
     """One run's state: its result, else what Slurm says, else whether its owner lives."""
+    try:
+        Spec.read(run_dir.spec)
+    except FormatError as error:
+        return of_another_kit(run_dir, str(error))
+    except (OSError, ValueError, TypeError, KeyError):
+        pass  # the other files show how the run ended
     job_id, waiting = lookup.job_id_of(run_dir), waiting_job(run_dir)
     if waiting is not None and not is_in_queue(states.get(waiting)):
         waiting = None
     if waiting is not None and not is_in_queue(states.get(job_id or "")):
         job_id, waiting = waiting, None  # the first one has ended
-    result = read_json(run_dir.result) or {}
+    result = records.read(Result, run_dir.result)
+    metrics = result and result.metrics and {each.name: each.value for each in result.metrics}
     now = live_progress.read(run_dir)
     return {
         "name": run_dir.path.parent.name,
@@ -67,17 +77,30 @@ def describe(run_dir: RunDir, states: dict[str, str]) -> dict[str, Any]:
         "successor": waiting,
         "state": state_of(run_dir, result, states.get(job_id or "")),
         "attempt": history.newest_attempt(run_dir),
-        "step": now["step"] if now else None,
-        "progress": result.get("reason") or (live_progress.words(now) if now else None),
-        "reason": result.get("reason"),
-        "metrics": result.get("metrics"),
+        "step": now.step if now else None,
+        "progress": (result and result.reason) or (live_progress.words(now) if now else None),
+        "reason": result and result.reason,
+        "metrics": metrics,
     }
 
 
-def state_of(run_dir: RunDir, result: dict[str, Any], slurm_state: str | None) -> str:
+def of_another_kit(run_dir: RunDir, reason: str) -> dict[str, Any]:
+    """The row of a run whose files this version of the kit does not read."""
+    unknown = ("job_id", "successor", "attempt", "step", "metrics")
+    return {
+        "name": run_dir.path.parent.name,
+        "run_id": run_dir.run_id,
+        "run_dir": str(run_dir.path),
+        "state": "unreadable",
+        "progress": reason.partition("\n")[0].partition(": ")[2],
+        "reason": reason,
+    } | dict.fromkeys(unknown)
+
+
+def state_of(run_dir: RunDir, result: Result | None, slurm_state: str | None) -> str:
     """A run's state in one word."""
-    if result and (result["status"] == "completed" or not is_in_queue(slurm_state)):
-        return str(result["status"])
+    if result and (result.status == "completed" or not is_in_queue(slurm_state)):
+        return result.status
     if slurm_state is not None:
         return slurm_state.lower()
     present = run_lock.read(run_dir)

@@ -8,12 +8,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from jobs import records
 from jobs.attempt import history
 from jobs.attempt.decision import Action, Cause, Decision
 from jobs.commands import local
 from jobs.console import counted
 from jobs.errors import UserError
-from jobs.rundir import RunDir, read_json
+from jobs.records import Result
+from jobs.rundir import RunDir
 from jobs.slurm import client
 from jobs.spec import Spec
 
@@ -112,17 +114,17 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
     talk = sys.stderr if as_json else sys.stdout
     print(f"run directory {shown(run_dir.path)}", file=sys.stderr, flush=True)
     decision = local.run(run_dir)
-    result = read_json(run_dir.result) or {}
+    result = records.read(Result, run_dir.result)
     if decision is None or decision.action is Action.DONE:
-        accuracy = (result.get("metrics") or {}).get("eval_accuracy")
-        if accuracy is not None:
-            steps = counted(result["global_step"], "step")
+        accuracy = None if result is None else result.metric("eval_accuracy")
+        if result is not None and accuracy is not None:
+            steps = counted(result.global_step or 0, "step")
             words = f"held-out accuracy {accuracy:.2%} after {steps}"
             print(words, file=talk)
         print(f"run directory {shown(run_dir.path)}", file=talk)
         print(f"next: make logs RUN={shlex.quote(run_dir.run_id)}", file=talk)
         return 0
-    step = result.get("global_step", 0)
+    step = (result and result.global_step) or 0
     # The attempt's own line, just above, has the reason of a failure.
     why = decision.reason if decision.cause is Cause.INTERRUPTED else f"{decision.cause}, see above"
     print(f"stopped after step {step}: {why}", file=sys.stderr)
@@ -136,6 +138,6 @@ def way_out(run_dir: RunDir, decision: Decision) -> str:
     if decision.cause is not Cause.CRASH:
         return resume
     last = history.last_record(run_dir)
-    if last and last["evidence"]["is_user_error"]:  # alone, a resume would only repeat it
+    if last and last.evidence.is_user_error:  # alone, a resume would only repeat it
         return f'mend it first; then submit again, or {resume} SET="KEY=VALUE" if a key is at fault'
     return f"mend it and submit again, or {resume}"

@@ -16,12 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from jobs import records
 from jobs.console import BestEffort, say
 from jobs.node.oom import oom_kills
 from jobs.node.rank import children, die_with_parent
 from jobs.node.stop_signals import STOP_SIGNALS, let_in
 from jobs.node.torchrun import Node, stop_signal, torchrun_command
-from jobs.rundir import AttemptDir, RunDir, Timeline, read_json, write_json
+from jobs.records import AgentRecord, AttemptPlan, StopSignal
+from jobs.rundir import AttemptDir, RunDir, Timeline
 from jobs.spec import Spec
 
 REPEAT_S = 1.0
@@ -60,7 +62,7 @@ class Agent:
         self.oom_kills_before = oom_kills()
         # A full disk must not end a training that could go on.
         self.best_effort = BestEffort(f"agent on {node.host}")
-        self.signals: list[dict[str, Any]] = []
+        self.signals: list[StopSignal] = []
         self.wakeup, wakeup_write = socket.socketpair()
         self.wakeup.setblocking(False)
         wakeup_write.setblocking(False)
@@ -108,7 +110,7 @@ class Agent:
     def create_stop_file(self) -> None:
         """Leave the warning where a script of one's own may look for it."""
         with self.best_effort():
-            os.close(os.open(self.attempt_dir.stop, os.O_CREAT | os.O_WRONLY, 0o600))
+            os.close(os.open(self.attempt_dir.stop_requested, os.O_CREAT | os.O_WRONLY, 0o600))
 
     def event(self, name: str, **fields: Any) -> None:
         """Note in the timeline that `name` happened now."""
@@ -122,26 +124,26 @@ class Agent:
             arrived = self.wakeup.recv(4096)
         except BlockingIOError:
             return []
-        known = {entry["signal"] for entry in self.signals}
+        known = {each.signal for each in self.signals}
         stops = [signal.Signals(number).name for number in arrived if number in STOP_SIGNALS]
         new = [name for name in dict.fromkeys(stops) if name not in known]
-        self.signals += [{"t": round(time.time(), 3), "signal": name} for name in new]
+        self.signals += [StopSignal(round(time.time(), 3), name) for name in new]
         return new
 
     def save(self, exit_code: int | None) -> None:
         """Write down what this node knows, for `attempt close`."""
-        record = {
-            "host": self.node.host,
-            "address": self.node.address,
-            # Who ends what srun has left behind needs its name.
-            "step_id": os.environ.get("SLURM_STEP_ID"),
-            "signals": self.signals,
-            "torchrun_exit": exit_code,
-            "end": None if exit_code is None else round(time.time(), 3),
-            "oom_kill": self.oom_kills(),
-        }
+        record = AgentRecord(
+            host=self.node.host,
+            address=self.node.address,
+            # `attempt close` ends the step by this id where srun has left it behind.
+            step_id=os.environ.get("SLURM_STEP_ID"),
+            signals=tuple(self.signals),
+            torchrun_exit=exit_code,
+            end=None if exit_code is None else round(time.time(), 3),
+            oom_kill=self.oom_kills(),
+        )
         with self.best_effort():
-            write_json(self.attempt_dir.node(self.node.rank), record)
+            records.write(self.attempt_dir.agent(self.node.rank), record)
 
     def oom_kills(self) -> int:
         """How many processes of this node the kernel has killed for memory since the start."""
@@ -149,17 +151,17 @@ class Agent:
         return 0 if now is None or before is None else now - before
 
 
-def wait_for_plan(attempt_dir: AttemptDir) -> dict[str, Any]:
+def wait_for_plan(attempt_dir: AttemptDir) -> AttemptPlan:
     """The attempt's plan, as soon as this node's file system shows it."""
     deadline = time.monotonic() + PLAN_TIMEOUT_S
-    while (plan := read_json(attempt_dir.plan)) is None:
+    while (plan := records.read(AttemptPlan, attempt_dir.plan)) is None:
         if time.monotonic() > deadline:
             sys.exit(
                 f"{socket.gethostname()}: {attempt_dir.plan} is not there after {PLAN_TIMEOUT_S} s"
                 "\n  hint: runs_root must lie on a file system that all nodes share"
             )
         time.sleep(0.1)
-    return dict(plan)
+    return plan
 
 
 def main(argv: list[str]) -> int:
@@ -182,7 +184,7 @@ def main(argv: list[str]) -> int:
     try:
         node = Node(int(args.node_rank), plan, spec)
     except OSError as error:
-        host, head = socket.gethostname(), plan["head_address"]
+        host, head = socket.gethostname(), plan.head_address
         sys.exit(f"{host}: there is no way to the first node at {head}: {error}")
     timeline = Timeline(run_dir, f"agent-{node.rank:05d}", args.attempt)
     agent = Agent(attempt_dir, node, timeline)

@@ -7,9 +7,9 @@ import signal
 import socket
 import sys
 from dataclasses import dataclass
-from typing import Any
 
 from jobs.node import rendezvous
+from jobs.records import AttemptPlan
 from jobs.rundir import RunDir
 from jobs.spec import Launch, Spec
 
@@ -83,29 +83,29 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
 class Node:
     """This node's place in the attempt."""
 
-    def __init__(self, rank: int, plan: dict[str, Any], spec: Spec) -> None:
+    def __init__(self, rank: int, plan: AttemptPlan, spec: Spec) -> None:
         self.rank = rank
         self.host = socket.gethostname()
-        head = plan["head_address"]
+        head = plan.head_address
         self.address = head if rank == 0 else rendezvous.source_address(head)
         self.interface = rendezvous.interface_of(self.address)
         self.nproc = nproc_per_node(spec, dict(os.environ))
 
-    def options(self, plan: dict[str, Any], rdzv_endpoint: str) -> NodeOptions:
+    def options(self, plan: AttemptPlan, rdzv_endpoint: str) -> NodeOptions:
         """What torchrun on this node is given."""
         return NodeOptions(
-            nnodes=len(plan["nodes"]),
+            nnodes=len(plan.nodes),
             nproc_per_node=self.nproc,
             rdzv_endpoint=rdzv_endpoint,
-            rdzv_id=plan["rdzv_id"],
+            rdzv_id=plan.rdzv_id,
             # Left to itself torchrun guesses by host name who hosts the store.
             is_host=self.rank == 0,
             local_addr=self.address,
         )
 
-    def environment(self, spec: Spec, run_dir: RunDir, plan: dict[str, Any]) -> dict[str, str]:
+    def environment(self, spec: Spec, run_dir: RunDir, plan: AttemptPlan) -> dict[str, str]:
         """The environment of torchrun and the ranks; what the user has set wins."""
-        attempt = plan["attempt"]
+        attempt = plan.attempt
         env = dict(os.environ)
         # Gloo looks its own host name up and silently takes loopback where that is 127.0.1.1.
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
@@ -116,8 +116,8 @@ class Node:
             "KIT_RUN_DIR": str(run_dir.path),
             "KIT_CHECKPOINT_DIR": str(run_dir.checkpoints),
             "KIT_ATTEMPT": str(attempt),
-            "KIT_STOP_FILE": str(run_dir.attempt(attempt).stop),
-            "KIT_DEADLINE": str(plan.get("deadline") or ""),
+            "KIT_STOP_FILE": str(run_dir.attempt(attempt).stop_requested),
+            "KIT_DEADLINE": str(plan.deadline or ""),
             "OMP_NUM_THREADS": str(spec.launch.threads_per_rank),
             **spec.launch.env,
         }

@@ -6,7 +6,10 @@ import contextlib
 import os
 from pathlib import Path
 
-from jobs.rundir import RunDir, read_json
+from jobs import records
+from jobs.records import AttemptPlan
+from jobs.rundir import RunDir
+from jobs.spec import Spec
 
 PREFIX = "step-"
 QUARANTINE_PREFIX = f"quarantined-{PREFIX}"
@@ -31,7 +34,8 @@ def quarantined(run_dir: RunDir) -> list[str]:
 
 def newly_quarantined(run_dir: RunDir, attempt: int) -> list[str]:
     """Those that were put aside since the attempt was opened: by names, as clocks may differ."""
-    before = (read_json(run_dir.attempt(attempt).plan) or {}).get("quarantined", [])
+    plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
+    before = () if plan is None else plan.quarantined
     return [name for name in quarantined(run_dir) if name not in before]
 
 
@@ -51,6 +55,8 @@ def _newest_file(folder: Path) -> str | None:
 
 
 def is_foreign(run_dir: RunDir) -> bool:
-    """Whether the ranks are somebody's own script, not our trainer."""
-    spec = read_json(run_dir.spec)
-    return bool(spec and (spec["launch"]["script"] or spec["launch"]["module"]))
+    """Whether the ranks run a user's script, not the kit's trainer; False without a spec.json."""
+    try:
+        return not Spec.read(run_dir.spec).launch.is_trainer
+    except FileNotFoundError:
+        return False

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
+from jobs import records
 from jobs.console import counted
 from jobs.problems import dotted, printable
-from jobs.rundir import RunDir, read_json
+from jobs.records import Result
+from jobs.rundir import RunDir
 from jobs.runs.spec_changes import FIXED, differences, is_free
 from jobs.spec import Spec
 
@@ -18,7 +20,7 @@ def compare(run: RunDir, untouched: RunDir) -> list[str]:
     """How a run differs from the untouched one, in words; empty where they are bitwise equal."""
     ours, theirs = _result(run), _result(untouched)
     unfit = [*_unfit(run, ours), *_unfit(untouched, theirs)]
-    if unfit:
+    if unfit or ours is None or theirs is None:
         return unfit
     found = [*_results(ours, theirs), *_metrics(run, untouched)]
     return [*_specs(run, untouched), *found] if found else []
@@ -27,20 +29,21 @@ def compare(run: RunDir, untouched: RunDir) -> list[str]:
 def summary(run: RunDir) -> str:
     """What two runs without a difference have in common, on one line."""
     result = _result(run)
-    digest = str(result["weights_sha256"])
-    return f"bitwise equal: {counted(result['global_step'], 'step')}, weights {digest[:16]}"
+    digest = str(result and result.weights_sha256)
+    steps = (result and result.global_step) or 0
+    return f"bitwise equal: {counted(steps, 'step')}, weights {digest[:16]}"
 
 
-def _result(run: RunDir) -> dict[str, Any]:
-    return dict(read_json(run.result) or {})
+def _result(run: RunDir) -> Result | None:
+    return records.read(Result, run.result)
 
 
-def _unfit(run: RunDir, result: dict[str, Any]) -> Iterator[str]:
+def _unfit(run: RunDir, result: Result | None) -> Iterator[str]:
     """Why a run cannot be compared."""
-    status = result.get("status", "not complete yet")
-    if status != "completed":
+    status = "not complete yet" if result is None else result.status
+    if result is None or status != "completed":
         yield f"{run.path}: is {status}; only completed runs can be compared"
-    elif "weights_sha256" not in result:
+    elif result.weights_sha256 is None:
         yield f"{run.path}: has no weights_sha256; only the trainer's runs can be compared"
 
 
@@ -54,16 +57,16 @@ def _specs(run: RunDir, untouched: RunDir) -> Iterator[str]:
             yield from _difference(dotted(path), value, expected)
 
 
-def _results(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
+def _results(ours: Result, theirs: Result) -> Iterator[str]:
     for key in ("global_step", "weights_sha256", "optimizer_sha256", "best"):
-        yield from _difference(key, ours.get(key), theirs.get(key))
-    measured, expected = ours.get("metrics") or {}, theirs.get("metrics") or {}
-    for key in sorted({*measured, *expected}):
-        yield from _difference(f"metrics.{key}", measured.get(key), expected.get(key))
+        mine, other = (records.encode(getattr(result, key)) for result in (ours, theirs))
+        yield from _difference(key, mine, other)
+    for name in sorted({each.name for each in (*(ours.metrics or ()), *(theirs.metrics or ()))}):
+        yield from _difference(f"metrics.{name}", ours.metric(name), theirs.metric(name))
     for result, which in ((ours, "the run"), (theirs, "the untouched run")):
-        if result.get("exactness") != "bitwise":
-            reason = result.get("exactness_reason")
-            yield f"exactness of {which} is {result.get('exactness')}, not bitwise: {reason}"
+        if result.exactness != "bitwise":
+            reason = result.exactness_reason
+            yield f"exactness of {which} is {result.exactness}, not bitwise: {reason}"
 
 
 def _difference(key: str, ours: Any, theirs: Any) -> Iterator[str]:

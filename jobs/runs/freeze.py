@@ -16,11 +16,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from jobs import records
 from jobs.config.load import Loaded
 from jobs.errors import UserError
-from jobs.rundir import RunDir, Timeline, relink, write_json
+from jobs.records import Overrides, PackageVersion, Provenance
+from jobs.rundir import RunDir, Timeline, relink
 from jobs.runs import code_snapshot
 from jobs.runs.lookup import runs_root
 from jobs.spec import Spec
@@ -119,10 +120,10 @@ def _fill(run_dir: RunDir, loaded: Loaded, code: Path, repository: Path) -> None
     run_dir.timeline("submit").parent.mkdir()
     run_dir.spec.write_text(spec.to_json(), encoding="utf-8")
     run_dir.spec_yaml.write_text(loaded.text, encoding="utf-8")
-    write_json(run_dir.overrides, loaded.overrides)
+    records.write(run_dir.overrides, Overrides(tuple(loaded.overrides)))
     run_dir.setup.write_text(setup_script(sys.executable, spec.setup), encoding="utf-8")
     run_dir.code.symlink_to(os.path.relpath(code, run_dir.path))
-    write_json(run_dir.provenance, provenance(repository, code.name))
+    records.write(run_dir.provenance, provenance(repository, code.name))
     # So that `tail -F` of the log works from submit on.
     first_log = run_dir.attempt(1).rank_log(0)
     first_log.write_text("waiting for the job to start\n", encoding="utf-8")
@@ -136,19 +137,19 @@ def setup_script(python: str, lines: Sequence[str]) -> str:
     return "\n".join([f"export KIT_PYTHON={shlex.quote(python)}", *lines]) + "\n"
 
 
-def provenance(repository: Path, code: str) -> dict[str, Any]:
+def provenance(repository: Path, code: str) -> Provenance:
     """Where a run comes from. No environment values: they may hold secrets."""
     lock = repository / "requirements.lock"
-    return {
-        "code": code,
-        "git_sha": code_snapshot.git(repository, "rev-parse", "HEAD"),
-        "git_diff": _printable(code_snapshot.git(repository, "diff", "HEAD")),
-        "python": platform.python_version(),
-        "interpreter": sys.executable,
-        "host": socket.gethostname(),
-        "versions": {name: _version(name) for name in PACKAGES},
-        "lock_sha256": hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else None,
-    }
+    return Provenance(
+        code=code,
+        git_sha=code_snapshot.git(repository, "rev-parse", "HEAD"),
+        git_diff=_printable(code_snapshot.git(repository, "diff", "HEAD")),
+        python=platform.python_version(),
+        interpreter=sys.executable,
+        host=socket.gethostname(),
+        versions=tuple(PackageVersion(name, _version(name)) for name in PACKAGES),
+        lock_sha256=hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else None,
+    )
 
 
 def _printable(text: str | None) -> str | None:

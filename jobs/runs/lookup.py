@@ -8,11 +8,13 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from jobs import records
 from jobs.errors import UserError
-from jobs.rundir import RunDir, read_json, relink, write_json
+from jobs.records import Submission, Successor
+from jobs.rundir import RunDir, relink
 
 # RUN_ID:JOBID of the job that a job succeeds: it is a successor by this, even if nobody noted it.
 SUCCEEDS = "KIT_SUCCEEDS"
@@ -41,9 +43,9 @@ def remember(
 
 def note_job(run_dir: RunDir, job_id: str, cluster: str) -> None:
     """Note the job that runs this run directory now, if its submitter did not."""
-    command = read_json(run_dir.command) or {"argv": None, "job_id": None}
-    if command["job_id"] != job_id:
-        write_json(run_dir.command, command | {"job_id": job_id})
+    submission = records.read(Submission, run_dir.submission) or Submission()
+    if submission.job_id != job_id:
+        records.write(run_dir.submission, replace(submission, job_id=job_id))
         remember(run_dir, job_id, cluster, run_dir.path.parent.parent)
 
 
@@ -93,20 +95,14 @@ def is_run_dir(path: Path) -> bool:
 
 def job_id_of(run_dir: RunDir) -> str | None:
     """The id of the Slurm job that was last submitted for a run; None for a local run."""
-    command = read_json(run_dir.command)
-    return None if command is None else command["job_id"]
-
-
-def successor(run_dir: RunDir) -> dict[str, Any] | None:
-    """`{"job_id", "after", "reason"}` of the job queued last to go on after another one."""
-    record = read_json(run_dir.successor)
-    return record if isinstance(record, dict) else None
+    submission = records.read(Submission, run_dir.submission)
+    return None if submission is None else submission.job_id
 
 
 def successor_of(run_dir: RunDir, job_id: str) -> str | None:
     """The id of the job that waits for the end of this one, as it was noted."""
-    record = successor(run_dir)
-    return str(record["job_id"]) if record and record["after"] == job_id else None
+    record = records.read(Successor, run_dir.successor)
+    return record.job_id if record is not None and record.after == job_id else None
 
 
 def predecessor(run_dir: RunDir, environ: Mapping[str, str] = os.environ) -> str | None:

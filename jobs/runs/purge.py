@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 
+from jobs import records
 from jobs.errors import UserError
-from jobs.rundir import RunDir, read_events
+from jobs.rundir import RunDir
 from jobs.runs import code_snapshot
 from jobs.spec import Spec
 
@@ -42,7 +43,8 @@ def mend(run_dir: RunDir) -> list[str]:
         if not folder.is_dir():
             folder.mkdir()
             told.append(f"{folder} was gone and is made anew, empty")
-    closed = [e for e in read_events(run_dir.timeline("attempt")) if e["event"] == "close"]
+    events = records.read_events(run_dir.timeline("attempt"))
+    closed = [event for event in events if event.event == "close"]
     if closed and not run_dir.attempts.exists():
         told.append(f"{run_dir.attempts} is gone: what earlier attempts did counts no more")
     return told

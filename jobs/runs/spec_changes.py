@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jobs import records
 from jobs.errors import UserError
 from jobs.problems import KeyPath, dotted, printable
-from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_atomic
+from jobs.records import KeyChange, Overrides, Provenance, SpecChange
+from jobs.rundir import RunDir, write_atomic
 from jobs.spec import Spec
 
 FIXED = ("name", "runs_root", "dir_mode")  # the run directory has them
@@ -55,7 +57,7 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
         )
     new = {
         run_dir.spec: loaded.spec.to_json(),
-        run_dir.overrides: json.dumps(loaded.overrides, indent=2, ensure_ascii=False) + "\n",
+        run_dir.overrides: records.text(Overrides(tuple(loaded.overrides))),
     }
     if any(path[0] == "setup" for path in weighty):
         new[run_dir.setup] = _setup_script(run_dir, loaded.spec.setup)
@@ -72,13 +74,13 @@ def _frozen_overrides(run_dir: RunDir) -> list[str]:
 
     Raises UserError if the file is missing: without it this resume would undo them.
     """
-    overrides: list[str] | None = read_json(run_dir.overrides)
-    if overrides is None:
+    frozen = records.read(Overrides, run_dir.overrides)
+    if frozen is None:
         raise UserError(
             f"{run_dir.overrides} is missing, and the spec cannot be changed without it\n"
             "  hint: resume without SET, or submit a new run with train.init_from"
         )
-    return overrides
+    return list(frozen.words)
 
 
 def restore(texts: Mapping[Path, str]) -> None:
@@ -132,8 +134,8 @@ def in_words(changed: Differences) -> list[str]:
 def _setup_script(run_dir: RunDir, lines: Sequence[str]) -> str:
     from jobs.runs.freeze import setup_script
 
-    known = read_json(run_dir.provenance) or {}  # None: a scratch purge took it
-    return setup_script(known.get("interpreter", sys.executable), lines)
+    known = records.read(Provenance, run_dir.provenance)  # None: a scratch purge removed it
+    return setup_script(sys.executable if known is None else known.interpreter, lines)
 
 
 def mend_setup(run_dir: RunDir) -> None:
@@ -145,13 +147,14 @@ def mend_setup(run_dir: RunDir) -> None:
 
 def _is_recorded(run_dir: RunDir, text: str) -> bool:
     """Whether this spec was confirmed: a free change of it must not undo that."""
-    return any(record["spec_sha256"] == _sha256(text) for record in read_jsonl(run_dir.changes))
+    changes = records.read_lines(SpecChange, run_dir.changes)
+    return any(change.spec_sha256 == _sha256(text) for change in changes)
 
 
 def _record(run_dir: RunDir, changed: Differences, text: str) -> None:
-    changes = {dotted(path): list(pair) for path, pair in changed.items()}
-    record = {"time": round(time.time(), 3), "changes": changes, "spec_sha256": _sha256(text)}
-    append_jsonl(run_dir.changes, record, durable=True)
+    changes = tuple(KeyChange(dotted(path), pair) for path, pair in changed.items())
+    record = SpecChange(round(time.time(), 3), changes, _sha256(text))
+    records.append(run_dir.changes, record)
 
 
 def _sha256(text: str) -> str:

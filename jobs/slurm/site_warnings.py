@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
+from jobs import records
 from jobs.problems import Problem
-from jobs.rundir import RunDir, read_jsonl, write_json
+from jobs.records import PartitionNodes, SlurmSite
+from jobs.rundir import RunDir
 from jobs.slurm import duration
 from jobs.slurm.site import KILL_WAIT_S, SLURMD_PORT, Site
 from jobs.spec import Slurm
@@ -104,16 +105,16 @@ def is_successor_wanted(requested: Slurm, site: Site) -> bool:
 
 def slowest_stop_s(run_dir: RunDir) -> float | None:
     """How long the slowest stop of the run took, from its warning on; None before the first."""
-    stops = [record.get("stop_s") for record in read_jsonl(run_dir.attempts)]
+    stops = [record.stop_s for record in records.read_attempts(run_dir)]
     return max((stop_s for stop_s in stops if stop_s is not None), default=None)
 
 
-def note(run_dir: RunDir, wished: Slurm, sites: Sequence[Site]) -> dict[str, Any]:
+def note(run_dir: RunDir, wished: Slurm, sites: Sequence[Site]) -> SlurmSite:
     """Note in the run directory what its Slurm does with the run's jobs, if Slurm said it."""
-    known = {
-        "cancels_preempted": any(site.preempt_mode == "CANCEL" for site in sites),
+    known = SlurmSite(
+        cancels_preempted=any(site.preempt_mode == "CANCEL" for site in sites),
         # From the warning of a preemption to SIGKILL; the trainer compares it with its saves.
-        "preemption_s": min(
+        preemption_s=min(
             (
                 site.grace_time_s + site.config.kill_wait_s
                 for site in sites
@@ -121,14 +122,16 @@ def note(run_dir: RunDir, wished: Slurm, sites: Sequence[Site]) -> dict[str, Any
             ),
             default=None,
         ),
-        "kill_wait_s": next((site.config.kill_wait_s for site in sites), KILL_WAIT_S),
-        "slurmd_port": next((site.config.slurmd_port for site in sites), SLURMD_PORT),
-        "partition_nodes": {
-            site.partition.name: site.partition.nodes for site in sites if site.partition.nodes
-        },
-        "sites": [site.in_words() for site in sites],
-        "remarks": [remark.in_one_line for remark in check(wished, sites)],
-    }
+        kill_wait_s=next((site.config.kill_wait_s for site in sites), KILL_WAIT_S),
+        slurmd_port=next((site.config.slurmd_port for site in sites), SLURMD_PORT),
+        partition_nodes=tuple(
+            PartitionNodes(site.partition.name, site.partition.nodes)
+            for site in sites
+            if site.partition.nodes
+        ),
+        sites=tuple(site.in_words() for site in sites),
+        remarks=tuple(remark.in_one_line for remark in check(wished, sites)),
+    )
     if sites:
-        write_json(run_dir.site, known)
+        records.write(run_dir.site, known)
     return known

@@ -6,7 +6,8 @@ import signal
 import pytest
 from local_kit import Kit, wait_for
 
-from jobs.rundir import RunDir, read_json, read_jsonl, read_progress_step
+from jobs.records import read_progress_step
+from jobs.rundir import RunDir, read_json, read_jsonl
 from jobs.runs.compare import compare
 from tests.checkout import copy_checkout
 

@@ -106,7 +106,7 @@ def test_the_example_stops_resumes_and_ends_with_the_bits_of_plain_torchrun(kit,
     assert marker["status"] == "stopped"
     assert 100 <= marker["global_step"] < STEPS
     assert f"stopped after step {marker['global_step']}: stopped on request" in stderr
-    assert run.attempt(1).stop.exists()
+    assert run.attempt(1).stop_requested.exists()
 
     status, _, stderr = kit.run("resume", run.run_id, "--cluster", "local")
     assert status == 0, stderr
@@ -136,12 +136,12 @@ def test_an_unaware_script_is_not_signalled_and_finishes_as_completed(kit, submi
     run, _ = log_with(kit, "there")
     _, text = log_with(kit, "there", rank=1)
     process.send_signal(signal.SIGINT)
-    wait_for(run.attempt(1).stop.exists, "no stop file", 10)
+    wait_for(run.attempt(1).stop_requested.exists, "no stop file", 10)
     # As Slurm does where it signals the whole tree of a step.
     os.kill(int(text.rpartition("there ")[2]), signal.SIGTERM)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(2.5)  # the agent's next two rounds
-    run.attempt(1).stop.with_name("may_end").touch()
+    run.attempt(1).stop_requested.with_name("may_end").touch()
     status, _, stderr = kit.end(process, 60)
     assert status == 0, stderr
     assert "launch.stop_signal is none" in stderr
@@ -153,7 +153,7 @@ def test_a_second_ctrl_c_kills_a_script_that_knows_no_stop(kit, submit):
     process = submit(UNAWARE, "none")
     run, _ = log_with(kit, "there")
     process.send_signal(signal.SIGINT)
-    wait_for(run.attempt(1).stop.exists, "no stop file", 10)
+    wait_for(run.attempt(1).stop_requested.exists, "no stop file", 10)
     process.send_signal(signal.SIGINT)
     status, _, stderr = kit.end(process, 60)
     assert status == 130, stderr

@@ -9,7 +9,8 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-from jobs.rundir import RunDir, read_json, read_jsonl, read_progress_step
+from jobs.records import read_progress_step
+from jobs.rundir import RunDir, read_json, read_jsonl
 
 from .cluster import Cluster
 
@@ -30,7 +31,8 @@ class Run:
         return dict(read_json(self.dir.result) or {})
 
     def attempts(self) -> list[dict[str, Any]]:
-        return read_jsonl(self.dir.attempts)
+        """One record for each attempt: a later line corrects an earlier one."""
+        return list({each["attempt"]: each for each in read_jsonl(self.dir.attempts)}.values())
 
     def wait(self, state: str = "COMPLETED", timeout_s: float = JOB_TIMEOUT_S) -> dict[str, str]:
         return self.cluster.wait_job(self.job_id, state, timeout_s)

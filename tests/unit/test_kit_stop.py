@@ -30,7 +30,7 @@ def kit_stop(monkeypatch):
 
 @pytest.fixture
 def attempt(tmp_path, monkeypatch):
-    monkeypatch.setenv("KIT_STOP_FILE", str(tmp_path / "attempt-1/stop"))
+    monkeypatch.setenv("KIT_STOP_FILE", str(tmp_path / "attempt-1/stop_requested"))
     (tmp_path / "attempt-1").mkdir()
     return RunDir(tmp_path).attempt(1)
 
@@ -48,7 +48,7 @@ def test_the_stop_file_is_looked_for_once_a_second(kit_stop, attempt, monkeypatc
     now = [100.0]
     monkeypatch.setattr(kit_stop.time, "monotonic", lambda: now[0])
     assert not stop.should_stop(1)
-    attempt.stop.touch()
+    attempt.stop_requested.touch()
     assert not stop.should_stop(2)
     now[0] += 1
     assert stop.should_stop(3)
@@ -56,25 +56,25 @@ def test_the_stop_file_is_looked_for_once_a_second(kit_stop, attempt, monkeypatc
 
 def test_only_rank_0_looks_for_the_file(kit_stop, attempt, monkeypatch):
     monkeypatch.setenv("RANK", "1")
-    attempt.stop.touch()
+    attempt.stop_requested.touch()
     assert not kit_stop.Stop(every=1).should_stop(1)
 
 
 def test_ranks_agree_every_so_many_steps(kit_stop, attempt):
-    attempt.stop.touch()
+    attempt.stop_requested.touch()
     stop = kit_stop.Stop(every=10)
     assert [step for step in range(1, 31) if stop.should_stop(step)] == [10, 20, 30]
 
 
 def test_the_marker_says_how_far_a_stopped_script_came(kit_stop, attempt):
-    attempt.stop.touch()
+    attempt.stop_requested.touch()
     stop = kit_stop.Stop(every=1)
     assert stop.should_stop(7)
     with pytest.raises(SystemExit) as left:
         stop.stopped()
     assert left.value.code == 0
     assert read_json(attempt.outcome) == {"status": "stopped", "global_step": 7}
-    assert sorted(os.listdir(attempt.path)) == ["outcome.json", "stop"]
+    assert sorted(os.listdir(attempt.path)) == ["outcome.json", "stop_requested"]
 
 
 def test_only_rank_0_leaves_the_marker(kit_stop, attempt, monkeypatch):

@@ -14,7 +14,14 @@ FILES = {
     for package in OWN
     for path in (REPOSITORY / package).rglob("*.py")
 }
-CONTRACT = {"jobs.spec", "jobs.rundir", "jobs.errors", "jobs.problems", "jobs.console"}
+CONTRACT = {
+    "jobs.spec",
+    "jobs.rundir",
+    "jobs.records",
+    "jobs.errors",
+    "jobs.problems",
+    "jobs.console",
+}
 # The rooms that each room may import. "" is the top of the package.
 MAY_IMPORT = {
     "jobs": {
@@ -40,7 +47,8 @@ BASE = {"trainer.errors", "trainer.stop", "trainer.seeds", "trainer.user_code", 
 MAX_MODULES = 14
 # They run on compute nodes and hosts where there is a Python and perhaps nothing else.
 STANDARD_LIBRARY_ONLY = [
-    *("jobs.spec", "jobs.rundir", "jobs.attempt.__main__", "jobs.node.__main__", "jobs.node.rank"),
+    *("jobs.spec", "jobs.rundir", "jobs.records", "jobs.attempt.__main__"),
+    *("jobs.node.__main__", "jobs.node.rank"),
     *("jobs.runs.purge", "jobs.slurm.client", "jobs.slurm.site_warnings"),
 ]
 
@@ -141,6 +149,52 @@ def test_a_room_has_a_line_for_each_of_its_files(name):
     )
     assert sorted(described) == modules
     assert len(modules) <= MAX_MODULES
+
+
+# They parse a file of the run directory for themselves; the list only shrinks.
+PARSES_RUN_FILES = {
+    "trainer.checkpoint.checkpoints",
+    "trainer.checkpoint.ownership",
+    "trainer.checkpoint.reader",
+    "trainer.errors",
+    "trainer.health.diagnosis",
+    "trainer.health.lead_time",
+    "trainer.health.preflight",
+    "trainer.health.watchdog",
+    "trainer.run",
+}
+JSON_OF_RUN_FILES = {"read_json", "read_jsonl", "write_json", "append_jsonl"}
+
+
+def test_only_the_records_know_the_content_of_a_run_file():
+    found = {
+        module
+        for module in FILES
+        for name in imports(module)
+        for node in ast.walk(ast.parse(FILES[module].read_text(encoding="utf-8")))
+        if name == "jobs.rundir"
+        and isinstance(node, ast.ImportFrom)
+        and JSON_OF_RUN_FILES & {alias.name for alias in node.names}
+    }
+    assert found - {"jobs.records"} == PARSES_RUN_FILES
+
+
+# JSON that is no file of a run directory: a message, a manifest with a check sum, one line of
+# metrics.jsonl for display, the spec.
+PARSES_OTHER_JSON = {
+    *("jobs.records", "jobs.rundir", "jobs.spec", "jobs.runs.compare"),
+    *("trainer.checkpoint.reader", "trainer.dist.run_handle", "trainer.health.rank_report"),
+}
+
+
+def test_json_is_parsed_in_few_places():
+    calls = {
+        module
+        for module, path in FILES.items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.loads", "json.load")
+    }
+    assert calls == PARSES_OTHER_JSON
 
 
 def test_every_package_is_a_known_room():

@@ -42,7 +42,6 @@ def test_a_killed_writer_leaves_a_whole_file(tmp_path):
 def test_what_is_missing_reads_as_nothing(tmp_path):
     assert rundir.read_json(tmp_path / "x") is None
     assert rundir.read_jsonl(tmp_path / "x") == []
-    assert rundir.read_progress_step(tmp_path / "x") is None
 
 
 def test_a_torn_last_line_does_not_count(tmp_path):
@@ -72,13 +71,6 @@ def test_relink_replaces_a_link(tmp_path):
         rundir.relink(tmp_path / "latest", target)
     assert os.readlink(tmp_path / "latest") == "new"
     assert os.listdir(tmp_path) == ["latest"]
-
-
-def test_progress_is_its_first_number(tmp_path):
-    path = tmp_path / "progress"
-    for text, step in (("000000000042\n{}", 42), ("", 0), ("garbage", None)):
-        path.write_text(text)
-        assert rundir.read_progress_step(path) == step
 
 
 def test_a_timeline_holds_time_event_attempt_and_fields(tmp_path):

@@ -1,4 +1,4 @@
-"""Rank 0's reports on the training: log lines, `metrics.jsonl`, `progress` and trackers."""
+"""Rank 0's reports on the training: log lines, metrics.jsonl, progress.json and trackers."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def _unplug(victim: Victim) -> None:
 def _controller_away(victim: Victim) -> None:
     victim.some_rank()
     with victim.another_attempt():
-        stop = victim.run.dir.attempt(victim.attempt()).stop
+        stop = victim.run.dir.attempt(victim.attempt()).stop_requested
         harm_slurm.begin_preemption(victim.run)
         victim.run.cluster.wait_for(stop.exists, "an agent was warned", _TIMEOUT_S)
         with harm_nodes.controller_away(victim.run):

@@ -119,7 +119,7 @@ def test_row_19_slurmctld_goes_away_in_a_preemption(
     paced.run.wait_for_step(2)
     harm_slurm.begin_preemption(paced.run)
     paced.run.cluster.wait_for(
-        lambda: paced.run.dir.attempt(1).stop.exists(), "an agent was warned", 60
+        lambda: paced.run.dir.attempt(1).stop_requested.exists(), "an agent was warned", 60
     )
     with harm_nodes.controller_away(paced.run):
         wait_for_stop(paced.run)

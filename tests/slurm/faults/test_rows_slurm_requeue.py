@@ -119,7 +119,7 @@ def wait_for_record(run: Run, attempt: int) -> None:
 
 def wait_for_agents(run: Run, attempt: int) -> None:
     """Wait until the agents of an attempt have started on all nodes."""
-    agents = [run.dir.attempt(attempt).node(rank) for rank in range(RANKS)]
+    agents = [run.dir.attempt(attempt).agent(rank) for rank in range(RANKS)]
     started = f"agents of attempt {attempt}"
     run.cluster.wait_for(lambda: all(path.exists() for path in agents), started, 240)
 

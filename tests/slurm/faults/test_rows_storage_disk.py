@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.rundir import read_progress_step
+from jobs.records import read_progress_step
 from trainer.checkpoint import reader
 
 from ..cluster import Cluster

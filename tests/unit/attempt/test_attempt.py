@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from jobs import records
 from jobs.attempt import __main__ as attempt_command
 from jobs.attempt import close as close_module
 from jobs.attempt import execute, run_lock
@@ -13,6 +14,7 @@ from jobs.attempt.decision import Action, Cause, Decision
 from jobs.attempt.facts import of_ranks
 from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
 from jobs.spec import Launch, Slurm, Spec
+from tests.unit import run_files
 from trainer.checkpoint.reader import quarantine
 
 SCONTROL = """#!/bin/sh
@@ -21,7 +23,7 @@ echo "$*" >> "$FAKE_CALLS"
     echo "   ${FAKE_REQUEUE:-Requeue=1 Restarts=0} BatchFlag=1"
 exit 0
 """
-RECORD = {"attempt": 1, "decision": "requeue", "first_step": None, "evidence": {}}
+RECORD = run_files.attempt(decision="requeue", cause="preemption")
 REQUEUE = Decision(Action.REQUEUE, Cause.PREEMPTION, "preempted")
 
 
@@ -59,8 +61,8 @@ def test_a_scancel_between_decision_and_requeue_is_recorded_as_one(tmp_path, cal
     append_jsonl(run.attempts, RECORD)
     assert execute.act(REQUEUE, run, me) == 1
     assert read_json(run.result)["status"] == "cancelled"
-    (record,) = read_jsonl(run.attempts)
-    assert (record["decision"], record["cause"]) == ("cancel", "cancelled")
+    (record,) = records.read_attempts(run)
+    assert (record.decision, record.cause) == ("cancel", "cancelled")
 
 
 def test_a_start_that_was_superseded_meanwhile_ends_nothing(tmp_path, calls, monkeypatch):
@@ -98,9 +100,8 @@ def test_a_run_whose_result_is_written_is_complete_without_the_marker_behind_it(
 @pytest.mark.parametrize(("crashes", "delay_s"), [(0, 2), (1, 2), (2, 8), (3, 32), (4, 60)])
 def test_each_crash_without_progress_waits_longer(tmp_path, crashes, delay_s):
     run = RunDir(tmp_path)
-    crash = {"decision": "retry", "cause": "crash", "evidence": {"has_progress": False}}
-    for _ in range(crashes):
-        append_jsonl(run.attempts, crash)
+    for attempt in range(crashes):
+        append_jsonl(run.attempts, run_files.attempt(attempt=attempt))
     assert execute.retry_delay_s(run) == delay_s
 
 
@@ -145,7 +146,7 @@ def command(run, calls, monkeypatch):
 
 def close(run, code):
     record = {"host": "a", "signals": [], "torchrun_exit": code, "end": 1.0}
-    write_json(run.attempt(1).node(0), record)
+    write_json(run.attempt(1).agent(0), record)
 
 
 def test_an_attempt_knows_when_its_time_limit_ends(run, command):
@@ -184,7 +185,7 @@ def test_a_shell_whose_job_runs_again_elsewhere_leaves_the_steps_alone(
     (tmp_path / "scancel").chmod(0o755)
     assert command("open", "a") == 0
     left = {"host": "a", "signals": [], "torchrun_exit": None, "end": None, "step_id": "0"}
-    write_json(run.attempt(1).node(0), left)
+    write_json(run.attempt(1).agent(0), left)
     monkeypatch.setenv("FAKE_REQUEUE", "Requeue=1 Restarts=1")
     command("close", "1")
     assert "scancel" not in (tmp_path / "calls").read_text()
@@ -260,7 +261,7 @@ def test_an_open_that_cannot_write_is_one_line_and_keeps_nothing(run, command, c
 
 
 def test_a_held_job_that_slurm_starts_again_ends_at_once(run, command, capfd):
-    append_jsonl(run.attempts, {"attempt": 1, "job_id": "7", "decision": "hold", "reason": "x"})
+    append_jsonl(run.attempts, run_files.attempt(decision="hold"))
     assert command("open", "a") == 1
     output = capfd.readouterr()
     assert output.out == "" and "not started again: hold: x" in output.err

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from jobs import records
 from jobs.attempt import exclude_nodes
 from jobs.attempt.exclude_nodes import EXPIRES_S, bad_nodes, choose, expand, renew
+from jobs.records import AttemptRecord
 from jobs.rundir import RunDir, write_json
 from jobs.spec import Slurm, Spec
+from tests.unit import run_files
 
 NOW = 1e9
 NODES = [f"n{index}" for index in range(1, 5)]
@@ -19,34 +22,31 @@ NODES = [f"n{index}" for index in range(1, 5)]
 def record(*bad, ago_s=0.0, nodes=NODES, error=None, now=NOW):
     first = next(iter(bad), None)
     error = error or (first and f"rank 1 on {first}: preflight: wrong sums")
-    return {
-        "attempt": 1,
-        "nodes": nodes,
-        "stop": now - ago_s,
-        "evidence": {"bad_nodes": list(bad), "error": error},
-    }
+    seen = {"bad_nodes": list(bad), "error": error}
+    return run_files.attempt(seen, nodes=nodes, stop=now - ago_s)
+
+
+def parsed(entries):
+    numbered = [entry | {"attempt": number} for number, entry in enumerate(entries)]
+    return [records.decode(AttemptRecord, entry, "here") for entry in numbered]
 
 
 def test_the_newest_comes_first_and_the_reason_is_the_newest_one():
-    records = [record("n1"), record("n2", error="rank 0 on n2: preflight: old"), record("n2")]
-    assert list(bad_nodes(records, NOW).items()) == [
+    attempts = [record("n1"), record("n2", error="rank 0 on n2: preflight: old"), record("n2")]
+    assert list(bad_nodes(parsed(attempts), NOW).items()) == [
         ("n2", "preflight: wrong sums"),
         ("n1", "preflight: wrong sums"),
     ]
 
 
 def test_a_node_is_forgiven_after_a_day():
-    records = [record("n1", ago_s=EXPIRES_S), record("n2", ago_s=EXPIRES_S - 1), record()]
-    assert list(bad_nodes(records, NOW)) == ["n2"]
-
-
-def test_records_of_older_kits_have_no_bad_nodes():
-    assert bad_nodes([{"stop": NOW, "nodes": None, "evidence": {}}], NOW) == {}
+    attempts = [record("n1", ago_s=EXPIRES_S), record("n2", ago_s=EXPIRES_S - 1), record()]
+    assert list(bad_nodes(parsed(attempts), NOW)) == ["n2"]
 
 
 def test_hosts_are_told_by_slurms_names():
     """A host that calls itself by its full name; one that is no node at all is left alone."""
-    assert list(bad_nodes([record("n2.cluster.org", "login")], NOW)) == ["n2"]
+    assert list(bad_nodes(parsed([record("n2.cluster.org", "login")]), NOW)) == ["n2"]
 
 
 @pytest.mark.parametrize(
@@ -105,11 +105,12 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_PARTITION", "batch")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
-    def renewed(records, present="", **slurm):
+    def renewed(attempts, present="", **slurm):
         run_dir = RunDir(tmp_path / "run")
         run_dir.path.mkdir(exist_ok=True)
         run_dir.spec.write_text(Spec(slurm=Slurm(**{"nodes": 3, **slurm})).to_json())
-        run_dir.attempts.write_text("".join(f"{json.dumps(entry)}\n" for entry in records))
+        lines = [json.dumps(records.encode(entry)) for entry in parsed(attempts)]
+        run_dir.attempts.write_text("".join(f"{line}\n" for line in lines))
         log.write_text("")
         renew(run_dir, "7", present)
         return log.read_text().splitlines()

@@ -5,12 +5,14 @@ import time
 
 import pytest
 
+from jobs import records
 from jobs.attempt import facts, history, run_lock
 from jobs.attempt.decision import Action, Cause, Decision, History, decide
 from jobs.rundir import RunDir, Timeline, append_jsonl, read_json, read_jsonl, write_json
 from jobs.runs import checkpoints
 from jobs.slurm import client
 from jobs.spec import Launch, Slurm, Spec
+from tests.unit import run_files
 from trainer.checkpoint.reader import quarantine
 
 
@@ -24,7 +26,7 @@ def run(tmp_path):
 
 def opened(run, attempt, checkpoint=None, nodes=("a", "b")):
     run.attempt(attempt).path.mkdir()
-    plan = {"job_id": "7", "nodes": list(nodes), "start": 1.0, "checkpoint": checkpoint}
+    plan = run_files.plan(attempt=attempt, nodes=list(nodes), checkpoint=checkpoint)
     write_json(run.attempt(attempt).plan, plan)
     return run.attempt(attempt)
 
@@ -37,18 +39,18 @@ def failed(attempt_dir, rank, time, error="ValueError: x", **fields):
 def node(attempt_dir, rank, *signals, torchrun_exit=0, end=9.0):
     seen = [{"t": t, "signal": name} for t, name in signals]
     record = {"host": f"n{rank}", "signals": seen, "torchrun_exit": torchrun_exit, "end": end}
-    write_json(attempt_dir.node(rank), record)
+    write_json(attempt_dir.agent(rank), record)
 
 
-def entry(decision="retry", cause="crash", progress=False, steps=(None, None)):
-    first, last = steps
-    return {
-        "decision": decision,
-        "cause": cause,
-        "first_step": first,
-        "last_step": last,
-        "evidence": {"has_progress": progress},
-    }
+def entry(decision="retry", cause="crash", progress=False, steps=(None, None), **fields):
+    seen = {"has_progress": progress}
+    return run_files.attempt(
+        seen, decision=decision, cause=cause, first_step=steps[0], last_step=steps[1], **fields
+    )
+
+
+def parsed(entries):
+    return [records.decode(records.AttemptRecord, each, "here") for each in entries]
 
 
 def test_the_newest_attempt_is_the_highest_number_that_was_planned(run):
@@ -146,19 +148,19 @@ def test_the_rank_that_failed_first_is_the_cause(run):
     attempt = opened(run, 1)
     for rank, moment in ((0, 5.2), (1, 5.1), (2, 5.3)):
         failed(attempt, rank, moment)
-    assert facts.first_error(run, 1)["rank"] == 1
+    assert facts.first_error(run, 1).rank == 1
 
 
 def test_a_rank_that_lost_its_peer_is_not_the_cause(run):
     attempt = opened(run, 1)
     failed(attempt, 0, 5.0, caused_by_peer=True)
     failed(attempt, 1, 5.1, caused_by_peer=False)
-    assert facts.first_error(run, 1)["rank"] == 1
+    assert facts.first_error(run, 1).rank == 1
 
 
 def test_a_lost_peer_is_better_than_no_reason(run):
     failed(opened(run, 1), 0, 5.0, caused_by_peer=True)
-    assert facts.first_error(run, 1)["rank"] == 0
+    assert facts.first_error(run, 1).rank == 0
     assert facts.first_error(run, 2) is None
 
 
@@ -203,7 +205,7 @@ def test_a_line_that_a_late_write_has_spoilt_is_passed_over(run):
     spoilt = b'{"t": 8.1, "event": "init", "attem{"t": 8.2, "ev\n[1]\n\xff\n'
     run.timeline("rank-00000").write_bytes(spoilt)
     append_jsonl(run.timeline("rank-00000"), good)
-    assert history.times_of(run, 1, is_warned=False)["start_s"] == 7.5
+    assert history.times_of(run, 1, is_warned=False)[1] == 7.5
     assert facts.vanished(run, 1) is None
 
 
@@ -220,7 +222,7 @@ def test_an_attempt_knows_when_its_allocation_is_too_short_for_another(run):
     for attempt, left_s in ((1, None), (2, 200.0), (3, 300.0)):
         opened(run, attempt)
         deadline = None if left_s is None else time.time() + left_s
-        write_json(run.attempt(attempt).plan, {"deadline": deadline})
+        write_json(run.attempt(attempt).plan, run_files.plan(deadline=deadline))
     assert [facts.is_near_limit(run, attempt) for attempt in (1, 2, 3)] == [False, True, False]
 
 
@@ -233,7 +235,7 @@ def test_evidence_names_the_failing_rank_or_the_nodes_that_ended(run):
     attempt = opened(run, 1)
     node(attempt, 0, torchrun_exit=-9)
     assert facts.of_ranks(run, 1, "RUNNING").error == (
-        "n0: torchrun exit -9; b: its agent left no word"
+        "n0: torchrun exit -9; b: the node agent wrote no record (killed, or never started)"
     )
     failed(attempt, 1, 5.0)
     assert facts.of_ranks(run, 1, "RUNNING").error == "rank 1 on n1: ValueError: x"
@@ -284,7 +286,7 @@ def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
 
 
 @pytest.mark.parametrize(
-    ("records", "counted"),
+    ("attempts", "counted"),
     [
         ([], History(0, 0, 0)),
         ([entry(), entry()], History(0, 2, 2)),
@@ -301,8 +303,8 @@ def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
         ([entry(), entry("cancel", "cancelled")], History(0, 0, 0)),
     ],
 )
-def test_budgets_are_counted_since_the_last_progress_and_anew_after_a_hold(records, counted):
-    assert history.of(records) == counted
+def test_budgets_are_counted_since_the_last_progress_and_anew_after_a_hold(attempts, counted):
+    assert history.of(parsed(attempts)) == counted
 
 
 @pytest.mark.parametrize(
@@ -317,19 +319,19 @@ def test_budgets_are_counted_since_the_last_progress_and_anew_after_a_hold(recor
     ],
 )
 def test_steps_redone_counts_each_repetition(spans, redone):
-    assert history.steps_redone([entry(steps=span) for span in spans]) == redone
+    assert history.steps_redone(parsed(entry(steps=span) for span in spans)) == redone
 
 
 def test_an_attempt_did_the_steps_between_its_checkpoint_and_its_progress(run):
     Timeline(run, "rank-00000", 1).event("loaded", step=10)
-    run.progress.write_text("000000000015\n")
+    run.progress.write_text('{"step": 15}')
     assert history.steps_of(run, 1) == (11, 15)
     assert history.steps_of(run, 2) == (None, None)
 
 
 def test_an_attempt_that_only_loaded_did_no_step(run):
     Timeline(run, "rank-00000", 1).event("loaded", step=10)
-    run.progress.write_text("000000000010\n")
+    run.progress.write_text('{"step": 10}')
     assert history.steps_of(run, 1) == (None, None)
 
 
@@ -367,18 +369,19 @@ def test_a_record_has_the_evidence_beside_the_decision(run):
 
 def test_a_finished_result_keeps_what_rank_0_wrote(run):
     write_json(run.result, {"status": "completed", "weights_sha256": "a", "attempts": None})
-    for span in ((1, 15), (11, 20)):
-        append_jsonl(run.attempts, entry(steps=span))
+    for attempt, span in enumerate(((1, 15), (11, 20))):
+        append_jsonl(run.attempts, entry(steps=span, attempt=attempt))
     history.finish_result(run)
     counted = {"attempts": 2, "steps_redone": 5}
-    assert read_json(run.result) == {"status": "completed", "weights_sha256": "a"} | counted
+    kept = {"status": "completed", "weights_sha256": "a", "best": None}
+    assert read_json(run.result) == kept | counted
 
 
 @pytest.mark.parametrize(
     ("action", "status"), [(Action.CANCEL, "cancelled"), (Action.HOLD, "held")]
 )
 def test_an_unfinished_result_says_why_and_where(run, action, status):
-    run.progress.write_text("000000000015\n")
+    run.progress.write_text('{"step": 15}')
     history.unfinished_result(run, Decision(action, Cause.CRASH, "why"))
     result = read_json(run.result)
     assert (result["status"], result["reason"], result["global_step"]) == (status, "why", 15)
@@ -394,7 +397,7 @@ ME = run_lock.this_process("7")  # the job of every plan here
 
 
 @pytest.mark.parametrize(
-    ("records", "job_id", "decision"),
+    ("attempts", "job_id", "decision"),
     [
         ([], "7", "retry"),  # it came again by itself
         ([entry("wait", "lost")] * 3, "7", "retry"),
@@ -402,9 +405,11 @@ ME = run_lock.this_process("7")  # the job of every plan here
         ([entry("wait", "lost")] * 4, "8", "hold"),  # somebody has resumed it
     ],
 )
-def test_a_lost_attempt_counts_unless_somebody_resumed(run, monkeypatch, records, job_id, decision):
-    for record in records:
-        append_jsonl(run.attempts, record | {"attempt": 0})
+def test_a_lost_attempt_counts_unless_somebody_resumed(
+    run, monkeypatch, attempts, job_id, decision
+):
+    for number, record in enumerate(attempts):
+        append_jsonl(run.attempts, record | {"attempt": number - 9})
     opened(run, 1)
     me = run_lock.this_process(job_id)
     monkeypatch.setattr(client, "is_answering", lambda place, port: True)
@@ -462,10 +467,11 @@ def test_an_amended_record_is_the_newest_one_and_keeps_the_rest(run):
     for attempt in (1, 2):
         append_jsonl(run.attempts, entry("requeue", "preemption") | {"attempt": attempt})
     history.amend(run, Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled"))
-    first, last = read_jsonl(run.attempts)
-    assert (first["decision"], first["attempt"]) == ("requeue", 1)
-    assert (last["decision"], last["cause"], last["attempt"]) == ("cancel", "cancelled", 2)
-    assert last["reason"] == "the job was cancelled"
+    first, last = records.read_attempts(run)
+    assert (first.decision, first.attempt) == ("requeue", 1)
+    assert (last.decision, last.cause, last.attempt) == ("cancel", "cancelled", 2)
+    assert last.reason == "the job was cancelled"
+    assert len(read_jsonl(run.attempts)) == 3, "attempts.jsonl is append-only"
 
 
 def test_the_times_of_an_attempt_are_from_its_warning_and_its_opening(run):
@@ -476,17 +482,16 @@ def test_the_times_of_an_attempt_are_from_its_warning_and_its_opening(run):
         event = {"t": t, "event": "first_step", "attempt": number}
         append_jsonl(run.timeline("rank-00000"), event)
     times = history.times_of(run, 1, is_warned=True)
-    assert times["start_s"] == 7.5
-    assert times["stop_s"] == pytest.approx(5, abs=1)
-    assert history.times_of(run, 1, is_warned=False) == times | {"stop_s": None}
-    assert history.times_of(run, 3, is_warned=True) == {"stop_s": None, "start_s": None}
+    assert times == (pytest.approx(5, abs=1), 7.5)
+    assert history.times_of(run, 1, is_warned=False) == (None, 7.5)
+    assert history.times_of(run, 3, is_warned=True) == (None, None)
 
 
 def test_a_kill_for_memory_is_named_by_its_node(run):
     attempt = opened(run, 1)
     node(attempt, 0, torchrun_exit=1)
     node(attempt, 1, torchrun_exit=1)
-    write_json(attempt.node(1), read_json(attempt.node(1)) | {"oom_kill": 1})
+    write_json(attempt.agent(1), read_json(attempt.agent(1)) | {"oom_kill": 1})
     failed(attempt, 0, 5.0, caused_by_peer=True)
     seen = facts.of_ranks(run, 1, "RUNNING")
     assert seen.is_out_of_memory
@@ -518,6 +523,8 @@ def test_a_rank_that_ended_without_a_word_is_named_by_what_its_peers_lost(run):
             Timeline(run, f"rank-{rank:05d}", number).event("spawn", host=f"n{rank}")
     for rank in (0, 2):
         failed(attempt, rank, 5.0 + rank, error="closed by peer", caused_by_peer=True)
-    assert facts.of_ranks(run, 2, "RUNNING").error == "rank 1 on n1 ended without a word"
+    assert facts.of_ranks(run, 2, "RUNNING").error.startswith(
+        "rank 1 on n1 died without an error record"
+    )
     failed(attempt, 1, 9.0)
     assert facts.of_ranks(run, 2, "RUNNING").error == "rank 1 on n1: ValueError: x"

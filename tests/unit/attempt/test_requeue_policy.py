@@ -8,6 +8,7 @@ from jobs.attempt import requeue_policy
 from jobs.attempt.decision import Evidence
 from jobs.rundir import RunDir, append_jsonl
 from jobs.slurm.client import Job
+from tests.unit import run_files
 
 SEEN = Evidence("stopped", "UNKNOWN", "", ("SIGTERM",), False, True, None)
 PREEMPTED = Job("RUNNING", "None", 0, True, "01:00:00")
@@ -46,10 +47,10 @@ def left(tmp_path, monkeypatch):
             fake.write_text(CLIENT.format(folder=tmp_path, config=CONFIG.format_map(told), **told))
             fake.chmod(0o755)
         run_dir.attempts.unlink(missing_ok=True)
-        append_jsonl(run_dir.attempts, {"job_id": "6", "decision": "wait"})
-        append_jsonl(run_dir.attempts, {"job_id": "7", "decision": "requeue"})
-        for _ in range(waits):
-            append_jsonl(run_dir.attempts, {"job_id": "7", "decision": "wait"})
+        before = [("6", "wait"), ("7", "requeue"), *[("7", "wait")] * waits]
+        for attempt, (job_id, decision) in enumerate(before):
+            record = run_files.attempt(attempt=attempt, job_id=job_id, decision=decision)
+            append_jsonl(run_dir.attempts, record)
         return requeue_policy.is_left_to_slurm(run_dir, seen, job, "7")
 
     return ask

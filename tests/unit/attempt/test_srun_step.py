@@ -17,19 +17,22 @@ from jobs.attempt import srun_step
 from jobs.node.rank import parent_of
 from jobs.rundir import RunDir, write_json
 from jobs.slurm import client
+from tests.unit import run_files
 
 
 @pytest.fixture
 def run(tmp_path):
     run_dir = RunDir(tmp_path)
     run_dir.attempt(1).path.mkdir()
-    write_json(run_dir.attempt(1).plan, {"nodes": ["a", "b"]})
+    write_json(run_dir.attempt(1).plan, run_files.plan())
     return run_dir
 
 
 def node(run, rank, code, **fields):
     end = None if code is None else 9.0
-    write_json(run.attempt(1).node(rank), {"torchrun_exit": code, "end": end} | fields)
+    write_json(
+        run.attempt(1).agent(rank), {"host": "a", "torchrun_exit": code, "end": end} | fields
+    )
 
 
 @pytest.fixture
@@ -104,12 +107,12 @@ def test_the_srun_of_a_superseded_attempt_orders_nothing_any_more(
     node(run, 0, code)
     ordering = f'trap "touch {tmp_path}/ordered" TERM; echo; while :; do sleep 0.1; done'
     srun, _ = stand_in(ordering)
-    write_json(run.owner, {"job_id": "7", "attempt": 1})
+    write_json(run.owner, run_files.claim())
     watch = threading.Thread(target=srun_step.watch, args=(run, "7", 1, srun.pid), daemon=True)
     watch.start()
     watch.join(0.5)
     assert watch.is_alive()
-    write_json(run.owner, {"job_id": "7", "attempt": 2})
+    write_json(run.owner, run_files.claim(attempt=2))
     assert srun.wait(10) == -signal.SIGKILL
     watch.join(10)
     assert not (tmp_path / "ordered").exists()

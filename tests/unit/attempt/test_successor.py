@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from jobs import records
 from jobs.attempt import execute, history, run_lock, successor
 from jobs.attempt.decision import Action, Cause, Decision
 from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
 from jobs.runs import lookup
 from jobs.spec import Launch, Slurm, Spec
+from tests.unit import run_files
 
 FAKE = """#!/bin/sh
 echo "$(basename $0) $*" >>"$FAKE/calls"
@@ -83,14 +85,15 @@ def run(tmp_path):
 
 def opened(run, attempt, job_id):
     run.attempt(attempt).path.mkdir(exist_ok=True)
-    write_json(run.attempt(attempt).plan, {"attempt": attempt, "job_id": job_id, "nodes": ["a"]})
+    write_json(
+        run.attempt(attempt).plan, run_files.plan(attempt=attempt, job_id=job_id, nodes=["a"])
+    )
 
 
 def closed(run, decision, job_state="RUNNING", attempt=1):
     evidence = {"job_state": job_state, "has_progress": True}
-    record = {"attempt": attempt, "job_id": "7", "nodes": ["a"], "first_step": None}
-    record |= {"decision": decision, "cause": "preemption", "reason": "because"}
-    append_jsonl(run.attempts, record | {"evidence": evidence})
+    fields = {"decision": decision, "cause": "preemption", "reason": "because"}
+    append_jsonl(run.attempts, run_files.attempt(evidence, attempt=attempt, **fields))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +126,7 @@ def test_it_has_the_same_script_and_options_but_what_is_one_jobs_own(run, slurm)
     options = ["--job-name=x", "--nodes=2", "--requeue", "--open-mode=append", "--hold"]
     options += ["--dependency=afterok:3", "--begin=now+1hour", "--deadline=now+2hours"]
     argv = ["sbatch", *options, "/code/slurm/ddp.sbatch", "/run"]
-    write_json(run.command, {"argv": argv, "job_id": "7"})
+    write_json(run.submission, {"argv": argv, "job_id": "7"})
     kept = ["sbatch", "--job-name=x", "--nodes=2", "--open-mode=append"]
     after = ["--dependency=afterany:7", "--requeue", "/code/slurm/ddp.sbatch", "/run"]
     assert successor.argv_after(run, "7", True) == [*kept, *after]
@@ -131,7 +134,7 @@ def test_it_has_the_same_script_and_options_but_what_is_one_jobs_own(run, slurm)
 
 
 def test_after_plain_sbatch_it_asks_for_what_the_spec_says(run, slurm):
-    write_json(run.command, {"argv": None, "job_id": "7"})
+    write_json(run.submission, {"argv": None, "job_id": "7"})
     run.spec.write_text(replace(SPEC, slurm=Slurm(nodes=3, mem="4G")).to_json())
     argv = successor.argv_after(run, "7_1", True)
     assert {"--nodes=3", "--mem=4G", f"--chdir={run.path}", "--output=job.log"} <= set(argv)
@@ -330,12 +333,12 @@ def test_a_successor_of_a_cancelled_job_writes_down_that_the_run_was_cancelled(
     with pytest.raises(successor.EndedError, match="job 8 does not go on: job 7 was cancelled"):
         successor.look_back(run, me)
     assert read_json(run.result)["status"] == "cancelled"
-    (record,) = read_jsonl(run.attempts)
-    assert (record["decision"], record["cause"]) == ("cancel", Cause.LOST)
+    (record,) = records.read_attempts(run)
+    assert (record.decision, record.cause) == ("cancel", Cause.LOST)
     assert run_lock.read(run) is None
     decision = Decision(Action.CANCEL, Cause.LOST, "x")
-    assert decision.action == record["decision"]
-    assert history.of([record]).restarts == 0  # a resume begins anew
+    assert decision.action == record.decision
+    assert history.of(records.read_attempts(run)).restarts == 0  # a resume begins anew
 
 
 def test_a_run_that_was_through_before_its_job_was_cancelled_is_complete(run, slurm, monkeypatch):

@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from jobs import records
 from jobs.__main__ import main
 from jobs.attempt import run_lock
 from jobs.attempt.decision import Action, Cause, Decision
 from jobs.commands import local, status, submit
 from jobs.config.load import load
 from jobs.errors import UserError
+from jobs.records import Overrides, Result
 from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
 from jobs.runs import lookup
 from jobs.spec import Launch, Spec
+from tests.unit import run_files
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TINY = "name: tiny\nslurm: {nodes: 2}\n"
@@ -71,7 +74,7 @@ def make(here, run_id="20260101", name="tiny"):
     run.path.mkdir(parents=True)
     run.spec.write_text(Spec(name=name).to_json())
     run.spec_yaml.write_text(f"name: {name}\n")
-    write_json(run.overrides, [])
+    records.write(run.overrides, Overrides(()))
     return run
 
 
@@ -200,7 +203,7 @@ def test_status_without_runs_says_how_to_start(here, capsys):
 def test_status_as_json_has_state_progress_and_metrics(here, capsys):
     run = make(here)
     write_json(run.result, {"status": "completed", "metrics": {"eval_accuracy": 0.5}})
-    run.progress.write_text('000000000042\n{"total": 50, "epoch": 1, "epochs": 2}')
+    run.progress.write_text('{"step": 42, "total": 50, "epoch": 1, "epochs": 2}')
     assert main(["status", "tiny", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["state"], row["step"], row["job_id"]) == ("completed", 42, None)
@@ -223,16 +226,28 @@ def test_status_as_json_has_state_progress_and_metrics(here, capsys):
 def test_the_run_directory_knows_better_than_slurm_how_a_run_ended(
     here, result, slurm_state, state
 ):
-    assert status.state_of(make(here), result, slurm_state) == state
+    written = Result(**result) if result else None
+    assert status.state_of(make(here), written, slurm_state) == state
+
+
+def test_a_run_of_another_kit_is_listed_with_what_it_is(here, capsys):
+    old, run = make(here, "old", "old"), make(here)
+    old.spec.write_text("{}")
+    old.attempts.write_text('{"attempt": 1}\n')
+    assert main(["status", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["old"]["state"] == "unreadable" and "older version" in rows["old"]["reason"]
+    assert rows[run.path.parent.name]["state"] == "frozen"
+    assert main(["status"]) == 0
 
 
 def test_a_local_run_is_running_while_its_process_lives(here):
     run = make(here)
     run_lock.claim(run, run_lock.this_process(None), 1)
-    assert status.state_of(run, {}, None) == "running"
+    assert status.state_of(run, None, None) == "running"
     record = asdict(run_lock.this_process(None)) | {"pid_start": "1", "attempt": 1}
     write_json(run.owner, record)
-    assert status.state_of(run, {}, None) == "lost"
+    assert status.state_of(run, None, None) == "lost"
 
 
 def test_logs_shows_a_rank_or_says_which_there_are(here, capsys):
@@ -250,11 +265,10 @@ def test_cancel_stops_a_queued_job_and_the_run_is_cancelled(slurm, here, capsys,
     main(["submit", "tiny.yaml"])
     (run,) = lookup.all_runs()
     run_lock.claim(run, run_lock.this_process("4711"), 1)  # as after a requeue
-    before = {"attempt": 1, "cause": "preemption", "decision": "requeue", "reason": "preempted"}
-    append_jsonl(run.attempts, before | {"first_step": None, "evidence": {}})
+    append_jsonl(run.attempts, run_files.attempt(cause="preemption", decision="requeue"))
     assert main(["cancel", "4711"]) == 0
-    (record,) = read_jsonl(run.attempts)
-    assert (record["cause"], record["decision"]) == ("preemption", "cancel")
+    (record,) = records.read_attempts(run)
+    assert (record.cause, record.decision) == ("preemption", "cancel")
     assert (here / "cancelled").read_text() == "4711\n"
     capsys.readouterr()
     assert main(["status", "--json"]) == 0
@@ -367,7 +381,7 @@ def test_a_change_of_a_complete_run_is_refused_with_the_way_to_train_on(here, ca
 def ended_here(run, cause, is_user_error, monkeypatch):
     """What a local run says that ended so."""
     decision = Decision(Action.HOLD, cause, "why")
-    append_jsonl(run.attempts, {"evidence": {"is_user_error": is_user_error}})
+    append_jsonl(run.attempts, run_files.attempt({"is_user_error": is_user_error}))
     monkeypatch.setattr(local, "run", lambda _: decision)
     return submit.run_here(run, False)
 

@@ -25,7 +25,7 @@ def clock(monkeypatch):
 
 def write(run, step, epoch, at, total=40):
     """Progress as rank 0 writes it, at a time of the file system's clock."""
-    run.progress.write_text(f"{step:012d}\n" + json.dumps({"total": total, "epoch": epoch}))
+    run.progress.write_text(json.dumps({"step": step, "total": total, "epoch": epoch}))
     os.utime(run.progress, (at, at))
 
 

@@ -147,7 +147,7 @@ def test_the_executor_submits_the_frozen_script_with_the_run_directory(spec, sba
 def test_a_submitted_run_knows_its_job_and_is_found_by_it(spec, sbatch, repository):
     _, run_dir = queued(spec, repository)
     argv = queue.sbatch_argv(spec, run_dir)
-    assert read_json(run_dir.command) == {"argv": argv, "job_id": "4711"}
+    assert read_json(run_dir.submission) == {"argv": argv, "job_id": "4711"}
     assert lookup.find("4711") == run_dir
     events = [event["event"] for event in read_jsonl(run_dir.timeline("submit"))]
     assert events == ["freeze", "submit"]
@@ -203,7 +203,7 @@ def test_the_run_of_a_queued_job_stays_whatever_happens_at_its_last_note(
 
     monkeypatch.setattr(Timeline, "event", disturbed)
     job_id, run_dir = queued(spec, repository)
-    assert read_json(run_dir.command)["job_id"] == job_id
+    assert read_json(run_dir.submission)["job_id"] == job_id
 
 
 def test_no_ctrl_c_comes_between_a_queued_job_and_its_name(spec, sbatch, repository, monkeypatch):

@@ -6,26 +6,26 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from jobs import records
 from jobs.attempt import srun_step
 from jobs.node import agent, rank
 from jobs.node.stop_signals import STOP_SIGNALS
 from jobs.node.torchrun import Node, nproc_per_node, rank_command, stop_signal, torchrun_command
 from jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from jobs.spec import Launch, Slurm, Spec
+from tests.unit import run_files
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 RUN = RunDir(Path("/runs/x y/1"))
-PLAN = {
-    "attempt": 2,
-    "nodes": ["a", "b"],
-    "head_address": "127.0.0.1",
-    "rdzv_endpoint": "127.0.0.1:15001",
-    "rdzv_id": "7-2",
-}
+PLAN_JSON = run_files.plan(
+    attempt=2, head_address="127.0.0.1", rdzv_endpoint="127.0.0.1:15001", rdzv_id="7-2"
+)
+PLAN = records.decode(records.AttemptPlan, PLAN_JSON, "here")
 # A torchrun of two ranks: they say that they are there, and what they got.
 RANK = """
 import signal, sys, time
@@ -49,11 +49,12 @@ from pathlib import Path
 from jobs.node.torchrun import Node
 from jobs.node import agent as node_agent
 from jobs.node.agent import Agent
+from jobs.records import AttemptPlan
 from jobs.rundir import RunDir, Timeline
 from jobs.spec import Spec
 node_agent.START_LIMIT_S, node_agent.END_LIMIT_S = json.loads(os.environ.get("LIMITS", "[60, 60]"))
 run = RunDir(Path(sys.argv[1]))
-plan = {"nodes": ["a"], "head_address": "127.0.0.1"}
+plan = AttemptPlan(1, "7", ("a",), "127.0.0.1", "", "", "", 0.0, None)
 agent = Agent(run.attempt(1), Node(0, plan, Spec()), Timeline(run, "agent-00000", 1))
 print("ready", flush=True)
 stop = None if sys.argv[2] == "none" else signal.Signals[sys.argv[2]]
@@ -120,14 +121,14 @@ def test_auto_is_a_rank_per_gpu(nproc, gpus, environ, expected):
 
 def test_ranks_get_where_they_are_and_what_the_spec_says(node):
     spec = Spec(launch=Launch(threads_per_rank=3, env={"OWN": "a b"}))
-    env = node().environment(spec, RUN, PLAN | {"deadline": 1795252802.0})
+    env = node().environment(spec, RUN, replace(PLAN, deadline=1795252802.0))
     expected = {
         "GLOO_SOCKET_IFNAME": "lo",
         "KIT_AGENT_PID": str(os.getpid()),
         "KIT_RUN_DIR": "/runs/x y/1",
         "KIT_CHECKPOINT_DIR": "/runs/x y/1/checkpoints",
         "KIT_ATTEMPT": "2",
-        "KIT_STOP_FILE": "/runs/x y/1/attempt-2/stop",
+        "KIT_STOP_FILE": "/runs/x y/1/attempt-2/stop_requested",
         "KIT_DEADLINE": "1795252802.0",
         "OMP_NUM_THREADS": "3",
         "OWN": "a b",
@@ -143,7 +144,7 @@ def test_the_users_interface_wins(node, monkeypatch):
 
 def test_a_deadline_that_nobody_knows_is_empty_and_not_that_of_an_outer_job(node, monkeypatch):
     monkeypatch.setenv("KIT_DEADLINE", "1")
-    assert node().environment(Spec(), RUN, PLAN | {"deadline": None})["KIT_DEADLINE"] == ""
+    assert node().environment(Spec(), RUN, PLAN)["KIT_DEADLINE"] == ""
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_an_agent_waits_for_its_plan_and_says_when_it_never_comes(tmp_path, monk
     attempt.path.mkdir()
     with pytest.raises(SystemExit, match="(?s)is not there after.*file system that all nodes"):
         agent.wait_for_plan(attempt)
-    write_json(attempt.plan, PLAN)
+    write_json(attempt.plan, PLAN_JSON)
     assert agent.wait_for_plan(attempt) == PLAN
 
 
@@ -202,7 +203,7 @@ def test_an_agent_that_finds_no_way_to_the_first_node_says_so(tmp_path):
     run = RunDir(tmp_path)
     run.attempt(1).path.mkdir()
     run.spec.write_text(Spec().to_json())
-    write_json(run.attempt(1).plan, PLAN | {"head_address": "no.address.invalid"})
+    write_json(run.attempt(1).plan, PLAN_JSON | {"head_address": "no.address.invalid"})
     with pytest.raises(SystemExit, match="no way to the first node at no.address.invalid: "):
         agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:1"])
 
@@ -250,7 +251,7 @@ def test_a_torchrun_that_waits_for_a_lost_store_is_ended(host, monkeypatch, rank
     monkeypatch.setenv("LIMITS", limits)
     run, process = host(sys.executable, "-c", STUCK.format(ranks))
     assert process.wait(20) == 1
-    assert read_json(run.attempt(1).node(0))["torchrun_exit"] == -signal.SIGKILL
+    assert read_json(run.attempt(1).agent(0))["torchrun_exit"] == -signal.SIGKILL
 
 
 def two_ranks(tmp_path):
@@ -267,8 +268,8 @@ def test_every_stop_signal_reaches_the_ranks_as_sigterm(host, tmp_path, stop):
     process.send_signal(stop)
     assert process.wait(15) == 0
     assert log.read_text().count(f"told {signal.SIGTERM:d}") == 2
-    assert run.attempt(1).stop.exists()
-    (seen,) = read_json(run.attempt(1).node(0))["signals"]
+    assert run.attempt(1).stop_requested.exists()
+    (seen,) = read_json(run.attempt(1).agent(0))["signals"]
     assert seen["signal"] == stop.name
     events = [event["event"] for event in read_jsonl(run.timeline("agent-00000"))]
     assert events == ["torchrun", "signal", "torchrun_end"]
@@ -276,10 +277,10 @@ def test_every_stop_signal_reaches_the_ranks_as_sigterm(host, tmp_path, stop):
 
 def test_a_stop_before_there_are_ranks_ends_torchrun(host):
     run, process = host("sleep", "60")
-    wait_for(run.attempt(1).node(0).exists)
+    wait_for(run.attempt(1).agent(0).exists)
     process.terminate()
     assert process.wait(15) == 1
-    assert read_json(run.attempt(1).node(0))["torchrun_exit"] == -signal.SIGHUP
+    assert read_json(run.attempt(1).agent(0))["torchrun_exit"] == -signal.SIGHUP
 
 
 def test_ranks_that_do_not_know_the_stop_are_left_alone(host, tmp_path):
@@ -287,11 +288,11 @@ def test_ranks_that_do_not_know_the_stop_are_left_alone(host, tmp_path):
     run, process = host(*torchrun, stop="none")
     wait_for(lambda: log.read_text().count("there") == 2)
     process.terminate()
-    wait_for(lambda: read_json(run.attempt(1).node(0))["signals"])
+    wait_for(lambda: read_json(run.attempt(1).agent(0))["signals"])
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1.5)
     assert "told" not in log.read_text()
-    assert run.attempt(1).stop.exists()
+    assert run.attempt(1).stop_requested.exists()
 
 
 def test_a_script_of_ones_own_gets_its_signal_whatever_the_warning_was(host, tmp_path):
@@ -351,7 +352,7 @@ def test_a_stop_that_comes_before_the_handlers_is_taken(tmp_path, imports, befor
     run = RunDir(tmp_path / "run")
     for folder in (run.attempt(1).path, run.timeline("x").parent):
         folder.mkdir(parents=True)
-    write_json(run.attempt(1).plan, PLAN | {"attempt": 1, "nodes": ["a"]})
+    write_json(run.attempt(1).plan, PLAN_JSON | {"attempt": 1, "nodes": ["a"]})
     run.spec.write_text(Spec().to_json())
     (tmp_path / "sitecustomize.py").write_text(imports)
     env = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "SLURM_STEP_ID": "7"}
@@ -359,7 +360,7 @@ def test_a_stop_that_comes_before_the_handlers_is_taken(tmp_path, imports, befor
     argv.append("--rdzv-endpoint=127.0.0.1:15001")
     done = subprocess.run(argv, env=env, preexec_fn=before_exec, timeout=60, check=False)
     assert done.returncode == 1
-    record = read_json(run.attempt(1).node(0))
+    record = read_json(run.attempt(1).agent(0))
     assert [entry["signal"] for entry in record["signals"]] == [name]
     assert (record["step_id"], record["torchrun_exit"]) == ("7", -signal.SIGHUP)
 

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from jobs.commands import live_progress as live
-from jobs.rundir import RunDir, read_jsonl, read_progress_step
+from jobs.records import read_progress_step
+from jobs.rundir import RunDir, read_jsonl
 from jobs.spec import Spec
 from trainer.data.batches import Batches, TrainingLength
 from trainer.dist.run_handle import Run
@@ -138,10 +139,10 @@ def test_an_attempt_that_comes_back_writes_nothing_that_is_read(report, tmp_path
         *(4, 4),
         *range(5, 8),
     ]
-    assert read_progress_step(tmp_path / "progress") == 7
+    assert read_progress_step(tmp_path / "progress.json") == 7
     old.close()
-    assert read_progress_step(tmp_path / "progress") == 7
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "progress"]
+    assert read_progress_step(tmp_path / "progress.json") == 7
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "progress.json"]
 
 
 def test_lost_metrics_are_told_and_the_training_goes_on(report, tmp_path, capsys):
@@ -162,7 +163,7 @@ def test_metrics_on_a_full_disk_are_an_error_in_one_line(tmp_path):
 
 
 def test_progress_and_lines_on_a_full_disk_end_no_training(report, tmp_path, monkeypatch):
-    (tmp_path / "progress").symlink_to("/dev/full")
+    (tmp_path / "progress.json").symlink_to("/dev/full")
     with open("/dev/full", "w") as full, monkeypatch.context() as patch:
         patch.setattr("sys.stdout", full)
         train(report(), range(1, 5))
@@ -179,7 +180,7 @@ def test_the_live_line_reads_what_the_reporter_wrote(report, clock, tmp_path):
     assert live.words(live.read(RunDir(tmp_path))) == (
         "epoch 2/3  step 4/12  loss 0.2500  accuracy 75.00%  2 samples/s  3 min 20 s left"
     )
-    assert json.loads((tmp_path / "progress").read_text().partition("\n")[2])["eta_s"] == 200
+    assert json.loads((tmp_path / "progress.json").read_text())["eta_s"] == 200
 
 
 def test_progress_holds_the_last_step_after_a_line_a_sync_and_a_close(report, tmp_path):
@@ -193,7 +194,7 @@ def test_progress_holds_the_last_step_after_a_line_a_sync_and_a_close(report, tm
         for step in range(100 * number, 100 * number + 100):
             reporter.step_done(step)
         word()
-        assert read_progress_step(tmp_path / "progress") == 100 * number + 99
+        assert read_progress_step(tmp_path / "progress.json") == 100 * number + 99
 
 
 def test_progress_on_a_slow_disk_takes_a_hundredth_of_the_time(tmp_path, monkeypatch):
@@ -206,7 +207,7 @@ def test_progress_on_a_slow_disk_takes_a_hundredth_of_the_time(tmp_path, monkeyp
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now.s))
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", pwrite)
-        file = Progress(tmp_path / "progress")
+        file = Progress(tmp_path / "progress.json")
         for step in range(10_000):
             now.s += 0.001
             file.step_done(step)
@@ -223,7 +224,7 @@ def test_one_write_that_is_held_up_does_not_stop_the_next(tmp_path, monkeypatch)
         return really(*args)
 
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now.s))
-    file = Progress(tmp_path / "progress")
+    file = Progress(tmp_path / "progress.json")
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", pwrite)
         file.step_done(1)
@@ -231,7 +232,7 @@ def test_one_write_that_is_held_up_does_not_stop_the_next(tmp_path, monkeypatch)
         file.flush()
         now.s += 0.001
         file.step_done(2)
-    assert read_progress_step(tmp_path / "progress") == 2
+    assert read_progress_step(tmp_path / "progress.json") == 2
     file.close()
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from jobs import records
 from jobs.config.load import Loaded
+from jobs.records import Overrides
 from jobs.rundir import read_json
 from jobs.runs import freeze as module
 from jobs.runs import lookup
@@ -42,7 +44,7 @@ def test_a_run_directory_has_all_that_a_job_reads(root, repository):
     assert run.path.parent == root / "first"
     assert Spec.from_json(run.spec.read_text()) == SPEC
     assert run.spec_yaml.read_text() == "name: first\n"
-    assert read_json(run.overrides) == ["train.lr=1"]
+    assert records.read(Overrides, run.overrides) == Overrides(("train.lr=1",))
     assert (run.code / "a.py").read_text() == "# first\n"
     assert run.checkpoints.is_dir()
     assert run.timeline("rank-00000").parent.is_dir()
@@ -91,7 +93,7 @@ def test_a_disk_that_fills_up_leaves_no_run(root, repository, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "write_json", full)
+    monkeypatch.setattr(module.records, "write", full)
     with pytest.raises(FreezeError, match="No space left"):
         frozen(repository)
     assert not (root / "first").exists()

@@ -90,7 +90,7 @@ def test_the_specs_choice_of_a_runs_root_goes_before_the_variable(root, monkeypa
 
 
 def test_only_a_submitted_run_has_a_job(three):
-    write_json(three[0].command, {"argv": [], "job_id": "7"})
+    write_json(three[0].submission, {"argv": [], "job_id": "7"})
     assert [lookup.job_id_of(run) for run in three[:2]] == ["7", None]
 
 

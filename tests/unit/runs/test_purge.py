@@ -9,6 +9,7 @@ from jobs.errors import UserError
 from jobs.rundir import RunDir, Timeline, append_jsonl, write_json
 from jobs.runs import code_snapshot, purge, spec_changes
 from jobs.spec import Spec
+from tests.unit import run_files
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_lost_records_are_named_where_there_were_some(run):
     assert purge.mend(run) == []  # its batch shell was killed
     Timeline(run, "attempt", 1).event("close")
     assert "attempts.jsonl is gone" in purge.mend(run)[0]
-    append_jsonl(run.attempts, {"attempt": 1})
+    append_jsonl(run.attempts, run_files.attempt())
     assert purge.mend(run) == []
 
 
@@ -107,7 +108,7 @@ def test_a_lost_plan_or_record_makes_no_attempt_begin_again(run):
     assert history.newest_attempt(run) == 1
     run.attempt(3).path.mkdir()
     assert history.newest_attempt(run) == 1
-    write_json(run.attempt(3).node(0), {})
+    write_json(run.attempt(3).agent(0), {})
     assert history.newest_attempt(run) == 3
-    append_jsonl(run.attempts, {"attempt": 4})
+    append_jsonl(run.attempts, run_files.attempt(attempt=4))
     assert history.newest_attempt(run) == 4

@@ -2,14 +2,18 @@
 
 import hashlib
 import json
+from dataclasses import replace
 
 import pytest
 
+from jobs import records
 from jobs.config.keys import keys
 from jobs.config.load import load
 from jobs.errors import UserError
-from jobs.rundir import RunDir, read_json, read_jsonl, write_json
+from jobs.records import Overrides
+from jobs.rundir import RunDir, read_jsonl
 from jobs.runs import spec_changes
+from jobs.runs.freeze import REPOSITORY, provenance
 from jobs.spec import Spec
 
 TEXT = "name: tiny  # mine\ntrain: {lr: 0.1, model_args: {depth: 2}}\nlaunch: {env: {A: b}}\n"
@@ -18,16 +22,20 @@ TEXT = "name: tiny  # mine\ntrain: {lr: 0.1, model_args: {depth: 2}}\nlaunch: {e
 OVERRIDES = ["train.epochs=3"]
 
 
+def frozen_overrides(run):
+    return list(records.read(Overrides, run.overrides).words)
+
+
 def reloaded(run):
     """The spec that the user's file and the frozen overrides give."""
-    return load(run.spec_yaml, read_json(run.overrides)).spec
+    return load(run.spec_yaml, frozen_overrides(run)).spec
 
 
 @pytest.fixture
 def run(tmp_path):
     run_dir = RunDir(tmp_path)
     run_dir.spec_yaml.write_text(TEXT)
-    write_json(run_dir.overrides, OVERRIDES)
+    records.write(run_dir.overrides, Overrides(tuple(OVERRIDES)))
     run_dir.spec.write_text(reloaded(run_dir).to_json())
     return run_dir
 
@@ -96,14 +104,14 @@ def test_a_confirmed_change_is_frozen_and_recorded_for_its_spec(run):
     before = spec_changes.change(run, ["train.lr=0.05", "slurm.nodes=4"], is_confirmed=True)
     assert (frozen(run).train.lr, frozen(run).slurm.nodes) == (0.05, 4)
     assert run.spec_yaml.read_text() == TEXT
-    assert read_json(run.overrides) == [*OVERRIDES, "train.lr=0.05", "slurm.nodes=4"]
+    assert frozen_overrides(run) == [*OVERRIDES, "train.lr=0.05", "slurm.nodes=4"]
     assert frozen(run) == reloaded(run)
     (record,) = read_jsonl(run.changes)
     assert record["changes"] == {"slurm.nodes": [1, 4], "train.lr": [0.1, 0.05]}
     assert record["spec_sha256"] == sha256(run)
     assert record["time"] > 1e9
     spec_changes.restore(before)
-    assert read_json(run.overrides) == OVERRIDES
+    assert frozen_overrides(run) == OVERRIDES
     assert frozen(run) == reloaded(run)
     assert frozen(run).train.lr == 0.1
 
@@ -161,7 +169,8 @@ def test_a_mistake_in_an_override_is_told_as_at_submit(run):
 
 
 def test_changed_setup_lines_reach_the_script_that_every_start_sources(run):
-    write_json(run.provenance, {"interpreter": "/opt/a python"})
+    known = provenance(REPOSITORY, "x")
+    records.write(run.provenance, replace(known, interpreter="/opt/a python"))
     run.setup.write_text("export KIT_PYTHON=x\n")
     before = spec_changes.change(run, ["setup=[module load a]"], is_confirmed=True)
     assert run.setup.read_text() == "export KIT_PYTHON='/opt/a python'\nmodule load a\n"

@@ -9,6 +9,7 @@ from jobs.rundir import RunDir, append_jsonl, read_json
 from jobs.slurm import site, site_warnings
 from jobs.slurm.site import Config, Partition, Site
 from jobs.spec import Slurm
+from tests.unit import run_files
 
 # From a real Slurm 22.05, shortened.
 CONFIG = """\
@@ -213,17 +214,16 @@ def test_a_site_that_cancels_what_it_preempts_is_told_with_the_way_out(wished, w
 def test_the_slowest_stop_is_read_from_the_attempts(tmp_path):
     run = RunDir(tmp_path)
     assert site_warnings.slowest_stop_s(run) is None
-    for stop_s in (3.5, 12.0, None):
-        append_jsonl(run.attempts, {"stop_s": stop_s})
-    append_jsonl(run.attempts, {})  # of an older version
+    for attempt, stop_s in enumerate((3.5, 12.0, None)):
+        append_jsonl(run.attempts, run_files.attempt(attempt=attempt, stop_s=stop_s))
     assert site_warnings.slowest_stop_s(run) == 12.0
 
 
 def test_what_is_unknown_is_not_noted(tmp_path):
     run = RunDir(tmp_path)
-    assert site_warnings.note(run, HOUR, [])["cancels_preempted"] is False
+    assert site_warnings.note(run, HOUR, []).cancels_preempted is False
     assert not run.site.exists()
-    assert site_warnings.note(run, HOUR, [Site(USUAL, SHORT)])["cancels_preempted"] is True
+    assert site_warnings.note(run, HOUR, [Site(USUAL, SHORT)]).cancels_preempted is True
     assert read_json(run.site)["sites"] == [Site(USUAL, SHORT).in_words()]
 
 

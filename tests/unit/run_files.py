@@ -1,0 +1,57 @@
+"""Files of a run directory as JSON values, complete but for what a test gives."""
+
+import time
+
+EVIDENCE = {
+    "outcome": None,
+    "job_state": "RUNNING",
+    "job_reason": "None",
+    "signals": [],
+    "is_preempted": False,
+    "has_progress": False,
+    "error": None,
+}
+
+
+def plan(**fields):
+    """plan.json of attempt 1 of job 7 on the nodes a and b."""
+    return {
+        "attempt": 1,
+        "job_id": "7",
+        "nodes": ["a", "b"],
+        "head_address": "10.0.0.1",
+        "head_address_is": "address of a",
+        "rdzv_endpoint": "10.0.0.1:15000",
+        "rdzv_id": "7-1",
+        "start": 1.0,
+        "deadline": None,
+        **fields,
+    }
+
+
+def attempt(evidence=(), **fields):
+    """A line of attempts.jsonl: attempt 1 of job 7, which crashed just now."""
+    return {
+        "attempt": 1,
+        "job_id": "7",
+        "nodes": ["a", "b"],
+        "start": 1.0,
+        "stop": time.time(),
+        "cause": "crash",
+        "first_step": None,
+        "last_step": None,
+        "stop_s": None,
+        "start_s": None,
+        "checkpoint": None,
+        "quarantined": [],
+        "decision": "retry",
+        "reason": "x",
+        "evidence": EVIDENCE | dict(evidence),
+        **fields,
+    }
+
+
+def claim(**fields):
+    """owner.json of attempt 1 of job 7."""
+    owner = {"job_id": "7", "host": "a", "pid": 1, "pid_start": "1", "restart_count": 0}
+    return owner | {"attempt": 1, "token": "x"} | fields

@@ -1,0 +1,168 @@
+"""The content of the run directory's files: what is written is read, what is wrong is named."""
+
+import dataclasses
+import json
+
+import pytest
+
+from jobs import records
+from jobs.records import (
+    AgentRecord,
+    AttemptPlan,
+    AttemptRecord,
+    Best,
+    Claim,
+    KeyChange,
+    Metric,
+    PartitionNodes,
+    Progress,
+    RankError,
+    RankExit,
+    RecordError,
+    Result,
+    SlurmSite,
+    SpecChange,
+    StopSignal,
+)
+from jobs.rundir import RunDir, append_jsonl, read_json, write_json
+from tests.unit import run_files
+
+PLAN = records.decode(AttemptPlan, run_files.plan(), "here")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        PLAN,
+        AgentRecord("a", signals=(StopSignal(1.0, "SIGTERM"),), torchrun_exit=-9, end=2.0),
+        RankError(1.0, 3, "a", "ValueError: x", kind="hang"),
+        records.decode(AttemptRecord, run_files.attempt({"signals": ["SIGUSR1"]}), "here"),
+        Result("held", reason="three crashes", attempts=3),
+        Result("completed", metrics=(Metric("a", 0.5), Metric("b", None)), weights_sha256="x"),
+        Result("completed", weights_sha256="x", best=Best("eval_loss", 0.1, 7)),
+        SlurmSite(True, 30, partition_nodes=(PartitionNodes("batch", 8),), sites=("x",)),
+        SpecChange(1.0, (KeyChange("train.lr", (0.1, None)),), "x"),
+        records.decode(Claim, run_files.claim(), "here"),
+        Progress(3, total=9, loss=0.5, time_left="1 s"),
+    ],
+    ids=lambda record: type(record).__name__,
+)
+def test_what_is_written_is_read(tmp_path, record):
+    records.write(tmp_path / "x.json", record)
+    assert records.read(type(record), tmp_path / "x.json") == record
+
+
+def test_metrics_and_partitions_are_objects_by_name(tmp_path):
+    records.write(tmp_path / "r", Result("completed", metrics=(Metric("eval_accuracy", 0.5),)))
+    assert read_json(tmp_path / "r")["metrics"] == {"eval_accuracy": 0.5}
+    records.write(tmp_path / "s", SlurmSite(partition_nodes=(PartitionNodes("batch", 8),)))
+    assert read_json(tmp_path / "s")["partition_nodes"] == {"batch": 8}
+
+
+def test_a_result_has_the_keys_of_what_has_ended(tmp_path):
+    counted = {"attempts": 1, "steps_redone": 0}
+    script = Result("completed", attempts=1, steps_redone=0)
+    assert records.encode(script) == {"status": "completed", **counted}
+    trained = dataclasses.replace(script, weights_sha256="x")
+    assert records.encode(trained)["best"] is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"attempt": "1"}, "attempt: expected int"),
+        ({"attempt": True}, "attempt: expected int"),
+        ({"nodes": "a,b"}, "nodes: expected tuple"),
+        ({"nodes": ["a", 1]}, r"nodes\[1\]: expected str"),
+        ({"deadline": "soon"}, "deadline: expected float"),
+    ],
+)
+def test_a_wrong_type_is_named_with_its_file_and_key(tmp_path, changed, named):
+    write_json(tmp_path / "plan.json", run_files.plan(**changed))
+    with pytest.raises(RecordError, match=rf"plan\.json: {named}"):
+        records.read(AttemptPlan, tmp_path / "plan.json")
+
+
+def test_a_missing_key_is_named_and_an_unknown_one_is_ignored(tmp_path):
+    path = tmp_path / "plan.json"
+    write_json(path, run_files.plan(new_in_a_later_kit=1))
+    assert records.read(AttemptPlan, path) == PLAN
+    write_json(path, {"attempt": 1})
+    with pytest.raises(RecordError, match=r"plan\.json: the key job_id is missing"):
+        records.read(AttemptPlan, path)
+    path.write_text("{")
+    with pytest.raises(RecordError, match=r"plan\.json is not JSON"):
+        records.read(AttemptPlan, path)
+    path.write_text("[1]")
+    with pytest.raises(RecordError, match=r"plan\.json: expected a JSON object"):
+        records.read(AttemptPlan, path)
+
+
+def test_a_wrong_line_is_named_by_its_number(tmp_path):
+    run = RunDir(tmp_path)
+    append_jsonl(run.attempts, run_files.attempt())
+    append_jsonl(run.attempts, run_files.attempt(decision="dance"))
+    with pytest.raises(RecordError, match=r"attempts\.jsonl, line 2: decision: expected one of"):
+        records.read_attempts(run)
+
+
+def test_a_later_line_of_an_attempt_corrects_the_earlier_one(tmp_path):
+    run = RunDir(tmp_path)
+    for attempt, decision in ((1, "requeue"), (2, "requeue"), (2, "hold")):
+        append_jsonl(run.attempts, run_files.attempt(attempt=attempt, decision=decision))
+    assert [(r.attempt, r.decision) for r in records.read_attempts(run)] == [
+        (1, "requeue"),
+        (2, "hold"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"status": "stopped", "global_step": 7}', RankExit("stopped", 7)),
+        ('{"status": ["odd"], "global_step": 7}', RankExit(None, 7)),
+        ('{"status": "stopped", "global_step": "far"}', RankExit("stopped", None)),
+        ('"odd"', None),
+        ("stopped", None),
+    ],
+)
+def test_nonsense_of_a_users_script_is_ignored(tmp_path, text, found):
+    (tmp_path / "outcome.json").write_text(text)
+    assert records.read_leniently(RankExit, tmp_path / "outcome.json") == found
+
+
+def test_a_file_that_is_missing_is_no_record(tmp_path):
+    assert records.read(AttemptPlan, tmp_path / "x") is None
+    assert records.read_leniently(RankExit, tmp_path / "x") is None
+    assert records.read_lines(AttemptRecord, tmp_path / "x") == []
+    assert records.read_events(tmp_path / "x") == []
+    assert records.read_progress_step(tmp_path / "x") is None
+
+
+def test_lines_of_a_timeline_that_are_no_events_are_left_out(tmp_path):
+    event = {"t": 1.0, "event": "spawn", "attempt": 2, "host": "a"}
+    lines = [json.dumps(event), '{"t": 1', "[]", json.dumps({"event": "x"}), ""]
+    (tmp_path / "x").write_text("\n".join(lines))
+    (found,) = records.read_events(tmp_path / "x")
+    assert (found.event, found.attempt, found.host, found.step) == ("spawn", 2, "a", None)
+
+
+def test_the_step_of_the_progress_lies_at_a_fixed_place(tmp_path):
+    text = records.progress_text(Progress(42, total=50))
+    assert len(text) == len(records.progress_text(Progress(10**11, loss=1 / 3)))
+    begin = records.PROGRESS_STEP_AT
+    step = records.progress_step_text(43)
+    (tmp_path / "x").write_text(text[:begin] + step + text[begin + len(step) :])
+    assert records.read(Progress, tmp_path / "x") == Progress(43, total=50)
+    for content, found in ((text, 42), (text[:40], 42), ("", None), ("garbage", None)):
+        (tmp_path / "x").write_text(content)
+        assert records.read_progress_step(tmp_path / "x") == found
+
+
+def test_no_record_has_a_field_of_any_type_or_a_dict():
+    kinds = [kind for kind in vars(records).values() if dataclasses.is_dataclass(kind)]
+    assert len(kinds) > 20
+    for kind in kinds:
+        assert kind.__dataclass_params__.frozen
+        for field in dataclasses.fields(kind):
+            assert "Any" not in field.type and "dict" not in field.type, (kind, field.name)
