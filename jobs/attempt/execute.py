@@ -10,7 +10,7 @@ from jobs import records
 from jobs.attempt import exclude_nodes, history, run_lock, successor
 from jobs.attempt.decision import Action, Cause, Decision
 from jobs.console import say
-from jobs.records import SlurmSite
+from jobs.records import RequeueAnswer, SlurmSite
 from jobs.rundir import RunDir
 from jobs.slurm import client
 
@@ -65,8 +65,9 @@ def retry_delay_s(run_dir: RunDir) -> float:
 def requeue(decision: Decision, run_dir: RunDir, me: run_lock.Owner) -> None:
     """Have Slurm start the job again; where it does not, correct record and result."""
     time.sleep(random.uniform(0, SPREAD_S))
-    job, problem = client.requeue(me.job_id)
-    if not problem:
+    requeued = client.requeue(me.job_id)
+    job = requeued.job
+    if requeued.answer is RequeueAnswer.ACCEPTED:
         if job is not None:
             exclude_nodes.renew(run_dir, me.job_id, job.excluded)
         return
@@ -74,31 +75,33 @@ def requeue(decision: Decision, run_dir: RunDir, me: run_lock.Owner) -> None:
     # Where preemption cancels, Slurm may have done it; then the job after this one will know.
     noted = records.read(SlurmSite, run_dir.site)
     cancels_preempted = noted is None or noted.cancels_preempted is not False
-    reason = f"{decision.reason}; NOT requeued: {problem}"
+    reason = f"{decision.reason}; NOT requeued: {requeued.problem}"
     if job is not None and is_cancelled and not (job.is_preempted and cancels_preempted):
         # It came between the decision and the requeue, which then did nothing.
         instead = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
-        end(instead, run_dir, me, job)
+        end(instead, run_dir, me, requeued)
     elif run_lock.is_ours(run_dir, me) and successor.confirm(run_dir, me.job_id):
         instead = replace(decision, action=Action.SUCCESSOR, reason=reason)
         say(in_words(instead, run_dir))
-        history.amend(run_dir, instead, job)
+        history.amend(run_dir, instead, requeued)
         hand_over(run_dir, me)
     else:
-        end(replace(decision, action=Action.HOLD, reason=reason), run_dir, me, job)
+        end(replace(decision, action=Action.HOLD, reason=reason), run_dir, me, requeued)
 
 
 def end(
-    decision: Decision, run_dir: RunDir, me: run_lock.Owner, job: client.Job | None = None
+    decision: Decision,
+    run_dir: RunDir,
+    me: run_lock.Owner,
+    requeued: client.Requeued | None = None,
 ) -> None:
-    """End the run by another decision than was recorded. `job`: as Slurm shows it now."""
-    if not run_lock.is_ours(
-        run_dir, me
-    ):  # Slurm was silent to us, and has started the job elsewhere
+    """End the run by another decision than the recorded one, and correct record and result."""
+    # Slurm may have started the job elsewhere without an answer to this process.
+    if not run_lock.is_ours(run_dir, me):
         say(f"{run_dir.path}: another start owns the run, nothing recorded")
         return
     say(in_words(decision, run_dir))
-    history.amend(run_dir, decision, job)
+    history.amend(run_dir, decision, requeued)
     history.unfinished_result(run_dir, decision)
     successor.cancel(run_dir, me.job_id)
     run_lock.release(run_dir, me)

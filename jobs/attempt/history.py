@@ -24,10 +24,19 @@ from jobs.attempt.facts import of_ranks, read_exit
 from jobs.attempt.run_lock import Owner
 from jobs.attempt.srun_step import silent
 from jobs.console import BestEffort
-from jobs.records import Action, AttemptPlan, AttemptRecord, Cause, Event, Evidence, Result
+from jobs.records import (
+    Action,
+    AttemptPlan,
+    AttemptRecord,
+    Cause,
+    Event,
+    Evidence,
+    RequeueAnswer,
+    Result,
+)
 from jobs.rundir import RunDir, Timeline
 from jobs.runs import checkpoints, lookup
-from jobs.slurm.client import SILENCE, Job
+from jobs.slurm.client import Requeued
 from jobs.spec import Spec
 
 ENDS = (Action.HOLD, Action.CANCEL)  # only somebody's resume goes on after these
@@ -105,16 +114,17 @@ def _first_event(run_dir: RunDir, attempt: int, name: str) -> Event | None:
     return next((e for e in events if (e.attempt, e.event) == (attempt, name)), None)
 
 
-def amend(run_dir: RunDir, decision: Decision, job: Job | None = None) -> None:
-    """Correct the newest record: acting on its decision showed that there is another one.
+def amend(run_dir: RunDir, decision: Decision, requeued: Requeued | None = None) -> None:
+    """Append a record that corrects the newest one: its decision could not be carried out.
 
-    `job`: as Slurm showed it then.
+    `requeued`: what became of the requeue that the newest record decided on.
     """
     last = last_record(run_dir)
     if last is None:  # lost to a scratch purge
         return
     seen = last.evidence
-    if job is not None:
+    if requeued is not None and requeued.job is not None:
+        job = requeued.job
         seen = replace(seen, job_state=job.state, job_reason=job.reason)
     corrected = replace(
         last,
@@ -122,6 +132,7 @@ def amend(run_dir: RunDir, decision: Decision, job: Job | None = None) -> None:
         decision=decision.action,
         reason=decision.reason,
         evidence=seen,
+        requeue=None if requeued is None else requeued.answer,
     )
     records.append(run_dir.attempts, corrected)
 
@@ -163,13 +174,13 @@ def refusal(run_dir: RunDir, me: Owner) -> str | None:
     """Why this start of the job must not go on; None if it may.
 
     A job that was held or cancelled may still be started again: by Slurm, which requeues a job
-    whose node is lost whatever the attempt decided, or by a requeue that came too late. One that
-    Slurm only did not confirm is the requeue that was asked for.
+    whose node is lost whatever the attempt decided, or by a requeue that came too late. Where
+    slurmctld did not answer the request to requeue, this start is the requested one.
     """
     last = last_record(run_dir)
     if last is None or last.decision not in ENDS:
         return None
-    if last.decision == Action.HOLD and last.reason.endswith(SILENCE):
+    if last.decision is Action.HOLD and last.requeue is RequeueAnswer.NO_ANSWER:
         return None
     if not comes_by_itself(run_dir, me, last.job_id):
         return None

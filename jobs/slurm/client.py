@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.console import say
+from jobs.records import RequeueAnswer
 
 CALL_TIMEOUT_S = 30
 # How long a call is repeated while slurmctld does not answer, and the longest pause between two.
 PATIENCE_S = 600.0
 MAX_PAUSE_S = 30.0
-SILENCE = "slurmctld does not answer"
 # What Slurm's commands print if no slurmctld answered. Source: slurm_errno.c
 NO_CONTACT = re.compile(r"[Uu]nable to contact|[Cc]onnection refused|timed out|[Cc]ommunication")
 ANSWER_TIMEOUT_S = 3.0
@@ -283,28 +283,35 @@ def partition_size(name: str) -> int | None:
     return int(total[1]) if total else None
 
 
-def requeue(job_id: str) -> tuple[Job | None, str]:
+@dataclass(frozen=True)
+class Requeued:
+    """What became of a requested requeue."""
+
+    answer: RequeueAnswer
+    job: Job | None  # afterwards; None without an answer
+    problem: str = ""  # for the user, where the job does not start again
+
+
+def requeue(job_id: str) -> Requeued:
     """Ask Slurm to start the job again, unless it was cancelled or has completed meanwhile.
 
     `Incomplete` is needed: a plain requeue after a scancel starts the cancelled job again. scontrol
     exits with 0 in either case, so the job's state is read afterwards. A second request has no
     effect, so a request without an answer is repeated.
-
-    Returns: the job afterwards, and the problem, empty if the job starts again.
     """
     for pause_s in pauses(PATIENCE_S):
         answer = call(["scontrol", "requeue", "Incomplete", job_id])
         after = show_job_patiently(job_id)
         if after is None:
-            return None, SILENCE
+            break
         if after.state == "PENDING" or after.restarts > restart_count():
-            return after, ""
+            return Requeued(RequeueAnswer.ACCEPTED, after)
         if is_answered(answer):
             said = answer.stderr.strip() if answer else ""
             left = f"scontrol requeue left the job {after.state} {after.reason} {said}"
-            return after, left.strip()
+            return Requeued(RequeueAnswer.REFUSED, after, left.strip())
         time.sleep(pause_s)
-    return None, SILENCE
+    return Requeued(RequeueAnswer.NO_ANSWER, None, "slurmctld does not answer")
 
 
 def cluster_name(environ: Mapping[str, str] = os.environ) -> str:

@@ -445,10 +445,12 @@ def test_an_attempt_that_was_lost_with_its_first_node_says_so(run, monkeypatch):
     assert last["reason"] == "no answer from a"
 
 
-def test_a_requeue_that_slurm_only_did_not_confirm_may_start(run):
-    reason = f"preempted; NOT requeued: {client.SILENCE}"
-    append_jsonl(run.attempts, entry("hold", "preemption") | {"job_id": "7", "reason": reason})
-    assert history.refusal(run, ME) is None
+@pytest.mark.parametrize(
+    ("answer", "may_start"), [("no_answer", True), ("refused", False), (None, False)]
+)
+def test_a_requeue_without_an_answer_may_start(run, answer, may_start):
+    append_jsonl(run.attempts, entry("hold", "preemption", requeue=answer))
+    assert (history.refusal(run, ME) is None) == may_start
 
 
 @pytest.mark.parametrize("decision", ["hold", "cancel"])

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from jobs.records import RequeueAnswer
 from jobs.slurm import client
 from jobs.slurm.client import Job
 
@@ -179,17 +180,17 @@ def test_no_jobs_need_no_query(command):
 
 def test_a_requeue_is_incomplete_and_read_back(command):
     calls = command("scontrol", "   JobState=PENDING Reason=BeginTime Dependency=(null)\n")
-    assert client.requeue("12_3")[1] == ""
+    assert client.requeue("12_3").answer is RequeueAnswer.ACCEPTED
     assert "requeue Incomplete 12_3" in calls.read_text().splitlines()
 
 
 def test_a_requeue_that_did_not_happen_says_where_the_job_is(command):
     command("scontrol", "   JobState=COMPLETING Reason=None Dependency=(null)\n")
-    assert client.requeue("12")[1] == "scontrol requeue left the job COMPLETING None"
+    assert client.requeue("12").problem == "scontrol requeue left the job COMPLETING None"
 
 
 def test_a_requeue_without_an_answer_says_so(command):
-    assert client.requeue("12") == (None, "slurmctld does not answer")
+    assert client.requeue("12").answer is RequeueAnswer.NO_ANSWER
 
 
 # A fake: a real controller cannot be told to be away for exactly two calls.
@@ -210,8 +211,8 @@ def test_a_controller_that_is_away_is_asked_again(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(client, "MAX_PAUSE_S", 0.01)
     monkeypatch.setattr(client.time, "sleep", lambda _: None)
-    job, problem = client.requeue("12")
-    assert job is not None and (job.state, problem) == ("PENDING", "")
+    requeued = client.requeue("12")
+    assert requeued.job.state == "PENDING" and requeued.answer is RequeueAnswer.ACCEPTED
     calls = (tmp_path / "scontrol.calls").read_text().splitlines()
     assert calls == ["requeue Incomplete 12", "show job 12", "show job 12"]
 
