@@ -72,7 +72,7 @@ class SpecError(UserError):
 
 
 def dotted(path: KeyPath) -> str:
-    """Return `slurm.sbatch_args.mail-type` or `setup[1]`; other parts are quoted."""
+    """Return `slurm.sbatch_args.mail-type` or `setup[1]`; other parts than words are in quotes."""
     text = ""
     for part in path:
         if isinstance(part, int):

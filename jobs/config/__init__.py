@@ -3,6 +3,7 @@
 - load: the whole way from file to Spec.
 - yaml_reader: YAML 1.2 text to values with their places.
 - overrides: KEY=VALUE on top of the file.
+- resolve: fills in paths, variables and canonical forms.
 - validate: values against the dataclasses of jobs.spec, by pydantic.
 - check_launch: what the types of slurm and launch cannot express.
 - check_train: what the types of train, checkpoint and log cannot express.

@@ -146,9 +146,9 @@ def is_dotted(name: str) -> bool:
     return all(part.isidentifier() for part in name.split("."))
 
 
-def text_problem(text: str, is_tab_fine: bool = False) -> str | None:
+def text_problem(text: str, allows_tab: bool = False) -> str | None:
     """Why a text cannot travel to Slurm as it is: a line break, a NUL, half of a character."""
     if "\n" in text or "\r" in text:
         return "has a line break in it"
-    wrong = _CONTROL.search(text.replace("\t", "") if is_tab_fine else text)
+    wrong = _CONTROL.search(text.replace("\t", "") if allows_tab else text)
     return f"has the character U+{ord(wrong[0]):04X} in it" if wrong else None

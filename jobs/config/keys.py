@@ -1,4 +1,4 @@
-"""The keys of a spec as the dataclasses state them: types in words, known names, nearest names."""
+"""The keys of a spec, from the dataclasses: types, names of types, and the nearest known name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.config.reserved import SBATCH
 from jobs.problems import KeyPath
 from jobs.spec import Scalar, Spec
 
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _CONTAINERS = {list: "a list", dict: "a mapping"}
 # Keys of revisions before the first release, and what they are called now.
 RENAMED = {
@@ -25,7 +25,12 @@ RENAMED = {
     "launch.public_rendezvous": "launch.allow_public_rendezvous",
     "launch.workers_per_rank": "launch.num_workers",
 }
-_MANY = {int: "whole numbers", float: "numbers"}
+_PLURALS = {int: "whole numbers", float: "numbers"}
+# Other names that users know for a key: what to write.
+_OTHER_NAMES = {
+    "batch_size": "write train.micro_batch_size (samples per rank and forward pass), or "
+    "train.global_batch_size (samples per step on all ranks together)",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Key:
     """One key of a spec."""
 
     path: tuple[str, ...]
-    type: Any
+    type: Any  # its annotation
     default: Any
     description: str
 
@@ -44,13 +49,13 @@ class Key:
 
 @lru_cache(maxsize=1)
 def keys() -> dict[KeyPath, Key]:
-    """Every key that holds a value, by its path, in the order of the dataclasses."""
+    """Return every key that holds a value, by its path, in the order of the dataclasses."""
     return {key.path: key for key in _keys(Spec, ())}
 
 
 @lru_cache(maxsize=1)
 def sections() -> dict[str, list[str]]:
-    """The key names of each section; "" is the top level with the sections themselves."""
+    """Return the key names of each section; "" is the top level, with the names of the sections."""
     return {name: [field.name for field in dataclasses.fields(cls)] for name, cls in _sections()}
 
 
@@ -74,7 +79,7 @@ def _keys(cls: Any, above: tuple[str, ...]) -> Iterator[Key]:
 
 
 def type_at(path: KeyPath) -> Any:
-    """The type of a key, or of an entry of a list or mapping; Any where everything goes."""
+    """Return the type of a key, or of an item of a list or mapping; Any if any is allowed."""
     for length in range(len(path), 0, -1):
         if (key := keys().get(path[:length])) is not None:
             annotation = key.type
@@ -84,35 +89,56 @@ def type_at(path: KeyPath) -> Any:
     return dict if len(path) < 2 else Any
 
 
-def in_words(annotation: Any) -> str:
-    """`a whole number or auto`: a type as a user says it."""
+def _alternatives(annotation: Any) -> list[Any]:
+    """The members of a union but None; of another type itself."""
+    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
+        return [annotation]
+    return [part for part in typing.get_args(annotation) if part is not types.NoneType]
+
+
+def is_one_of(kind: type, annotation: Any) -> bool:
+    """Whether a type is `kind`, or a union with it: list of list[str], int of int | None."""
+    return any(kind in (part, typing.get_origin(part)) for part in _alternatives(annotation))
+
+
+def choices(annotation: Any) -> list[str]:
+    """Return the literal values of a type: auto of int | Literal["auto"]."""
+    literals = [part for part in _alternatives(annotation) if typing.get_origin(part) is Literal]
+    return [str(value) for part in literals for value in typing.get_args(part)]
+
+
+def type_name(annotation: Any) -> str:
+    """Return a type for a message: `a whole number or auto`, `one of sgd, adamw`."""
     if annotation == Scalar:
         return "text, a number, or true or false"
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        parts = [part for part in typing.get_args(annotation) if part is not types.NoneType]
-        return " or ".join(in_words(part) for part in parts)
-    if typing.get_origin(annotation) is Literal:
-        return " or ".join(str(choice) for choice in typing.get_args(annotation))
+    words = choices(annotation)
+    others = [p for p in _alternatives(annotation) if typing.get_origin(p) is not Literal]
+    if len(words) > 1 and not others:
+        return f"one of {', '.join(words)}"
+    return " or ".join([*map(_plain_name, others), *words])
+
+
+def _plain_name(annotation: Any) -> str:
     container = _CONTAINERS.get(typing.get_origin(annotation) or annotation)
     if container is None:
-        return _WORDS.get(annotation, "a value")
+        return _NAMES.get(annotation, "a value")
     item = (typing.get_args(annotation) or (Any,))[-1]
-    return container if item is Any else f"{container} of {_MANY.get(item) or in_words(item)}"
+    return container if item is Any else f"{container} of {_PLURALS.get(item) or type_name(item)}"
 
 
 def is_text_item(path: KeyPath) -> bool:
-    """Whether this is an entry of a list or mapping of text, where `1` may stand for "1"."""
+    """Whether this is an item of a list or mapping of text, in which `1` may stand for "1"."""
     return len(path) > 1 and path not in keys() and type_at(path) in (str, Scalar)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that `word` was probably meant to be."""
+    """Return the known word that is most like `word`; None if none is like it."""
     matches = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.6)
     return matches[0] if matches else None
 
 
 def unknown_key_hint(path: KeyPath) -> str:
-    """What a user probably meant by a key that does not exist."""
+    """Return what to write in place of a key that does not exist."""
     section, name = str(path[0]) if len(path) > 1 else "", str(path[-1])
     siblings = sections().get(section, [])
     full = {key.dotted: key for key in keys().values()}
@@ -121,12 +147,14 @@ def unknown_key_hint(path: KeyPath) -> str:
     moved = [key.dotted for key in keys().values() if key.path[-1] == name]
     if moved:
         return f"did you mean {' or '.join(moved)}?"
+    if name in _OTHER_NAMES:
+        return _OTHER_NAMES[name]
     if section == "slurm" and (instead := SBATCH.get(name.replace("_", "-"))):
         return instead
     if guess := nearest(name, siblings):
         return f"did you mean {guess}?"
     if section == "slurm":
-        return f"sbatch's other options go below slurm.sbatch_args; known: {', '.join(siblings)}"
+        return f"write other sbatch options below slurm.sbatch_args; known: {', '.join(siblings)}"
     if guess := nearest(name, [key.path[-1] for key in full.values()]):
         return f"did you mean {next(key.dotted for key in full.values() if guess in key.path)}?"
     return f"known: {', '.join(siblings)}"

@@ -46,8 +46,6 @@ def load(path: Path, arguments: Sequence[str] = ()) -> Loaded:
     document.values = overrides.as_written(document.values, (), document.nodes)
     overrides.apply(document, arguments)
     spec = validate.validate(document)
-    if document.problems or spec is None:
-        raise SpecError(document.problems)
     frozen = list(arguments)
     if spec.train.init_from is not None:
         init_from = json.dumps(spec.train.init_from, ensure_ascii=False)

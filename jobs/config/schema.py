@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jobs.config.keys import Key, in_words, keys
+from jobs.config.keys import Key, keys, type_name
 from jobs.config.validate import adapter
 from jobs.spec import SECTIONS, Scalar
 
@@ -90,7 +90,7 @@ def _assigned(key: Key) -> str:
 def _type(key: Key) -> str:
     if key.type == dict[str, Scalar]:
         return "mapping of options"
-    return in_words(key.type).removeprefix("a ")
+    return type_name(key.type).removeprefix("a ")
 
 
 def _default(key: Key) -> str:

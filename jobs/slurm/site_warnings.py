@@ -72,13 +72,11 @@ def _stops(requested: Slurm, site: Site, stop_s: float | None) -> Iterator[Probl
         yield _cancels(requested, where)
     if mode in ("CANCEL", "REQUEUE") and grace_s + kill_wait_s < (stop_s or ASSUMED_STOP_S):
         given = f"{where} preempts with {grace_s} s of grace and kills {kill_wait_s} s later"
-        needs = "a save may take longer" if stop_s is None else f"the last stop took {stop_s:.0f} s"
+        took = "a save may take longer" if stop_s is None else f"a stop took {stop_s:.0f} s"
         hint = "set checkpoint.every_minutes: the next attempt repeats the steps after that save"
-        yield _note("partition", f"{given}; {needs}", hint)
+        yield _note("partition", f"{given}; {took}", hint)
     if stop_s is not None and stop_s > requested.signal_lead_s:
-        what = (
-            f"a stop took {stop_s:.0f} s, and {requested.signal_lead_s} s before the limit is less"
-        )
+        what = f"{requested.signal_lead_s} s is shorter than the slowest stop, {stop_s:.0f} s"
         yield _note("signal_lead_s", what, f"write {2 * int(stop_s) + 1}")
     if not site.config.is_requeued and requested.restart != "successor":
         what = "this site requeues only jobs that ask for it (JobRequeue=0), as this job does"

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from jobs.config import yaml_reader
-from jobs.config.keys import in_words, keys
+from jobs.config.keys import keys, type_name
 from jobs.config.load import SpecError, load
 from jobs.spec import Spec
 
@@ -93,7 +93,7 @@ nodes: 3
             "slurm: {sbatch_args: {a-b: [1]}}",
             "slurm.sbatch_args.a-b: must be text, a number, or true or false",
         ),
-        ("slurm: {comment: x}", "slurm.comment: unknown key\n  hint: sbatch's other options go"),
+        ("slurm: {comment: x}", "slurm.comment: unknown key\n  hint: write other sbatch options"),
         ("slurm.nodes: 2", "unknown key\n  hint: write it nested: {slurm: {nodes: ...}}"),
         ("slrum: {nodes: 2}", "slrum: unknown key\n  hint: did you mean slurm?"),
         ("slurm: {gpus: 4}", "slurm.gpus: unknown key\n  hint: write slurm.gpus_per_node"),
@@ -109,7 +109,7 @@ nodes: 3
         ("launch: {script: -x.py}", "hint: write ./-x.py"),
         (
             "train: {optimizer: adam}",
-            'must be sgd or adamw, not "adam"\n  hint: did you mean adamw?',
+            'must be one of sgd, adamw, not "adam"\n  hint: did you mean adamw?',
         ),
         (
             "train: {deterministic: yes}",
@@ -120,8 +120,18 @@ nodes: 3
             "hint: YAML 1.2 knows true and false; yes, no, on and off are text",
         ),
         ("train: {deterministic: atuo}", "hint: did you mean auto?"),
-        ("log: {wandb: false}", "must be off or offline or online, not false\n  hint: write off"),
+        (
+            "log: {wandb: false}",
+            "must be one of off, offline, online, not false\n  hint: write off",
+        ),
         ("log: {wandb: ofline}", "hint: did you mean offline?"),
+        (
+            "train: {batch_size: 8}",
+            "unknown key\n  hint: write train.micro_batch_size (samples per",
+        ),
+        ("batch_size: 8", "hint: write train.micro_batch_size (samples per rank and forward pass)"),
+        ("slurm: {restart: 1}", "must be one of auto, requeue, successor, not 1"),
+        ("launch: {args: [null]}", "launch.args[0]: must be text, not null"),
         ("train: {momentum: 1}", "train.momentum: must be less than 1, not 1"),
         ("train: {lr: .nan}", "train.lr: must be a finite number"),
         ("train: {lr: 1e999}", "train.lr: must be a finite number"),
@@ -251,9 +261,7 @@ def damaged(rng, text):
 
 
 @pytest.mark.parametrize("loader", ["CSafeLoader", "SafeLoader"])
-def test_whatever_is_in_a_file_or_an_override_is_taken_or_refused_in_words(
-    spec_file, monkeypatch, loader
-):
+def test_whatever_is_in_a_file_or_an_override_is_taken_or_refused(spec_file, monkeypatch, loader):
     monkeypatch.setattr(yaml_reader, "_LOADER", getattr(yaml, loader, yaml.SafeLoader))
     rng = random.Random(20260101)
     good = (ROOT / "configs" / "resnet.yaml").read_text() + FULL
@@ -311,7 +319,7 @@ NEEDED = {"log.wandb_project": "log.wandb=offline"}
 
 def test_every_key_of_the_dataclasses_can_be_written_and_overridden(take):
     for key in keys().values():
-        example = EXAMPLES.get(key.dotted, "x" if "text" in in_words(key.type) else 5)
+        example = EXAMPLES.get(key.dotted, "x" if "text" in type_name(key.type) else 5)
         value = example if key.default is None else key.default
         written = str(value).lower() if isinstance(value, bool) else value
         section = f"{key.path[0]}: {{{key.path[1]}: " if len(key.path) > 1 else f"{key.path[0]}: "

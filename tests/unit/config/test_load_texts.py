@@ -33,16 +33,16 @@ def test_a_number_is_never_mistaken_for_minutes(refuse, written):
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("0", "0 is no time"),
-        ("-5", "-5 is no time"),
-        ("1.5", "1.5 is no time"),
+        ("0", "0 is not a time"),
+        ("-5", "-5 is not a time"),
+        ("1.5", "1.5 is not a time"),
         ("'0:00'", '"0:00" is zero seconds'),
         ("UNLIMITED", '"UNLIMITED" is not supported: the run must'),
         ("4h", '"4h" is none of Slurm\'s forms'),
         ("true", "must be text, not true"),
     ],
 )
-def test_what_is_no_time_is_refused(refuse, written, message):
+def test_what_is_not_a_time_is_refused(refuse, written, message):
     assert message in refuse(f"slurm: {{time: {written}}}")
 
 

@@ -201,13 +201,13 @@ def test_of_several_partitions_one_that_works_is_enough():
 
 
 @pytest.mark.parametrize(
-    ("wished", "way_out"),
+    ("restart", "hint"),
     [("auto", "a successor job waits for its end"), ("requeue", "write auto")],
 )
-def test_a_site_that_cancels_what_it_preempts_is_told_with_the_way_out(wished, way_out):
+def test_a_site_that_cancels_what_it_preempts_is_noted_with_a_hint(restart, hint):
     sites = [Site(USUAL, replace(BATCH, preempt_mode="CANCEL"))]
-    (remark,) = site_warnings.check(replace(HOUR, restart=wished), sites)
-    assert way_out in remark.in_one_line
+    (remark,) = site_warnings.check(replace(HOUR, restart=restart), sites)
+    assert hint in remark.in_one_line
     assert "\n" not in remark.in_one_line
 
 
