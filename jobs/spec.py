@@ -1,9 +1,9 @@
 """The experiment spec: typed, frozen, standard library only.
 
-`jobs.config.load` validates a YAML file into these classes once, at submit. From then on everybody
-(attempt, agent, rank) reads the frozen `spec.json` back with `Spec.from_json`, which trusts it.
-The constraints in the metadata (`ge`, `description` ...) are pydantic's words; nothing here
-imports pydantic.
+`jobs.config.load` checks a YAML file once, at submit, and makes these objects of it. Attempts,
+agents and ranks read the frozen `spec.json` with `Spec.from_json`, which checks nothing again.
+The constraints in the metadata (`ge`, `lt` ...) are arguments of pydantic.Field; this module does
+not import pydantic.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OR_YOURS = "or your own package.module:callable."
 
 
 def key(default: Any, description: str, **constraints: Any) -> Any:
-    """A spec key with its default, its one-line description and pydantic's constraints."""
+    """Return a dataclass field for a key: default, description of one line, constraints."""
     metadata = {"description": description, **constraints}
     if isinstance(default, (dict, list)):
         return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
@@ -40,12 +40,12 @@ STRICT = {"extra": "forbid", "strict": True}
 
 @dataclass(frozen=True)
 class Slurm:
-    """What is asked of Slurm. The kit passes each key as one argument to sbatch."""
+    """What the job requests from Slurm. The kit passes each key as one argument to sbatch."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     nodes: int = key(1, "Number of nodes; one agent runs on each.", ge=1)
-    gpus_per_node: int = key(0, "GPUs on each node; 0 asks for none.", ge=0)
+    gpus_per_node: int = key(0, "GPUs on each node; 0 requests none.", ge=0)
     cpus_per_task: int = key(1, "CPU cores on each node, shared by its ranks.", ge=1)
     time: str = key("1:00:00", "Time limit as H:M:S or D-H:M:S; a longer run continues after it.")
     partition: str | None = key(None, "Partition; the site's default if unset.")
@@ -59,17 +59,17 @@ class Slurm:
     )
     restart: Literal["auto", "requeue", "successor"] = key(
         "auto",
-        "How the run comes back: requeue, or also by a job that waits for the end of this one "
-        "(successor); auto: where it could not come back otherwise.",
+        "How the run continues: a requeue of its job, or also a job that waits for the end of "
+        "this one (successor); auto: a successor only where a requeue cannot continue it.",
     )
     max_restarts: int = key(
-        200, "How often the run comes back after preemptions, time limits and lost nodes.", ge=0
+        200, "How often the run continues after preemptions, time limits and lost nodes.", ge=0
     )
     sbatch_args: dict[str, Scalar] = key(
-        {}, "More sbatch options by long name; true is a bare flag, false leaves it out."
+        {}, "Other sbatch options by long name; true is a bare flag, false leaves it out."
     )
     srun_args: list[str] = key(
-        [], "More options of the srun that starts the agents, such as --mpi=none."
+        [], "Other options of the srun that starts the agents, such as --mpi=none."
     )
 
 
@@ -80,7 +80,7 @@ class Launch:
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     nproc_per_node: int | Literal["auto"] = key(
-        "auto", "Ranks per node; auto is one per GPU, or one where there is none."
+        "auto", "Ranks per node; auto: one per GPU, or one without GPUs."
     )
     threads_per_rank: int = key(
         1, "CPU threads of each rank; frozen, because results depend on it.", ge=1
@@ -90,29 +90,30 @@ class Launch:
     args: list[str] = key([], "Arguments of your module or script.")
     env: dict[str, str] = key({}, "Environment variables of the ranks.")
     allow_public_rendezvous: bool = key(
-        False, "Meet at a public address, too; only behind a firewall, torchrun trusts everyone."
+        False, "Allow a public address for the rendezvous; torchrun trusts all who can connect."
     )
     command_prefix: list[str] = key(
         [], "Command before each agent, such as [apptainer, exec, image.sif]."
     )
     num_workers: int = key(
         0,
-        "Processes of each rank that load a per-sample dataset; results do not depend on it.",
+        "Processes of each rank that read a dataset by sample; results do not depend on it.",
         ge=0,
     )
     stop_signal: Literal["none", "TERM", "USR1", "USR2"] = key(
-        "none", "Signal that tells your own script to save and stop; none sends it nothing."
+        "none", "Signal on which your own script saves and stops; none: the kit sends no signal."
     )
     stop_check_steps: int | Literal["auto"] = key(
-        "auto", "Steps between two agreements on a stop; auto is about 50 ms."
+        "auto", "Steps between two agreements of the ranks on a stop; auto: about every 50 ms."
     )
     hang_timeout_s: int | Literal["auto"] = key(
         "auto",
-        "Seconds without progress, saves included, that are a hang; auto: learned, 300 to 540.",
+        "Seconds without progress, saves included, that count as a hang; auto: 300 to 540, "
+        "learned from the steps.",
     )
 
     max_crashes: int = key(
-        3, "Crashes in a row, with no new checkpoint between them, that hold the run.", ge=1
+        3, "Crashes in a row without a new checkpoint after which the run is held.", ge=1
     )
 
     @property
@@ -123,7 +124,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Train:
-    """What the weights depend on; a checkpoint fits one such section only."""
+    """What the weights depend on; a checkpoint fits only the section that it was made with."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -160,7 +161,7 @@ class Train:
     lr_milestones: list[int] = key([], "Epochs at which the step schedule multiplies lr.")
     lr_gamma: float = key(0.1, "What the step schedule multiplies lr by.", gt=0, lt=1)
     grad_clip_norm: float | None = key(
-        None, "Largest norm of all gradients together; null does not clip.", gt=0
+        None, "Largest norm of all gradients together; null: no clipping.", gt=0
     )
     label_smoothing: float = key(0.0, "Label smoothing.", ge=0, lt=1)
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = key(
@@ -178,7 +179,7 @@ class Train:
         "auto", "Only deterministic operators, so that a resume is bitwise; auto: on the CPU."
     )
     eval_every_epochs: int | None = key(
-        1, "Epochs between two held-out evaluations; there is always one at the end.", ge=1
+        1, "Epochs between two held-out evaluations; the last step always has one.", ge=1
     )
     eval_every_steps: int | None = key(None, "Steps between two held-out evaluations.", ge=1)
     stop_on_nan: bool = key(True, "Stop, and commit nothing, when loss or weights are not finite.")
@@ -195,21 +196,21 @@ class Checkpoint:
     every_minutes: float | None = key(None, "Minutes between two checkpoints.", gt=0)
     keep_last: int = key(2, "Newest checkpoints to keep.", ge=1)
     keep_every_steps: int | None = key(
-        None, "Keep for good what is committed at a multiple of these steps.", ge=1
+        None, "Never delete checkpoints at multiples of this step.", ge=1
     )
     best: Literal["eval_accuracy", "eval_loss"] | None = key(
-        "eval_accuracy", "Metric whose best checkpoint is kept, too; null tracks none."
+        "eval_accuracy", "Metric whose best checkpoint is also kept; null: none."
     )
 
 
 @dataclass(frozen=True)
 class Log:
-    """What is told of a training, and where."""
+    """What is logged, and where."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     every_steps: int = key(10, "Optimizer steps between two log lines.", ge=1)
-    tensorboard: bool = key(False, "Write TensorBoard's event files, too.")
+    tensorboard: bool = key(False, "Write TensorBoard's event files.")
     wandb: Literal["off", "offline", "online"] = key(
         "off", "Weights & Biases; offline leaves the upload to `wandb sync`."
     )
@@ -248,7 +249,7 @@ class Spec:
     setup: list[str] = key([], "Shell lines run on each start, such as module load or conda.")
 
     def to_json(self) -> str:
-        """The resolved spec as the text of `spec.json`."""
+        """Return the text of `spec.json`."""
         values = {"format": FORMAT, **dataclasses.asdict(self)}
         return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
@@ -259,7 +260,7 @@ class Spec:
 
     @classmethod
     def from_json(cls, text: str, run_dir: str = "the run directory") -> Spec:
-        """The spec of a `spec.json` that `to_json` wrote. No validation: that was at load.
+        """Return the spec of a `spec.json` that `to_json` wrote; `jobs.config.load` checked it.
 
         Raises: FormatError.
         """

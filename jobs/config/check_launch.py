@@ -1,6 +1,6 @@
-"""What types cannot say about a spec's name, what it asks of Slurm, and how it starts its ranks.
+"""Checks of name, slurm and launch that types cannot express, and of empty texts anywhere.
 
-Pure: each check takes a spec of correct types and yields what it finds.
+Pure: each check takes a spec of correct types and yields problems.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from jobs.spec import SECTIONS, Launch, Slurm, Spec
 MAX_NAME_BYTES = 100
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _CONTROL = re.compile(f"[{CONTROL}]")
-# Keys of launch that hold a number or auto: their bounds, and what a user may want to know.
+# Keys of launch that hold a number or auto: lower bound, upper bound, hint.
 _OR_AUTO: dict[str, tuple[int, float, str]] = {
     "nproc_per_node": (1, math.inf, "auto is one rank per GPU, or one"),
     "stop_check_steps": (1, math.inf, "auto is about every 50 ms"),
-    # Above 540 s the collectives' own limit of 600 s would end a hung rank first.
-    "hang_timeout_s": (1, 540, "a collective waits 600 s itself; auto learns from the steps"),
+    # Above 540 s torch's limit of 600 s for a collective would end a hung rank first.
+    "hang_timeout_s": (1, 540, "torch ends a collective after 600 s; auto learns from the steps"),
 }
 
 
 def check(spec: Spec) -> Iterator[Problem]:
-    """Everything that is wrong with the top level, slurm and launch, and every empty text."""
+    """Yield what is wrong with the top level, slurm and launch, and every empty text."""
     yield from _name(spec.name)
     yield from _dir_mode(spec.dir_mode)
     yield from _empty((), spec)
@@ -42,16 +42,16 @@ def check(spec: Spec) -> Iterator[Problem]:
 
 
 def _name(name: str) -> Iterator[Problem]:
-    """Spaces, quotes, `$()` and umlauts are fine: a name travels as one argument and as a folder
-    name, never through a shell. Not so %: Slurm and submitit replace %j in all that is a path.
+    """Allow spaces, quotes, `$()` and umlauts: a name is one argument and the name of a folder,
+    and no shell sees it. Refuse %: Slurm and submitit replace %j in every path.
     """
     path = ("name",)
     if not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
         what = f"has {len(name.encode())} bytes"
-        yield Problem(path, what, f"a name has 1 to {MAX_NAME_BYTES} bytes")
+        yield Problem(path, what, f"write 1 to {MAX_NAME_BYTES} bytes")
     elif wrong := next((char for char in name if char in "/:%" or not char.isprintable()), None):
         what = f"{shown(name)} has {shown(wrong)} in it"
-        yield Problem(path, what, "leave it out: the name is a folder's and the job's")
+        yield Problem(path, what, "leave it out: a folder and the job get this name")
     elif name[0] in ".-" or name != name.strip():
         what = f"{shown(name)} starts with . or -, or begins or ends with a space"
         yield Problem(path, what, "begin and end it with a letter or digit")
@@ -60,7 +60,7 @@ def _name(name: str) -> Iterator[Problem]:
 def _dir_mode(mode: str) -> Iterator[Problem]:
     if (int(mode, 8) & 0o700) != 0o700:
         hint = 'start with 07, such as "0700" or "0750"'
-        yield Problem(("dir_mode",), f"{shown(mode)} locks you out yourself", hint)
+        yield Problem(("dir_mode",), f"{shown(mode)} takes your own access away", hint)
 
 
 def _empty(section: KeyPath, values: Any) -> Iterator[Problem]:
@@ -74,17 +74,17 @@ def _slurm(slurm: Slurm) -> Iterator[Problem]:
     if slurm.signal_lead_s >= limit_s:
         what = f"{slurm.signal_lead_s} s is not shorter than the time limit, {slurm.time}"
         also = (("slurm", "time"),)
-        hint = "ranks must get to train before they are told to stop: raise slurm.time, or lower it"
+        hint = "the ranks would stop before their first step: raise slurm.time, or lower this key"
         yield Problem(("slurm", "signal_lead_s"), what, hint, also)
     for name in slurm.sbatch_args:
-        yield from _extra(("slurm", "sbatch_args", name), name.replace("_", "-"))
+        yield from _sbatch_arg(("slurm", "sbatch_args", name), name.replace("_", "-"))
 
 
-def _extra(path: KeyPath, name: str) -> Iterator[Problem]:
+def _sbatch_arg(path: KeyPath, name: str) -> Iterator[Problem]:
     if not reserved.OPTION.fullmatch(name) or len(name) == 1:
         hint = "write the long name without its dashes, such as mail_type"
         yield Problem(path, "is not the name of a long sbatch option", hint)
-    elif found := reserved.owned_option(name, reserved.SBATCH):
+    elif found := reserved.reserved_option(name, reserved.SBATCH):
         yield Problem(path, _belongs(name, found[0]), found[1])
 
 
@@ -93,21 +93,20 @@ def _belongs(name: str, full: str) -> str:
     return f"{option} belongs to the kit"
 
 
-def _srun(options: list[str], wrap: list[str]) -> Iterator[Problem]:
-    """A word without -- would be the command that srun runs, and ":" would start another one."""
+def _srun(options: list[str], prefix: list[str]) -> Iterator[Problem]:
+    """srun would run a word without -- as its command, and start a second command after ":"."""
     for index, option in enumerate(options):
         path, name = ("slurm", "srun_args", index), option[2:].partition("=")[0]
         if not option.startswith("--") or not reserved.OPTION.fullmatch(name):
             hint = "write each as one long option, such as --mpi=none"
             yield Problem(path, f"{shown(option)} is not an srun option", hint)
-        elif found := reserved.owned_option(name, reserved.SRUN):
+        elif found := reserved.reserved_option(name, reserved.SRUN):
             yield Problem(path, _belongs(name, found[0]), found[1])
-    for index, word in enumerate(wrap):
+    for index, word in enumerate(prefix):
         if word == ":" or (index == 0 and (not word or word.startswith("-"))):
-            hint = "begin with a command; a lone : would start a second srun command"
-            yield Problem(
-                ("launch", "command_prefix", index), f"{shown(word)} cannot stand here", hint
-            )
+            path = ("launch", "command_prefix", index)
+            hint = "begin with a command; after a lone : srun would start a second command"
+            yield Problem(path, f"{shown(word)} is not allowed here", hint)
 
 
 def _launch(launch: Launch) -> Iterator[Problem]:
@@ -120,13 +119,13 @@ def _launch(launch: Launch) -> Iterator[Problem]:
         also = (("launch", "module"),)
         yield Problem(("launch", "script"), "excludes launch.module", "keep one of them", also)
     if launch.module and not is_dotted(launch.module):
-        hint = "write it as after python -m, such as package.train; a file is launch.script"
+        hint = "write package.train as for python -m; the key of a file is launch.script"
         yield Problem(("launch", "module"), f"{shown(launch.module)} is not a module name", hint)
     if launch.script and launch.script.startswith("-"):
         hint = f"write ./{launch.script}"
-        yield Problem(("launch", "script"), f"{shown(launch.script)} is no path", hint)
+        yield Problem(("launch", "script"), f"{shown(launch.script)} is not a path", hint)
     if launch.is_trainer and launch.stop_signal != "none":
-        what = f"{launch.stop_signal} is for a script or module of yours: the trainer has its own"
+        what = f"{launch.stop_signal} is for your own script or module, not for the trainer"
         own = (("launch", "script"), ("launch", "module"))
         yield Problem(("launch", "stop_signal"), what, "leave it out", own)
 
@@ -137,8 +136,8 @@ def _env(env: dict[str, str]) -> Iterator[Problem]:
         if not _VARIABLE.fullmatch(name):
             hint = "use letters, digits and _, and start with a letter or _"
             yield Problem(path, f"{shown(name)} is not the name of a variable", hint)
-        elif hint_owned := reserved.owned_variable(name):
-            yield Problem(path, f"{name} belongs to the kit", hint_owned)
+        elif hint_reserved := reserved.reserved_variable(name):
+            yield Problem(path, f"{name} belongs to the kit", hint_reserved)
 
 
 def is_dotted(name: str) -> bool:
@@ -147,7 +146,10 @@ def is_dotted(name: str) -> bool:
 
 
 def text_problem(text: str, allows_tab: bool = False) -> str | None:
-    """Why a text cannot travel to Slurm as it is: a line break, a NUL, half of a character."""
+    """Return why sbatch or a shell cannot get this text unchanged; None if it can.
+
+    Such are line breaks, control characters and lone surrogates.
+    """
     if "\n" in text or "\r" in text:
         return "has a line break in it"
     wrong = _CONTROL.search(text.replace("\t", "") if allows_tab else text)

@@ -1,6 +1,6 @@
-"""What types cannot say about the trainer's sections: keys that exclude or need each other.
+"""Checks of train, log and profile that types cannot express: keys that exclude or need each other.
 
-Each check takes a part of a spec of correct types and yields what it finds, as in spec_checks.
+Pure: each check takes a part of a spec of correct types and yields problems.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OTHER_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 
 
 def check(spec: Spec) -> Iterator[Problem]:
-    """Everything that is wrong with the sections train, log and profile."""
+    """Yield what is wrong with the sections train, log and profile."""
     yield from _strategy(spec.train.strategy)
     yield from _plugins(spec.train)
     yield from _init_from(spec.train.init_from)
@@ -30,7 +30,7 @@ def check(spec: Spec) -> Iterator[Problem]:
 
 
 def _key(name: str, what: str, hint: str, *also: str) -> Problem:
-    """A finding about a key of the section train; `also` are dotted."""
+    """A problem with a key of the section train; `also`: the dotted keys it was compared with."""
     others = tuple(tuple(other.split(".")) for other in also)
     return Problem(("train", name), what, hint, others)
 
@@ -66,11 +66,11 @@ def _plugin(kind: str, name: str, known: tuple[str, ...]) -> Iterator[Problem]:
 def _init_from(path: str | None) -> Iterator[Problem]:
     if path and path.endswith(_OTHER_WEIGHTS):
         hint = "write its state_dict with safetensors.torch.save_file, or name a run directory"
-        yield _key("init_from", f"{shown(path)} is no .safetensors and no directory", hint)
+        yield _key("init_from", f"{shown(path)} is neither .safetensors nor a directory", hint)
 
 
 def _batch(spec: Spec) -> Iterator[Problem]:
-    """A world size that follows from a GPU count is checked by the trainer, which sees them."""
+    """Check the batch size. The trainer checks it for a world size that follows from its GPUs."""
     train, nproc = spec.train, spec.launch.nproc_per_node
     total = train.global_batch_size
     if total is None:
@@ -84,15 +84,16 @@ def _batch(spec: Spec) -> Iterator[Problem]:
         fits = f"{above - world_size} or {above}" if total > world_size else str(above)
         what = f"{total} cannot be shared equally by {world_size} ranks"
         also = ("slurm.nodes", "launch.nproc_per_node")
-        yield _key("global_batch_size", what, f"write a multiple of them, such as {fits}", *also)
+        hint = f"write a multiple of {world_size}, such as {fits}"
+        yield _key("global_batch_size", what, hint, *also)
 
 
 def _ddp(spec: Spec) -> Iterator[Problem]:
-    """With no_sync() a static graph crashes, or silently stops reducing (torch 2.13)."""
+    """Under no_sync() DDP with a static graph crashes or reduces no gradients (torch 2.13)."""
     train = spec.train
     if train.static_graph and train.grad_accum_steps > 1:
         what = f"excludes train.grad_accum_steps {train.grad_accum_steps}: DDP loses gradients"
-        hint = "leave static_graph out, or accumulate nothing"
+        hint = "leave one of them out"
         yield _key("static_graph", what, hint, "train.grad_accum_steps")
     elif train.static_graph and train.global_batch_size is not None:
         what = "excludes train.global_batch_size, which may accumulate: DDP loses gradients then"
@@ -126,10 +127,10 @@ def _schedule(train: Train) -> Iterator[Problem]:
         what = f"needs train.schedule step, not {train.schedule}"
         yield _key("lr_milestones", what, hint, *also)
     elif steps != sorted(set(steps)):
-        yield _key("lr_milestones", f"{shown(steps)} does not rise", "each is a later epoch", *also)
+        yield _key("lr_milestones", f"{shown(steps)} does not rise", "sort the epochs", *also)
     elif steps and not 1 <= steps[0] <= steps[-1] < train.epochs:
         what = f"{shown(steps)} is not all within 1 to {train.epochs - 1}"
-        hint = f"they are epochs of train.epochs {train.epochs}, after the first"
+        hint = f"name epochs after the first and before the end, train.epochs {train.epochs}"
         yield _key("lr_milestones", what, hint, *also)
 
 
@@ -144,7 +145,7 @@ def _profile(profile: Profile) -> Iterator[Problem]:
     steps = profile.steps
     if steps and (len(steps) != 2 or not 1 <= steps[0] <= steps[1]):
         hint = "write the first and the last step to trace, such as [20, 25]; steps count from 1"
-        yield Problem(("profile", "steps"), f"{shown(steps)} is no range of steps", hint)
+        yield Problem(("profile", "steps"), f"{shown(steps)} is not a range of steps", hint)
     if min(profile.ranks, default=0) < 0:
         hint = "ranks count from 0"
         yield Problem(("profile", "ranks"), f"{shown(profile.ranks)} has a negative rank", hint)

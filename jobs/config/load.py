@@ -1,7 +1,7 @@
-"""One YAML file and its overrides -> a valid, resolved spec, or every mistake in it at once.
+"""Loads one YAML file and its overrides: a valid, resolved spec, or every mistake in it at once.
 
-PyYAML comes with `jobs.config.yaml_reader` and pydantic with `jobs.config.validate`. Only the
-loading of a spec imports them: attempts, agents and ranks do without.
+`jobs.config.yaml_reader` imports PyYAML, `jobs.config.validate` pydantic. Attempts, agents and
+ranks read spec.json and need neither.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def load(path: Path, arguments: Sequence[str] = ()) -> Loaded:
 
 
 def _read(path: Path) -> str:
-    """The text of the file, whatever is in it: bounded, UTF-8."""
+    """The text of the file. Raises SpecError if it is unreadable, over 64 KiB or not UTF-8."""
 
     def refuse(what: str, hint: str, line: int | None = None) -> SpecError:
         where = printable(str(path)) + (f":{line}" if line else "")
@@ -67,7 +67,7 @@ def _read(path: Path) -> str:
         reason = getattr(error, "strerror", None) or str(error)
         raise refuse(f"cannot be read: {reason}", _other_files(path)) from None
     if len(data) > yaml_reader.MAX_BYTES:
-        raise refuse("is larger than 64 KiB", "is this a spec? configs/ has examples")
+        raise refuse("is larger than 64 KiB", "is it a spec? configs/ has examples")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -77,7 +77,7 @@ def _read(path: Path) -> str:
 
 
 def _other_files(path: Path) -> str:
-    """The file that was probably meant, or the files that are there."""
+    """A hint: the file with the nearest name, or the YAML files in the folder."""
     try:
         folder = path if path.is_dir() else path.parent
         names = sorted(file.name for file in folder.glob("*.yaml"))[:20]

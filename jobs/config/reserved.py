@@ -1,6 +1,6 @@
-"""What the kit sets itself and a spec may therefore not: options of sbatch and srun, variables.
+"""Options of sbatch and srun, and variables, that the kit sets and a spec therefore may not set.
 
-An option is looked up with its abbreviations, because sbatch and srun take every unambiguous
+An abbreviation of such an option is found, too, because sbatch and srun accept every unambiguous
 prefix of a long option (getopt_long).
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 _STATE = "the kit keeps state and logs in the run directory"
 _PER_NODE = "one agent runs on each node and starts launch.nproc_per_node ranks there"
 _ENV = "environment variables of the ranks go to launch.env, shell lines to setup"
-_REQUEUE = "the kit requeues by itself whenever the work is not complete"
-_NO_JOB = "it would not submit the job"
+_REQUEUE = "the kit requeues the job until the training is complete"
+_NO_JOB = "sbatch would not submit the job"
 _LAYOUT: Mapping[str, str] = {
     "nodes": "write slurm.nodes",
     "ntasks": _PER_NODE,
@@ -54,7 +54,7 @@ SBATCH: Mapping[str, str] = {
     "wrap": "write launch.module or launch.script",
     "export-file": _ENV,
     "get-user-env": _ENV,
-    "parsable": "python -m jobs submit --json is there for scripts",
+    "parsable": "a script can run python -m jobs submit --json",
     "quiet": "the kit reads the job id that sbatch prints",
     "test-only": "python -m jobs submit --dry-run shows the submission",
     "wait": "python -m jobs logs -f follows a job",
@@ -63,20 +63,20 @@ SBATCH: Mapping[str, str] = {
 }
 SRUN: Mapping[str, str] = {
     **_LAYOUT,
-    "kill-on-bad-exit": "the kit ends a step whose ranks have failed",
-    "wait": "the kit ends a step whose ranks have failed",
+    "kill-on-bad-exit": "the kit ends srun after a rank has failed",
+    "wait": "the kit ends srun after a rank has failed",
     "multi-prog": "every node runs the same agent",
     "pty": "the agents have no terminal",
-    "jobid": "the step runs in its own job",
+    "jobid": "srun runs in its own job",
     "relative": _PER_NODE,
     "nodelist": _PER_NODE,
     "exclude": "write slurm.exclude",
-    "het-group": "write slurm.nodes; the nodes of a run are alike",
+    "het-group": "write slurm.nodes; all nodes of a run have the same resources",
 }
 _TORCHRUN = "torchrun sets it for each rank"
 _VARIABLES: Mapping[str, str] = {
     "OMP_NUM_THREADS": "write launch.threads_per_rank",
-    "PYTHONPATH": "your repository (launch.script: its own folder) is found; export more in setup",
+    "PYTHONPATH": "the kit adds your repository or script folder; export other paths in setup",
     "RANK": _TORCHRUN,
     "LOCAL_RANK": _TORCHRUN,
     "GROUP_RANK": _TORCHRUN,
@@ -86,27 +86,27 @@ _VARIABLES: Mapping[str, str] = {
     "LOCAL_WORLD_SIZE": _TORCHRUN,
     "GROUP_WORLD_SIZE": _TORCHRUN,
     "ROLE_WORLD_SIZE": _TORCHRUN,
-    "MASTER_ADDR": "the kit chooses it from the nodes of each attempt",
+    "MASTER_ADDR": "the kit sets it to the first node of each attempt",
     "MASTER_PORT": "the kit chooses it for each attempt",
 }
 _PREFIXES: Mapping[str, str] = {
-    "KIT_": "these are the kit's own",
+    "KIT_": "the kit sets these",
     "TORCHELASTIC_": _TORCHRUN,
     "SLURM_": "Slurm sets these; write the keys below slurm",
 }
 OPTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
-def owned_option(name: str, owned: Mapping[str, str]) -> tuple[str, str] | None:
-    """The owned option that Slurm would read `name` as, and what to write instead of it."""
-    if name in owned:
-        return name, owned[name]
-    full = next((option for option in owned if option.startswith(name)), None)
-    return (full, owned[full]) if full else None
+def reserved_option(name: str, reserved: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the reserved option that Slurm would read `name` as, and the hint for it."""
+    if name in reserved:
+        return name, reserved[name]
+    full = next((option for option in reserved if option.startswith(name)), None)
+    return (full, reserved[full]) if full else None
 
 
-def owned_variable(name: str) -> str | None:
-    """What to do instead of setting an environment variable that the kit sets."""
+def reserved_variable(name: str) -> str | None:
+    """Return what to do instead of setting this environment variable; None if it is free."""
     if name in _VARIABLES:
         return _VARIABLES[name]
     return next((hint for start, hint in _PREFIXES.items() if name.startswith(start)), None)

@@ -1,6 +1,6 @@
-"""What editors and readers know of a spec: `configs/schema.json` and the tables in two READMEs.
+"""Generates `configs/schema.json` for editors, and the tables of keys in two READMEs.
 
-`python -m jobs.config.schema` writes all of it anew from the dataclasses of jobs.spec.
+`python -m jobs.config.schema` writes all three files from the dataclasses of jobs.spec.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _AS_WRITTEN = {"type": ["string", "number", "boolean"]}
 
 
 def schema() -> str:
-    """The text of `configs/schema.json`."""
+    """Return the text of `configs/schema.json`."""
     tree = _for_editors(adapter().json_schema())
     tree["definitions"] = tree.pop("$defs")
     text = json.dumps({"$schema": _DIALECT, **tree}, indent=2, ensure_ascii=False)
@@ -33,7 +33,7 @@ def schema() -> str:
 
 
 def _for_editors(node: Any) -> Any:
-    """Without titles; a list or mapping of text takes numbers, as `jobs.config.load` does."""
+    """The schema without titles; lists and mappings of text allow numbers, as the loader does."""
     if not isinstance(node, dict):
         return node
     edited = {}
@@ -46,16 +46,16 @@ def _for_editors(node: Any) -> Any:
 
 
 def overview() -> str:
-    """The top README's table in Markdown: a section a row, its keys with their defaults."""
+    """Return the table of the top README in Markdown: one row per section, keys with defaults."""
     rows = ["| section | what | keys, with their defaults |", "|---|---|---|"]
     for section, what, members in _sections():
-        words = " ".join(_assigned(key) for key in members)
-        rows.append(f"| [{section}]({_reference(section)}) | {what} | {words} |")
+        assigned = " ".join(_assigned(key) for key in members)
+        rows.append(f"| [{section}]({_reference(section)}) | {what} | {assigned} |")
     return "\n".join(rows)
 
 
 def reference() -> str:
-    """The tables of `configs/README.md` in Markdown: every key with its type and meaning."""
+    """Return the tables of `configs/README.md` in Markdown: every key with type and meaning."""
     parts = []
     for section, what, members in _sections():
         head = [f"## {section}", "", what + ".", ""]
@@ -101,7 +101,7 @@ def _default(key: Key) -> str:
 
 
 def with_tables(text: str, tables: str) -> str:
-    """The Markdown text with what is between its markers replaced. Raises ValueError without."""
+    """Return the Markdown text with new tables between its markers. Raises ValueError without."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -110,7 +110,7 @@ def with_tables(text: str, tables: str) -> str:
 
 
 def main() -> int:
-    """Write all three files; 1 where a README cannot take its tables."""
+    """Write all three files; returns 1 if a README is missing or has no markers."""
     SCHEMA.write_text(schema(), encoding="utf-8")
     for file, tables in {README: overview(), REFERENCE: reference()}.items():
         try:

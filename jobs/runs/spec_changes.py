@@ -1,4 +1,4 @@
-"""What a resume changes in a frozen spec: freely, only when confirmed, or never; and its record."""
+"""What a resume may change in a frozen spec: freely, if confirmed, or never; and the record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jobs.records import KeyChange, Overrides, Provenance, SpecChange
 from jobs.rundir import RunDir, write_atomic
 from jobs.spec import Spec
 
-FIXED = ("name", "runs_root", "dir_mode")  # the run directory has them
+FIXED = ("name", "runs_root", "dir_mode")  # the run directory was made with them
 FREE_SECTIONS = ("slurm", "checkpoint", "log", "profile")
 FREE_LAUNCH = (
     "num_workers",
@@ -27,7 +27,7 @@ FREE_LAUNCH = (
     "allow_public_rendezvous",
     "max_crashes",
 )
-# What the number of ranks follows from.
+# The number of ranks follows from these keys.
 SHAPE: tuple[KeyPath, ...] = (
     ("slurm", "nodes"),
     ("slurm", "gpus_per_node"),
@@ -38,9 +38,9 @@ Differences = dict[KeyPath, tuple[Any, Any]]
 
 
 def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dict[Path, str]:
-    """Change the frozen spec; returns the texts that were there, for `restore`.
+    """Change the frozen spec; returns the previous texts of the changed files, for `restore`.
 
-    Raises: UserError (what needs a confirmation, or cannot change), SpecError.
+    Raises: UserError for changes that need a confirmation or are forbidden; SpecError.
     """
     from jobs.config.load import load
 
@@ -52,7 +52,7 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
     if weighty and not is_confirmed:
         raise UserError(
             "resume: this changes more than where and how long the run trains\n"
-            + "\n".join(f"  {line}" for line in in_words(weighty))
+            + "\n".join(f"  {line}" for line in format_changes(weighty))
             + "\n  hint: repeat it with --yes (make: YES=1), or submit a new run"
         )
     new = {
@@ -61,7 +61,7 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
     }
     if any(path[0] == "setup" for path in weighty):
         new[run_dir.setup] = _setup_script(run_dir, loaded.spec.setup)
-    # Before the spec: the trainer takes another spec than its checkpoint's only with a record.
+    # Before the spec: the trainer accepts another spec than its checkpoint's only with a record.
     if weighty or _is_recorded(run_dir, text):
         _record(run_dir, changed, new[run_dir.spec])
     before = {file: file.read_text(encoding="utf-8") for file in new}
@@ -90,7 +90,7 @@ def restore(texts: Mapping[Path, str]) -> None:
 
 
 def differences(was: Spec, now: Spec) -> Differences:
-    """(old, new) of each key that differs; an entry of a mapping that is not there is None."""
+    """Return (old, new) of each key that differs; None for an entry that a mapping lacks."""
     old, new = (dict(_flat(dataclasses.asdict(spec), ())) for spec in (was, now))
     paths = [*old, *(path for path in new if path not in old)]
     pairs = {path: (old.get(path), new.get(path)) for path in paths}
@@ -106,7 +106,7 @@ def _flat(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def is_free(path: KeyPath) -> bool:
-    """Whether a key moves no bit of the result."""
+    """Whether a key cannot change any bit of the result."""
     if path in SHAPE:
         return False
     return path[0] in FREE_SECTIONS or (path[0] == "launch" and path[1] in FREE_LAUNCH)
@@ -116,13 +116,13 @@ def _refuse_fixed(changed: Differences) -> None:
     fixed = [str(path[0]) for path in changed if path[0] in FIXED]
     if fixed:
         raise UserError(
-            f"resume: {', '.join(fixed)} cannot change, the run directory has it\n"
+            f"resume: {', '.join(fixed)} cannot change: the run directory was made with it\n"
             "  hint: submit a new run"
         )
 
 
-def in_words(changed: Differences) -> list[str]:
-    """A line for each key: `train.lr: 0.1 -> 0.05`."""
+def format_changes(changed: Differences) -> list[str]:
+    """Return a line for each key: `train.lr: 0.1 -> 0.05`."""
     lines = []
     for path, pair in changed.items():
         was, now = (printable(json.dumps(value, ensure_ascii=False)) for value in pair)
@@ -139,14 +139,14 @@ def _setup_script(run_dir: RunDir, lines: Sequence[str]) -> str:
 
 
 def mend_setup(run_dir: RunDir) -> None:
-    """Write setup.sh anew if a scratch purge took it: all of it is in the spec."""
+    """Write setup.sh from the spec if a scratch purge deleted it."""
     if not run_dir.setup.is_file():
         spec = Spec.read(run_dir.spec)
         write_atomic(run_dir.setup, _setup_script(run_dir, spec.setup))
 
 
 def _is_recorded(run_dir: RunDir, text: str) -> bool:
-    """Whether this spec was confirmed: a free change of it must not undo that."""
+    """Whether this spec was confirmed: a free change must keep it confirmed."""
     changes = records.read_lines(SpecChange, run_dir.changes)
     return any(change.spec_sha256 == _sha256(text) for change in changes)
 

@@ -1,8 +1,7 @@
-"""What a site's Slurm does with a job, told at submit and not found out at night.
+"""What a site's Slurm does with a job, known at submit and not only after a preemption at night.
 
-The parsers are pure, of `scontrol show config` and `scontrol show partition`; `look` makes one
-call of each. Where Slurm does not answer nothing is known, and nothing is refused for it.
-Standard library only.
+Pure parsers of `scontrol show config` and `scontrol show partition`; `look` runs each once. If
+Slurm does not answer, the site is unknown and nothing is refused. Standard library only.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ _UNLIMITED = ("UNLIMITED", "INFINITE", "NONE", "N/A", "(null)", "")
 
 @dataclass(frozen=True)
 class Config:
-    """What counts of `scontrol show config`."""
+    """The settings of `scontrol show config` that matter to a run."""
 
     version: str
     preempt_type: str  # none, partition_prio or qos
     preempt_mode: str  # the cluster's; partitions and QOS may have their own
-    is_requeued: bool  # JobRequeue: of jobs that do not say what they want
+    is_requeued: bool  # JobRequeue: the default for jobs without --requeue or --no-requeue
     kill_wait_s: int  # from SIGTERM to SIGKILL
-    over_time_limit: str  # what a job may exceed its limit by
+    over_time_limit: str  # how far a job may exceed its limit
     has_accounting: bool
     sends_user_signal: bool  # a preempted job gets its own --signal, not SIGTERM
-    chooses_partition: bool  # a submit plugin may put a job elsewhere than it asked for
+    chooses_partition: bool  # a submit plugin may choose another partition than the job's
     max_batch_requeue: int = 5  # failed launches of a job before it is held
     slurmd_port: int = SLURMD_PORT
 
 
 @dataclass(frozen=True)
 class Partition:
-    """What counts of `scontrol show partition`; None is no limit."""
+    """The settings of `scontrol show partition` that matter to a run; None is no limit."""
 
     name: str
     is_default: bool
@@ -50,23 +49,23 @@ class Partition:
     min_nodes: int
     grace_time_s: int
     preempt_mode: str
-    alloc_nodes: str  # where jobs may be submitted
+    alloc_nodes: str  # nodes from which jobs may be submitted
     has_own_qos: bool
-    nodes: int = 0  # of whatever state
+    nodes: int = 0  # in any state
 
 
 @dataclass(frozen=True)
 class Site:
-    """A cluster as a job of one partition meets it."""
+    """A cluster for a job in one of its partitions."""
 
     config: Config
     partition: Partition
-    # Of the job's QOS, where QOS decide who is preempted: its mode and its grace.
+    # PreemptMode and GraceTime of the job's QOS, if PreemptType is qos.
     qos: tuple[str, int] | None = None
 
     @property
     def preempt_mode(self) -> str:
-        """What becomes of a preempted job. Source: slurm.conf(5), PreemptType, PreemptMode."""
+        """What Slurm does to a preempted job. Source: slurm.conf(5), PreemptType, PreemptMode."""
         if self.config.preempt_type == "partition_prio":
             return self.partition.preempt_mode
         if self.config.preempt_type == "qos":
@@ -81,10 +80,10 @@ class Site:
         return self.partition.grace_time_s
 
     def in_words(self) -> str:
-        """One line, for a dry run."""
+        """Return one line for a dry run."""
         config, mode = self.config, self.preempt_mode
-        told = "its --signal" if config.sends_user_signal else "SIGTERM"
-        preempted = f"preempted jobs get {told}, {self.grace_time_s} s and {mode}"
+        signal = "its --signal" if config.sends_user_signal else "SIGTERM"
+        preempted = f"preempted jobs get {signal}, {self.grace_time_s} s and {mode}"
         parts = [
             f"Slurm {config.version}, partition {self.partition.name}",
             "no preemption" if mode == "OFF" else preempted,
@@ -93,17 +92,17 @@ class Site:
         if config.over_time_limit:
             parts.append(f"jobs may exceed their limit by {config.over_time_limit}")
         if not config.has_accounting:
-            parts.append("no sacct (nothing is lost by it)")
+            parts.append("no sacct (the kit does not need it)")
         return "; ".join(parts)
 
 
 def parse_config(text: str) -> Config | None:
-    """The configuration in the text of `scontrol show config`; None if there is none."""
+    """Return the configuration in the output of `scontrol show config`; None if it has none."""
     lines = (line.partition("=") for line in text.splitlines())
     found = {name.strip(): value.strip() for name, equals, value in lines if equals}
     if "PreemptType" not in found:
         return None
-    # PreemptParameters is of Slurm 23.02; before, SlurmctldParameters had it under a longer name.
+    # Slurm 23.02 introduced PreemptParameters; before, SlurmctldParameters had a longer name of it.
     parameters = found.get("PreemptParameters", "") + found.get("SlurmctldParameters", "")
     over = found.get("OverTimeLimit", "0 min")
     return Config(
@@ -113,7 +112,7 @@ def parse_config(text: str) -> Config | None:
         is_requeued=found.get("JobRequeue", "1") != "0",
         kill_wait_s=_number(found.get("KillWait", "")),
         over_time_limit="" if over.startswith("0") else over,
-        # Slurm 24.11 says (null), before it said accounting_storage/none.
+        # Slurm 24.11 prints (null), older versions accounting_storage/none.
         has_accounting=found.get("AccountingStorageType", "").rpartition("/")[2]
         not in (*_UNLIMITED, "none"),
         sends_user_signal="send_user_signal" in parameters,
@@ -124,7 +123,7 @@ def parse_config(text: str) -> Config | None:
 
 
 def parse_partitions(text: str) -> list[Partition]:
-    """The partitions in the text of `scontrol show partition`."""
+    """Return the partitions in the output of `scontrol show partition`."""
     blocks = re.split(r"^(?=PartitionName=)", text, flags=re.MULTILINE)
     return [_partition(dict(_PAIR.findall(block))) for block in blocks if block.strip()]
 
@@ -147,7 +146,7 @@ def _partition(found: Mapping[str, str]) -> Partition:
 
 
 def _mode(text: str) -> str:
-    """REQUEUE of `GANG,REQUEUE`, which is how Slurm writes the two together."""
+    """REQUEUE of `GANG,REQUEUE`: Slurm lists GANG beside the mode."""
     return next((mode for mode in text.upper().split(",") if mode != "GANG"), "OFF")
 
 
@@ -157,7 +156,10 @@ def _number(text: str) -> int:
 
 
 def parse_qos(text: str) -> tuple[str, int] | None:
-    """Mode and grace of a QOS, from sacctmgr's `PreemptMode|GraceTime`; None for the cluster's."""
+    """Return PreemptMode and GraceTime (seconds) of a QOS; None if the cluster's mode applies.
+
+    text: sacctmgr's `PreemptMode|GraceTime`.
+    """
     mode, bar, grace = text.strip().partition("\n")[0].partition("|")
     if not bar or mode.lower() in ("", "cluster"):
         return None
@@ -165,31 +167,31 @@ def parse_qos(text: str) -> tuple[str, int] | None:
 
 
 def ask_config() -> Config | None:
-    """The cluster's configuration; None if Slurm does not say."""
-    return parse_config(_said(["scontrol", "show", "config"]))
+    """Return the cluster's configuration; None if Slurm does not answer."""
+    return parse_config(_output(["scontrol", "show", "config"]))
 
 
-def look(wished: Slurm, config: Config | None = None) -> list[Site]:
-    """The cluster as each of the partitions that were asked for; empty if Slurm does not say.
+def look(requested: Slurm, config: Config | None = None) -> list[Site]:
+    """Return one site for each requested partition; empty if Slurm does not answer.
 
-    `config`: if that is known already.
+    config: the cluster's configuration, if the caller has it.
     """
     config = config or ask_config()
     if config is None:
         return []
-    names = (wished.partition or "").split(",")
-    one = [wished.partition] if wished.partition and len(names) == 1 else []
-    found = parse_partitions(_said(["scontrol", "--all", "show", "partition", *one]))
+    names = (requested.partition or "").split(",")
+    one = [requested.partition] if requested.partition and len(names) == 1 else []
+    found = parse_partitions(_output(["scontrol", "--all", "show", "partition", *one]))
     asked = [each for each in found if each.name in names]
-    if not wished.partition:
+    if not requested.partition:
         asked = [each for each in found if each.is_default]
     qos = None
-    if config.preempt_type == "qos" and wished.qos:
-        columns = ("show", "qos", f"name={wished.qos}", "format=PreemptMode,GraceTime")
-        qos = parse_qos(_said(["sacctmgr", "--noheader", "--parsable2", *columns]))
+    if config.preempt_type == "qos" and requested.qos:
+        columns = ("show", "qos", f"name={requested.qos}", "format=PreemptMode,GraceTime")
+        qos = parse_qos(_output(["sacctmgr", "--noheader", "--parsable2", *columns]))
     return [Site(config, each, qos) for each in asked]
 
 
-def _said(argv: Sequence[str]) -> str:
+def _output(argv: Sequence[str]) -> str:
     answer = client.call(argv)
     return answer.stdout if answer is not None and answer.returncode == 0 else ""

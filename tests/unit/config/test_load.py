@@ -1,4 +1,4 @@
-"""Loading a spec: what is taken, what is refused and in which words, whatever is in the file."""
+"""Loading a spec: any content of a file is either accepted, or refused with all its mistakes."""
 
 import ast
 import os
@@ -27,19 +27,19 @@ def test_the_configs_of_the_repository_are_valid_and_frozen_as_they_are(config):
     assert loaded.text == config.read_text(encoding="utf-8")
 
 
-def test_what_is_not_written_has_its_default(take):
+def test_a_key_that_is_not_written_has_its_default(take):
     assert take("name: x\n") == Spec(name="x", slurm=take("name: y").slurm)
     assert take("name: x\n").slurm.time == "01:00:00"
 
 
-def test_sections_and_lists_that_are_all_commented_out_are_as_if_not_there(take):
+def test_sections_and_lists_that_are_all_commented_out_count_as_left_out(take):
     text = (
         "name: x\nslurm:\n  # nodes: 2\ntrain:\n  model_args:\nlaunch:\n  env:\n  args:\nsetup:\n"
     )
     assert take(text) == take("name: x\n")
 
 
-def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(refuse):
+def test_all_mistakes_are_listed_at_once_in_the_order_of_the_file(refuse):
     text = """\
 name: a/b
 slurm:
@@ -55,7 +55,7 @@ nodes: 3
 """
     assert refuse(text, "slurm.node=3", "oops") == (
         'x.yaml:1: name: "a/b" has "/" in it\n'
-        "  hint: leave it out: the name is a folder's and the job's\n"
+        "  hint: leave it out: a folder and the job get this name\n"
         'x.yaml:3: slurm.nodes: must be a whole number, not "2"\n'
         "  hint: write 2 without quotes\n"
         "x.yaml:4: slurm.time: 4:00 means 4 minutes to Slurm\n"
@@ -159,13 +159,13 @@ nodes: 3
         ("train: {lr_milestones: [a]}", 'train.lr_milestones[0]: must be a whole number, not "a"'),
         ("dir_mode: 0700", 'must be text, not 0700\n  hint: quote the octal digits: "0700"'),
         ("dir_mode: '0800'", 'not "0800"\n  hint: quote the octal digits: "0700"'),
-        ("dir_mode: '0077'", 'dir_mode: "0077" locks you out yourself'),
+        ("dir_mode: '0077'", 'dir_mode: "0077" takes your own access'),
         ("setup: module load x", 'hint: write ["module load x"]'),
         ("5", "this is not a mapping of keys"),
         ("[a]", "this is not a mapping of keys"),
     ],
 )
-def test_a_wrong_value_is_named_with_its_line_and_a_way_out(refuse, value, message):
+def test_a_wrong_value_is_named_with_its_line_and_a_hint(refuse, value, message):
     errors = refuse(value)
     assert errors.startswith("x.yaml:1: ")
     assert message in errors
@@ -197,7 +197,7 @@ def test_no_content_of_a_file_makes_a_traceback(refuse, data, message):
     assert message in refuse(data)
 
 
-def test_a_byte_order_mark_is_taken(take):
+def test_a_byte_order_mark_is_accepted(take):
     assert take("\ufeffname: x").name == "x"
 
 
@@ -261,11 +261,13 @@ def damaged(rng, text):
 
 
 @pytest.mark.parametrize("loader", ["CSafeLoader", "SafeLoader"])
-def test_whatever_is_in_a_file_or_an_override_is_taken_or_refused(spec_file, monkeypatch, loader):
+def test_any_content_of_a_file_or_an_override_is_accepted_or_refused(
+    spec_file, monkeypatch, loader
+):
     monkeypatch.setattr(yaml_reader, "_LOADER", getattr(yaml, loader, yaml.SafeLoader))
     rng = random.Random(20260101)
     good = (ROOT / "configs" / "resnet.yaml").read_text() + FULL
-    outcomes = {"taken": 0, "refused": 0}
+    outcomes = {"accepted": 0, "refused": 0}
     for _ in range(250):
         text = damaged(rng, rng.choice([good, FULL, "name: x\n"]))
         words = [
@@ -279,7 +281,7 @@ def test_whatever_is_in_a_file_or_an_override_is_taken_or_refused(spec_file, mon
             assert all(char.isprintable() or char == "\n" for char in str(error))
             assert "\n  hint: \n" not in str(error)
         else:
-            outcomes["taken"] += 1
+            outcomes["accepted"] += 1
             assert load(spec_file(loaded.text), loaded.overrides).spec == loaded.spec
     assert min(outcomes.values()) > 10, outcomes
 

@@ -1,4 +1,4 @@
-"""`KEY=VALUE` words: what they change, and how they stand in the frozen text."""
+"""`KEY=VALUE` overrides: what they change, and how they are frozen."""
 
 import pytest
 

@@ -67,7 +67,7 @@ def test_a_harmless_text_stays_what_it_is(take, name):
     assert take("name: x", f"name={quoted}").name == name
 
 
-def test_what_slurm_or_submitit_would_replace_in_a_path_is_no_name(take, refuse):
+def test_a_percent_sign_which_slurm_replaces_in_paths_is_refused_in_a_name(take, refuse):
     assert 'name: "50%j" has "%" in it' in refuse("name: 50%j")
     assert take("name: x\nslurm: {partition: 50%j}").slurm.partition == "50%j"
 
@@ -108,7 +108,7 @@ def test_a_tab_is_fine_in_setup_lines_only(take, refuse):
     assert "U+0009" in refuse('name: "a\\tb"')
 
 
-def test_several_setup_lines_in_one_item_are_refused_with_a_way_out(refuse):
+def test_several_setup_lines_in_one_item_are_refused_with_a_hint(refuse):
     errors = refuse("setup:\n  - |\n    module load a\n    module load b\n")
     assert "setup[0]" in errors
     assert "hint: write one list item per line" in errors
@@ -117,7 +117,7 @@ def test_several_setup_lines_in_one_item_are_refused_with_a_way_out(refuse):
 @pytest.mark.parametrize(
     "name", ["", "a/b", "/", ".", "..", ".x", "-x", " a", "a ", "ü" * 51, "\u200b"]
 )
-def test_a_name_that_is_no_folder_name_is_refused(refuse, name):
+def test_a_name_that_cannot_be_a_folders_is_refused(refuse, name):
     assert refuse(f'name: "{name}"').startswith("x.yaml:1: name: ")
 
 
@@ -134,7 +134,7 @@ def test_abbreviations_and_short_options_are_refused(refuse, short):
 
 
 @pytest.mark.parametrize("name", ["--comment", "mail type", "a=b", "Comment", "a--b", "", "-", "ä"])
-def test_what_is_no_name_of_an_option_is_refused(refuse, name):
+def test_other_texts_than_names_of_options_are_refused(refuse, name):
     assert "is not the name of a long sbatch option" in refuse(
         f'slurm: {{sbatch_args: {{"{name}": x}}}}'
     )
@@ -169,7 +169,7 @@ def test_srun_options_cannot_smuggle_a_command_or_change_the_layout(refuse, item
     assert message in refuse(f"slurm: {{srun_args: [{item}]}}")
 
 
-def test_srun_options_and_a_wrapper_are_taken_as_they_are(take):
+def test_srun_options_and_a_command_prefix_stay_unchanged(take):
     spec = take(
         'slurm: {srun_args: [--mpi=none]}\nlaunch: {command_prefix: [numactl, "--membind=0", $(x)]}'
     )
@@ -178,7 +178,7 @@ def test_srun_options_and_a_wrapper_are_taken_as_they_are(take):
 
 
 @pytest.mark.parametrize("wrap", ["[a, ':']", "[--nodes=3]", "['']", "[-n]"])
-def test_a_wrapper_cannot_become_an_option_or_a_second_step(refuse, wrap):
+def test_a_command_prefix_cannot_become_an_option_or_a_second_srun_step(refuse, wrap):
     assert "launch.command_prefix[" in refuse(f"launch: {{command_prefix: {wrap}}}")
 
 
@@ -199,7 +199,7 @@ def test_a_wrapper_cannot_become_an_option_or_a_second_step(refuse, wrap):
         ("", "is not the name of a variable"),
     ],
 )
-def test_a_variable_that_is_none_or_the_kits_is_refused(refuse, name, message):
+def test_a_wrong_name_of_a_variable_and_the_kits_own_are_refused(refuse, name, message):
     assert message in refuse(f'launch: {{env: {{"{name}": x}}}}')
 
 

@@ -1,4 +1,4 @@
-"""The editor's schema and the tables of both READMEs say what the dataclasses say."""
+"""The editor's schema and the tables of both READMEs match the dataclasses."""
 
 import json
 import re
@@ -98,7 +98,7 @@ def test_each_config_names_the_schema_for_editors(config: Path):
     assert first == "# yaml-language-server: $schema=schema.json"
 
 
-def test_only_the_text_between_the_markers_is_written_anew():
+def test_only_the_text_between_the_markers_is_replaced():
     readme = f"before\n{schema.BEGIN}\nold\n{schema.END}\nafter\n"
     fresh = schema.with_tables(readme, "new")
     assert fresh == f"before\n{schema.BEGIN}\nnew\n{schema.END}\nafter\n"

@@ -158,7 +158,9 @@ def test_the_record_is_there_before_the_spec_changes(run, monkeypatch):
 @pytest.mark.parametrize("word", ["name=b", "runs_root=/elsewhere", "dir_mode='0750'"])
 def test_what_the_run_directory_has_never_changes(run, word):
     before = run.spec.read_text()
-    with pytest.raises(UserError, match=r"cannot change, the run directory has it\n  hint: submit"):
+    with pytest.raises(
+        UserError, match=r"cannot change: the run directory was made with it\n  hint: submit"
+    ):
         spec_changes.change(run, [word], is_confirmed=True)
     assert run.spec.read_text() == before
 

@@ -1,4 +1,4 @@
-"""Slurm's answers, read with suspicion."""
+"""Slurm's commands as fakes on PATH: requests, parsed answers, and answers that fail."""
 
 import socket
 import time
@@ -53,7 +53,7 @@ def command(tmp_path, monkeypatch):
         "JobId=13",
     ],
 )
-def test_a_jobs_name_pretends_nothing(name):
+def test_a_jobs_name_cannot_pose_as_another_key(name):
     job = client.parse_job(SHOWN.format(name=name, preempted="None"))
     assert job == Job("RUNNING", "None", 2, False, "00:30:00")
 
@@ -65,7 +65,7 @@ def test_a_preempted_job_is_known_by_its_time():
 
 
 @pytest.mark.parametrize("text", ["", "No jobs in the system\n", "JobState=RUNNING Reason=None"])
-def test_what_is_no_job_is_none(text):
+def test_output_without_a_job_is_none(text):
     assert client.parse_job(text) is None
 
 
@@ -88,7 +88,7 @@ def test_a_command_that_is_missing_is_no_answer(command):
     assert client.job_states(["1"]) == {}
 
 
-def test_an_answer_without_sense_says_nothing_of_a_jobs_life(tmp_path, monkeypatch):
+def test_an_answer_that_cannot_be_parsed_leaves_a_jobs_life_unknown(tmp_path, monkeypatch):
     (tmp_path / "scontrol").write_text("#!/bin/sh\necho slow down\n")
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -184,16 +184,16 @@ def test_a_requeue_is_incomplete_and_read_back(command):
     assert "requeue Incomplete 12_3" in calls.read_text().splitlines()
 
 
-def test_a_requeue_that_did_not_happen_says_where_the_job_is(command):
+def test_a_requeue_that_did_not_happen_returns_the_jobs_state(command):
     command("scontrol", "   JobState=COMPLETING Reason=None Dependency=(null)\n")
     assert client.requeue("12").problem == "scontrol requeue left the job COMPLETING None"
 
 
-def test_a_requeue_without_an_answer_says_so(command):
+def test_a_requeue_without_an_answer_returns_that(command):
     assert client.requeue("12").answer is RequeueAnswer.NO_ANSWER
 
 
-# A fake: a real controller cannot be told to be away for exactly two calls.
+# A fake, because a real controller cannot be absent for exactly two calls.
 AWAY_TWICE = """#!/bin/sh
 echo "$@" >>$0.calls
 if [ $(/usr/bin/wc -l <$0.calls) -le 2 ]; then

@@ -1,4 +1,4 @@
-"""Slurm's time forms: read as sbatch(1) documents them, written so that nobody misreads them."""
+"""Slurm's time forms: parsed as sbatch(1) documents them, written with clear units."""
 
 import pytest
 
@@ -94,11 +94,11 @@ def test_a_number_without_units_is_explained_with_both_rewrites(written, what, h
 
 
 @pytest.mark.parametrize("written", ["4:00:00", "1-0", "1-0:30", "0", "0:00", "x", "1e3", "-5"])
-def test_a_form_that_says_its_units_is_not_misread(written):
+def test_a_form_with_clear_units_is_not_misread(written):
     assert duration.misreading(written) is None
 
 
-def test_every_rewrite_that_is_offered_is_read_as_it_is_said():
+def test_every_rewrite_that_is_offered_is_read_as_its_hint_claims():
     for written in [*map(str, range(1, 300)), *(f"{m}:{s:02}" for m in range(60) for s in (1, 30))]:
         what, hint = duration.misreading(written)
         first, second = hint.split('"')[1::2]

@@ -1,4 +1,4 @@
-"""A site's Slurm, read from its own words, and what a run is told about it at submit."""
+"""A site is read from Slurm's output, and a run gets its problems there at submit."""
 
 from dataclasses import replace
 
@@ -76,14 +76,14 @@ def config(**settings):
     return site.parse_config(CONFIG.format_map(PLAIN | settings))
 
 
-def told(wished=HOUR, stop_s=None, of=USUAL, **partition):
-    """What is remarked on a partition like batch, each with `error` or `note` before its key."""
+def noted(requested=HOUR, stop_s=None, of=USUAL, **partition):
+    """The problems at a partition like batch: `error` or `note`, and the key."""
     sites = [Site(of, replace(BATCH, **partition))]
-    remarks = site_warnings.check(wished, sites, stop_s)
+    remarks = site_warnings.check(requested, sites, stop_s)
     return [("error " if r.is_error else "note ") + dotted(r.path) for r in remarks]
 
 
-def test_the_configuration_is_read_from_slurms_words():
+def test_the_configuration_is_read_from_slurms_output():
     assert config() == USUAL
 
 
@@ -104,11 +104,11 @@ def test_each_setting_of_the_configuration_is_noticed(settings, expected):
 
 
 @pytest.mark.parametrize(
-    ("told", "has_accounting"),
+    ("printed", "has_accounting"),
     [("accounting_storage/none", False), ("(null)", False), ("accounting_storage/slurmdbd", True)],
 )
-def test_older_and_newer_slurms_have_a_word_for_no_accounting(told, has_accounting):
-    text = CONFIG.format_map(PLAIN).replace("accounting_storage/none", told)
+def test_no_accounting_is_read_from_older_and_newer_slurms(printed, has_accounting):
+    text = CONFIG.format_map(PLAIN).replace("accounting_storage/none", printed)
     assert site.parse_config(text).has_accounting is has_accounting
 
 
@@ -149,11 +149,11 @@ def test_who_decides_on_preemption_decides_what_becomes_of_a_job(kind, qos, mode
 
 
 def test_a_usual_site_is_not_remarked_on():
-    assert told() == []
+    assert noted() == []
 
 
 @pytest.mark.parametrize(
-    ("partition", "wished", "expected"),
+    ("partition", "requested", "expected"),
     [
         ({"max_time_s": 3599}, HOUR, ["error slurm.time"]),
         ({"max_time_s": 3600}, HOUR, []),
@@ -170,8 +170,8 @@ def test_a_usual_site_is_not_remarked_on():
         ({"alloc_nodes": "login1"}, replace(HOUR, restart="successor"), ["note slurm.restart"]),
     ],
 )
-def test_what_a_partition_means_for_a_run_is_told(partition, wished, expected):
-    assert told(wished, **partition) == expected
+def test_what_a_partition_does_to_a_run_is_noted(partition, requested, expected):
+    assert noted(requested, **partition) == expected
 
 
 @pytest.mark.parametrize(
@@ -183,15 +183,15 @@ def test_what_a_partition_means_for_a_run_is_told(partition, wished, expected):
     ],
 )
 def test_a_stop_that_was_measured_is_compared_with_the_grace_and_the_lead(stop_s, expected):
-    assert told(stop_s=stop_s) == expected
+    assert noted(stop_s=stop_s) == expected
 
 
-def test_a_site_that_requeues_only_who_asks_is_told():
-    assert told(of=replace(USUAL, is_requeued=False)) == ["note slurm.restart"]
+def test_a_site_that_requeues_only_jobs_that_ask_for_it_is_noted():
+    assert noted(of=replace(USUAL, is_requeued=False)) == ["note slurm.restart"]
 
 
 def test_a_plugin_may_put_the_job_elsewhere_so_nothing_is_certain():
-    assert told(of=replace(USUAL, chooses_partition=True), max_time_s=9) == ["note slurm.time"]
+    assert noted(of=replace(USUAL, chooses_partition=True), max_time_s=9) == ["note slurm.time"]
 
 
 def test_of_several_partitions_one_that_works_is_enough():
@@ -229,7 +229,7 @@ def test_what_is_unknown_is_not_noted(tmp_path):
 
 @pytest.fixture
 def scontrol(tmp_path, monkeypatch):
-    """A fake scontrol, which says what real ones said; None makes it silent."""
+    """A fake scontrol, which prints what real ones printed."""
 
     def installs(**settings):
         (tmp_path / "config").write_text(CONFIG.format_map(PLAIN | settings))
@@ -249,7 +249,7 @@ def scontrol(tmp_path, monkeypatch):
     ("partition", "expected"),
     [(None, [BATCH]), ("short", [SHORT]), ("short,batch", [BATCH, SHORT]), ("nowhere", [])],
 )
-def test_slurm_is_asked_once_for_each_and_the_jobs_partitions_are_taken(
+def test_slurm_is_asked_once_for_each_and_the_jobs_partitions_are_returned(
     scontrol, partition, expected
 ):
     calls = scontrol()
