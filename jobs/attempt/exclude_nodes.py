@@ -102,7 +102,7 @@ def renew(run_dir: RunDir, job_id: str, present: str) -> None:
     if ours <= bad.keys() and not (attempts and named(attempts[-1])):
         return
     nodes, limit = satisfiable(run_dir, spec, bad, others)
-    problem = update(job_id, [*others, *nodes]) if {*nodes} != ours else ""
+    problem = client.set_excluded(job_id, [*others, *nodes]) if {*nodes} != ours else ""
     for node, reason in bad.items():
         if node in nodes and not problem:
             say(f"node {node} is left out of the next attempts for 24 h: {reason}")
@@ -155,9 +155,7 @@ def partition_size(run_dir: RunDir, name: str) -> int | None:
     noted = {each.name: each.nodes for each in site.partition_nodes}
     if name in noted or (not name and noted):
         return int(noted.get(name) or min(noted.values()))
-    answer = client.call(["scontrol", "--all", "show", "partition", name]) if name else None
-    total = re.search(r"\bTotalNodes=(\d+)", answer.stdout) if answer else None
-    return int(total[1]) if total else None
+    return client.partition_size(name) if name else None
 
 
 def could_run(run_dir: RunDir, spec: Spec, nodes: list[str]) -> bool:
@@ -165,15 +163,5 @@ def could_run(run_dir: RunDir, spec: Spec, nodes: list[str]) -> bool:
     without = replace(spec, slurm=replace(spec.slurm, exclude=",".join(nodes)))
     argv = sbatch.sbatch_argv(without, run_dir)
     environ = sbatch.outside_of(os.environ, run_dir)
-    answer = client.call([argv[0], "--test-only", *argv[1:]], environ)
+    answer = client.test_only(argv, environ)
     return answer is not None and answer.returncode == 0
-
-
-def update(job_id: str, nodes: list[str]) -> str:
-    """Set the job's list, empty for none; what Slurm said against it."""
-    answer = client.call(
-        ["scontrol", "update", f"JobId={job_id}", f"ExcNodeList={','.join(nodes)}"]
-    )
-    if answer is None:
-        return "Slurm does not answer"
-    return "" if answer.returncode == 0 else answer.stderr.strip()

@@ -163,7 +163,7 @@ def end_leftover(job_id: str, left: Mapping[str, AgentRecord | None]) -> None:
     """
     # Without a signal's name scancel kills all of a step at once, and nothing of the job.
     for step_id in {agent.step_id for agent in left.values() if agent is not None} - {None}:
-        client.call(["scancel", f"{job_id}.{step_id}"])
+        client.cancel(f"{job_id}.{step_id}")
 
 
 def silent(run_dir: RunDir, attempt: int, nodes: Iterable[str]) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -28,7 +27,6 @@ from jobs.spec import Spec
 
 # What belongs to one job and not to the one after it.
 _NOT_INHERITED = ("dependency", "begin", "hold", "deadline", "no-requeue", "requeue")
-_SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 
 
 class EndedError(FailedError):
@@ -82,18 +80,15 @@ def queue(run_dir: RunDir, job_id: str, can_requeue: bool, reason: str) -> str |
     argv = argv_after(run_dir, job_id, can_requeue)
     environ = sbatch.outside_of(os.environ, run_dir)
     environ |= {lookup.SUCCEEDS: f"{run_dir.run_id}:{job_id}"}
-    answer = client.call_patiently(argv, environ)
-    submitted = _SUBMITTED.search(answer.stdout) if answer else None
-    if answer is None or submitted is None:
-        said = answer.stderr.strip() if answer else "sbatch is missing or does not answer"
-        say(f"no successor of job {job_id} ({reason}): {said}\n  hint: make resume goes on")
+    new_id, problem = client.submit(argv, environ)
+    if new_id is None:
+        say(f"no successor of job {job_id} ({reason}): {problem}\n  hint: make resume goes on")
         return None
-    new_id = submitted[1]
     try:
         records.write(run_dir.successor, Successor(new_id, job_id, reason))
         lookup.remember(run_dir, new_id, client.cluster_name(), run_dir.path.parent.parent)
     except OSError:
-        client.call(["scancel", new_id])
+        client.cancel(new_id)
         raise
     say(f"job {new_id} waits for the end of job {job_id}, to go on with the run: {reason}")
     return new_id
@@ -133,7 +128,7 @@ def cancel(run_dir: RunDir, job_id: str) -> None:
     """Cancel the job's successor: there is nothing left to go on with."""
     present = lookup.successor_of(run_dir, job_id)
     if present is not None:
-        client.call(["scancel", present])
+        client.cancel(present)
         run_dir.successor.unlink(missing_ok=True)
 
 
@@ -216,13 +211,7 @@ def end_state(run_dir: RunDir, job_id: str) -> str | None:
     job = client.show_job_patiently(job_id)
     if job is not None:
         return job.state
-    if shutil.which("sacct"):
-        columns = ("--noheader", "--parsable2", "--allocations", "--format=State")
-        past = client.call(["sacct", *columns, f"--jobs={job_id}"])
-        lines = past.stdout.split("\n") if past and past.returncode == 0 else []
-        if lines and lines[0]:
-            return lines[0].split(" ")[0]
-    return state_in_log(run_dir, job_id)
+    return client.past_states([job_id]).get(job_id) or state_in_log(run_dir, job_id)
 
 
 def state_in_log(run_dir: RunDir, job_id: str) -> str | None:

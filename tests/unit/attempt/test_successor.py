@@ -274,7 +274,7 @@ def test_whatever_was_recorded_what_slurm_says_of_the_job_counts(
 
 
 @pytest.mark.parametrize(
-    ("line", "goes_on"), [("CANCELLED by 0\n", False), ("NODE_FAIL\n", True), ("", False)]
+    ("line", "goes_on"), [("7|CANCELLED by 0\n", False), ("7|NODE_FAIL\n", True), ("", False)]
 )
 def test_a_job_that_left_the_queue_is_asked_of_sacct(run, slurm, line, goes_on):
     slurm.job(None)
