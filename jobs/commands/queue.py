@@ -59,7 +59,7 @@ def queue(spec: Spec, run_dir: RunDir) -> str:
             records.write(run_dir.submission, Submission(tuple(argv), job_id))
             lookup.remember(run_dir, job_id)
         except OSError as error:
-            client.call(["scancel", job_id])
+            client.cancel(job_id)
             raise FailedError(f"job {job_id} is cancelled, it cannot be noted: {error}") from error
         with BestEffort("submit")():
             Timeline(run_dir, "submit").event("submit", job_id=job_id)
@@ -147,7 +147,7 @@ def test_only(spec: Spec, run_dir: RunDir, script: Path) -> Verdict | None:
     """Ask Slurm whether it would take the job; None where there is no sbatch."""
     options = sbatch_options(spec, run_dir)
     with outside_of_any_job():
-        answer = client.call(["sbatch", "--test-only", *options, str(script), str(run_dir.path)])
+        answer = client.test_only(["sbatch", *options, str(script), str(run_dir.path)])
     if answer is None:
         return None
     return Verdict(answer.returncode == 0, (answer.stderr + answer.stdout).strip())
