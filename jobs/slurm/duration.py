@@ -64,9 +64,10 @@ def misreading(written: str) -> tuple[str, str] | None:
     if match is None or taken == 0:
         return None
     other = _other_reading(match[1], match[2])
-    what = f"{written} means {with_units(taken)} to Slurm"
-    hint = f'write "{canonical(other)}" for {with_units(other)}, or "{_with_hours(taken)}" if you '
-    return what, f"{hint}meant {_units(match[2], taken)}"
+    what = f"{written} means {format_duration(taken)} to Slurm"
+    first = f'write "{canonical(other)}" for {format_duration(other)}'
+    second = f'"{_with_hours(taken)}" if you meant {_units(match[2], taken)}'
+    return what, f"{first}, or {second}"
 
 
 def _other_reading(first: str, second: str | None) -> int:
@@ -85,7 +86,7 @@ def _units(second: str | None, seconds: int) -> str:
     return "minutes" if seconds % 60 == 0 or second is None else "minutes and seconds"
 
 
-def with_units(seconds: int) -> str:
+def format_duration(seconds: int) -> str:
     """Return a duration of at least one second as `4 hours 30 minutes`."""
     parts = []
     for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1)):

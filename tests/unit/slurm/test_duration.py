@@ -102,7 +102,7 @@ def test_every_rewrite_that_is_offered_is_read_as_its_hint_claims():
     for written in [*map(str, range(1, 300)), *(f"{m}:{s:02}" for m in range(60) for s in (1, 30))]:
         what, hint = duration.misreading(written)
         first, second = hint.split('"')[1::2]
-        assert duration.with_units(duration.parse(second)) in what
-        assert duration.with_units(duration.parse(first)) in hint
+        assert duration.format_duration(duration.parse(second)) in what
+        assert duration.format_duration(duration.parse(first)) in hint
         assert duration.misreading(first) is None
         assert duration.misreading(second) is None
