@@ -8,14 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from jobs.config import check_train
 from trainer import api
 from trainer.checkpoint.digest import weights_sha256
-from trainer.data import builtin, transforms
 from trainer.dist.context import DistributedContext
 from trainer.errors import UserError
 from trainer.events import Events
-from trainer.model import models
 from trainer.report.environment import exactness, extended
 from trainer.seeds import mix
 
@@ -88,18 +85,6 @@ def test_events_before_the_run_directory_is_known_are_kept(tmp_path):
         ("init", 1),
     ]
     assert records[0]["t"] == 12.5
-
-
-@pytest.mark.parametrize(
-    ("accepted", "built_in"),
-    [
-        (check_train.MODELS, models.BUILT_IN),
-        (check_train.DATASETS, builtin.BUILT_IN),
-        (check_train.TRANSFORMS, transforms.BUILT_IN),
-    ],
-)
-def test_the_built_in_names_accepted_at_submit_are_those_of_the_trainer(accepted, built_in):
-    assert accepted == tuple(built_in)
 
 
 def test_examples_and_readme_show_only_the_api_of_the_trainer():
