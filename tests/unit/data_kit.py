@@ -24,14 +24,14 @@ def job_of(rank=0, world_size=1, workers=0, **train):
 
 
 def feed_of(source, transform=None, /, **job):
-    """The training feed of a rank's job."""
+    """Return the training batches of a rank's job."""
     job = job_of(**job)
     batches = Batches.of(job.train, len(source), job.context.world_size)
     return TrainBatches(source, transform, batches, job)
 
 
 class Chancy:
-    """Images that carry their number in the first pixel, and chance of three kinds in others."""
+    """Images with their index in the first pixel, and random numbers of three generators."""
 
     num_classes = 3
 

@@ -32,16 +32,16 @@ def create(name: str, args: dict[str, Any]) -> tuple[Source, Source]:
     """
     parts = call("train.dataset", name, BUILT_IN, args)
     if not isinstance(parts, (tuple, list)) or len(parts) != 2:
-        raise UserError(f"train.dataset: {name} gives {_kind(parts)}, not a pair (train, test)")
+        raise UserError(f"train.dataset: {name} returns {_kind(parts)}, not a pair (train, test)")
     train, test = parts
     for title, part in (("train", train), ("test", test)):
         if not isinstance(part, (BatchSource, PerSampleSet)):
             raise UserError(
-                f"train.dataset: {name} gives {_kind(part)} as its {title} part: it needs "
+                f"train.dataset: {name} returns {_kind(part)} as its {title} part: it needs "
                 "num_classes, __len__, and either batch and to, or __getitem__"
             )
         if len(part) == 0:
-            raise UserError(f"train.dataset: {name} gives a {title} part without samples")
+            raise UserError(f"train.dataset: {name} returns a {title} part without samples")
     return train, test
 
 

@@ -191,7 +191,7 @@ class _Inputs:
         _check_inputs(where, inputs, n)
         if inputs.device.type != self._device.type:
             raise UserError(
-                f"{where} gives inputs on the {inputs.device.type}, but this rank is on the "
+                f"{where} returns inputs on the {inputs.device.type}, but this rank is on the "
                 f"{self._device.type}: leave them on the device that they were on"
             )
         return inputs
@@ -227,7 +227,7 @@ def _batch(source: BatchSource, indices: torch.Tensor) -> RawBatch:
     _check_inputs("train.dataset", inputs, len(indices))
     if labels.shape != indices.shape or labels.is_floating_point():
         raise UserError(
-            f"train.dataset gives labels {labels.dtype} {tuple(labels.shape)} for {len(indices)} "
+            f"train.dataset returns labels {labels.dtype} {tuple(labels.shape)} for {len(indices)} "
             f"samples: make them int64 ({len(indices)},)"
         )
     return RawBatch(inputs, labels.long(), indices)
@@ -236,12 +236,12 @@ def _batch(source: BatchSource, indices: torch.Tensor) -> RawBatch:
 def _check_inputs(where: str, inputs: object, n: int) -> None:
     """Raise UserError unless `inputs` is a batch of `n` inputs. where: the key that returned it."""
     if not isinstance(inputs, torch.Tensor):
-        raise UserError(f"{where} gives a {type(inputs).__name__}, not a tensor of {n} inputs")
+        raise UserError(f"{where} returns a {type(inputs).__name__}, not a tensor of {n} inputs")
     num_inputs = len(inputs) if inputs.ndim else 0
     if num_inputs != n:
-        raise UserError(f"{where} gives {num_inputs} inputs for {n} samples: give one for each")
+        raise UserError(f"{where} returns {num_inputs} inputs for {n} samples: return one for each")
     if inputs.dtype == torch.float64:
-        raise UserError(f"{where} gives inputs as torch.float64: make them float32")
+        raise UserError(f"{where} returns inputs as torch.float64: make them float32")
 
 
 def _on_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -95,7 +95,7 @@ def _only(part: Path, own: list[str], other: list[str]) -> str:
     """Return an error text with the classes that only this part has."""
     names = sorted(set(own) - set(other))
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    return f"{part} has {len(own)} classes" + (f", {shown} alone" if names else "")
+    return f"{part} has {len(own)} classes" + (f" (only there: {shown})" if names else "")
 
 
 class ImageFolder:

@@ -90,22 +90,22 @@ def _stacked(items: list[tuple[torch.Tensor, int]], indices: list[int]) -> RawBa
     for sample, index in zip(items, indices, strict=True):
         if not (isinstance(sample, (tuple, list)) and len(sample) == 2):
             raise UserError(
-                f"train.dataset gives sample {index} as a {type(sample).__name__}: make it a pair "
-                "(input, label)"
+                f"train.dataset returns sample {index} as a {type(sample).__name__}: make it a "
+                "pair (input, label)"
             )
     first = items[0][0]
     for (item, _), index in zip(items, indices, strict=True):
         if not isinstance(item, torch.Tensor):
             raise UserError(
-                f"train.dataset gives sample {index} as a {type(item).__name__}: make it a tensor"
+                f"train.dataset returns sample {index} as a {type(item).__name__}: make it a tensor"
             )
         if item.dtype not in (torch.uint8, torch.float32):
             raise UserError(
-                f"train.dataset gives sample {index} as {item.dtype}: make it uint8 or float32"
+                f"train.dataset returns sample {index} as {item.dtype}: make it uint8 or float32"
             )
         if (item.shape, item.dtype) != (first.shape, first.dtype):
             raise UserError(
-                f"train.dataset gives sample {indices[0]} as {first.dtype} {tuple(first.shape)}, "
+                f"train.dataset returns sample {indices[0]} as {first.dtype} {tuple(first.shape)}, "
                 f"but sample {index} as {item.dtype} {tuple(item.shape)}: make them alike"
             )
     labels = torch.tensor([int(label) for _, label in items])

@@ -71,11 +71,12 @@ class Samples:
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.labels):
             raise UserError(
-                f"train.dataset gives {len(self.inputs)} inputs, but {len(self.labels)} labels"
+                f"train.dataset returns {len(self.inputs)} inputs, but {len(self.labels)} labels"
             )
         if self.labels.is_floating_point():
             raise UserError(
-                f"train.dataset gives labels of {self.labels.dtype}: make them whole numbers, int64"
+                f"train.dataset returns labels of {self.labels.dtype}: make them whole numbers, "
+                "int64"
             )
         object.__setattr__(self, "labels", self.labels.long())
         if len(self.labels) == 0:

@@ -26,7 +26,7 @@ def create(name: str | None, args: dict[str, Any]) -> Transform | None:
         return None
     transform: Transform = call("train.transform", name, BUILT_IN, args)
     if not callable(transform):
-        raise UserError(f"train.transform: {name} gives {transform!r}, which cannot be called")
+        raise UserError(f"train.transform: {name} returns {transform!r}, which cannot be called")
     return transform
 
 
@@ -84,7 +84,7 @@ class Image:
         if images.ndim != 4:
             shape = tuple(images.shape[1:])
             raise UserError(
-                f"train.transform is image, but train.dataset gives inputs of shape {shape}: "
+                f"train.transform is image, but train.dataset returns inputs of shape {shape}: "
                 "it needs images of shape (C, H, W)"
             )
         if self._normalises and len(self._scale) != images.shape[1]:

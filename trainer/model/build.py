@@ -213,16 +213,18 @@ def _check_scores(spec: Train, scores: object, expected: tuple[int, int]) -> Non
     samples, classes = expected
     if not isinstance(scores, torch.Tensor):
         raise UserError(
-            f"train.model {spec.model} gives a {type(scores).__name__}: have it return a tensor of "
-            f"scores [n, {classes}]"
+            f"train.model {spec.model} returns a {type(scores).__name__}: have it return a tensor "
+            f"of scores [n, {classes}]"
         )
     if scores.ndim != 2 or scores.shape[1] != classes:
         raise UserError(
-            f"train.model {spec.model} gives scores of shape {tuple(scores.shape)}, but the "
+            f"train.model {spec.model} returns scores of shape {tuple(scores.shape)}, but the "
             f"labels of {spec.dataset} name {classes} classes"
         )
     if len(scores) != samples:
-        raise UserError(f"train.model {spec.model} gives {len(scores)} scores for {samples} inputs")
+        raise UserError(
+            f"train.model {spec.model} returns {len(scores)} scores for {samples} inputs"
+        )
 
 
 def _is_unused(parameter: nn.Parameter) -> bool:

@@ -32,7 +32,7 @@ def create(name: str, args: dict[str, Any], inputs: torch.Tensor, num_classes: i
         fitted["stem"] = "small" if is_small else "imagenet"
     model = call("train.model", name, BUILT_IN, {**fitted, **args})
     if not isinstance(model, nn.Module):
-        raise UserError(f"train.model: {name} gives a {type(model).__name__}, not a torch module")
+        raise UserError(f"train.model: {name} returns a {type(model).__name__}, not a torch module")
     return model
 
 
@@ -40,7 +40,7 @@ def _channels(name: str, inputs: torch.Tensor) -> int:
     """Return the channels of images [n, C, H, W]; raises UserError for other inputs."""
     if inputs.ndim != 4:
         raise UserError(
-            f"train.model {name} takes images [n, C, H, W], but train.dataset gives inputs of "
+            f"train.model {name} takes images [n, C, H, W], but train.dataset returns inputs of "
             f"shape {tuple(inputs.shape)}: use mlp, or other data"
         )
     return inputs.shape[1]

@@ -17,8 +17,7 @@ from trainer.data.batches import TrainingLength
 def create(module: nn.Module, train: Train) -> torch.optim.Optimizer:
     """Return the optimizer of `train`; vectors (biases, norms) get no weight decay.
 
-    Its learning rate is set before each step, see `lr_at`. Raises UserError for nesterov without
-    momentum.
+    The loop sets its learning rate before each step, see `lr_at`.
     """
     parameters = [p for p in module.parameters() if p.requires_grad]
     groups = [

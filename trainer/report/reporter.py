@@ -151,11 +151,12 @@ class Reporter:
 
 
 def open_cut(path: Path, num_bytes: int) -> BinaryIO:
-    """The first bytes of a file under its name, to be gone on with.
+    """Replace a file by its first `num_bytes` bytes; return the new file, open for appending.
 
-    Lines after the checkpoint belong to steps that are done again: nothing appears twice. It is a
-    new file, for an attempt before this one may be alive on a node that was cut off: that one goes
-    on writing to the old file, which has no name any more.
+    Lines after the checkpoint belong to steps that are done again; without the cut they would
+    appear twice. The old file is not truncated but replaced: an earlier attempt may be alive on a
+    node that was cut off, and continues to write to the old file, which has no name any more.
+    Not jobs.rundir.write_atomic, because the new file stays open.
     """
     kept = b""
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as old:

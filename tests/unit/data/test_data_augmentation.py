@@ -125,7 +125,7 @@ def test_evaluation_is_normalised_only():
         ({"rotate": 3}, "unexpected keyword argument 'rotate'"),
     ],
 )
-def test_arguments_of_image_that_make_no_sense_are_refused(args, words):
+def test_invalid_arguments_of_image_are_refused(args, words):
     with pytest.raises(UserError, match=f"train.transform_args: .*{words}"):
         transforms.create("image", args)
 

@@ -105,6 +105,6 @@ def test_the_sequence_of_samples_does_not_depend_on_how_a_round_is_shared():
         ),
     ],
 )
-def test_sizes_that_do_not_fit_name_both_sides_and_what_would(train, words):
+def test_sizes_that_do_not_fit_are_refused_with_both_numbers_and_a_fix(train, words):
     with pytest.raises(UserError, match=words):
         batches_of(455, 2, **train)

@@ -21,7 +21,7 @@ SIZE = {"micro_batch_size": 4, "grad_accum_steps": 2, "epochs": 3}
 
 
 def stream(feed, steps):
-    """All that a feed hands out, as a list of steps of micro batches."""
+    """Return all micro batches of a feed, one list for each step."""
     with contextlib.closing(feed):
         return [list(feed.micro_batches(step)) for step in steps]
 
@@ -40,7 +40,7 @@ def test_bits_do_not_depend_on_the_number_of_workers():
     assert_same(two, none)
 
 
-def test_chance_within_a_data_set_belongs_to_seed_step_and_sample():
+def test_random_numbers_in_a_data_set_depend_on_seed_step_and_sample():
     size = {"global_batch_size": 12, "epochs": 2}
     one = pixels_by_sample(feed_of(Chancy(), **size), range(6))
     other = {}
@@ -58,7 +58,7 @@ def test_chance_within_a_data_set_belongs_to_seed_step_and_sample():
     )
 
 
-def test_reading_in_the_ranks_own_process_leaves_its_generators_alone():
+def test_reading_in_the_rank_process_does_not_change_its_generators():
     torch.manual_seed(1), random.seed(1), np.random.seed(1)
     expected = torch.rand(1).item(), random.random(), np.random.rand()
     torch.manual_seed(1), random.seed(1), np.random.seed(1)
@@ -69,7 +69,7 @@ def test_reading_in_the_ranks_own_process_leaves_its_generators_alone():
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_feed_begins_at_any_step_and_jumps(workers):
+def test_batches_start_at_any_step_and_may_jump(workers):
     feed = feed_of(Chancy(30), workers=workers, **SIZE)
     straight = stream(feed_of(Chancy(30), **SIZE), range(8))
     jumps = [6, 7, 1, 2, 2]
@@ -77,7 +77,7 @@ def test_a_feed_begins_at_any_step_and_jumps(workers):
 
 
 class Counted(Batches):
-    """Batches that count how often they are asked."""
+    """Batches that count their computations."""
 
     calls = 0
 
@@ -91,7 +91,7 @@ class Counted(Batches):
 
 
 @pytest.mark.parametrize("step", [1, 80, 1080])
-def test_seeking_looks_at_nothing_before_the_step(step):
+def test_seeking_computes_nothing_before_the_step(step):
     batches = Counted(100, 1, 1, 1, 0)
     Counted.calls = 0
     plan = BatchSchedule(batches, 0, range(step, 10**12), torch.device("cpu"))
@@ -117,7 +117,7 @@ def test_no_skipped_sample_is_read():
     assert len(source.seen) == 4
 
 
-def test_whole_batches_are_handed_out_as_one_reads_them():
+def test_micro_batches_of_samples_follow_the_order_of_the_epoch():
     source = Samples(torch.arange(24, dtype=torch.uint8).unsqueeze(1), torch.arange(24) % 5, 0.5)
     batches = stream(feed_of(source, rank=1, world_size=2, **SIZE), range(1))[0]
     order = Batches(24, 4, 2, 2, 0).order(0)
@@ -170,14 +170,14 @@ class Bare(Chancy):
 
 
 class Arrays(Chancy):
-    """Samples that are no tensors."""
+    """Samples that are NumPy arrays."""
 
     def __getitem__(self, index):
         return np.zeros(1), 0
 
 
 class Wrong(Chancy):
-    """Samples of a type that no model takes."""
+    """Samples of float64."""
 
     def __getitem__(self, index):
         return torch.zeros(1, dtype=torch.float64), 0
@@ -187,21 +187,21 @@ class Wrong(Chancy):
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (Ragged(), r"gives sample \d+ as torch.float32 \(1, \d+\), but sample \d+ as"),
+        (Ragged(), r"returns sample \d+ as torch.float32 \(1, \d+\), but sample \d+ as"),
         (Mislabelled(), "has the label 3, but labels go from 0 to num_classes - 1, which is 2"),
-        (Bare(), r"gives sample \d+ as a Tensor: make it a pair \(input, label\)"),
-        (Arrays(), r"gives sample \d+ as a ndarray: make it a tensor"),
-        (Wrong(), r"gives sample \d+ as torch.float64: make it uint8 or float32"),
+        (Bare(), r"returns sample \d+ as a Tensor: make it a pair \(input, label\)"),
+        (Arrays(), r"returns sample \d+ as a ndarray: make it a tensor"),
+        (Wrong(), r"returns sample \d+ as torch.float64: make it uint8 or float32"),
     ],
 )
-def test_a_data_sets_mistake_is_told_in_one_line(source, words, workers):
+def test_a_wrong_sample_is_a_user_error_in_one_line(source, words, workers):
     with pytest.raises(UserError, match=words) as caught:
         stream(feed_of(source, micro_batch_size=40, workers=workers), range(1))
     assert "\n" not in str(caught.value)
 
 
 class Broken(Chancy):
-    """A sample that cannot be read, and one that the code does not expect."""
+    """One sample raises an OSError, one a ValueError."""
 
     def __getitem__(self, index):
         if index == 7:
@@ -215,14 +215,14 @@ class Broken(Chancy):
 @pytest.mark.parametrize(
     ("num_samples", "words"), [(8, "OSError: cannot read sample 7"), (7, None)]
 )
-def test_what_a_data_set_raises_is_one_line_and_a_traceback(workers, num_samples, words):
+def test_an_exception_of_a_data_set_becomes_one_line_and_a_traceback(workers, num_samples, words):
     feed = feed_of(Broken(num_samples), micro_batch_size=num_samples, workers=workers, dataset="x")
     if words is None:
         assert len(stream(feed, range(1))) == 1
         return
     with pytest.raises(CodeError) as caught:
         stream(feed, range(1))
-    # A disk may be well again at the next attempt.
+    # An OSError is worth another attempt.
     assert not isinstance(caught.value, UserError)
     assert str(caught.value) == f"train.dataset x: {words}"
     assert "if index == 7:" not in caught.value.trace
@@ -230,7 +230,7 @@ def test_what_a_data_set_raises_is_one_line_and_a_traceback(workers, num_samples
 
 
 class First(Chancy):
-    """A mistake that the first sample shows."""
+    """Each sample raises the same error."""
 
     def __init__(self, error):
         super().__init__()
@@ -240,7 +240,7 @@ class First(Chancy):
         raise self.error
 
 
-def test_a_mistake_that_the_first_sample_shows_is_not_tried_again():
+def test_an_error_in_the_first_sample_is_not_retried():
     with pytest.raises(UserCodeError) as caught:
         feed_of(First(KeyError("image")), dataset="x").example(2)
     assert str(caught.value) == "train.dataset x: KeyError: 'image'"
@@ -261,14 +261,20 @@ def draws_wrongly(inputs, random):
 @pytest.mark.parametrize(
     ("transform", "words"),
     [
-        (lambda inputs, random: None, "gives a NoneType, not a tensor of 4 inputs"),
-        (lambda inputs, random: inputs[1:], "gives 3 inputs for 4 samples: give one for each"),
-        (lambda inputs, random: inputs.sum(), "gives 0 inputs for 4 samples: give one for each"),
-        (lambda inputs, random: inputs.double(), "gives inputs as torch.float64: make them flo"),
-        (lambda inputs, random: inputs.to("meta"), "gives inputs on the meta, but this rank is o"),
+        (lambda inputs, random: None, "returns a NoneType, not a tensor of 4 inputs"),
+        (lambda inputs, random: inputs[1:], "returns 3 inputs for 4 samples: return one for each"),
+        (
+            lambda inputs, random: inputs.sum(),
+            "returns 0 inputs for 4 samples: return one",
+        ),
+        (lambda inputs, random: inputs.double(), "returns inputs as torch.float64: make them flo"),
+        (
+            lambda inputs, random: inputs.to("meta"),
+            "returns inputs on the meta, but this rank is",
+        ),
     ],
 )
-def test_a_transform_gives_a_batch_of_as_many_inputs_as_it_got(transform, words):
+def test_a_transform_must_return_as_many_inputs_as_it_gets(transform, words):
     with pytest.raises(UserError, match=f"^train.transform mine:t {words}"):
         feed_of(Chancy(), transform, micro_batch_size=4, transform="mine:t").example(4)
 
@@ -280,7 +286,7 @@ def test_a_transform_gives_a_batch_of_as_many_inputs_as_it_got(transform, words)
         (draws_wrongly, "TypeError: SampleRandom.uniform() missing 1 required positional"),
     ],
 )
-def test_a_transforms_mistake_with_or_without_chance_shows_at_the_start(transform, words):
+def test_an_error_of_a_transform_in_training_or_evaluation_appears_at_the_start(transform, words):
     feed = feed_of(Chancy(), transform, micro_batch_size=4, transform="mine:t")
     with pytest.raises(UserCodeError) as caught:
         feed.example(4)
@@ -289,7 +295,7 @@ def test_a_transforms_mistake_with_or_without_chance_shows_at_the_start(transfor
 
 
 class Table(Samples):
-    """Batches as a data set of one's own may give them."""
+    """A user's data set that returns the result of `given`."""
 
     given = None
 
@@ -300,13 +306,13 @@ class Table(Samples):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (lambda x, y: (None, y), "gives a NoneType, not a tensor of"),
-        (lambda x, y: (x.double(), y), "gives inputs as torch.float64: make them float32"),
-        (lambda x, y: (x, y.float()), r"gives labels torch.float32 \(1,\) for 1 samples: make"),
-        (lambda x, y: (x, y[:, None]), r"gives labels torch.int64 \(1, 1\) for 1 samples: make"),
+        (lambda x, y: (None, y), "returns a NoneType, not a tensor of"),
+        (lambda x, y: (x.double(), y), "returns inputs as torch.float64: make them float32"),
+        (lambda x, y: (x, y.float()), r"returns labels torch.float32 \(1,\) for 1 samples: make"),
+        (lambda x, y: (x, y[:, None]), r"returns labels torch.int64 \(1, 1\) for 1 samples: make"),
     ],
 )
-def test_a_batch_that_does_not_fit_is_the_data_sets_mistake(monkeypatch, given, words):
+def test_a_batch_of_the_wrong_form_is_an_error_of_the_data_set(monkeypatch, given, words):
     monkeypatch.setattr(Table, "given", staticmethod(given))
     feed = feed_of(Table(torch.zeros(8, 1), torch.zeros(8).long()), micro_batch_size=4)
     with pytest.raises(UserError, match=f"^train.dataset {words}"):
@@ -361,7 +367,7 @@ def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, workers
     assert results[0][1] == (scores.argmax(1) == labels).sum().item() / 600
 
 
-def test_workers_that_nobody_needs_are_mentioned(capsys):
+def test_unused_workers_are_reported_in_the_log(capsys):
     TrainBatches(
         Samples(torch.zeros(8, 1), torch.zeros(8).long()),
         None,
@@ -372,22 +378,22 @@ def test_workers_that_nobody_needs_are_mentioned(capsys):
 
 
 class Parent(Chancy):
-    """Samples that tell which process started the one that reads them."""
+    """Samples that hold the pid of the reading process's parent."""
 
     def __getitem__(self, index):
         return torch.tensor([float(os.getppid())]), index % 3
 
 
 def test_a_rank_with_threads_forks_no_worker_itself(no_reader_left):
-    """Where a native thread holds CPython's lock over its threads the child waits for ever."""
+    """A forked child waits for ever if a native thread held CPython's lock over its threads."""
     feed = feed_of(Parent(), workers=1, micro_batch_size=2)
     ((inputs, _),) = feed.micro_batches(0)
     assert int(inputs[0]) != os.getpid()
     feed.close()
 
 
-@pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")  # torch says so, too
-def test_a_set_that_cannot_be_sent_to_a_worker_says_so(no_reader_left):
+@pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")  # torch warns, too
+def test_a_data_set_that_cannot_be_pickled_is_a_user_error(no_reader_left):
     class Local(Chancy):
         pass
 

@@ -1,4 +1,4 @@
-"""The life of the processes that read a per-sample set: they obey their rank alone."""
+"""The start and end of the worker processes that read a per-sample set."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("no_reader_left")
 
 
 class Pids(Chancy):
-    """Who reads, on how many threads, and what is told of signals there."""
+    """Samples [3]: the reading process's pid, its number of threads, its signal wakeup fd."""
 
     def __getitem__(self, index):
         fd = signal.set_wakeup_fd(-1)
@@ -25,7 +25,7 @@ class Pids(Chancy):
 
 
 class Stuck(Pids):
-    """The second sample is never read to its end."""
+    """Reading the second sample takes a minute."""
 
     def __getitem__(self, index):
         self.count = getattr(self, "count", 0) + 1
@@ -68,7 +68,7 @@ def told():
     os.close(write_fd)
 
 
-def test_a_worker_outlives_the_stop_signals_and_all_epochs_until_its_feed_is_closed(told):
+def test_a_worker_survives_stop_signals_and_epochs_until_its_batches_are_closed(told):
     feed = feed_of(Pids(8), workers=1, micro_batch_size=1, epochs=6)
     (pid, threads, fd), *_ = readers(feed, range(2))
     assert pid != os.getpid() and (threads, fd) == (1, -1)
@@ -80,7 +80,7 @@ def test_a_worker_outlives_the_stop_signals_and_all_epochs_until_its_feed_is_clo
     wait_for_end(pid)
 
 
-def test_a_worker_dies_with_its_rank_even_in_the_middle_of_a_read():
+def test_a_worker_dies_with_its_rank_even_during_a_read():
     here = Path(__file__).resolve().parent
     script = (
         "import test_feed_workers as t\n"
@@ -104,7 +104,8 @@ def test_a_worker_dies_with_its_rank_even_in_the_middle_of_a_read():
     wait_for_end(pid)
 
 
-# Python finds it at its start: a stop comes to whoever starts the readers, as early as can be.
+# Python imports sitecustomize at its start: the processes that start the workers get a stop signal
+# as early as possible.
 STOP_AT_ONCE = """
 import os, signal, sys
 if any("multiprocessing" in word for word in sys.orig_argv):
@@ -113,7 +114,7 @@ if any("multiprocessing" in word for word in sys.orig_argv):
 """
 
 
-def test_readers_outlive_a_stop_that_comes_while_they_start(tmp_path):
+def test_workers_survive_a_stop_signal_during_their_start(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(STOP_AT_ONCE)
     here = Path(__file__).resolve().parent
     script = (

@@ -1,4 +1,4 @@
-"""Model, wrapper, optimizer and data as the ranks start with them; in a world of one or two."""
+"""Model, wrapper, optimizer and data at the start of one or two ranks."""
 
 import dataclasses
 import os
@@ -130,22 +130,22 @@ def test_channels_last_is_the_format_of_weights_momentum_and_gradients(built):
         assert tensor.stride() == weight.stride()
 
 
-def test_a_model_with_unused_parameters_is_told_the_key_that_allows_them(built):
+def test_unused_parameters_are_refused_with_the_key_that_allows_them(built):
     train = dataclasses.replace(MLP, model=f"{__name__}:Unsteady")
     with pytest.raises(UserError, match=r"2 parameters got no gradient, .* unused.weight: set tr"):
         built(train)
     assert built(dataclasses.replace(train, find_unused_parameters=True))
 
 
-def test_scores_of_another_shape_than_the_labels_name_both_sides(built):
+def test_scores_of_another_shape_than_the_labels_are_refused_with_both(built):
     train = dataclasses.replace(MLP, model_args={"num_classes": 3})
-    text = r"mlp gives scores of shape \(8, 3\), but the labels of breast_cancer name 2 classes"
+    text = r"mlp returns scores of shape \(8, 3\), but the labels of breast_cancer name 2 classes"
     with pytest.raises(UserError, match=text):
         built(train)
 
 
 class Own(nn.Module):
-    """A model of one's own with a mistake in it."""
+    """A user's model with a mistake."""
 
     def __init__(self, mistake):
         super().__init__()
@@ -166,12 +166,12 @@ class Own(nn.Module):
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
-        ("tuple", "gives a tuple: have it return a tensor of scores [n, 2]"),
-        ("short", "gives 7 scores for 8 inputs"),
+        ("tuple", "returns a tuple: have it return a tensor of scores [n, 2]"),
+        ("short", "returns 7 scores for 8 inputs"),
         ("frozen", "has no trainable parameter: add one, or set requires_grad of one to True"),
     ],
 )
-def test_a_model_that_does_not_fit_is_told_what_is_wanted(built, mistake, words):
+def test_a_model_that_does_not_fit_is_refused_with_the_fix(built, mistake, words):
     name = f"{__name__}:Own"
     train = dataclasses.replace(MLP, model=name, model_args={"mistake": mistake})
     with pytest.raises(UserError) as caught:
@@ -187,7 +187,7 @@ def test_a_model_that_does_not_fit_is_told_what_is_wanted(built, mistake, words)
         ("detached", "RuntimeError: element 0 of tensors does not require grad", "backward"),
     ],
 )
-def test_what_a_model_raises_at_the_start_is_its_mistake(built, mistake, words, line):
+def test_an_exception_of_a_model_at_the_start_is_an_error_of_the_model(built, mistake, words, line):
     name = f"{__name__}:Own"
     train = dataclasses.replace(MLP, model=name, model_args={"mistake": mistake})
     with pytest.raises(UserCodeError) as caught:
@@ -201,7 +201,7 @@ def unreadable(kind):
 
 
 @pytest.mark.parametrize("key", ["dataset", "transform"])
-def test_a_callable_that_raises_is_told_by_its_key(built, key):
+def test_an_exception_of_a_callable_is_reported_with_its_key(built, key):
     name = f"{__name__}:unreadable"
     for kind, is_mistake in (("bug", True), ("disk", False)):
         changes = {key: name, f"{key}_args": {"kind": kind}}
@@ -223,13 +223,13 @@ def test_a_callable_that_raises_is_told_by_its_key(built, key):
         RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate"),
     ],
 )
-def test_what_the_machine_does_is_no_mistake_of_the_code(error):
+def test_errors_of_the_machine_are_not_errors_of_the_users_code(error):
     with pytest.raises(type(error)) as caught, user_code("train.model", "x"):
         raise error
     assert caught.value is error
 
 
-def test_a_file_that_the_code_cannot_read_is_no_mistake_of_it():
+def test_an_unreadable_file_is_not_an_error_of_the_users_code():
     with pytest.raises(CodeError) as caught, user_code("train.dataset", "x"):
         raise ValueError("no header") from OSError("stale")
     assert not isinstance(caught.value, UserError)
@@ -332,7 +332,7 @@ print(seconds, hits, "1.weight" in replica.module.state_dict())
 
 
 @pytest.mark.slow
-def test_a_second_attempt_finds_what_the_first_has_compiled(tmp_path):
+def test_a_second_attempt_uses_the_compiled_code_of_the_first(tmp_path):
     seconds, hits = [], []
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("TORCHINDUCTOR")}
     for _ in range(2):

@@ -79,7 +79,7 @@ def test_resnets_start_as_he_et_al_and_blocks_as_their_shortcut_if_asked():
     assert create("resnet18", {}, 1, 3, 32, 32).layer1[0].bn2.weight.min() == 1
 
 
-def test_a_model_of_images_names_the_data_that_are_none():
+def test_a_model_of_images_refuses_other_inputs_with_their_shape():
     with pytest.raises(UserError, match=r"resnet50 takes images .*, but .* of shape \(4, 30\)"):
         create("resnet50", {}, 4, 30)
 
@@ -96,14 +96,14 @@ def test_model_arguments_of_the_spec_win():
     assert model(torch.zeros(3, 30)).shape == (3, 7)
 
 
-def test_a_model_of_ones_own_is_built_with_its_arguments_alone():
+def test_a_users_model_gets_only_the_arguments_of_the_spec():
     model = create("torch.nn:Linear", {"in_features": 3, "out_features": 2}, 4, 3)
     assert model.weight.shape == (2, 3)
-    with pytest.raises(UserError, match="train.model: builtins:dict gives a dict, not a torch"):
+    with pytest.raises(UserError, match="train.model: builtins:dict returns a dict, not a torch"):
         create("builtins:dict", {}, 4, 3)
 
 
-def test_unknown_names_and_arguments_are_the_users_error():
+def test_unknown_names_and_arguments_are_user_errors():
     with pytest.raises(UserError, match=r"train.model: 'resnet' is neither one of mlp nor"):
         call("train.model", "resnet", {"mlp": dict}, {})
     with pytest.raises(UserError, match="train.model: nowhere:model: No module named 'nowhere'"):

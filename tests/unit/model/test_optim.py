@@ -113,7 +113,7 @@ def fed(module, optimizer, train, seed):
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
-def test_a_loaded_state_goes_on_bitwise_whatever_the_memory_format_it_was_kept_in(name):
+def test_a_loaded_state_continues_bitwise_from_any_memory_format(name):
     train = Train(optimizer=name)
     module = nn.Conv2d(4, 3, 2).to(memory_format=torch.channels_last)
     optimizer = optim.create(module, train)

@@ -35,7 +35,7 @@ def test_tf32_is_on_for_products_and_convolutions_only_where_asked(name, is_on):
     assert torch.backends.cudnn.allow_tf32 is is_on
 
 
-def test_what_a_cpu_does_not_do_as_asked_is_told_in_one_line():
+def test_a_precision_that_a_cpu_does_not_support_is_a_warning_in_one_line():
     for name, text in (("tf32", "has no effect on a CPU"), ("fp16", "100 times slower")):
         (said,) = set_up(Train(precision=name))[1]
         assert said.startswith(f"warning: train.precision {name} ") and text in said
@@ -86,7 +86,7 @@ def test_models_learn_in_half_precision(name, model, shape, optimizer, clip):
     assert all(parameter.dtype == torch.float32 for parameter in module.parameters())
 
 
-def test_convolutions_go_back_in_fp16():
+def test_convolutions_have_a_backward_pass_in_fp16():
     train = Train(precision="fp16", lr=0.01)
     torch.manual_seed(0)
     module = models.create("mini_resnet", {"channels": [4, 4]}, torch.rand(4, 1, 4, 4), 2)

@@ -62,7 +62,7 @@ def test_other_ranks_trace_nothing(tracer, tmp_path):
     assert traced(tmp_path) == {"attempt-1-rank-00002-steps-1-2.json.gz": 2}
 
 
-def test_a_stop_in_the_middle_writes_what_there_is_and_the_resume_the_rest(tracer, tmp_path):
+def test_a_stop_writes_the_steps_traced_so_far_and_the_resume_traces_the_rest(tracer, tmp_path):
     stopped = tracer([3, 6])
     train(stopped, range(1, 5))
     stopped.close()
@@ -80,7 +80,7 @@ def test_a_resume_past_the_steps_traces_nothing(tracer, tmp_path):
     assert not (tmp_path / "profile").exists()
 
 
-def test_a_trace_that_cannot_be_written_ends_no_training(tracer, tmp_path, capsys):
+def test_an_error_in_writing_a_trace_does_not_end_the_training(tracer, tmp_path, capsys):
     (tmp_path / "profile").write_text("in the way")
     train(tracer([1, 2]), range(1, 4))
     assert "warning: no trace of steps 1 to 2: " in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What rank 0 writes: log lines, metrics.jsonl, progress; and what a full disk does to it."""
+"""Rank 0's log lines, metrics.jsonl and progress, and the effect of a full disk on them."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def test_samples_count_each_short_last_step_of_an_epoch():
     ]
 
 
-def test_a_line_tells_loss_lr_speed_time_left_data_wait_and_memory(report, clock, capsys):
+def test_a_log_line_has_loss_lr_speed_time_left_data_wait_and_memory(report, clock, capsys):
     reporter = report(step=2)
     clock.s += 0.5
     reporter.trained(4, loss=1.23456, lr=0.05, data_wait_s=0.02)
@@ -125,7 +125,7 @@ def test_metrics_and_log_number_the_epochs_alike_from_one(report, tmp_path, caps
     assert [epoch for step, epoch in recorded if step in (1, 4, 5, 12)] == [1, 1, 1, 2, 3, 3]
 
 
-def test_an_attempt_that_comes_back_writes_nothing_that_is_read(report, tmp_path):
+def test_a_superseded_attempt_writes_to_no_file_that_is_read(report, tmp_path):
     old = report()
     train(old, range(1, 5))
     size = old.sync()
@@ -145,7 +145,7 @@ def test_an_attempt_that_comes_back_writes_nothing_that_is_read(report, tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "progress.json"]
 
 
-def test_lost_metrics_are_told_and_the_training_goes_on(report, tmp_path, capsys):
+def test_lost_metrics_are_a_warning_and_the_training_continues(report, tmp_path, capsys):
     train(report(step=4, metrics_bytes=500), [5])
     assert "metrics.jsonl is shorter than" in capsys.readouterr().out
     assert [line["step"] for line in read_jsonl(tmp_path / "metrics.jsonl")] == [5]
@@ -236,7 +236,7 @@ def test_one_write_that_is_held_up_does_not_stop_the_next(tmp_path, monkeypatch)
     file.close()
 
 
-def test_the_size_after_a_cut_is_that_of_what_is_left(report):
+def test_the_size_after_a_cut_is_that_of_the_remaining_lines(report):
     """A stop may come before the next line: its checkpoint would remember lines that are gone."""
     reporter = report()
     train(reporter, range(1, 4))

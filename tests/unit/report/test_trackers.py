@@ -1,4 +1,4 @@
-"""TensorBoard and Weights & Biases, the real packages: nothing twice, and no failure of theirs."""
+"""TensorBoard and Weights & Biases, as real packages: no value twice, no error ends a training."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def run_in(path, **log):
 
 
 class Recorder:
-    """A tracker that keeps what it is given, once it may."""
+    """A tracker that keeps its values; it waits for `may_go_on`, if given, before each."""
 
     def __init__(self, may_go_on=None):
         self.seen, self.is_closed, self.may_go_on = [], False, may_go_on
@@ -42,7 +42,7 @@ class Recorder:
         self.is_closed = True
 
 
-def test_nothing_is_imported_that_the_spec_does_not_ask_for(tmp_path, monkeypatch):
+def test_a_tracker_that_the_spec_does_not_request_is_not_imported(tmp_path, monkeypatch):
     for name in ("tensorboard", "torch.utils.tensorboard", "wandb"):
         monkeypatch.setitem(sys.modules, name, None)
     assert start(run_in(tmp_path), first_step=1) == []
@@ -63,7 +63,7 @@ def test_nothing_is_imported_that_the_spec_does_not_ask_for(tmp_path, monkeypatc
         ),
     ],
 )
-def test_a_missing_package_is_the_users_error(tmp_path, monkeypatch, log, module, words):
+def test_a_missing_package_is_a_user_error(tmp_path, monkeypatch, log, module, words):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UserError, match=words):
         start(run_in(tmp_path, **log), first_step=1)
@@ -131,7 +131,7 @@ def test_tensorboard_shows_each_step_once_after_a_kill(tmp_path):
 
 
 @needs_tensorboard
-def test_tensorboard_without_a_place_to_write_is_only_warned_of(tmp_path, capsys):
+def test_tensorboard_without_a_writable_directory_is_only_a_warning(tmp_path, capsys):
     (tmp_path / "tensorboard").write_text("in the way")
     assert start(run_in(tmp_path, tensorboard=True), first_step=1) == []
     assert "warning: TensorBoard is off from here on" in capsys.readouterr().out
@@ -150,7 +150,7 @@ print("the end", flush=True)
 
 
 def python(code, *arguments):
-    """A process of its own, for what the packages say and start."""
+    """Start a Python process, because the packages write output and start processes."""
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         cwd=REPOSITORY,
@@ -242,7 +242,7 @@ def record(path):
     return b"".join(file.read_bytes() for file in path.glob("*.wandb"))
 
 
-def test_the_wandb_id_is_harmless_and_depends_on_the_run_alone():
+def test_the_wandb_id_is_alphanumeric_and_depends_only_on_the_run():
     one, other = wandb_id("20260101-000000-abcd"), wandb_id("20260101-000000-abce")
     assert one == wandb_id("20260101-000000-abcd") != other
     assert one.isalnum() and len(one) == 16
