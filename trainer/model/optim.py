@@ -84,16 +84,16 @@ def apply(
     optimizer.zero_grad(set_to_none=True)
 
 
-def lr_at(step: int, plan: TrainingLength, train: Train) -> float:
+def lr_at(step: int, length: TrainingLength, train: Train) -> float:
     """Return the learning rate of a step (from 0): linear warm-up, then the schedule."""
     if step < train.warmup_steps:
         return train.lr * (step + 1) / train.warmup_steps
     if train.schedule == "step":
-        epoch = step // plan.steps_per_epoch
+        epoch = length.finished_epochs(step)
         num_passed = sum(epoch >= milestone for milestone in train.lr_milestones)
         return train.lr * train.lr_gamma**num_passed
     if train.schedule == "cosine":
-        done = (step - train.warmup_steps) / max(1, plan.total_steps - train.warmup_steps)
+        done = (step - train.warmup_steps) / max(1, length.total_steps - train.warmup_steps)
         return train.lr * 0.5 * (1 + math.cos(math.pi * done))
     return train.lr
 

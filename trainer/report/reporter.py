@@ -23,8 +23,8 @@ from trainer.report.progress import Progress
 class Speed:
     """Measures the training speed since the last log line or pause."""
 
-    def __init__(self, plan: TrainingLength, step: int) -> None:
-        self._plan = plan
+    def __init__(self, length: TrainingLength, step: int) -> None:
+        self._length = length
         self._line = time.monotonic()
         self.restart(step)
 
@@ -38,11 +38,11 @@ class Speed:
         data_wait_s: seconds without a batch since the last line. Keys of the result: samples_per_s,
         eta_s (seconds to the end of the training), data_wait (share of the time, 0 to 1).
         """
-        now, plan = time.monotonic(), self._plan
+        now, length = time.monotonic(), self._length
         elapsed_s = max(now - self._clock, 1e-9)
-        samples = plan.samples(step) - plan.samples(self._step)
+        samples = length.samples(step) - length.samples(self._step)
         samples_per_s = samples / elapsed_s
-        samples_left = plan.samples(plan.total_steps) - plan.samples(step)
+        samples_left = length.samples(length.total_steps) - length.samples(step)
         values = {
             "samples_per_s": samples_per_s,
             "eta_s": max(0.0, samples_left / samples_per_s) if samples else 0.0,
@@ -62,8 +62,8 @@ class Reporter:
     written.
     """
 
-    def __init__(self, run: Run, plan: TrainingLength, step: int, metrics_bytes: int) -> None:
-        self._plan = plan
+    def __init__(self, run: Run, length: TrainingLength, step: int, metrics_bytes: int) -> None:
+        self._length = length
         self._path = run.dir.metrics
         self._trackers = trackers.start(run, first_step=step + 1)
         with self._storage("opening"):
@@ -71,9 +71,9 @@ class Reporter:
             if metrics_bytes > self._metrics.tell():
                 tell(f"warning: {self._path} is shorter than when the checkpoint was saved")
         self._progress = Progress(run.dir.progress, step)
-        finished = plan.finished_epochs(step)
-        self._progress.status(total=plan.total_steps, epochs=plan.epochs, epoch=finished)
-        self._speed = Speed(plan, step)
+        finished = length.finished_epochs(step)
+        self._progress.status(total=length.total_steps, epochs=length.epochs, epoch=finished)
+        self._speed = Speed(length, step)
 
     def step_done(self, step: int) -> None:
         """Record the finished step; after a kill it shows how many steps are redone."""
@@ -88,8 +88,8 @@ class Reporter:
 
         loss: their mean. data_wait_s: the seconds in which the training waited for a batch.
         """
-        plan = self._plan
-        self._record({"step": step, "epoch": plan.epoch_of(step), "train_loss": loss, "lr": lr})
+        length = self._length
+        self._record({"step": step, "epoch": length.epoch_of(step), "train_loss": loss, "lr": lr})
         speed = self._speed.line(step, data_wait_s)
         samples_per_s, eta_s = speed["samples_per_s"], speed["eta_s"]
         time_left = duration(eta_s)
@@ -98,7 +98,7 @@ class Reporter:
             f"{time_left} left  data {speed['data_wait']:.0%}  mem {_gib(peak_memory_bytes())}"
         )
         fields = {"samples_per_s": round(samples_per_s, 1), "eta_s": round(eta_s)}
-        fields |= {"epoch": plan.finished_epochs(step)}
+        fields |= {"epoch": length.finished_epochs(step)}
         self._progress.status(loss=loss, lr=lr, time_left=time_left, **fields)
         self._progress.flush()
         values = {"train_loss": loss, "lr": lr, "samples_per_s": samples_per_s}
@@ -107,9 +107,9 @@ class Reporter:
     def evaluated(self, step: int, loss: float, accuracy: float) -> None:
         """Report a held-out evaluation. loss: mean per sample. accuracy: 0 to 1."""
         values = {"eval_loss": loss, "eval_accuracy": accuracy}
-        self._record({"step": step, "epoch": self._plan.epoch_of(step), **values})
+        self._record({"step": step, "epoch": self._length.epoch_of(step), **values})
         tell(f"{self._where(step)}  held-out accuracy {accuracy:.2%}  loss {loss:.4f}")
-        self._progress.status(epoch=self._plan.finished_epochs(step), accuracy=accuracy)
+        self._progress.status(epoch=self._length.finished_epochs(step), accuracy=accuracy)
         self._track(step, values)
         self.restart_clock(step)
 
@@ -146,8 +146,8 @@ class Reporter:
             tracker.scalars(step, values)
 
     def _where(self, step: int) -> str:
-        plan = self._plan
-        return f"step {step}/{plan.total_steps}  epoch {plan.epoch_of(step)}/{plan.epochs}"
+        length = self._length
+        return f"step {step}/{length.total_steps}  epoch {length.epoch_of(step)}/{length.epochs}"
 
 
 def open_cut(path: Path, num_bytes: int) -> BinaryIO:

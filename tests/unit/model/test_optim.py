@@ -13,7 +13,7 @@ from trainer.model import optim
 OFF = torch.amp.GradScaler("cpu", enabled=False)
 
 
-def plan_of(total_steps, steps_per_epoch=10):
+def length_of(total_steps, steps_per_epoch=10):
     return TrainingLength(total_steps, steps_per_epoch, total_steps // steps_per_epoch, 8, 80)
 
 
@@ -30,16 +30,16 @@ def stepped(train, gradients, value=1.0):
 
 def test_the_learning_rate_warms_up_and_falls_to_zero():
     train = Train(lr=0.4, warmup_steps=4, schedule="cosine")
-    rates = [optim.lr_at(step, plan_of(104), train) for step in range(104)]
+    rates = [optim.lr_at(step, length_of(104), train) for step in range(104)]
     assert rates[:5] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
     assert rates[54] == pytest.approx(0.2)
     assert 0 < rates[-1] < 0.001
-    assert optim.lr_at(50, plan_of(104), Train(lr=0.4)) == 0.4
+    assert optim.lr_at(50, length_of(104), Train(lr=0.4)) == 0.4
 
 
 def test_the_step_schedule_multiplies_the_learning_rate_at_epochs():
     train = Train(lr=0.4, schedule="step", lr_milestones=[2, 4], lr_gamma=0.5, warmup_steps=2)
-    rates = [optim.lr_at(step, plan_of(60), train) for step in range(60)]
+    rates = [optim.lr_at(step, length_of(60), train) for step in range(60)]
     assert rates[:2] == pytest.approx([0.2, 0.4])
     assert rates[2:20] == [0.4] * 18
     assert rates[20:40] == [0.2] * 20

@@ -21,7 +21,7 @@ from trainer.report.reporter import Reporter, duration
 
 # 10 rounds of 2 x 8 samples in 4 steps of 3 rounds; the last one has 1.
 BATCHES = Batches(num_samples=167, micro_batch_size=8, grad_accum_steps=3, world_size=2, seed=0)
-PLAN = TrainingLength.of(3, BATCHES)
+LENGTH = TrainingLength.of(3, BATCHES)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def report(tmp_path):
     opened = []
 
     def open_at(step=0, metrics_bytes=0):
-        opened.append(Reporter(Run(RunDir(tmp_path), Spec(), 1), PLAN, step, metrics_bytes))
+        opened.append(Reporter(Run(RunDir(tmp_path), Spec(), 1), LENGTH, step, metrics_bytes))
         return opened[-1]
 
     yield open_at
@@ -49,14 +49,14 @@ def train(reporter, steps):
     for step in steps:
         reporter.step_done(step)
         reporter.trained(step, loss=1 / step, lr=0.1, data_wait_s=0.0)
-        if step % PLAN.steps_per_epoch == 0:
+        if step % LENGTH.steps_per_epoch == 0:
             reporter.evaluated(step, loss=2 / step, accuracy=1 - 1 / step)
 
 
 def test_samples_count_each_short_last_step_of_an_epoch():
-    assert [PLAN.samples(step) for step in range(6)] == [0, 48, 96, 144, 160, 208]
-    of_steps = [2 * 8 * BATCHES.num_micro_batches(step) for step in range(PLAN.total_steps)]
-    assert [PLAN.samples(step) for step in range(1, 13)] == [
+    assert [LENGTH.samples(step) for step in range(6)] == [0, 48, 96, 144, 160, 208]
+    of_steps = [2 * 8 * BATCHES.num_micro_batches(step) for step in range(LENGTH.total_steps)]
+    assert [LENGTH.samples(step) for step in range(1, 13)] == [
         sum(of_steps[:step]) for step in range(1, 13)
     ]
 
@@ -152,7 +152,7 @@ def test_lost_metrics_are_a_warning_and_the_training_continues(report, tmp_path,
 
 
 def test_metrics_on_a_full_disk_are_an_error_in_one_line(tmp_path):
-    reporter = Reporter(Run(RunDir(tmp_path), Spec(), 1), PLAN, 0, 0)
+    reporter = Reporter(Run(RunDir(tmp_path), Spec(), 1), LENGTH, 0, 0)
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, reporter._metrics.fileno())
     os.close(full)
