@@ -1,15 +1,17 @@
-"""The training loop: steps, evaluations and checkpoints, until the end or an agreed stop."""
+"""The training loop: one optimizer step, and the schedule of logs, evaluations, saves and stops."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
+from jobs.spec import Train
 from trainer import seeds
 from trainer.checkpoint import commit
 from trainer.checkpoint.checkpoints import Checkpoints, TrainState
@@ -25,11 +27,36 @@ from trainer.model.evaluate import evaluate
 from trainer.report.profiling import Tracer
 from trainer.report.reporter import Reporter
 
-Beat = Callable[[str, int], None]  # a sign of life: what begins, in which step
+Beat = Callable[[str, int], None]  # a sign of life: (what begins, in which step)
+
+
+def train_step(
+    replica: Replica, batches: Iterable[Batch], num_batches: int, lr: float, train: Train
+) -> list[torch.Tensor]:
+    """Do one optimizer step on `num_batches` micro batches; return the share of each in the loss.
+
+    The step's loss on this rank is the sum of the shares, float32 [] each. The gradient is the
+    mean over all micro batches of all ranks. The host does not wait for the device in here.
+    """
+    shares = []
+    optim.set_lr(replica.optimizer, lr)
+    for index, (inputs, labels) in enumerate(batches):
+        is_last = index == num_batches - 1
+        # DDP averages the gradients over the ranks in the last backward pass only.
+        with contextlib.nullcontext() if is_last else replica.ddp.no_sync():
+            with replica.autocast():
+                scores = replica.ddp(inputs)
+                loss = cross_entropy(scores, labels, label_smoothing=train.label_smoothing)
+                loss = loss / num_batches if num_batches > 1 else loss
+            replica.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        shares.append(loss.detach())
+    # Clips the gradients to train.grad_clip_norm, does the optimizer's step, drops the gradients.
+    optim.apply(replica.optimizer, replica.scaler, replica.module.parameters(), train)
+    return shares
 
 
 class Loop:
-    """One attempt's training, from the state it starts with."""
+    """The training of one attempt, from the state that it loaded."""
 
     def __init__(
         self, job: Job, data: Data, replica: Replica, state: TrainState, checkpoints: Checkpoints
@@ -49,14 +76,16 @@ class Loop:
         if self.context.is_first:
             step, metrics_bytes = state.global_step, state.metrics_bytes
             self.reporter = Reporter(job.run, self.plan, step, metrics_bytes)
+        self._beat: Beat = lambda doing, step: None  # until `run` is given another one
         self._data_wait_s = 0.0
         self._last_save = time.monotonic()
         self._lead = LeadTime.of(job.run)
 
     def run(self, agreement: Agreement, beat: Beat) -> str:
-        """Train: "completed", or "stopped" where the ranks agreed to. Then all is committed.
+        """Train; return "completed", or "stopped" where the ranks agreed to stop.
 
-        What is due at a step is decided by the saved state, so a stop forgets no evaluation.
+        On return the last checkpoint is committed. The saved state alone decides what is due at a
+        step, so a stop never skips an evaluation.
         """
         self._beat = beat
         first_step = self.state.global_step
@@ -65,7 +94,7 @@ class Loop:
             self._lead.boundary(time.monotonic())
             self._check_save()
             self._check_lead()
-            is_last = step >= self.plan.total_steps  # beyond it where a resume cut epochs down
+            is_last = step >= self.plan.total_steps  # greater where a resume lowered train.epochs
             settle = step == first_step or is_last or self._is_evaluation_due()
             agreed = agreement.check(step, self._wants_save(), settle)
             if agreed.stop:
@@ -91,12 +120,12 @@ class Loop:
         return every or step == self.plan.total_steps
 
     def _is_save_due(self) -> bool:
-        step, wish = self.state.global_step, self.spec.checkpoint
+        step, checkpoint = self.state.global_step, self.spec.checkpoint
         is_best = step > 0 and self.state.best.get("step") == step
-        return is_best or self._is_multiple(wish.every_epochs, wish.every_steps)
+        return is_best or self._is_multiple(checkpoint.every_epochs, checkpoint.every_steps)
 
     def _is_multiple(self, epochs: int | None, steps: int | None) -> bool:
-        """Whether this many epochs or steps are full just now."""
+        """Return whether a multiple of `epochs` epochs or of `steps` steps ends at this step."""
         step = self.state.global_step
         distances = [steps, epochs and epochs * self.plan.steps_per_epoch]
         return step > 0 and any(distance and step % distance == 0 for distance in distances)
@@ -106,13 +135,14 @@ class Loop:
         return minutes is not None and time.monotonic() - self._last_save >= 60 * minutes
 
     def _step(self) -> None:
-        """One optimizer step; the host never waits for the device here but to log."""
-        state, replica = self.state, self.replica
-        self.tracer.before(state.global_step + 1)
-        lr = optim.lr_at(state.global_step, self.plan, self.train)
-        optim.set_lr(replica.optimizer, lr)
-        self._accumulate()
-        optim.apply(replica.optimizer, replica.scaler, replica.module.parameters(), self.train)
+        """Do the next optimizer step; the host waits for the device only where it logs."""
+        state, step = self.state, self.state.global_step
+        self.tracer.before(step + 1)
+        lr = optim.lr_at(step, self.plan, self.train)
+        num_batches = self.data.batches.num_micro_batches(step)
+        batches = self._micro_batches(step, num_batches)
+        for share in train_step(self.replica, batches, num_batches, lr, self.train):
+            state.loss_window += share
         state.global_step += 1
         state.window_steps += 1
         self.tracer.after(state.global_step)
@@ -121,47 +151,31 @@ class Loop:
         if state.global_step % self.spec.log.every_steps == 0:
             self._log(lr)
 
-    def _accumulate(self) -> None:
-        """The mean gradient of this step's micro batches; ranks exchange it in the last one."""
-        step, ddp = self.state.global_step, self.replica.ddp
-        count = self.data.batches.num_micro_batches(step)
+    def _micro_batches(self, step: int, num_batches: int) -> Iterator[Batch]:
+        """Yield this rank's micro batches of a step; seed the random generators before each one.
+
+        So the random numbers of a pass (dropout) depend on seed, step, micro batch and rank only.
+        """
         batches = self.data.feed.micro_batches(step)
-        for index in range(count):
+        for index in range(num_batches):
             self._beat("batch", step)
-            inputs, labels = self._next(batches)
+            started = time.perf_counter()
+            batch = next(batches)
+            self._data_wait_s += time.perf_counter() - started
             seed = seeds.mix(seeds.STEP, self.train.seed, step, index, self.context.rank)
             seeds.seed_generators(seed, self.device)
-            is_last = index == count - 1
-            with contextlib.nullcontext() if is_last else ddp.no_sync():
-                with self.replica.autocast():
-                    scores = ddp(inputs)
-                    smoothing = self.train.label_smoothing
-                    loss = cross_entropy(scores, labels, label_smoothing=smoothing)
-                    loss = loss / count if count > 1 else loss
-                self.replica.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            self.state.loss_window += loss.detach()
-
-    def _next(self, batches: Iterator[Batch]) -> Batch:
-        started = time.perf_counter()
-        batch = next(batches)
-        self._data_wait_s += time.perf_counter() - started
-        return batch
+            yield batch
 
     def _log(self, lr: float) -> None:
+        """Log the mean loss over all ranks since the last log line.
+
+        Raises: NotFinite if it is not finite and train.stop_on_nan is set.
+        """
         window, step = self.state.loss_window, self.state.global_step
         dist.all_reduce(window)
         loss = window.item() / (self.context.world_size * self.state.window_steps)
         if self.train.stop_on_nan and not math.isfinite(loss):
-            self._finish_save()
-            newest = self.checkpoints.newest_step
-            saved = "there is no checkpoint yet"
-            if newest is not None:
-                saved = f"the last good checkpoint is {commit.name_of(newest)}"
-            raise NotFinite(
-                f"the loss is {loss} at step {step}: {saved}\n"
-                "  hint: a lower train.lr, train.grad_clip_norm, or train.precision bf16; or look "
-                "for a NaN in the inputs"
-            )
+            raise self._not_finite(loss)
         window.zero_()
         self.state.window_steps = 0
         self.state.metrics["train_loss"] = loss
@@ -169,7 +183,21 @@ class Loop:
             self.reporter.trained(step, loss, lr, self._data_wait_s)
         self._data_wait_s = 0.0
 
+    def _not_finite(self, loss: float) -> NotFinite:
+        """Return the error for a loss that is not finite, once the save in flight is committed."""
+        self._finish_save()
+        newest = self.checkpoints.newest_step
+        saved = "there is no checkpoint yet"
+        if newest is not None:
+            saved = f"the last good checkpoint is {commit.name_of(newest)}"
+        return NotFinite(
+            f"the loss is {loss} at step {self.state.global_step}: {saved}\n"
+            "  hint: use a lower train.lr, train.grad_clip_norm or train.precision bf16; or check "
+            "the inputs for a NaN"
+        )
+
     def _evaluate(self) -> None:
+        """Evaluate on the held-out samples, and note the result in state, log and metrics.jsonl."""
         step = self.state.global_step
         seed = seeds.mix(seeds.HELD_OUT, self.train.seed, step, self.context.rank)
         seeds.seed_generators(seed, self.device)
@@ -197,9 +225,9 @@ class Loop:
             self.state.best = {"metric": name, "value": value, "step": self.state.global_step}
 
     def _save(self) -> None:
-        """Begin to commit a checkpoint of this step, unless there is one."""
+        """Start to commit a checkpoint of this step, unless this step has one."""
         if self.checkpoints.newest_step == self.state.global_step:
-            # An evaluation that was still due when it was committed may have found the best.
+            # An evaluation after the commit may have made this step the best one.
             self.checkpoints.point_at_best(self.state)
             return
         self._beat("save", self.state.global_step)
@@ -216,7 +244,7 @@ class Loop:
         self._check_save()
 
     def _check_save(self) -> None:
-        """Raise what went wrong in the save in flight; tell of those that are committed."""
+        """Raise the error of the save in flight, if it failed; log the saves that are committed."""
         self.checkpoints.check()
         for saved in self.checkpoints.completed():
             seconds, stall_s = round(saved.seconds, 3), round(saved.stall_s, 4)
@@ -225,12 +253,12 @@ class Loop:
             self._lead.saved(saved.seconds)
 
     def _check_lead(self) -> None:
-        """Warn where a stop would need more time than it has; rank 0 alone knows of saves."""
+        """Warn where a stop needs more time than it has; only rank 0 knows how long saves take."""
         if self.context.is_first and (warning := self._lead.warning()):
             self.context.say(f"warning: {warning}")
 
     def close(self) -> None:
-        """Close what is open; the loop is over."""
+        """Close the files, the trackers and the data workers; call it after the loop."""
         if self.reporter is not None:
             self.reporter.close()
         self.tracer.close()

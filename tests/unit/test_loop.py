@@ -168,7 +168,7 @@ def test_a_loss_that_is_not_finite_names_the_last_good_checkpoint(tmp_path, ever
     spoilt = dataclasses.replace(TRAIN, dataset="test_loop:spoilt_points")
     keep = Checkpoint(every_steps=every_steps, every_epochs=None)
     spec = Spec(train=spoilt, checkpoint=keep, log=Log(every_steps=1))
-    with pytest.raises(NotFinite, match=rf"is nan at step 2: {words}\n  hint: .* a NaN in the inp"):
+    with pytest.raises(NotFinite, match=rf"is nan at step 2: {words}\n  hint: .* for a NaN"):
         train(tmp_path, spec)
 
 
