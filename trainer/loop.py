@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
+from jobs.rundir import checkpoint_name
 from jobs.spec import Train
 from trainer import seeds
-from trainer.checkpoint import commit
 from trainer.checkpoint.checkpoints import Checkpoints, TrainState
 from trainer.data.batches import TrainingLength
 from trainer.data.sources import Batch
@@ -189,7 +189,7 @@ class Loop:
         newest = self.checkpoints.newest_step
         saved = "there is no checkpoint yet"
         if newest is not None:
-            saved = f"the last good checkpoint is {commit.name_of(newest)}"
+            saved = f"the last good checkpoint is {checkpoint_name(newest)}"
         return NotFinite(
             f"the loss is {loss} at step {self.state.global_step}: {saved}\n"
             "  hint: use a lower train.lr, train.grad_clip_norm or train.precision bf16; or check "

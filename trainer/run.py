@@ -9,9 +9,8 @@ from typing import NoReturn
 
 import torch.distributed as dist
 
-from jobs.rundir import RunDir, write_json
+from jobs.rundir import RunDir, checkpoint_name, write_json
 from jobs.spec import Spec
-from trainer.checkpoint import commit
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from trainer.checkpoint.ownership import check_owner
@@ -59,7 +58,7 @@ def prepare(job: Job) -> Loop:
     checkpoints = Checkpoints(job, data.batches)
     state = checkpoints.load(replica)
     newest = checkpoints.newest_step
-    loaded = None if newest is None else commit.name_of(newest)
+    loaded = None if newest is None else checkpoint_name(newest)
     job.context.say(f"resuming from checkpoint {loaded}" if loaded else "starting at step 0")
     state.environments = extended(state.environments, describe(job))
     job.events.event("loaded", step=state.global_step, checkpoint=loaded)
@@ -92,7 +91,7 @@ def conclude(job: Job, loop: Loop, status: str) -> None:
     run, step = job.run, loop.state.global_step
     position = {"global_step": step, "epoch": step // loop.plan.steps_per_epoch}
     if job.context.is_first:
-        outcome = {"status": status, **position, "checkpoint": commit.name_of(step)}
+        outcome = {"status": status, **position, "checkpoint": checkpoint_name(step)}
         check_owner(run)
         try:
             if status == "completed":

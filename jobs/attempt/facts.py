@@ -126,7 +126,7 @@ def of_ranks(run_dir: RunDir, attempt: int, job_state: str, srun_exit: int = 0) 
         signals=signals,
         is_preempted=False,
         # Not just another one: a damaged one that was put aside leaves an older one.
-        has_progress=(checkpoints.newest(run_dir) or "") > ((plan and plan.checkpoint) or ""),
+        has_progress=checkpoints.is_newer(checkpoints.newest(run_dir), plan and plan.checkpoint),
         error=error,
         is_user_error=failed is not None and failed.is_user_error,
         is_hang=failed is not None and failed.kind == "hang",

@@ -15,9 +15,16 @@ from local_kit import wait_for
 from test_trainer import REPOSITORY, TINY, environment
 
 from jobs.records import read_progress_step
-from jobs.rundir import RunDir, read_json, read_jsonl
+from jobs.rundir import (
+    RunDir,
+    checkpoint_name,
+    checkpoint_names,
+    checkpoint_step,
+    read_json,
+    read_jsonl,
+)
 from jobs.spec import Checkpoint, Launch, Log, Spec, Train
-from trainer.checkpoint import commit, reader
+from trainer.checkpoint import reader
 from trainer.stop import EXIT_STOPPED_IN_STARTUP, STOP_SIGNALS
 
 HANG_TIMEOUT_S = 3
@@ -222,8 +229,8 @@ def test_a_broken_disk_ends_the_training_with_one_line_and_the_older_checkpoint(
     assert "Traceback" not in output.partition("trainer: rank 0 on ")[0]
     # A step of 0.2 s is far longer than it takes to find that a small file cannot be written.
     assert read_progress_step(run.progress) <= 2 * EPOCH + 1
-    assert commit.committed(run.checkpoints) == [commit.name_of(EPOCH)]
-    reader.check(run.checkpoints / commit.name_of(EPOCH))
+    assert checkpoint_names(run.checkpoints) == [checkpoint_name(EPOCH)]
+    reader.check(run.checkpoints / checkpoint_name(EPOCH))
 
 
 @contextlib.contextmanager
@@ -281,7 +288,7 @@ def test_a_storm_from_the_first_import_on_leaves_before_the_first_step(tmp_path)
         assert (outcome["status"], outcome["global_step"]) == ("stopped", 0)
     assert "Traceback" not in output and not run.attempt(1).rank_error(0).exists()
     assert all(
-        commit.step_of(name) == 0 or name == "latest" for name in os.listdir(run.checkpoints)
+        checkpoint_step(name) == 0 or name == "latest" for name in os.listdir(run.checkpoints)
     )
 
 

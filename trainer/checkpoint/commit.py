@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,14 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from jobs.rundir import fsync_directory
+from jobs.rundir import checkpoint_name, checkpoint_names, checkpoint_step, fsync_directory
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 LATEST = "latest"
 BEST = "best"
 TEMPORARY_PREFIX = ".tmp-"
-_NAME = re.compile(r"step-(\d{8,})")
 
 
 class Sink(Protocol):
@@ -63,27 +61,9 @@ class Retention:
         return is_multiple or step == self.best_step
 
 
-def name_of(step: int) -> str:
-    """The name of the checkpoint at a step."""
-    return f"step-{step:08d}"
-
-
-def step_of(name: str) -> int | None:
-    """The step of a committed checkpoint's name; None for any other name."""
-    match = _NAME.fullmatch(name)
-    return int(match[1]) if match else None
-
-
-def committed(root: Path) -> list[str]:
-    """The names of the committed checkpoints, newest first."""
-    steps = {name: step_of(name) for name in os.listdir(root)}
-    found = {name: step for name, step in steps.items() if step is not None}
-    return sorted(found, key=lambda name: found[name], reverse=True)
-
-
 def commit(root: Path, draft: Draft) -> str:
     """The name of a new, durable checkpoint."""
-    name = name_of(draft.step)
+    name = checkpoint_name(draft.step)
     with _temporary(root, name) as temporary:
         temporary.mkdir()
         files = {file: _write(temporary / file, write) for file, write in draft.files.items()}
@@ -117,10 +97,14 @@ def point(root: Path, hint: str, name: str) -> None:
 
 def retain(root: Path, newest_step: int, retention: Retention) -> None:
     """Remove the checkpoints before `newest_step`, which is verified, that need not stay."""
-    steps = [step for name in committed(root) if (step := step_of(name) or 0) <= newest_step]
+    steps = [
+        step
+        for name in checkpoint_names(root)
+        if (step := checkpoint_step(name) or 0) <= newest_step
+    ]
     for step in steps[retention.keep_last :]:
         if step != newest_step and not retention.keeps(step):
-            _remove(root / name_of(step))
+            _remove(root / checkpoint_name(step))
 
 
 def remove_leftovers(root: Path) -> None:

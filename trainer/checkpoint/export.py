@@ -15,7 +15,7 @@ from pathlib import Path
 
 import safetensors.torch
 
-from jobs.rundir import fsync_directory
+from jobs.rundir import checkpoint_names, checkpoint_step, fsync_directory
 from trainer.checkpoint import commit, reader
 from trainer.checkpoint.digest import tensors_sha256
 from trainer.checkpoint.weights import newest, parse, tensors_of
@@ -50,8 +50,8 @@ def find(path: Path, checkpoint: str) -> Path:
     if checkpoint == "best":
         hint = root / commit.BEST
         name = hint.read_text(encoding="utf-8").strip() if hint.exists() else "no best checkpoint"
-    if commit.step_of(name) is None or not (root / name).is_dir():
-        there = ", ".join(commit.committed(root)) if root.is_dir() else ""
+    if checkpoint_step(name) is None or not (root / name).is_dir():
+        there = ", ".join(checkpoint_names(root)) if root.is_dir() else ""
         raise UserError(f"{path} has no checkpoint {name}: there are {there or 'none'}")
     return root / name
 

@@ -21,18 +21,22 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from jobs.rundir import RunDir, fsync_directory, read_jsonl
+from jobs.rundir import (
+    QUARANTINE_PREFIX,
+    RunDir,
+    checkpoint_names,
+    checkpoint_step,
+    fsync_directory,
+    read_jsonl,
+)
 from trainer.checkpoint.commit import (
     FORMAT_VERSION,
     LATEST,
     MANIFEST,
-    committed,
     manifest_text,
-    step_of,
 )
 from trainer.errors import UserError
 
-QUARANTINE_PREFIX = "quarantined-"
 REASON = "REASON"
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)
 LASTING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO}
@@ -76,7 +80,7 @@ def read_newest(
 
     Damaged ones, which is also what `parse` may raise, are reported and put aside.
     """
-    for name in _patiently(committed, root):
+    for name in _patiently(checkpoint_names, root):
         try:
             _, contents = read(root / name)
             return contents, parse(contents)
@@ -94,7 +98,7 @@ def read_newest_of(
     Raises: UserError where it had some and none is left, for it must not begin anew unasked.
     """
     root = run_dir.checkpoints
-    there = _patiently(committed, root)
+    there = _patiently(checkpoint_names, root)
     known = newest_known(run_dir, there)
     if there and known not in there:
         report(f"checkpoint {known} is gone from {root}: going on from an older one")
@@ -117,7 +121,7 @@ def newest_known(run_dir: RunDir, there: list[str]) -> str | None:
         names.append((root / LATEST).read_text(encoding="utf-8").strip())
     recorded = [attempt.get("checkpoint") for attempt in _patiently(read_jsonl, run_dir.attempts)]
     names += [name for name in recorded if isinstance(name, str)][-1:]
-    steps = {name: step for name in names if (step := step_of(name)) is not None}
+    steps = {name: step for name in names if (step := checkpoint_step(name)) is not None}
     return max(steps, key=lambda name: steps[name], default=None)
 
 

@@ -13,6 +13,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from jobs.rundir import checkpoint_names
 from trainer.checkpoint import commit, reader
 from trainer.checkpoint.staging import is_plain
 from trainer.errors import UserError
@@ -53,7 +54,7 @@ def read_initial(path: Path) -> bytes:
 def newest(run_dir: Path) -> Path:
     """The newest committed checkpoint of a run directory, whole or not."""
     root = run_dir / "checkpoints"
-    names = commit.committed(root) if root.is_dir() else []
+    names = checkpoint_names(root) if root.is_dir() else []
     if not names:
         raise UserError(f"{run_dir} has no checkpoint")
     return root / names[0]

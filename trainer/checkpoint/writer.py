@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jobs.rundir import checkpoint_name
 from trainer.checkpoint import commit, reader
 from trainer.checkpoint.commit import Draft, Retention
 from trainer.errors import TransientStorageError, storage_error
@@ -72,7 +73,7 @@ class Writer:
 
 def save(root: Path, draft: Draft, retention: Retention) -> int:
     """Commit, verify by reading back, and only then remove older ones; the number of bytes."""
-    doing = f"saving checkpoint {root / commit.name_of(draft.step)}"
+    doing = f"saving checkpoint {root / checkpoint_name(draft.step)}"
     try:
         name = commit.commit(root, draft)
         manifest = _verified(root / name, doing)
@@ -98,7 +99,7 @@ def _verified(directory: Path, doing: str) -> dict[str, Any]:
 
 def point_at(root: Path, best_step: int) -> None:
     """Have `best` name the checkpoint of this step, if there is one."""
-    name = commit.name_of(best_step)
+    name = checkpoint_name(best_step)
     if (root / name).is_dir():
         commit.point(root, commit.BEST, name)
 
@@ -107,7 +108,7 @@ def timed(work: Callable[[], int], step: int, started: float, stall_s: float) ->
     """Do the work of a save that began at `started` on the monotonic clock."""
     nbytes = work()
     seconds = time.monotonic() - started
-    return Saved(commit.name_of(step), step, seconds, stall_s, nbytes)
+    return Saved(checkpoint_name(step), step, seconds, stall_s, nbytes)
 
 
 def _leave_signals_to_others() -> None:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobs.rundir import RunDir
-from trainer.checkpoint import commit
+from jobs.rundir import RunDir, checkpoint_names
 
 from ..kit import Run
 from . import harm_slurm
@@ -80,7 +79,7 @@ DAMAGES: tuple[Damage, ...] = (truncate, empty, flip_a_bit, zero_a_page, remove)
 
 def committed(run_dir: RunDir) -> list[str]:
     """The names of the committed checkpoints, newest first."""
-    return commit.committed(run_dir.checkpoints)
+    return checkpoint_names(run_dir.checkpoints)
 
 
 def damage_newest(run_dir: RunDir, *damages: Damage, file: str = "state.pt") -> list[str]:

@@ -86,6 +86,14 @@ def test_the_newest_file_is_the_checkpoint_of_a_script_of_ones_own(run):
     assert facts.of_ranks(run, 1, "RUNNING").has_progress
 
 
+def test_a_checkpoint_of_one_more_digit_is_progress(run):
+    opened(run, 1, checkpoint="step-99999999")
+    (run.checkpoints / "step-99999999").mkdir()
+    assert not facts.of_ranks(run, 1, "RUNNING").has_progress
+    (run.checkpoints / "step-100000000").mkdir()
+    assert facts.of_ranks(run, 1, "RUNNING").has_progress
+
+
 @pytest.mark.parametrize(
     ("stop_signal", "warned", "marker", "exits", "outcome"),
     [

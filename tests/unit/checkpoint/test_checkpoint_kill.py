@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.rundir import checkpoint_name, checkpoint_names, checkpoint_step
 from trainer.checkpoint import commit, reader, writer
 from trainer.checkpoint.commit import Draft, Retention
 
@@ -74,13 +75,13 @@ def kill_at(stop, work):
 
 def found_after_a_kill(root):
     """The steps that are committed, each of them whole, and that nothing else is left."""
-    steps = [commit.step_of(name) for name in commit.committed(root)]
+    steps = [checkpoint_step(name) for name in checkpoint_names(root)]
     for step in steps:
-        _, contents = reader.read(root / commit.name_of(step))
+        _, contents = reader.read(root / checkpoint_name(step))
         assert contents["state.pt"] == (OLD | {15: NEW})[step]
     commit.remove_leftovers(root)
     left = {path.name for path in root.iterdir()}
-    assert left == {"latest", "best", *map(commit.name_of, steps)}, left
+    assert left == {"latest", "best", *map(checkpoint_name, steps)}, left
     return steps
 
 

@@ -14,10 +14,10 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from jobs.rundir import RunDir, read_json
+from jobs.rundir import RunDir, checkpoint_name, checkpoint_names, read_json
 from jobs.spec import Checkpoint, Spec, Train
 from trainer.checkpoint import checkpoints as module
-from trainer.checkpoint import commit, export, reader, writer
+from trainer.checkpoint import commit, export, writer
 from trainer.checkpoint.checkpoints import Checkpoints, TrainState, changed_keys, restore
 from trainer.checkpoint.commit import Draft
 from trainer.checkpoint.digest import optimizer_sha256, weights_sha256
@@ -175,7 +175,7 @@ def test_what_the_training_does_after_a_save_began_is_not_in_it(tmp_path, gate):
     checkpoints, state = Checkpoints(job, BATCHES), state_at(6)
     before = bits(replica)
     checkpoints.save(replica, state)
-    assert checkpoints.newest_step == 6 and commit.committed(job.run.dir.checkpoints) == []
+    assert checkpoints.newest_step == 6 and checkpoint_names(job.run.dir.checkpoints) == []
     train(replica)
     state.metrics["train_loss"] = -1.0
     state.loss_window.zero_()
@@ -205,7 +205,7 @@ def test_one_save_is_in_flight_and_the_next_waits_for_it(tmp_path, gate):
     assert saved[1].stall_s > 0.02 and saved[0].seconds > 0.1 and saved[0].nbytes > 1000
     assert checkpoints.completed() == []
     for step, digest in enumerate(digests, start=1):
-        out = export.export(job.run.dir.checkpoints / commit.name_of(step), tmp_path / "out")
+        out = export.export(job.run.dir.checkpoints / checkpoint_name(step), tmp_path / "out")
         with safetensors.safe_open(out, "pt") as file:
             assert file.metadata()["weights_sha256"] == digest
 
@@ -259,8 +259,8 @@ def test_an_attempt_superseded_while_it_reads_back_moves_no_hint_and_removes_not
         writer.save(root, Draft(step, {}, {}, lambda: None), commit.Retention(keep_last=2))
     with pytest.raises(Superseded):
         writer.save(root, Draft(6, {}, {}, permit), commit.Retention(keep_last=1))
-    assert commit.committed(root) == [commit.name_of(step) for step in (6, 5, 4)]
-    assert (root / commit.LATEST).read_text() == f"{commit.name_of(5)}\n"
+    assert checkpoint_names(root) == [checkpoint_name(step) for step in (6, 5, 4)]
+    assert (root / commit.LATEST).read_text() == f"{checkpoint_name(5)}\n"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
@@ -276,7 +276,7 @@ def test_weights_that_are_not_finite_are_committed_only_on_request(tmp_path, val
             with pytest.raises(NotFinite, match=r"2.bias is not finite at step 6"):
                 checkpoints.finish(lambda: None)
         checkpoints.finish(lambda: None)
-        assert bool(commit.committed(job.run.dir.checkpoints)) is not stop_on_nan
+        assert bool(checkpoint_names(job.run.dir.checkpoints)) is not stop_on_nan
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
@@ -311,7 +311,7 @@ def test_a_checkpoint_of_more_than_tensors_is_quarantined_unread(tmp_path, kind,
     commit.commit(job.run.dir.checkpoints, Draft(9, {"state.pt": write}, {}, lambda: None))
     assert Checkpoints(job, BATCHES).load(replica_of(seed=1)).global_step == 6
     assert "step-00000009 is damaged and now quarantined-step-00000009" in capsys.readouterr().out
-    assert commit.committed(job.run.dir.checkpoints) == ["step-00000006"]
+    assert checkpoint_names(job.run.dir.checkpoints) == ["step-00000006"]
 
 
 def test_staging_is_used_again_and_refuses_what_it_cannot_hold():
@@ -475,7 +475,7 @@ def test_an_export_of_a_damaged_checkpoint_writes_nothing(trained, capsys):
     assert export.main([str(run_dir.path)]) == 1
     assert "step-00000009 is damaged: state.pt has" in capsys.readouterr().err
     assert list(run_dir.path.glob("*safetensors*")) == [] and list(run_dir.path.glob(".*")) == []
-    assert len(reader.committed(run_dir.checkpoints)) == 2
+    assert len(checkpoint_names(run_dir.checkpoints)) == 2
 
 
 def test_the_digest_of_an_optimizer_changes_with_any_of_its_values():
@@ -491,7 +491,7 @@ def test_a_mask_of_infinities_is_committed_as_the_buffer_that_it_is(tmp_path):
     job, replica = job_of(tmp_path), replica_of()
     replica.module.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
     save(job, replica, 6)
-    assert commit.committed(job.run.dir.checkpoints) == ["step-00000006"]
+    assert checkpoint_names(job.run.dir.checkpoints) == ["step-00000006"]
 
 
 def test_a_hint_that_cannot_be_written_ends_no_training(tmp_path, monkeypatch, capsys):
@@ -516,10 +516,10 @@ def test_who_waits_for_a_save_shows_signs_of_life(tmp_path, gate, monkeypatch):
     checkpoints.save(replica_of(), state_at(6))
 
     def beat():
-        beats.append(commit.committed(job.run.dir.checkpoints))
+        beats.append(checkpoint_names(job.run.dir.checkpoints))
         if len(beats) == 5:
             gate.set()
 
     checkpoints.finish(beat)
     assert beats[:5] == [[]] * 5
-    assert commit.committed(job.run.dir.checkpoints) == ["step-00000006"]
+    assert checkpoint_names(job.run.dir.checkpoints) == ["step-00000006"]

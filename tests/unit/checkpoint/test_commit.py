@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from jobs.rundir import write_atomic
+from jobs.rundir import checkpoint_name, checkpoint_names, write_atomic
 from trainer.checkpoint import commit, reader, writer
 from trainer.checkpoint.commit import Draft, Retention
 from trainer.errors import StorageError, Superseded, TransientStorageError, UserError
@@ -29,7 +29,7 @@ def draft(step, content=b"weights", permit=allow):
 
 def save(root, step, content=b"weights", keep=ALL, permit=allow):
     writer.save(root, draft(step, content, permit), keep)
-    return commit.name_of(step)
+    return checkpoint_name(step)
 
 
 def names(root):
@@ -133,7 +133,7 @@ def test_a_checkpoint_of_another_kit_is_no_damage(tmp_path):
     path.write_bytes(commit.manifest_text({**manifest, "format_version": 9}))
     with pytest.raises(UserError, match="format version 9, this kit reads 2: go on with the code"):
         read_newest(tmp_path)
-    assert commit.committed(tmp_path) == ["step-00000007"]
+    assert checkpoint_names(tmp_path) == ["step-00000007"]
 
 
 @pytest.mark.parametrize("latest", [None, "step-00000001\n", "step-99999999\n", "", "\0"])
@@ -184,7 +184,7 @@ def test_an_error_that_may_pass_is_retried_and_never_taken_for_damage(
     failures += [OSError(number, "never")] * 3
     with pytest.raises(OSError, match="never"):
         read_newest(tmp_path)
-    assert commit.committed(tmp_path) == ["step-00000007", "step-00000006"]
+    assert checkpoint_names(tmp_path) == ["step-00000007", "step-00000006"]
 
 
 class BadSector(io.FileIO):
@@ -227,7 +227,7 @@ def test_a_server_that_answers_nothing_puts_no_checkpoint_aside(tmp_path, monkey
         patch.setattr(reader.os, "rename", fail)
         with pytest.raises(OSError, match="Input/output error"):
             read_newest(tmp_path)
-    assert commit.committed(tmp_path) == ["step-00000007"]
+    assert checkpoint_names(tmp_path) == ["step-00000007"]
 
 
 def test_a_forbidden_commit_leaves_nothing_and_touches_no_other_attempts_files(tmp_path):
@@ -259,10 +259,10 @@ def test_retention_keeps_the_newest_multiples_and_the_best(tmp_path):
     for step in range(5, 45, 5):
         save(tmp_path, step, keep=Retention(2, keep_every_steps=20, best_step=15))
     kept = ["step-00000040", "step-00000035", "step-00000020", "step-00000015"]
-    assert commit.committed(tmp_path) == kept
+    assert checkpoint_names(tmp_path) == kept
     assert (tmp_path / "best").read_text() == "step-00000015\n"
     save(tmp_path, 45, keep=Retention(2, keep_every_steps=20, best_step=45))
-    assert commit.committed(tmp_path) == ["step-00000045", "step-00000040", "step-00000020"]
+    assert checkpoint_names(tmp_path) == ["step-00000045", "step-00000040", "step-00000020"]
     assert (tmp_path / "best").read_text() == "step-00000045\n"
 
 
@@ -270,7 +270,14 @@ def test_retention_never_counts_the_future(tmp_path):
     for step in (5, 10, 15, 20):
         save(tmp_path, step)
     commit.retain(tmp_path, 15, Retention(2))
-    assert commit.committed(tmp_path) == ["step-00000020", "step-00000015", "step-00000010"]
+    assert checkpoint_names(tmp_path) == ["step-00000020", "step-00000015", "step-00000010"]
+
+
+def test_retention_and_reading_order_checkpoints_by_step_beyond_eight_digits(tmp_path):
+    for step in (99_999_998, 99_999_999, 100_000_000):
+        save(tmp_path, step, str(step).encode(), keep=Retention(2))
+    assert checkpoint_names(tmp_path) == ["step-100000000", "step-99999999"]
+    assert read_newest(tmp_path)[1] == b"100000000"
 
 
 def test_nothing_older_goes_before_the_new_one_is_verified(tmp_path, monkeypatch):
@@ -372,11 +379,11 @@ def test_row_21_an_error_at_any_call_leaves_the_older_ones_and_no_temporary_file
             assert type(caught) is expected, (failing.calls, caught)
             assert "saving checkpoint" in str(caught) and "step-00000010" in str(caught)
             assert "\n" not in str(caught)
-            assert "step-00000005" in commit.committed(root)
+            assert "step-00000005" in checkpoint_names(root)
         left = [name for name in names(root) if name.startswith(".")]
         # What fails may be the removal itself: that ends no training.
         assert left == [] or (is_saved and left[0].startswith(".tmp-old-")), failing.calls
-        for name in commit.committed(root):
+        for name in checkpoint_names(root):
             reader.check(root / name)
     assert at > 20 and seen == {
         *("mkdir", "open", "write", "flush", "fsync", "rename", "replace", "listdir")
