@@ -14,7 +14,8 @@ from torch.nn.functional import cross_entropy
 from jobs.rundir import checkpoint_name
 from jobs.spec import Train
 from trainer import seeds
-from trainer.checkpoint.checkpoints import Checkpoints, TrainState
+from trainer.checkpoint.checkpoints import Checkpoints
+from trainer.checkpoint.state import TrainState
 from trainer.data.batches import TrainingLength
 from trainer.data.sources import Batch
 from trainer.dist.run_handle import Job

@@ -1,12 +1,14 @@
-"""Checkpoints: what is saved, how it becomes durable, how it is read.
+"""Checkpoints: what is saved, how it becomes durable, how it is read back.
 
-- checkpoints: when to save and what; restores a saved state.
-- staging: copies the state into host memory, beside the training.
+- checkpoints: when to save and what; loads the newest checkpoint.
+- state: the parts of a saved state, its file, and how it is restored.
+- staging: copies the state into host memory, so that the training can continue.
 - writer: the thread that writes a checkpoint.
 - commit: the protocol that makes a checkpoint durable, and removes older ones.
-- reader: finds, checks and reads committed checkpoints; puts damaged ones aside.
+- manifest: the names in a checkpoint directory, and the bytes of its manifest.
+- reader: finds, checks and reads committed checkpoints; renames damaged ones.
 - weights: weights from checkpoints and safetensors files.
-- ownership: whether this attempt may still write.
+- ownership: whether this attempt still owns the run.
 - digest: SHA-256 of weights and optimizer state.
 - export: writes the weights of a checkpoint as safetensors.
 """

@@ -1,102 +1,140 @@
-"""Checkpoint directories that exist completely or not at all. Imports no torch.
+"""The commit protocol: a checkpoint directory exists completely or not at all. Imports no torch.
 
-`step-XXXXXXXX/` holds some files and `manifest.json` with the size and SHA-256 of each. It is
-written under a temporary name and renamed when all of it is on the disk; whatever has another
-name was never committed. `trainer.checkpoint.reader` reads it back.
+A checkpoint is written under a temporary name and renamed when all its bytes are on the disk. A
+directory with another name than `step-XXXXXXXX` was never committed. Then the checkpoint is read
+back, and only after that older ones are removed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from jobs.rundir import checkpoint_name, checkpoint_names, checkpoint_step, fsync_directory
+from trainer.checkpoint import reader
+from trainer.checkpoint.manifest import BEST, FORMAT_VERSION, LATEST, MANIFEST, manifest_text
+from trainer.errors import TransientStorageError, storage_error
 
-FORMAT_VERSION = 2
-MANIFEST = "manifest.json"
-LATEST = "latest"
-BEST = "best"
 TEMPORARY_PREFIX = ".tmp-"
 
 
 class Sink(Protocol):
-    """Where a writer puts its bytes, in order."""
+    """A file that bytes are written to, in order."""
 
     def write(self, data: bytes) -> int: ...
 
 
 @dataclass(frozen=True)
-class Draft:
-    """What is to be committed: each file by the callable that writes it.
+class PendingCheckpoint:
+    """A checkpoint that is not committed yet.
 
-    fields: more of the manifest. permit: asked at the last moment before the name appears, and
-    raises to forbid it.
+    files: for each file name the function that writes its content.
+    fields: the values of the manifest besides format version, step and files.
+    check_before_rename: called directly before each rename that other attempts would see; raises
+    if this attempt must not do it.
     """
 
     step: int
-    files: dict[str, Callable[[Sink], object]]
+    files: Mapping[str, Callable[[Sink], object]]
     fields: dict[str, Any]
-    permit: Callable[[], None]
+    check_before_rename: Callable[[], None]
 
 
 @dataclass(frozen=True)
 class Retention:
-    """Which committed checkpoints stay: the newest, multiples of some steps, and the best."""
+    """Which committed checkpoints are kept: the newest, multiples of some steps, and the best."""
 
     keep_last: int
     keep_every_steps: int | None = None
     best_step: int | None = None
 
     def keeps(self, step: int) -> bool:
-        """Whether a checkpoint stays however old it gets."""
+        """Return whether a checkpoint is kept at any age."""
         is_multiple = self.keep_every_steps is not None and step % self.keep_every_steps == 0
         return is_multiple or step == self.best_step
 
 
-def commit(root: Path, draft: Draft) -> str:
-    """The name of a new, durable checkpoint."""
-    name = checkpoint_name(draft.step)
+def save(root: Path, pending: PendingCheckpoint, retention: Retention) -> int:
+    """Commit a checkpoint, read it back, then remove older ones; return its size in bytes.
+
+    Raises: StorageError or TransientStorageError; what `check_before_rename` raises.
+    """
+    doing = f"saving checkpoint {root / checkpoint_name(pending.step)}"
+    try:
+        name = commit(root, pending)
+        manifest = _read_back(root / name, doing)
+        # A newer attempt may own the run by now, with its own `latest` and oldest checkpoint.
+        pending.check_before_rename()
+        write_pointer(root, LATEST, name)
+        if retention.best_step is not None:
+            point_at_best(root, retention.best_step)
+        prune(root, pending.step, retention)
+    except OSError as error:
+        raise storage_error(error, doing) from error
+    return sum(file["size"] for file in manifest["files"].values())
+
+
+def commit(root: Path, pending: PendingCheckpoint) -> str:
+    """Write a checkpoint and rename it to its final name, durably; return that name."""
+    name = checkpoint_name(pending.step)
     with _temporary(root, name) as temporary:
         temporary.mkdir()
-        files = {file: _write(temporary / file, write) for file, write in draft.files.items()}
-        head = {"format_version": FORMAT_VERSION, "global_step": draft.step}
-        text = manifest_text({**head, **draft.fields, "files": files})
+        files = {file: _write(temporary / file, write) for file, write in pending.files.items()}
+        head = {"format_version": FORMAT_VERSION, "global_step": pending.step}
+        text = manifest_text({**head, **pending.fields, "files": files})
         _write(temporary / MANIFEST, lambda sink: sink.write(text))
         fsync_directory(temporary)
-        draft.permit()
-        # One of this step that was not loaded may be in the way; a rename replaces no directory.
+        pending.check_before_rename()
+        # A checkpoint of this step may exist that was not loaded; a rename replaces no directory.
         _remove(root / name)
         os.rename(temporary, root / name)
     fsync_directory(root)
     return name
 
 
-def manifest_text(manifest: dict[str, Any]) -> bytes:
-    """The bytes of a manifest, with its own SHA-256 in it; there are no others for its values."""
-    rest = {name: value for name, value in manifest.items() if name != "sha256"}
-    sha256 = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-    text = json.dumps({**rest, "sha256": sha256}, indent=2, ensure_ascii=False)
-    return (text + "\n").encode("utf-8", "backslashreplace")
+def _read_back(directory: Path, doing: str) -> dict[str, Any]:
+    """Check a checkpoint that was just committed and return its manifest.
+
+    Raises: TransientStorageError if a file differs from what was written; it is quarantined first.
+    """
+    try:
+        return reader.check(directory)
+    except reader.Damaged as error:
+        aside = reader.quarantine(directory, str(error))
+        text = (
+            f"{doing}: it does not read back as it was written ({error}); "
+            f"the directory was renamed to {aside}"
+        )
+        raise TransientStorageError(text) from error
 
 
-def point(root: Path, hint: str, name: str) -> None:
-    """Have a hint file (`latest` or `best`) name a checkpoint. Nothing relies on it."""
-    with _temporary(root, hint) as temporary:
+def write_pointer(root: Path, pointer: str, name: str) -> None:
+    """Write a checkpoint's name to the file `latest` or `best`. No decision depends on it alone."""
+    with _temporary(root, pointer) as temporary:
         _write(temporary, lambda sink: sink.write(f"{name}\n".encode()))
-        os.replace(temporary, root / hint)
+        os.replace(temporary, root / pointer)
     fsync_directory(root)
 
 
-def retain(root: Path, newest_step: int, retention: Retention) -> None:
-    """Remove the checkpoints before `newest_step`, which is verified, that need not stay."""
+def point_at_best(root: Path, best_step: int) -> None:
+    """Write the name of this step's checkpoint to the file `best`, if the checkpoint exists."""
+    name = checkpoint_name(best_step)
+    if (root / name).is_dir():
+        write_pointer(root, BEST, name)
+
+
+def prune(root: Path, newest_step: int, retention: Retention) -> None:
+    """Remove the checkpoints up to `newest_step` that `retention` does not keep.
+
+    The checkpoint of `newest_step` was read back; it is never removed.
+    """
     steps = [
         step
         for name in checkpoint_names(root)
@@ -108,7 +146,7 @@ def retain(root: Path, newest_step: int, retention: Retention) -> None:
 
 
 def remove_leftovers(root: Path) -> None:
-    """Remove what killed attempts began and never committed."""
+    """Remove the temporary files and directories of killed attempts."""
     for name in os.listdir(root):
         if name.startswith(TEMPORARY_PREFIX):
             _discard(root / name)
@@ -116,7 +154,7 @@ def remove_leftovers(root: Path) -> None:
 
 @contextlib.contextmanager
 def _temporary(root: Path, name: str) -> Iterator[Path]:
-    """A path that means nothing; what is there goes if anything goes wrong."""
+    """Yield a temporary path; remove what was written to it if the block raises."""
     path = root / f"{TEMPORARY_PREFIX}{name}-{secrets.token_hex(4)}"
     try:
         yield path
@@ -126,14 +164,14 @@ def _temporary(root: Path, name: str) -> Iterator[Path]:
 
 
 def _discard(path: Path) -> None:
-    """Remove a file or directory as far as that is possible."""
+    """Remove a file or directory as far as the file system allows it."""
     shutil.rmtree(path, ignore_errors=True)
     with contextlib.suppress(OSError):
         os.unlink(path)
 
 
 def _remove(directory: Path) -> None:
-    """Take the committed name away first, so that half a directory never carries it."""
+    """Rename a checkpoint before it is deleted, so that half a directory never has its name."""
     aside = directory.with_name(f"{TEMPORARY_PREFIX}old-{directory.name}-{secrets.token_hex(4)}")
     with contextlib.suppress(FileNotFoundError):
         os.rename(directory, aside)
@@ -141,6 +179,8 @@ def _remove(directory: Path) -> None:
 
 
 class _HashingSink:
+    """Writes to a file and computes size and SHA-256 of the bytes."""
+
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.sha256 = hashlib.sha256()
@@ -162,13 +202,13 @@ class _HashingSink:
 
 
 def _write(path: Path, write: Callable[[Sink], object]) -> dict[str, Any]:
-    """Write and fsync one file; its size and SHA-256 as of what was meant to be written."""
+    """Write and fsync one file; return size and SHA-256 of the bytes that `write` wrote."""
     with open(path, "xb") as file:
         sink = _HashingSink(file)
         try:
             write(sink)
         except Exception:
-            # torch.save turns what a sink raises into a RuntimeError of its own.
+            # torch.save turns an OSError of the sink into a RuntimeError of its own.
             if sink.error is not None:
                 raise sink.error from None
             raise

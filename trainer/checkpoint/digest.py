@@ -11,20 +11,20 @@ from torch import nn
 
 
 def weights_sha256(module: nn.Module) -> str:
-    """SHA-256 over names, types, shapes and raw bytes of parameters and buffers, by name."""
+    """Return the SHA-256 of names, types, shapes and bytes of all parameters and buffers."""
     return tensors_sha256(module.state_dict())
 
 
 def tensors_sha256(state: Mapping[str, Any]) -> str:
-    """`weights_sha256` of a model with this state."""
+    """Return the `weights_sha256` of a model with this `state_dict()`."""
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     return _sha256((name, tensors[name]) for name in sorted(tensors))
 
 
 def optimizer_sha256(optimizer: torch.optim.Optimizer) -> str:
-    """SHA-256 over the state of an optimizer: tensors like weights, the rest as text.
+    """Return the SHA-256 of an optimizer's state: tensors like weights, other values as text.
 
-    Without its options, which the spec and the step decide.
+    The options are left out: they follow from the spec and the step.
     """
     return _sha256(_leaves(optimizer.state_dict()["state"], ""))
 
@@ -43,7 +43,7 @@ def _sha256(leaves: Iterator[tuple[str, Any]]) -> str:
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """(path, leaf) of all that is in nested containers, in an order of their own."""
+    """Yield (path, leaf) of all leaves of nested containers, sorted by their keys as text."""
     if isinstance(value, (list, tuple)):
         value = dict(enumerate(value))
     if not isinstance(value, dict):

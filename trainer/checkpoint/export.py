@@ -16,9 +16,11 @@ from pathlib import Path
 import safetensors.torch
 
 from jobs.rundir import checkpoint_names, checkpoint_step, fsync_directory
-from trainer.checkpoint import commit, reader
+from trainer.checkpoint import reader
 from trainer.checkpoint.digest import tensors_sha256
-from trainer.checkpoint.weights import newest, parse, tensors_of
+from trainer.checkpoint.manifest import BEST, MANIFEST
+from trainer.checkpoint.state import parse
+from trainer.checkpoint.weights import newest, tensors_of
 from trainer.errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
 
 DEFAULT_NAME = "weights.safetensors"
@@ -42,13 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def find(path: Path, checkpoint: str) -> Path:
     """The directory of the checkpoint that is meant; `latest` is the newest one there is."""
-    if (path / commit.MANIFEST).exists():
+    if (path / MANIFEST).exists():
         return path
     if checkpoint == "latest":
         return newest(path)
     root, name = path / "checkpoints", checkpoint
     if checkpoint == "best":
-        hint = root / commit.BEST
+        hint = root / BEST
         name = hint.read_text(encoding="utf-8").strip() if hint.exists() else "no best checkpoint"
     if checkpoint_step(name) is None or not (root / name).is_dir():
         there = ", ".join(checkpoint_names(root)) if root.is_dir() else ""

@@ -1,10 +1,11 @@
-"""Committed checkpoints, read back whole or put aside. Imports no torch.
+"""Reads committed checkpoints and checks every byte; renames damaged ones. Imports no torch.
 
-Own checksums, because `torch.load` takes flipped bits without complaint. What is missing, cut
-short or altered is damaged for good, and the next older one serves. An error of the file system
-(ESTALE, EACCES, ETIMEDOUT ...) may pass: it is retried and then raised, since a run must not fall
-back by hours because a server was slow. An EIO that stays is a bad sector: damage. Where it is the
-server's, putting the checkpoint aside fails, too, and nothing is put aside.
+The checksums are the kit's own, because `torch.load` accepts flipped bits (torch 2.13). A missing,
+short or changed file is damaged for good: the checkpoint is quarantined and the next older one is
+used. An error of the file system (ESTALE, EACCES, ETIMEDOUT ...) may pass: the read is repeated and
+then the error is raised, because a run must not lose hours of work to a slow server. An EIO that
+stays is a bad sector and counts as damage. If it is the server's, the rename of the quarantine
+fails as well, and no checkpoint is renamed.
 """
 
 from __future__ import annotations
@@ -29,12 +30,7 @@ from jobs.rundir import (
     fsync_directory,
     read_jsonl,
 )
-from trainer.checkpoint.commit import (
-    FORMAT_VERSION,
-    LATEST,
-    MANIFEST,
-    manifest_text,
-)
+from trainer.checkpoint.manifest import FORMAT_VERSION, LATEST, MANIFEST, manifest_text
 from trainer.errors import UserError
 
 REASON = "REASON"
@@ -47,40 +43,40 @@ Given = ParamSpec("Given")
 
 
 class Damaged(Exception):
-    """A committed checkpoint whose bytes are not those that were written."""
+    """A committed checkpoint has other bytes than those that were written."""
 
 
 def read(directory: Path) -> tuple[dict[str, Any], Contents]:
-    """(manifest, bytes of each file) of a committed checkpoint.
+    """Return (manifest, bytes of each file) of a committed checkpoint.
 
-    Raises: Damaged; UserError if another version of the kit wrote it; OSError where the file
-    system may answer later.
+    Raises: Damaged; UserError if another version of the kit wrote it; OSError if a later attempt
+    may be able to read it.
     """
     with _bad_sectors_are_damage():
-        manifest = _patiently(_manifest, directory)
+        manifest = _retried(_manifest, directory)
         files = manifest["files"].items()
         return manifest, {
-            file: _patiently(_read, directory / file, expected) for file, expected in files
+            file: _retried(_read, directory / file, expected) for file, expected in files
         }
 
 
 def check(directory: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint whose files all agree with it; raises as `read` does."""
+    """Compare all files of a checkpoint with its manifest; return that. Raises as `read`."""
     with _bad_sectors_are_damage():
-        manifest = _patiently(_manifest, directory)
+        manifest = _retried(_manifest, directory)
         for file, expected in manifest["files"].items():
-            _patiently(_check, directory / file, expected)
+            _retried(_check, directory / file, expected)
         return manifest
 
 
 def read_newest(
     root: Path, parse: Callable[[Contents], Value], report: Callable[[str], None]
 ) -> tuple[Contents, Value] | None:
-    """The files of the newest checkpoint that is whole and what `parse` makes of them, or None.
+    """Return (files, what `parse` returns for them) of the newest undamaged checkpoint, or None.
 
-    Damaged ones, which is also what `parse` may raise, are reported and put aside.
+    Damaged ones are reported and quarantined; `parse` may raise Damaged, too.
     """
-    for name in _patiently(checkpoint_names, root):
+    for name in _retried(checkpoint_names, root):
         try:
             _, contents = read(root / name)
             return contents, parse(contents)
@@ -93,40 +89,42 @@ def read_newest(
 def read_newest_of(
     run_dir: RunDir, parse: Callable[[Contents], Value], report: Callable[[str], None]
 ) -> tuple[Contents, Value] | None:
-    """What `read_newest` reads of a run; None only before its first checkpoint.
+    """Return what `read_newest` reads of a run; None only before its first checkpoint.
 
-    Raises: UserError where it had some and none is left, for it must not begin anew unasked.
+    Raises: UserError if the run had a checkpoint and no undamaged one is left: it must not start
+    again at step 0 unless the user asks for that.
     """
     root = run_dir.checkpoints
-    there = _patiently(checkpoint_names, root)
-    known = newest_known(run_dir, there)
-    if there and known not in there:
-        report(f"checkpoint {known} is gone from {root}: going on from an older one")
+    present = _retried(checkpoint_names, root)
+    known = newest_known(run_dir, present)
+    if present and known not in present:
+        report(f"checkpoint {known} is gone from {root}: continuing from an older one")
     newest = read_newest(root, parse, report)
     if newest is None and known is not None:
         raise UserError(
-            f"the run had checkpoint {known}, none that is whole is left in {root}: bring its "
-            "files back and resume, or begin a new run; nothing was overwritten"
+            f"the run had checkpoint {known}, but {root} has no undamaged one: bring its files "
+            "back and resume, or begin a new run; nothing was overwritten"
         )
     return newest
 
 
-def newest_known(run_dir: RunDir, there: list[str]) -> str | None:
-    """The newest checkpoint that the run is known to have had; None before its first.
+def newest_known(run_dir: RunDir, present: list[str]) -> str | None:
+    """Return the newest checkpoint that the run is known to have had; None before its first.
 
-    Known from those that are there, from the hint `latest`, and from the last attempt with one.
+    present: the names of the checkpoints in the folder, newest first. The file `latest` and the
+    last attempt with a checkpoint name others that existed.
     """
-    names, root = there[:1], run_dir.checkpoints
-    with contextlib.suppress(OSError, UnicodeDecodeError):  # nothing relies on a hint
+    names, root = present[:1], run_dir.checkpoints
+    with contextlib.suppress(OSError, UnicodeDecodeError):  # the file may be missing or damaged
         names.append((root / LATEST).read_text(encoding="utf-8").strip())
-    recorded = [attempt.get("checkpoint") for attempt in _patiently(read_jsonl, run_dir.attempts)]
+    recorded = [attempt.get("checkpoint") for attempt in _retried(read_jsonl, run_dir.attempts)]
     names += [name for name in recorded if isinstance(name, str)][-1:]
     steps = {name: step for name in names if (step := checkpoint_step(name)) is not None}
     return max(steps, key=lambda name: steps[name], default=None)
 
 
 def quarantine(directory: Path, reason: str) -> Path:
-    """Rename a checkpoint, so that it counts no more, and note why; its new path."""
+    """Rename a damaged checkpoint and write the reason into it; return its new path."""
     aside = directory.with_name(QUARANTINE_PREFIX + directory.name)
     number = 1
     while os.path.lexists(aside):
@@ -134,13 +132,14 @@ def quarantine(directory: Path, reason: str) -> Path:
         aside = directory.with_name(f"{QUARANTINE_PREFIX}{directory.name}.{number}")
     os.rename(directory, aside)
     fsync_directory(directory.parent)
-    # It may be no directory, or on a full disk: the log has the reason, too.
+    # It may be a file instead of a directory, or the disk may be full: the log has the reason, too.
     with contextlib.suppress(OSError):
         (aside / REASON).write_text(reason + "\n", encoding="utf-8", errors="backslashreplace")
     return aside
 
 
-def _patiently(call: Callable[Given, Value], *args: Given.args, **kwargs: Given.kwargs) -> Value:
+def _retried(call: Callable[Given, Value], *args: Given.args, **kwargs: Given.kwargs) -> Value:
+    """Return the result of `call`; repeat it after an OSError, with RETRY_DELAYS_S in between."""
     for delay_s in RETRY_DELAYS_S:
         try:
             return call(*args, **kwargs)
@@ -151,6 +150,7 @@ def _patiently(call: Callable[Given, Value], *args: Given.args, **kwargs: Given.
 
 @contextlib.contextmanager
 def _bad_sectors_are_damage() -> Iterator[None]:
+    """Raise Damaged instead of an EIO that the block raises."""
     try:
         yield
     except OSError as error:
@@ -161,6 +161,7 @@ def _bad_sectors_are_damage() -> Iterator[None]:
 
 
 def _manifest(directory: Path) -> dict[str, Any]:
+    """Read and check a manifest. Raises: Damaged; UserError for another format version."""
     with _open(directory / MANIFEST) as file:
         text = file.read()
     try:
@@ -178,7 +179,7 @@ def _manifest(directory: Path) -> dict[str, Any]:
     if format_version != FORMAT_VERSION:
         raise UserError(
             f"checkpoint {directory} has format version {format_version}, this kit reads "
-            f"{FORMAT_VERSION}: go on with the code that the run began with"
+            f"{FORMAT_VERSION}: continue with the code that the run began with"
         )
     if not is_listing:
         raise Damaged(f"{MANIFEST} does not list files of its directory")
@@ -197,7 +198,7 @@ def _read(path: Path, expected: dict[str, Any]) -> bytes:
 def _check(path: Path, expected: dict[str, Any]) -> None:
     with _open(path) as file:
         _check_size(path, os.fstat(file.fileno()).st_size, expected)
-        # What was just written is in memory: read what the disk has of it.
+        # A file that was just written is in the page cache: drop it there, to read from the disk.
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         _check_sha256(path, hashlib.file_digest(file, "sha256").hexdigest(), expected)
 
@@ -214,11 +215,11 @@ def _check_sha256(path: Path, sha256: str, expected: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[BufferedReader]:
-    """A regular file to read; what goes wrong for good while it is read is damage."""
+    """Open a regular file to read; an error that does not pass becomes Damaged."""
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise Damaged(f"{path.name} is no regular file")
+                raise Damaged(f"{path.name} is not a regular file")
             yield file
     except OSError as error:
         if error.errno in LASTING:
@@ -228,5 +229,5 @@ def _open(path: Path) -> Iterator[BufferedReader]:
 
 
 def _without_waiting(name: str, flags: int) -> int:
-    """Open it even if it is a FIFO that nobody writes to."""
+    """Open a file without blocking: a FIFO without a writer would block for ever."""
     return os.open(name, flags | os.O_NONBLOCK)

@@ -1,4 +1,4 @@
-"""Copies of a training's state in host memory, which the training cannot change any more."""
+"""Copies of a training's state in host memory; the training continues on the originals."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ PLAIN = (str, int, float, bool, type(None))
 
 
 class Staging:
-    """Memory for one snapshot at a time, allocated by the first one and used again by the next.
+    """Host memory for one copy of the state at a time; each save uses the same memory.
 
-    Pinned where tensors come from a GPU, so that they are copied while the host goes on.
+    It is pinned for tensors on a GPU, so that the host does not wait for the copy.
     """
 
     def __init__(self) -> None:
         self._buffers: dict[str, torch.Tensor] = {}
 
     def take(self, state: dict[str, Any]) -> tuple[dict[str, Any], torch.cuda.Event | None]:
-        """A copy of `state` on the host, whole as soon as the event (None on a CPU) has happened.
+        """Copy `state` to the host; return the copy and an event (None on a CPU).
 
-        Raises: TypeError if there is anything but tensors, plain values and containers in it.
+        The copy is complete when the event has happened.
+
+        Raises: TypeError if `state` holds anything but tensors, plain values and containers.
         """
         copy = self._copy(state, "state")
         event = None
@@ -45,14 +47,14 @@ class Staging:
     def _stage(self, tensor: torch.Tensor, path: str) -> torch.Tensor:
         buffer = self._buffers.get(path)
         if buffer is None or (buffer.dtype, buffer.shape) != (tensor.dtype, tensor.shape):
-            # Of the same memory format, too.
+            # `empty_like` also keeps the memory format, such as channels_last.
             buffer = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
             self._buffers[path] = buffer
         return buffer.copy_(tensor, non_blocking=True)
 
 
 def is_plain(value: Any) -> bool:
-    """Whether there is nothing but tensors, plain values and their containers in it."""
+    """Return whether a value consists of tensors, plain values and containers of them."""
     if isinstance(value, dict):
         return all(type(key) in PLAIN and is_plain(item) for key, item in value.items())
     if type(value) in (list, tuple):
@@ -61,10 +63,11 @@ def is_plain(value: Any) -> bool:
 
 
 def first_not_finite(tensors: dict[str, Any]) -> str | None:
-    """The name of the first tensor with a NaN or an infinity in it, or None."""
+    """Return the name of the first tensor that holds a NaN or an infinity, or None."""
     for name, tensor in tensors.items():
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.numel():
-            # Both pass a NaN on. `isfinite` would take 50 times as long (torch 2.13, CPU).
+            # Minimum and maximum are NaN if any value is. `isfinite` takes 50 times as long
+            # (torch 2.13, CPU).
             extremes = torch.stack(torch.aminmax(tensor))
             if not extremes.isfinite().all():
                 return name

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jobs.rundir import read_json
-from trainer.checkpoint import commit
+from trainer.checkpoint.manifest import MANIFEST, manifest_text
 
 from ..kit import REPOSITORY, Kit
 from . import harm_storage, oracles
@@ -92,11 +92,11 @@ def test_row_31_hostile_name_and_a_pickle_as_checkpoint(
     evil = pickle.dumps(Evil())
     (checkpoint / "state.pt").write_bytes(evil)
     # As good as its own manifest says, so that only the reading itself can find it.
-    manifest = read_json(checkpoint / commit.MANIFEST)
+    manifest = read_json(checkpoint / MANIFEST)
     manifest["files"] = {
         "state.pt": {"size": len(evil), "sha256": hashlib.sha256(evil).hexdigest()}
     }
-    (checkpoint / commit.MANIFEST).write_bytes(commit.manifest_text(manifest))
+    (checkpoint / MANIFEST).write_bytes(manifest_text(manifest))
     harm_storage.release(run)
     paced.finish()
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from jobs.rundir import checkpoint_name, checkpoint_names, checkpoint_step
-from trainer.checkpoint import commit, reader, writer
-from trainer.checkpoint.commit import Draft, Retention
+from trainer.checkpoint import commit, reader
+from trainer.checkpoint.commit import PendingCheckpoint, Retention
 
 # <sys/ptrace.h>
 PTRACE_TRACEME, PTRACE_SYSCALL, PTRACE_SETOPTIONS = 0, 24, 0x4200
@@ -28,7 +28,8 @@ NEW = b"new" * 1000
 
 def save(root, step, content):
     files = {"state.pt": lambda sink: sink.write(content)}
-    writer.save(root, Draft(step, files, {}, lambda: None), Retention(2, best_step=step))
+    pending = PendingCheckpoint(step, files, {}, lambda: None)
+    commit.save(root, pending, Retention(2, best_step=step))
 
 
 def ptrace(request, pid, data=0):

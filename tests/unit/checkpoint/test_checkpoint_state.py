@@ -2,11 +2,13 @@
 
 import dataclasses
 import hashlib
+import io
 import json
 import pickle
 import shutil
 import threading
 import time
+import zipfile
 from types import SimpleNamespace
 
 import pytest
@@ -17,11 +19,13 @@ from torch import nn
 from jobs.rundir import RunDir, checkpoint_name, checkpoint_names, read_json
 from jobs.spec import Checkpoint, Spec, Train
 from trainer.checkpoint import checkpoints as module
-from trainer.checkpoint import commit, export, writer
-from trainer.checkpoint.checkpoints import Checkpoints, TrainState, changed_keys, restore
-from trainer.checkpoint.commit import Draft
+from trainer.checkpoint import commit, export, reader
+from trainer.checkpoint.checkpoints import Checkpoints, changed_keys
+from trainer.checkpoint.commit import PendingCheckpoint
 from trainer.checkpoint.digest import optimizer_sha256, weights_sha256
+from trainer.checkpoint.manifest import LATEST
 from trainer.checkpoint.staging import Staging, first_not_finite
+from trainer.checkpoint.state import SavedState, TrainState, parse, restore
 from trainer.dist.context import DistributedContext
 from trainer.dist.run_handle import Job, Run
 from trainer.errors import NotFinite, StorageError, Superseded, UserError
@@ -75,7 +79,7 @@ def bits(replica):
 def gate(monkeypatch):
     """Holds the writer until it is set; knows how many saves were in it at once."""
     gate = threading.Event()
-    gate.most, inside, really = 0, [], writer.save
+    gate.most, inside, really = 0, [], commit.save
 
     def save(*arguments):
         inside.append(1)
@@ -86,7 +90,7 @@ def gate(monkeypatch):
         finally:
             inside.pop()
 
-    monkeypatch.setattr(writer, "save", save)
+    monkeypatch.setattr(commit, "save", save)
     yield gate
     gate.set()
 
@@ -135,7 +139,7 @@ def lose_all(job, how):
         shutil.rmtree(job.run.dir.checkpoints / "step-00000006")
     else:
         (job.run.dir.checkpoints / "step-00000006" / "state.pt").unlink()
-        (job.run.dir.checkpoints / commit.LATEST).unlink()
+        (job.run.dir.checkpoints / LATEST).unlink()
 
 
 @pytest.mark.parametrize("how", ["records", "hint", "damaged"])
@@ -144,8 +148,8 @@ def test_a_run_that_lost_all_its_checkpoints_does_not_begin_anew(tmp_path, how):
     save(job, replica_of(), 6)
     lose_all(job, how)
     words = (
-        rf"^the run had checkpoint step-00000006, none that is whole is left in {tmp_path}/check"
-        "points: bring its files back and resume, or begin a new run; nothing was overwritten$"
+        rf"^the run had checkpoint step-00000006, but {tmp_path}/checkpoints has no undamaged one: "
+        "bring its files back and resume, or begin a new run; nothing was overwritten$"
     )
     with pytest.raises(UserError, match=words):
         Checkpoints(job, BATCHES).load(replica_of())
@@ -163,7 +167,7 @@ def test_a_checkpoint_that_is_gone_is_named_and_an_older_one_used(tmp_path, caps
         save(job, replica_of(), step)
     shutil.rmtree(job.run.dir.checkpoints / "step-00000006")
     assert Checkpoints(job, BATCHES).load(replica_of()).global_step == 3
-    words = f"step-00000006 is gone from {tmp_path}/checkpoints: going on from an older one\n"
+    words = f"step-00000006 is gone from {tmp_path}/checkpoints: continuing from an older one\n"
     assert words in capsys.readouterr().out
     save(job, replica_of(), 4)
     Checkpoints(job, BATCHES).load(replica_of())
@@ -250,17 +254,21 @@ def test_an_attempt_that_comes_back_leaves_a_newer_ones_save_in_flight_alone(tmp
 def test_an_attempt_superseded_while_it_reads_back_moves_no_hint_and_removes_nothing(tmp_path):
     root, is_owner = tmp_path / "checkpoints", iter([True, False])
 
-    def permit():
+    def check_before_rename():
         if not next(is_owner):
             raise Superseded("attempt 2 owns the run")
 
     root.mkdir()
     for step in (4, 5):
-        writer.save(root, Draft(step, {}, {}, lambda: None), commit.Retention(keep_last=2))
+        commit.save(
+            root, PendingCheckpoint(step, {}, {}, lambda: None), commit.Retention(keep_last=2)
+        )
     with pytest.raises(Superseded):
-        writer.save(root, Draft(6, {}, {}, permit), commit.Retention(keep_last=1))
+        commit.save(
+            root, PendingCheckpoint(6, {}, {}, check_before_rename), commit.Retention(keep_last=1)
+        )
     assert checkpoint_names(root) == [checkpoint_name(step) for step in (6, 5, 4)]
-    assert (root / commit.LATEST).read_text() == f"{checkpoint_name(5)}\n"
+    assert (root / LATEST).read_text() == f"{checkpoint_name(5)}\n"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
@@ -308,7 +316,9 @@ def test_a_checkpoint_of_more_than_tensors_is_quarantined_unread(tmp_path, kind,
         "list": lambda sink: torch.save([1], sink),
         "text": lambda sink: sink.write(b"hello"),
     }[kind]
-    commit.commit(job.run.dir.checkpoints, Draft(9, {"state.pt": write}, {}, lambda: None))
+    commit.commit(
+        job.run.dir.checkpoints, PendingCheckpoint(9, {"state.pt": write}, {}, lambda: None)
+    )
     assert Checkpoints(job, BATCHES).load(replica_of(seed=1)).global_step == 6
     assert "step-00000009 is damaged and now quarantined-step-00000009" in capsys.readouterr().out
     assert checkpoint_names(job.run.dir.checkpoints) == ["step-00000006"]
@@ -351,7 +361,7 @@ def test_another_global_batch_names_both_sides_and_the_way_out(
 
 def test_another_number_of_samples_names_both_sides(tmp_path):
     batches = SimpleNamespace(global_batch_size=12, samples_per_epoch=84)
-    with pytest.raises(UserError, match="with 96 samples an epoch, this start has 84: bring back"):
+    with pytest.raises(UserError, match="with 96 samples per epoch, this start has 84: bring back"):
         load_of(tmp_path, batches)
 
 
@@ -374,7 +384,7 @@ def test_keys_of_a_newer_kit_are_no_change():
     assert changed_keys({"lr": 0.1, "gone": 1}, {"lr": 0.1, "new": 2}) == []
 
 
-def saved_state(replica, **changes):
+def saved_values(replica, **changes):
     state = dataclasses.asdict(state_at(6))
     return {
         "model": replica.module.state_dict(),
@@ -382,9 +392,44 @@ def saved_state(replica, **changes):
         "optimizer_class": "AdamW",
         "scaler": {},
         "loss_windows": torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64),
+        "global_batch_size": 12,
+        "samples_per_epoch": 96,
+        "train": {},
         **{name: value for name, value in state.items() if name != "loss_window"},
         **changes,
     }
+
+
+def saved_state(replica, **changes):
+    return SavedState.from_dict(saved_values(replica, **changes))
+
+
+def test_the_keys_of_a_saved_state_stay_those_of_the_format(tmp_path):
+    """An older and a newer kit of format 2 read each other's checkpoints."""
+    job = job_of(tmp_path)
+    save(job, replica_of(), 6)
+    _, contents = reader.read(job.run.dir.checkpoints / "step-00000006")
+    values = parse(contents)
+    assert [*values] == [
+        *("model", "optimizer", "optimizer_class", "scaler", "loss_windows"),
+        *("global_batch_size", "samples_per_epoch", "train"),
+        *("global_step", "window_steps", "last_eval_step", "metrics", "metrics_bytes"),
+        *("environments", "best"),
+    ]
+    assert [*SavedState.from_dict(values).to_dict()] == [*values]
+    del values["best"]
+    with pytest.raises(UserError, match="has no 'best'.* another version of the kit"):
+        SavedState.from_dict(values)
+
+
+def test_a_save_has_no_checksums_of_torch_and_changes_no_setting_of_it():
+    """torch 2.13 keeps the setting by thread, so the save is in this one."""
+    state, file = SavedState.from_dict(saved_values(replica_of())), io.BytesIO()
+    assert torch.serialization.get_crc32_options()
+    state.write(file)
+    assert torch.serialization.get_crc32_options()
+    with zipfile.ZipFile(file) as archive:
+        assert {info.CRC for info in archive.infolist()} == {0}
 
 
 @pytest.mark.parametrize(("rank", "world_size", "window"), [(1, 3, 2), (0, 2, 4), (1, 2, 0)])
@@ -442,7 +487,7 @@ def test_weights_that_do_not_fit_name_the_first_difference(trained, tmp_path):
     text = tmp_path / "x.safetensors"
     text.write_text("hello, this is no such file")
     for path, words in [
-        (text, "x.safetensors is no safetensors file"),
+        (text, "x.safetensors is not a safetensors file"),
         (tmp_path / "gone", "train.init_from: cannot read .*gone: .*No such file"),
         (tmp_path, "has no checkpoint"),
     ]:
@@ -506,7 +551,7 @@ def test_a_hint_that_cannot_be_written_ends_no_training(tmp_path, monkeypatch, c
 
     monkeypatch.setattr(commit.os, "fsync", full)
     checkpoints.point_at_best(state)
-    assert "checkpoints/best was not written: [Errno 28] No space left" in capsys.readouterr().out
+    assert "checkpoints/best: [Errno 28] No space left" in capsys.readouterr().out
 
 
 def test_who_waits_for_a_save_shows_signs_of_life(tmp_path, gate, monkeypatch):

@@ -11,8 +11,9 @@ import sys
 import pytest
 
 from jobs.rundir import checkpoint_name, checkpoint_names, write_atomic
-from trainer.checkpoint import commit, reader, writer
-from trainer.checkpoint.commit import Draft, Retention
+from trainer.checkpoint import commit, reader
+from trainer.checkpoint.commit import PendingCheckpoint, Retention
+from trainer.checkpoint.manifest import manifest_text
 from trainer.errors import StorageError, Superseded, TransientStorageError, UserError
 
 
@@ -23,12 +24,14 @@ def allow():
 ALL = Retention(10)
 
 
-def draft(step, content=b"weights", permit=allow):
-    return Draft(step, {"state.pt": lambda sink: sink.write(content)}, {"loss": 1e-05}, permit)
+def pending(step, content=b"weights", check_before_rename=allow):
+    return PendingCheckpoint(
+        step, {"state.pt": lambda sink: sink.write(content)}, {"loss": 1e-05}, check_before_rename
+    )
 
 
-def save(root, step, content=b"weights", keep=ALL, permit=allow):
-    writer.save(root, draft(step, content, permit), keep)
+def save(root, step, content=b"weights", keep=ALL, check_before_rename=allow):
+    commit.save(root, pending(step, content, check_before_rename), keep)
     return checkpoint_name(step)
 
 
@@ -122,7 +125,7 @@ def test_a_manifest_from_another_checkpoint_is_found(tmp_path):
     path.write_text(json.dumps(manifest))
     with pytest.raises(reader.Damaged, match="its own SHA-256"):
         reader.read(path.parent)
-    path.write_bytes(commit.manifest_text({**manifest, "files": {"../x": {}}}))
+    path.write_bytes(manifest_text({**manifest, "files": {"../x": {}}}))
     with pytest.raises(reader.Damaged, match="files of its directory"):
         reader.read(path.parent)
 
@@ -130,8 +133,8 @@ def test_a_manifest_from_another_checkpoint_is_found(tmp_path):
 def test_a_checkpoint_of_another_kit_is_no_damage(tmp_path):
     path = tmp_path / save(tmp_path, 7) / "manifest.json"
     manifest = json.loads(path.read_text())
-    path.write_bytes(commit.manifest_text({**manifest, "format_version": 9}))
-    with pytest.raises(UserError, match="format version 9, this kit reads 2: go on with the code"):
+    path.write_bytes(manifest_text({**manifest, "format_version": 9}))
+    with pytest.raises(UserError, match="format version 9, this kit reads 2: continue with"):
         read_newest(tmp_path)
     assert checkpoint_names(tmp_path) == ["step-00000007"]
 
@@ -236,7 +239,7 @@ def test_a_forbidden_commit_leaves_nothing_and_touches_no_other_attempts_files(t
 
     (tmp_path / ".tmp-step-00000008-abcd").mkdir()
     with pytest.raises(Superseded):
-        save(tmp_path, 7, permit=forbid)
+        save(tmp_path, 7, check_before_rename=forbid)
     assert names(tmp_path) == [".tmp-step-00000008-abcd"]
 
 
@@ -269,7 +272,7 @@ def test_retention_keeps_the_newest_multiples_and_the_best(tmp_path):
 def test_retention_never_counts_the_future(tmp_path):
     for step in (5, 10, 15, 20):
         save(tmp_path, step)
-    commit.retain(tmp_path, 15, Retention(2))
+    commit.prune(tmp_path, 15, Retention(2))
     assert checkpoint_names(tmp_path) == ["step-00000020", "step-00000015", "step-00000010"]
 
 
@@ -396,7 +399,6 @@ def test_a_directory_that_is_gone_is_told_with_the_way_out(tmp_path):
 
 
 def test_the_commit_protocol_and_the_stop_handler_import_no_torch():
-    program = (
-        "import sys, trainer.checkpoint.writer, trainer.stop; sys.exit('torch' in sys.modules)"
-    )
+    modules = "trainer.checkpoint.commit, trainer.checkpoint.writer, trainer.stop"
+    program = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
