@@ -86,7 +86,7 @@ class Loop:
         """Train; return "completed", or "stopped" where the ranks agreed to stop.
 
         On return the last checkpoint is committed. The saved state alone decides what is due at a
-        step, so a stop never skips an evaluation.
+        step, so no stop skips an evaluation or a save.
         """
         self._beat = beat
         first_step = self.state.global_step
@@ -98,17 +98,18 @@ class Loop:
             is_last = step >= self.plan.total_steps  # greater where a resume lowered train.epochs
             settle = step == first_step or is_last or self._is_evaluation_due()
             agreed = agreement.check(step, self._wants_save(), settle)
-            if agreed.stop:
+            is_stopping = agreed.stop
+            if not is_stopping and self._is_evaluation_due():
+                with self._lead.aside():
+                    is_stopping = not self._evaluate(agreement.for_evaluation())
+            if is_stopping:
                 self.events.event("stop_seen", step=step)
-            elif self._is_evaluation_due():
-                with self._lead.evaluation():
-                    self._evaluate()
-            if agreed.stop or is_last or agreed.save or self._is_save_due():
+            if is_stopping or is_last or agreed.save or self._is_save_due():
                 with self._lead.aside():
                     self._save()
-            if agreed.stop or is_last:
+            if is_stopping or is_last:
                 self._finish_save()
-                return "stopped" if agreed.stop else "completed"
+                return "stopped" if is_stopping else "completed"
             self._step()
             if step == first_step:
                 self.events.event("first_step", step=step + 1)
@@ -197,23 +198,40 @@ class Loop:
             "the inputs for a NaN"
         )
 
-    def _evaluate(self) -> None:
-        """Evaluate on the held-out samples, and note the result in state, log and metrics.jsonl."""
-        step = self.state.global_step
+    def _evaluate(self, agreement: Agreement) -> bool:
+        """Evaluate on the held-out samples; put the result into the state, log and metrics.jsonl.
+
+        Return False if the ranks agreed to stop in it. Then nothing of it is kept: it is still due,
+        and the next attempt begins with it.
+        """
+        step, began = self.state.global_step, time.monotonic()
+
+        def beat() -> None:
+            nonlocal began
+            self._beat("evaluation", step)
+            self._lead.evaluated(time.monotonic() - began)
+            began = time.monotonic()
+
         seed = seeds.mix(seeds.HELD_OUT, self.train.seed, step, self.context.rank)
         seeds.seed_generators(seed, self.device)
-        loss, accuracy = evaluate(
+        result = evaluate(
             self.replica.module,
             self.data.test,
             self.replica.autocast,
-            lambda: self._beat("evaluation", step),
+            beat,
+            lambda index, is_last: agreement.check(index, False, settle=is_last).stop,
         )
+        self._lead.evaluated(time.monotonic() - began)
+        if result is None:
+            return False
+        loss, accuracy = result
         self.state.last_eval_step = step
         metrics = {"eval_loss": loss, "eval_accuracy": accuracy}
         self.state.metrics |= metrics
         self._track_best(metrics)
         if self.reporter is not None:
             self.reporter.evaluated(step, loss, accuracy)
+        return True
 
     def _track_best(self, metrics: dict[str, float]) -> None:
         name, best = self.spec.checkpoint.best, self.state.best

@@ -65,7 +65,10 @@ SPECS: dict[str, dict[str, Any]] = {
     "loader_workers": {"dataset": "stoppable:by_sample", "transform": None, "transform_args": {}},
     "ten_in_one_epoch": {"epochs": 1, "micro_batch_size": 1},
     "random_times": {**ADAMW, **ACCUMULATION},
+    # Slow enough that every batch is agreed on; five batches of 256 samples on rank 0.
+    "slow_evaluation": {"epochs": 1, "model_args": {"pause_s": 0.06}},
 }
+EVALUATION_BATCHES = 5
 ROUNDS = {"ten_in_one_epoch": 24}  # micro batches of each rank in an epoch; odd, so 2 + 2 + 1
 PutUp = Callable[[], None]
 
@@ -77,12 +80,17 @@ class Bench:
     context: DistributedContext
     stop: StopSignal
     folder: Path
+    evaluated: list[int] = dataclasses.field(default_factory=list)  # batches of each attempt
 
     def spec(self, name: str) -> Spec:
         """The spec of a scenario, with as many steps in a world of any size."""
         values = {**BASE, **SPECS[name]}
         used = ROUNDS.get(name, 5) * values["micro_batch_size"] * self.context.world_size
-        train = Train(**values, dataset_args={"num_train": used + 1})
+        sizes = {"num_train": used + 1}
+        if name == "slow_evaluation":
+            # One sample more than four batches of each rank: the other ranks have a batch less.
+            sizes["num_test"] = (EVALUATION_BATCHES - 1) * 256 * self.context.world_size + 1
+        train = Train(**values, dataset_args=sizes)
         return Spec(
             launch=Launch(stop_check_steps=1),
             train=train,
@@ -103,6 +111,7 @@ class Bench:
         loop = prepare(job)
         status = loop.run(Agreement(self.stop, 1, device), lambda what, step: None)
         conclude(job, loop, status)
+        self.evaluated.append(int(loop.replica.module.evaluations))  # type: ignore[arg-type]
         dist.barrier()
         return status, loop.state.global_step
 
@@ -155,6 +164,9 @@ class Bench:
                 moment = "backward" if name == "every_pass" and index % 2 else "forward"
                 yield [self.at(moment, index)]
             yield [self.at("start", 0), self.at("evaluation", 0), self.at("evaluation", 0)]
+        elif name == "slow_evaluation":
+            yield [self.at("evaluation", 1)]
+            yield [self.at("evaluation", index) for index in (0, 1, 0)]
         else:
             yield [self.at("forward", index) for index in (0, 3, 7)]
 
@@ -167,11 +179,13 @@ class Bench:
         dist.broadcast(took_s, src=0)
         runs = []
         for number, plans in enumerate(self.plans(name, took_s.item())):
+            self.evaluated.clear()
             run, stops = self.train(f"{name}/{number}", spec, plans)
+            evaluated = self.evaluated[: len(stops)]
             differences = compare(run, untouched) if self.context.is_first else []
             if self.context.is_first and best_of(run) != best_of(untouched):
                 differences.append(f"best is {best_of(run)}, not {best_of(untouched)}")
-            runs.append({"stops": stops, "differences": differences})
+            runs.append({"stops": stops, "evaluated": evaluated, "differences": differences})
         return {"runs": runs, "lines": len(read_jsonl(untouched.metrics)), "took_s": took_s.item()}
 
 

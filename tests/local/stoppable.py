@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import NamedTuple
 
 import torch
@@ -35,9 +36,10 @@ class Net(nn.Module):
     The buffer `passes` counts forward passes in training and travels with the checkpoints.
     """
 
-    def __init__(self, gain: float) -> None:
+    def __init__(self, gain: float, pause_s: float) -> None:
         super().__init__()
         self.gain = gain
+        self.pause_s = pause_s
         self.head = nn.Linear(4, 3)
         self.dropout = nn.Dropout(0.3)
         self.norm = nn.BatchNorm2d(4)
@@ -61,12 +63,13 @@ class Net(nn.Module):
         else:
             reach("evaluation", self.evaluations)
             self.evaluations += 1
+            time.sleep(self.pause_s)
         return scores
 
 
-def net(gain: float = 1.0) -> nn.Module:
-    """The model above; its scores are multiplied by `gain`."""
-    return Net(gain)
+def net(gain: float = 1.0, pause_s: float = 0.0) -> nn.Module:
+    """The model above; `gain` multiplies its scores, `pause_s` slows each evaluation batch down."""
+    return Net(gain, pause_s)
 
 
 def images(num: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,9 +80,9 @@ def images(num: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return (noise + 50 * labels[:, None, None, None]).to(torch.uint8), labels
 
 
-def in_memory(num_train: int = 60) -> tuple[Samples, Samples]:
+def in_memory(num_train: int = 60, num_test: int = 11) -> tuple[Samples, Samples]:
     """Samples that are indexed by whole batches."""
-    train, test = images(num_train), images(11, seed=1)
+    train, test = images(num_train), images(num_test, seed=1)
     return Samples(*train, scale=1 / 255), Samples(*test, scale=1 / 255)
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from stop_plans import SPECS
+from stop_plans import EVALUATION_BATCHES, SPECS
 from test_trainer import torchrun
 
 from jobs.rundir import read_json
@@ -36,3 +36,10 @@ def test_a_run_was_stopped_after_every_step(found):
 def test_one_epoch_was_stopped_ten_times(found):
     (run,) = found["ten_in_one_epoch"]["runs"]
     assert run["stops"] == list(range(2, 21, 2))
+
+
+def test_row_40_a_stop_in_an_evaluation_ends_it_within_a_few_batches(found):
+    """It is given up at once and repeated by the next attempt; the bits are tested above."""
+    once, thrice = found["slow_evaluation"]["runs"]
+    assert (once["stops"], thrice["stops"]) == ([2], [2, 2, 2])  # all in the evaluation of step 2
+    assert max(once["evaluated"] + thrice["evaluated"]) < EVALUATION_BATCHES

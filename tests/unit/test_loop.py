@@ -56,6 +56,12 @@ def points():
     return Samples(inputs[:21], labels[:21]), Samples(inputs[21:], labels[21:])
 
 
+def many_points():
+    """The points, with held-out samples for five batches."""
+    train, test = points()
+    return train, Samples(test.inputs.repeat(110, 1), test.labels.repeat(110))
+
+
 def spoilt_points():
     """The points, with a NaN that the second step meets."""
     train, test = points()
@@ -64,8 +70,12 @@ def spoilt_points():
     return train, test
 
 
-def train(folder, spec, attempt=1, stop_at=None, hook=None):
-    """(run directory, loop) of an attempt of a run, which is told to stop in a step."""
+def train(folder, spec, attempt=1, stop_at=None, hook=None, beats=None):
+    """Run an attempt of a run; return (run directory, loop).
+
+    stop_at: a step, or (what begins, in which step): a stop is requested at such a beat.
+    beats: a list that gets all beats.
+    """
     run = RunDir(folder)
     run.attempt(attempt).path.mkdir(parents=True)
     write_json(run.owner, {"attempt": attempt})
@@ -77,7 +87,9 @@ def train(folder, spec, attempt=1, stop_at=None, hook=None):
     stop = StopSignal()
 
     def beat(what, step):
-        stop.requested = step == stop_at
+        stop.requested = stop_at in (step, (what, step))
+        if beats is not None:
+            beats.append((what, step))
 
     try:
         status = loop.run(Agreement(stop, 1, CPU), beat)
@@ -180,3 +192,31 @@ def test_an_evaluation_draws_the_same_numbers_after_a_stop(tmp_path):
     assert (loop.state.global_step, loop.state.last_eval_step) == (4, 3)
     train(tmp_path / "run", spec, attempt=2)
     assert run.metrics.read_bytes() == untouched.metrics.read_bytes()
+
+
+def test_a_stop_in_an_evaluation_gives_it_up_and_the_next_attempt_repeats_it(tmp_path):
+    spec = Spec(
+        train=dataclasses.replace(
+            TRAIN, model="test_loop:chancy", dataset="test_loop:many_points", eval_every_steps=2
+        )
+    )
+    reference, whole = train(tmp_path / "reference", spec)
+    beats = []
+    run, loop = train(tmp_path / "run", spec, stop_at=("evaluation", 4), beats=beats)
+    # Requested in the first of five batches; sent before the second, read before the third.
+    assert beats.count(("evaluation", 4)) == 2
+    assert read_json(run.attempt(1).outcome)["status"] == "stopped"
+    assert (loop.state.global_step, loop.state.last_eval_step) == (4, 3)
+    assert not [line for line in read_jsonl(run.metrics) if line["step"] == 4]
+    _, loop = train(tmp_path / "run", spec, attempt=2)
+    assert run.metrics.read_bytes() == reference.metrics.read_bytes()
+    assert torch.equal(loop.replica.module.weight, whole.replica.module.weight)
+
+
+def test_a_stop_in_the_last_evaluation_leaves_the_run_to_be_completed(tmp_path):
+    spec = Spec(train=dataclasses.replace(TRAIN, dataset="test_loop:many_points"))
+    run, _ = train(tmp_path, spec, stop_at=("evaluation", 9))
+    assert read_json(run.attempt(1).outcome)["status"] == "stopped"
+    assert not run.result.exists()
+    train(tmp_path, spec, attempt=2)
+    assert read_json(run.result)["metrics"]["eval_accuracy"] > 0

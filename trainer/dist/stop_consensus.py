@@ -54,6 +54,13 @@ class Agreement:
             self._next_step = step + 1
         return Agreed(self._is_stopping, save)
 
+    def for_evaluation(self) -> Agreement:
+        """Return an agreement on the same stop request, whose "steps" are an evaluation's batches.
+
+        This one must have no reduction on its way.
+        """
+        return Agreement(self._stop, "auto", self._device)
+
     def _start(self, step: int, wants_save: bool) -> None:
         is_first = dist.get_rank() == 0
         wishes = [int(wants_save), self._distance(step)] if is_first else [0, 0]

@@ -81,13 +81,9 @@ class LeadTime:
         """A step took so long."""
         self._steps = heapq.nlargest(2, [*self._steps, seconds])[::-1]
 
-    @contextlib.contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """A block that is an evaluation, and no step: a warning in it waits until it is over."""
-        with self.aside():
-            started = time.monotonic()
-            yield
-            self._evaluation_s = max(self._evaluation_s, time.monotonic() - started)
+    def evaluated(self, batch_s: float) -> None:
+        """Note how long a batch of an evaluation took; a stop waits for two of them at most."""
+        self._evaluation_s = max(self._evaluation_s, 2 * batch_s)
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:

@@ -51,6 +51,13 @@ def test_it_is_told_once_and_again_when_it_has_grown_by_half():
     assert "save 100.0 s" in lead.warning() and not lead.warning()
 
 
+def test_a_stop_in_an_evaluation_needs_two_of_its_batches():
+    lead = lead_of(2.0, 2.0)
+    for batch_s in (1.0, 7.0, 3.0):
+        lead.evaluated(batch_s)
+    assert lead.need_s == pytest.approx(3 * 2.0 + 2 * 7.0 + MARGIN_S)
+
+
 def test_enough_time_is_nothing_to_tell():
     assert lead_of(2.0, 2.0, save=40).warning() == ""
     assert lead_of(2.0, 2.0, save=1e6, lead_s=None).warning() == ""
@@ -66,7 +73,7 @@ def test_evaluations_and_saves_are_no_steps():
     clock = [100.0, 160.0, 161.0]  # the first step compiles
     for now in clock:
         lead.boundary(now)
-    with lead.evaluation():
+    with lead.aside():
         pass
     for now in (193.0, 225.0):  # each of 2 s, behind an evaluation of 30 s
         lead._aside_s = lead._evaluation_s = 30.0
