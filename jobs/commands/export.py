@@ -12,11 +12,17 @@ from jobs.runs import checkpoints
 
 
 def export(run_dir: RunDir, checkpoint: str | None, out: Path | None) -> int:
-    """Become the trainer's export, which imports torch, of this checkout."""
+    """Replace this process by the trainer's export, which imports torch, from this checkout.
+
+    Raises: UserError if the run has no checkpoint yet.
+    """
     if not checkpoints.committed(run_dir):
-        hint = "the first is committed after an epoch, or at a stop; make status shows the progress"
+        hint = (
+            "the first one is committed after an epoch, or at a stop; make status shows the "
+            "progress"
+        )
         raise UserError(f"{run_dir.run_id} has no checkpoint yet\n  hint: {hint}")
-    words = [sys.executable, "-m", "trainer.checkpoint.export", str(run_dir.path)]
-    words += ["--checkpoint", checkpoint] if checkpoint else []
-    words += ["--out", str(out)] if out else []
-    os.execv(words[0], words)
+    argv = [sys.executable, "-m", "trainer.checkpoint.export", str(run_dir.path)]
+    argv += ["--checkpoint", checkpoint] if checkpoint else []
+    argv += ["--out", str(out)] if out else []
+    os.execv(argv[0], argv)

@@ -1,8 +1,10 @@
-"""Write the weights of a verified checkpoint as one safetensors file.
+"""Write the weights of a checkpoint as one safetensors file.
 
-    python -m trainer.export RUN_DIR [--checkpoint best|latest|step-XXXXXXXX] [--out FILE]
+    python -m trainer.checkpoint.export RUN_DIR [--checkpoint NAME] [--out FILE]
 
-RUN_DIR may also be a checkpoint's own directory. The file's path is printed.
+NAME is best, latest (the default) or step-XXXXXXXX. RUN_DIR may also be the directory of a
+checkpoint. Prints the path of the file to stdout; step and
+metrics of the checkpoint, and whether the run is finished, to stderr.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 
-from jobs.rundir import checkpoint_names, checkpoint_step, fsync_directory
+from jobs.rundir import RunDir, checkpoint_names, checkpoint_step, fsync_directory, read_json
 from trainer.checkpoint import reader
 from trainer.checkpoint.digest import tensors_sha256
 from trainer.checkpoint.manifest import BEST, MANIFEST
@@ -27,41 +30,49 @@ DEFAULT_NAME = "weights.safetensors"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Export as the command line says; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m trainer.export", description=__doc__)
+    """Export what the command line names; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m trainer.checkpoint.export")
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("--checkpoint", default="latest", metavar="best|latest|step-XXXXXXXX")
-    parser.add_argument("--out", type=Path, help=f"RUN_DIR/{DEFAULT_NAME} if left out")
+    parser.add_argument("--out", type=Path, help=f"default: RUN_DIR/{DEFAULT_NAME}")
     options = parser.parse_args(arguments)
     try:
         directory = find(options.run_dir.resolve(), options.checkpoint)
-        print(export(directory, options.out or directory.parents[1] / DEFAULT_NAME))
+        run_dir = RunDir(directory.parents[1])
+        out = options.out or run_dir.path / DEFAULT_NAME
+        manifest = export(directory, out)
     except (UserError, reader.Damaged, OSError) as error:
         print(f"export: error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR if isinstance(error, UserError) else EXIT_FAILED
+    print(describe(manifest, is_finished(run_dir)), file=sys.stderr)
+    print(out)
     return 0
 
 
 def find(path: Path, checkpoint: str) -> Path:
-    """The directory of the checkpoint that is meant; `latest` is the newest one there is."""
+    """Return the directory of a checkpoint; "latest" is the newest one in the folder."""
     if (path / MANIFEST).exists():
         return path
     if checkpoint == "latest":
         return newest(path)
     root, name = path / "checkpoints", checkpoint
     if checkpoint == "best":
-        hint = root / BEST
-        name = hint.read_text(encoding="utf-8").strip() if hint.exists() else "no best checkpoint"
+        pointer = root / BEST
+        name = (
+            pointer.read_text(encoding="utf-8").strip()
+            if pointer.exists()
+            else "no best checkpoint"
+        )
     if checkpoint_step(name) is None or not (root / name).is_dir():
-        there = ", ".join(checkpoint_names(root)) if root.is_dir() else ""
-        raise UserError(f"{path} has no checkpoint {name}: there are {there or 'none'}")
+        names = ", ".join(checkpoint_names(root)) if root.is_dir() else ""
+        raise UserError(f"{path} has no checkpoint {name}; it has {names or 'none'}")
     return root / name
 
 
-def export(directory: Path, out: Path) -> Path:
-    """Verify a checkpoint and write its weights to `out`, which appears whole; the path of it.
+def export(directory: Path, out: Path) -> dict[str, Any]:
+    """Verify a checkpoint and write its weights to `out` in one rename; return the manifest.
 
-    Raises: Damaged if the checkpoint is not as it was written.
+    Raises: Damaged if a file of the checkpoint is not as it was written.
     """
     try:
         manifest, contents = reader.read(directory)
@@ -83,7 +94,22 @@ def export(directory: Path, out: Path) -> Path:
     finally:
         temporary.unlink(missing_ok=True)
     fsync_directory(out.parent)
-    return out
+    return manifest
+
+
+def is_finished(run_dir: RunDir) -> bool:
+    """Return whether the run has completed all its steps."""
+    result = read_json(run_dir.result)
+    return result is not None and result.get("status") == "completed"
+
+
+def describe(manifest: dict[str, Any], is_run_finished: bool) -> str:
+    """Return step and metrics of a checkpoint in one line; a second one if the run goes on."""
+    metrics = [f"{name} {value:.4g}" for name, value in manifest.get("metrics", {}).items()]
+    text = f"weights after step {manifest['global_step']}: {', '.join(metrics) or 'no metrics yet'}"
+    if is_run_finished:
+        return text
+    return f"{text}\nwarning: run {manifest['run_id']} is not finished; a later step may be better"
 
 
 if __name__ == "__main__":

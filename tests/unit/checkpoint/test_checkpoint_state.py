@@ -209,8 +209,8 @@ def test_one_save_is_in_flight_and_the_next_waits_for_it(tmp_path, gate):
     assert saved[1].stall_s > 0.02 and saved[0].seconds > 0.1 and saved[0].nbytes > 1000
     assert checkpoints.completed() == []
     for step, digest in enumerate(digests, start=1):
-        out = export.export(job.run.dir.checkpoints / checkpoint_name(step), tmp_path / "out")
-        with safetensors.safe_open(out, "pt") as file:
+        export.export(job.run.dir.checkpoints / checkpoint_name(step), tmp_path / "out")
+        with safetensors.safe_open(tmp_path / "out", "pt") as file:
             assert file.metadata()["weights_sha256"] == digest
 
 
@@ -468,7 +468,9 @@ def test_a_new_run_begins_with_the_weights_of_another(trained, tmp_path, capsys)
     run_dir, replica = trained
     assert export.main([str(run_dir.path)]) == 0
     out = run_dir.path / "weights.safetensors"
-    assert capsys.readouterr().out == f"{out}\n"
+    printed = capsys.readouterr()
+    assert printed.out == f"{out}\n"
+    assert "after step 9: train_loss 1.286\n" in printed.err and "not finished" in printed.err
     for path in (run_dir.path, run_dir.checkpoints / "step-00000009", out):
         fresh = replica_of(seed=1)
         job = job_of(tmp_path / "new", init_from=str(path))
@@ -509,8 +511,17 @@ def test_an_export_is_of_the_checkpoint_that_is_meant(trained, tmp_path, capsys)
     assert torch.equal(weights["0.weight"], replica.module[0].weight)
     capsys.readouterr()
     assert export.main([str(run_dir.path), "--checkpoint", "step-00000007"]) == 2
-    there = "there are step-00000009, step-00000006"
-    assert f"no checkpoint step-00000007: {there}" in capsys.readouterr().err
+    names = "it has step-00000009, step-00000006"
+    assert f"no checkpoint step-00000007; {names}" in capsys.readouterr().err
+
+
+def test_an_export_of_a_finished_run_has_no_warning(trained, capsys):
+    run_dir, _ = trained
+    for status, is_warned in [("held", True), ("completed", False)]:
+        run_dir.result.write_text(json.dumps({"status": status}))
+        assert export.main([str(run_dir.path), "--checkpoint", "best"]) == 0
+        printed = capsys.readouterr().err
+        assert ("not finished" in printed) == is_warned and "after step 6: train_loss" in printed
 
 
 def test_an_export_of_a_damaged_checkpoint_writes_nothing(trained, capsys):
