@@ -190,7 +190,7 @@ def test_a_superseded_attempt_commits_nothing(tmp_path):
     run = make_run(tmp_path, **TINY)
     status, output = train(run, ranks=1, owner=2)
     assert status != 0
-    assert "attempt 2 owns" in output
+    assert "attempt 2 of job" in output
     assert read_json(run.attempt(1).rank_error(0))["traceback"] == ""
     assert list(run.checkpoints.iterdir()) == []
 

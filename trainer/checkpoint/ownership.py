@@ -1,4 +1,4 @@
-"""Whether this attempt may still write to the run: a newer one may own it by now. No torch."""
+"""Whether this attempt still owns the run, or a newer one replaced it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ if TYPE_CHECKING:
 
 
 def check_owner(run: Run) -> None:
-    """A node that was cut off may come back after its job was requeued: it must change nothing.
+    """Raise Superseded unless owner.json names this attempt of this job.
 
-    Raises: Superseded.
+    A node that lost its network may come back after its job was requeued, or after the run was
+    given to another job. Its ranks must then change nothing in the run directory.
     """
     owner = read_json(run.dir.owner)
-    if owner is None or owner["attempt"] != run.attempt:
-        now = f"{run.dir.owner} is gone, so nobody"
-        if owner is not None:
-            now = f"attempt {owner['attempt']}"
-        raise Superseded(
-            f"{now} owns {run.dir.path} now, this is attempt {run.attempt}: nothing committed"
-        )
+    if owner is None:
+        now = f"{run.dir.owner} is gone, so no attempt"
+    elif (owner.get("job_id"), owner["attempt"]) != (run.job_id, run.attempt):
+        now = f"attempt {owner['attempt']} of job {owner.get('job_id')}"
+    else:
+        return
+    raise Superseded(
+        f"{now} owns {run.dir.path} now, this is attempt {run.attempt} of job {run.job_id}: "
+        "nothing is committed"
+    )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from jobs.rundir import RunDir
+from jobs.rundir import RunDir, read_json
 from jobs.spec import Spec, Train
 from trainer.dist.context import DistributedContext, broadcast_bytes
 from trainer.errors import UserError
@@ -27,11 +27,15 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Run:
-    """The run at hand: its directory, its frozen spec, and the number of this attempt."""
+    """The run at hand: its directory, its frozen spec, and the number of this attempt.
+
+    job_id: the job (or local process) for which the attempt was opened.
+    """
 
     dir: RunDir
     spec: Spec
     attempt: int
+    job_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,9 @@ def find_run(arguments: list[str], attempt: int | None) -> Run:
     else:
         raise UserError(f"{path}: there is no such run directory or config")
     spec = Spec.read(run_dir.spec)
-    return Run(run_dir, spec, _open_by_hand(run_dir) if attempt is None else attempt)
+    attempt = _open_by_hand(run_dir) if attempt is None else attempt
+    plan = read_json(run_dir.attempt(attempt).plan) or {}
+    return Run(run_dir, spec, attempt, plan.get("job_id"))
 
 
 def _open_by_hand(run_dir: RunDir) -> int:
@@ -114,8 +120,13 @@ def share_run(found: Run | None, device: torch.device) -> Run:
     """Rank 0's run, on every rank."""
     text = b""
     if found is not None:
-        spec = found.spec.to_json()
-        shared = {"run_dir": str(found.dir.path), "spec": spec, "attempt": found.attempt}
+        shared = {
+            "run_dir": str(found.dir.path),
+            "spec": found.spec.to_json(),
+            "attempt": found.attempt,
+            "job_id": found.job_id,
+        }
         text = json.dumps(shared).encode()
     run = json.loads(broadcast_bytes(text, device))
-    return Run(RunDir(Path(run["run_dir"])), Spec.from_json(run["spec"]), run["attempt"])
+    spec = Spec.from_json(run["spec"])
+    return Run(RunDir(Path(run["run_dir"])), spec, run["attempt"], run["job_id"])

@@ -44,10 +44,10 @@ def context_of(rank, world_size):
 def job_of(path, keep=None, **train):
     run_dir = RunDir(path)
     run_dir.checkpoints.mkdir(parents=True, exist_ok=True)
-    run_dir.owner.write_text('{"attempt": 1}')
+    run_dir.owner.write_text('{"job_id": "7", "attempt": 1}')
     spec = Spec(train=Train(**train), checkpoint=keep or Checkpoint())
     run_dir.spec.write_text(spec.to_json())
-    return Job(Run(run_dir, spec, 1), context_of(0, 1), torch.device("cpu"), Events(0))
+    return Job(Run(run_dir, spec, 1, "7"), context_of(0, 1), torch.device("cpu"), Events(0))
 
 
 def replica_of(seed=0, width=3, optimizer=torch.optim.AdamW, scaler="cpu"):
@@ -227,7 +227,9 @@ def test_an_error_of_the_writer_is_raised_at_a_check_that_never_waits(tmp_path, 
             checkpoints.check()
 
 
-@pytest.mark.parametrize("owner", [None, '{"attempt": 2}'])
+@pytest.mark.parametrize(
+    "owner", [None, '{"job_id": "7", "attempt": 2}', '{"job_id": "8", "attempt": 1}']
+)
 def test_an_attempt_that_does_not_own_the_run_commits_nothing(tmp_path, owner):
     job = job_of(tmp_path)
     checkpoints = Checkpoints(job, BATCHES)
@@ -235,7 +237,9 @@ def test_an_attempt_that_does_not_own_the_run_commits_nothing(tmp_path, owner):
     if owner is not None:
         job.run.dir.owner.write_text(owner)
     checkpoints.save(replica_of(), state_at(6))
-    words = rf"({tmp_path}/owner.json is gone, so nobody|attempt 2) owns .* this is attempt 1"
+    now = {None: "owner.json is gone", "7": "attempt 2 of job 7", "8": "attempt 1 of job 8"}
+    job_id = owner and json.loads(owner)["job_id"]
+    words = rf"{now[job_id]}.* owns .* this is attempt 1 of job 7"
     with pytest.raises(Superseded, match=words):
         checkpoints.finish(lambda: None)
     assert list(job.run.dir.checkpoints.iterdir()) == []
