@@ -104,7 +104,7 @@ def is_finished(run_dir: RunDir) -> bool:
 
 
 def describe(manifest: dict[str, Any], is_run_finished: bool) -> str:
-    """Return step and metrics of a checkpoint in one line; a second one if the run goes on."""
+    """Return a line with step and metrics, and a second line if the run is not finished."""
     metrics = [f"{name} {value:.4g}" for name, value in manifest.get("metrics", {}).items()]
     text = f"weights after step {manifest['global_step']}: {', '.join(metrics) or 'no metrics yet'}"
     if is_run_finished:

@@ -1,4 +1,4 @@
-"""A save that is killed at any system call: the newest committed checkpoint is whole."""
+"""A process is killed at each system call of a save: every committed checkpoint is complete."""
 
 import ctypes
 import json
@@ -40,7 +40,7 @@ def ptrace(request, pid, data=0):
 
 
 def start_traced(work):
-    """The pid of a child that does `work` and stops at each entry to and exit of the kernel."""
+    """Fork a child that does `work` and stops before and after each system call; return its pid."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -60,7 +60,7 @@ def start_traced(work):
 
 
 def kill_at(stop, work):
-    """Whether there was such a stop to kill the work at; otherwise it came to its end."""
+    """Kill `work` at its n-th stop; return False if it ended before that."""
     pid = start_traced(work)
     for _ in range(stop):
         ptrace(PTRACE_SYSCALL, pid)
@@ -75,7 +75,7 @@ def kill_at(stop, work):
 
 
 def found_after_a_kill(root):
-    """The steps that are committed, each of them whole, and that nothing else is left."""
+    """Check that all committed checkpoints are complete and nothing else is left; return steps."""
     steps = [checkpoint_step(name) for name in checkpoint_names(root)]
     for step in steps:
         _, contents = reader.read(root / checkpoint_name(step))
@@ -87,7 +87,7 @@ def found_after_a_kill(root):
 
 
 def kill_everywhere(base):
-    """Print what was committed after a kill at each stop, as JSON."""
+    """Print the steps that were committed after a kill at each stop, as JSON."""
     first = base / "first"
     first.mkdir()
     for step, content in OLD.items():
@@ -105,7 +105,7 @@ def kill_everywhere(base):
 
 
 def test_a_kill_at_any_system_call_leaves_whole_checkpoints_only():
-    """In a process without torch and threads, which forks fast, and in memory, which syncs fast."""
+    """A process without torch and threads forks fast; a file system in memory syncs fast."""
     repository = Path(__file__).resolve().parents[3]
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as base:

@@ -1,4 +1,4 @@
-"""The state of a training: copied at once, committed beside the training, brought back whole."""
+"""The state of a training is copied, committed while the training continues, and restored."""
 
 import dataclasses
 import hashlib
@@ -77,7 +77,7 @@ def bits(replica):
 
 @pytest.fixture
 def gate(monkeypatch):
-    """Holds the writer until it is set; knows how many saves were in it at once."""
+    """An event that saves wait for; `most` is the highest number of saves at one time."""
     gate = threading.Event()
     gate.most, inside, really = 0, [], commit.save
 
@@ -131,7 +131,7 @@ def record_attempts(job, *checkpoints):
 
 
 def lose_all(job, how):
-    """Take the files of all checkpoints away; what is left that tells of them."""
+    """Delete the checkpoints; `how` names the file that still says that they existed."""
     if how == "records":
         shutil.rmtree(job.run.dir.checkpoints)
         record_attempts(job, "step-00000006", None)
@@ -143,7 +143,7 @@ def lose_all(job, how):
 
 
 @pytest.mark.parametrize("how", ["records", "hint", "damaged"])
-def test_a_run_that_lost_all_its_checkpoints_does_not_begin_anew(tmp_path, how):
+def test_a_run_that_lost_all_its_checkpoints_does_not_start_at_step_0(tmp_path, how):
     job = job_of(tmp_path)
     save(job, replica_of(), 6)
     lose_all(job, how)
@@ -155,7 +155,7 @@ def test_a_run_that_lost_all_its_checkpoints_does_not_begin_anew(tmp_path, how):
         Checkpoints(job, BATCHES).load(replica_of())
 
 
-def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_anew(tmp_path):
+def test_a_run_that_was_stopped_before_its_first_checkpoint_starts_at_step_0(tmp_path):
     job = job_of(tmp_path)
     record_attempts(job, None, None)
     assert Checkpoints(job, BATCHES).load(replica_of()).global_step == 0
@@ -174,7 +174,7 @@ def test_a_checkpoint_that_is_gone_is_named_and_an_older_one_used(tmp_path, caps
     assert "is gone" not in capsys.readouterr().out
 
 
-def test_what_the_training_does_after_a_save_began_is_not_in_it(tmp_path, gate):
+def test_a_save_does_not_contain_later_steps_of_the_training(tmp_path, gate):
     job, replica = job_of(tmp_path), replica_of()
     checkpoints, state = Checkpoints(job, BATCHES), state_at(6)
     before = bits(replica)
@@ -302,7 +302,7 @@ def test_one_value_anywhere_makes_a_tensor_not_finite(dtype):
 
 
 class Sleeper:
-    """What a pickle may do to those who load it."""
+    """An object whose pickle runs a function in the process that loads it."""
 
     def __reduce__(self):
         return (time.sleep, (60,))
@@ -328,7 +328,7 @@ def test_a_checkpoint_of_more_than_tensors_is_quarantined_unread(tmp_path, kind,
     assert checkpoint_names(job.run.dir.checkpoints) == ["step-00000006"]
 
 
-def test_staging_is_used_again_and_refuses_what_it_cannot_hold():
+def test_staging_reuses_its_memory_and_refuses_other_types():
     staging, state = Staging(), {"a": torch.ones(3), "b": [(1, 2.5)], "c": {"d": None}}
     first, _ = staging.take(state)
     assert first["b"] == [(1, 2.5)] and first["c"] == {"d": None}
@@ -352,14 +352,12 @@ def load_of(tmp_path, batches=BATCHES, **train):
 
 
 @pytest.mark.parametrize(
-    ("size", "accumulation", "way_out"),
+    ("size", "accumulation", "fix"),
     [(16, 1, "to 12, or train.micro_batch_size to 12"), (16, 5, "train.global_batch_size to 12$")],
 )
-def test_another_global_batch_names_both_sides_and_the_way_out(
-    tmp_path, size, accumulation, way_out
-):
+def test_another_global_batch_names_both_sides_and_the_fix(tmp_path, size, accumulation, fix):
     batches = SimpleNamespace(global_batch_size=size, samples_per_epoch=96)
-    with pytest.raises(UserError, match=f"global batch of 12, this start has 16: .*{way_out}"):
+    with pytest.raises(UserError, match=f"global batch of 12, this start has 16: .*{fix}"):
         load_of(tmp_path, batches, grad_accum_steps=accumulation)
 
 
@@ -569,7 +567,7 @@ def test_a_hint_that_cannot_be_written_ends_no_training(tmp_path, monkeypatch, c
     assert "checkpoints/best: [Errno 28] No space left" in capsys.readouterr().out
 
 
-def test_who_waits_for_a_save_shows_signs_of_life(tmp_path, gate, monkeypatch):
+def test_a_rank_that_waits_for_a_save_beats(tmp_path, gate, monkeypatch):
     monkeypatch.setattr(module, "POLL_S", 0.01)
     job, beats = job_of(tmp_path), []
     checkpoints = Checkpoints(job, BATCHES)

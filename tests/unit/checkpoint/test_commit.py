@@ -1,4 +1,4 @@
-"""The commit protocol: a checkpoint exists completely or not at all, and is read back whole."""
+"""The commit protocol: a checkpoint exists completely or not at all, and is read back."""
 
 import errno
 import io
@@ -149,13 +149,13 @@ def test_latest_is_only_a_hint(tmp_path, latest):
     assert read_newest(tmp_path)[1] == b"seven"
 
 
-def test_no_whole_checkpoint_at_all_is_none(tmp_path):
+def test_without_an_undamaged_checkpoint_the_newest_is_none(tmp_path):
     assert read_newest(tmp_path) is None
     damage(tmp_path / save(tmp_path, 7) / "state.pt", "cut")
     assert read_newest(tmp_path, []) is None
 
 
-def test_what_cannot_be_parsed_is_quarantined_and_never_in_the_way(tmp_path):
+def test_a_checkpoint_that_cannot_be_parsed_is_quarantined_each_time(tmp_path):
     def parse(contents):
         raise reader.Damaged("a pickle")
 
@@ -283,7 +283,7 @@ def test_retention_and_reading_order_checkpoints_by_step_beyond_eight_digits(tmp
     assert read_newest(tmp_path)[1] == b"100000000"
 
 
-def test_nothing_older_goes_before_the_new_one_is_verified(tmp_path, monkeypatch):
+def test_older_checkpoints_are_removed_only_after_the_new_one_was_read_back(tmp_path, monkeypatch):
     save(tmp_path, 5, b"old")
     really = commit.fsync_directory
 
@@ -309,7 +309,7 @@ EXPECTED = {
 
 
 class Failing:
-    """Lets every call of the writer to the system through, but for one that fails."""
+    """Counts the system calls of a save and lets the n-th one fail."""
 
     def __init__(self, monkeypatch, at, number):
         self.at, self.number, self.calls = at, number, []
@@ -393,7 +393,7 @@ def test_row_21_an_error_at_any_call_leaves_the_older_ones_and_no_temporary_file
     }
 
 
-def test_a_directory_that_is_gone_is_told_with_the_way_out(tmp_path):
+def test_a_missing_run_directory_is_named_with_the_fix(tmp_path):
     with pytest.raises(StorageError, match="step-00000007: .* put the run directory back"):
         save(tmp_path / "gone", 7)
 
