@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -275,32 +274,3 @@ class Timeline:
         """Append `{"t": seconds since the epoch, "event": name, ...}`."""
         record = {"t": round(time.time(), 3), "event": name, "attempt": self._attempt, **fields}
         append_jsonl(self._path, record)
-
-
-QUARANTINE_PREFIX = "quarantined-"
-_CHECKPOINT = re.compile(r"step-(\d{8,})")
-
-
-def checkpoint_name(step: int) -> str:
-    """Return the name of the checkpoint of a step; only committed checkpoints have such a name."""
-    return f"step-{step:08d}"
-
-
-def checkpoint_step(name: str) -> int | None:
-    """Return the step in the name of a committed checkpoint; None for any other name.
-
-    Checkpoints are ordered by this number: from step 100,000,000 on the names have nine digits,
-    and their order as strings is another one.
-    """
-    match = _CHECKPOINT.fullmatch(name)
-    return int(match[1]) if match else None
-
-
-def checkpoint_names(checkpoints: Path) -> list[str]:
-    """Return the names of the committed checkpoints in a folder, newest first."""
-    steps = {
-        name: step
-        for name in os.listdir(checkpoints)
-        if (step := checkpoint_step(name)) is not None
-    }
-    return sorted(steps, key=steps.__getitem__, reverse=True)

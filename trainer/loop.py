@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from jobs.rundir import checkpoint_name
+from jobs.checkpoint_names import checkpoint_name
 from jobs.spec import Train
 from trainer import seeds
 from trainer.checkpoint.checkpoints import Checkpoints

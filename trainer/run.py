@@ -9,7 +9,8 @@ from typing import NoReturn
 
 import torch.distributed as dist
 
-from jobs.rundir import RunDir, checkpoint_name, write_json
+from jobs.checkpoint_names import checkpoint_name
+from jobs.rundir import RunDir, write_json
 from jobs.spec import Spec
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.digest import optimizer_sha256, weights_sha256

@@ -3,7 +3,8 @@
 - __main__: the three commands of the batch script: open, watch, close.
 - open: claims the run and writes the plan of the next attempt.
 - close: gathers what happened, decides and records what follows.
-- facts: reads what ranks, agents and Slurm left behind.
+- facts: reads what ranks, agents and Slurm left behind, each file once.
+- interpret: the pure functions from these facts to evidence.
 - decision: the pure function from facts to what happens next.
 - execute: carries a decision out: requeue, successor, retry, hold.
 - history: the records of all attempts, the budgets they used, the result.

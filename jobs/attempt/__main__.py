@@ -17,15 +17,13 @@ import sys
 from pathlib import Path
 
 from jobs.attempt import run_lock, srun_step
-from jobs.attempt.close import close_attempt
+from jobs.attempt.close import close
 from jobs.attempt.execute import act
 from jobs.attempt.open import open_attempt
 from jobs.console import say
 from jobs.errors import FailedError, UserError
 from jobs.node.stop_signals import hold_back
-from jobs.rundir import (
-    RunDir,
-)
+from jobs.rundir import RunDir
 from jobs.slurm import client
 
 
@@ -61,10 +59,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with run_lock.told_in_one_line(run_dir, me):
             if args.command == "close":
-                seen = srun_step.stops_at_start(run_dir, args.attempt, args.srun_exit)
-                stops = [args.stop] if args.stop else seen
-                closed = close_attempt(run_dir, me, args.attempt, stops, args.srun_exit)
-                return act(closed, run_dir, me)
+                stops = [args.stop] if args.stop else []
+                decision, found = close(run_dir, me, args.attempt, stops, args.srun_exit)
+                return act(decision, run_dir, found, me)
             plan = open_attempt(run_dir, me, args.nodes, args.head_address)
     except (UserError, FailedError) as error:
         say(f"error: {error}")

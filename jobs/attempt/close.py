@@ -1,4 +1,4 @@
-"""Closes an attempt: gathers what is known, decides what follows, records the decision."""
+"""Closes an attempt: reads what is known, decides what follows, records the decision."""
 
 from __future__ import annotations
 
@@ -6,50 +6,73 @@ import errno
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jobs import records
-from jobs.attempt import history, run_lock, successor
+from jobs.attempt import facts, history, interpret, run_lock, srun_step, successor
 from jobs.attempt.decision import Action, Decision, decide
 from jobs.attempt.execute import in_words
-from jobs.attempt.facts import gather
+from jobs.attempt.interpret import AttemptFacts
 from jobs.attempt.report import report_error, report_quarantine
 from jobs.console import BestEffort, say
+from jobs.records import Evidence
 from jobs.rundir import RunDir
+
+FINAL = (Action.DONE, Action.HOLD, Action.CANCEL)
 
 
 def close_attempt(
+    run_dir: RunDir, me: run_lock.Owner, attempt: int, stops: Sequence[str] = ()
+) -> Decision:
+    """Close an attempt as `close` does; returns the decision."""
+    return close(run_dir, me, attempt, stops)[0]
+
+
+def close(
     run_dir: RunDir,
     me: run_lock.Owner,
     attempt: int,
     stops: Sequence[str] = (),
     srun_exit: int = 0,
-) -> Decision:
-    """Decide what follows an attempt that has ended, and record it before it is acted on.
+) -> tuple[Decision, AttemptFacts]:
+    """Decide what follows an attempt that has ended, and record it before it is carried out.
 
-    `stops`: signals that the caller has seen; an agent that was just starting dies of its own.
+    `stops`: stop signals that the caller got; an agent that was just starting recorded none.
     `srun_exit`: the exit code of the step's srun, where there was one.
-    Raises: OwnedError for an attempt that was superseded meanwhile, OSError.
+    Returns: the decision, and the facts with its record.
+    Raises: OwnedError for an attempt that was superseded meanwhile, RecordError, OSError.
     """
     if not run_dir.spec.is_file():
         raise FileNotFoundError(errno.ENOENT, "the run directory is gone", str(run_dir.path))
     run_lock.check_owned(run_dir, me, attempt)
-    evidence = gather(run_dir, me, attempt, srun_exit)
-    if not evidence.signals:
-        evidence = replace(evidence, signals=tuple(stops))
-    budget = history.budget_of(run_dir)
-    decision = decide(evidence, history.of(records.read_attempts(run_dir)), budget)
+    found = facts.read(run_dir, attempt)
+    seen = evidence_of(found, me, tuple(stops), srun_exit)
+    decision = decide(seen, history.of(found.attempts), history.budget_of(found.spec))
     with BestEffort("attempt")():
-        report_quarantine(run_dir, attempt)
-        report_error(run_dir, attempt, evidence)
-    # Slurm may have been silent for minutes, and the job runs again elsewhere.
+        report_quarantine(run_dir, found)
+        report_error(run_dir, found, seen)
+    # slurmctld may not have answered for minutes, and the job may run again elsewhere.
     run_lock.check_owned(run_dir, me, attempt)
-    history.record(run_dir, attempt, evidence, decision)
+    # Else Slurm itself ends the steps; in the job's next start they have the same names.
+    if seen.job_state == "RUNNING" and not seen.is_requeued and seen.outcome != "completed":
+        srun_step.end_leftover(me.job_id, interpret.unended(found))
+    found = history.record(run_dir, found, seen, decision)
     history.note(run_dir, attempt, "close", decision=decision.action)
     say(f"attempt {attempt}: {in_words(decision, run_dir)}")
     if decision.action is Action.DONE:
-        history.finish_result(run_dir)
-    elif decision.action in (Action.HOLD, Action.CANCEL):
-        history.unfinished_result(run_dir, decision)
-    if decision.action in (Action.DONE, Action.HOLD, Action.CANCEL):
-        successor.cancel(run_dir, me.job_id)
+        found = history.finish_result(run_dir, found)
+    elif decision.action in FINAL:
+        history.unfinished_result(run_dir, found, decision)
+    if decision.action in FINAL:
+        successor.cancel(run_dir, found, me.job_id)
         run_lock.release(run_dir, me)
-    return decision
+    return decision, found
+
+
+def evidence_of(
+    found: AttemptFacts, me: run_lock.Owner, stops: tuple[str, ...], srun_exit: int
+) -> Evidence:
+    """What ended the attempt; Slurm is asked only where the run is not complete."""
+    seen = interpret.of_ranks(found, "LOCAL" if me.is_local else "UNKNOWN", srun_exit)
+    if not me.is_local and seen.outcome != "completed":
+        seen = facts.ask_slurm(found, seen, me.job_id)
+    if seen.signals:
+        return seen
+    return replace(seen, signals=stops or interpret.stops_at_start(found, srun_exit))

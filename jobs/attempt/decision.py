@@ -17,6 +17,8 @@ __all__ = ["Action", "Cause", "Evidence"]  # of jobs.records, for those who deci
 RESTARTS = (Action.REQUEUE, Action.SUCCESSOR, Action.WAIT)
 
 
+LOST_REASON = "the batch script was killed before it could record the attempt"
+
 # These count against the crash budget: unlike a lost node, the run itself may be at fault.
 CRASHES = (Cause.CRASH, Cause.HANG, Cause.OUT_OF_MEMORY)
 
@@ -178,7 +180,7 @@ def after_loss(evidence: Evidence, history: History, budget: Budget) -> Decision
     if evidence.silent_nodes:
         decision = Decision(Action.RETRY, Cause.NODE, no_answer(evidence))
         return _in_time(decision, evidence, history, budget)
-    decision = Decision(Action.RETRY, Cause.LOST, "nobody was left to say what happened")
+    decision = Decision(Action.RETRY, Cause.LOST, LOST_REASON)
     return _in_time(decision, evidence, history, budget)
 
 

@@ -16,10 +16,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from jobs import records
+from jobs.attempt.interpret import AttemptFacts
 from jobs.console import say
 from jobs.records import AttemptRecord, SlurmSite
 from jobs.rundir import RunDir
-from jobs.runs import lookup
 from jobs.slurm import client, sbatch
 from jobs.spec import Spec
 
@@ -87,21 +87,20 @@ def _range(item: str) -> list[str]:
     return [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
 
 
-def renew(run_dir: RunDir, job_id: str, present: str) -> None:
+def renew(run_dir: RunDir, found: AttemptFacts, job_id: str, present: str) -> None:
     """Bring the list of a pending job up to date; `present` is its ExcNodeList now.
 
     Slurm is asked nothing unless the attempt before found a bad node, or one may come back.
     """
-    attempts = records.read_attempts(run_dir)
+    attempts, spec = found.attempts, found.spec
     bad = bad_nodes(attempts, time.time())
     ever = {node for record in attempts for node in named(record)}
-    spec = Spec.read(run_dir.spec)
     wished = expand(spec.slurm.exclude or "")
     others = [node for node in expand(present) if node not in ever or node in wished]
     ours = {*expand(present)} - {*others}
     if ours <= bad.keys() and not (attempts and named(attempts[-1])):
         return
-    nodes, limit = satisfiable(run_dir, spec, bad, others)
+    nodes, limit = satisfiable(run_dir, spec, found.site, bad, others)
     problem = client.set_excluded(job_id, [*others, *nodes]) if {*nodes} != ours else ""
     for node, reason in bad.items():
         if node in nodes and not problem:
@@ -115,27 +114,32 @@ def renew(run_dir: RunDir, job_id: str, present: str) -> None:
 def without_bad_nodes(run_dir: RunDir, spec: Spec) -> Spec:
     """The spec of a run that is submitted again, without the nodes that failed lately."""
     bad = bad_nodes(records.read_attempts(run_dir), time.time())
+    site = records.read(SlurmSite, run_dir.site)
     wished = expand(spec.slurm.exclude or "")
-    nodes, _ = satisfiable(run_dir, spec, bad, wished) if bad else ([], "")
+    nodes, _ = satisfiable(run_dir, spec, site, bad, wished) if bad else ([], "")
     for node in nodes:
         say(f"node {node} is left out: {bad[node]}")
     exclude = ",".join([*wished, *nodes]) or None
     return replace(spec, slurm=replace(spec.slurm, exclude=exclude)) if nodes else spec
 
 
-def hand_on(run_dir: RunDir, job_id: str) -> None:
+def hand_on(run_dir: RunDir, found: AttemptFacts, successor: str | None) -> None:
     """The same for the job that waits for the end of this one, after a bad node only."""
-    attempts, successor = records.read_attempts(run_dir), lookup.successor_of(run_dir, job_id)
-    job = client.show_job(successor) if successor and attempts and named(attempts[-1]) else None
+    is_asked = successor is not None and found.last is not None and bool(named(found.last))
+    job = client.show_job(successor) if successor and is_asked else None
     if successor is not None and job is not None:
-        renew(run_dir, successor, job.excluded)
+        renew(run_dir, found, successor, job.excluded)
 
 
 def satisfiable(
-    run_dir: RunDir, spec: Spec, bad: Mapping[str, str], others: list[str]
+    run_dir: RunDir,
+    spec: Spec,
+    site: SlurmSite | None,
+    bad: Mapping[str, str],
+    others: list[str],
 ) -> tuple[list[str], str]:
     """(the bad nodes that can be left out of the job, why no others)."""
-    size = partition_size(run_dir, os.environ.get("SLURM_JOB_PARTITION", "")) if bad else None
+    size = partition_size(site, os.environ.get("SLURM_JOB_PARTITION", "")) if bad else None
     if size is None:
         return [], "Slurm does not tell how many nodes the partition has"
     chosen = choose(bad, others, size, spec.slurm.nodes)
@@ -145,14 +149,13 @@ def satisfiable(
     return [], "too few others are left for this job"
 
 
-def partition_size(run_dir: RunDir, name: str) -> int | None:
+def partition_size(site: SlurmSite | None, name: str) -> int | None:
     """How many nodes a partition has, of whatever state; None if nobody knows.
 
     Of the partitions that the run asked for the submit has noted it. `name`: empty outside of a
     job, where the smallest of them counts.
     """
-    site = records.read(SlurmSite, run_dir.site) or SlurmSite()
-    noted = {each.name: each.nodes for each in site.partition_nodes}
+    noted = {each.name: each.nodes for each in (site or SlurmSite()).partition_nodes}
     if name in noted or (not name and noted):
         return int(noted.get(name) or min(noted.values()))
     return client.partition_size(name) if name else None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
-from jobs import records
 from jobs.attempt import exclude_nodes, history, run_lock, successor
 from jobs.attempt.decision import Action, Cause, Decision
+from jobs.attempt.interpret import AttemptFacts
 from jobs.console import say
-from jobs.records import RequeueAnswer, SlurmSite
+from jobs.records import AttemptRecord, RequeueAnswer
 from jobs.rundir import RunDir
 from jobs.slurm import client
 
@@ -20,7 +21,7 @@ MAX_DELAY_S = 60
 SPREAD_S = 1.0
 
 
-def act(decision: Decision, run_dir: RunDir, me: run_lock.Owner) -> int:
+def act(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> int:
     """Carry a recorded decision out; returns the batch script's exit code.
 
     A run that is not complete never ends with 0: Slurm would book it as COMPLETED.
@@ -28,23 +29,23 @@ def act(decision: Decision, run_dir: RunDir, me: run_lock.Owner) -> int:
     if decision.action is Action.DONE:
         return 0
     if decision.action is Action.RETRY:
-        time.sleep(retry_delay_s(run_dir))
+        time.sleep(retry_delay_s(found.attempts))
         return EXIT_RETRY
     if decision.action is Action.REQUEUE:
-        requeue(decision, run_dir, me)
+        requeue(decision, run_dir, found, me)
     if decision.action is Action.SUCCESSOR:
-        if successor.confirm(run_dir, me.job_id):
-            hand_over(run_dir, me)
+        if after := successor.confirm(run_dir, found, me.job_id):
+            hand_over(run_dir, found, me, after)
         else:
             reason = f"{decision.reason}; NOT requeued: this job cannot be, and no other one waits"
-            end(replace(decision, action=Action.HOLD, reason=reason), run_dir, me)
+            end(replace(decision, action=Action.HOLD, reason=reason), run_dir, found, me)
     return 1
 
 
-def hand_over(run_dir: RunDir, me: run_lock.Owner) -> None:
+def hand_over(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner, successor_id: str) -> None:
     """Leave the run to the job that waits for the end of this one."""
     run_lock.release(run_dir, me)
-    exclude_nodes.hand_on(run_dir, me.job_id)
+    exclude_nodes.hand_on(run_dir, found, successor_id)
 
 
 def in_words(decision: Decision, run_dir: RunDir) -> str:
@@ -56,42 +57,42 @@ def in_words(decision: Decision, run_dir: RunDir) -> str:
     return line
 
 
-def retry_delay_s(run_dir: RunDir) -> float:
+def retry_delay_s(attempts: Sequence[AttemptRecord]) -> float:
     """How long to wait before another attempt: 2, 8, 32 s ... after crashes without progress."""
-    crashes = history.of(records.read_attempts(run_dir)).crashes_without_progress
+    crashes = history.of(attempts).crashes_without_progress
     return float(min(2 * 4 ** max(0, crashes - 1), MAX_DELAY_S))
 
 
-def requeue(decision: Decision, run_dir: RunDir, me: run_lock.Owner) -> None:
+def requeue(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> None:
     """Have Slurm start the job again; where it does not, correct record and result."""
     time.sleep(random.uniform(0, SPREAD_S))
     requeued = client.requeue(me.job_id)
     job = requeued.job
     if requeued.answer is RequeueAnswer.ACCEPTED:
         if job is not None:
-            exclude_nodes.renew(run_dir, me.job_id, job.excluded)
+            exclude_nodes.renew(run_dir, found, me.job_id, job.excluded)
         return
     is_cancelled = job is not None and client.is_cancelled(job.state, job.reason)
     # Where preemption cancels, Slurm may have done it; then the job after this one will know.
-    noted = records.read(SlurmSite, run_dir.site)
-    cancels_preempted = noted is None or noted.cancels_preempted is not False
+    cancels_preempted = found.site is None or found.site.cancels_preempted is not False
     reason = f"{decision.reason}; NOT requeued: {requeued.problem}"
     if job is not None and is_cancelled and not (job.is_preempted and cancels_preempted):
         # It came between the decision and the requeue, which then did nothing.
         instead = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
-        end(instead, run_dir, me, requeued)
-    elif run_lock.is_ours(run_dir, me) and successor.confirm(run_dir, me.job_id):
+        end(instead, run_dir, found, me, requeued)
+    elif run_lock.is_ours(run_dir, me) and (after := successor.confirm(run_dir, found, me.job_id)):
         instead = replace(decision, action=Action.SUCCESSOR, reason=reason)
         say(in_words(instead, run_dir))
-        history.amend(run_dir, instead, requeued)
-        hand_over(run_dir, me)
+        found = history.amend(run_dir, found, instead, requeued)
+        hand_over(run_dir, found, me, after)
     else:
-        end(replace(decision, action=Action.HOLD, reason=reason), run_dir, me, requeued)
+        end(replace(decision, action=Action.HOLD, reason=reason), run_dir, found, me, requeued)
 
 
 def end(
     decision: Decision,
     run_dir: RunDir,
+    found: AttemptFacts,
     me: run_lock.Owner,
     requeued: client.Requeued | None = None,
 ) -> None:
@@ -101,7 +102,7 @@ def end(
         say(f"{run_dir.path}: another start owns the run, nothing recorded")
         return
     say(in_words(decision, run_dir))
-    history.amend(run_dir, decision, requeued)
-    history.unfinished_result(run_dir, decision)
-    successor.cancel(run_dir, me.job_id)
+    found = history.amend(run_dir, found, decision, requeued)
+    history.unfinished_result(run_dir, found, decision)
+    successor.cancel(run_dir, found, me.job_id)
     run_lock.release(run_dir, me)

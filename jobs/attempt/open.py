@@ -8,15 +8,15 @@ import time
 from collections.abc import Sequence
 
 from jobs import records
-from jobs.attempt import history, run_lock, srun_step, successor
+from jobs.attempt import facts, history, run_lock, srun_step, successor
+from jobs.attempt.interpret import AttemptFacts
 from jobs.console import counted, say
 from jobs.errors import FailedError, UserError
 from jobs.node import rendezvous
 from jobs.records import AttemptPlan
 from jobs.rundir import RunDir, write_atomic
-from jobs.runs import checkpoints, lookup, purge
+from jobs.runs import lookup, purge
 from jobs.slurm import client
-from jobs.spec import Spec
 
 
 def open_attempt(
@@ -27,8 +27,7 @@ def open_attempt(
     Raises: OwnedError, RendezvousError, HeldError, EndedError.
     """
     successor.look_back(run_dir, me)
-    attempt = history.newest_attempt(run_dir) + 1
-    run_lock.claim(run_dir, me, attempt)
+    run_lock.claim(run_dir, me, history.newest_opened(run_dir) + 1)
     try:
         return _open(run_dir, me, nodes, resolved)
     except (UserError, FailedError, OSError):
@@ -40,30 +39,53 @@ def open_attempt(
 def _open(
     run_dir: RunDir, me: run_lock.Owner, nodes: Sequence[str], resolved: str
 ) -> AttemptPlan | None:
-    # Counted again: until the claim another job may have opened attempts.
-    attempt = history.newest_attempt(run_dir) + 1
+    # Only now: until the claim another job may have opened attempts.
+    found = facts.read(run_dir, history.newest_opened(run_dir))
+    attempt = history.newest_number(found) + 1
     run_lock.claim(run_dir, me, attempt)
+    predecessor = lookup.predecessor(run_dir)
     for line in purge.mend(run_dir):
         say(line)
-    history.close_lost(run_dir, me)
+    found = history.close_lost(run_dir, found, me, predecessor)
     if not me.is_local:
-        lookup.note_job(run_dir, me.job_id, client.cluster_name())
-    if history.is_complete(run_dir):
-        history.finish_result(run_dir)
-        successor.cancel(run_dir, me.job_id)
+        lookup.note_job(run_dir, found.submission, me.job_id, client.cluster_name())
+    if history.is_completed(found):
+        history.finish_result(run_dir, found)
+        successor.cancel(run_dir, found, me.job_id)
         run_lock.release(run_dir, me)
         return None
-    purge.check(run_dir)
-    refuse(run_dir, me)
+    if found.spec_error is not None:
+        raise found.spec_error
+    purge.check_code(run_dir)
+    refuse(run_dir, found, me, predecessor)
     run_dir.result.unlink(missing_ok=True)
-    spec = Spec.read(run_dir.spec)
+    plan = plan_of(found, me, attempt, nodes, resolved)
+    attempt_dir = run_dir.attempt(attempt)
+    attempt_dir.path.mkdir(exist_ok=True)
+    cpus = os.environ.get("SLURM_CPUS_PER_TASK")
+    argv = srun_step.argv_from_spec(found.spec, cpus)
+    write_atomic(attempt_dir.srun_argv, "".join(f"{argument}\0" for argument in argv))
+    records.write(attempt_dir.plan, plan)
+    if not me.is_local:
+        successor.ensure(run_dir, found, me.job_id)
+    history.note(run_dir, attempt, "open", nodes=list(nodes), job_id=me.job_id)
+    count = counted(len(nodes), "node")
+    where = f"{plan.rdzv_endpoint} ({plan.head_address_is})"
+    say(f"attempt {attempt}: {count}, rendezvous at {where}")
+    return plan
+
+
+def plan_of(
+    found: AttemptFacts, me: run_lock.Owner, attempt: int, nodes: Sequence[str], resolved: str
+) -> AttemptPlan:
+    """The plan of the next attempt. `found`: of the attempt before. Raises: RendezvousError."""
     if me.is_local:
         address, how = "127.0.0.1", "a local run"
     else:
         address, how = rendezvous.head_address(resolved, nodes)
-        rendezvous.check_private(address, spec.launch.allow_public_rendezvous)
+        rendezvous.check_private(address, found.spec.launch.allow_public_rendezvous)
     port = rendezvous.choose_port(me.job_id, attempt)
-    plan = AttemptPlan(
+    return AttemptPlan(
         attempt=attempt,
         job_id=me.job_id,
         nodes=tuple(nodes),
@@ -73,29 +95,20 @@ def _open(
         rdzv_id=f"{me.job_id}-{attempt}",
         start=round(time.time(), 3),
         deadline=None if me.is_local else client.end_time(me.job_id),
-        checkpoint=checkpoints.newest(run_dir),
-        quarantined=tuple(checkpoints.quarantined(run_dir)),
+        checkpoint=found.checkpoint,
+        quarantined=found.quarantined,
     )
-    attempt_dir = run_dir.attempt(attempt)
-    attempt_dir.path.mkdir(exist_ok=True)
-    argv = srun_step.argv_from_spec(spec, os.environ.get("SLURM_CPUS_PER_TASK"))
-    write_atomic(attempt_dir.srun_argv, "".join(f"{argument}\0" for argument in argv))
-    records.write(attempt_dir.plan, plan)
-    if not me.is_local:
-        successor.ensure(run_dir, me.job_id, attempt)
-    history.note(run_dir, attempt, "open", nodes=list(nodes), job_id=me.job_id)
-    there = counted(len(nodes), "node")
-    say(f"attempt {attempt}: {there}, rendezvous at {address}:{port} ({how})")
-    return plan
 
 
 class HeldError(FailedError):
     """The run was held or cancelled, and nobody has resumed it."""
 
 
-def refuse(run_dir: RunDir, me: run_lock.Owner) -> None:
+def refuse(
+    run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner, predecessor: str | None
+) -> None:
     """Raises HeldError where this job was held or cancelled, and only Slurm starts it again."""
-    reason = history.refusal(run_dir, me)
+    reason = history.refusal(found.last, me, predecessor)
     if reason is not None:
         raise HeldError(
             f"{run_dir.path}: not started again: {reason}\n  hint: make resume goes on with it"

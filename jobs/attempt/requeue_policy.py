@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from jobs import records
 from jobs.attempt.decision import Action, Evidence
 from jobs.records import AttemptRecord
-from jobs.rundir import RunDir
 from jobs.slurm import client, site
 from jobs.slurm.site import Config, Site
 from jobs.spec import Slurm
@@ -28,7 +26,9 @@ SINCE = (24, 5)
 _OTHER_LAUNCHES = 2
 
 
-def is_left_to_slurm(run_dir: RunDir, seen: Evidence, job: client.Job, job_id: str) -> bool:
+def is_left_to_slurm(
+    attempts: Sequence[AttemptRecord], seen: Evidence, job: client.Job, job_id: str
+) -> bool:
     """Whether Slurm, and not we, should requeue the job: it will as soon as the job ends."""
     if not (job.is_preempted and job.state == "RUNNING" and job.can_requeue):
         return False
@@ -36,7 +36,7 @@ def is_left_to_slurm(run_dir: RunDir, seen: Evidence, job: client.Job, job_id: s
     if seen.outcome == "completed" or seen.bad_nodes:
         return False
     config = site.ask_config()
-    if config is None or not is_among_the_first(config, records.read_attempts(run_dir), job_id):
+    if config is None or not is_among_the_first(config, attempts, job_id):
         return False
     return any(map(requeues, site.look(where(os.environ), config)))
 

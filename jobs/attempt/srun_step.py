@@ -15,7 +15,8 @@ import time
 from collections.abc import Iterable, Mapping
 
 from jobs import records
-from jobs.attempt import run_lock
+from jobs.attempt import interpret, run_lock
+from jobs.attempt.interpret import AttemptFacts
 from jobs.console import say
 from jobs.node.rank import children
 from jobs.node.stop_signals import STOP_SIGNALS
@@ -81,7 +82,7 @@ def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int) -> None:
         return
     may_order = False
     with contextlib.suppress(OSError):
-        waited_for = ", ".join(unended(run_dir, attempt)) or "its step"
+        waited_for = ", ".join(_unended(run_dir, attempt)) or "its step"
         say(f"attempt {attempt}: srun waits for {waited_for} {why}: ended")
         is_ours = not run_lock.is_superseded(run_dir, job_id, attempt)
         may_order = is_ours and has_failed(run_dir, attempt)
@@ -130,30 +131,15 @@ def has_failed(run_dir: RunDir, attempt: int) -> bool:
     return any(agent.torchrun_exit for agent in records.read_agents(run_dir, attempt))
 
 
-def unended(run_dir: RunDir, attempt: int) -> dict[str, AgentRecord | None]:
-    """The nodes whose agent has not said that it ended, with what it has said."""
+def _unended(run_dir: RunDir, attempt: int) -> list[str]:
+    """The nodes whose agent has recorded no end yet."""
     attempt_dir = run_dir.attempt(attempt)
     plan = records.read(AttemptPlan, attempt_dir.plan)
-    found = {
-        node: records.read(AgentRecord, attempt_dir.agent(rank))
+    agents = [
+        (node, records.read(AgentRecord, attempt_dir.agent(rank)))
         for rank, node in enumerate(plan.nodes if plan else ())
-    }
-    return {node: agent for node, agent in found.items() if agent is None or agent.end is None}
-
-
-def stops_at_start(run_dir: RunDir, attempt: int, srun_exit: int) -> tuple[str, ...]:
-    """The stop signal that an agent died of while it was starting, before it could note anything.
-
-    srun tells it by its exit code; that alone is no proof: it ends the others itself after a
-    failure. Source: srun(1), exit values.
-    """
-    attempt_dir = run_dir.attempt(attempt)
-    plan = records.read(AttemptPlan, attempt_dir.plan)
-    count = len(plan.nodes) if plan else 0
-    agents = [records.read(AgentRecord, attempt_dir.agent(rank)) for rank in range(count)]
-    is_missed = None in agents and not has_failed(run_dir, attempt)
-    died_of = [number for number in STOP_SIGNALS if srun_exit == 128 + number]
-    return tuple(number.name for number in died_of) if is_missed else ()
+    ]
+    return [node for node, agent in agents if agent is None or agent.end is None]
 
 
 def end_leftover(job_id: str, left: Mapping[str, AgentRecord | None]) -> None:
@@ -166,9 +152,10 @@ def end_leftover(job_id: str, left: Mapping[str, AgentRecord | None]) -> None:
         client.cancel(f"{job_id}.{step_id}")
 
 
-def silent(run_dir: RunDir, attempt: int, nodes: Iterable[str]) -> tuple[str, ...]:
+def silent(found: AttemptFacts, nodes: Iterable[str]) -> tuple[str, ...]:
     """Those of an attempt's nodes whose slurmd takes no connections."""
-    left, port = unended(run_dir, attempt), noted(run_dir).slurmd_port
+    port = (found.site or SlurmSite()).slurmd_port
+    left = interpret.unended(found)
     places = {node: _place(node, left.get(node)) for node in nodes}
     return tuple(node for node, place in places.items() if not client.is_answering(place, port))
 

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jobs import records
-from jobs.attempt import history, run_lock
+from jobs.attempt import facts, history, interpret, run_lock
 from jobs.attempt.decision import Action, Cause
+from jobs.attempt.interpret import AttemptFacts
 from jobs.console import say
 from jobs.errors import FailedError
-from jobs.records import AttemptPlan, Result, SlurmSite, Submission, Successor
+from jobs.records import SlurmSite, Successor
 from jobs.rundir import RunDir
 from jobs.runs import lookup
-from jobs.slurm import client, sbatch, site, site_warnings
-from jobs.spec import Spec
+from jobs.slurm import client, sbatch, site_warnings
+from jobs.slurm import site as slurm_site
 
 # What belongs to one job and not to the one after it.
 _NOT_INHERITED = ("dependency", "begin", "hold", "deadline", "no-requeue", "requeue")
@@ -42,8 +42,9 @@ class Fate:
     ends: Action | None = None  # None: it has ended, or is somebody else's
 
 
-def reason_for(run_dir: RunDir, spec: Spec, can_requeue: bool) -> str:
+def reason_for(run_dir: RunDir, found: AttemptFacts, can_requeue: bool) -> str:
     """Why the job needs a successor; empty if it does not."""
+    spec = found.spec
     if spec.slurm.restart == "requeue":
         return ""
     if spec.slurm.restart == "successor":
@@ -51,33 +52,36 @@ def reason_for(run_dir: RunDir, spec: Spec, can_requeue: bool) -> str:
     if not can_requeue:
         return "this job cannot be requeued (Requeue=0)"
     # Written at submit, else asked now.
-    known = records.read(SlurmSite, run_dir.site)
+    known = found.site
     if known is None:
-        known = site_warnings.note(run_dir, spec.slurm, site.look(spec.slurm))
+        known = site_warnings.note(run_dir, spec.slurm, slurm_site.look(spec.slurm))
     return "preemption cancels jobs here" if known.cancels_preempted else ""
 
 
-def ensure(run_dir: RunDir, job_id: str, attempt: int) -> None:
-    """Queue the job's successor, if it needs one; at its first attempt, for they cost calls."""
-    before = records.read(AttemptPlan, run_dir.attempt(attempt - 1).plan)
-    if before is not None and before.job_id == job_id:
+def ensure(run_dir: RunDir, found: AttemptFacts, job_id: str) -> None:
+    """Queue the job's successor, if it needs one; only at the job's first attempt.
+
+    `found`: of the attempt before.
+    """
+    if found.plan is not None and found.plan.job_id == job_id:
         return
-    spec = Spec.read(run_dir.spec)
-    job = client.show_job_patiently(job_id) if spec.slurm.restart != "requeue" else None
+    job = client.show_job_patiently(job_id) if found.spec.slurm.restart != "requeue" else None
     can_requeue = job is None or job.can_requeue
-    reason = reason_for(run_dir, spec, can_requeue)
+    reason = reason_for(run_dir, found, can_requeue)
     if reason:
-        queue(run_dir, job_id, can_requeue, reason)
+        queue(run_dir, found, job_id, can_requeue, reason)
     else:
         run_dir.successor.unlink(missing_ok=True)  # an earlier job's
 
 
-def queue(run_dir: RunDir, job_id: str, can_requeue: bool, reason: str) -> str | None:
+def queue(
+    run_dir: RunDir, found: AttemptFacts, job_id: str, can_requeue: bool, reason: str
+) -> str | None:
     """Queue a job that starts after this one; its id, or None where Slurm takes none.
 
     Raises: OSError, with the new job cancelled, if it cannot be noted.
     """
-    argv = argv_after(run_dir, job_id, can_requeue)
+    argv = argv_after(run_dir, found, job_id, can_requeue)
     environ = sbatch.outside_of(os.environ, run_dir)
     environ |= {lookup.SUCCEEDS: f"{run_dir.run_id}:{job_id}"}
     new_id, problem = client.submit(argv, environ)
@@ -94,14 +98,13 @@ def queue(run_dir: RunDir, job_id: str, can_requeue: bool, reason: str) -> str |
     return new_id
 
 
-def argv_after(run_dir: RunDir, job_id: str, can_requeue: bool) -> list[str]:
+def argv_after(run_dir: RunDir, found: AttemptFacts, job_id: str, can_requeue: bool) -> list[str]:
     """sbatch's command line for the job after this one: the same script and options.
 
     A job that was submitted by plain sbatch left no command; the spec has the most of it (see
     jobs.commands.adopt), but not a --constraint or a --reservation.
     """
-    submission = records.read(Submission, run_dir.submission) or Submission()
-    argv = submission.argv or sbatch.sbatch_argv(Spec.read(run_dir.spec), run_dir)
+    argv = found.submission.argv or sbatch.sbatch_argv(found.spec, run_dir)
     options, positional = argv[1:-2], argv[-2:]
     kept = [option for option in options if _name(option) not in _NOT_INHERITED]
     after = [f"--dependency=afterany:{job_id}", "--requeue" if can_requeue else "--no-requeue"]
@@ -112,98 +115,92 @@ def _name(option: str) -> str:
     return option.removeprefix("--").partition("=")[0]
 
 
-def confirm(run_dir: RunDir, job_id: str) -> bool:
-    """Whether somebody goes on after this job: its successor, or another one queued now."""
-    present = lookup.successor_of(run_dir, job_id)
+def confirm(run_dir: RunDir, found: AttemptFacts, job_id: str) -> str | None:
+    """The id of the job that continues the run after this one, queued now if need be; or None."""
+    present = interpret.successor_of(found, job_id)
     if present is not None and client.is_alive(present) is not False:
-        return True
-    if Spec.read(run_dir.spec).slurm.restart == "requeue":
-        return False
-    last = history.last_record(run_dir)
-    can_requeue = last is None or last.evidence.can_requeue
-    return queue(run_dir, job_id, can_requeue, "it cannot go on itself") is not None
+        return present
+    if found.spec.slurm.restart == "requeue":
+        return None
+    can_requeue = found.last is None or found.last.evidence.can_requeue
+    return queue(run_dir, found, job_id, can_requeue, "it cannot go on itself")
 
 
-def cancel(run_dir: RunDir, job_id: str) -> None:
-    """Cancel the job's successor: there is nothing left to go on with."""
-    present = lookup.successor_of(run_dir, job_id)
+def cancel(run_dir: RunDir, found: AttemptFacts, job_id: str) -> None:
+    """Cancel the job's successor: there is nothing left to continue."""
+    present = interpret.successor_of(found, job_id)
     if present is not None:
         client.cancel(present)
         run_dir.successor.unlink(missing_ok=True)
 
 
 def look_back(run_dir: RunDir, me: run_lock.Owner) -> None:
-    """Find out whether this job may go on, before it opens an attempt.
+    """Find out whether this job may continue the run, before it opens an attempt.
 
-    Raises: EndedError, with the run's end recorded if nobody has done that.
+    Only a successor reads anything here; the claim comes after it, so `open` reads again.
+    Raises: EndedError, with the run's end recorded if no other process did that.
     """
-    found = fate(run_dir, me.job_id)
-    if found.goes_on:
+    before = lookup.predecessor(run_dir)
+    if before is None:
         return
-    if found.ends is not None:
-        run_lock.claim(run_dir, me, history.newest_attempt(run_dir))
-        history.close_lost(run_dir, me)
-        was_through = history.is_complete(run_dir)  # a script that ended before its job did
+    found = facts.read(run_dir, history.newest_opened(run_dir))
+    fate = fate_of(run_dir, found, me.job_id, before)
+    if fate.goes_on:
+        return
+    if fate.ends is not None:
+        run_lock.claim(run_dir, me, history.newest_number(found))
+        found = history.close_lost(run_dir, found, me, before)
+        was_through = history.is_completed(found)  # a script that ended before its job did
         if not was_through:
-            history.end_between(run_dir, found.ends, Cause.LOST, found.reason)
+            history.end_run(run_dir, found, fate.ends, Cause.LOST, fate.reason)
         run_lock.release(run_dir, me)
         if was_through:
             return
-    raise EndedError(f"{run_dir.path}: job {me.job_id} does not go on: {found.reason}")
+    raise EndedError(f"{run_dir.path}: job {me.job_id} does not go on: {fate.reason}")
 
 
-def fate(run_dir: RunDir, my_id: str, environ: Mapping[str, str] = os.environ) -> Fate:
-    """Whether this job goes on with the run; one that is nobody's successor does.
+def fate_of(run_dir: RunDir, found: AttemptFacts, my_id: str, before: str) -> Fate:
+    """Whether this job, the successor of job `before`, continues the run.
 
-    A run that somebody cancelled must never come back, so what nobody knows ends it, too.
+    A cancelled run must never come back, so an unknown end of that job holds the run.
     """
-    before = lookup.predecessor(run_dir, environ)
-    if before is None:
-        return Fate(True)
-    last_job = _last_job(run_dir)
+    last_job = _last_job(found)
     if last_job == my_id:  # requeued: it looked when it first started
         return Fate(True)
     if last_job not in (None, before):
         return Fate(False, f"after job {before} the run went on as job {last_job}")
-    if history.is_complete(run_dir):
+    if history.is_completed(found):
         return Fate(True)  # `attempt open` says so
-    if result := records.read(Result, run_dir.result):
+    if result := found.result:
         return Fate(False, f"job {before} left it {result.status}: {result.reason}")
-    return _of_unfinished(run_dir, before)
-
-
-def _last_job(run_dir: RunDir) -> str | None:
-    """The id of the job that opened the newest attempt, as far as a scratch purge leaves it."""
-    newest = history.newest_attempt(run_dir)
-    plan = records.read(AttemptPlan, run_dir.attempt(newest).plan)
-    if plan is not None:
-        return plan.job_id
-    attempts = records.read_attempts(run_dir)
-    return next((record.job_id for record in attempts if record.attempt == newest), None)
-
-
-def _of_unfinished(run_dir: RunDir, before: str) -> Fate:
-    """The fate of a run whose last attempt did not end it, or left no record."""
-    state = end_state(run_dir, before)
+    state = end_state(run_dir, found, before)
     if state == "CANCELLED":
         return Fate(False, f"job {before} was cancelled", Action.CANCEL)
     if state is not None and state not in client.ENDED_STATES:
         return Fate(False, f"job {before} has not ended, it is {state}")
-    if state is None and not _was_handed_over(run_dir):
-        what = f"nobody knows any more whether job {before} was cancelled"
+    if state is None and not _was_handed_over(found):
+        what = f"it is not known any more whether job {before} was cancelled"
         return Fate(False, f"{what}; if not, make resume goes on", Action.HOLD)
     return Fate(True)
 
 
-def _was_handed_over(run_dir: RunDir) -> bool:
+def _last_job(found: AttemptFacts) -> str | None:
+    """The id of the job that opened the newest attempt, as far as a scratch purge leaves it."""
+    newest = history.newest_number(found)
+    if found.plan is not None and found.attempt == newest:
+        return found.plan.job_id
+    return next((record.job_id for record in found.attempts if record.attempt == newest), None)
+
+
+def _was_handed_over(found: AttemptFacts) -> bool:
     """Whether the last attempt gave its run to the successor while its job was sound."""
-    last = history.last_record(run_dir)
-    if last is None or last.attempt != history.newest_attempt(run_dir):
+    last = found.last
+    if last is None or last.attempt != history.newest_number(found):
         return False
     return last.evidence.job_state == "RUNNING" and last.decision is Action.SUCCESSOR
 
 
-def end_state(run_dir: RunDir, job_id: str) -> str | None:
+def end_state(run_dir: RunDir, found: AttemptFacts, job_id: str) -> str | None:
     """How a job ended: slurmctld's word for some minutes (MinJobAge), then sacct's, then its log's.
 
     None where nobody knows.
@@ -211,10 +208,10 @@ def end_state(run_dir: RunDir, job_id: str) -> str | None:
     job = client.show_job_patiently(job_id)
     if job is not None:
         return job.state
-    return client.past_states([job_id]).get(job_id) or state_in_log(run_dir, job_id)
+    return client.past_states([job_id]).get(job_id) or state_in_log(run_dir, found.site, job_id)
 
 
-def state_in_log(run_dir: RunDir, job_id: str) -> str | None:
+def state_in_log(run_dir: RunDir, site: SlurmSite | None, job_id: str) -> str | None:
     """What slurmstepd wrote last into the job's log of its end; None if that is not its end.
 
     Source: src/slurmd/slurmstepd/req.c: `*** JOB 7 ON n1 CANCELLED AT <time> DUE TO ... ***`.
@@ -228,6 +225,5 @@ def state_in_log(run_dir: RunDir, job_id: str) -> str | None:
     if why == "":
         return "CANCELLED"
     # Elsewhere a preempted job is queued again, and may have been cancelled there.
-    noted = records.read(SlurmSite, run_dir.site)
-    is_final = noted is not None and bool(noted.cancels_preempted)
+    is_final = site is not None and bool(site.cancels_preempted)
     return "PREEMPTED" if is_final and why == "DUE TO PREEMPTION " else None

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from jobs import records
 from jobs.attempt import history, run_lock
 from jobs.attempt.close import close_attempt
 from jobs.attempt.decision import Action, Cause, Decision
@@ -65,7 +66,7 @@ def run(run_dir: RunDir) -> Decision | None:
             decision = close_attempt(run_dir, me, plan.attempt, names)
             if decision.action is not Action.RETRY:
                 return decision
-            if wait_for_stop(stops, retry_delay_s(run_dir)):
+            if wait_for_stop(stops, retry_delay_s(records.read_attempts(run_dir))):
                 return give_up(run_dir, me)
 
 

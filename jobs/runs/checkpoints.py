@@ -6,19 +6,18 @@ import contextlib
 import os
 from pathlib import Path
 
-from jobs import records
-from jobs.records import AttemptPlan
-from jobs.rundir import QUARANTINE_PREFIX, RunDir, checkpoint_names, checkpoint_step
+from jobs.checkpoint_names import QUARANTINE_PREFIX, checkpoint_names, checkpoint_step
+from jobs.rundir import RunDir
 from jobs.spec import Spec
 
 
-def newest(run_dir: RunDir) -> str | None:
+def newest(run_dir: RunDir, is_users: bool) -> str | None:
     """Return the name of the newest committed checkpoint; None if there is none.
 
-    The user's own script names its files as it likes: then it is the time and path of its newest
-    file. `is_newer` compares two of either kind.
+    A user's script (`is_users`) names its files as it likes: then it is the time and path of its
+    newest file. `is_newer` compares two of either kind.
     """
-    if is_foreign(run_dir):
+    if is_users:
         return _newest_file(run_dir.checkpoints)
     return next(iter(committed(run_dir)), None)
 
@@ -31,30 +30,10 @@ def committed(run_dir: RunDir) -> list[str]:
         return []
 
 
-def is_newer(checkpoint: str | None, other: str | None) -> bool:
-    """Return whether `checkpoint` is newer than `other`; both come from `newest`."""
-    if checkpoint is None or other is None:
-        return checkpoint is not None
-    steps = checkpoint_step(checkpoint), checkpoint_step(other)
-    if steps[0] is None or steps[1] is None:
-        return checkpoint > other  # of a user's own script: the times have a fixed width
-    return steps[0] > steps[1]
-
-
 def quarantined(run_dir: RunDir) -> list[str]:
     """Return the names of the damaged checkpoints that were renamed, the oldest step first."""
     names = (path.name for path in run_dir.checkpoints.glob(f"{QUARANTINE_PREFIX}*"))
     return sorted(names, key=lambda name: (_quarantined_step(name), name))
-
-
-def newly_quarantined(run_dir: RunDir, attempt: int) -> list[str]:
-    """Return those that were renamed since the attempt was opened.
-
-    By their names: the clocks of the nodes and of the file server may differ.
-    """
-    plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
-    before = () if plan is None else plan.quarantined
-    return [name for name in quarantined(run_dir) if name not in before]
 
 
 def _quarantined_step(name: str) -> int:

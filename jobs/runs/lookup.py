@@ -41,9 +41,8 @@ def remember(
     relink(folder / f"{cluster}-{job_id}", os.path.relpath(run_dir.path, folder))
 
 
-def note_job(run_dir: RunDir, job_id: str, cluster: str) -> None:
+def note_job(run_dir: RunDir, submission: Submission, job_id: str, cluster: str) -> None:
     """Note the job that runs this run directory now, if its submitter did not."""
-    submission = records.read(Submission, run_dir.submission) or Submission()
     if submission.job_id != job_id:
         records.write(run_dir.submission, replace(submission, job_id=job_id))
         remember(run_dir, job_id, cluster, run_dir.path.parent.parent)

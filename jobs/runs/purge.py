@@ -17,13 +17,27 @@ HINT = "bring it back, then make resume goes on; or submit a new run with train.
 
 
 def check(run_dir: RunDir) -> None:
-    """Raises UserError where something is gone, or altered, that nobody can make anew."""
+    """Raises UserError where a file is gone, or altered, that cannot be recreated."""
+    _, error = read_spec(run_dir)
+    if error is not None:
+        raise error
+    check_code(run_dir)
+
+
+def read_spec(run_dir: RunDir) -> tuple[Spec, UserError | None]:
+    """The frozen spec and None; the defaults and the error where it cannot be read."""
     try:
-        Spec.read(run_dir.spec)
-    except FileNotFoundError as error:
-        raise UserError(f"{run_dir.spec} is gone\n  hint: {HINT}") from error
+        return Spec.read(run_dir.spec), None
+    except UserError as error:
+        return Spec(), error
+    except FileNotFoundError:
+        return Spec(), UserError(f"{run_dir.spec} is gone\n  hint: {HINT}")
     except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{run_dir.spec} is damaged: {error}\n  hint: {HINT}") from error
+        return Spec(), UserError(f"{run_dir.spec} is damaged: {error}\n  hint: {HINT}")
+
+
+def check_code(run_dir: RunDir) -> None:
+    """Raises UserError where the frozen code is gone or altered."""
     code = run_dir.code.resolve()
     if run_dir.code.is_symlink() and not code.is_dir():
         raise UserError(f"{code}, the frozen code, is gone\n  hint: {HINT}")

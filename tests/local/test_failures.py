@@ -14,15 +14,9 @@ import pytest
 from local_kit import wait_for
 from test_trainer import REPOSITORY, TINY, environment
 
+from jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step
 from jobs.records import read_progress_step
-from jobs.rundir import (
-    RunDir,
-    checkpoint_name,
-    checkpoint_names,
-    checkpoint_step,
-    read_json,
-    read_jsonl,
-)
+from jobs.rundir import RunDir, read_json, read_jsonl
 from jobs.spec import Checkpoint, Launch, Log, Spec, Train
 from trainer.checkpoint import reader
 from trainer.stop import EXIT_STOPPED_IN_STARTUP, STOP_SIGNALS

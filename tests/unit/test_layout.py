@@ -17,6 +17,7 @@ FILES = {
 CONTRACT = {
     "jobs.spec",
     "jobs.rundir",
+    "jobs.checkpoint_names",
     "jobs.records",
     "jobs.errors",
     "jobs.problems",
@@ -95,7 +96,7 @@ def own(names):
 
 
 def test_the_walk_sees_imports_and_rooms():
-    assert {"jobs.spec", "jobs.slurm.client"} <= set(imports("jobs.attempt.open"))
+    assert {"jobs.spec", "jobs.slurm.client"} <= set(imports("jobs.attempt.exclude_nodes"))
     assert "submitit.core.utils" in set(imports("jobs.commands.queue"))
     assert "torch" in reached("trainer.__main__")
     assert (room("jobs.spec"), room("jobs.slurm.client"), room("jobs.slurm")) == (
@@ -149,6 +150,29 @@ def test_a_room_has_a_line_for_each_of_its_files(name):
     )
     assert sorted(described) == modules
     assert len(modules) <= MAX_MODULES
+
+
+# Between reading and deciding: pure functions of values, without the run directory or a path.
+PURE = ("jobs.attempt.interpret", "jobs.attempt.decision")
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_what_decides_reads_nothing(module):
+    assert not {"os", "pathlib", "jobs.rundir", "jobs.runs"} & reads(module)
+    tree = ast.parse(FILES[module].read_text(encoding="utf-8"))
+    types = [
+        ast.unparse(argument.annotation)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        for argument in (*node.args.args, *node.args.kwonlyargs)
+        if argument.annotation is not None
+    ]
+    assert types and not [name for name in types if "RunDir" in name or "Path" in name]
+
+
+def reads(module):
+    names = set(imports(module, is_typing_included=True))
+    return names | {name.rpartition(".")[0] for name in names}
 
 
 # They parse a file of the run directory for themselves; the list only shrinks.

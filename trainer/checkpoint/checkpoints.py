@@ -13,7 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from jobs.rundir import checkpoint_name, read_jsonl
+from jobs.checkpoint_names import checkpoint_name
+from jobs.rundir import read_jsonl
 from trainer.checkpoint import commit, reader, weights
 from trainer.checkpoint.commit import PendingCheckpoint, Retention
 from trainer.checkpoint.manifest import BEST

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from jobs.rundir import checkpoint_name, checkpoint_names, checkpoint_step, fsync_directory
+from jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step
+from jobs.rundir import fsync_directory
 from trainer.checkpoint import reader
 from trainer.checkpoint.manifest import BEST, FORMAT_VERSION, LATEST, MANIFEST, manifest_text
 from trainer.errors import TransientStorageError, storage_error

@@ -18,7 +18,10 @@ from typing import Any
 
 import safetensors.torch
 
-from jobs.rundir import RunDir, checkpoint_names, checkpoint_step, fsync_directory, read_json
+from jobs import records
+from jobs.checkpoint_names import checkpoint_names, checkpoint_step
+from jobs.records import Result
+from jobs.rundir import RunDir, fsync_directory
 from trainer.checkpoint import reader
 from trainer.checkpoint.digest import tensors_sha256
 from trainer.checkpoint.manifest import BEST, MANIFEST
@@ -99,8 +102,8 @@ def export(directory: Path, out: Path) -> dict[str, Any]:
 
 def is_finished(run_dir: RunDir) -> bool:
     """Return whether the run has completed all its steps."""
-    result = read_json(run_dir.result)
-    return result is not None and result.get("status") == "completed"
+    result = records.read(Result, run_dir.result)
+    return result is not None and result.status == "completed"
 
 
 def describe(manifest: dict[str, Any], is_run_finished: bool) -> str:

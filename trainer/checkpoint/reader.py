@@ -22,14 +22,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from jobs.rundir import (
-    QUARANTINE_PREFIX,
-    RunDir,
-    checkpoint_names,
-    checkpoint_step,
-    fsync_directory,
-    read_jsonl,
-)
+from jobs.checkpoint_names import QUARANTINE_PREFIX, checkpoint_names, checkpoint_step
+from jobs.rundir import RunDir, fsync_directory, read_jsonl
 from trainer.checkpoint.manifest import FORMAT_VERSION, LATEST, MANIFEST, manifest_text
 from trainer.errors import UserError
 

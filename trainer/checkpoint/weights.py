@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from jobs.rundir import checkpoint_names
+from jobs.checkpoint_names import checkpoint_names
 from trainer.checkpoint import reader
 from trainer.checkpoint.manifest import MANIFEST
 from trainer.checkpoint.state import check_same_tensors, parse

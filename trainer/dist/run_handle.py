@@ -16,7 +16,9 @@ from pathlib import Path
 
 import torch
 
-from jobs.rundir import RunDir, read_json
+from jobs import records
+from jobs.records import AttemptPlan
+from jobs.rundir import RunDir
 from jobs.spec import Spec, Train
 from trainer.dist.context import DistributedContext, broadcast_bytes
 from trainer.errors import UserError
@@ -82,8 +84,8 @@ def find_run(arguments: list[str], attempt: int | None) -> Run:
         raise UserError(f"{path}: there is no such run directory or config")
     spec = Spec.read(run_dir.spec)
     attempt = _open_by_hand(run_dir) if attempt is None else attempt
-    plan = read_json(run_dir.attempt(attempt).plan) or {}
-    return Run(run_dir, spec, attempt, plan.get("job_id"))
+    plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
+    return Run(run_dir, spec, attempt, None if plan is None else plan.job_id)
 
 
 def _open_by_hand(run_dir: RunDir) -> int:

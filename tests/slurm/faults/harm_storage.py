@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobs.rundir import RunDir, checkpoint_names
+from jobs.checkpoint_names import checkpoint_names
+from jobs.rundir import RunDir
 
 from ..kit import Run
 from . import harm_slurm

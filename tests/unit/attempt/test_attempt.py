@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import sys
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -9,10 +11,10 @@ import pytest
 from jobs import records
 from jobs.attempt import __main__ as attempt_command
 from jobs.attempt import close as close_module
-from jobs.attempt import execute, run_lock
+from jobs.attempt import execute, facts, interpret, run_lock
 from jobs.attempt.decision import Action, Cause, Decision
-from jobs.attempt.facts import of_ranks
-from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
+from jobs.rundir import RunDir, Timeline, append_jsonl, read_json, read_jsonl, write_json
+from jobs.slurm import client
 from jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files
 from trainer.checkpoint.reader import quarantine
@@ -41,12 +43,16 @@ def calls(tmp_path, monkeypatch):
     return tmp_path / "calls"
 
 
+def act(decision, run, me):
+    return execute.act(decision, run, facts.read(run, 1), me)
+
+
 def test_a_refused_requeue_is_held_with_its_reason(tmp_path, calls, monkeypatch, capfd):
     monkeypatch.setenv("FAKE_STATE", "RUNNING")
     run, me = RunDir(tmp_path), run_lock.this_process("7")
     run_lock.claim(run, me, 1)
     append_jsonl(run.attempts, RECORD)
-    assert execute.act(REQUEUE, run, me) == 1
+    assert act(REQUEUE, run, me) == 1
     assert "NOT requeued" in capfd.readouterr().err
     assert read_json(run.result)["status"] == "held"
     assert "preempted; NOT requeued: " in read_json(run.result)["reason"]
@@ -59,7 +65,7 @@ def test_a_scancel_between_decision_and_requeue_is_recorded_as_one(tmp_path, cal
     run, me = RunDir(tmp_path), run_lock.this_process("7")
     run_lock.claim(run, me, 1)
     append_jsonl(run.attempts, RECORD)
-    assert execute.act(REQUEUE, run, me) == 1
+    assert act(REQUEUE, run, me) == 1
     assert read_json(run.result)["status"] == "cancelled"
     (record,) = records.read_attempts(run)
     assert (record.decision, record.cause) == ("cancel", "cancelled")
@@ -71,7 +77,7 @@ def test_a_start_that_was_superseded_meanwhile_ends_nothing(tmp_path, calls, mon
     now = replace(me, restart_count=1)
     run_lock.claim(run, now, 2)
     append_jsonl(run.attempts, RECORD)
-    assert execute.act(REQUEUE, run, me) == 1
+    assert act(REQUEUE, run, me) == 1
     assert read_jsonl(run.attempts) == [RECORD]
     assert not run.result.exists()
     assert run_lock.read(run) == now
@@ -82,11 +88,10 @@ def test_an_attempt_that_is_superseded_while_slurm_is_silent_is_not_recorded(tmp
     run.spec.write_text(Spec().to_json())
     run_lock.claim(run, me, 1)
 
-    def silent_for_long(*_):
+    def silent_for_long(_):
         run_lock.claim(run, replace(me, restart_count=1), 2)
-        return of_ranks(run, 1, "UNKNOWN")
 
-    monkeypatch.setattr(close_module, "gather", silent_for_long)
+    monkeypatch.setattr(client, "show_job_patiently", silent_for_long)
     with pytest.raises(run_lock.OwnedError, match="attempt 1 is superseded"):
         close_module.close_attempt(run, me, 1)
     assert not run.attempts.exists()
@@ -94,7 +99,7 @@ def test_an_attempt_that_is_superseded_while_slurm_is_silent_is_not_recorded(tmp
 
 def test_a_run_whose_result_is_written_is_complete_without_the_marker_behind_it(run):
     write_json(run.result, {"status": "completed"})
-    assert of_ranks(run, 1, "RUNNING").outcome == "completed"
+    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").outcome == "completed"
 
 
 @pytest.mark.parametrize(("crashes", "delay_s"), [(0, 2), (1, 2), (2, 8), (3, 32), (4, 60)])
@@ -102,13 +107,13 @@ def test_each_crash_without_progress_waits_longer(tmp_path, crashes, delay_s):
     run = RunDir(tmp_path)
     for attempt in range(crashes):
         append_jsonl(run.attempts, run_files.attempt(attempt=attempt))
-    assert execute.retry_delay_s(run) == delay_s
+    assert execute.retry_delay_s(records.read_attempts(run)) == delay_s
 
 
 def test_a_requeue_is_asked_for_once_and_never_of_a_finished_job(tmp_path, calls, monkeypatch):
     monkeypatch.setenv("FAKE_STATE", "PENDING")
     run = RunDir(tmp_path)
-    assert execute.act(REQUEUE, run, run_lock.this_process("7")) == 1
+    assert act(REQUEUE, run, run_lock.this_process("7")) == 1
     asked = [line for line in calls.read_text().splitlines() if "requeue" in line]
     assert asked == ["requeue Incomplete 7"]
     assert not run.result.exists()
@@ -117,7 +122,7 @@ def test_a_requeue_is_asked_for_once_and_never_of_a_finished_job(tmp_path, calls
 @pytest.mark.parametrize(("action", "code"), [("done", 0), ("hold", 1), ("cancel", 1), ("wait", 1)])
 def test_a_run_that_is_not_complete_never_ends_with_0(tmp_path, action, code):
     decision = Decision(Action(action), Cause.CRASH, "x")
-    assert execute.act(decision, RunDir(tmp_path), run_lock.this_process("7")) == code
+    assert act(decision, RunDir(tmp_path), run_lock.this_process("7")) == code
 
 
 @pytest.fixture
@@ -266,3 +271,78 @@ def test_a_held_job_that_slurm_starts_again_ends_at_once(run, command, capfd):
     output = capfd.readouterr()
     assert output.out == "" and "not started again: hold: x" in output.err
     assert not run.owner.exists()
+
+
+READS = []
+WATCHED = []
+
+
+def note_open(event, arguments):
+    if event != "open" or not WATCHED:
+        return
+    path, _, flags = arguments
+    is_reading = isinstance(flags, int) and flags & os.O_ACCMODE == os.O_RDONLY
+    path = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
+    if is_reading and path.startswith(f"{WATCHED[0]}/") and not os.path.isdir(path):
+        READS.append(os.path.relpath(path, WATCHED[0]))
+
+
+@pytest.fixture
+def reads(run):
+    """Calls a function; returns which files of the run directory it has read, how often each.
+
+    A hook cannot be taken out again, so it is there once and watches one folder at a time.
+    """
+    if note_open not in HOOKS:
+        sys.addaudithook(note_open)
+        HOOKS.append(note_open)
+
+    def counted(call, *arguments):
+        READS.clear()
+        WATCHED[:] = [str(run.path)]
+        try:
+            call(*arguments)
+        finally:
+            WATCHED.clear()
+        return Counter(path for path in READS if not path.startswith("code/"))
+
+    return counted
+
+
+HOOKS = []
+
+
+def crashed(run, attempt):
+    """What two nodes leave of a crash: rank 1 died without a record, rank 0 lost its peer."""
+    for rank in (0, 1):
+        agent = {"host": f"n{rank}", "torchrun_exit": 1, "end": 2.0, "step_id": "0"}
+        write_json(run.attempt(attempt).agent(rank), agent)
+        Timeline(run, f"rank-{rank:05d}", attempt).event("spawn", host=f"n{rank}", pid=1)
+        Timeline(run, f"rank-{rank:05d}", attempt).event("first_step", step=1)
+    error = {"time": 1.0, "rank": 0, "host": "n0", "error": "x", "caused_by_peer": True}
+    write_json(run.attempt(attempt).rank_error(0), error)
+
+
+OPEN = ("open", "--head-address", "10.0.0.1", "a", "b")
+
+
+@pytest.mark.parametrize(
+    ("state", "stop", "decision"),
+    [("RUNNING", "", "retry"), ("RUNNING", "SIGTERM", "hold"), ("PENDING", "SIGTERM", "wait")],
+)
+def test_open_and_close_read_each_file_once(
+    run, command, reads, monkeypatch, state, stop, decision
+):
+    write_json(run.site, {"cancels_preempted": True})
+    write_json(run.submission, {"argv": None, "job_id": "7"})
+    monkeypatch.setenv("FAKE_STATE", state)
+    counts = [reads(command, *OPEN)]
+    for attempt in (1,) if decision == "hold" else (1, 2):
+        crashed(run, attempt)
+        counts.append(reads(command, "close", str(attempt), "--stop", stop))
+        assert records.read_attempts(run)[-1].decision == decision
+        counts.append(reads(command, *OPEN))  # refused after a hold
+    counts.append(reads(command, *OPEN))  # of a lost attempt, which it closes
+    for count in counts:
+        assert "spec.json" in count
+        assert {path: n for path, n in count.items() if n > 1 and path != "owner.json"} == {}

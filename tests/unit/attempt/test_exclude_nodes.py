@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from jobs import records
-from jobs.attempt import exclude_nodes
+from jobs.attempt import exclude_nodes, facts
 from jobs.attempt.exclude_nodes import EXPIRES_S, bad_nodes, choose, expand, renew
-from jobs.records import AttemptRecord
-from jobs.rundir import RunDir, write_json
+from jobs.records import AttemptRecord, PartitionNodes, SlurmSite
+from jobs.rundir import RunDir
 from jobs.spec import Slurm, Spec
 from tests.unit import run_files
 
@@ -112,7 +112,7 @@ def run(tmp_path, monkeypatch):
         lines = [json.dumps(records.encode(entry)) for entry in parsed(attempts)]
         run_dir.attempts.write_text("".join(f"{line}\n" for line in lines))
         log.write_text("")
-        renew(run_dir, "7", present)
+        renew(run_dir, facts.read(run_dir, 1), "7", present)
         return log.read_text().splitlines()
 
     return renewed
@@ -178,13 +178,13 @@ def test_without_slurms_answer_nothing_is_left_out(run, monkeypatch, capfd, tmp_
     monkeypatch.delenv("SLURM_JOB_PARTITION")
     assert run([now("n2")]) == []
     assert "Slurm does not tell how many nodes" in capfd.readouterr().err
-    assert exclude_nodes.partition_size(RunDir(tmp_path), "batch") == 4
+    assert exclude_nodes.partition_size(None, "batch") == 4
 
 
-def test_what_the_submit_noted_is_not_asked_again(tmp_path):
-    write_json(RunDir(tmp_path).site, {"partition_nodes": {"batch": 64, "short": 8}})
-    assert exclude_nodes.partition_size(RunDir(tmp_path), "short") == 8
-    assert exclude_nodes.partition_size(RunDir(tmp_path), "") == 8  # at submit: whichever it gets
+def test_what_the_submit_noted_is_not_asked_again():
+    site = SlurmSite(partition_nodes=(PartitionNodes("batch", 64), PartitionNodes("short", 8)))
+    assert exclude_nodes.partition_size(site, "short") == 8
+    assert exclude_nodes.partition_size(site, "") == 8  # at submit: whichever it gets
 
 
 def test_a_run_that_is_submitted_again_does_without_its_bad_nodes(run, capfd):

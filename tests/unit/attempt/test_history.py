@@ -6,7 +6,7 @@ import time
 import pytest
 
 from jobs import records
-from jobs.attempt import facts, history, run_lock
+from jobs.attempt import facts, history, interpret, run_lock
 from jobs.attempt.decision import Action, Cause, Decision, History, decide
 from jobs.rundir import RunDir, Timeline, append_jsonl, read_json, read_jsonl, write_json
 from jobs.runs import checkpoints
@@ -49,6 +49,14 @@ def entry(decision="retry", cause="crash", progress=False, steps=(None, None), *
     )
 
 
+def close_lost(run, me):
+    history.close_lost(run, facts.read(run, history.newest_opened(run)), me, None)
+
+
+def refusal(run, me):
+    return history.refusal(facts.read(run, 1).last, me, None)
+
+
 def parsed(entries):
     return [records.decode(records.AttemptRecord, each, "here") for each in entries]
 
@@ -62,10 +70,10 @@ def test_the_newest_attempt_is_the_highest_number_that_was_planned(run):
 
 
 def test_only_committed_checkpoints_count(run):
-    assert checkpoints.newest(run) is None
+    assert checkpoints.newest(run, False) is None
     for name in ("step-00000009", "step-00000010", ".tmp-step-00000011", ".damaged-step-00000012"):
         (run.checkpoints / name).mkdir()
-    assert checkpoints.newest(run) == "step-00000010"
+    assert checkpoints.newest(run, False) == "step-00000010"
 
 
 def own_script(run, stop_signal="none"):
@@ -78,20 +86,20 @@ def test_the_newest_file_is_the_checkpoint_of_a_script_of_ones_own(run):
     for moment, name in enumerate(("z.pt", "sub/a.pt", "b.pt.tmp", ".c.pt")):
         (run.checkpoints / name).touch()
         os.utime(run.checkpoints / name, (moment, moment))
-    first = checkpoints.newest(run)
+    first = checkpoints.newest(run, True)
     assert first.endswith(" sub/a.pt")
     opened(run, 1, checkpoint=first)
-    assert not facts.of_ranks(run, 1, "RUNNING").has_progress
+    assert not interpret.of_ranks(facts.read(run, 1), "RUNNING").has_progress
     os.utime(run.checkpoints / "z.pt", (10, 10))
-    assert facts.of_ranks(run, 1, "RUNNING").has_progress
+    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").has_progress
 
 
 def test_a_checkpoint_of_one_more_digit_is_progress(run):
     opened(run, 1, checkpoint="step-99999999")
     (run.checkpoints / "step-99999999").mkdir()
-    assert not facts.of_ranks(run, 1, "RUNNING").has_progress
+    assert not interpret.of_ranks(facts.read(run, 1), "RUNNING").has_progress
     (run.checkpoints / "step-100000000").mkdir()
-    assert facts.of_ranks(run, 1, "RUNNING").has_progress
+    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").has_progress
 
 
 @pytest.mark.parametrize(
@@ -117,24 +125,24 @@ def test_the_outcome_of_a_script_of_ones_own(run, stop_signal, warned, marker, e
         node(attempt, rank, *[(1.0, "SIGTERM")] * warned, torchrun_exit=code)
     if marker is not None:
         write_json(attempt.outcome, marker)
-    assert facts.of_ranks(run, 1, "RUNNING").outcome == outcome
+    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").outcome == outcome
 
 
 def test_the_trainer_that_left_no_marker_is_not_through(run):
     run.spec.write_text(Spec().to_json())
     node(opened(run, 1, nodes=("a",)), 0)
-    assert facts.of_ranks(run, 1, "RUNNING").outcome is None
+    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").outcome is None
 
 
 def test_a_marker_that_is_no_json_is_none(run):
     opened(run, 1).outcome.write_text("stopped")
-    assert facts.of_ranks(run, 1, "RUNNING").outcome is None
+    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").outcome is None
 
 
 def test_a_script_of_ones_own_that_nobody_closed_is_complete_for_good(run):
     own_script(run)
     node(opened(run, 1, nodes=("a",)), 0)
-    history.close_lost(run, run_lock.this_process("7"))
+    close_lost(run, run_lock.this_process("7"))
     assert read_json(run.result)["status"] == "completed"
 
 
@@ -143,49 +151,49 @@ def test_a_hang_is_the_cause_of_its_peers_errors(run):
     failed(attempt, 0, 5.0)
     failed(attempt, 1, 5.2, kind="hang", error="no step in 60 s")
     failed(attempt, 2, 5.1, kind="error", caused_by_peer=True)
-    seen = facts.of_ranks(run, 1, "RUNNING")
+    seen = interpret.of_ranks(facts.read(run, 1), "RUNNING")
     assert (seen.is_hang, seen.error) == (True, "rank 1 on n1: no step in 60 s")
 
 
 def test_an_error_is_no_hang(run):
     failed(opened(run, 1), 0, 5.0, kind="error")
-    assert not facts.of_ranks(run, 1, "RUNNING").is_hang
+    assert not interpret.of_ranks(facts.read(run, 1), "RUNNING").is_hang
 
 
 def test_the_rank_that_failed_first_is_the_cause(run):
     attempt = opened(run, 1)
     for rank, moment in ((0, 5.2), (1, 5.1), (2, 5.3)):
         failed(attempt, rank, moment)
-    assert facts.first_error(run, 1).rank == 1
+    assert interpret.first_error(facts.read(run, 1).errors).rank == 1
 
 
 def test_a_rank_that_lost_its_peer_is_not_the_cause(run):
     attempt = opened(run, 1)
     failed(attempt, 0, 5.0, caused_by_peer=True)
     failed(attempt, 1, 5.1, caused_by_peer=False)
-    assert facts.first_error(run, 1).rank == 1
+    assert interpret.first_error(facts.read(run, 1).errors).rank == 1
 
 
 def test_a_lost_peer_is_better_than_no_reason(run):
     failed(opened(run, 1), 0, 5.0, caused_by_peer=True)
-    assert facts.first_error(run, 1).rank == 0
-    assert facts.first_error(run, 2) is None
+    assert interpret.first_error(facts.read(run, 1).errors).rank == 0
+    assert interpret.first_error(facts.read(run, 2).errors) is None
 
 
 def test_evidence_has_the_signals_in_the_order_of_their_arrival(run):
     attempt = opened(run, 1)
     node(attempt, 0, (3.0, "SIGTERM"), (4.0, "SIGUSR1"))
     node(attempt, 1, (2.0, "SIGUSR1"))
-    assert facts.of_ranks(run, 1, "RUNNING").signals == ("SIGUSR1", "SIGTERM")
+    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").signals == ("SIGUSR1", "SIGTERM")
 
 
 def test_a_stop_that_follows_a_failure_is_no_warning(run):
     attempt = opened(run, 1)
     node(attempt, 0, (8.0, "SIGUSR1"), (19.1, "SIGTERM"))
     node(attempt, 1, (18.9, "SIGUSR2"), torchrun_exit=1, end=19.0)
-    assert facts.of_ranks(run, 1, "RUNNING").signals == ("SIGUSR1", "SIGUSR2")
+    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").signals == ("SIGUSR1", "SIGUSR2")
     failed(attempt, 1, 7.0)
-    assert facts.of_ranks(run, 1, "RUNNING").signals == ()
+    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").signals == ()
 
 
 @pytest.mark.parametrize(
@@ -195,16 +203,16 @@ def test_what_srun_sends_when_an_agent_could_not_begin_is_no_warning(run, srun_e
     """Nor is it where one was killed; but one that died of a signal was warned like the others."""
     attempt = opened(run, 1)
     node(attempt, 0, (8.0, "SIGTERM"), torchrun_exit=1, end=9.0)
-    assert facts.of_ranks(run, 1, "RUNNING", srun_exit).signals == signals
+    assert interpret.of_ranks(facts.read(run, 1), "RUNNING", srun_exit).signals == signals
     node(attempt, 1, torchrun_exit=None, end=None)
-    assert facts.of_ranks(run, 1, "RUNNING").signals == ()
+    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").signals == ()
 
 
 def test_a_clock_that_is_behind_makes_no_warning_of_what_follows_a_failure(run):
     attempt = opened(run, 1)
     node(attempt, 0, (8.0, "SIGTERM"))  # by a clock that is more than a second behind
     node(attempt, 1, torchrun_exit=1, end=9.0)
-    assert facts.of_ranks(run, 1, "RUNNING").signals == ()
+    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").signals == ()
 
 
 def test_a_line_that_a_late_write_has_spoilt_is_passed_over(run):
@@ -213,14 +221,14 @@ def test_a_line_that_a_late_write_has_spoilt_is_passed_over(run):
     spoilt = b'{"t": 8.1, "event": "init", "attem{"t": 8.2, "ev\n[1]\n\xff\n'
     run.timeline("rank-00000").write_bytes(spoilt)
     append_jsonl(run.timeline("rank-00000"), good)
-    assert history.times_of(run, 1, is_warned=False)[1] == 7.5
-    assert facts.vanished(run, 1) is None
+    assert interpret.times_of(facts.read(run, 1), False, time.time())[1] == 7.5
+    assert interpret.vanished(facts.read(run, 1)) is None
 
 
 def test_an_attempt_whose_plan_was_purged_is_closed_as_lost(run):
     node(opened(run, 1), 0)
     run.attempt(1).plan.unlink()
-    history.close_lost(run, ME)
+    close_lost(run, ME)
     (last,) = read_jsonl(run.attempts)
     assert (last["attempt"], last["cause"], last["job_id"]) == (1, "lost", None)
 
@@ -231,32 +239,34 @@ def test_an_attempt_knows_when_its_allocation_is_too_short_for_another(run):
         opened(run, attempt)
         deadline = None if left_s is None else time.time() + left_s
         write_json(run.attempt(attempt).plan, run_files.plan(deadline=deadline))
-    assert [facts.is_near_limit(run, attempt) for attempt in (1, 2, 3)] == [False, True, False]
+    assert [
+        interpret.is_near_limit(facts.read(run, attempt), time.time()) for attempt in (1, 2, 3)
+    ] == [False, True, False]
 
 
 def test_an_agent_that_wrote_no_end_is_no_failure(run):
     node(opened(run, 1), 0, (8.0, "SIGTERM"), torchrun_exit=None, end=None)
-    assert facts.of_ranks(run, 1, "RUNNING").signals == ("SIGTERM",)
+    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").signals == ("SIGTERM",)
 
 
 def test_evidence_names_the_failing_rank_or_the_nodes_that_ended(run):
     attempt = opened(run, 1)
     node(attempt, 0, torchrun_exit=-9)
-    assert facts.of_ranks(run, 1, "RUNNING").error == (
+    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").error == (
         "n0: torchrun exit -9; b: the node agent wrote no record (killed, or never started)"
     )
     failed(attempt, 1, 5.0)
-    assert facts.of_ranks(run, 1, "RUNNING").error == "rank 1 on n1: ValueError: x"
+    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").error == "rank 1 on n1: ValueError: x"
 
 
 def test_an_error_is_told_in_its_first_line_everywhere(run):
     failed(opened(run, 1), 0, 5.0, error="the loss is nan at step 10\n  hint: a lower train.lr")
-    seen = facts.of_ranks(run, 1, "RUNNING")
+    seen = interpret.of_ranks(facts.read(run, 1), "RUNNING")
     assert seen.error == "rank 0 on n0: the loss is nan at step 10"
-    history.record(run, 1, seen, decide(seen, History(0, 0, 0)))
+    history.record(run, facts.read(run, 1), seen, decide(seen, History(0, 0, 0)))
     assert read_jsonl(run.attempts)[0]["reason"].endswith(seen.error)
     failed(opened(run, 2), 0, 5.0, error="")
-    assert facts.of_ranks(run, 2, "RUNNING").error == "rank 0 on n0: "
+    assert interpret.of_ranks(facts.read(run, 2), "RUNNING").error == "rank 0 on n0: "
 
 
 def test_a_record_names_the_checkpoints_that_were_put_aside_in_its_attempt(run):
@@ -266,13 +276,13 @@ def test_a_record_names_the_checkpoints_that_were_put_aside_in_its_attempt(run):
     write_json(plan, read_json(plan) | {"quarantined": checkpoints.quarantined(run)})
     for name in ("step-00000005", "step-00000010"):
         quarantine(run.checkpoints / name, "a.pt has 1 bytes, not 2")
-    history.close_lost(run, run_lock.this_process("7"))
+    close_lost(run, run_lock.this_process("7"))
     new = ["quarantined-step-00000005.2", "quarantined-step-00000010"]
     assert read_jsonl(run.attempts)[0]["quarantined"] == new
 
 
 def test_evidence_of_nothing_is_no_error(run):
-    seen = facts.of_ranks(run, 1, "RUNNING")
+    seen = interpret.of_ranks(facts.read(run, 1), "RUNNING")
     assert (seen.outcome, seen.signals, seen.has_progress, seen.error) == (None, (), False, None)
 
 
@@ -290,7 +300,7 @@ def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
     opened(run, 1, checkpoint=before)
     if after is not None:
         (run.checkpoints / after).mkdir()
-    assert facts.of_ranks(run, 1, "RUNNING").has_progress is has_progress
+    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").has_progress is has_progress
 
 
 @pytest.mark.parametrize(
@@ -333,41 +343,41 @@ def test_steps_redone_counts_each_repetition(spans, redone):
 def test_an_attempt_did_the_steps_between_its_checkpoint_and_its_progress(run):
     Timeline(run, "rank-00000", 1).event("loaded", step=10)
     run.progress.write_text('{"step": 15}')
-    assert history.steps_of(run, 1) == (11, 15)
-    assert history.steps_of(run, 2) == (None, None)
+    assert interpret.steps_of(facts.read(run, 1)) == (11, 15)
+    assert interpret.steps_of(facts.read(run, 2)) == (None, None)
 
 
 def test_an_attempt_that_only_loaded_did_no_step(run):
     Timeline(run, "rank-00000", 1).event("loaded", step=10)
     run.progress.write_text('{"step": 10}')
-    assert history.steps_of(run, 1) == (None, None)
+    assert interpret.steps_of(facts.read(run, 1)) == (None, None)
 
 
 def test_an_attempt_that_nobody_closed_is_lost(run):
     opened(run, 1)
-    history.close_lost(run, run_lock.this_process("7"))
+    close_lost(run, run_lock.this_process("7"))
     (record,) = read_jsonl(run.attempts)
     assert (record["attempt"], record["cause"]) == (1, Cause.LOST)
 
 
 def test_a_lost_attempt_that_had_finished_is_complete(run):
     write_json(opened(run, 1).outcome, {"status": "completed"})
-    history.close_lost(run, run_lock.this_process("7"))
+    close_lost(run, run_lock.this_process("7"))
     assert [record["decision"] for record in read_jsonl(run.attempts)] == [Action.DONE]
 
 
 def test_a_closed_attempt_is_closed_once(run):
-    history.close_lost(run, run_lock.this_process("7"))
+    close_lost(run, run_lock.this_process("7"))
     opened(run, 1)
     for _ in range(2):
-        history.close_lost(run, run_lock.this_process("7"))
+        close_lost(run, run_lock.this_process("7"))
     assert len(read_jsonl(run.attempts)) == 1
 
 
 def test_a_record_has_the_evidence_beside_the_decision(run):
     opened(run, 1)
-    seen = facts.of_ranks(run, 1, "RUNNING")
-    history.record(run, 1, seen, Decision(Action.RETRY, Cause.CRASH, "why"))
+    seen = interpret.of_ranks(facts.read(run, 1), "RUNNING")
+    history.record(run, facts.read(run, 1), seen, Decision(Action.RETRY, Cause.CRASH, "why"))
     (record,) = read_jsonl(run.attempts)
     assert record["stop"] > record["start"]
     assert (record["job_id"], record["nodes"]) == ("7", ["a", "b"])
@@ -379,7 +389,7 @@ def test_a_finished_result_keeps_what_rank_0_wrote(run):
     write_json(run.result, {"status": "completed", "weights_sha256": "a", "attempts": None})
     for attempt, span in enumerate(((1, 15), (11, 20))):
         append_jsonl(run.attempts, entry(steps=span, attempt=attempt))
-    history.finish_result(run)
+    history.finish_result(run, facts.read(run, 1))
     counted = {"attempts": 2, "steps_redone": 5}
     kept = {"status": "completed", "weights_sha256": "a", "best": None}
     assert read_json(run.result) == kept | counted
@@ -390,14 +400,16 @@ def test_a_finished_result_keeps_what_rank_0_wrote(run):
 )
 def test_an_unfinished_result_says_why_and_where(run, action, status):
     run.progress.write_text('{"step": 15}')
-    history.unfinished_result(run, Decision(action, Cause.CRASH, "why"))
+    history.unfinished_result(run, facts.read(run, 1), Decision(action, Cause.CRASH, "why"))
     result = read_json(run.result)
     assert (result["status"], result["reason"], result["global_step"]) == (status, "why", 15)
 
 
 def test_a_script_of_ones_own_may_say_where_it_stopped(run):
     write_json(opened(run, 1).outcome, {"status": "stopped", "global_step": 7})
-    history.unfinished_result(run, Decision(Action.HOLD, Cause.INTERRUPTED, "why"))
+    history.unfinished_result(
+        run, facts.read(run, 1), Decision(Action.HOLD, Cause.INTERRUPTED, "why")
+    )
     assert read_json(run.result)["global_step"] == 7
 
 
@@ -421,10 +433,10 @@ def test_a_lost_attempt_counts_unless_somebody_resumed(
     opened(run, 1)
     me = run_lock.this_process(job_id)
     monkeypatch.setattr(client, "is_answering", lambda place, port: True)
-    history.close_lost(run, me)
+    close_lost(run, me)
     last = read_jsonl(run.attempts)[-1]
     assert (last["decision"], last["cause"]) == (decision, "lost")
-    is_refused = history.refusal(run, me) is not None
+    is_refused = refusal(run, me) is not None
     assert is_refused == (decision == "hold" and job_id == "7")
 
 
@@ -433,21 +445,23 @@ def test_a_lost_attempt_counts_against_the_budget_of_the_spec(run, monkeypatch):
     append_jsonl(run.attempts, entry("requeue", "preemption", progress=True) | {"attempt": 0})
     opened(run, 1)
     monkeypatch.setattr(client, "is_answering", lambda place, port: True)
-    history.close_lost(run, ME)
+    close_lost(run, ME)
     last = read_jsonl(run.attempts)[-1]
     assert last["decision"] == "hold"
-    assert last["reason"].startswith("1 restarts are used up, the last one: nobody was left")
+    assert last["reason"].startswith(
+        "1 restarts are used up, the last one: the batch script was killed"
+    )
 
 
 def test_an_attempt_of_which_nobody_knows_the_job_holds_no_resume(run):
     append_jsonl(run.attempts, entry("hold", "lost") | {"job_id": None, "reason": "x"})
-    assert history.refusal(run, ME) is None
+    assert refusal(run, ME) is None
 
 
 def test_an_attempt_that_was_lost_with_its_first_node_says_so(run, monkeypatch):
     opened(run, 1)
     monkeypatch.setattr(client, "is_answering", lambda place, port: place != "a")
-    history.close_lost(run, ME)
+    close_lost(run, ME)
     (last,) = read_jsonl(run.attempts)
     assert (last["decision"], last["cause"]) == ("retry", "node")
     assert last["reason"] == "no answer from a"
@@ -458,25 +472,27 @@ def test_an_attempt_that_was_lost_with_its_first_node_says_so(run, monkeypatch):
 )
 def test_a_requeue_without_an_answer_may_start(run, answer, may_start):
     append_jsonl(run.attempts, entry("hold", "preemption", requeue=answer))
-    assert (history.refusal(run, ME) is None) == may_start
+    assert (refusal(run, ME) is None) == may_start
 
 
 @pytest.mark.parametrize("decision", ["hold", "cancel"])
 def test_a_job_that_was_held_or_cancelled_starts_again_as_another_one_only(run, decision):
     append_jsonl(run.attempts, entry(decision, "crash") | {"job_id": "7", "reason": "x"})
-    assert history.refusal(run, ME) == f"{decision}: x"
-    assert history.refusal(run, run_lock.this_process("8")) is None
+    assert refusal(run, ME) == f"{decision}: x"
+    assert refusal(run, run_lock.this_process("8")) is None
 
 
 def test_a_requeued_job_is_not_refused(run):
     append_jsonl(run.attempts, entry("requeue", "preemption") | {"job_id": "7", "reason": "x"})
-    assert history.refusal(run, ME) is None
+    assert refusal(run, ME) is None
 
 
 def test_an_amended_record_is_the_newest_one_and_keeps_the_rest(run):
     for attempt in (1, 2):
         append_jsonl(run.attempts, entry("requeue", "preemption") | {"attempt": attempt})
-    history.amend(run, Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled"))
+    history.amend(
+        run, facts.read(run, 2), Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
+    )
     first, last = records.read_attempts(run)
     assert (first.decision, first.attempt) == ("requeue", 1)
     assert (last.decision, last.cause, last.attempt) == ("cancel", "cancelled", 2)
@@ -491,10 +507,10 @@ def test_the_times_of_an_attempt_are_from_its_warning_and_its_opening(run):
     for number, t in ((1, 8.5), (1, 9.5), (2, 20.0)):
         event = {"t": t, "event": "first_step", "attempt": number}
         append_jsonl(run.timeline("rank-00000"), event)
-    times = history.times_of(run, 1, is_warned=True)
+    times = interpret.times_of(facts.read(run, 1), True, time.time())
     assert times == (pytest.approx(5, abs=1), 7.5)
-    assert history.times_of(run, 1, is_warned=False) == (None, 7.5)
-    assert history.times_of(run, 3, is_warned=True) == (None, None)
+    assert interpret.times_of(facts.read(run, 1), False, time.time()) == (None, 7.5)
+    assert interpret.times_of(facts.read(run, 3), True, time.time()) == (None, None)
 
 
 def test_a_kill_for_memory_is_named_by_its_node(run):
@@ -503,14 +519,14 @@ def test_a_kill_for_memory_is_named_by_its_node(run):
     node(attempt, 1, torchrun_exit=1)
     write_json(attempt.agent(1), read_json(attempt.agent(1)) | {"oom_kill": 1})
     failed(attempt, 0, 5.0, caused_by_peer=True)
-    seen = facts.of_ranks(run, 1, "RUNNING")
+    seen = interpret.of_ranks(facts.read(run, 1), "RUNNING")
     assert seen.is_out_of_memory
     assert seen.error == "n1: the kernel killed a process for want of memory"
 
 
 def test_a_rank_without_memory_is_out_of_memory(run):
     failed(opened(run, 1), 0, 5.0, kind="out_of_memory", error="cannot allocate")
-    seen = facts.of_ranks(run, 1, "RUNNING")
+    seen = interpret.of_ranks(facts.read(run, 1), "RUNNING")
     assert (seen.is_out_of_memory, seen.error) == (True, "rank 0 on n0: cannot allocate")
 
 
@@ -521,7 +537,7 @@ def test_a_bad_node_is_the_cause_and_named_once(run):
         failed(attempt, rank, 5.0 + rank, kind="bad_node", error="preflight: 2 is not 3")
         record = read_json(attempt.rank_error(rank))
         write_json(attempt.rank_error(rank), record | {"host": "n1"})
-    seen = facts.of_ranks(run, 1, "RUNNING")
+    seen = interpret.of_ranks(facts.read(run, 1), "RUNNING")
     assert seen.bad_nodes == ("n1",)
     assert seen.error == "rank 1 on n1: preflight: 2 is not 3"
 
@@ -533,8 +549,8 @@ def test_a_rank_that_ended_without_a_word_is_named_by_what_its_peers_lost(run):
             Timeline(run, f"rank-{rank:05d}", number).event("spawn", host=f"n{rank}")
     for rank in (0, 2):
         failed(attempt, rank, 5.0 + rank, error="closed by peer", caused_by_peer=True)
-    assert facts.of_ranks(run, 2, "RUNNING").error.startswith(
+    assert interpret.of_ranks(facts.read(run, 2), "RUNNING").error.startswith(
         "rank 1 on n1 died without an error record"
     )
     failed(attempt, 1, 9.0)
-    assert facts.of_ranks(run, 2, "RUNNING").error == "rank 1 on n1: ValueError: x"
+    assert interpret.of_ranks(facts.read(run, 2), "RUNNING").error == "rank 1 on n1: ValueError: x"

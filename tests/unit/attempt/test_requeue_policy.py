@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from jobs import records
 from jobs.attempt import requeue_policy
 from jobs.attempt.decision import Evidence
 from jobs.rundir import RunDir, append_jsonl
@@ -51,7 +52,7 @@ def left(tmp_path, monkeypatch):
         for attempt, (job_id, decision) in enumerate(before):
             record = run_files.attempt(attempt=attempt, job_id=job_id, decision=decision)
             append_jsonl(run_dir.attempts, record)
-        return requeue_policy.is_left_to_slurm(run_dir, seen, job, "7")
+        return requeue_policy.is_left_to_slurm(records.read_attempts(run_dir), seen, job, "7")
 
     return ask
 

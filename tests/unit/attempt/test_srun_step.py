@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.attempt import srun_step
+from jobs.attempt import facts, interpret, srun_step
 from jobs.node.rank import parent_of
 from jobs.rundir import RunDir, write_json
 from jobs.slurm import client
@@ -217,7 +217,7 @@ def scancel(tmp_path, monkeypatch):
 def test_a_step_whose_agents_have_ended_needs_nothing(run, scancel):
     node(run, 0, 1, step_id="0")
     node(run, 1, 0, step_id="0")
-    srun_step.end_leftover("7", srun_step.unended(run, 1))
+    srun_step.end_leftover("7", interpret.unended(facts.read(run, 1)))
     assert not scancel.exists()
 
 
@@ -226,16 +226,16 @@ def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, scancel,
     answering = {("10.0.0.1", 7000)}
     monkeypatch.setattr(client, "is_answering", lambda *place: place in answering)
     node(run, 0, None, step_id="3", address="10.0.0.1")
-    left = srun_step.unended(run, 1)
+    left = interpret.unended(facts.read(run, 1))
     srun_step.end_leftover("7", left)
     assert scancel.read_text() == "7.3\n"
-    assert srun_step.silent(run, 1, left) == ("b",)
+    assert srun_step.silent(facts.read(run, 1), left) == ("b",)
 
 
 def test_a_node_that_was_alone_is_looked_for_by_its_name(run, monkeypatch):
     node(run, 0, None, address="127.0.0.1")  # which is every node's own
     monkeypatch.setattr(client, "is_answering", lambda place, port: place == "127.0.0.1")
-    assert srun_step.silent(run, 1, ["a"]) == ("a",)
+    assert srun_step.silent(facts.read(run, 1), ["a"]) == ("a",)
 
 
 @pytest.mark.parametrize(
@@ -258,4 +258,4 @@ def test_an_agent_that_dies_of_a_stop_before_its_first_record_was_stopped(
     for rank, code in enumerate(codes):
         if code != "missing":
             node(run, rank, code)
-    assert srun_step.stops_at_start(run, 1, srun_exit) == stops
+    assert interpret.stops_at_start(facts.read(run, 1), srun_exit) == stops

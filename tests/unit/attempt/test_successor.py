@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from jobs import records
-from jobs.attempt import execute, history, run_lock, successor
+from jobs.attempt import execute, facts, history, run_lock, successor
 from jobs.attempt.decision import Action, Cause, Decision
 from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
 from jobs.runs import lookup
@@ -83,6 +83,15 @@ def run(tmp_path):
     return run_dir
 
 
+def now(run):
+    return facts.read(run, history.newest_opened(run))
+
+
+def ensure(run, attempt):
+    """As the opening of this attempt of job 7 does."""
+    successor.ensure(run, facts.read(run, attempt - 1), "7")
+
+
 def opened(run, attempt, job_id):
     run.attempt(attempt).path.mkdir(exist_ok=True)
     write_json(
@@ -111,13 +120,13 @@ def test_a_successor_is_wanted_where_the_key_or_the_site_says_so(
 ):
     write_json(run.site, {"cancels_preempted": cancels})
     spec = replace(SPEC, slurm=Slurm(restart=wished))
-    assert bool(successor.reason_for(run, spec, can_requeue)) is expected
+    assert bool(successor.reason_for(run, replace(now(run), spec=spec), can_requeue)) is expected
     assert slurm.calls == []  # what was noted at submit is not asked again
 
 
 def test_a_run_that_was_only_frozen_asks_for_its_site_once(run, slurm):
     spec = replace(SPEC, slurm=Slurm())
-    assert successor.reason_for(run, spec, True) == ""
+    assert successor.reason_for(run, replace(now(run), spec=spec), True) == ""
     assert slurm.calls == ["scontrol show config"]
     assert not run.site.exists()  # this one says nothing that makes sense
 
@@ -129,14 +138,14 @@ def test_it_has_the_same_script_and_options_but_what_is_one_jobs_own(run, slurm)
     write_json(run.submission, {"argv": argv, "job_id": "7"})
     kept = ["sbatch", "--job-name=x", "--nodes=2", "--open-mode=append"]
     after = ["--dependency=afterany:7", "--requeue", "/code/slurm/ddp.sbatch", "/run"]
-    assert successor.argv_after(run, "7", True) == [*kept, *after]
-    assert successor.argv_after(run, "7", False)[-3] == "--no-requeue"
+    assert successor.argv_after(run, now(run), "7", True) == [*kept, *after]
+    assert successor.argv_after(run, now(run), "7", False)[-3] == "--no-requeue"
 
 
 def test_after_plain_sbatch_it_asks_for_what_the_spec_says(run, slurm):
     write_json(run.submission, {"argv": None, "job_id": "7"})
     run.spec.write_text(replace(SPEC, slurm=Slurm(nodes=3, mem="4G")).to_json())
-    argv = successor.argv_after(run, "7_1", True)
+    argv = successor.argv_after(run, now(run), "7_1", True)
     assert {"--nodes=3", "--mem=4G", f"--chdir={run.path}", "--output=job.log"} <= set(argv)
     assert argv[-4:-2] == ["--dependency=afterany:7_1", "--requeue"]
     assert argv[-2:] == [str(run.code / "slurm/ddp.sbatch"), str(run.path)]
@@ -144,8 +153,8 @@ def test_after_plain_sbatch_it_asks_for_what_the_spec_says(run, slurm):
 
 def test_it_is_queued_once_noted_and_found_by_its_id(run, slurm, monkeypatch):
     monkeypatch.setenv("KIT_RUNS", str(run.path.parent.parent))
-    successor.ensure(run, "7", 1)
-    successor.ensure(run, "7", 2)
+    ensure(run, 1)
+    ensure(run, 2)
     assert [call.split(" ")[0] for call in slurm.calls] == ["scontrol", "sbatch"]
     noted = {"job_id": "8", "after": "7", "reason": "slurm.restart=successor"}
     assert read_json(run.successor) == noted
@@ -159,7 +168,7 @@ def test_it_gets_the_environment_but_nothing_of_the_enclosing_job(run, slurm, mo
     of_job = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "9", "SBATCH_QOS": "x", "SLURMD_NODENAME": "a"}
     for name, value in {**variables, **of_job, "SLURM_CONF": "/c", "SLURM_JWT": "t"}.items():
         monkeypatch.setenv(name, value)
-    successor.ensure(run, "7", 1)
+    ensure(run, 1)
     seen = slurm.environment("sbatch")
     assert (seen["OWN"], seen["PYTHONPATH"], seen["KIT_SUCCEEDS"]) == ("1", "/mine", "2026:7")
     left = [name for name in seen if name.startswith(("SLURM", "SBATCH", "CUDA"))]
@@ -170,7 +179,7 @@ def test_it_gets_the_environment_but_nothing_of_the_enclosing_job(run, slurm, mo
 
 def test_a_site_that_takes_no_job_from_a_job_is_told_and_stops_nothing(run, slurm, capfd):
     slurm.say("sbatch", "", "sbatch: error: Access/permission denied\n")
-    successor.ensure(run, "7", 1)
+    ensure(run, 1)
     assert not run.successor.exists()
     said = capfd.readouterr().err
     assert "no successor of job 7" in said
@@ -179,9 +188,10 @@ def test_a_site_that_takes_no_job_from_a_job_is_told_and_stops_nothing(run, slur
 
 
 def test_one_that_cannot_be_noted_is_cancelled(run, slurm):
+    found = now(run)
     run.successor.mkdir()
     with pytest.raises(OSError, match="directory"):
-        successor.queue(run, "7", True, "because")
+        successor.queue(run, found, "7", True, "because")
     assert slurm.calls[-1] == "scancel 8"
 
 
@@ -189,16 +199,16 @@ def test_the_note_of_an_earlier_job_goes_where_none_is_needed(run, slurm):
     write_json(run.successor, {"job_id": "7", "after": "6", "reason": ""})
     write_json(run.site, {"cancels_preempted": False})
     run.spec.write_text(replace(SPEC, slurm=Slurm()).to_json())
-    successor.ensure(run, "7", 1)
+    ensure(run, 1)
     assert not run.successor.exists()
 
 
 def test_nothing_is_left_to_go_on_with_so_it_is_cancelled(run, slurm):
-    successor.cancel(run, "7")
-    successor.ensure(run, "7", 1)
-    successor.cancel(run, "other")
+    successor.cancel(run, now(run), "7")
+    ensure(run, 1)
+    successor.cancel(run, now(run), "other")
     assert lookup.successor_of(run, "7") == "8"
-    successor.cancel(run, "7")
+    successor.cancel(run, now(run), "7")
     assert [call for call in slurm.calls if "scancel" in call] == ["scancel 8"]
     assert not run.successor.exists()
 
@@ -208,23 +218,23 @@ def test_a_run_is_handed_over_to_somebody_who_is_there(run, slurm, state, queued
     write_json(run.successor, {"job_id": "8", "after": "7", "reason": ""})
     slurm.job(state)
     slurm.say("sbatch", "Submitted batch job 9\n")
-    assert successor.confirm(run, "7")
+    assert successor.confirm(run, now(run), "7")
     assert len([call for call in slurm.calls if call.startswith("sbatch")]) == queued
     assert lookup.successor_of(run, "7") == ("9" if queued else "8")
 
 
 def test_a_run_whose_user_wants_no_successor_is_handed_over_to_nobody(run, slurm):
     run.spec.write_text(replace(SPEC, slurm=Slurm(restart="requeue")).to_json())
-    assert not successor.confirm(run, "7")
+    assert not successor.confirm(run, now(run), "7")
     assert slurm.calls == []
 
 
 def fate(run, job_id="8", after="7"):
-    return successor.fate(run, job_id, {"KIT_SUCCEEDS": f"{run.run_id}:{after}"})
+    return successor.fate_of(run, now(run), job_id, after)
 
 
 def test_a_job_that_a_user_submitted_looks_at_nothing(run, slurm):
-    assert successor.fate(run, "8", {}).goes_on
+    successor.look_back(run, run_lock.this_process("8"))  # raises nothing
     assert slurm.calls == []
 
 
@@ -372,7 +382,7 @@ def last(run):
 
 
 def test_a_refused_requeue_hands_the_run_over(run, slurm, me, capfd):
-    assert execute.act(REQUEUE, run, me) == 1
+    assert execute.act(REQUEUE, run, now(run), me) == 1
     assert last(run) == ("successor", "RUNNING")
     assert lookup.successor_of(run, "7") == "8"
     assert "NOT requeued" in capfd.readouterr().err
@@ -387,14 +397,14 @@ def test_one_that_preemption_may_have_cancelled_is_left_to_the_successor_to_judg
     write_json(run.site, {"cancels_preempted": cancels})
     preempted = SHOWN.format("COMPLETING") + "   PreemptTime=2026-11-21T12:16:47\n"
     slurm.say("scontrol", preempted)
-    assert execute.act(REQUEUE, run, me) == 1
+    assert execute.act(REQUEUE, run, now(run), me) == 1
     assert last(run) == (decision, "COMPLETING")  # so Slurm must say what it was
 
 
 def test_one_that_was_cancelled_takes_its_successor_with_it(run, slurm, me):
     write_json(run.successor, {"job_id": "8", "after": "7", "reason": ""})
     slurm.job("COMPLETING")
-    assert execute.act(REQUEUE, run, me) == 1
+    assert execute.act(REQUEUE, run, now(run), me) == 1
     assert last(run) == ("cancel", "COMPLETING")
     assert slurm.calls[-1] == "scancel 8"
     assert read_json(run.result)["status"] == "cancelled"
@@ -402,7 +412,7 @@ def test_one_that_was_cancelled_takes_its_successor_with_it(run, slurm, me):
 
 def test_a_run_that_nobody_can_take_over_is_held(run, slurm, me, capfd):
     slurm.say("sbatch", "", "sbatch: error: Access/permission denied\n")
-    assert execute.act(HAND_OVER, run, me) == 1
+    assert execute.act(HAND_OVER, run, now(run), me) == 1
     assert last(run)[0] == "hold"
     assert read_json(run.result)["status"] == "held"
     assert "make resume" in capfd.readouterr().err

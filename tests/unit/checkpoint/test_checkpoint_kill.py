@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.rundir import checkpoint_name, checkpoint_names, checkpoint_step
+from jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step
 from trainer.checkpoint import commit, reader
 from trainer.checkpoint.commit import PendingCheckpoint, Retention
 

@@ -16,7 +16,8 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from jobs.rundir import RunDir, checkpoint_name, checkpoint_names, read_json
+from jobs.checkpoint_names import checkpoint_name, checkpoint_names
+from jobs.rundir import RunDir, read_json
 from jobs.spec import Checkpoint, Spec, Train
 from trainer.checkpoint import checkpoints as module
 from trainer.checkpoint import commit, export, reader

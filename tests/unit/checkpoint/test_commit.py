@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from jobs.rundir import checkpoint_name, checkpoint_names, write_atomic
+from jobs.checkpoint_names import checkpoint_name, checkpoint_names
+from jobs.rundir import write_atomic
 from trainer.checkpoint import commit, reader
 from trainer.checkpoint.commit import PendingCheckpoint, Retention
 from trainer.checkpoint.manifest import manifest_text

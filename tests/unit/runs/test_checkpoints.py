@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from jobs.rundir import RunDir, checkpoint_name, checkpoint_names, checkpoint_step
+from jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step, is_newer
+from jobs.rundir import RunDir
 from jobs.runs import checkpoints
 
 STEPS = [0, 99_999_998, 99_999_999, 100_000_000, 100_000_001, 1_000_000_000]
@@ -26,16 +27,16 @@ def test_a_name_and_its_step_belong_together():
 def test_the_newest_checkpoint_has_the_highest_step(run):
     for step in STEPS:
         (run.checkpoints / checkpoint_name(step)).mkdir()
-        assert checkpoints.newest(run) == checkpoint_name(step)
+        assert checkpoints.newest(run, is_users=False) == checkpoint_name(step)
     (run.checkpoints / "latest").touch()
     assert checkpoint_names(run.checkpoints) == [checkpoint_name(step) for step in STEPS[::-1]]
 
 
 def test_of_two_checkpoints_the_one_of_the_higher_step_is_newer():
     for older, newer in itertools.pairwise([None, *map(checkpoint_name, STEPS)]):
-        assert checkpoints.is_newer(newer, older)
-        assert not checkpoints.is_newer(older, newer)
-        assert not checkpoints.is_newer(newer, newer)
+        assert is_newer(newer, older)
+        assert not is_newer(older, newer)
+        assert not is_newer(newer, newer)
 
 
 def test_damaged_checkpoints_are_listed_from_the_oldest_step_on(run):
@@ -46,4 +47,4 @@ def test_damaged_checkpoints_are_listed_from_the_oldest_step_on(run):
 
 
 def test_a_run_without_a_folder_of_checkpoints_has_none(tmp_path):
-    assert checkpoints.newest(RunDir(tmp_path / "gone")) is None
+    assert checkpoints.newest(RunDir(tmp_path / "gone"), is_users=False) is None

@@ -1,0 +1,266 @@
+"""What the files of an attempt mean: pure functions of the values that `facts` has read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jobs.checkpoint_names import is_newer
+from jobs.errors import UserError
+from jobs.node.stop_signals import STOP_SIGNALS
+from jobs.records import (
+    AgentRecord,
+    AttemptPlan,
+    AttemptRecord,
+    Event,
+    Evidence,
+    RankError,
+    RankExit,
+    Result,
+    SlurmSite,
+    Submission,
+    Successor,
+)
+from jobs.spec import Spec
+
+# The longest pause before a retry, and its start.
+RETRY_S = 120.0
+# What the clocks of two nodes may differ by.
+SKEW_S = 2.0
+
+
+@dataclass(frozen=True)
+class AttemptFacts:
+    """What the run directory has about an attempt and its run, each file read once."""
+
+    attempt: int
+    plan: AttemptPlan | None  # None: lost, or there was no such attempt
+    agents: tuple[AgentRecord | None, ...]  # of each node of the plan; None where it wrote none
+    errors: tuple[RankError, ...]
+    places: tuple[tuple[int, str], ...]  # (rank, host) of started ranks; see facts.read
+    events: tuple[Event, ...]  # rank 0's, of this attempt
+    progress_step: int | None  # the last finished optimizer step of the run
+    exit: RankExit
+    result: Result | None
+    attempts: tuple[AttemptRecord, ...]  # closed ones, oldest first
+    spec: Spec  # the defaults where spec_error says why spec.json cannot be read
+    spec_error: UserError | None
+    site: SlurmSite | None
+    submission: Submission
+    successor: Successor | None
+    checkpoint: str | None  # the newest one
+    quarantined: tuple[str, ...]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of the attempt, first node first."""
+        return () if self.plan is None else self.plan.nodes
+
+    @property
+    def last(self) -> AttemptRecord | None:
+        """The record of the newest attempt that was closed; None before the first."""
+        return self.attempts[-1] if self.attempts else None
+
+
+def of_ranks(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Evidence:
+    """What ranks and agents left behind; of Slurm's facts only the job's state."""
+    failed = first_error(found.errors)
+    killed = [agent.host for agent in found.agents if agent is not None and agent.oom_kill]
+    signals = warnings(found, failed)
+    if has_fallen(found.agents, srun_exit):
+        signals = tuple(name for name in signals if name != "SIGTERM")
+    outcome = outcome_of(found, signals)
+    error = error_of(found, failed, killed)
+    if error is None and outcome is None:
+        error = ends_of_agents(found)
+    return Evidence(
+        outcome=outcome,
+        job_state=job_state,
+        job_reason="",
+        signals=signals,
+        is_preempted=False,
+        has_progress=has_progress(found),
+        error=error,
+        is_user_error=failed is not None and failed.is_user_error,
+        is_hang=failed is not None and failed.kind == "hang",
+        is_out_of_memory=bool(killed) or (failed is not None and failed.kind == "out_of_memory"),
+        bad_nodes=bad_nodes(found.errors),
+    )
+
+
+def first_error(errors: Sequence[RankError]) -> RankError | None:
+    """The record of the rank that failed first, or that hung; its peers fail of its absence."""
+    return min(errors, key=_distance_from_cause, default=None)
+
+
+def _distance_from_cause(record: RankError) -> tuple[bool, bool, float]:
+    return (record.kind not in ("hang", "bad_node"), record.caused_by_peer, record.time)
+
+
+def bad_nodes(errors: Sequence[RankError]) -> tuple[str, ...]:
+    """The nodes that failed the preflight."""
+    return tuple(sorted({error.host for error in errors if error.kind == "bad_node"}))
+
+
+def has_progress(found: AttemptFacts) -> bool:
+    """Whether a newer checkpoint than at the start was committed.
+
+    Another one is not enough: where a damaged one was put aside, an older one is the newest.
+    """
+    before = None if found.plan is None else found.plan.checkpoint
+    return is_newer(found.checkpoint, before)
+
+
+def error_of(found: AttemptFacts, failed: RankError | None, killed: list[str]) -> str | None:
+    """Why the attempt failed, in one line; None where no rank and no kernel recorded a reason."""
+    # A rank killed for memory writes no error record, and its peers only see a closed connection.
+    if killed:
+        return f"{', '.join(killed)}: the kernel killed a process for want of memory"
+    if failed is None:
+        return None
+    return (failed.caused_by_peer and vanished(found)) or in_one_line(failed)
+
+
+def ends_of_agents(found: AttemptFacts) -> str | None:
+    """How torchrun ended on each node; None where there is no node."""
+    ended = [f"{each.host}: torchrun exit {each.torchrun_exit}" for each in found.agents if each]
+    ended += [
+        f"{node}: the node agent wrote no record (killed, or never started)"
+        for node, agent in zip(found.nodes, found.agents, strict=True)
+        if agent is None
+    ]
+    return "; ".join(ended) or None
+
+
+def vanished(found: AttemptFacts) -> str | None:
+    """Which ranks left no record, where all the others only lost a peer; None if none did."""
+    recorded = {record.rank for record in found.errors}
+    gone = [f"rank {rank} on {host}" for rank, host in found.places if rank not in recorded]
+    why = "died without an error record (SIGKILL or a crash of the interpreter)"
+    return f"{', '.join(gone)} {why}" if gone else None
+
+
+def in_one_line(failed: RankError) -> str:
+    """A rank's error without its hint and traceback, which job.log shows."""
+    first = next(iter(failed.error.strip().splitlines()), "")
+    return f"rank {failed.rank} on {failed.host}: {first}"
+
+
+def outcome_of(found: AttemptFacts, signals: tuple[str, ...]) -> str | None:
+    """How the training ended: completed, stopped, or None where it did neither.
+
+    The result of a complete run is written just before outcome.json; its attempt began without
+    one. The trainer always writes outcome.json. A user's script may write none: where every
+    torchrun exited with 0, a script that was warned and sent its stop signal may have stopped
+    early, and a further attempt finds out in a moment if all is done; a script that is never sent
+    a signal knows of no stop, and is through.
+    """
+    if found.result is not None and found.result.status == "completed":
+        return "completed"
+    exits = [agent.torchrun_exit for agent in found.agents if agent is not None]
+    is_clean = bool(exits) and exits == [0] * len(found.nodes)
+    if found.exit.status is not None or not is_clean or found.spec.launch.is_trainer:
+        return found.exit.status
+    return "stopped" if signals and found.spec.launch.stop_signal != "none" else "completed"
+
+
+def has_fallen(agents: Sequence[AgentRecord | None], srun_exit: int) -> bool:
+    """Whether an agent ended without a stop signal of its own: killed, or before it began.
+
+    srun then sends the others a SIGTERM, maybe before any rank has noticed. An agent that dies of
+    a signal in its first moments was warned like the others. `srun_exit`: 0 where it is unknown.
+    """
+    fallen = any(a is not None and a.end is None and not a.signals for a in agents)
+    return fallen or (None in agents and 0 < srun_exit < 128)
+
+
+def warnings(found: AttemptFacts, failed: RankError | None) -> tuple[str, ...]:
+    """The stop signals that came before anything failed, in order.
+
+    Once the agent of one node fails, srun sends SIGTERM to the others: no warning, but the
+    consequence of a crash.
+    """
+    agents = [agent for agent in found.agents if agent is not None]
+    failures = [(a.end, a.host) for a in agents if a.torchrun_exit and a.end is not None]
+    if failed is not None:
+        failures.append((failed.time, failed.host))
+    first, host = min(failures, default=(math.inf, ""))
+    arrived = sorted(
+        (each.t, each.signal)
+        for agent in agents
+        for each in agent.signals
+        if each.t < (first if agent.host == host else first - SKEW_S)
+    )
+    return tuple(dict.fromkeys(name for _, name in arrived))
+
+
+def stops_at_start(found: AttemptFacts, srun_exit: int) -> tuple[str, ...]:
+    """The stop signal that an agent died of while it was starting, before it could record it.
+
+    It shows in srun's exit code only. That alone is no proof: after a failure srun ends the other
+    agents itself. Source: srun(1), exit values.
+    """
+    has_failed = any(agent.torchrun_exit for agent in found.agents if agent is not None)
+    is_missed = None in found.agents and not has_failed
+    died_of = [number.name for number in STOP_SIGNALS if srun_exit == 128 + number]
+    return tuple(died_of) if is_missed else ()
+
+
+def unended(found: AttemptFacts) -> dict[str, AgentRecord | None]:
+    """The nodes whose agent recorded no end, with its record."""
+    agents = zip(found.nodes, found.agents, strict=True)
+    return {node: agent for node, agent in agents if agent is None or agent.end is None}
+
+
+def is_near_limit(found: AttemptFacts, now: float) -> bool:
+    """Whether the time limit's warning, sent once, might come between two srun steps."""
+    deadline = None if found.plan is None else found.plan.deadline
+    return deadline is not None and now > deadline - found.spec.slurm.signal_lead_s - RETRY_S
+
+
+def successor_of(found: AttemptFacts, job_id: str) -> str | None:
+    """The id of the job that waits for the end of this one."""
+    after = found.successor
+    return after.job_id if after is not None and after.after == job_id else None
+
+
+def newly_quarantined(found: AttemptFacts) -> tuple[str, ...]:
+    """The checkpoints put aside since the attempt was opened: by names, as clocks may differ."""
+    before = () if found.plan is None else found.plan.quarantined
+    return tuple(name for name in found.quarantined if name not in before)
+
+
+def steps_of(found: AttemptFacts) -> tuple[int | None, int | None]:
+    """The first and the last optimizer step that the attempt did; None where it did none."""
+    loaded, last = first_event(found, "loaded"), found.progress_step
+    if loaded is None or loaded.step is None or last is None or last <= loaded.step:
+        return None, None
+    return loaded.step + 1, last
+
+
+def times_of(found: AttemptFacts, is_warned: bool, now: float) -> tuple[float | None, float | None]:
+    """How long the attempt took to stop and to start, in s; None where it did not.
+
+    The stop: from the first warning to now; the start: from the opening to the first step.
+    `is_warned`: signals that only follow from a failure are no warning.
+    """
+    signals = [each.t for agent in found.agents if agent is not None for each in agent.signals]
+    begun = first_event(found, "first_step")
+    stop_s = round(now - min(signals), 3) if signals and is_warned else None
+    start_s = None if begun is None or found.plan is None else round(begun.t - found.plan.start, 3)
+    return stop_s, start_s
+
+
+def first_event(found: AttemptFacts, name: str) -> Event | None:
+    """Rank 0's first timeline event of a name in the attempt."""
+    return next((event for event in found.events if event.event == name), None)
+
+
+def reached_step(found: AttemptFacts) -> int:
+    """The last finished optimizer step of the run; 0 before the first.
+
+    A user's script has no progress.json; it may write its step into outcome.json.
+    """
+    step = found.progress_step if found.progress_step is not None else found.exit.global_step
+    return step or 0
