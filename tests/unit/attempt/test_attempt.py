@@ -224,7 +224,7 @@ def test_a_close_names_each_checkpoint_that_its_attempt_put_aside(run, command, 
     told = "attempt 1: a damaged checkpoint was put aside"
     assert said == [
         f"{told}, {asides[0]}: a.pt has 1 bytes, not 2",
-        f"{told}, {asides[1]}: rank 0's log says why",
+        f"{told}, {asides[1]}: the reason is in rank 0's log",
     ]
     (record,) = read_jsonl(run.attempts)
     assert record["quarantined"] == [aside.name for aside in asides]
@@ -271,6 +271,16 @@ def test_a_held_job_that_slurm_starts_again_ends_at_once(run, command, capfd):
     output = capfd.readouterr()
     assert output.out == "" and "not started again: hold: x" in output.err
     assert not run.owner.exists()
+
+
+def test_a_rank_that_lost_its_peer_is_not_called_the_first_failure(run, command, capfd):
+    assert command(*OPEN) == 0
+    crashed(run, 1)
+    capfd.readouterr()
+    command("close", "1")
+    first = capfd.readouterr().err.partition("first failure: ")[2]
+    assert first.startswith("rank 1 on n1 died without an error record")
+    assert "Traceback" not in first
 
 
 READS = []
@@ -320,6 +330,7 @@ def crashed(run, attempt):
         Timeline(run, f"rank-{rank:05d}", attempt).event("spawn", host=f"n{rank}", pid=1)
         Timeline(run, f"rank-{rank:05d}", attempt).event("first_step", step=1)
     error = {"time": 1.0, "rank": 0, "host": "n0", "error": "x", "caused_by_peer": True}
+    error["traceback"] = "Traceback: of the lost connection"
     write_json(run.attempt(attempt).rank_error(0), error)
 
 
