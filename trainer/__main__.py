@@ -1,4 +1,4 @@
-"""Start of every rank: take the stop signals first, then import torch, then train.
+"""Start of every rank: install the stop signals, start the watchdog, import torch, train.
 
     torchrun --standalone --nproc-per-node=2 -m trainer configs/resnet.yaml train.epochs=3
     torchrun --standalone --nproc-per-node=2 -m trainer runs/resnet/latest      (resumes)
@@ -21,9 +21,14 @@ def main() -> NoReturn:
     stop.install()
     # cuBLAS reads it when CUDA starts; without it its sums may change from run to run.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    from trainer.run import run
+    # After the signals: a stop that arrives before its handler is installed is lost.
+    from trainer.health.watchdog import Watchdog
 
-    run(sys.argv[1:], stop, started)
+    with Watchdog.of_process(os.environ) as watchdog:
+        watchdog.open_early(sys.argv[1:], os.environ)
+        from trainer.run import run
+
+        run(sys.argv[1:], stop, started, watchdog)
 
 
 if __name__ == "__main__":

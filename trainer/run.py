@@ -1,9 +1,10 @@
-"""One rank's life: meet the others, build, load, train, report, leave."""
+"""One rank from its start to its exit: rendezvous, build, restore, train, report, exit."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,34 +29,39 @@ from trainer.report.environment import describe, exactness, extended
 from trainer.stop import StopSignal
 
 
-def run(arguments: list[str], stop: StopSignal, started: float) -> NoReturn:
+def run(arguments: list[str], stop: StopSignal, started: float, watchdog: Watchdog) -> NoReturn:
     """Train as one rank and exit: with 0 if the run is completed or stopped."""
     rank = None
     try:
         rank = RankProcess(stop, started)
         if rank.attempt is not None and arguments and is_run_dir(Path(arguments[0])):
             rank.open(RunDir(Path(arguments[0]).resolve()), rank.attempt)
-        _train(rank, arguments)
+        _train(rank, arguments, watchdog)
     except BaseException as error:
         fail(error, rank.context.rank if rank else None, rank.attempt_dir if rank else None)
 
 
-def _train(rank: RankProcess, arguments: list[str]) -> NoReturn:
-    job = _meet(rank, arguments)
-    loop = prepare(job)
+def _train(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> NoReturn:
+    job = _initialize(rank, arguments, watchdog)
+    loop = prepare(job, watchdog.beat)
     rank.stop.enter_loop()
     agreement = Agreement(rank.stop, job.run.spec.launch.stop_check_steps, job.device)
-    with Watchdog(job) as watchdog:
-        status = loop.run(agreement, watchdog.beat)
-        _leave(job, loop, status)
+    watchdog.beat("first step")
+    status = loop.run(agreement, watchdog.beat)
+    watchdog.beat("exit", loop.state.global_step)
+    _leave(job, loop, status)
 
 
-def prepare(job: Job) -> Loop:
-    """Everything that trains, at the step after the newest checkpoint."""
+def prepare(job: Job, begin: Callable[[str], None] = lambda phase: None) -> Loop:
+    """Return the loop at the step after the newest checkpoint; `begin` gets each phase's name."""
+    begin("data")
     set_up_torch(job)
     data = build_data(job)
     job.events.event("data")
+    begin("model")
     replica = build_replica(job, data)
+    job.events.event("model")
+    begin("restore")
     checkpoints = Checkpoints(job, data.batches)
     state = checkpoints.load(replica)
     newest = checkpoints.newest_step
@@ -66,18 +72,22 @@ def prepare(job: Job) -> Loop:
     return Loop(job, data, replica, state, checkpoints)
 
 
-def _meet(rank: RankProcess, arguments: list[str]) -> Job:
-    """Meet the other ranks and learn which run this is."""
+def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> Job:
+    """Connect to the other ranks, test the node, and get the run from rank 0."""
+    watchdog.beat("rendezvous")
     context = rank.context
     device, reason = choose_device(context)
-    if rank.attempt_dir is not None:  # the run directory is at hand
+    if rank.attempt_dir is not None:  # this machine has the run directory
         check_device(Spec.read(RunDir(Path(arguments[0])).spec), device, reason)
     init_process_group(device)
-    preflight(rank, device)
-    # After the meeting: where rank 0 fails here, its peers see the connection close at once.
+    rank.events.event("rendezvous")
+    preflight(rank, device, watchdog.beat)
+    watchdog.beat("init")
+    # After the rendezvous: if rank 0 fails here, its peers see the connection close at once.
     found = find_run(arguments, rank.attempt) if context.is_first else None
     run = share_run(found, device)
     rank.open(run.dir, run.attempt)
+    watchdog.open(run.dir, run.attempt, run.spec.launch.hang_timeout_s)
     rank.events.event("init")
     tell(
         f"rank {context.rank} of {context.world_size} on {context.host}, node {context.node_rank}, "

@@ -66,7 +66,9 @@ class Place:
         """Train what is prepared as `trainer.run` does; how it ended."""
         interval_steps = job.run.spec.launch.stop_check_steps
         agreement = Agreement(stop or StopSignal(), interval_steps, job.device)
-        with Watchdog(job) as watchdog:
+        watchdog = Watchdog(job.context.rank, job.context.world_size)
+        watchdog.open(job.run.dir, job.run.attempt, job.run.spec.launch.hang_timeout_s)
+        with watchdog:
 
             def beat(doing: str, step: int) -> None:
                 watchdog.beat(doing, step)

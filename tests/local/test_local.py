@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 
 import pytest
 from local_kit import Kit, wait_for
@@ -10,6 +11,7 @@ from jobs.records import read_progress_step
 from jobs.rundir import RunDir, read_json, read_jsonl
 from jobs.runs.compare import compare
 from tests.checkout import copy_checkout
+from trainer.health.phases import start_up_limit_s
 
 SPEC = """
 name: tiny
@@ -31,6 +33,14 @@ train:
   dataset: tests.local.test_trainer_plugins:blobs
   model: tests.local.test_trainer_plugins:troubled
   model_args: {raise_at: 2}
+  micro_batch_size: 8
+"""
+HANG = """
+name: tiny
+launch: {nproc_per_node: 2, hang_timeout_s: 3}
+train:
+  dataset: tests.local.test_trainer_plugins:blobs_after_a_hang
+  model: mlp
   micro_batch_size: 8
 """
 NO_AGENT = """
@@ -193,3 +203,22 @@ def test_a_script_of_ones_own_is_complete_when_it_exits_well(tmp_path, kit):
     run = RunDir((kit.root / "tiny/latest").resolve())
     assert read_json(run.result) == {"status": "completed", "attempts": 1, "steps_redone": 0}
     assert "['--n', '3'] 1" in run.rank_log(1).read_text()
+
+
+@pytest.mark.slow
+def test_row_41_a_hang_of_a_data_sets_constructor_ends_the_attempt_with_rank_and_phase(kit):
+    status, _, stderr = kit.end(submit(kit, text=HANG))
+    assert status == 0, stderr
+    run = RunDir((kit.root / "tiny/latest").resolve())
+    hung, completed = read_jsonl(run.attempts)
+    assert (hung["cause"], hung["decision"], completed["cause"]) == ("hang", "retry", "completed")
+    error = hung["evidence"]["error"]
+    bound_s = start_up_limit_s("data", 3)
+    assert f"(limit {bound_s:.0f} s) in data: rank 1 on {socket.gethostname()} (pid " in error
+    assert ", in data) does not answer" in error
+    (meeting,) = [
+        event["t"]
+        for event in read_jsonl(run.timeline("rank-00001"))
+        if (event["attempt"], event["event"]) == (1, "init")
+    ]
+    assert run.attempt(1).hang.stat().st_mtime - meeting < bound_s + 15

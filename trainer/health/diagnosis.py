@@ -1,6 +1,6 @@
-"""What is known of a hang: where each rank is, and the verdict on which of them holds up the rest.
+"""Which rank holds up the others in a hang: what each rank is doing, and the conclusion.
 
-Pure but for the looks at this process and at the timeline, which knows every rank's pid.
+The functions are pure but for those that look at this process or at the timeline of another rank.
 """
 
 from __future__ import annotations
@@ -18,19 +18,27 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-from jobs.rundir import RunDir, read_jsonl
+from jobs.rundir import RunDir, read_events
+from trainer.health.phases import NAMES, order_of, phase_after
 
 MAX_NAMED = 4
 STACK_DUMP_S = 0.5
-# Where a rank is that waits for its peers: in a collective, in DDP's backward, or for the device.
+# Modules in which a rank waits for its peers: a collective, DDP's backward, or the device.
 WAITING_IN = (
     *("torch.distributed", "torch.autograd", "torch.cuda", "torch.nn.parallel"),
     "trainer",
 )
+# There it reads files, or waits for its own worker processes.
+WORKING_IN = ("trainer.data", "trainer.checkpoint.reader")
 
 
-class Finding(NamedTuple):
-    """What a rank that answers says of itself; `where` is the top frame of its main thread."""
+class RankState(NamedTuple):
+    """What a rank that answers is doing.
+
+    what: the phase of its start-up, or the part of a step. step: the optimizer step, None before
+    the first. where: file, line and function of its main thread's top frame. is_waiting: whether
+    that frame belongs to code that waits for other ranks.
+    """
 
     rank: int
     host: str
@@ -41,39 +49,44 @@ class Finding(NamedTuple):
     is_waiting: bool
 
 
-class Process(NamedTuple):
-    """Where a rank runs, as its timeline has it; pid 0 if it does not."""
+class RankPlace(NamedTuple):
+    """What a rank's timeline says about it: pid 0 and phase "" if it does not say."""
 
     host: str
     pid: int
+    phase: str = ""
 
 
-def verdict(findings: Mapping[int, Finding], silent: Mapping[int, Process]) -> str:
-    """Who holds up the others: those that do not answer, else those that lag behind."""
-    stacks = f"stacks of {ranks_text(findings)} are in their logs"
+def diagnose(states: Mapping[int, RankState], silent: Mapping[int, RankPlace]) -> str:
+    """Return which ranks hold up the others: those that do not answer, else those that lag."""
+    stacks = f"stacks of {ranks_text(states)} are in their logs"
     if silent:
-        places = [_silent_text(rank, process) for rank, process in sorted(silent.items())]
+        places = [_silent_text(rank, place) for rank, place in sorted(silent.items())]
         verb = "does" if len(silent) == 1 else "do"
         return f"{_listed(places)} {verb} not answer; {stacks}"
-    laggards = suspects(findings.values())
+    lagging = laggards(states.values())
     places = [
-        f"rank {found.rank} on {found.host} (pid {found.pid}) is at {found.where}, {_since(found)}"
-        for found in laggards
+        f"rank {state.rank} on {state.host} (pid {state.pid}) is at {state.where}, {_since(state)}"
+        for state in lagging
     ]
-    stands_out = "" if len(laggards) < len(findings) or len(findings) == 1 else "no rank lags: "
-    return f"{stands_out}{_listed(places)}; {stacks}"
+    prefix = "" if len(lagging) < len(states) or len(states) == 1 else "no rank lags: "
+    return f"{prefix}{_listed(places)}; {stacks}"
 
 
-def suspects(findings: Iterable[Finding]) -> list[Finding]:
-    """The ranks that are steps behind; else those that do not wait for others; else all."""
-    ranks = sorted(findings)
-    first = min(-1 if found.step is None else found.step for found in ranks)
-    behind = [found for found in ranks if found.step is None or found.step == first]
-    return [found for found in behind if not found.is_waiting] or behind
+def laggards(states: Iterable[RankState]) -> list[RankState]:
+    """Return the ranks that are furthest behind and do not wait for others; else all of these."""
+    ranks = sorted(states)
+    first = min(_progress(state) for state in ranks)
+    behind = [state for state in ranks if _progress(state) == first]
+    return [state for state in behind if not state.is_waiting] or behind
+
+
+def _progress(state: RankState) -> tuple[int, int]:
+    return order_of(state.what), -1 if state.step is None else state.step
 
 
 def ranks_text(ranks: Collection[int]) -> str:
-    """`rank 0` or `ranks 0, 1, 2, 3 and 60 more`."""
+    """Return `rank 0` or `ranks 0, 1, 2, 3 and 60 more`."""
     return f"rank{'s' * (len(ranks) != 1)} {_listed([str(rank) for rank in sorted(ranks)])}"
 
 
@@ -82,16 +95,17 @@ def _listed(texts: list[str]) -> str:
     return ", ".join(texts[:MAX_NAMED]) + more
 
 
-def _silent_text(rank: int, process: Process) -> str:
-    return f"rank {rank} on {process.host} (pid {process.pid or 'unknown'})"
+def _silent_text(rank: int, place: RankPlace) -> str:
+    phase = f", in {place.phase}" if place.phase in NAMES else ""
+    return f"rank {rank} on {place.host} (pid {place.pid or 'unknown'}{phase})"
 
 
-def _since(found: Finding) -> str:
-    return f"in {found.what}" + ("" if found.step is None else f" of step {found.step}")
+def _since(state: RankState) -> str:
+    return f"in {state.what}" + ("" if state.step is None else f" of step {state.step}")
 
 
 def stacks_of_all_threads() -> str:
-    """The Python stacks of this process. By way of memory: writing to a dead disk may block."""
+    """Return the Python stacks of this process. Uses a file in memory: a dead disk may block."""
     with open(os.memfd_create("stacks"), "w+b") as file:
         faulthandler.dump_traceback(file.fileno(), all_threads=True)
         file.seek(0)
@@ -99,34 +113,41 @@ def stacks_of_all_threads() -> str:
 
 
 def place_of_main_thread() -> tuple[str, bool]:
-    """(file:line and function of the main thread's top frame, whether it waits for peers there)."""
+    """Return (file:line and function of the main thread's top frame, whether it waits there)."""
     frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
     if frame is None:
         return "an unknown place", False
-    module = str(frame.f_globals.get("__name__"))
-    is_waiting = any(module == name or module.startswith(f"{name}.") for name in WAITING_IN)
+    module = f"{frame.f_globals.get('__name__')}."
+    waits, works = (
+        module.startswith(tuple(f"{name}." for name in names)) for names in (WAITING_IN, WORKING_IN)
+    )
+    is_waiting = waits and not works
     return f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}", is_waiting
 
 
-def process_of(run_dir: RunDir, attempt: int, rank: int) -> Process:
-    """Where a rank of this attempt runs; its own record at the start says so."""
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        for event in reversed(read_jsonl(run_dir.timeline(f"rank-{rank:05d}"))):
-            if event["event"] in ("spawn", "start") and event["attempt"] == attempt:
-                return Process(event["host"], event["pid"])
-    return Process("an unknown host", 0)
+def place_of(run_dir: RunDir, attempt: int, rank: int) -> RankPlace:
+    """Return where a rank of this attempt runs and its phase, from the rank's own timeline."""
+    place, phase = RankPlace("an unknown host", 0), NAMES[0]
+    with contextlib.suppress(OSError, KeyError):
+        for event in read_events(run_dir.timeline(f"rank-{rank:05d}")):
+            if event["attempt"] != attempt:
+                continue
+            if event["event"] in ("spawn", "start"):
+                place = RankPlace(event["host"], event["pid"])
+            phase = phase_after(event["event"]) or phase
+    return place._replace(phase=phase if place.pid else "")
 
 
-def end_siblings(processes: Iterable[Process]) -> None:
-    """End ranks of this host that do not answer; a SIGQUIT before has them dump their stack.
+def end_siblings(places: Iterable[RankPlace]) -> None:
+    """Kill the ranks of this host that do not answer; SIGQUIT first makes them dump their stack.
 
-    torchrun would give them 30 s after the first rank has left, whatever its --shutdown-timeout.
-    Only children of this rank's own torchrun: any other process may have got the pid since.
+    torchrun would give them 30 s after the first rank has exited, whatever its --shutdown-timeout.
+    Kills only children of this rank's own torchrun: another process may have the pid by now.
     """
     siblings = [
-        process.pid
-        for process in processes
-        if process.host == socket.gethostname() and _parent_of(process.pid) == os.getppid()
+        place.pid
+        for place in places
+        if place.host == socket.gethostname() and _parent_of(place.pid) == os.getppid()
     ]
     for number in (signal.SIGQUIT, signal.SIGKILL) if siblings else ():
         for pid in siblings:

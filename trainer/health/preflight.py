@@ -1,38 +1,31 @@
-"""Is every node fit for this attempt? Asked once, after the ranks have met and before any data.
+"""Tests every node once per attempt, after the rendezvous and before any data is read.
 
-Each rank computes a matrix product and takes part in an all-reduce whose results are known to the
-bit, and on a GPU reads its health. A node that fails is named by the record that its rank leaves
-(kind `bad_node`), or that another writes for one that is silent for 5 s; the next attempt does
-without it. It draws no random numbers, and costs milliseconds on a CPU. Where most of the ranks are
-slow it waits for them (STUCK_S). A script of somebody's own (`launch.script`) has no preflight: the
-kit does not run inside of it.
+Each rank computes a matrix product and takes part in an all-reduce; both results are known to the
+bit. On a GPU it also reads the driver's health counters. A node that fails is named by the error
+record of its rank (kind `bad_node`); another rank writes that record for one that is silent for
+5 s. The next attempt leaves the node out. Draws no random numbers, and costs milliseconds on a
+CPU. If most ranks are slow the others wait, up to the watchdog's limit (`phases`). A script of the
+user (`launch.script`) has no preflight: the kit does not run inside of it.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 import torch
 import torch.distributed as dist
 
 from jobs.rundir import write_json
 from trainer.dist.rank_process import RankProcess
-from trainer.errors import BadNode, PeerBadNode, fail, in_one_line, tell, within
+from trainer.errors import BadNode, PeerBadNode, in_one_line, tell, within
 from trainer.health import gpu_health, rank_report
-from trainer.health.diagnosis import Process, end_siblings, process_of
+from trainer.health.diagnosis import RankPlace, end_siblings, place_of
+from trainer.health.phases import DEVICE_TEST
 from trainer.health.rank_report import Roll, RollCall, are_few
 
-# The whole of it is over after so long, in seconds that this process lived through: where all
-# ranks are slow (a cold file system, a first connection of thousands of GPUs) it waits, and where
-# the store itself is gone nobody is left to name anybody.
-STUCK_S = 120.0
-TICK_S = 0.5
 RECORD_LIMIT_S = 5.0
 REDUCED_NUMBERS = 2**17  # 1 MiB
 
@@ -44,40 +37,34 @@ RIGHT = (1, -1, 1, 0, 1)
 INNER = 1024
 OUTER_ON_CPU, OUTER_ON_GPU = 256, 4096
 
-
-NETWORK = "an all-reduce does not end though all ranks are there: look at the network between them"
-PRODUCT = "the device's matrix product does not end"
-STORE = "most of the ranks, or the store at which they met, do not answer"
 SILENT = f"it did not answer within {rank_report.SILENT_S:.0f} s"
 
 
-def preflight(rank: RankProcess, device: torch.device) -> None:
-    """Find out together whether all nodes are fit.
+def preflight(rank: RankProcess, device: torch.device, begin: Callable[[str], None]) -> None:
+    """Find out together whether all nodes are fit; `begin` gets each phase's name.
 
     Raises: BadNode on a rank whose node is not, PeerBadNode on the others; a RuntimeError where a
     rank dies meanwhile, or where most nodes have trouble, which is then none of a node.
     """
     started = time.monotonic()
-    with Bound(rank) as bound:
-        # Begun at once: gloo tells of a peer that dies, the store never does.
-        numbers, exchange = _begin_all_reduce(rank.context.rank, device)
+    begin(DEVICE_TEST)
+    # Started first: gloo reports a peer that dies, the store never does.
+    numbers, exchange = _begin_all_reduce(rank.context.rank, device)
 
-        def look() -> None:
-            if exchange.is_completed():
-                exchange.wait()
+    def look() -> None:
+        if exchange.is_completed():
+            exchange.wait()
 
-        bound.doing = PRODUCT
-        problem = device_problem(rank, device)
-        bound.doing = STORE
-        store = rank_report.meeting_store()
-        _call(RollCall(store, "device", rank.context, rank.may_accuse), problem, look, rank)
-        bound.doing = NETWORK
-        while not exchange.is_completed():
-            time.sleep(0.001)
-        exchange.wait()
-        problem = sum_problem(numbers, rank.context.world_size)
-        bound.doing = STORE
-        _call(RollCall(store, "sum", rank.context, rank.may_accuse), problem, look, rank)
+    problem = device_problem(rank, device)
+    rank.events.event("device_test")
+    begin("all-reduce test")
+    store = rank_report.meeting_store()
+    _call(RollCall(store, "device", rank.context, rank.may_accuse), problem, look, rank)
+    while not exchange.is_completed():
+        time.sleep(0.001)
+    exchange.wait()
+    problem = sum_problem(numbers, rank.context.world_size)
+    _call(RollCall(store, "sum", rank.context, rank.may_accuse), problem, look, rank)
     rank.events.event("preflight", seconds=round(time.monotonic() - started, 4))
 
 
@@ -166,22 +153,22 @@ def _call(call: RollCall, problem: str, look: Callable[[], None], rank: RankProc
 def _told(roll: Roll, rank: RankProcess) -> str:
     """Who is bad and why, of the first one."""
     first = roll.bad[0]
-    host, problem = roll.problems.get(first, (_process_of(first, rank).host, SILENT))
+    host, problem = roll.problems.get(first, (_place_of(first, rank).host, SILENT))
     more = f" (and {len(roll.bad) - 1} more)" if len(roll.bad) > 1 else ""
     return f"rank {first} on {host}: {problem}{more}"
 
 
-def _process_of(silent: int, rank: RankProcess) -> Process:
+def _place_of(silent: int, rank: RankProcess) -> RankPlace:
     """Where a rank runs that cannot tell it itself."""
     if rank.run_dir is None or rank.attempt is None:
-        return Process("an unknown host", 0)
-    return process_of(rank.run_dir, rank.attempt, silent)
+        return RankPlace("an unknown host", 0)
+    return place_of(rank.run_dir, rank.attempt, silent)
 
 
 def _end_silent(roll: Roll, rank: RankProcess, is_accuser: bool) -> None:
     """Leave the record of each silent rank in its place, and end those of this node."""
     for silent in roll.silent if is_accuser else ():
-        host = _process_of(silent, rank).host
+        host = _place_of(silent, rank).host
         tell(f"preflight: rank {silent} on {host}: {SILENT}", sys.stderr)
         if rank.attempt_dir is not None and rank.attempt_dir.path.is_dir():
             record = {
@@ -196,35 +183,4 @@ def _end_silent(roll: Roll, rank: RankProcess, is_accuser: bool) -> None:
                 "told_by": rank.context.rank,
             }
             write_json(rank.attempt_dir.rank_error(silent), record)
-    end_siblings(_process_of(silent, rank) for silent in roll.silent)
-
-
-class Bound:
-    """Ends this rank if the block does not end by itself; `doing` is what it is told to hang in."""
-
-    def __init__(self, rank: RankProcess) -> None:
-        self._rank = rank
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="preflight", daemon=True)
-        self.doing = NETWORK
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        lived_s, last = 0.0, time.monotonic()
-        while not self._is_over.wait(TICK_S):
-            now = time.monotonic()
-            lived_s += min(now - last, 2 * TICK_S)
-            last = now
-            if lived_s > STUCK_S:
-                text = f"preflight: {self.doing} (after {STUCK_S:.0f} s)"
-                error = BadNode(text) if self.doing == PRODUCT else RuntimeError(text)
-                fail(error, self._rank.context.rank, self._rank.attempt_dir)
+    end_siblings(_place_of(silent, rank) for silent in roll.silent)

@@ -1,9 +1,13 @@
-"""Ends an attempt in which nothing goes on any more, and says which rank it waits for.
+"""Ends an attempt in which no rank makes progress, and names the rank that the others wait for.
 
-A thread of each rank counts its own ticks since the training loop last showed a sign of life: a
-job that was suspended (`scontrol suspend`, SIGSTOP) did not tick, so that is no hang. The first
-rank over its limit calls the others by a file; who is alive answers with its stacks in its log
-and a record of where it is. Who does not answer is stopped, or stuck in C under the GIL.
+A thread of each rank, from before its import of torch to its end. The rank's main thread calls
+`beat` when it begins a phase of the start-up, a batch, an evaluation or a save. The thread counts
+its own ticks since the last beat: a job that was suspended (`scontrol suspend`, SIGSTOP) did not
+tick, so a suspension is no hang. The first rank over its limit creates `hang.json`. Every rank
+that sees the file writes its stacks to its log and its state to a file. A rank that writes no
+state is stopped, or is stuck in C code that holds the GIL.
+
+Imports no torch: the import of torch itself may hang.
 """
 
 from __future__ import annotations
@@ -16,54 +20,64 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Self
 
-from jobs.rundir import read_json, write_json
-from trainer.errors import Hang, PeerHang, fail, leaving, tell, within
+from jobs.rundir import AttemptDir, RunDir, read_json, write_json
+from jobs.spec import Spec
+from trainer.errors import BadNode, Hang, PeerHang, fail, leaving, tell, within
 from trainer.health.diagnosis import (
-    Finding,
+    RankState,
+    diagnose,
     end_siblings,
+    place_of,
     place_of_main_thread,
-    process_of,
     stacks_of_all_threads,
-    verdict,
 )
-
-if TYPE_CHECKING:
-    from trainer.dist.run_handle import Job
+from trainer.health.phases import DEVICE_TEST, MAX_LIMIT_S, NAMES, start_up_limit_s
 
 TICK_S = 1.0
 POLL_S = 0.25
-MAX_TICK_S = 2.0  # a longer one was a suspension, or a machine too busy to judge by
-# Ends before the collective timeout, by which gloo and NCCL end a rank without any names.
-MAX_LIMIT_S = 540.0
+MAX_TICK_S = 2.0  # a longer tick was a suspension, or the machine was too busy to judge by
 # Steps of milliseconds may be followed by a first save or evaluation that takes minutes.
 MIN_LEARNED_S = 300.0
 LEARNED_FACTOR = 10
 # The ranks' ticks and limits differ, and network file systems show a new file late.
 GRACE_S = 5.0
-CONSULT_LIMIT_S = 20.0
+EXCHANGE_LIMIT_S = 20.0
 
 
-class Silence:
-    """How long there was no sign of life, in seconds that this process lived through."""
+class IdleTimer:
+    """Seconds since the last beat, counted only while this process ran, and their limit."""
 
-    def __init__(self, hang_timeout_s: int | str) -> None:
-        self._fixed = None if hang_timeout_s == "auto" else float(hang_timeout_s)
-        self._has_beaten = False
-        self._longest_gap_s: float | None = None
+    def __init__(self, hang_timeout_s: int | str = "auto") -> None:
+        self.hang_timeout_s = hang_timeout_s
         self.seconds = 0.0
+        self.phase = NAMES[0]
+        self._start_up_s = 0.0
+        self._longest_gap_s: float | None = None
 
     @property
     def limit_s(self) -> float:
-        """How long is a hang: as configured, or far more than any gap between beats so far."""
-        if self._fixed is not None:
-            return min(self._fixed, MAX_LIMIT_S)
+        """How many seconds without a beat are a hang.
+
+        In the start-up: the limit of its phase. In the loop: as configured, or far more than any
+        time between two beats so far.
+        """
+        if self.is_in_start_up:
+            return start_up_limit_s(self.phase, self.hang_timeout_s)
+        if self.hang_timeout_s != "auto":
+            return min(float(self.hang_timeout_s), MAX_LIMIT_S)
         if self._longest_gap_s is None:
             return MAX_LIMIT_S
         return min(max(LEARNED_FACTOR * self._longest_gap_s, MIN_LEARNED_S), MAX_LIMIT_S)
+
+    @property
+    def is_in_start_up(self) -> bool:
+        """Whether the last beat began a phase of the start-up."""
+        return self.phase in NAMES
 
     @property
     def is_hang(self) -> bool:
@@ -71,36 +85,48 @@ class Silence:
 
     @property
     def is_suspicious(self) -> bool:
-        """Whether to look if another rank found a hang, whose limit may be shorter."""
-        return self.seconds > self.limit_s / 4
+        """Whether another rank, whose limit is over earlier, may have found a hang.
 
-    def tick(self, elapsed_s: float, has_beaten: bool) -> None:
-        """Take in what happened since the last tick."""
-        self.seconds += min(elapsed_s, MAX_TICK_S)
-        if not has_beaten:
+        In the start-up the whole of it counts: a rank that was slow may just have begun to wait
+        for one that hangs since the start.
+        """
+        return max(self.seconds, self._start_up_s) > self.limit_s / 4
+
+    def tick(self, elapsed_s: float, begun: str | None) -> None:
+        """Add the time since the last tick; `begun` is what the last beat began, None without."""
+        lived_s = min(elapsed_s, MAX_TICK_S)
+        self.seconds += lived_s
+        self._start_up_s = self._start_up_s + lived_s if self.is_in_start_up else 0.0
+        if begun is None:
             return
-        # What came before the first beat was start-up, and says nothing of the steps.
-        if self._has_beaten:
+        if not self.is_in_start_up:  # phases of the start-up say nothing about steps
             self._longest_gap_s = max(self._longest_gap_s or 0.0, self.seconds)
-        self._has_beaten = True
+        self.phase = begun
         self.seconds = 0.0
 
 
 class Watchdog:
-    """Watches the training loop while the context is open; `beat` is the sign of life."""
+    """Watches this rank while the context is open; the main thread calls `beat`."""
 
-    def __init__(self, job: Job) -> None:
-        self._rank, self._world_size = job.context.rank, job.context.world_size
-        self._run_dir, self._attempt = job.run.dir, job.run.attempt
-        self._attempt_dir = self._run_dir.attempt(self._attempt)
-        self._silence = Silence(job.run.spec.launch.hang_timeout_s)
-        self._beat: tuple[str, int | None] = ("start of the loop", None)
+    def __init__(self, rank: int, world_size: int) -> None:
+        self._rank, self._world_size = rank, world_size
+        self._run: tuple[RunDir, int] | None = None
+        self._timer = IdleTimer()
+        self._beat: tuple[str, int | None] = (NAMES[0], None)
         self._is_over = threading.Event()
-        self._is_called = threading.Event()
-        self._scout: threading.Thread | None = None
+        self._is_hang_found = threading.Event()
+        self._poll_thread: threading.Thread | None = None
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
-    def __enter__(self) -> Watchdog:
+    @classmethod
+    def of_process(cls, environ: Mapping[str, str]) -> Watchdog:
+        """Return the watchdog of the rank that torchrun's variables describe.
+
+        Source: torchrun, "Environment Variables". Missing ones are reported later.
+        """
+        return cls(int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1")))
+
+    def __enter__(self) -> Self:
         # Its C handler needs no GIL, so a rank that is stuck in C shows where. Also for people.
         faulthandler.register(signal.SIGQUIT, file=2, all_threads=False)
         self._thread.start()
@@ -112,101 +138,127 @@ class Watchdog:
         self._is_over.set()
         self._thread.join()
 
-    def beat(self, what: str, step: int) -> None:
-        """Show a sign of life: `what` begins in `step`. Costs an attribute write."""
+    def open(self, run_dir: RunDir, attempt: int, hang_timeout_s: int | str) -> None:
+        """From now on exchange states with the other ranks in a run directory.
+
+        Until then a hang is found, too, but by each rank for itself.
+        """
+        self._timer.hang_timeout_s = hang_timeout_s
+        self._run = (run_dir, attempt)
+
+    def open_early(self, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Call `open` if the command line names a run directory and torchrun an attempt."""
+        with contextlib.suppress(Exception):  # the start-up reads both again, and reports
+            run_dir = RunDir(Path(arguments[0]).resolve())
+            launch = Spec.read(run_dir.spec).launch
+            self.open(run_dir, int(environ["KIT_ATTEMPT"]), launch.hang_timeout_s)
+
+    def beat(self, what: str, step: int | None = None) -> None:
+        """Record progress: `what` begins, in the loop with its `step`. Costs an attribute write."""
         self._beat = (what, step)
 
     def _watch(self) -> None:
         seen, last = self._beat, time.monotonic()
         while not self._is_over.wait(TICK_S):
             beat, now = self._beat, time.monotonic()
-            # `is`: the loop may well repeat itself, but each beat is a tuple of its own.
-            self._silence.tick(now - last, beat is not seen)
+            # `is not`: the loop may repeat a beat, but each one is a tuple of its own.
+            self._timer.tick(now - last, beat[0] if beat is not seen else None)
             seen, last = beat, now
-            if self._silence.is_hang or (self._silence.is_suspicious and self._look()):
+            if self._timer.is_hang or (self._timer.is_suspicious and self._poll()):
                 self._end()
 
-    def _look(self) -> bool:
-        """Whether another rank has called; looked for in a thread that a dead disk may keep."""
-        if self._scout is None or not self._scout.is_alive():
-            self._scout = threading.Thread(target=self._look_once, daemon=True)
-            self._scout.start()
-        return self._is_called.is_set()
+    def _poll(self) -> bool:
+        """Return whether another rank found a hang; a dead disk blocks only the polling thread."""
+        if self._run is not None and not (self._poll_thread and self._poll_thread.is_alive()):
+            self._poll_thread = threading.Thread(target=self._poll_once, daemon=True)
+            self._poll_thread.start()
+        return self._is_hang_found.is_set()
 
-    def _look_once(self) -> None:
+    def _poll_once(self) -> None:
+        attempt_dir = self._attempt_dir
         with contextlib.suppress(OSError):
-            see_new_files(self._attempt_dir.path)
-            if self._attempt_dir.hang.exists():
-                self._is_called.set()
+            if attempt_dir is not None:
+                see_new_files(attempt_dir.path)
+                if attempt_dir.hang.exists():
+                    self._is_hang_found.set()
+
+    @property
+    def _attempt_dir(self) -> AttemptDir | None:
+        return None if self._run is None else self._run[0].attempt(self._run[1])
 
     def _end(self) -> None:
-        """End this rank, whatever its main thread does meanwhile."""
+        """Report the hang and exit, whatever the main thread does meanwhile."""
         leaving.acquire()
         where, is_waiting = place_of_main_thread()
         host, (what, step) = socket.gethostname(), self._beat
-        finding = Finding(self._rank, host, os.getpid(), what, step, where, is_waiting)
+        state = RankState(self._rank, host, os.getpid(), what, step, where, is_waiting)
         stacks = stacks_of_all_threads()
-        self._error = Hang(f"{self._head()}; {self._attempt_dir.path} is out of reach")
-        within(CONSULT_LIMIT_S, lambda: self._consult(finding, stacks))
+        self._error: Exception = Hang(f"{self._head()}; its disk is out of reach")
+        within(EXCHANGE_LIMIT_S, lambda: self._report(state, stacks))
         fail(self._error, self._rank, self._attempt_dir)
 
     def _head(self) -> str:
-        return (
-            f"no progress for {self._silence.seconds:.0f} s (limit {self._silence.limit_s:.0f} s)"
-        )
+        idle = self._timer
+        limit = f"no progress for {idle.seconds:.0f} s (limit {idle.limit_s:.0f} s)"
+        return f"{limit} in {idle.phase}" if idle.is_in_start_up else limit
 
-    def _consult(self, finding: Finding, stacks: str) -> None:
-        """Answer with stacks and a record, then find out with the others who is at fault."""
+    def _report(self, state: RankState, stacks: str) -> None:
+        """Write this rank's stacks to its log, then find out with the others which rank hangs."""
         tell(f"trainer: rank {self._rank}: {self._head()}, its stacks:\n{stacks}", sys.stderr)
-        with contextlib.suppress(OSError):
-            record = {"time": round(time.time(), 3), **finding._asdict()}
-            write_json(self._attempt_dir.rank_hang(self._rank), record)
-            self._error = self._decide() if self._call() else self._await_decision()
+        if state.what == DEVICE_TEST:  # there a rank waits for its own device only
+            self._error = BadNode(f"preflight: {self._head()}: the device does not answer")
+        elif self._run is None:
+            self._error = Hang(f"{self._head()}: it is at {state.where}")
+        else:
+            run_dir, attempt = self._run
+            self._error = Hang(f"{self._head()}; {run_dir.attempt(attempt).path} is out of reach")
+            with contextlib.suppress(OSError):
+                self._error = self._exchange_states(run_dir, attempt, state)
 
-    def _call(self) -> bool:
-        """Call all ranks; whether this one was the first, and so has to decide."""
+    def _exchange_states(self, run_dir: RunDir, attempt: int, state: RankState) -> Hang:
+        """Publish this rank's state; the first rank to find the hang draws the conclusion."""
+        attempt_dir = run_dir.attempt(attempt)
+        record = {"time": round(time.time(), 3), **state._asdict()}
+        write_json(attempt_dir.rank_hang(self._rank), record)
         try:
-            os.close(os.open(self._attempt_dir.hang, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            os.close(os.open(attempt_dir.hang, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
-            return False
-        return True
+            return self._await_conclusion(run_dir, attempt)
+        return self._conclude(run_dir, attempt)
 
-    def _decide(self) -> Hang:
-        """Wait for the others' answers, publish the verdict, and end who is silent."""
-        findings: dict[int, Finding] = {}
+    def _conclude(self, run_dir: RunDir, attempt: int) -> Hang:
+        """Wait for the others' states, publish which ranks hang, and kill silent ones here."""
+        attempt_dir, all_ranks = run_dir.attempt(attempt), set(range(self._world_size))
+        states: dict[int, RankState] = {}
         deadline = time.monotonic() + GRACE_S
-        while len(findings) < self._world_size and time.monotonic() < deadline:
+        while len(states) < self._world_size and time.monotonic() < deadline:
             time.sleep(POLL_S)
-            see_new_files(self._attempt_dir.path)
-            for rank in set(range(self._world_size)) - findings.keys():
-                record = read_json(self._attempt_dir.rank_hang(rank))
+            see_new_files(attempt_dir.path)
+            for rank in all_ranks - states.keys():
+                record = read_json(attempt_dir.rank_hang(rank))
                 if record is not None:
-                    findings[rank] = Finding(*(record[name] for name in Finding._fields))
-        missing = set(range(self._world_size)) - findings.keys()
-        silent = {rank: process_of(self._run_dir, self._attempt, rank) for rank in missing}
-        text = f"{self._head()}: {verdict(findings, silent)}"
+                    states[rank] = RankState(*(record[name] for name in RankState._fields))
+        silent = {rank: place_of(run_dir, attempt, rank) for rank in all_ranks - states.keys()}
+        text = f"{self._head()}: {diagnose(states, silent)}"
         record = {"rank": self._rank, "error": text, "silent": sorted(silent)}
-        write_json(self._attempt_dir.hang, record)
+        write_json(attempt_dir.hang, record)
         end_siblings(silent.values())
         return Hang(text)
 
-    def _await_decision(self) -> Hang:
-        """The verdict of the rank that called; it may fail to reach one."""
-        decided = None
+    def _await_conclusion(self, run_dir: RunDir, attempt: int) -> Hang:
+        """Return the conclusion of the rank that found the hang first; it may not get that far."""
+        concluded = None
         deadline = time.monotonic() + 2 * GRACE_S
-        while decided is None and time.monotonic() < deadline:
+        while concluded is None and time.monotonic() < deadline:
             time.sleep(POLL_S)
-            with contextlib.suppress(ValueError):  # empty until then
-                decided = read_json(self._attempt_dir.hang)
-        if decided is None:
-            return PeerHang(
-                f"{self._head()}: another rank found that, too, and did not get further"
-            )
-        silent = [process_of(self._run_dir, self._attempt, rank) for rank in decided["silent"]]
-        end_siblings(silent)
-        return PeerHang(f"found by rank {decided['rank']}: {decided['error']}")
+            with contextlib.suppress(ValueError):  # the file is empty until then
+                concluded = read_json(run_dir.attempt(attempt).hang)
+        if concluded is None:
+            return PeerHang(f"{self._head()}: the rank that found it first wrote no conclusion")
+        end_siblings(place_of(run_dir, attempt, rank) for rank in concluded["silent"])
+        return PeerHang(f"found by rank {concluded['rank']}: {concluded['error']}")
 
 
 def see_new_files(directory: Path) -> None:
-    """Have an NFS client ask the server what is new in a directory, which opening it does."""
+    """Open a directory: an NFS client then asks the server which files are new in it."""
     os.close(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))

@@ -24,6 +24,7 @@ SUSPENDED_S = 15
 _IN_FLIGHT_S = 60
 _TIMEOUT_S = 240
 _BRISK_S = 0.25
+_START_UP_S = 8  # about as long as it takes
 
 
 def _preempt(victim: Victim) -> None:
@@ -106,7 +107,16 @@ def _kill_in_a_save(victim: Victim) -> None:
 
 
 def _stop_a_rank(victim: Victim) -> None:
+    """SIGSTOP a rank, every other time at any moment from its import of torch to its first steps.
+
+    Those moments are in the start-up of another attempt.
+    """
     rank = victim.some_rank()
+    if victim.dice.random() < 0.5:
+        with victim.another_attempt():
+            harm_processes.send([rank], signal.SIGKILL)
+        rank = victim.some_rank()
+        time.sleep(victim.dice.uniform(0, _START_UP_S))
     with victim.another_attempt():
         harm_processes.send([rank], signal.SIGSTOP)
 
@@ -211,8 +221,8 @@ HARMS: dict[str, Harm] = {
     "kill_srun": Harm(_kill("srun"), (15,), ("crash",), stays=True),
     "kill_shell": Harm(_kill_the_shell, (15,), ("lost",)),
     "kill_in_save": Harm(_kill_in_a_save, (16,), ("crash",), stays=True),
-    "stop_rank": Harm(_stop_a_rank, (22,), ("hang",), stays=True),
-    "loop": Harm(_loop, (22,), ("hang",), stays=True),
+    "stop_rank": Harm(_stop_a_rank, (22, 41), ("hang", "crash"), stays=True),
+    "loop": Harm(_loop, (22, 41), ("hang",), stays=True),
     "suspend": Harm(_suspend, (34,), saves=True, stays=True),
     "damage": Harm(_damage, (20,), _WARNED),
     "purge": Harm(_purge, (35,), (*_WARNED, "lost")),

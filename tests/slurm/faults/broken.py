@@ -1,10 +1,13 @@
-"""The paced model, which breaks in one rank when a test says so; and marks what it is doing."""
+"""The paced model, which breaks in one rank on a test's request, and its data set, which does."""
 
 import os
 import time
 from pathlib import Path
 
 import torch
+
+from trainer.data import builtin
+from trainer.data.batches import Samples
 
 from ..paced import Paced
 
@@ -24,6 +27,15 @@ class Broken(Paced):
             trouble.unlink()
             loop_for_ever()
         return super().forward(images)
+
+
+def digits() -> tuple[Samples, Samples]:
+    """The data set `digits`; a rank loops here once if TROUBLE_FOLDER/<rank> exists."""
+    trouble = Path(os.environ.get(TROUBLE, "/nowhere"), os.environ["RANK"])
+    if trouble.exists():
+        trouble.unlink()
+        loop_for_ever()
+    return builtin.digits()
 
 
 def loop_for_ever() -> None:

@@ -1,14 +1,17 @@
-"""Nothing goes on any more: hangs, a crash that comes back, a suspended job (rows 22, 24, 34)."""
+"""No rank makes progress: hangs, a repeated crash, a suspended job (rows 22, 24, 34, 41)."""
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
+
+from trainer.health.phases import start_up_limit_s
 
 from ..kit import Kit, Run
 from . import harm_processes, oracles
 from .rows import Row
-from .scenario import Untouched, start
+from .scenario import HELD_UP, Untouched, start
 from .test_rows_slurm import on_every_proctrack
 
 BROKEN = "train.model=tests.slurm.faults.broken:Broken"
@@ -16,6 +19,8 @@ OFTEN = "checkpoint.every_steps=3"
 HANG_TIMEOUT_S = 10
 # Ticks, the others' answers and the verdict; most of it is for a machine with too few cores.
 VERDICT_S = 30
+# The start-up's limits are several times as long.
+START_UP_TIMEOUT_S = 5
 SUSPENDED_S = 60
 STANDS_STILL = "TtD"  # stopped, traced, or frozen in its cgroup
 
@@ -26,14 +31,14 @@ def wait_for_attempts(run: Run, number: int) -> None:
     run.cluster.wait_for(lambda: len(run.attempts()) >= number, reached, 240)
 
 
-def assert_found(run: Run, since: float, text: str) -> None:
-    """The hang was found in time, its verdict says `text`, and the other ranks left stacks."""
+def assert_found(run: Run, since: float, text: str, limit_s: float = HANG_TIMEOUT_S) -> None:
+    """The hang was found in time, its error contains `text`, and the other ranks left stacks."""
     wait_for_attempts(run, 1)
     record = run.attempts()[0]
     assert text in record["evidence"]["error"]
-    assert f"(limit {HANG_TIMEOUT_S} s)" in record["evidence"]["error"]
+    assert f"(limit {limit_s:.0f} s)" in record["evidence"]["error"]
     found = (run.dir.attempt(1).hang).stat().st_mtime
-    assert found - since < HANG_TIMEOUT_S + VERDICT_S
+    assert found - since < limit_s + VERDICT_S
     for rank in (0, 2):
         log = run.dir.attempt(1).rank_log(rank).read_text()
         assert f"rank {rank}: no progress for" in log and "its stacks:" in log
@@ -128,3 +133,67 @@ def test_row_34_suspended_job_is_no_hang(
     oracles.no_step_redone(run)
     oracles.causes(run, ["completed"])
     oracles.nothing_left(run)
+
+
+def wait_for_all_ranks(run: Run, event: str) -> None:
+    """Wait until all three ranks have written an event to their timelines."""
+    run.cluster.wait_for(lambda: len(run.events(event)) >= 3, f"{event} of all ranks", 240)
+
+
+def test_row_41_hang_of_a_data_sets_constructor(
+    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
+) -> None:
+    data = "train.dataset=tests.slurm.faults.broken:digits"
+    trouble = (
+        f"launch.env.TROUBLE_FOLDER={tmp_path}",
+        f"launch.hang_timeout_s={START_UP_TIMEOUT_S}",
+    )
+    (tmp_path / "1").touch()
+    paced = start(kit, BROKEN, data, OFTEN, *trouble)
+    row.record(paced.run)
+    wait_for_all_ranks(paced.run, "init")
+    looping, since = harm_processes.rank(paced.run, 1), time.time()
+    named = f"in data: rank 1 on {looping.node} (pid {looping.pid}) is at "
+    assert_found(paced.run, since, named, start_up_limit_s("data", START_UP_TIMEOUT_S))
+    assert "loop_for_ever, in data" in paced.run.attempts()[0]["evidence"]["error"]
+    assert harm_processes.is_gone(looping)
+    paced.finish()
+    assert_went_on(paced.run, untouched(BROKEN, data))
+
+
+def test_row_41_hang_of_a_rank_that_is_stopped_before_the_first_step(
+    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
+) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    held = (f"launch.env.START_FILE={hold}", f"launch.hang_timeout_s={START_UP_TIMEOUT_S}")
+    paced = start(kit, HELD_UP, OFTEN, *held)
+    row.record(paced.run)
+    wait_for_all_ranks(paced.run, "data")
+    stopped, since = harm_processes.stop_rank(paced.run, 1), time.time()
+    hold.unlink()
+    named = f"in model: rank 1 on {stopped.node} (pid {stopped.pid}, in model) does not answer"
+    assert_found(paced.run, since, named, start_up_limit_s("model", START_UP_TIMEOUT_S))
+    assert harm_processes.is_gone(stopped)
+    paced.finish()
+    assert_went_on(paced.run, untouched(HELD_UP))
+
+
+def test_row_41_hang_of_a_rank_that_is_stopped_in_its_import(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    paced = start(kit, BROKEN, OFTEN, f"launch.hang_timeout_s={START_UP_TIMEOUT_S}")
+    run = paced.run
+    row.record(run)
+    run.cluster.wait_for(lambda: len(harm_processes.of_role(run, "rank")) == 3, "all ranks", 240)
+    rank_1 = harm_processes.rank(run, 1)
+    # Its first act; then it starts its watchdog and imports torch.
+    installed = "the stop handlers of rank 1"
+    run.cluster.wait_for(lambda: harm_processes.catches(rank_1, signal.SIGTERM), installed, 240)
+    stopped, since = harm_processes.stop_rank(run, 1), time.time()
+    assert not [e for e in run.events("import") if e["attempt"] == 1], "it came too late"
+    named = f"in rendezvous: rank 1 on {stopped.node} (pid {stopped.pid}, in import) does not"
+    assert_found(run, since, named, start_up_limit_s("rendezvous", START_UP_TIMEOUT_S))
+    assert harm_processes.is_gone(stopped)
+    paced.finish()
+    assert_went_on(run, untouched(BROKEN))

@@ -1,6 +1,7 @@
-"""The hang watchdog: limits, verdicts, and real processes that hang in every way."""
+"""The hang watchdog: its limits, what it concludes, and real processes that hang."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,33 +11,41 @@ from pathlib import Path
 import pytest
 
 from jobs.rundir import RunDir, read_json
+from jobs.spec import Launch, Spec
 from trainer.errors import EXIT_FAILED
-from trainer.health import watchdog
-from trainer.health.diagnosis import Finding, Process, ranks_text, suspects, verdict
-from trainer.health.watchdog import Silence
+from trainer.events import Events
+from trainer.health import phases, watchdog
+from trainer.health.diagnosis import (
+    RankPlace,
+    RankState,
+    diagnose,
+    laggards,
+    place_of,
+    ranks_text,
+)
+from trainer.health.phases import LIMITS_S, MAX_LIMIT_S, NAMES, START_UP, start_up_limit_s
+from trainer.health.watchdog import IdleTimer
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 LIMIT_S = 1
-# One rank: it beats until the file `hang` appears, hangs in its own way, and would leave in peace.
+# One rank: in the loop it beats until the file `hang` appears, in its start-up it begins a phase
+# once. Then it hangs in its own way, or leaves the watchdog and exits.
 RANK = """
 import ctypes, os, sys, time
 from pathlib import Path
-from types import SimpleNamespace
 from jobs.rundir import RunDir
-from jobs.spec import Launch
 from trainer import errors
-from trainer.health import watchdog
+from trainer.health import phases, watchdog
 from trainer.events import Events
 
 rank, world_size, limit_s = map(int, sys.argv[1:4])
-folder, way = Path(sys.argv[4]), sys.argv[5]
+folder, way, phase = Path(sys.argv[4]), *sys.argv[5:7]
 watchdog.TICK_S, watchdog.MAX_TICK_S, watchdog.GRACE_S = 0.1, 0.2, 1.5
+phases.START_UP_FACTOR, phases.MIN_START_UP_LIMIT_S = 1, 0
+attempt_dir = RunDir(folder).attempt(1)
 events = Events(rank)
 events.open(RunDir(folder), 1)
 events.event("start", host=os.uname().nodename, pid=os.getpid())
-spec = SimpleNamespace(launch=Launch(hang_timeout_s=limit_s))
-run = SimpleNamespace(dir=RunDir(folder), attempt=1, spec=spec)
-context = SimpleNamespace(rank=rank, world_size=world_size)
 
 def pause():
     for _ in range(15 if way == "go on" else 1):
@@ -46,9 +55,9 @@ def wait_for_peers():
     time.sleep(60)
 
 def hear_of_a_dead_peer():
-    while not run.dir.attempt(1).rank_hang(rank).exists():
+    while not attempt_dir.rank_hang(rank).exists():
         time.sleep(0.02)
-    errors.fail(RuntimeError("Connection closed by peer"), rank, run.dir.attempt(1))
+    errors.fail(RuntimeError("Connection closed by peer"), rank, attempt_dir)
 
 def spin_on_a_lock():
     while True:
@@ -60,16 +69,25 @@ def wait_under_the_gil():
         ctypes.PyDLL(None).pthread_mutex_lock(mutex)
 
 step = 0
-with watchdog.Watchdog(SimpleNamespace(context=context, run=run)) as dog:
-    while not (folder / "hang").exists():
+dog = watchdog.Watchdog(rank, world_size)
+if way != "lost":
+    dog.open(RunDir(folder), 1, limit_s)
+dog._timer.hang_timeout_s = limit_s
+with dog:
+    for done in phases.START_UP[:phases.order_of(phase)]:
+        events.event(done.end_event)
+    if phase:
+        dog.beat(phase)
+    while not (folder / "hang").exists() and not (phase and step):
         step += 1
-        dog.beat("batch", step if way == "go on" else 7)
+        if not phase:
+            dog.beat("batch", step if way == "go on" else 7)
         pause()
         (folder / f"beating-{rank}").touch()  # some ticks after a beat, and before the next
         pause()
-    if way in ("wait", "hear"):
+    if way in ("wait", "hear", "lost"):
         globals()["__name__"] = "trainer.loop"
-        wait_for_peers() if way == "wait" else hear_of_a_dead_peer()
+        hear_of_a_dead_peer() if way == "hear" else wait_for_peers()
     elif way == "spin":
         spin_on_a_lock()
     elif way == "under the gil":
@@ -79,15 +97,19 @@ print("left in peace", step)
 
 
 class Ranks:
-    """Some of these processes, in a run directory."""
+    """Some of these processes, in a run directory; `in_phases` are those of their start-up."""
 
-    def __init__(self, folder, *ways, limit_s):
+    def __init__(self, folder, *ways, limit_s, in_phases=()):
         self.run = RunDir(folder)
         self.attempt = self.run.attempt(1)
         self.attempt.path.mkdir()
         self.processes = [
             subprocess.Popen(
-                [sys.executable, "-c", RANK, *map(str, (rank, len(ways), limit_s, folder)), way],
+                [
+                    *(sys.executable, "-c", RANK),
+                    *map(str, (rank, len(ways), limit_s, folder)),
+                    *(way, in_phases[rank] if in_phases else ""),
+                ],
                 cwd=REPOSITORY,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -133,8 +155,8 @@ class Ranks:
 def start(tmp_path):
     started = []
 
-    def start_ranks(*ways, limit_s=LIMIT_S):
-        started.append(Ranks(tmp_path, *ways, limit_s=limit_s))
+    def start_ranks(*ways, limit_s=LIMIT_S, in_phases=()):
+        started.append(Ranks(tmp_path, *ways, limit_s=limit_s, in_phases=in_phases))
         return started[-1]
 
     yield start_ranks
@@ -197,12 +219,64 @@ def test_a_run_directory_that_is_gone_does_not_keep_a_hang(start):
     assert f"{ranks.attempt.path} is out of reach" in output and "in wait_for_peers" in output
 
 
-def test_a_beat_costs_next_to_nothing():
-    class Bare(watchdog.Watchdog):
-        def __init__(self):
-            pass
+def test_a_rank_that_hangs_in_a_phase_of_its_start_up_is_named_with_the_phase(start):
+    ranks = start("wait", "spin", limit_s=2, in_phases=("data", "data"))
+    statuses, outputs = ranks.end(0, 1)
+    assert statuses == [EXIT_FAILED] * 2
+    error = ranks.hang_error()["error"]
+    assert "(limit 2 s) in data: rank 1 on " in error and "spin_on_a_lock, in data; " in error
+    assert "in spin_on_a_lock" in outputs[1]
 
-    beat, count = Bare().beat, 100_000
+
+def test_a_rank_that_is_stopped_in_an_earlier_phase_is_named_with_that_phase(start):
+    ranks = start("wait", "wait", limit_s=2, in_phases=("rendezvous", "import"))
+    ranks.signal(signal.SIGSTOP, 1)
+    statuses, _ = ranks.end(0)
+    assert statuses == [EXIT_FAILED]
+    error = ranks.hang_error()["error"]
+    silent = f"rank 1 on {os.uname().nodename} (pid {ranks.pids[1]}, in import) does not answer"
+    assert f"in rendezvous: {silent}" in error
+    assert ranks.end(1)[0] == [-signal.SIGKILL]
+
+
+def test_a_rank_that_knows_no_run_directory_ends_by_itself(start):
+    ranks = start("lost", limit_s=1, in_phases=("rendezvous",))
+    statuses, (output,) = ranks.end(0)
+    assert statuses == [EXIT_FAILED]
+    assert "in rendezvous: it is at <string>:" in output and "in wait_for_peers" in output
+    assert not ranks.attempt.hang.exists()
+
+
+def test_an_import_of_torch_that_hangs_ends_the_rank(tmp_path):
+    """The watchdog of a real rank runs before its import of torch, with the limit of its spec."""
+    folder, broken = tmp_path / "run", tmp_path / "broken"
+    broken.mkdir()
+    (broken / "torch.py").write_text("while True:\n    pass\n")
+    run = RunDir(folder)
+    run.attempt(1).path.mkdir(parents=True)
+    run.spec.write_text(Spec(launch=Launch(hang_timeout_s=1)).to_json())
+    script = (
+        "import runpy; from trainer.health import phases, watchdog; "
+        "phases.START_UP_FACTOR, phases.MIN_START_UP_LIMIT_S = 1, 0; watchdog.TICK_S = 0.1; "
+        "runpy.run_module('trainer', run_name='__main__', alter_sys=True)"
+    )
+    environ = {**os.environ, "KIT_ATTEMPT": "1", "RANK": "0", "WORLD_SIZE": "1"}
+    environ["PYTHONPATH"] = f"{broken}:{REPOSITORY}"
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(folder)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == EXIT_FAILED, done.stderr
+    record = read_json(run.attempt(1).rank_error(0))
+    assert record["kind"] == "hang" and "(limit 1 s) in import: rank 0 on " in record["error"]
+    assert "torch.py:1 <module>, in import" in record["error"]
+
+
+def test_a_beat_costs_next_to_nothing():
+    beat, count = watchdog.Watchdog(0, 1).beat, 100_000
     started = time.thread_time()
     for step in range(count):
         beat("batch", step)
@@ -210,64 +284,108 @@ def test_a_beat_costs_next_to_nothing():
 
 
 def limit_after(*gaps_s):
-    silence = Silence("auto")
-    silence.tick(400, has_beaten=True)
+    timer = IdleTimer("auto")
+    timer.tick(400, "batch")
     for gap_s in gaps_s:
         for _ in range(gap_s):
-            silence.tick(1.0, has_beaten=False)
-        silence.tick(0.0, has_beaten=True)
-    return silence.limit_s
+            timer.tick(1.0, None)
+        timer.tick(0.0, "batch")
+    return timer.limit_s
 
 
 def test_a_limit_is_learned_from_the_longest_gap_and_bounded():
-    assert limit_after() == 540  # start-up says nothing of the steps
+    assert limit_after() == 540  # the start-up says nothing about the steps
     assert limit_after(1, 2) == 300
     assert limit_after(1, 40, 2) == 400
     assert limit_after(200) == 540
 
 
-def test_a_configured_limit_holds_from_the_start():
-    silence = Silence(30)
+def test_a_configured_limit_is_that_of_the_loop():
+    timer = IdleTimer(30)
+    timer.tick(0.0, "batch")
     for _ in range(30):
-        silence.tick(1.0, has_beaten=False)
-    assert silence.limit_s == 30 and not silence.is_hang
-    silence.tick(1.0, has_beaten=False)
-    assert silence.is_hang
+        timer.tick(1.0, None)
+    assert timer.limit_s == 30 and not timer.is_hang
+    timer.tick(1.0, None)
+    assert timer.is_hang
 
 
 def test_time_in_which_the_process_did_not_run_does_not_count():
-    silence = Silence(30)
-    silence.tick(86_400.0, has_beaten=False)
-    assert silence.seconds == 2.0 and not silence.is_hang
+    timer = IdleTimer(30)
+    timer.tick(86_400.0, None)
+    assert timer.seconds == 2.0 and not timer.is_hang
+
+
+@pytest.mark.parametrize("phase", NAMES)
+def test_every_phase_has_a_limit_below_that_of_torch(phase):
+    assert start_up_limit_s(phase, "auto") == LIMITS_S[phase] <= MAX_LIMIT_S < 600
+    assert start_up_limit_s(phase, 1) == phases.MIN_START_UP_LIMIT_S
+    assert start_up_limit_s(phase, 10) == 10 * phases.START_UP_FACTOR
+    assert start_up_limit_s(phase, 540) == LIMITS_S[phase]
+
+
+def test_the_documentation_lists_the_limit_of_every_phase():
+    text = (REPOSITORY / "docs/troubleshooting.md").read_text()
+    listed = re.findall(r"^  \| (.+?) \| .+ \| (\d+) s \|$", text, re.M)
+    assert [(name, float(limit)) for name, limit in listed] == [*LIMITS_S.items()]
+
+
+def test_a_rank_that_was_slow_looks_for_the_hang_of_another_one_at_once():
+    timer = IdleTimer("auto")
+    for _ in range(200):
+        timer.tick(1.0, None)
+    timer.tick(1.0, "rendezvous")
+    assert timer.seconds == 0.0 and timer.is_suspicious
+    timer.tick(1.0, "batch")
+    timer.tick(1.0, None)
+    assert not timer.is_suspicious
+
+
+def test_the_timeline_has_the_phase_of_a_rank(tmp_path):
+    run, rank = RunDir(tmp_path), Events(2)
+    rank.event("start", host="n1", pid=7)
+    rank.open(run, 3)
+    for phase, then in zip(START_UP, (*NAMES[1:], phases.IN_LOOP), strict=True):
+        assert place_of(run, 3, 2) == RankPlace("n1", 7, phase.name)
+        rank.event(phase.end_event)
+        rank.event("save")
+        assert place_of(run, 3, 2).phase == then
+    assert place_of(run, 4, 2) == place_of(run, 3, 5) == RankPlace("an unknown host", 0)
 
 
 def found(rank, step=5, is_waiting=True, where="loop.py:1 run"):
-    return Finding(rank, f"n{rank}", 100 + rank, "batch", step, where, is_waiting)
+    return RankState(rank, f"n{rank}", 100 + rank, "batch", step, where, is_waiting)
 
 
 def test_a_rank_that_is_steps_behind_is_the_suspect_even_if_it_waits():
     late = found(2, step=4)
-    assert suspects([found(0), found(1, is_waiting=False), late]) == [late]
+    assert laggards([found(0), found(1, is_waiting=False), late]) == [late]
 
 
 def test_at_the_same_step_the_one_that_waits_for_nobody_is_the_suspect():
     busy = found(1, is_waiting=False)
-    assert suspects([found(0), busy, found(2)]) == [busy]
+    assert laggards([found(0), busy, found(2)]) == [busy]
 
 
 def test_a_rank_that_never_began_a_step_is_behind_all():
     early = found(1, step=None)
-    assert suspects([found(0, step=0), early]) == [early]
+    assert laggards([found(0, step=0), early]) == [early]
+
+
+def test_a_rank_in_an_earlier_phase_is_behind_even_if_it_waits():
+    late = found(1, step=None)._replace(what="import")
+    ahead = found(0, step=None, is_waiting=False)._replace(what="rendezvous")
+    assert laggards([ahead, late]) == [late]
 
 
 def test_a_verdict_says_so_where_no_rank_stands_out():
-    text = verdict({0: found(0), 1: found(1)}, {})
+    text = diagnose({0: found(0), 1: found(1)}, {})
     assert text.startswith("no rank lags: rank 0 on n0 (pid 100) is at loop.py:1 run, in batch")
 
 
 def test_a_verdict_stays_short_in_a_large_job():
     findings = {rank: found(rank) for rank in range(1000)}
-    silent = {rank: Process("n", 0) for rank in range(1000, 2000)}
-    assert len(verdict(findings, silent)) < 400
+    silent = {rank: RankPlace("n", 0) for rank in range(1000, 2000)}
+    assert len(diagnose(findings, silent)) < 400
     assert ranks_text(range(1000)) == "ranks 0, 1, 2, 3 and 996 more"
     assert ranks_text([7]) == "rank 7"

@@ -1,0 +1,65 @@
+"""The phases of a rank's start-up, in their order, and how long each may take.
+
+The training loop begins after the last of them. There the watchdog learns its limit from the
+steps, and `launch.hang_timeout_s` sets it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# Below torch's 600 s, after which gloo and NCCL end a rank without naming the rank at fault.
+MAX_LIMIT_S = 540.0
+# A configured limit is for steps. A start-up reads a cold file system, which steps do not.
+START_UP_FACTOR = 10
+MIN_START_UP_LIMIT_S = 30.0
+
+DEVICE_TEST = "device test"
+IN_LOOP = "training"
+
+
+class Phase(NamedTuple):
+    """One phase. `end_event` is the event in the rank's timeline that ends it."""
+
+    name: str
+    end_event: str
+    limit_s: float
+
+
+START_UP = (
+    Phase("import", "import", 300.0),
+    # Also waits for the slowest import of all ranks.
+    Phase("rendezvous", "rendezvous", 420.0),
+    # The preflight's three. Other ranks report a rank that is silent in them after 5 s; this bound
+    # is for most ranks being silent, or for a store that does not answer.
+    Phase(DEVICE_TEST, "device_test", 120.0),
+    Phase("all-reduce test", "preflight", 120.0),
+    # By hand, rank 0 freezes the config and opens an attempt meanwhile.
+    Phase("init", "init", 300.0),
+    Phase("data", "data", MAX_LIMIT_S),
+    # The first forward pass is in it, and what it compiles.
+    Phase("model", "model", MAX_LIMIT_S),
+    Phase("restore", "loaded", MAX_LIMIT_S),
+    Phase("first step", "first_step", MAX_LIMIT_S),
+)
+NAMES = tuple(phase.name for phase in START_UP)
+LIMITS_S = {phase.name: phase.limit_s for phase in START_UP}
+
+
+def start_up_limit_s(phase: str, hang_timeout_s: int | str) -> float:
+    """How many seconds a phase of the start-up may take; a configured limit only shortens it."""
+    if hang_timeout_s == "auto":
+        return LIMITS_S[phase]
+    configured_s = max(START_UP_FACTOR * float(hang_timeout_s), MIN_START_UP_LIMIT_S)
+    return min(configured_s, LIMITS_S[phase])
+
+
+def order_of(phase: str) -> int:
+    """The index of a phase; everything in the training loop comes after all of them."""
+    return NAMES.index(phase) if phase in NAMES else len(NAMES)
+
+
+def phase_after(event: str) -> str:
+    """The phase that begins with an event of the timeline; "" if the event ends none."""
+    ends = [phase.end_event for phase in START_UP]
+    return (*NAMES, IN_LOOP)[ends.index(event) + 1] if event in ends else ""
