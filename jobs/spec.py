@@ -108,8 +108,8 @@ class Launch:
     )
     hang_timeout_s: int | Literal["auto"] = key(
         "auto",
-        "Seconds without progress, saves included, that count as a hang, and ten times that in each "
-        "phase before the first step; auto: 300 to 540, learned from the steps.",
+        "Seconds without progress, saves included, that count as a hang, and ten times that in "
+        "each phase before the first step; auto: 300 to 540, learned from the steps.",
     )
 
     max_crashes: int = key(

@@ -1,4 +1,4 @@
-"""The process group and what all ranks must agree on.
+"""The process group, and what must be the same on all ranks.
 
 - context: ranks, world size, device; start of the process group; gather and broadcast.
 - rank_process: this process as a rank, and the files that it may write.

@@ -1,4 +1,4 @@
-"""This rank's place in the job, from torchrun's variables, and the process group around it."""
+"""This rank's place in the attempt, from torchrun's variables, and the process group."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch.distributed as dist
 from jobs.spec import Spec
 from trainer.errors import UserError, tell
 
-# Bounds the start and every collective: a rank whose peer vanished fails after this time.
-# The watchdog of hangs is quicker once the ranks train.
+# Bounds the rendezvous and every collective: a rank whose peer vanished fails after this time. The
+# watchdog's limits are shorter, and it names the rank at fault.
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 BROADCAST_BYTES = 64 * 2**20
@@ -30,7 +30,7 @@ TORCHRUN_VARIABLES = {
 
 @dataclass(frozen=True)
 class DistributedContext:
-    """Who this rank is. Source: torchrun, "Environment Variables"."""
+    """This rank's place among all ranks. Source: torchrun, "Environment Variables"."""
 
     rank: int
     local_rank: int
@@ -41,7 +41,7 @@ class DistributedContext:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> DistributedContext:
-        """The context that torchrun describes in the environment."""
+        """Return the context from torchrun's variables; UserError if one is missing."""
         missing = [name for name in TORCHRUN_VARIABLES.values() if name not in environ]
         if missing:
             raise UserError(
@@ -53,17 +53,17 @@ class DistributedContext:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is rank 0, which alone writes and lists shared files."""
+        """Whether this is rank 0, the only one that writes and lists shared files."""
         return self.rank == 0
 
     def say(self, text: str) -> None:
-        """Print a line to the log of rank 0."""
+        """Write a line to the log of rank 0."""
         if self.is_first:
             tell(text)
 
 
 def choose_device(context: DistributedContext) -> tuple[torch.device, str]:
-    """This rank's device, and the reason for it."""
+    """Return this rank's device and the reason for it."""
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if num_gpus >= context.local_world_size:
         return torch.device("cuda", context.local_rank), f"{num_gpus} GPUs on this node"
@@ -72,10 +72,10 @@ def choose_device(context: DistributedContext) -> tuple[torch.device, str]:
 
 
 def check_device(spec: Spec, device: torch.device, reason: str) -> None:
-    """Refuse a CPU where the spec asks for GPUs, with `reason` of `choose_device`.
+    """Raise UserError on a CPU if the spec asks for GPUs; `reason` is that of `choose_device`.
 
-    Before the meeting where the spec can be read: ranks on GPUs and on CPUs wait in vain for each
-    other.
+    Called before the rendezvous where the spec can be read: a rank on a GPU and one on a CPU would
+    wait for each other without end.
     """
     num_gpus = spec.slurm.gpus_per_node
     if num_gpus > 0 and device.type != "cuda":
@@ -86,7 +86,7 @@ def check_device(spec: Spec, device: torch.device, reason: str) -> None:
 
 
 def init_process_group(device: torch.device) -> None:
-    """Meet all ranks: nccl between GPUs, gloo between CPUs. Fails after `COLLECTIVE_TIMEOUT`."""
+    """Connect all ranks: nccl between GPUs, gloo between CPUs. Fails after `COLLECTIVE_TIMEOUT`."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
         dist.init_process_group("nccl", timeout=COLLECTIVE_TIMEOUT, device_id=device)
@@ -95,13 +95,13 @@ def init_process_group(device: torch.device) -> None:
 
 
 def broadcast_bytes(data: bytes | None, device: torch.device) -> bytes:
-    """Rank 0's bytes on every rank; what the others pass does not count."""
+    """Return rank 0's bytes on every rank; the `data` of the other ranks is ignored."""
     size = torch.tensor([len(data or b"")], dtype=torch.int64, device=device)
     dist.broadcast(size, src=0)
     whole = torch.empty(int(size.item()), dtype=torch.uint8)
     if data and dist.get_rank() == 0:
         whole = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    # In parts: the GPU has to hold the model beside it.
+    # In parts, because the GPU also holds the model.
     for part in torch.split(whole, BROADCAST_BYTES):
         buffer = part.to(device)
         dist.broadcast(buffer, src=0)
@@ -110,7 +110,7 @@ def broadcast_bytes(data: bytes | None, device: torch.device) -> bytes:
 
 
 def gather(value: torch.Tensor) -> list[torch.Tensor]:
-    """Every rank's `value` (one shape for all), in rank order."""
+    """Return the `value` of every rank, all of one shape, in rank order."""
     values = [torch.empty_like(value) for _ in range(dist.get_world_size())]
     dist.all_gather(values, value)
     return values

@@ -1,4 +1,4 @@
-"""This process as a rank: what it is, and the files that it may write."""
+"""This process as a rank: its place in the world, and the files that it may write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainer.stop import StopSignal
 
 
 class RankProcess:
-    """This process; what it is doing is known to `fail` at any time."""
+    """This rank; `fail` reads from it which files exist already."""
 
     def __init__(self, stop: StopSignal, started: float) -> None:
         self.stop = stop
@@ -24,11 +24,11 @@ class RankProcess:
         self.events.event("import")
 
     def open(self, run_dir: RunDir, attempt: int) -> None:
-        """From now on this rank writes to a run directory."""
+        """Write to a run directory from now on."""
         self.events.open(run_dir, attempt)
         self.run_dir = run_dir
         self.attempt_dir = run_dir.attempt(attempt)
 
-    def may_accuse(self) -> bool:
-        """Whether another rank's silence counts: those that are asked to stop may leave."""
+    def may_report(self) -> bool:
+        """Return whether to report silent ranks: those that were asked to stop may have exited."""
         return not self.stop.requested

@@ -1,7 +1,7 @@
-"""What this rank works on: rank 0 finds (or freezes) the run and tells the others.
+"""Which run and attempt this is: rank 0 finds or freezes the run and broadcasts it.
 
-It does so over the process group, so a rank on a machine without the shared file system needs no
-file of the run directory.
+The broadcast uses the process group, so a rank on a machine without the shared file system needs
+no file of the run directory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Run:
-    """The run at hand: its directory, its frozen spec, and the number of this attempt.
+    """A run: its directory, its frozen spec, and the number of this attempt.
 
     job_id: the job (or local process) for which the attempt was opened.
     """
@@ -42,7 +42,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Job:
-    """A run, and this rank's part in it."""
+    """A run, this rank's place in it, its device and its timeline."""
 
     run: Run
     context: DistributedContext
@@ -57,31 +57,37 @@ class Job:
     @property
     def is_deterministic(self) -> bool:
         """Whether only deterministic operators are used; auto means on the CPU."""
-        wish = self.train.deterministic
-        return self.device.type == "cpu" if wish == "auto" else wish
+        requested = self.train.deterministic
+        return self.device.type == "cpu" if requested == "auto" else requested
 
 
 def is_run_dir(path: Path) -> bool:
-    """Whether a path is a run directory, which has a frozen spec."""
+    """Return whether a path is a run directory, which has a frozen spec."""
     return RunDir(path).spec.is_file()
 
 
 def find_run(arguments: list[str], attempt: int | None) -> Run:
-    """The run that the command line means; by hand a config is frozen and an attempt opened."""
+    """Return the run of the command line; a launch by hand freezes a config and opens an attempt.
+
+    Raises: UserError (wrong arguments, a run that is complete or cannot be started).
+    """
     if not arguments:
         raise UserError("usage: torchrun ... -m trainer RUN_DIR | CONFIG [KEY=VALUE ...]")
     path, overrides = Path(arguments[0]), arguments[1:]
     if path.is_dir():
         if overrides:
-            raise UserError(f"{path} is frozen: {' '.join(overrides)} needs a config or a resume")
+            raise UserError(
+                f"{path} is frozen, so {' '.join(overrides)} cannot be set here: start from a "
+                "config, or use make resume"
+            )
         if not is_run_dir(path):
-            raise UserError(f"{path} is no run directory: it has no {RunDir(path).spec.name}")
+            raise UserError(f"{path} is not a run directory: it has no {RunDir(path).spec.name}")
         run_dir = RunDir(path.resolve())
     elif path.is_file():
         frozen = json.loads(_python("jobs", "freeze", *arguments))
         run_dir = RunDir(Path(frozen["run_dir"]).resolve())
     else:
-        raise UserError(f"{path}: there is no such run directory or config")
+        raise UserError(f"{path}: no such run directory or config")
     spec = Spec.read(run_dir.spec)
     attempt = _open_by_hand(run_dir) if attempt is None else attempt
     plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
@@ -90,21 +96,21 @@ def find_run(arguments: list[str], attempt: int | None) -> Run:
 
 def _open_by_hand(run_dir: RunDir) -> int:
     """Open an attempt that this process owns, as the batch script does for a Slurm job."""
-    me = f"--pid={os.getpid()}"
-    opened = _python("jobs.attempt", "open", me, str(run_dir.path), socket.gethostname())
+    owner = f"--pid={os.getpid()}"
+    opened = _python("jobs.attempt", "open", owner, str(run_dir.path), socket.gethostname())
     if not opened:
-        raise UserError(f"{run_dir.path} is complete, there is nothing to do")
-    return int(opened.split()[0])  # behind it the endpoint, which torchrun has had already
+        raise UserError(f"{run_dir.path} is complete: nothing to do")
+    return int(opened.split()[0])  # the endpoint follows; torchrun has its own already
 
 
 def close_by_hand(run: Run) -> None:
-    """Close the attempt that `find_run` opened; one of a rank that died is closed as lost."""
+    """Close the attempt that `find_run` opened. If this rank dies before, it is closed as lost."""
     command = ("close", f"--pid={os.getpid()}", str(run.dir.path), str(run.attempt))
-    _python("jobs.attempt", *command, is_failure_fine=True)  # as that of a stopped run is
+    _python("jobs.attempt", *command, ignore_status=True)  # closing a stopped run exits with 1
 
 
-def _python(module: str, *arguments: str, is_failure_fine: bool = False) -> str:
-    """What a module of the kit prints. It runs apart: ranks import no more than they need."""
+def _python(module: str, *arguments: str, ignore_status: bool = False) -> str:
+    """Return the output of a module of the kit, run in its own process to keep ranks small."""
     search_path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
@@ -113,13 +119,13 @@ def _python(module: str, *arguments: str, is_failure_fine: bool = False) -> str:
         text=True,
         check=False,
     )
-    if done.returncode != 0 and not is_failure_fine:
-        raise UserError(f"cannot start, see above (python -m {module} {arguments[0]})")
+    if done.returncode != 0 and not ignore_status:
+        raise UserError(f"cannot start; see the error above (python -m {module} {arguments[0]})")
     return done.stdout.strip()
 
 
 def share_run(found: Run | None, device: torch.device) -> Run:
-    """Rank 0's run, on every rank."""
+    """Return rank 0's run on every rank; the `found` of other ranks is ignored."""
     text = b""
     if found is not None:
         shared = {

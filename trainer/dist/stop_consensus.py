@@ -1,7 +1,8 @@
-"""All ranks act after the same optimizer step: their wishes are reduced with MAX, asynchronously.
+"""All ranks stop or save after the same optimizer step, by an asynchronous MAX over all ranks.
 
-A reduction that starts at one check is read at the next, so no step waits for it. It carries the
-stop flag of any rank, and of rank 0 the wish to save now and the distance between checks, in steps.
+A reduction that starts at one check is read at the next one, so no step waits for it. It carries
+the stop flag of every rank, and from rank 0 whether to save now and how many steps the next check
+is away.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ import torch.distributed as dist
 from trainer.stop import StopSignal
 
 CHECK_INTERVAL_S = 0.05
-MAX_INTERVAL_STEPS = 128  # they may become slow at any moment
+MAX_INTERVAL_STEPS = 128  # an upper bound, because steps may become slower
 
 
-class Agreed(NamedTuple):
-    """What all ranks do at this step boundary."""
+class Consensus(NamedTuple):
+    """Whether all ranks stop, and whether they save, before the next step."""
 
     stop: bool
     save: bool
 
 
 class Agreement:
-    """What the ranks agreed on; every rank asks at every step boundary."""
+    """Finds the consensus of all ranks; every rank calls `check` before every step."""
 
     def __init__(self, stop: StopSignal, interval_steps: int | str, device: torch.device) -> None:
         self._stop = stop
@@ -38,21 +39,22 @@ class Agreement:
         self._is_stopping = False
         self._last_check: tuple[float, int] | None = None
 
-    def check(self, step: int, wants_save: bool, settle: bool) -> Agreed:
-        """What was agreed before `step`; `settle` asks for it now and leaves no reduction behind.
+    def check(self, step: int, wants_save: bool, drain: bool) -> Consensus:
+        """Return the consensus before `step`, from the reduction that the last check started.
 
-        `wants_save` counts on rank 0 alone.
+        `drain` waits for this check's own reduction and leaves none in flight. `wants_save` counts
+        on rank 0 only.
         """
         save = False
-        if settle or step >= self._next_step:
+        if drain or step >= self._next_step:
             save = self._collect()
             self._start(step, wants_save and not save)
             self._next_step = step + self._interval
-        if settle:
+        if drain:
             save = self._collect() or save
             self._last_check = None
             self._next_step = step + 1
-        return Agreed(self._is_stopping, save)
+        return Consensus(self._is_stopping, save)
 
     def for_evaluation(self) -> Agreement:
         """Return an agreement on the same stop request, whose "steps" are an evaluation's batches.
@@ -63,11 +65,11 @@ class Agreement:
 
     def _start(self, step: int, wants_save: bool) -> None:
         is_first = dist.get_rank() == 0
-        wishes = [int(wants_save), self._distance(step)] if is_first else [0, 0]
-        self._pending = _Reduction([int(self._stop.requested), *wishes], self._device)
+        of_first = [int(wants_save), self._distance(step)] if is_first else [0, 0]
+        self._pending = _Reduction([int(self._stop.requested), *of_first], self._device)
 
     def _collect(self) -> bool:
-        """Take in the reduction that is on its way; whether it says to save."""
+        """Read the reduction in flight, if there is one; return whether to save."""
         if self._pending is None:
             return False
         stop, save, self._interval = self._pending.result()
@@ -76,6 +78,7 @@ class Agreement:
         return bool(save)
 
     def _distance(self, step: int) -> int:
+        """Return the steps to the next check: as configured, or about CHECK_INTERVAL_S of them."""
         if self._fixed is not None:
             return self._fixed
         now, last = time.monotonic(), self._last_check
@@ -87,7 +90,7 @@ class Agreement:
 
 
 class _Reduction:
-    """One MAX over all ranks on its way; on a GPU nothing but `result` waits for the device."""
+    """One MAX over all ranks in flight; on a GPU only `result` waits for the device."""
 
     def __init__(self, values: list[int], device: torch.device) -> None:
         self._host = torch.tensor(values, dtype=torch.int64, pin_memory=device.type == "cuda")
@@ -96,7 +99,7 @@ class _Reduction:
         if device.type == "cuda":
             tensor = self._host.to(device, non_blocking=True)
             work = dist.all_reduce(tensor, dist.ReduceOp.MAX, async_op=True)
-            # Makes the stream wait for NCCL, not the host; the event says when the copy is done.
+            # Makes the stream wait for NCCL, not the host; the event marks the end of the copy.
             work.wait()
             self._host.copy_(tensor, non_blocking=True)
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -105,7 +108,7 @@ class _Reduction:
             self._work = dist.all_reduce(self._host, dist.ReduceOp.MAX, async_op=True)
 
     def result(self) -> list[int]:
-        """The reduced values, waiting for them if need be."""
+        """Return the reduced values; waits until they have arrived."""
         if self._work is not None:
             self._work.wait()
         if self._event is not None:

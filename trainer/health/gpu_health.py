@@ -1,4 +1,4 @@
-"""What a GPU's driver says of its health, through the optional package nvidia-ml-py."""
+"""Reads a GPU's health counters from its driver, through the optional package nvidia-ml-py."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ import torch
 
 # Source: nvml.h, nvmlClocksEventReasons.
 SW_THERMAL_SLOWDOWN = 0x20
-HW_SLOWDOWN = {0x40: "it is too hot", 0x80: "its power brake is on", 0x08: "its hardware says so"}
+HW_SLOWDOWN = {
+    0x40: "it is too hot",
+    0x80: "its power brake is on",
+    0x08: "its hardware reports a slowdown",
+}
 # The hardware also reports a slowdown while it changes clocks: only one that lasts counts.
 LASTING_S = 0.2
 
 
 @dataclass(frozen=True)
 class Readings:
-    """One GPU's readings; None for what it does not tell.
+    """One GPU's readings; None for those that it does not support.
 
     uncorrected_errors: ECC errors in memory since the driver was loaded.
-    clock_reasons: a bit for each reason why the clocks are not at their highest.
+    clock_reasons: a bit for each reason why the clocks are below their maximum.
     """
 
     uncorrected_errors: int | None = None
@@ -32,15 +36,15 @@ class Readings:
     clock_reasons: int | None = None
 
 
-def verdict(readings: Readings) -> str:
-    """What makes this GPU unfit for a training; empty if nothing does."""
+def problem(readings: Readings) -> str:
+    """Return what makes this GPU unfit for a training; "" if nothing does."""
     found = []
     if readings.uncorrected_errors:
         found.append(f"{readings.uncorrected_errors} uncorrected ECC errors")
     if readings.has_remap_failed:
         found.append("a row of its memory could not be remapped")
     if readings.is_remap_pending:
-        found.append("rows of its memory wait for a reset to be remapped")
+        found.append("rows of its memory are remapped only after a reset")
     reasons = readings.clock_reasons or 0
     slowed = [text for bit, text in HW_SLOWDOWN.items() if reasons & bit]
     if slowed:
@@ -48,14 +52,14 @@ def verdict(readings: Readings) -> str:
     return "; ".join(found)
 
 
-def remark(readings: Readings) -> str:
-    """What is worth a line in the log, and no reason to leave the node."""
+def warning(readings: Readings) -> str:
+    """Return a line for the log that is no reason to leave the node out; "" if there is none."""
     hot = (readings.clock_reasons or 0) & SW_THERMAL_SLOWDOWN
-    return "the driver keeps the GPU's clocks low: it is hot" if hot else ""
+    return "the driver lowers the GPU's clocks because it is hot" if hot else ""
 
 
 def read(device: torch.device) -> tuple[Readings | None, str]:
-    """(readings of a rank's GPU, why there are none)."""
+    """Return (the readings of a rank's GPU, or the reason why there are none)."""
     try:
         nvml: Any = importlib.import_module("pynvml")
     except ImportError:
@@ -63,35 +67,35 @@ def read(device: torch.device) -> tuple[Readings | None, str]:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        return None, f"the driver does not tell it: {error}"
+        return None, f"the driver cannot be read: {error}"
     try:
-        # Not by index: CUDA_VISIBLE_DEVICES is unknown to the driver.
+        # Not by index: the driver ignores CUDA_VISIBLE_DEVICES.
         uuid = str(torch.cuda.get_device_properties(device).uuid)
         handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
         return _read(nvml, handle), ""
     except nvml.NVMLError as error:
-        return None, f"the driver does not tell it: {error}"
+        return None, f"the driver cannot be read: {error}"
     finally:
         with contextlib.suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
 
 
 def _read(nvml: Any, handle: Any) -> Readings:
-    def ask(question: Callable[..., Any], *arguments: Any) -> Any:
-        """None where this model of GPU or this driver does not know the answer."""
+    def read_or_none(function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return None where this model of GPU or this driver does not support the reading."""
         try:
-            return question(handle, *arguments)
+            return function(handle, *arguments)
         except nvml.NVMLError:
             return None
 
     kind = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
-    remapped = ask(nvml.nvmlDeviceGetRemappedRows)
-    reasons = ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
+    remapped = read_or_none(nvml.nvmlDeviceGetRemappedRows)
+    reasons = read_or_none(nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
     if reasons and any(reasons & bit for bit in HW_SLOWDOWN):
         time.sleep(LASTING_S)
-        reasons &= ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons) or 0
+        reasons &= read_or_none(nvml.nvmlDeviceGetCurrentClocksThrottleReasons) or 0
     return Readings(
-        uncorrected_errors=ask(nvml.nvmlDeviceGetTotalEccErrors, *kind),
+        uncorrected_errors=read_or_none(nvml.nvmlDeviceGetTotalEccErrors, *kind),
         is_remap_pending=None if remapped is None else bool(remapped[2]),
         has_remap_failed=None if remapped is None else bool(remapped[3]),
         clock_reasons=reasons,

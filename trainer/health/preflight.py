@@ -24,14 +24,14 @@ from trainer.errors import BadNode, PeerBadNode, in_one_line, tell, within
 from trainer.health import gpu_health, rank_report
 from trainer.health.diagnosis import RankPlace, end_siblings, place_of
 from trainer.health.phases import DEVICE_TEST
-from trainer.health.rank_report import Roll, RollCall, are_few
+from trainer.health.rank_report import RankReport, Summary, are_few
 
 RECORD_LIMIT_S = 5.0
 REDUCED_NUMBERS = 2**17  # 1 MiB
 
-# Rows and columns of the product are patterns of these periods, so that its few different
-# elements can be computed apart. Of -1, 0 and 1, and no more than 1024 of them in a sum: float16
-# is exact, too, in any order.
+# Rows and columns of the factors repeat with these periods, so the product has few different
+# elements, which are computed separately. Sums of at most 1024 numbers, each -1, 0 or 1, are exact
+# in float16, too, in any order.
 LEFT = (-1, 0, 1, 1, -1, 0, 1)
 RIGHT = (1, -1, 1, 0, 1)
 INNER = 1024
@@ -41,10 +41,11 @@ SILENT = f"it did not answer within {rank_report.SILENT_S:.0f} s"
 
 
 def preflight(rank: RankProcess, device: torch.device, begin: Callable[[str], None]) -> None:
-    """Find out together whether all nodes are fit; `begin` gets each phase's name.
+    """Test all nodes, together with all other ranks; `begin` gets the name of each phase.
 
-    Raises: BadNode on a rank whose node is not, PeerBadNode on the others; a RuntimeError where a
-    rank dies meanwhile, or where most nodes have trouble, which is then none of a node.
+    Raises: BadNode on a rank whose node failed, PeerBadNode on the others; a RuntimeError where a
+    rank dies meanwhile, or where more than half of the nodes have a problem, so that the nodes are
+    not at fault.
     """
     started = time.monotonic()
     begin(DEVICE_TEST)
@@ -58,13 +59,13 @@ def preflight(rank: RankProcess, device: torch.device, begin: Callable[[str], No
     problem = device_problem(rank, device)
     rank.events.event("device_test")
     begin("all-reduce test")
-    store = rank_report.meeting_store()
-    _call(RollCall(store, "device", rank.context, rank.may_accuse), problem, look, rank)
+    store = rank_report.rendezvous_store()
+    _report(RankReport(store, "device", rank.context, rank.may_report), problem, look, rank)
     while not exchange.is_completed():
         time.sleep(0.001)
     exchange.wait()
     problem = sum_problem(numbers, rank.context.world_size)
-    _call(RollCall(store, "sum", rank.context, rank.may_accuse), problem, look, rank)
+    _report(RankReport(store, "sum", rank.context, rank.may_report), problem, look, rank)
     rank.events.event("preflight", seconds=round(time.monotonic() - started, 4))
 
 
@@ -76,31 +77,31 @@ def _begin_all_reduce(rank: int, device: torch.device) -> tuple[torch.Tensor, di
 
 
 def sum_problem(numbers: torch.Tensor, world_size: int) -> str:
-    """What is wrong with the sum over all ranks of `arange % 7 + rank`; empty if nothing is."""
+    """Return what is wrong with the sum over all ranks of `arange % 7 + rank`; "" if correct."""
     own = torch.arange(len(numbers), device=numbers.device) % 7
     expected = world_size * own + math.comb(world_size, 2)
     return _difference("an all-reduce", numbers, expected)
 
 
 def device_problem(rank: RankProcess, device: torch.device) -> str:
-    """What is wrong with this rank's device; empty if nothing is."""
+    """Return what is wrong with this rank's device; "" if nothing is."""
     if device.type != "cuda":
         return product_problem(device, torch.float32)
     try:
         problem = product_problem(device, torch.float32) or product_problem(device, torch.float16)
-    except RuntimeError as error:  # whatever fails here is no fault of the user's
+    except RuntimeError as error:  # no code of the user has run yet
         return in_one_line(error)
     readings, reason = gpu_health.read(device)
     if readings is None:
-        rank.context.say(f"preflight: ECC and throttle state are not looked at: {reason}")
+        rank.context.say(f"preflight: ECC errors and throttling are not checked: {reason}")
         return problem
-    if remark := gpu_health.remark(readings):
-        tell(f"preflight: {remark}")
-    return problem or gpu_health.verdict(readings)
+    if warning := gpu_health.warning(readings):
+        tell(f"preflight: {warning}")
+    return problem or gpu_health.problem(readings)
 
 
 def product_problem(device: torch.device, dtype: torch.dtype) -> str:
-    """What is wrong with a matrix product whose every element is known; empty if nothing is."""
+    """Return what is wrong with a matrix product of known elements; "" if correct."""
     outer = OUTER_ON_GPU if device.type == "cuda" else OUTER_ON_CPU
     rows, inner = torch.arange(outer, device=device), torch.arange(INNER, device=device)
     left, right = (torch.tensor(pattern, device=device, dtype=dtype) for pattern in (LEFT, RIGHT))
@@ -112,7 +113,7 @@ def product_problem(device: torch.device, dtype: torch.dtype) -> str:
 
 
 def expected_elements() -> list[list[int]]:
-    """The product's element [row, column] for the row and column modulo their periods."""
+    """Return the product's elements [row modulo its period][column modulo its period]."""
     return [
         [
             sum(
@@ -135,39 +136,40 @@ def _difference(what: str, found: torch.Tensor, expected: torch.Tensor) -> str:
     return f"{what} is wrong in {count} of {found.numel()} numbers, such as {example}"
 
 
-def _call(call: RollCall, problem: str, look: Callable[[], None], rank: RankProcess) -> None:
-    roll = call.hold(problem, look)
-    if not roll.bad:
+def _report(report: RankReport, problem: str, look: Callable[[], None], rank: RankProcess) -> None:
+    summary = report.collect(problem, look)
+    if not summary.bad:
         return
-    if not are_few(roll.bad, rank.context):
-        raise RuntimeError(f"preflight: {len(roll.bad)} ranks are unfit: {_told(roll, rank)}")
+    if not are_few(summary.bad, rank.context):
+        count = len(summary.bad)
+        raise RuntimeError(f"preflight: {count} ranks failed: {_first_problem(summary, rank)}")
     me = rank.context.rank
-    if roll.silent:
-        within(RECORD_LIMIT_S, lambda: _end_silent(roll, rank, call.is_accuser))
-    if me in roll.bad:
-        own = roll.problems.get(me, ("", SILENT))[1]
+    if summary.silent:
+        within(RECORD_LIMIT_S, lambda: _end_silent(summary, rank, report.is_reporter))
+    if me in summary.bad:
+        own = summary.problems.get(me, ("", SILENT))[1]
         raise BadNode(f"preflight: {own}")
-    raise PeerBadNode(f"preflight: {_told(roll, rank)}")
+    raise PeerBadNode(f"preflight: {_first_problem(summary, rank)}")
 
 
-def _told(roll: Roll, rank: RankProcess) -> str:
-    """Who is bad and why, of the first one."""
-    first = roll.bad[0]
-    host, problem = roll.problems.get(first, (_place_of(first, rank).host, SILENT))
-    more = f" (and {len(roll.bad) - 1} more)" if len(roll.bad) > 1 else ""
+def _first_problem(summary: Summary, rank: RankProcess) -> str:
+    """Return the first bad rank, its host and its problem, and how many more there are."""
+    first = summary.bad[0]
+    host, problem = summary.problems.get(first, (_place_of(first, rank).host, SILENT))
+    more = f" (and {len(summary.bad) - 1} more)" if len(summary.bad) > 1 else ""
     return f"rank {first} on {host}: {problem}{more}"
 
 
 def _place_of(silent: int, rank: RankProcess) -> RankPlace:
-    """Where a rank runs that cannot tell it itself."""
+    """Return where a silent rank runs, from its timeline."""
     if rank.run_dir is None or rank.attempt is None:
         return RankPlace("an unknown host", 0)
     return place_of(rank.run_dir, rank.attempt, silent)
 
 
-def _end_silent(roll: Roll, rank: RankProcess, is_accuser: bool) -> None:
-    """Leave the record of each silent rank in its place, and end those of this node."""
-    for silent in roll.silent if is_accuser else ():
+def _end_silent(summary: Summary, rank: RankProcess, is_reporter: bool) -> None:
+    """Write the error record of each silent rank for it, and kill those of this node."""
+    for silent in summary.silent if is_reporter else ():
         host = _place_of(silent, rank).host
         tell(f"preflight: rank {silent} on {host}: {SILENT}", sys.stderr)
         if rank.attempt_dir is not None and rank.attempt_dir.path.is_dir():
@@ -183,4 +185,4 @@ def _end_silent(roll: Roll, rank: RankProcess, is_accuser: bool) -> None:
                 "told_by": rank.context.rank,
             }
             write_json(rank.attempt_dir.rank_error(silent), record)
-    end_siblings(_place_of(silent, rank) for silent in roll.silent)
+    end_siblings(_place_of(silent, rank) for silent in summary.silent)

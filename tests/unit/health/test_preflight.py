@@ -1,4 +1,4 @@
-"""The preflight's parts: sums and products known to the bit, the roll call, a GPU's readings."""
+"""The preflight's parts: sums and products known to the bit, rank reports, a GPU's readings."""
 
 import threading
 import time
@@ -11,9 +11,9 @@ from torch.distributed import PrefixStore, TCPStore
 from trainer.dist.context import DistributedContext
 from trainer.errors import BadNode, PeerBadNode, is_caused_by_peer, kind_of, traceback_of
 from trainer.health import preflight, rank_report
-from trainer.health.gpu_health import Readings, remark, verdict
+from trainer.health.gpu_health import Readings, problem, warning
 from trainer.health.preflight import device_problem, product_problem, sum_problem
-from trainer.health.rank_report import Roll, RollCall, are_few
+from trainer.health.rank_report import RankReport, Summary, are_few
 
 CPU = torch.device("cpu")
 
@@ -32,20 +32,20 @@ def store():
     return lambda: TCPStore("127.0.0.1", master.port, timeout=timedelta(seconds=20))
 
 
-def hold(connect, problems, world_size=3, may_accuse=lambda: True, name="call"):
-    """{rank: (roll, is_accuser)} of a call in which the ranks of `problems` take part."""
-    held = {}
+def collect_all(connect, problems, world_size=3, may_report=lambda: True, name="call"):
+    """{rank: (summary, is_reporter)} of a call in which the ranks of `problems` take part."""
+    collected = {}
 
     def take_part(rank, problem):
-        call = RollCall(connect(), name, context(rank, world_size), may_accuse)
-        held[rank] = (call.hold(problem, lambda: None), call.is_accuser)
+        call = RankReport(connect(), name, context(rank, world_size), may_report)
+        collected[rank] = (call.collect(problem, lambda: None), call.is_reporter)
 
     threads = [threading.Thread(target=take_part, args=item) for item in problems.items()]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    return held
+    return collected
 
 
 def test_sound_products_and_sums_have_no_problem():
@@ -59,7 +59,7 @@ def test_float16_is_exact_in_any_order_of_summation():
     assert preflight.INNER <= 2048 and most <= 2048  # whole numbers that float16 has
 
 
-def test_a_flipped_bit_of_a_sum_is_told():
+def test_a_flipped_bit_of_a_sum_is_reported():
     numbers = torch.arange(100) % 7
     numbers[31] ^= 1 << 40
     assert sum_problem(numbers, 1) == (
@@ -67,7 +67,7 @@ def test_a_flipped_bit_of_a_sum_is_told():
     )
 
 
-def test_a_nan_in_a_product_is_told(monkeypatch):
+def test_a_nan_in_a_product_is_reported(monkeypatch):
     mm = torch.mm
 
     def broken(left, right):
@@ -88,25 +88,25 @@ def test_no_random_number_is_drawn():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_all_ranks_hear_the_same_of_all(store):
-    assert [*hold(store, {0: "", 1: "", 2: ""}).values()] == [(Roll(), False)] * 3
-    held = hold(store, {0: "", 1: "broken", 2: ""}, name="again")
-    assert [roll for roll, _ in held.values()] == [Roll({1: ("n1", "broken")})] * 3
+def test_all_ranks_get_the_same_summary(store):
+    assert [*collect_all(store, {0: "", 1: "", 2: ""}).values()] == [(Summary(), False)] * 3
+    collected = collect_all(store, {0: "", 1: "broken", 2: ""}, name="again")
+    assert [summary for summary, _ in collected.values()] == [Summary({1: ("n1", "broken")})] * 3
 
 
-def test_a_silent_rank_is_named_by_exactly_one(store, monkeypatch):
+def test_a_silent_rank_is_reported_by_exactly_one(store, monkeypatch):
     monkeypatch.setattr(rank_report, "SILENT_S", 0.3)
-    held = hold(store, {0: "", 2: "broken"})
-    assert {roll.silent for roll, _ in held.values()} == {(1,)}
-    assert {roll.bad[-1] for roll, _ in held.values()} == {2}
-    assert sorted(is_accuser for _, is_accuser in held.values()) == [False, True]
-    # Coming late, it hears what the others heard.
-    assert hold(store, {1: ""})[1] == (Roll({2: ("n2", "broken")}, (1,)), False)
+    collected = collect_all(store, {0: "", 2: "broken"})
+    assert {summary.silent for summary, _ in collected.values()} == {(1,)}
+    assert {summary.bad[-1] for summary, _ in collected.values()} == {2}
+    assert sorted(is_reporter for _, is_reporter in collected.values()) == [False, True]
+    # A rank that reports late gets the same summary as the others.
+    assert collect_all(store, {1: ""})[1] == (Summary({2: ("n2", "broken")}, (1,)), False)
 
 
-def test_a_problem_is_told_of_as_soon_as_its_rank_is_there(store):
-    accuser, call = (RollCall(store(), "call", context(rank)) for rank in (0, 1))
-    accuser._answer("")
+def test_a_problem_is_reported_as_soon_as_its_rank_answers(store):
+    reporter, call = (RankReport(store(), "call", context(rank)) for rank in (0, 1))
+    reporter._answer("")
 
     class Looked:
         """A store that another rank looks at as soon as there is an answer."""
@@ -116,42 +116,42 @@ def test_a_problem_is_told_of_as_soon_as_its_rank_is_there(store):
 
         def set(self, key, value):
             connection.set(key, value)
-            accuser._accuse()
+            reporter._report_silent_ranks()
 
     connection, call._store = call._store, Looked()
-    assert call.hold("broken", lambda: None) == Roll({1: ("n1", "broken")}, (2,))
+    assert call.collect("broken", lambda: None) == Summary({1: ("n1", "broken")}, (2,))
 
 
 def test_where_most_are_silent_they_are_waited_for(store, monkeypatch):
     monkeypatch.setattr(rank_report, "SILENT_S", 0.2)
     looks = iter(range(3))
 
-    def may_accuse():
+    def may_report():
         if next(looks, None) == 2:  # they answer together, between two looks
-            hold(store, {1: "", 2: ""}, may_accuse=lambda: False)
+            collect_all(store, {1: "", 2: ""}, may_report=lambda: False)
         return True
 
-    assert hold(store, {0: ""}, may_accuse=may_accuse)[0][0] == Roll()
+    assert collect_all(store, {0: ""}, may_report=may_report)[0][0] == Summary()
     assert next(looks, None) is None
 
 
-def test_a_rank_that_is_asked_to_stop_names_nobody(store, monkeypatch):
+def test_a_rank_that_is_asked_to_stop_reports_no_other_rank(store, monkeypatch):
     monkeypatch.setattr(rank_report, "SILENT_S", 0.2)
-    call = {"may_accuse": lambda: False}
-    late = threading.Timer(1.0, hold, (store, {1: ""}), call)
+    call = {"may_report": lambda: False}
+    late = threading.Timer(1.0, collect_all, (store, {1: ""}), call)
     late.start()
-    held = hold(store, {0: "", 2: ""}, **call)
+    collected = collect_all(store, {0: "", 2: ""}, **call)
     late.join()
-    assert [*held.values()] == [(Roll(), False)] * 2
+    assert [*collected.values()] == [(Summary(), False)] * 2
 
 
 def test_a_rank_that_dies_is_noticed_while_the_others_wait(store):
     def look():
         raise RuntimeError("Connection closed by peer")
 
-    call = RollCall(PrefixStore("died", store()), "call", context(0))
+    call = RankReport(PrefixStore("died", store()), "call", context(0))
     with pytest.raises(RuntimeError, match="closed"):
-        call.hold("", look)
+        call.collect("", look)
 
 
 @pytest.mark.parametrize(
@@ -171,10 +171,10 @@ def test_trouble_of_more_than_half_of_the_nodes_is_no_bad_node(
     assert are_few(ranks, context(0, world_size, local_world_size)) is expected
 
 
-def test_a_roll_survives_its_way_through_the_store():
-    roll = Roll({7: ("n2", "ümläut")}, (1, 3))
-    assert Roll.from_json(roll.to_json()) == roll
-    assert roll.bad == [1, 3, 7]
+def test_a_summary_is_unchanged_by_the_store():
+    summary = Summary({7: ("n2", "ümläut")}, (1, 3))
+    assert Summary.from_json(summary.to_json()) == summary
+    assert summary.bad == [1, 3, 7]
 
 
 def test_the_bad_node_and_its_peers_leave_different_records():
@@ -190,35 +190,40 @@ HEALTHY = Readings(0, False, False, 0x1)  # idle
     "readings, expected",
     [
         (HEALTHY, ""),
-        (Readings(), ""),  # a GPU that tells nothing
+        (Readings(), ""),  # a GPU that supports no reading
         (Readings(clock_reasons=0x4), ""),  # at its power cap: as it should be
         (Readings(clock_reasons=0x20), ""),  # warm
         (Readings(uncorrected_errors=2), "2 uncorrected ECC errors"),
         (Readings(has_remap_failed=True), "a row of its memory could not be remapped"),
         (
             Readings(is_remap_pending=True),
-            "rows of its memory wait for a reset to be remapped",
+            "rows of its memory are remapped only after a reset",
         ),
         (Readings(clock_reasons=0x48), "its clocks are slowed down, it is too hot"),
         (Readings(clock_reasons=0x88), "its clocks are slowed down, its power brake is on"),
-        (Readings(clock_reasons=0x08), "its clocks are slowed down, its hardware says so"),
+        (
+            Readings(clock_reasons=0x08),
+            "its clocks are slowed down, its hardware reports a slowdown",
+        ),
         (
             Readings(1, True, False, 0x40),
-            "1 uncorrected ECC errors; rows of its memory wait for a reset to be remapped; "
+            "1 uncorrected ECC errors; rows of its memory are remapped only after a reset; "
             "its clocks are slowed down, it is too hot",
         ),
     ],
 )
-def test_verdict_on_a_gpu(readings, expected):
-    assert verdict(readings) == expected
+def test_problem_of_a_gpu(readings, expected):
+    assert problem(readings) == expected
 
 
-def test_a_warm_gpu_is_worth_a_remark_only():
-    assert remark(Readings(clock_reasons=0x20)) and not remark(HEALTHY) and not remark(Readings())
+def test_a_warm_gpu_is_worth_a_warning_only():
+    assert (
+        warning(Readings(clock_reasons=0x20)) and not warning(HEALTHY) and not warning(Readings())
+    )
 
 
-def test_a_call_of_ranks_that_all_answer_does_not_last_till_one_counts_as_silent(store):
+def test_a_report_of_ranks_that_all_answer_is_over_before_one_counts_as_silent(store):
     connections = [store() for _ in range(8)]  # which may take seconds by themselves
     began = time.monotonic()
-    hold(connections.pop, dict.fromkeys(range(8), ""), world_size=8)
+    collect_all(connections.pop, dict.fromkeys(range(8), ""), world_size=8)
     assert time.monotonic() - began < rank_report.SILENT_S
