@@ -1,4 +1,4 @@
-"""Talks to the user on stderr, and never fails at it: the disk below a log may be full.
+"""Writes the kit's own lines to stderr. It never fails: the disk of a log may be full.
 
 Standard library only.
 """
@@ -8,46 +8,63 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator
 
 STDERR = 2
+TIME_FORMAT = "%Y-%m-%d %H:%M:%S "
+_has_time = False
+
+
+def begin_lines_with_time() -> None:
+    """Begin each of the kit's own lines with the local time: this process writes to a log."""
+    global _has_time
+    _has_time = True
+
+
+def with_time(text: str) -> str:
+    """Return `text` with the local time before each line; as given where a user reads along."""
+    if not _has_time:
+        return text
+    now = time.strftime(TIME_FORMAT)
+    return "\n".join(now + line for line in text.split("\n"))
 
 
 def say(text: str) -> None:
-    """Write a line to stderr, as far as that is possible.
+    """Write a line to stderr if possible.
 
-    Around Python's buffer: what stays in it fails once more at exit, with exit status 120.
+    Bypasses Python's buffer: what stays in it fails once more at exit, with exit status 120.
     """
     with contextlib.suppress(OSError):
-        os.write(STDERR, f"{text}\n".encode("utf-8", "backslashreplace"))
+        os.write(STDERR, f"{with_time(text)}\n".encode("utf-8", "backslashreplace"))
 
 
 def hang_up() -> None:
-    """Let stdout and stderr go nowhere from now on: nobody listens any more."""
-    nobody = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nobody, sys.stdout.fileno())
-    os.dup2(nobody, sys.stderr.fileno())
-    os.close(nobody)
+    """Discard what is written to stdout and stderr from now on: their reader is gone."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.dup2(null, sys.stderr.fileno())
+    os.close(null)
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 node`, `2 nodes`."""
+    """Return `1 node`, `2 nodes`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 class BestEffort:
-    """Blocks that may fail for want of a disk; the first failure is told, none is raised."""
+    """Runs blocks and ignores their OSError; logs the first one."""
 
     def __init__(self, who: str) -> None:
         self._who = who
-        self._is_told = False
+        self._is_logged = False
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        """A block whose OSError is at most said."""
+        """Run the block; an OSError in it ends the block only."""
         try:
             yield
         except OSError as error:
-            if not self._is_told:
-                say(f"{self._who}: going on without its records: {error}")
-                self._is_told = True
+            if not self._is_logged:
+                say(f"{self._who}: continuing without its records: {error}")
+                self._is_logged = True

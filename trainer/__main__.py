@@ -15,15 +15,17 @@ from trainer.stop import StopSignal
 
 
 def main() -> NoReturn:
-    """Be one rank; its exit status is 0 only for a completed or a cleanly stopped run."""
+    """Run one rank; its exit status is 0 only if the run completed, or stopped and saved."""
     started = time.time()
     stop = StopSignal()
     stop.install()
     # cuBLAS reads it when CUDA starts; without it its sums may change from run to run.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # After the signals: a stop that arrives before its handler is installed is lost.
+    from jobs.console import begin_lines_with_time
     from trainer.health.watchdog import Watchdog
 
+    begin_lines_with_time()
     with Watchdog.of_process(os.environ) as watchdog:
         watchdog.open_early(sys.argv[1:], os.environ)
         from trainer.run import run

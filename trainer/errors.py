@@ -1,6 +1,6 @@
-"""How a rank fails: its last words in the log and in the run directory, then out at once.
+"""How a rank fails: it writes the reason to its log and to the run directory, and exits at once.
 
-Imports no torch, which may be the very thing that is broken.
+Imports no torch, which may be what is broken.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TextIO
 
+from jobs.console import with_time
 from jobs.rundir import AttemptDir, write_json
 
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
-LAST_WORDS_LIMIT_S = 10.0
+REPORT_LIMIT_S = 10.0
 
-# Gloo reports a dead peer as a plain RuntimeError; these are its words (gloo/transport/tcp).
-PEER_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out")
+# Gloo reports a dead peer as a plain RuntimeError with these texts (gloo/transport/tcp).
+PEER_TEXTS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out")
 
-# What a host's or a device's memory says when it is used up; torch raises some as RuntimeErrors.
-MEMORY_WORDS = ("can't allocate memory", "Cannot allocate memory", "out of memory", "MemoryError")
+# Texts of a lack of memory, on a host or a device; torch raises some as RuntimeErrors.
+MEMORY_TEXTS = ("can't allocate memory", "Cannot allocate memory", "out of memory", "MemoryError")
 MEMORY_HINT = "a smaller train.micro_batch_size with more train.grad_accum_steps"
 
-# What a person has to put right, and what that is; another attempt would only meet it again.
+# Errors that repeat until a person has removed the cause, each with what to do.
 STORAGE_HINTS = {
     errno.ENOSPC: "free space there",
     errno.EDQUOT: "free space there or ask for more quota",
@@ -41,11 +42,11 @@ STORAGE_HINTS = {
     errno.ENOENT: "put the run directory back where it was",
     errno.ENOTDIR: "put the run directory back where it was",
 }
-# What a server or a network does and the next attempt may find gone.
+# Errors of a server or a network, which may be gone in the next attempt.
 TRANSIENT_ERRNOS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO)
 
-# Taken for good by the thread that ends this process: no other may then tell another reason.
-leaving = threading.RLock()
+# Acquired and never released by the thread that exits, so that only one error is reported.
+exit_lock = threading.RLock()
 
 
 class UserError(Exception):
@@ -53,29 +54,29 @@ class UserError(Exception):
 
 
 class NotFinite(UserError):
-    """A loss or a weight is NaN or infinite: nothing of it is committed, and a retry repeats it."""
+    """A loss or a weight is NaN or infinite: it is not saved, and a retry would repeat it."""
 
 
 class StorageError(UserError):
-    """The run directory cannot be written to until a person has put that right."""
+    """The run directory cannot be written to until a person has removed the cause."""
 
 
 class TransientStorageError(Exception):
-    """The run directory could not be reached; another attempt may find it well again."""
+    """The run directory could not be reached; the next attempt may reach it again."""
 
 
 class Superseded(Exception):
-    """A newer attempt owns the run: this one may not commit anything any more."""
+    """A newer attempt owns the run: this one may not commit a checkpoint any more."""
 
 
 class CodeError(Exception):
-    """What the user's own code raised, in one line that names its key; `trace` tells the rest.
+    """An error of the user's code, in one line with the spec key; `trace` is its traceback.
 
-    It may have happened in another process, which only the words leave.
+    It may come from a worker process, which can only send text.
     """
 
     def __init__(self, message: str, trace: str) -> None:
-        super().__init__(message, trace)  # both, for the arguments are what is pickled
+        super().__init__(message, trace)  # both, because pickle keeps the arguments only
         self.trace = trace
 
     def __str__(self) -> str:
@@ -83,23 +84,23 @@ class CodeError(Exception):
 
 
 class UserCodeError(CodeError, UserError):
-    """A mistake in the user's own code, which another attempt would only meet again."""
+    """A mistake in the user's code, which the next attempt would repeat."""
 
 
 class Hang(Exception):
-    """No progress for too long, told by the rank that found it first."""
+    """No progress for too long, on the rank that reports it for all."""
 
 
 class PeerHang(Hang):
-    """The same hang, on a rank that leaves the telling to another."""
+    """The same hang, on a rank that refers to the report of another one."""
 
 
 class BadNode(Exception):
-    """This rank's node fails the preflight, and the next attempt may do without it."""
+    """This rank's node failed the preflight; the next attempt may leave it out."""
 
 
 class PeerBadNode(Exception):
-    """The same, on a rank of another node."""
+    """The node of another rank failed the preflight."""
 
 
 ONE_LINE = (
@@ -110,9 +111,9 @@ HINT = "\n  hint: "
 
 
 def storage_error(error: OSError, doing: str) -> Exception:
-    """The error to raise from an OSError of the run directory, `doing` being "saving step 12".
+    """Return the error to raise for an OSError of the run directory, `doing` "saving step 12".
 
-    An OSError that is no fault of the storage comes back as it is, for its traceback.
+    An OSError that the storage did not cause is returned unchanged, to be shown with its traceback.
     """
     reason = error.strerror or str(error)
     where = f"{error.filename}: " if error.filename is not None else ""
@@ -125,39 +126,39 @@ def storage_error(error: OSError, doing: str) -> Exception:
 
 
 def is_caused_by_peer(error: BaseException) -> bool:
-    """Whether the root cause is another rank's: it went away, or tells of it itself."""
+    """Return whether another rank is the root cause: it died, or reports the error itself."""
     text = str(error)
-    is_gloo = isinstance(error, RuntimeError) and any(words in text for words in PEER_WORDS)
-    # By name: this module has to load where torch does not. NCCL ends what waits for a dead peer.
+    is_gloo = isinstance(error, RuntimeError) and any(known in text for known in PEER_TEXTS)
+    # By name, because this module imports no torch. NCCL aborts ranks that wait for a dead peer.
     is_nccl = type(error).__name__ == "DistBackendError"
     return is_gloo or is_nccl or isinstance(error, (PeerHang, PeerBadNode))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error, or what the user's code raised to cause it, is a lack of memory."""
+    """Return whether an error, or its cause in the user's code, is a lack of memory."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    # By name: this module has to load where torch does not.
+    # By name, because this module imports no torch.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    is_told = isinstance(error, RuntimeError) or type(error) is CodeError
-    return is_told and any(words in str(error) for words in MEMORY_WORDS)
+    has_text = isinstance(error, RuntimeError) or type(error) is CodeError
+    return has_text and any(known in str(error) for known in MEMORY_TEXTS)
 
 
 def memory_hint(error: BaseException) -> str:
-    """What to change after a lack of memory; a device has no more than it has."""
+    """Return what to change after a lack of memory; that of a device cannot be increased."""
     is_device = type(error).__name__ == "OutOfMemoryError" or "CUDA" in str(error)
     return MEMORY_HINT if is_device else f"more slurm.mem, or {MEMORY_HINT}"
 
 
 def in_one_line(error: BaseException) -> str:
-    """The type of an error and the first line of what it says."""
+    """Return the type of an error and the first line of its message."""
     name, text = type(error).__name__, str(error).strip().partition("\n")[0]
     return f"{name}: {text}" if text else name
 
 
 def kind_of(error: BaseException) -> str:
-    """What an attempt is closed by, in one word."""
+    """Return the `kind` of the error record: hang, bad_node, out_of_memory or error."""
     if isinstance(error, Hang):
         return "hang"
     if isinstance(error, BadNode):
@@ -166,44 +167,51 @@ def kind_of(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback to tell of an error; empty for those that explain themselves."""
+    """Return the traceback to show for an error; "" for those whose message is enough."""
     if isinstance(error, CodeError):
         return error.trace
     return "" if isinstance(error, ONE_LINE) else "".join(traceback.format_exception(error))
 
 
 def tell(text: str, stream: TextIO | None = None) -> None:
-    """Print a line (to stdout) if that is possible: a full disk under a log ends no training."""
-    stream = sys.stdout if stream is None else stream
+    """Write a line to the log (stdout), with the time if this is a rank of a run.
+
+    Errors are ignored: a full disk below a log ends no training.
+    """
+    write_text(f"{with_time(text)}\n", sys.stdout if stream is None else stream)
+
+
+def write_text(text: str, stream: TextIO) -> None:
+    """Write a text, such as a traceback, if the stream can be written to."""
     # ValueError: the stream is closed. AttributeError: it is None, closed before the start.
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        stream.write(text + "\n")
+        stream.write(text)
         stream.flush()
 
 
-def within(limit_s: float, action: Callable[[], None]) -> None:
-    """Do what touches a disk, but wait no longer than `limit_s`: a dead server may never answer."""
+def run_with_timeout(limit_s: float, action: Callable[[], None]) -> None:
+    """Run `action` in a thread and wait for it up to `limit_s`: a dead file server may block it."""
     thread = threading.Thread(target=action, daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # no memory for a thread, which may be the very thing to tell
+    except RuntimeError:  # no memory for a thread, which may be the error to report
         action()
         return
     thread.join(limit_s)
 
 
 def fail(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None) -> NoReturn:
-    """Write down why this rank fails and leave without waiting for its peers.
+    """Report why this rank fails and exit without waiting for other ranks.
 
-    They may be stuck in a collective with this rank, and a tear-down would wait for them; torchrun
-    ends them once it sees this exit. The first thread to get here has the word.
+    They may wait in a collective for this rank, and Python's tear-down would wait for them;
+    torchrun ends them when this rank has exited. Only the first thread that gets here reports.
     """
-    leaving.acquire()
-    within(LAST_WORDS_LIMIT_S, lambda: _last_words(error, rank, attempt_dir))
+    exit_lock.acquire()
+    run_with_timeout(REPORT_LIMIT_S, lambda: _report(error, rank, attempt_dir))
     os._exit(EXIT_USER_ERROR if isinstance(error, UserError) else EXIT_FAILED)
 
 
-def _last_words(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None) -> None:
+def _report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None) -> None:
     host = socket.gethostname()
     trace = traceback_of(error)
     message = str(error) if isinstance(error, ONE_LINE) else in_one_line(error)
@@ -211,9 +219,10 @@ def _last_words(error: BaseException, rank: int | None, attempt_dir: AttemptDir 
         message += HINT + memory_hint(error)
     who = f"rank {rank} on {host}" if rank is not None else f"a rank on {host}"
     if is_caused_by_peer(error) and trace:
-        tell(f"trainer: {who}: another rank went away: {message}", sys.stderr)
+        tell(f"trainer: {who}: another rank exited: {message}", sys.stderr)
     else:
-        tell(f"{trace}trainer: {who}: error: {message}", sys.stderr)
+        write_text(trace, sys.stderr)
+        tell(f"trainer: {who}: error: {message}", sys.stderr)
     record = {
         "time": round(time.time(), 3),
         "rank": rank,
@@ -224,26 +233,26 @@ def _last_words(error: BaseException, rank: int | None, attempt_dir: AttemptDir 
         "caused_by_peer": is_caused_by_peer(error),
         "is_user_error": isinstance(error, UserError),
     }
-    # A full or vanished disk may be the very reason: the log has the words already.
+    # A full or vanished disk may be the very reason: the log already has the message.
     with contextlib.suppress(OSError):
-        # Nothing is made anew: where the run directory was moved away, that would hide it.
+        # Creates no directory: where the run directory was moved away, that would hide it.
         if rank is not None and attempt_dir is not None and attempt_dir.path.is_dir():
             write_json(attempt_dir.rank_error(rank), record)
     if not is_caused_by_peer(error):
-        _tell_torchrun(message)
+        _write_torchruns_error(message)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
 
 
 def _without_details(message: str) -> str:
-    """The first line of a message and our own hint; the log has the rest."""
-    head, hint, way_out = message.strip().partition(HINT)
-    return head.partition("\n")[0] + hint + way_out.partition("\n")[0]
+    """Return the first line of a message and the kit's hint; the log has the rest."""
+    head, separator, hint = message.strip().partition(HINT)
+    return head.partition("\n")[0] + separator + hint.partition("\n")[0]
 
 
-def _tell_torchrun(message: str) -> None:
-    """Have torchrun's summary name the error; it is a nicety, and may fail with anything.
+def _write_torchruns_error(message: str) -> None:
+    """Write the file from which torchrun's summary takes the error; failures are ignored.
 
     torch's own handler would add a traceback, of the thread that calls it.
     Source: torch.distributed.elastic.multiprocessing.errors, ErrorHandler.record_exception.

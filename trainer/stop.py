@@ -1,6 +1,6 @@
-"""The request to stop: a signal becomes a flag, which the training loop reads between steps.
+"""The request to stop: a signal sets a flag, which the training loop reads between steps.
 
-Imports no torch: the handler has to stand before those seconds begin.
+Imports no torch: the handler has to be installed before that import, which takes seconds.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import os
 import signal
 import threading
 from types import FrameType
+
+from jobs.console import with_time
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 STARTUP_GRACE_S = 10.0
@@ -23,11 +25,11 @@ class StopSignal:
         self._in_loop = threading.Event()
 
     def install(self) -> None:
-        """Take over the stop signals, whatever disposition and mask were inherited."""
+        """Handle the stop signals, with any inherited disposition and mask."""
         read_fd, write_fd = os.pipe()
         os.set_blocking(write_fd, False)
         signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-        # A pool that ends its forked workers with SIGTERM would write to our pipe otherwise.
+        # Without this, SIGTERM to a forked child of the user's code would write to our pipe.
         os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
         for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
@@ -36,22 +38,22 @@ class StopSignal:
         watcher.start()
 
     def enter_loop(self) -> None:
-        """From now on the loop answers a stop, and the watcher leaves it alone."""
+        """The loop has begun: it reads the flag itself, so the watcher no longer ends the rank."""
         self._in_loop.set()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
 
     def _leave_startup(self, read_fd: int) -> None:
-        """End a rank that was asked to stop and does not get to its loop.
+        """End a rank that was asked to stop and does not reach its loop in time.
 
-        Python's handlers do not run while the main thread waits inside C++ (a rendezvous with a
-        peer that never comes); the wakeup descriptor is written by the C handler itself.
+        Python's handlers do not run while the main thread waits in C++ (a rendezvous with a peer
+        that never connects); the C handler itself writes to the wakeup descriptor.
         """
         while os.read(read_fd, 1)[0] not in STOP_SIGNALS:
-            pass  # the byte is the signal's number, and others may have handlers, too
+            pass  # the byte is the signal's number; other signals may have handlers, too
         if not self._in_loop.wait(STARTUP_GRACE_S):
             grace = f"{STARTUP_GRACE_S:.0f} s"
-            text = f"trainer: asked to stop during start-up; not ready after {grace}, leaving\n"
-            os.write(2, text.encode())
+            text = f"trainer: asked to stop during start-up; not ready after {grace}, exiting"
+            os.write(2, f"{with_time(text)}\n".encode())
             os._exit(EXIT_STOPPED_IN_STARTUP)

@@ -20,7 +20,7 @@ from jobs.attempt import run_lock, srun_step
 from jobs.attempt.close import close
 from jobs.attempt.execute import act
 from jobs.attempt.open import open_attempt
-from jobs.console import say
+from jobs.console import begin_lines_with_time, say
 from jobs.errors import FailedError, UserError
 from jobs.node.stop_signals import hold_back
 from jobs.rundir import RunDir
@@ -76,4 +76,5 @@ def main(argv: list[str] | None = None) -> int:
 if __name__ == "__main__":
     # Some sites signal the whole tree of the batch shell, also because of our own requeue.
     hold_back()
+    begin_lines_with_time()
     sys.exit(main())

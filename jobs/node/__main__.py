@@ -22,8 +22,10 @@ def main() -> int:
     """Run one node's share of an attempt; 0 if its torchrun ended well."""
     # First of all: until the handlers stand, the agent would die of a stop, and the job with it.
     hold_back()
+    from jobs.console import begin_lines_with_time
     from jobs.node.agent import main as run
 
+    begin_lines_with_time()
     return run(sys.argv[1:])
 
 

@@ -13,7 +13,7 @@ import socket
 import sys
 from pathlib import Path
 
-from jobs.console import BestEffort, say
+from jobs.console import BestEffort, begin_lines_with_time, say
 from jobs.rundir import RunDir, Timeline, relink
 
 PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
@@ -60,6 +60,7 @@ def redirect_output(log: Path) -> None:
 def main(argv: list[str]) -> None:
     """Become `argv[1:]` as a rank of the run directory `argv[0]`."""
     die_with_parent()
+    begin_lines_with_time()
     # Between fork and prctl torchrun may have died already: then the agent is not our
     # grandparent, and nobody would ever end this process.
     if parent_of(os.getppid()) != int(os.environ["KIT_AGENT_PID"]):

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -217,7 +218,8 @@ def test_a_broken_disk_ends_the_training_with_one_line_and_the_older_checkpoint(
         assert not path.exists()
         run = RunDir(path.with_name("run-moved"))
     assert status != 0
-    (line,) = [line for line in output.splitlines() if line.startswith("trainer: rank 0 on ")]
+    (line,) = [line for line in output.splitlines() if "trainer: rank 0 on " in line]
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d trainer: ", line)
     assert reason in line and remedy in line and str(path) in line
     assert f"step-{2 * EPOCH:08d}" in line
     assert "Traceback" not in output.partition("trainer: rank 0 on ")[0]

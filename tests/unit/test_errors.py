@@ -206,13 +206,13 @@ def test_a_vanished_run_directory_leaves_the_words_in_the_log(tmp_path):
 def test_a_disk_that_never_answers_does_not_keep_a_failing_rank(tmp_path):
     # Opening a FIFO waits for ever for its other end.
     block = "os.mkfifo(attempt.path / f'.rank-00003.error.json.{os.getpid()}.tmp')"
-    raising = f"{block}; errors.LAST_WORDS_LIMIT_S = 0.3; raise ValueError('x')"
+    raising = f"{block}; errors.REPORT_LIMIT_S = 0.3; raise ValueError('x')"
     done = fail_with(raising, tmp_path)
     assert done.returncode == errors.EXIT_FAILED and "ValueError: x" in done.stderr
 
 
 def test_the_first_reason_to_leave_is_the_one_that_is_told(tmp_path):
-    raising = """errors.leaving.acquire()
+    raising = """errors.exit_lock.acquire()
         import threading
         late = lambda: errors.fail(ValueError('late'), 3, attempt)
         threading.Thread(target=late, daemon=True).start()

@@ -131,7 +131,7 @@ def test_the_contract_imports_only_itself(module):
 @pytest.mark.parametrize("module", sorted(name for name in FILES if name.startswith("trainer")))
 def test_the_trainer_imports_of_jobs_only_the_contract(module):
     found = own(imports(module, is_typing_included=True))
-    assert {name for name in found if name.startswith("jobs")} <= CONTRACT - {"jobs.console"}
+    assert {name for name in found if name.startswith("jobs")} <= CONTRACT
 
 
 @pytest.mark.parametrize("module", STANDARD_LIBRARY_ONLY)

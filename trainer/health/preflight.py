@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from jobs.rundir import write_json
 from trainer.dist.rank_process import RankProcess
-from trainer.errors import BadNode, PeerBadNode, in_one_line, tell, within
+from trainer.errors import BadNode, PeerBadNode, in_one_line, run_with_timeout, tell
 from trainer.health import gpu_health, rank_report
 from trainer.health.diagnosis import RankPlace, end_siblings, place_of
 from trainer.health.phases import DEVICE_TEST
@@ -145,7 +145,7 @@ def _report(report: RankReport, problem: str, look: Callable[[], None], rank: Ra
         raise RuntimeError(f"preflight: {count} ranks failed: {_first_problem(summary, rank)}")
     me = rank.context.rank
     if summary.silent:
-        within(RECORD_LIMIT_S, lambda: _end_silent(summary, rank, report.is_reporter))
+        run_with_timeout(RECORD_LIMIT_S, lambda: _end_silent(summary, rank, report.is_reporter))
     if me in summary.bad:
         own = summary.problems.get(me, ("", SILENT))[1]
         raise BadNode(f"preflight: {own}")

@@ -27,7 +27,16 @@ from typing import Self
 
 from jobs.rundir import AttemptDir, RunDir, read_json, write_json
 from jobs.spec import Spec
-from trainer.errors import BadNode, Hang, PeerHang, fail, leaving, tell, within
+from trainer.errors import (
+    BadNode,
+    Hang,
+    PeerHang,
+    exit_lock,
+    fail,
+    run_with_timeout,
+    tell,
+    write_text,
+)
 from trainer.health.diagnosis import (
     RankState,
     diagnose,
@@ -188,13 +197,13 @@ class Watchdog:
 
     def _end(self) -> None:
         """Report the hang and exit, whatever the main thread does meanwhile."""
-        leaving.acquire()
+        exit_lock.acquire()
         where, is_waiting = place_of_main_thread()
         host, (what, step) = socket.gethostname(), self._beat
         state = RankState(self._rank, host, os.getpid(), what, step, where, is_waiting)
         stacks = stacks_of_all_threads()
         self._error: Exception = Hang(f"{self._head()}; its disk is out of reach")
-        within(EXCHANGE_LIMIT_S, lambda: self._report(state, stacks))
+        run_with_timeout(EXCHANGE_LIMIT_S, lambda: self._report(state, stacks))
         fail(self._error, self._rank, self._attempt_dir)
 
     def _head(self) -> str:
@@ -204,7 +213,8 @@ class Watchdog:
 
     def _report(self, state: RankState, stacks: str) -> None:
         """Write this rank's stacks to its log, then find out with the others which rank hangs."""
-        tell(f"trainer: rank {self._rank}: {self._head()}, its stacks:\n{stacks}", sys.stderr)
+        tell(f"trainer: rank {self._rank}: {self._head()}, its stacks:", sys.stderr)
+        write_text(f"{stacks}\n", sys.stderr)
         if state.what == DEVICE_TEST:  # there a rank waits for its own device only
             self._error = BadNode(f"preflight: {self._head()}: the device does not answer")
         elif self._run is None:

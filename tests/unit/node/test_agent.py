@@ -314,7 +314,7 @@ def test_an_agent_that_cannot_record_says_so_once_and_still_passes_the_stop_on(h
     assert process.wait(15) == 0
     assert log.read_text().count("told") == 2
     (said,) = process.stderr.read().splitlines()
-    assert "going on without its records" in said
+    assert "continuing without its records" in said
 
 
 def test_an_unreadable_run_directory_is_one_line(tmp_path):

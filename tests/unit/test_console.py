@@ -1,0 +1,66 @@
+"""The kit's own lines carry the time in logs, and not where a user reads along."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from jobs.rundir import RunDir
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FAIL = """
+from jobs.console import begin_lines_with_time
+from trainer.errors import fail
+begin_lines_with_time()
+try:
+    raise MemoryError
+except MemoryError as error:
+    fail(error, 0, None)
+"""
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "
+
+
+def stderr_of(*command, **environ):
+    """The lines that a command of the kit writes to stderr."""
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=REPOSITORY,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode != 0, done.stdout
+    return done.stderr.splitlines()
+
+
+def test_each_line_of_a_command_of_the_batch_script_carries_the_time(tmp_path):
+    lines = stderr_of("-m", "jobs.attempt", "open", f"--pid={os.getpid()}", tmp_path / "gone", "n1")
+    assert len(lines) > 1 and all(re.match(TIME, line) for line in lines)
+
+
+def test_lines_of_a_command_of_a_user_carry_no_time(tmp_path):
+    lines = stderr_of("-m", "jobs", "cancel", "nothing", KIT_RUNS=str(tmp_path))
+    assert lines and not any(re.match(TIME, line) for line in lines)
+
+
+def test_a_ranks_own_lines_carry_the_time_and_a_traceback_stays_as_it_is():
+    lines = stderr_of("-c", FAIL)
+    stamped = [line for line in lines if re.match(TIME, line)]
+    assert "error: MemoryError" in stamped[0] and "hint: more slurm.mem" in stamped[1]
+    assert lines[-2:] == stamped and lines[0] == "Traceback (most recent call last):"
+
+
+def test_a_rank_that_starts_says_so_with_the_time(tmp_path):
+    run = RunDir(tmp_path)
+    for folder in (run.attempt(1).path, run.rank_log(0).parent, run.timeline("x").parent):
+        folder.mkdir()
+    environ = {"KIT_ATTEMPT": "1", "RANK": "0", "WORLD_SIZE": "1"}
+    script = (
+        "import os, sys; from jobs.node import rank; "
+        "os.environ['KIT_AGENT_PID'] = str(rank.parent_of(os.getppid())); "
+        "rank.main([sys.argv[1], 'false'])"
+    )
+    stderr_of("-c", script, tmp_path, **environ)
+    assert re.fullmatch(TIME + "attempt 1: rank 0 of 1 on .*\n", run.rank_log(0).read_text())
