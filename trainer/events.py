@@ -1,4 +1,4 @@
-"""This rank's timeline: wall-clock events in the run directory, once it is known."""
+"""This rank's timeline: wall-clock events, written to the run directory once it is known."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from jobs.rundir import RunDir, Timeline
 
 
 class Events:
-    """Events of one rank; those before `open` are kept and written then.
+    """Events of one rank; those before `open` are kept in memory and written by it.
 
-    Best effort: a disk that is full or gone costs events, and neither a training nor its reason
-    to end.
+    A full or missing disk loses events; it ends no training and hides no error.
     """
 
     def __init__(self, rank: int) -> None:
@@ -22,7 +21,7 @@ class Events:
         self._timeline: Timeline | None = None
 
     def open(self, run_dir: RunDir, attempt: int) -> None:
-        """Write to `run_dir` from now on; to nothing where this machine does not have it."""
+        """Write to `run_dir` from now on; discard events if this machine does not have it."""
         with contextlib.suppress(OSError):
             if self._timeline is None and run_dir.path.is_dir():
                 run_dir.timeline(self._writer).parent.mkdir(exist_ok=True)
@@ -32,7 +31,7 @@ class Events:
                 self._kept.clear()
 
     def event(self, name: str, **fields: Any) -> None:
-        """Note that `name` happened now (or at `t`, in seconds since the epoch)."""
+        """Write that `name` happened now (or at `t`, in seconds since the epoch)."""
         if self._timeline is None:
             self._kept.append((name, {"t": round(time.time(), 3), **fields}))
             return

@@ -98,7 +98,7 @@ def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> 
 
 
 def conclude(job: Job, loop: Loop, status: str) -> None:
-    """Write down how the attempt ended; on rank 0, when all is committed."""
+    """Write the result and the outcome of the attempt on rank 0; all saves are committed."""
     run, step = job.run, loop.state.global_step
     position = {"global_step": step, "epoch": step // loop.plan.steps_per_epoch}
     if job.context.is_first:
@@ -115,13 +115,13 @@ def conclude(job: Job, loop: Loop, status: str) -> None:
 
 
 def _leave(job: Job, loop: Loop, status: str) -> NoReturn:
-    """Exit together: a rank's exit 0 means that all is committed.
+    """Exit with 0 together with all other ranks: then everything is committed.
 
-    Not by way of Python's tear-down. It puts the signal handlers back to the default, which dies
-    of the agent's next SIGTERM. And it drops DDP, which holds the last reference to the process
-    group: that one's destructor joins gloo's threads under the GIL, which they may want. Of 141
-    ranks 6 hung there for ever (torch 2.13, two busy cores), and others aborted; of 240 this way
-    none.
+    Skips Python's tear-down, for two reasons. It restores the default signal handlers, and the
+    agent's next SIGTERM would kill the rank. It deletes DDP, which holds the last reference to the
+    process group, whose destructor joins gloo's threads while it holds the GIL that they may need:
+    of 141 ranks 6 hung there (torch 2.13, two busy cores) and others aborted; of 240 ranks that
+    exit like this none did.
     """
     conclude(job, loop, status)
     dist.barrier()

@@ -1,4 +1,4 @@
-"""Seeds as a pure function of what they are for, so that no generator state is ever saved."""
+"""Seeds as a pure function of their use, so that no generator state has to be saved."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MASK = 2**64 - 1
 
 
 def mix(*parts: int) -> int:
-    """A 63-bit seed from any number of integers.
+    """Return a 63-bit seed from any number of integers.
 
     Source: splitmix64, Steele, Lea and Flood, "Fast splittable pseudorandom number generators".
     """
@@ -25,7 +25,7 @@ def mix(*parts: int) -> int:
 def seed_generators(seed: int, device: torch.device) -> None:
     """Seed torch's default generators of the CPU and of a GPU.
 
-    `torch.manual_seed` also asks each other kind of device: 130 us, a tenth of a tiny step.
+    `torch.manual_seed` would seed every other kind of device, too: 130 us, a tenth of a tiny step.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":

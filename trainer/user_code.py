@@ -1,4 +1,4 @@
-"""A name in the spec, either built in or an import path, becomes a call; what its code raises."""
+"""Calls the code that the spec names, built in or by import path, and sorts what it raises."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 from trainer.errors import CodeError, UserCodeError, UserError, in_one_line, is_caused_by_peer
 
-# The machine's trouble, not the code's: memory, devices, the network. Another attempt may do.
-OF_MACHINE = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError, dist.DistError)
-# What of it torch raises as a plain RuntimeError.
-MACHINE_WORDS = (
+# Errors of the machine, not of the code: memory, devices, network. Another attempt may succeed.
+MACHINE_ERRORS = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError, dist.DistError)
+# Texts of such errors that torch raises as a plain RuntimeError.
+MACHINE_TEXTS = (
     "CUDA error",
     "CUDNN_STATUS",
     "CUBLAS_STATUS",
@@ -29,9 +29,10 @@ MACHINE_WORDS = (
 
 @contextlib.contextmanager
 def user_code(key: str, name: str) -> Iterator[None]:
-    """A block that runs the code which `key` of the spec names: its mistakes are told as such.
+    """Run a block of the code that `key` of the spec names; raise UserCodeError for its mistakes.
 
-    An OSError is no mistake of the code: it is told with the key, too, but worth another attempt.
+    An OSError becomes a CodeError, which is retried: it is no mistake of the code. Errors of the
+    machine are raised unchanged.
     """
     try:
         yield
@@ -41,34 +42,34 @@ def user_code(key: str, name: str) -> Iterator[None]:
         if is_of_machine(error):
             raise
         is_of_storage = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
-        told = with_key(error, key, name)
-        raise (told if is_of_storage else UserCodeError(*told.args)) from error
+        named = with_key(error, key, name)
+        raise (named if is_of_storage else UserCodeError(*named.args)) from error
 
 
 def with_key(error: Exception, key: str, name: str) -> CodeError:
-    """What the code that `key` of the spec names raised, as one line and a traceback."""
+    """Return an error as one line with the key and name of its code, and its traceback."""
     trace = "".join(traceback.format_exception(error))
     return CodeError(f"{key} {name}: {in_one_line(error)}", trace)
 
 
 def is_of_machine(error: Exception) -> bool:
-    """Whether an error in the user's code is that of a device, the memory or another rank."""
+    """Return whether the cause of an error is a device, the memory or another rank."""
     text = str(error)
-    is_plain = isinstance(error, RuntimeError) and any(words in text for words in MACHINE_WORDS)
-    # What torch.compile's back end raises may be a full disk or a compiler that was killed.
+    is_plain = isinstance(error, RuntimeError) and any(known in text for known in MACHINE_TEXTS)
+    # The cause in torch.compile's back end may be a full disk or a killed compiler.
     is_compiler = type(error).__module__.startswith("torch._inductor")
-    return is_plain or is_compiler or isinstance(error, OF_MACHINE) or is_caused_by_peer(error)
+    return is_plain or is_compiler or isinstance(error, MACHINE_ERRORS) or is_caused_by_peer(error)
 
 
 def call(
     key: str, name: str, built_in: Mapping[str, Callable[..., Any]], args: Mapping[str, Any]
 ) -> Any:
-    """What the callable `name` of the spec's `key` returns for `args`."""
+    """Call the code `name` of the spec's `key` with `args`; return its value."""
     function = built_in.get(name) or _load(key, name, ", ".join(built_in))
     try:
         return function(**args)
     except TypeError as error:
-        # Only a call that does not fit the signature is the spec's mistake.
+        # A traceback of one frame: the arguments do not fit the signature, a mistake in the spec.
         if error.__traceback__ is not None and error.__traceback__.tb_next is None:
             raise UserError(f"{key}_args: {error}") from error
         raise

@@ -1,4 +1,4 @@
-"""Does the warning before a job's end come early enough? Measured by this run's steps and saves."""
+"""Checks whether a stop fits into the time before a job's end, from measured steps and saves."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from jobs.spec import Spec
 from trainer.dist.run_handle import Run
 from trainer.dist.stop_consensus import CHECK_INTERVAL_S
 
-# From the last rank's exit to the closed attempt: torchrun, agent, srun, the calls of Slurm. With
-# steps and saves of a moment 2 to 8 s were measured on two busy cores.
+# From the last rank's exit to the closed attempt: torchrun, agent, srun, calls of Slurm's clients.
+# 2 to 8 s were measured on two busy cores, with steps and saves of milliseconds.
 MARGIN_S = 10.0
 AGAIN_FACTOR = 1.5
 ADVICE_FACTOR, ADVICE_STEP_S = 1.2, 30
 
 
 class LeadTime:
-    """What a stop needs, of the longest that there was so far, against the time that it has.
+    """Compares the time that a stop needs with the time that it has.
 
-    signal_lead_s: from the warning to the time limit. preemption_s: to the end of a preempted job.
-    None is a limit that is not there, or not known.
+    The need is computed from the longest step, evaluation and save so far. signal_lead_s: from
+    the warning to the time limit. preemption_s: from the warning to the end of a preempted job.
+    None: there is no such limit, or it is unknown.
     """
 
     def __init__(
@@ -36,13 +37,13 @@ class LeadTime:
         self._signal_lead_s, self._preemption_s = signal_lead_s, preemption_s
         self._check_steps = check_steps
         self._steps: list[float] = []  # the two longest
-        self._evaluation_s = self._save_s = self._told_s = self._aside_s = 0.0
+        self._evaluation_s = self._save_s = self._warned_s = self._aside_s = 0.0
         self._boundary: float | None = None
         self._num_steps = 0
 
     @classmethod
     def of(cls, run: Run) -> LeadTime:
-        """The one of this attempt; without limits where it has no deadline, as on a laptop."""
+        """Return the lead time of this attempt; without limits if it has no deadline."""
         spec: Spec = run.spec
         steps = spec.launch.stop_check_steps
         check_steps = None if steps == "auto" else int(steps)
@@ -54,14 +55,15 @@ class LeadTime:
 
     @property
     def step_s(self) -> float:
-        """The longest step but for one, which may have been that of a suspended job."""
+        """The second longest step: the longest may include the suspension of a job."""
         return self._steps[0] if len(self._steps) == 2 else 0.0
 
     @property
     def need_s(self) -> float:
-        """From a warning at the worst moment to the end: two agreements, as `Agreement` has it.
+        """Seconds from a warning at the worst moment to the end of the attempt.
 
-        A save in flight then is not counted: it is as good as the one that follows it.
+        Two checks of the stop consensus pass before all ranks stop. A save in flight is not added:
+        if it ends in time, it is as good as the one that follows it.
         """
         step_s = self.step_s
         check_s = max(step_s, CHECK_INTERVAL_S)
@@ -70,7 +72,7 @@ class LeadTime:
         return 2 * check_s + step_s + self._evaluation_s + self._save_s + MARGIN_S
 
     def boundary(self, now: float) -> None:
-        """A step begins, `now` on the monotonic clock; the first one compiles, and says nothing."""
+        """A step begins at `now` (monotonic). The first is not measured, because it compiles."""
         if self._boundary is not None:
             self._num_steps += 1
             if self._num_steps > 1:
@@ -78,32 +80,33 @@ class LeadTime:
         self._boundary, self._aside_s = now, 0.0
 
     def stepped(self, seconds: float) -> None:
-        """A step took so long."""
+        """Record the seconds of a step."""
         self._steps = heapq.nlargest(2, [*self._steps, seconds])[::-1]
 
     def evaluated(self, batch_s: float) -> None:
-        """Note how long a batch of an evaluation took; a stop waits for two of them at most."""
+        """Record the seconds of a batch of an evaluation; a stop waits for two of them at most."""
         self._evaluation_s = max(self._evaluation_s, 2 * batch_s)
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """A block that is no step."""
+        """Exclude a block from the time of the step."""
         started = time.monotonic()
         yield
         self._aside_s += time.monotonic() - started
 
     def saved(self, seconds: float) -> None:
-        """A save took so long, from its begin until it was committed."""
+        """Record the seconds of a save, from its start until it was committed."""
         self._save_s = max(self._save_s, seconds)
 
     def warning(self) -> str:
-        """What to tell now; empty if the time is enough, or it is told and has not grown by half.
+        """Return a warning if the time is too short, else "".
 
-        Before the first checkpoint an attempt cannot know what a save takes.
+        It is repeated only when the need has grown by half. Before the first checkpoint an
+        attempt does not know how long a save takes.
         """
         need_s = self.need_s
         parts = {"step": self.step_s, "evaluation": self._evaluation_s, "save": self._save_s}
-        if not any(parts.values()) or need_s < AGAIN_FACTOR * self._told_s:
+        if not any(parts.values()) or need_s < AGAIN_FACTOR * self._warned_s:
             return ""
         lines = []
         if self._signal_lead_s is not None and need_s > self._signal_lead_s:
@@ -113,12 +116,12 @@ class LeadTime:
             )
         if self._preemption_s is not None and need_s > self._preemption_s:
             lines.append(
-                f"a preempted job ends after {self._preemption_s:.0f} s: what is trained since the "
-                "last checkpoint is done again then; save more often (checkpoint.every_minutes)"
+                f"a preempted job ends after {self._preemption_s:.0f} s: the steps since the last "
+                "checkpoint are then done again; save more often (checkpoint.every_minutes)"
             )
         if not lines:
             return ""
-        self._told_s = need_s
+        self._warned_s = need_s
         measured = ", ".join(
             f"{name} {seconds:.1f} s" for name, seconds in parts.items() if seconds
         )
@@ -126,5 +129,5 @@ class LeadTime:
 
 
 def advice(need_s: float) -> int:
-    """A lead with room to spare, in half minutes."""
+    """Return a lead of 1.2 times the need, rounded up to half minutes."""
     return ADVICE_STEP_S * math.ceil(ADVICE_FACTOR * need_s / ADVICE_STEP_S)

@@ -1,4 +1,4 @@
-"""What a stop needs by the longest steps, evaluations and saves, and when that is told."""
+"""The time that a stop needs, from steps, evaluations and saves, and when the log warns."""
 
 import json
 
@@ -24,9 +24,9 @@ def lead_of(*steps, save=0.0, lead_s=60.0, **more):
         ((), 0.0, None, 2 * 0.05),
         ((2.0, 2.0), 60.0, None, 3 * 2.0 + 60.0),
         ((2.0, 2.0), 60.0, 5, 2 * 5 * 2.0 + 2.0 + 60.0),
-        ((0.01, 0.01), 3.0, None, 2 * 0.05 + 0.01 + 3.0),  # agreed on every 50 ms
+        ((0.01, 0.01), 3.0, None, 2 * 0.05 + 0.01 + 3.0),  # checked every 50 ms
         ((1.0, 90.0, 2.0, 1.5), 0.0, None, 3 * 2.0),  # 90 s were a suspension
-        ((3.0,), 0.0, None, 2 * 0.05),  # of a single one nobody knows
+        ((3.0,), 0.0, None, 2 * 0.05),  # one step is not measured enough
     ],
 )
 def test_what_a_stop_needs(steps, save, check_steps, expected):
@@ -34,7 +34,7 @@ def test_what_a_stop_needs(steps, save, check_steps, expected):
     assert lead.need_s == pytest.approx(expected + MARGIN_S)
 
 
-def test_the_warning_says_the_numbers_and_what_to_write():
+def test_the_warning_has_the_numbers_and_the_key_to_set():
     assert lead_of(2.1, 2.1, save=60).warning() == (
         "a stop needs about 76 s (step 2.1 s, save 60.0 s), the warning comes 60 s before the "
         "time limit: set slurm.signal_lead_s: 120"
@@ -42,7 +42,7 @@ def test_the_warning_says_the_numbers_and_what_to_write():
     assert advice(70) == 90
 
 
-def test_it_is_told_once_and_again_when_it_has_grown_by_half():
+def test_it_warns_once_and_again_when_the_need_has_grown_by_half():
     lead = lead_of(2.0, 2.0, save=60)
     assert lead.warning() and not lead.warning()
     lead.saved(95)  # 111 s after 76
@@ -58,12 +58,12 @@ def test_a_stop_in_an_evaluation_needs_two_of_its_batches():
     assert lead.need_s == pytest.approx(3 * 2.0 + 2 * 7.0 + MARGIN_S)
 
 
-def test_enough_time_is_nothing_to_tell():
+def test_enough_time_gives_no_warning():
     assert lead_of(2.0, 2.0, save=40).warning() == ""
     assert lead_of(2.0, 2.0, save=1e6, lead_s=None).warning() == ""
 
 
-def test_a_grace_is_told_apart():
+def test_a_grace_has_a_warning_of_its_own():
     told = lead_of(2.0, 2.0, save=40, preemption_s=40).warning()
     assert "a preempted job ends after 40 s" in told and "signal_lead_s" not in told
 
