@@ -1,4 +1,4 @@
-"""How a rank fails: the record, the words, the exit status, whatever is broken besides."""
+"""How a rank fails: its record, its message and its exit status, whatever else is broken."""
 
 import errno
 import json
@@ -115,7 +115,7 @@ def test_a_reason_is_one_line_and_perhaps_a_hint_of_ours(tmp_path, raising, word
 
 
 @pytest.mark.parametrize("name", ["ValueError", "errors.NotFinite", "errors.PeerHang"])
-def test_torchruns_summary_shows_the_words_of_the_rank_that_is_to_blame(tmp_path, name):
+def test_torchruns_summary_shows_the_error_of_the_rank_at_fault(tmp_path, name):
     path = tmp_path / "error.json"
     environ = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(path)}
     fail_with(f"raise {name}('why')", tmp_path, env=environ)
@@ -172,7 +172,7 @@ def test_other_errors_are_no_lack_of_memory(tmp_path, raising):
     assert read_json(AttemptDir(tmp_path).rank_error(3))["kind"] == "error"
 
 
-def test_a_failing_rank_that_can_start_no_thread_still_leaves_its_words(tmp_path):
+def test_a_failing_rank_that_can_start_no_thread_still_reports_its_error(tmp_path):
     no_thread = 'def start(self): raise RuntimeError("can\'t start new thread")'
     plant = f"import threading; exec({no_thread!r}, vars := {{}})"
     plant += "; threading.Thread.start = vars['start']; raise MemoryError"
@@ -197,7 +197,7 @@ def test_closed_outputs_hide_neither_record_nor_status(tmp_path, how):
     assert read_json(AttemptDir(tmp_path).rank_error(3))["is_user_error"]
 
 
-def test_a_vanished_run_directory_leaves_the_words_in_the_log(tmp_path):
+def test_a_vanished_run_directory_leaves_the_error_in_the_log(tmp_path):
     done = fail_with("raise ValueError('x')", tmp_path / "gone")
     assert done.returncode == errors.EXIT_FAILED and "ValueError: x" in done.stderr
     assert not (tmp_path / "gone").exists()
@@ -211,7 +211,7 @@ def test_a_disk_that_never_answers_does_not_keep_a_failing_rank(tmp_path):
     assert done.returncode == errors.EXIT_FAILED and "ValueError: x" in done.stderr
 
 
-def test_the_first_reason_to_leave_is_the_one_that_is_told(tmp_path):
+def test_only_the_first_error_is_reported(tmp_path):
     raising = """errors.exit_lock.acquire()
         import threading
         late = lambda: errors.fail(ValueError('late'), 3, attempt)
@@ -222,14 +222,14 @@ def test_the_first_reason_to_leave_is_the_one_that_is_told(tmp_path):
     assert read_json(AttemptDir(tmp_path).rank_error(3))["error"] == "first"
 
 
-def test_a_line_that_cannot_be_printed_is_lost_without_a_word():
+def test_a_line_that_cannot_be_written_is_dropped():
     with open("/dev/full", "w", buffering=1) as full:
         tell("lost", full)
         os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # so that closing it succeeds
     tell("lost", full)
 
 
-def test_events_that_cannot_be_written_are_lost_without_a_word(tmp_path):
+def test_events_that_cannot_be_written_are_dropped(tmp_path):
     run = RunDir(tmp_path / "run")
     run.path.mkdir()
     events = Events(0)
@@ -265,5 +265,5 @@ def test_the_errors_need_no_torch():
         (RuntimeError("shapes do not match"), False),
     ],
 )
-def test_an_error_that_only_tells_of_a_dead_peer_is_known(error, expected):
+def test_an_error_that_only_reports_a_dead_peer_is_known(error, expected):
     assert errors.is_caused_by_peer(error) is expected

@@ -39,7 +39,7 @@ print(request.requested)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
-def test_more_signals_than_the_pipe_holds_block_nobody():
+def test_more_signals_than_the_pipe_holds_block_no_process():
     done = run_rank("""
 request.enter_loop()
 for _ in range(70_000):

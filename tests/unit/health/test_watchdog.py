@@ -54,7 +54,7 @@ def pause():
 def wait_for_peers():
     time.sleep(60)
 
-def hear_of_a_dead_peer():
+def lose_a_peer():
     while not attempt_dir.rank_hang(rank).exists():
         time.sleep(0.02)
     errors.fail(RuntimeError("Connection closed by peer"), rank, attempt_dir)
@@ -85,14 +85,14 @@ with dog:
         pause()
         (folder / f"beating-{rank}").touch()  # some ticks after a beat, and before the next
         pause()
-    if way in ("wait", "hear", "lost"):
+    if way in ("wait", "lose a peer", "lost"):
         globals()["__name__"] = "trainer.loop"
-        hear_of_a_dead_peer() if way == "hear" else wait_for_peers()
+        lose_a_peer() if way == "lose a peer" else wait_for_peers()
     elif way == "spin":
         spin_on_a_lock()
     elif way == "under the gil":
         wait_under_the_gil()
-print("left in peace", step)
+print("exited", step)
 """
 
 
@@ -143,11 +143,11 @@ class Ranks:
             process.stdout.close()
 
     def hang_error(self):
-        """The record of the rank that tells of the hang; all others refer to it."""
+        """The record of the rank that reports the hang; all others refer to it."""
         records = [read_json(self.attempt.rank_error(r)) for r in range(len(self.processes))]
-        told = [record for record in records if record is not None]
-        assert {record["kind"] for record in told} == {"hang"}
-        (first,) = [record for record in told if not record["caused_by_peer"]]
+        written = [record for record in records if record is not None]
+        assert {record["kind"] for record in written} == {"hang"}
+        (first,) = [record for record in written if not record["caused_by_peer"]]
         return first
 
 
@@ -164,7 +164,7 @@ def start(tmp_path):
         ranks.kill()
 
 
-def test_ranks_that_do_not_answer_are_named_and_all_others_leave_with_stacks(start):
+def test_ranks_that_do_not_answer_are_named_and_all_others_write_their_stacks(start):
     ranks = start("wait", "wait", "stopped", "under the gil")
     ranks.signal(signal.SIGSTOP, 2)
     ranks.hang()
@@ -185,7 +185,7 @@ def test_ranks_that_do_not_answer_are_named_and_all_others_leave_with_stacks(sta
 
 
 def test_a_rank_in_a_python_loop_is_named_with_its_place(start):
-    ranks = start("wait", "spin", "hear")
+    ranks = start("wait", "spin", "lose a peer")
     ranks.hang()
     statuses, outputs = ranks.end(0, 1, 2)
     assert statuses == [EXIT_FAILED] * 3
@@ -194,7 +194,7 @@ def test_a_rank_in_a_python_loop_is_named_with_its_place(start):
     assert "spin_on_a_lock, in batch of step 7; stacks of ranks 0, 1, 2 are" in error
     assert "rank 0 on" not in error and "rank 2 on" not in error
     assert "in spin_on_a_lock" in outputs[1]
-    # What a main thread hears when the first rank leaves does not hide the reason.
+    # The error of a main thread that loses its peer does not hide the reason.
     assert "Connection closed" not in outputs[2]
 
 
@@ -206,7 +206,7 @@ def test_a_suspended_job_goes_on_without_an_alarm(start):
     ranks.signal(signal.SIGCONT, 0, 1)
     ranks.hang()
     statuses, outputs = ranks.end(0, 1)
-    assert statuses == [0, 0] and all("left in peace" in output for output in outputs)
+    assert statuses == [0, 0] and all("exited" in output for output in outputs)
     assert not ranks.attempt.hang.exists()
 
 
@@ -245,6 +245,13 @@ def test_a_rank_that_knows_no_run_directory_ends_by_itself(start):
     assert statuses == [EXIT_FAILED]
     assert "in rendezvous: it is at <string>:" in output and "in wait_for_peers" in output
     assert not ranks.attempt.hang.exists()
+
+
+def test_a_device_that_does_not_answer_makes_its_node_bad(start):
+    ranks = start("spin", limit_s=1, in_phases=("device test",))
+    assert ranks.end(0)[0] == [EXIT_FAILED]
+    record = read_json(ranks.attempt.rank_error(0))
+    assert record["kind"] == "bad_node" and "(limit 1 s) in device test" in record["error"]
 
 
 def test_an_import_of_torch_that_hangs_ends_the_rank(tmp_path):
@@ -362,7 +369,7 @@ def test_a_rank_that_is_steps_behind_is_the_suspect_even_if_it_waits():
     assert laggards([found(0), found(1, is_waiting=False), late]) == [late]
 
 
-def test_at_the_same_step_the_one_that_waits_for_nobody_is_the_suspect():
+def test_at_the_same_step_the_rank_that_does_not_wait_is_the_suspect():
     busy = found(1, is_waiting=False)
     assert laggards([found(0), busy, found(2)]) == [busy]
 
@@ -378,12 +385,12 @@ def test_a_rank_in_an_earlier_phase_is_behind_even_if_it_waits():
     assert laggards([ahead, late]) == [late]
 
 
-def test_a_verdict_says_so_where_no_rank_stands_out():
+def test_the_diagnosis_says_so_if_no_rank_stands_out():
     text = diagnose({0: found(0), 1: found(1)}, {})
     assert text.startswith("no rank lags: rank 0 on n0 (pid 100) is at loop.py:1 run, in batch")
 
 
-def test_a_verdict_stays_short_in_a_large_job():
+def test_the_diagnosis_stays_short_in_a_large_job():
     findings = {rank: found(rank) for rank in range(1000)}
     silent = {rank: RankPlace("n", 0) for rank in range(1000, 2000)}
     assert len(diagnose(findings, silent)) < 400
