@@ -173,7 +173,7 @@ def traceback_of(error: BaseException) -> str:
     return "" if isinstance(error, ONE_LINE) else "".join(traceback.format_exception(error))
 
 
-def tell(text: str, stream: TextIO | None = None) -> None:
+def log(text: str, stream: TextIO | None = None) -> None:
     """Write a line to the log (stdout), with the time if this is a rank of a run.
 
     Errors are ignored: a full disk below a log ends no training.
@@ -219,10 +219,10 @@ def _report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | No
         message += HINT + memory_hint(error)
     who = f"rank {rank} on {host}" if rank is not None else f"a rank on {host}"
     if is_caused_by_peer(error) and trace:
-        tell(f"trainer: {who}: another rank exited: {message}", sys.stderr)
+        log(f"trainer: {who}: another rank exited: {message}", sys.stderr)
     else:
         write_text(trace, sys.stderr)
-        tell(f"trainer: {who}: error: {message}", sys.stderr)
+        log(f"trainer: {who}: error: {message}", sys.stderr)
     record = {
         "time": round(time.time(), 3),
         "rank": rank,

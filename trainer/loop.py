@@ -18,8 +18,8 @@ from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.state import TrainState
 from trainer.data.batches import TrainingLength
 from trainer.data.sources import Batch
-from trainer.dist.run_handle import Job
-from trainer.dist.stop_consensus import Agreement
+from trainer.dist.run_handle import RankContext
+from trainer.dist.stop_consensus import StopConsensus
 from trainer.errors import NotFinite
 from trainer.health.lead_time import LeadTime
 from trainer.model import optim
@@ -60,7 +60,12 @@ class Loop:
     """The training of one attempt, from the state that it loaded."""
 
     def __init__(
-        self, job: Job, data: Data, replica: Replica, state: TrainState, checkpoints: Checkpoints
+        self,
+        job: RankContext,
+        data: Data,
+        replica: Replica,
+        state: TrainState,
+        checkpoints: Checkpoints,
     ) -> None:
         self.spec = job.run.spec
         self.train = job.train
@@ -82,7 +87,7 @@ class Loop:
         self._last_save = time.monotonic()
         self._lead = LeadTime.of(job.run)
 
-    def run(self, agreement: Agreement, beat: Beat) -> str:
+    def run(self, agreement: StopConsensus, beat: Beat) -> str:
         """Train; return "completed", or "stopped" where the ranks agreed to stop.
 
         On return the last checkpoint is committed. The saved state alone decides what is due at a
@@ -96,8 +101,8 @@ class Loop:
             self._check_save()
             self._check_lead()
             is_last = step >= self.plan.total_steps  # greater where a resume lowered train.epochs
-            settle = step == first_step or is_last or self._is_evaluation_due()
-            agreed = agreement.check(step, self._wants_save(), settle)
+            drain = step == first_step or is_last or self._is_evaluation_due()
+            agreed = agreement.check(step, self._wants_save(), drain)
             is_stopping = agreed.stop
             if not is_stopping and self._is_evaluation_due():
                 with self._lead.aside():
@@ -198,7 +203,7 @@ class Loop:
             "the inputs for a NaN"
         )
 
-    def _evaluate(self, agreement: Agreement) -> bool:
+    def _evaluate(self, agreement: StopConsensus) -> bool:
         """Evaluate on the held-out samples; put the result into the state, log and metrics.jsonl.
 
         Return False if the ranks agreed to stop in it. Then nothing of it is kept: it is still due,
@@ -219,7 +224,7 @@ class Loop:
             self.data.test,
             self.replica.autocast,
             beat,
-            lambda index, is_last: agreement.check(index, False, settle=is_last).stop,
+            lambda index, is_last: agreement.check(index, False, drain=is_last).stop,
         )
         self._lead.evaluated(time.monotonic() - began)
         if result is None:
@@ -268,13 +273,13 @@ class Loop:
         for saved in self.checkpoints.completed():
             seconds, stall_s = round(saved.seconds, 3), round(saved.stall_s, 4)
             self.events.event("save", step=saved.step, seconds=seconds, stall_s=stall_s)
-            self.context.say(f"checkpoint {saved.name} committed in {seconds:.2f} s")
+            self.context.log(f"checkpoint {saved.name} committed in {seconds:.2f} s")
             self._lead.saved(saved.seconds)
 
     def _check_lead(self) -> None:
         """Warn where a stop needs more time than it has; only rank 0 knows how long saves take."""
         if self.context.is_first and (warning := self._lead.warning()):
-            self.context.say(f"warning: {warning}")
+            self.context.log(f"warning: {warning}")
 
     def close(self) -> None:
         """Close the files, the trackers and the data workers; call it after the loop."""

@@ -18,9 +18,9 @@ from trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from trainer.checkpoint.ownership import check_owner
 from trainer.dist.context import check_device, choose_device, init_process_group
 from trainer.dist.rank_process import RankProcess
-from trainer.dist.run_handle import Job, close_by_hand, find_run, is_run_dir, share_run
-from trainer.dist.stop_consensus import Agreement
-from trainer.errors import fail, storage_error, tell
+from trainer.dist.run_handle import RankContext, close_by_hand, find_run, is_run_dir, share_run
+from trainer.dist.stop_consensus import StopConsensus
+from trainer.errors import fail, log, storage_error
 from trainer.health.preflight import preflight
 from trainer.health.watchdog import Watchdog
 from trainer.loop import Loop
@@ -45,14 +45,14 @@ def _train(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> NoRet
     job = _initialize(rank, arguments, watchdog)
     loop = prepare(job, watchdog.beat)
     rank.stop.enter_loop()
-    agreement = Agreement(rank.stop, job.run.spec.launch.stop_check_steps, job.device)
+    agreement = StopConsensus(rank.stop, job.run.spec.launch.stop_check_steps, job.device)
     watchdog.beat("first step")
     status = loop.run(agreement, watchdog.beat)
     watchdog.beat("exit", loop.state.global_step)
     _leave(job, loop, status)
 
 
-def prepare(job: Job, begin: Callable[[str], None] = lambda phase: None) -> Loop:
+def prepare(job: RankContext, begin: Callable[[str], None] = lambda phase: None) -> Loop:
     """Return the loop at the step after the newest checkpoint; `begin` gets each phase's name."""
     begin("data")
     set_up_torch(job)
@@ -66,13 +66,13 @@ def prepare(job: Job, begin: Callable[[str], None] = lambda phase: None) -> Loop
     state = checkpoints.load(replica)
     newest = checkpoints.newest_step
     loaded = None if newest is None else checkpoint_name(newest)
-    job.context.say(f"resuming from checkpoint {loaded}" if loaded else "starting at step 0")
+    job.context.log(f"resuming from checkpoint {loaded}" if loaded else "starting at step 0")
     state.environments = extended(state.environments, describe(job))
     job.events.event("loaded", step=state.global_step, checkpoint=loaded)
     return Loop(job, data, replica, state, checkpoints)
 
 
-def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> Job:
+def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> RankContext:
     """Connect to the other ranks, test the node, and get the run from rank 0."""
     watchdog.beat("rendezvous")
     context = rank.context
@@ -89,15 +89,15 @@ def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> 
     rank.open(run.dir, run.attempt)
     watchdog.open(run.dir, run.attempt, run.spec.launch.hang_timeout_s)
     rank.events.event("init")
-    tell(
+    log(
         f"rank {context.rank} of {context.world_size} on {context.host}, node {context.node_rank}, "
         f"pid {os.getpid()}, {device} ({reason})"
     )
     check_device(run.spec, device, reason)
-    return Job(run, context, device, rank.events)
+    return RankContext(run, context, device, rank.events)
 
 
-def conclude(job: Job, loop: Loop, status: str) -> None:
+def conclude(job: RankContext, loop: Loop, status: str) -> None:
     """Write the result and the outcome of the attempt on rank 0; all saves are committed."""
     run, step = job.run, loop.state.global_step
     position = {"global_step": step, "epoch": step // loop.plan.steps_per_epoch}
@@ -110,11 +110,11 @@ def conclude(job: Job, loop: Loop, status: str) -> None:
             write_json(run.dir.attempt(run.attempt).outcome, outcome)
         except OSError as error:
             raise storage_error(error, f"writing the result to {run.dir.path}") from error
-    job.context.say(f"{status} at step {step} of {loop.plan.total_steps}")
+    job.context.log(f"{status} at step {step} of {loop.plan.total_steps}")
     loop.close()
 
 
-def _leave(job: Job, loop: Loop, status: str) -> NoReturn:
+def _leave(job: RankContext, loop: Loop, status: str) -> NoReturn:
     """Exit with 0 together with all other ranks: then everything is committed.
 
     Skips Python's tear-down, for two reasons. It restores the default signal handlers, and the
@@ -134,7 +134,7 @@ def _leave(job: Job, loop: Loop, status: str) -> NoReturn:
     os._exit(0)
 
 
-def _result(job: Job, loop: Loop) -> dict[str, object]:
+def _result(job: RankContext, loop: Loop) -> dict[str, object]:
     exact, reason = exactness(loop.state.environments, job.is_deterministic)
     return {
         "metrics": loop.state.metrics,

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from jobs.rundir import RunDir, write_json
 from jobs.spec import Spec
 from trainer.dist.context import DistributedContext
-from trainer.dist.run_handle import Job, Run
-from trainer.dist.stop_consensus import Agreement
+from trainer.dist.run_handle import RankContext, RunHandle
+from trainer.dist.stop_consensus import StopConsensus
 from trainer.events import Events
 from trainer.health.watchdog import Watchdog
 from trainer.loop import Loop
@@ -47,14 +47,16 @@ class Place:
     folder: Path
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def job(self, spec: Spec, run: RunDir | None = None, attempt: int = 1) -> Job:
+    def job(self, spec: Spec, run: RunDir | None = None, attempt: int = 1) -> RankContext:
         """An attempt of a run, by default of a new one; the same on all ranks."""
         run = run or RunDir(self.folder / f"run-{next(self._numbers)}")
         if self.context.is_first:
             run.attempt(attempt).path.mkdir(parents=True, exist_ok=True)
             write_json(run.owner, {"attempt": attempt})
         dist.barrier()
-        return Job(Run(run, spec, attempt), self.context, self.device, Events(self.context.rank))
+        return RankContext(
+            RunHandle(run, spec, attempt), self.context, self.device, Events(self.context.rank)
+        )
 
     def train(self, spec: Spec, clock: StepClock) -> None:
         """Train a new run to its end, with an eye on the clock."""
@@ -62,10 +64,12 @@ class Place:
         status = self.run(job, prepare(job), clock)
         assert status == "completed", status
 
-    def run(self, job: Job, loop: Loop, clock: StepClock, stop: StopSignal | None = None) -> str:
+    def run(
+        self, job: RankContext, loop: Loop, clock: StepClock, stop: StopSignal | None = None
+    ) -> str:
         """Train what is prepared as `trainer.run` does; how it ended."""
         interval_steps = job.run.spec.launch.stop_check_steps
-        agreement = Agreement(stop or StopSignal(), interval_steps, job.device)
+        agreement = StopConsensus(stop or StopSignal(), interval_steps, job.device)
         watchdog = Watchdog(job.context.rank, job.context.world_size)
         watchdog.open(job.run.dir, job.run.attempt, job.run.spec.launch.hang_timeout_s)
         with watchdog:

@@ -30,8 +30,8 @@ from jobs.rundir import RunDir, read_jsonl, write_json
 from jobs.runs.compare import compare
 from jobs.spec import Checkpoint, Launch, Log, Spec, Train
 from trainer.dist.context import DistributedContext, init_process_group
-from trainer.dist.run_handle import Job, Run
-from trainer.dist.stop_consensus import Agreement
+from trainer.dist.run_handle import RankContext, RunHandle
+from trainer.dist.stop_consensus import StopConsensus
 from trainer.events import Events
 from trainer.run import conclude, prepare
 from trainer.stop import StopSignal
@@ -107,9 +107,9 @@ class Bench:
             write_json(run.owner, {"attempt": number})
         dist.barrier()
         device, events = torch.device("cpu"), Events(self.context.rank)
-        job = Job(Run(run, spec, number), self.context, device, events)
+        job = RankContext(RunHandle(run, spec, number), self.context, device, events)
         loop = prepare(job)
-        status = loop.run(Agreement(self.stop, 1, device), lambda what, step: None)
+        status = loop.run(StopConsensus(self.stop, 1, device), lambda what, step: None)
         conclude(job, loop, status)
         self.evaluated.append(int(loop.replica.module.evaluations))  # type: ignore[arg-type]
         dist.barrier()

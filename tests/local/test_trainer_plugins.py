@@ -141,19 +141,19 @@ def evaluate_at_each_world_size(folder):
     from jobs.spec import Launch, Spec
     from trainer.data.feed import HeldOut
     from trainer.dist.context import DistributedContext
-    from trainer.dist.run_handle import Job, Run
+    from trainer.dist.run_handle import RankContext, RunHandle
     from trainer.events import Events
     from trainer.model.evaluate import evaluate
 
     rank = int(os.environ["RANK"])
     whole = Samples(torch.arange(11.0).unsqueeze(1), (torch.arange(11) > 6).long())
-    run = Run(RunDir(Path(folder)), Spec(launch=Launch(num_workers=1)), attempt=1)
+    run = RunHandle(RunDir(Path(folder)), Spec(launch=Launch(num_workers=1)), attempt=1)
     for world_size in (1, 2, 3):
         if rank < world_size:
             store = dist.FileStore(f"{folder}/store-{world_size}", world_size)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
             context = DistributedContext(rank, rank, 0, world_size, world_size, "here")
-            job = Job(run, context, torch.device("cpu"), Events(rank))
+            job = RankContext(run, context, torch.device("cpu"), Events(rank))
             for test in (whole, Numbers()):
                 model, held_out = Recorder(rank), HeldOut(test, None, job)
                 values = evaluate(model, held_out, contextlib.nullcontext, lambda: None)

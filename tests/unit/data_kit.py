@@ -11,7 +11,7 @@ from jobs.spec import Launch, Spec, Train
 from trainer.data.batches import Batches
 from trainer.data.feed import TrainBatches
 from trainer.dist.context import DistributedContext
-from trainer.dist.run_handle import Job, Run
+from trainer.dist.run_handle import RankContext, RunHandle
 from trainer.events import Events
 
 
@@ -19,8 +19,8 @@ def job_of(rank=0, world_size=1, workers=0, **train):
     """A rank's job on the CPU; `train` are keys of that section."""
     spec = Spec(train=Train(**train), launch=Launch(num_workers=workers))
     context = DistributedContext(rank, rank, 0, world_size, world_size, "here")
-    run = Run(RunDir(Path("nowhere")), spec, attempt=1)
-    return Job(run, context, torch.device("cpu"), Events(rank))
+    run = RunHandle(RunDir(Path("nowhere")), spec, attempt=1)
+    return RankContext(run, context, torch.device("cpu"), Events(rank))
 
 
 def feed_of(source, transform=None, /, **job):

@@ -15,7 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 from jobs.rundir import AttemptDir, RunDir, read_json, read_jsonl
 from trainer import errors
-from trainer.errors import StorageError, TransientStorageError, UserError, storage_error, tell
+from trainer.errors import StorageError, TransientStorageError, UserError, log, storage_error
 from trainer.events import Events
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -224,9 +224,9 @@ def test_only_the_first_error_is_reported(tmp_path):
 
 def test_a_line_that_cannot_be_written_is_dropped():
     with open("/dev/full", "w", buffering=1) as full:
-        tell("lost", full)
+        log("lost", full)
         os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # so that closing it succeeds
-    tell("lost", full)
+    log("lost", full)
 
 
 def test_events_that_cannot_be_written_are_dropped(tmp_path):

@@ -10,8 +10,8 @@ from jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from jobs.spec import Checkpoint, Log, Spec, Train
 from trainer.data.sources import Samples
 from trainer.dist.context import DistributedContext
-from trainer.dist.run_handle import Job, Run
-from trainer.dist.stop_consensus import Agreement
+from trainer.dist.run_handle import RankContext, RunHandle
+from trainer.dist.stop_consensus import StopConsensus
 from trainer.errors import NotFinite
 from trainer.events import Events
 from trainer.run import conclude, prepare
@@ -80,7 +80,7 @@ def train(folder, spec, attempt=1, stop_at=None, hook=None, beats=None):
     run.attempt(attempt).path.mkdir(parents=True)
     write_json(run.owner, {"attempt": attempt})
     context = DistributedContext(0, 0, 0, 1, 1, "here")
-    job = Job(Run(run, spec, attempt), context, CPU, Events(0))
+    job = RankContext(RunHandle(run, spec, attempt), context, CPU, Events(0))
     loop = prepare(job)
     if hook is not None:
         loop.replica.ddp.register_comm_hook(None, hook)
@@ -92,7 +92,7 @@ def train(folder, spec, attempt=1, stop_at=None, hook=None, beats=None):
             beats.append((what, step))
 
     try:
-        status = loop.run(Agreement(stop, 1, CPU), beat)
+        status = loop.run(StopConsensus(stop, 1, CPU), beat)
     except BaseException:
         loop.close()
         raise

@@ -24,7 +24,7 @@ from trainer.checkpoint.state import STATE, SavedState, TrainSetup, TrainState, 
 from trainer.checkpoint.writer import Saved, Writer
 from trainer.data.batches import Batches
 from trainer.dist.context import broadcast_bytes, gather
-from trainer.dist.run_handle import Job
+from trainer.dist.run_handle import RankContext
 from trainer.errors import NotFinite, UserError, storage_error
 from trainer.model.build import Replica
 
@@ -37,7 +37,7 @@ class Checkpoints:
     newest_step: the step of the newest checkpoint that was loaded, or whose save was started.
     """
 
-    def __init__(self, job: Job, batches: Batches) -> None:
+    def __init__(self, job: RankContext, batches: Batches) -> None:
         self._job = job
         self._root = job.run.dir.checkpoints
         self._setup = TrainSetup.of(batches, job.train)
@@ -117,7 +117,7 @@ class Checkpoints:
             try:
                 commit.point_at_best(self._root, state.best["step"])
             except OSError as error:
-                self._job.context.say(f"cannot write {self._root / BEST}: {error}")
+                self._job.context.log(f"cannot write {self._root / BEST}: {error}")
 
     def completed(self) -> list[Saved]:
         """Return the saves that `check`, `save` or `finish` found committed since the last call."""
@@ -126,7 +126,7 @@ class Checkpoints:
     def _read_newest(self) -> tuple[bytes, SavedState | None]:
         try:
             newest = reader.read_newest_of(
-                self._job.run.dir, SavedState.parse, self._job.context.say
+                self._job.run.dir, SavedState.parse, self._job.context.log
             )
         except OSError as error:
             raise storage_error(error, f"loading a checkpoint of {self._root}") from error
@@ -139,7 +139,7 @@ class Checkpoints:
         context = self._job.context
         data = weights.read_initial(Path(path)) if context.is_first else b""
         weights.load_initial(replica.module, broadcast_bytes(data, self._job.device), path)
-        context.say(f"loaded the weights of {path}")
+        context.log(f"loaded the weights of {path}")
 
     def _accepts_changes(self) -> bool:
         """Return whether a user confirmed the changes of exactly this spec at a resume."""
@@ -172,7 +172,7 @@ class Checkpoints:
                 f"RUN={self._job.run.dir.run_id} SET=... shows the changes and accepts --yes"
             )
         for change in changes:
-            self._job.context.say(f"changed on request: {change}")
+            self._job.context.log(f"changed on request: {change}")
 
     def _commit(
         self,
@@ -232,7 +232,7 @@ def changed_keys(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
     ]
 
 
-def _other_batch(saved: int, job: Job, now: TrainSetup) -> str:
+def _other_batch(saved: int, job: RankContext, now: TrainSetup) -> str:
     text = (
         f"the checkpoint was saved with a global batch of {saved}, this start has "
         f"{now.global_batch_size}: set train.global_batch_size to {saved}"

@@ -8,10 +8,10 @@ from jobs.rundir import read_json
 from trainer.errors import Superseded
 
 if TYPE_CHECKING:
-    from trainer.dist.run_handle import Run
+    from trainer.dist.run_handle import RunHandle
 
 
-def check_owner(run: Run) -> None:
+def check_owner(run: RunHandle) -> None:
     """Raise Superseded unless owner.json names this attempt of this job.
 
     A node that lost its network may come back after its job was requeued, or after the run was

@@ -11,7 +11,7 @@ from trainer.data.loader import BatchIndices, Loader, RawBatch, Reader
 from trainer.data.sample_rng import SampleRandom
 from trainer.data.sources import BYTE_SCALE, Batch, BatchSource, Source
 from trainer.data.transforms import Image, Transform
-from trainer.dist.run_handle import Job
+from trainer.dist.run_handle import RankContext
 from trainer.errors import UserError
 from trainer.seeds import HELD_OUT, SAMPLE
 from trainer.user_code import user_code
@@ -25,7 +25,7 @@ class TrainBatches:
     """The transformed training batches of this rank; the step alone decides their samples."""
 
     def __init__(
-        self, source: Source, transform: Transform | None, batches: Batches, job: Job
+        self, source: Source, transform: Transform | None, batches: Batches, job: RankContext
     ) -> None:
         self._inputs = _Inputs(source, transform, job, SAMPLE)
         self._batches = batches
@@ -68,7 +68,7 @@ class TrainBatches:
 class HeldOut:
     """The held-out samples; each belongs to exactly one rank, at any world size."""
 
-    def __init__(self, source: Source, transform: Transform | None, job: Job) -> None:
+    def __init__(self, source: Source, transform: Transform | None, job: RankContext) -> None:
         self._inputs = _Inputs(source, transform, job, HELD_OUT)
         self._num_samples = len(source)
         self.device = job.device
@@ -129,7 +129,7 @@ class _Inputs:
     """
 
     def __init__(
-        self, source: Source, transform: Transform | None, job: Job, seed_kind: int
+        self, source: Source, transform: Transform | None, job: RankContext, seed_kind: int
     ) -> None:
         self._device = job.device
         self._transform = transform
@@ -144,7 +144,7 @@ class _Inputs:
             self.index_device = job.device
             self._source = source.to(job.device)
             if self._num_workers > 0 and seed_kind == SAMPLE:
-                job.context.say(
+                job.context.log(
                     f"launch.num_workers is not used: {job.train.dataset} is indexed by whole "
                     "batches on the device"
                 )

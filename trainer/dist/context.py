@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from jobs.spec import Spec
-from trainer.errors import UserError, tell
+from trainer.errors import UserError, log
 
 # Bounds the rendezvous and every collective: a rank whose peer vanished fails after this time. The
 # watchdog's limits are shorter, and it names the rank at fault.
@@ -56,10 +56,10 @@ class DistributedContext:
         """Whether this is rank 0, the only one that writes and lists shared files."""
         return self.rank == 0
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Write a line to the log of rank 0."""
         if self.is_first:
-            tell(text)
+            log(text)
 
 
 def choose_device(context: DistributedContext) -> tuple[torch.device, str]:

@@ -28,7 +28,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
-class Run:
+class RunHandle:
     """A run: its directory, its frozen spec, and the number of this attempt.
 
     job_id: the job (or local process) for which the attempt was opened.
@@ -41,10 +41,10 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Job:
+class RankContext:
     """A run, this rank's place in it, its device and its timeline."""
 
-    run: Run
+    run: RunHandle
     context: DistributedContext
     device: torch.device
     events: Events
@@ -66,7 +66,7 @@ def is_run_dir(path: Path) -> bool:
     return RunDir(path).spec.is_file()
 
 
-def find_run(arguments: list[str], attempt: int | None) -> Run:
+def find_run(arguments: list[str], attempt: int | None) -> RunHandle:
     """Return the run of the command line; a launch by hand freezes a config and opens an attempt.
 
     Raises: UserError (wrong arguments, a run that is complete or cannot be started).
@@ -91,7 +91,7 @@ def find_run(arguments: list[str], attempt: int | None) -> Run:
     spec = Spec.read(run_dir.spec)
     attempt = _open_by_hand(run_dir) if attempt is None else attempt
     plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
-    return Run(run_dir, spec, attempt, None if plan is None else plan.job_id)
+    return RunHandle(run_dir, spec, attempt, None if plan is None else plan.job_id)
 
 
 def _open_by_hand(run_dir: RunDir) -> int:
@@ -103,7 +103,7 @@ def _open_by_hand(run_dir: RunDir) -> int:
     return int(opened.split()[0])  # the endpoint follows; torchrun has its own already
 
 
-def close_by_hand(run: Run) -> None:
+def close_by_hand(run: RunHandle) -> None:
     """Close the attempt that `find_run` opened. If this rank dies before, it is closed as lost."""
     command = ("close", f"--pid={os.getpid()}", str(run.dir.path), str(run.attempt))
     _python("jobs.attempt", *command, ignore_status=True)  # closing a stopped run exits with 1
@@ -124,7 +124,7 @@ def _python(module: str, *arguments: str, ignore_status: bool = False) -> str:
     return done.stdout.strip()
 
 
-def share_run(found: Run | None, device: torch.device) -> Run:
+def share_run(found: RunHandle | None, device: torch.device) -> RunHandle:
     """Return rank 0's run on every rank; the `found` of other ranks is ignored."""
     text = b""
     if found is not None:
@@ -137,4 +137,4 @@ def share_run(found: Run | None, device: torch.device) -> Run:
         text = json.dumps(shared).encode()
     run = json.loads(broadcast_bytes(text, device))
     spec = Spec.from_json(run["spec"])
-    return Run(RunDir(Path(run["run_dir"])), spec, run["attempt"], run["job_id"])
+    return RunHandle(RunDir(Path(run["run_dir"])), spec, run["attempt"], run["job_id"])

@@ -26,7 +26,7 @@ class Consensus(NamedTuple):
     save: bool
 
 
-class Agreement:
+class StopConsensus:
     """Finds the consensus of all ranks; every rank calls `check` before every step."""
 
     def __init__(self, stop: StopSignal, interval_steps: int | str, device: torch.device) -> None:
@@ -56,12 +56,12 @@ class Agreement:
             self._next_step = step + 1
         return Consensus(self._is_stopping, save)
 
-    def for_evaluation(self) -> Agreement:
+    def for_evaluation(self) -> StopConsensus:
         """Return an agreement on the same stop request, whose "steps" are an evaluation's batches.
 
         This one must have no reduction on its way.
         """
-        return Agreement(self._stop, "auto", self._device)
+        return StopConsensus(self._stop, "auto", self._device)
 
     def _start(self, step: int, wants_save: bool) -> None:
         is_first = dist.get_rank() == 0

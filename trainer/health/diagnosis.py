@@ -18,7 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-from jobs.rundir import RunDir, read_events
+from jobs.records import read_events
+from jobs.rundir import RunDir
 from trainer.health.phases import NAMES, order_of, phase_after
 
 MAX_NAMED = 4
@@ -128,13 +129,13 @@ def place_of_main_thread() -> tuple[str, bool]:
 def place_of(run_dir: RunDir, attempt: int, rank: int) -> RankPlace:
     """Return where a rank of this attempt runs and its phase, from the rank's own timeline."""
     place, phase = RankPlace("an unknown host", 0), NAMES[0]
-    with contextlib.suppress(OSError, KeyError):
+    with contextlib.suppress(OSError):
         for event in read_events(run_dir.timeline(f"rank-{rank:05d}")):
-            if event["attempt"] != attempt:
+            if event.attempt != attempt:
                 continue
-            if event["event"] in ("spawn", "start"):
-                place = RankPlace(event["host"], event["pid"])
-            phase = phase_after(event["event"]) or phase
+            if event.event in ("spawn", "start") and event.host and event.pid:
+                place = RankPlace(event.host, event.pid)
+            phase = phase_after(event.event) or phase
     return place._replace(phase=phase if place.pid else "")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from jobs.rundir import read_json
 from jobs.spec import Spec
-from trainer.dist.run_handle import Run
+from trainer.dist.run_handle import RunHandle
 from trainer.dist.stop_consensus import CHECK_INTERVAL_S
 
 # From the last rank's exit to the closed attempt: torchrun, agent, srun, calls of Slurm's clients.
@@ -42,7 +42,7 @@ class LeadTime:
         self._num_steps = 0
 
     @classmethod
-    def of(cls, run: Run) -> LeadTime:
+    def of(cls, run: RunHandle) -> LeadTime:
         """Return the lead time of this attempt; without limits if it has no deadline."""
         spec: Spec = run.spec
         steps = spec.launch.stop_check_steps

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from jobs.rundir import write_json
 from trainer.dist.rank_process import RankProcess
-from trainer.errors import BadNode, PeerBadNode, in_one_line, run_with_timeout, tell
+from trainer.errors import BadNode, PeerBadNode, in_one_line, log, run_with_timeout
 from trainer.health import gpu_health, rank_report
 from trainer.health.diagnosis import RankPlace, end_siblings, place_of
 from trainer.health.phases import DEVICE_TEST
@@ -93,10 +93,10 @@ def device_problem(rank: RankProcess, device: torch.device) -> str:
         return in_one_line(error)
     readings, reason = gpu_health.read(device)
     if readings is None:
-        rank.context.say(f"preflight: ECC errors and throttling are not checked: {reason}")
+        rank.context.log(f"preflight: ECC errors and throttling are not checked: {reason}")
         return problem
     if warning := gpu_health.warning(readings):
-        tell(f"preflight: {warning}")
+        log(f"preflight: {warning}")
     return problem or gpu_health.problem(readings)
 
 
@@ -171,7 +171,7 @@ def _end_silent(summary: Summary, rank: RankProcess, is_reporter: bool) -> None:
     """Write the error record of each silent rank for it, and kill those of this node."""
     for silent in summary.silent if is_reporter else ():
         host = _place_of(silent, rank).host
-        tell(f"preflight: rank {silent} on {host}: {SILENT}", sys.stderr)
+        log(f"preflight: rank {silent} on {host}: {SILENT}", sys.stderr)
         if rank.attempt_dir is not None and rank.attempt_dir.path.is_dir():
             record = {
                 "time": round(time.time(), 3),

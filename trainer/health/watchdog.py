@@ -33,8 +33,8 @@ from trainer.errors import (
     PeerHang,
     exit_lock,
     fail,
+    log,
     run_with_timeout,
-    tell,
     write_text,
 )
 from trainer.health.diagnosis import (
@@ -213,7 +213,7 @@ class Watchdog:
 
     def _report(self, state: RankState, stacks: str) -> None:
         """Write this rank's stacks to its log, then find out with the others which rank hangs."""
-        tell(f"trainer: rank {self._rank}: {self._head()}, its stacks:", sys.stderr)
+        log(f"trainer: rank {self._rank}: {self._head()}, its stacks:", sys.stderr)
         write_text(f"{stacks}\n", sys.stderr)
         if state.what == DEVICE_TEST:  # there a rank waits for its own device only
             self._error = BadNode(f"preflight: {self._head()}: the device does not answer")

@@ -22,7 +22,7 @@ from trainer.data.batches import Batches
 from trainer.data.feed import HeldOut, TrainBatches
 from trainer.data.sources import Batch, num_classes
 from trainer.dist.context import gather
-from trainer.dist.run_handle import Job
+from trainer.dist.run_handle import RankContext
 from trainer.errors import UserError
 from trainer.model import models, optim, precision
 from trainer.model.precision import Precision
@@ -58,7 +58,7 @@ class Replica:
         return self.precision.autocast()
 
 
-def set_up_torch(job: Job) -> None:
+def set_up_torch(job: RankContext) -> None:
     """Set torch's global switches on which results depend: threads and choice of operators."""
     if job.train.compile:
         _set_compile_cache(job)
@@ -72,7 +72,7 @@ def set_up_torch(job: Job) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def _set_compile_cache(job: Job) -> None:
+def _set_compile_cache(job: RankContext) -> None:
     """Keep compiled code in the run directory, unless the user set TORCHINDUCTOR_CACHE_DIR.
 
     Each rank has its own directory, because torch locks files in it and locks on NFS are not
@@ -84,7 +84,7 @@ def _set_compile_cache(job: Job) -> None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
 
 
-def build_data(job: Job) -> Data:
+def build_data(job: RankContext) -> Data:
     """Return the data set of the spec as batches for this world size."""
     spec = job.train
     with user_code("train.dataset", spec.dataset):
@@ -95,7 +95,7 @@ def build_data(job: Job) -> Data:
     sizes = {"training samples": len(train), "held-out samples": len(test), "classes": classes}
     check_same_data(spec.dataset, sizes, job.device)
     batches = Batches.of(spec, len(train), job.context.world_size)
-    job.context.say(
+    job.context.log(
         f"{spec.dataset}: {len(train)} training samples, {len(test)} held out; {batches.describe()}"
     )
     feed = TrainBatches(train, transform, batches, job)
@@ -118,7 +118,7 @@ def check_same_data(dataset: str, sizes: dict[str, int], device: torch.device) -
                 )
 
 
-def build_replica(job: Job, data: Data) -> Replica:
+def build_replica(job: RankContext, data: Data) -> Replica:
     """Return model, wrapper and optimizer with their initial weights; a checkpoint may follow.
 
     DDP rebuilds its gradient buckets after the first backward pass of a process, which changes the
@@ -127,7 +127,7 @@ def build_replica(job: Job, data: Data) -> Replica:
     """
     spec = job.train
     check_device(spec, job.device)
-    numbers = precision.set_up(spec, job.device, job.context.say)
+    numbers = precision.set_up(spec, job.device, job.context.log)
     example = data.feed.example(data.batches.micro_batch_size)
     # After the example, because a user's transform may draw random numbers there.
     torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
@@ -144,7 +144,7 @@ def build_replica(job: Job, data: Data) -> Replica:
     return replica
 
 
-def _placed(module: nn.Module, job: Job) -> nn.Module:
+def _placed(module: nn.Module, job: RankContext) -> nn.Module:
     """Return the model on its device, in the memory format of the spec, compiled in place."""
     module = module.to(job.device)
     if job.train.channels_last:
@@ -186,7 +186,7 @@ def wrap(module: nn.Module, train: Train, device: torch.device) -> DistributedDa
     )
 
 
-def _throw_away_pass(job: Job, classes: int, replica: Replica, example: Batch) -> None:
+def _throw_away_pass(job: RankContext, classes: int, replica: Replica, example: Batch) -> None:
     """Run one forward and backward pass on zeros, with the exchange of gradients.
 
     Raises UserError where the model's scores do not fit the data set, or where parameters get no

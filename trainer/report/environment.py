@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from trainer.dist.context import gather
-from trainer.dist.run_handle import Job
+from trainer.dist.run_handle import RankContext
 
 
-def describe(job: Job) -> dict[str, Any]:
+def describe(job: RankContext) -> dict[str, Any]:
     """Return this attempt's environment, the same on every rank.
 
     `ranks` has one fingerprint of the environment per rank, so that differences between ranks show.

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from trainer.dist.run_handle import Run
-from trainer.errors import tell
+from trainer.dist.run_handle import RunHandle
+from trainer.errors import log
 
 
 class Tracer:
     """Traces those steps of `profile.steps` that this attempt does, on one rank."""
 
-    def __init__(self, run: Run, rank: int, device: torch.device) -> None:
+    def __init__(self, run: RunHandle, rank: int, device: torch.device) -> None:
         requested = run.spec.profile
         is_traced = bool(requested.steps) and rank in requested.ranks
         self._first, self._last = requested.steps if is_traced else (1, 0)
@@ -53,9 +53,9 @@ class Tracer:
             traced.stop()
             _export(traced, path)
         except (OSError, RuntimeError) as error:
-            tell(f"warning: no trace of steps {self._from} to {self._to}: {error}")
+            log(f"warning: no trace of steps {self._from} to {self._to}: {error}")
         else:
-            tell(f"trace of steps {self._from} to {self._to}: {path}")
+            log(f"trace of steps {self._from} to {self._to}: {path}")
 
 
 def _export(traced: Any, path: Path) -> None:

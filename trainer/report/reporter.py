@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 import torch
 
 from trainer.data.batches import TrainingLength
-from trainer.dist.run_handle import Run
-from trainer.errors import storage_error, tell
+from trainer.dist.run_handle import RunHandle
+from trainer.errors import log, storage_error
 from trainer.report import trackers
 from trainer.report.progress import Progress
 
@@ -62,14 +62,16 @@ class Reporter:
     written.
     """
 
-    def __init__(self, run: Run, length: TrainingLength, step: int, metrics_bytes: int) -> None:
+    def __init__(
+        self, run: RunHandle, length: TrainingLength, step: int, metrics_bytes: int
+    ) -> None:
         self._length = length
         self._path = run.dir.metrics
         self._trackers = trackers.start(run, first_step=step + 1)
         with self._storage("opening"):
             self._metrics = open_cut(self._path, metrics_bytes)
             if metrics_bytes > self._metrics.tell():
-                tell(f"warning: {self._path} is shorter than when the checkpoint was saved")
+                log(f"warning: {self._path} is shorter than when the checkpoint was saved")
         self._progress = Progress(run.dir.progress, step)
         finished = length.finished_epochs(step)
         self._progress.status(total=length.total_steps, epochs=length.epochs, epoch=finished)
@@ -93,7 +95,7 @@ class Reporter:
         speed = self._speed.line(step, data_wait_s)
         samples_per_s, eta_s = speed["samples_per_s"], speed["eta_s"]
         time_left = duration(eta_s)
-        tell(
+        log(
             f"{self._where(step)}  loss {loss:.4f}  lr {lr:.3g}  {samples_per_s:.0f} samples/s  "
             f"{time_left} left  data {speed['data_wait']:.0%}  mem {_gib(peak_memory_bytes())}"
         )
@@ -108,7 +110,7 @@ class Reporter:
         """Report a held-out evaluation. loss: mean per sample. accuracy: 0 to 1."""
         values = {"eval_loss": loss, "eval_accuracy": accuracy}
         self._record({"step": step, "epoch": self._length.epoch_of(step), **values})
-        tell(f"{self._where(step)}  held-out accuracy {accuracy:.2%}  loss {loss:.4f}")
+        log(f"{self._where(step)}  held-out accuracy {accuracy:.2%}  loss {loss:.4f}")
         self._progress.status(epoch=self._length.finished_epochs(step), accuracy=accuracy)
         self._track(step, values)
         self.restart_clock(step)

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Protocol
 
-from trainer.dist.run_handle import Run
-from trainer.errors import UserError, tell
+from trainer.dist.run_handle import RunHandle
+from trainer.errors import UserError, log
 
 CLOSE_LIMIT_S = 10.0  # of each tracker; a stop must fit into the grace that Slurm gives
 WANDB_INIT_LIMIT_S = 60.0
@@ -36,7 +36,7 @@ class Tracker(Protocol):
         """Write out all recorded values."""
 
 
-def start(run: Run, first_step: int) -> list[Tracker]:
+def start(run: RunHandle, first_step: int) -> list[Tracker]:
     """Start and return the trackers of the spec's `log` section, on rank 0.
 
     first_step: the first global step of this attempt. Raises UserError where a package is missing.
@@ -62,7 +62,7 @@ def _opened(name: str, make: Callable[[], Tracker]) -> list[Tracker]:
 
 
 def _warn(name: str, error: object) -> None:
-    tell(f"warning: {name} is off from here on, the training continues without it: {error}")
+    log(f"warning: {name} is off from here on, the training continues without it: {error}")
 
 
 class AsyncTracker:
@@ -111,7 +111,7 @@ class AsyncTracker:
 class TensorBoard:
     """Writes event files to RUN_DIR/tensorboard, a new one in each attempt."""
 
-    def __init__(self, run: Run, first_step: int) -> None:
+    def __init__(self, run: RunHandle, first_step: int) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
@@ -137,7 +137,7 @@ class WeightsAndBiases:
     are done again, with the same values.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunHandle) -> None:
         mode = run.spec.log.wandb
         assert mode != "off"
         if mode == "offline":
@@ -171,7 +171,7 @@ class WeightsAndBiases:
         )
         self._run.define_metric("*", step_metric="global_step")
         upload = f"upload it with: wandb sync {run.dir.wandb}/offline-run-*"
-        tell(f"Weights & Biases: {self._run.url if mode == 'online' else upload}")
+        log(f"Weights & Biases: {self._run.url if mode == 'online' else upload}")
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Send these values to W&B's own process."""
@@ -192,7 +192,7 @@ def _refuse_stop() -> None:
 
     W&B's default raises KeyboardInterrupt in rank 0: a crash, which would be retried.
     """
-    tell("warning: a stop in W&B does not stop the run: use `make cancel RUN=...`")
+    log("warning: a stop in W&B does not stop the run: use `make cancel RUN=...`")
 
 
 def _missing(package: str, off: str, error: ImportError) -> UserError:

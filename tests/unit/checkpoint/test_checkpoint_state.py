@@ -28,7 +28,7 @@ from trainer.checkpoint.manifest import LATEST
 from trainer.checkpoint.staging import Staging, first_not_finite
 from trainer.checkpoint.state import SavedState, TrainState, parse, restore
 from trainer.dist.context import DistributedContext
-from trainer.dist.run_handle import Job, Run
+from trainer.dist.run_handle import RankContext, RunHandle
 from trainer.errors import NotFinite, StorageError, Superseded, UserError
 from trainer.events import Events
 
@@ -48,7 +48,9 @@ def job_of(path, keep=None, **train):
     run_dir.owner.write_text('{"job_id": "7", "attempt": 1}')
     spec = Spec(train=Train(**train), checkpoint=keep or Checkpoint())
     run_dir.spec.write_text(spec.to_json())
-    return Job(Run(run_dir, spec, 1, "7"), context_of(0, 1), torch.device("cpu"), Events(0))
+    return RankContext(
+        RunHandle(run_dir, spec, 1, "7"), context_of(0, 1), torch.device("cpu"), Events(0)
+    )
 
 
 def replica_of(seed=0, width=3, optimizer=torch.optim.AdamW, scaler="cpu"):

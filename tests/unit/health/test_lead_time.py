@@ -6,7 +6,7 @@ import pytest
 
 from jobs.rundir import RunDir
 from jobs.spec import Launch, Slurm, Spec
-from trainer.dist.run_handle import Run
+from trainer.dist.run_handle import RunHandle
 from trainer.health.lead_time import MARGIN_S, LeadTime, advice
 
 
@@ -96,7 +96,7 @@ def test_limits_are_those_of_the_attempts_job(tmp_path, deadline, preemption_s, 
     run_dir.attempt(1).plan.write_text(json.dumps({"deadline": deadline}))
     run_dir.site.write_text(json.dumps({"preemption_s": preemption_s}))
     spec = Spec(slurm=Slurm(signal_lead_s=50), launch=Launch(stop_check_steps=1))
-    lead = LeadTime.of(Run(run_dir, spec, 1))
+    lead = LeadTime.of(RunHandle(run_dir, spec, 1))
     lead.saved(save)
     warning = lead.warning()
     assert bool(warning) == bool(words) and all(word in warning for word in words)

@@ -15,7 +15,7 @@ from jobs.rundir import RunDir
 from jobs.spec import Launch, Slurm, Spec, Train
 from trainer.dist import context
 from trainer.dist.context import DistributedContext
-from trainer.dist.run_handle import Job, Run
+from trainer.dist.run_handle import RankContext, RunHandle
 from trainer.errors import CodeError, UserCodeError, UserError
 from trainer.events import Events
 from trainer.model import build
@@ -46,8 +46,8 @@ def job_of(tmp_path):
     """A job of one rank with these hyperparameters."""
 
     def job(train, launch=None):
-        run = Run(RunDir(tmp_path), Spec(train=train, launch=launch or Launch()), 1)
-        return Job(run, DistributedContext(0, 0, 0, 1, 1, "here"), CPU, Events(0))
+        run = RunHandle(RunDir(tmp_path), Spec(train=train, launch=launch or Launch()), 1)
+        return RankContext(run, DistributedContext(0, 0, 0, 1, 1, "here"), CPU, Events(0))
 
     return job
 

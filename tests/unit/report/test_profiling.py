@@ -9,7 +9,7 @@ import torch
 from jobs.rundir import RunDir
 from jobs.spec import Profile, Spec
 from trainer.checkpoint.digest import weights_sha256
-from trainer.dist.run_handle import Run
+from trainer.dist.run_handle import RunHandle
 from trainer.report.profiling import Tracer
 
 CPU = torch.device("cpu")
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 def tracer(tmp_path):
     def made(steps, ranks=(0,), rank=0, attempt=1):
         spec = Spec(profile=Profile(steps=list(steps), ranks=list(ranks)))
-        return Tracer(Run(RunDir(tmp_path), spec, attempt), rank, CPU)
+        return Tracer(RunHandle(RunDir(tmp_path), spec, attempt), rank, CPU)
 
     return made
 

@@ -12,7 +12,7 @@ from jobs.records import read_progress_step
 from jobs.rundir import RunDir, read_jsonl
 from jobs.spec import Spec
 from trainer.data.batches import Batches, TrainingLength
-from trainer.dist.run_handle import Run
+from trainer.dist.run_handle import RunHandle
 from trainer.errors import StorageError
 from trainer.report import progress
 from trainer.report import reporter as module
@@ -37,7 +37,7 @@ def report(tmp_path):
     opened = []
 
     def open_at(step=0, metrics_bytes=0):
-        opened.append(Reporter(Run(RunDir(tmp_path), Spec(), 1), LENGTH, step, metrics_bytes))
+        opened.append(Reporter(RunHandle(RunDir(tmp_path), Spec(), 1), LENGTH, step, metrics_bytes))
         return opened[-1]
 
     yield open_at
@@ -152,7 +152,7 @@ def test_lost_metrics_are_a_warning_and_the_training_continues(report, tmp_path,
 
 
 def test_metrics_on_a_full_disk_are_an_error_in_one_line(tmp_path):
-    reporter = Reporter(Run(RunDir(tmp_path), Spec(), 1), LENGTH, 0, 0)
+    reporter = Reporter(RunHandle(RunDir(tmp_path), Spec(), 1), LENGTH, 0, 0)
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, reporter._metrics.fileno())
     os.close(full)

@@ -11,7 +11,7 @@ import pytest
 
 from jobs.rundir import RunDir
 from jobs.spec import Launch, Log, Spec
-from trainer.dist.run_handle import Run
+from trainer.dist.run_handle import RunHandle
 from trainer.errors import UserError
 from trainer.report import trackers
 from trainer.report.trackers import AsyncTracker, start, wandb_id
@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def run_in(path, **log):
-    return Run(RunDir(path), Spec(log=Log(**log), launch=Launch(env={"KEY": "a-secret"})), 1)
+    return RunHandle(RunDir(path), Spec(log=Log(**log), launch=Launch(env={"KEY": "a-secret"})), 1)
 
 
 class Recorder:
