@@ -1,40 +1,42 @@
-"""Finds runs, by directory, run id, job id or name, and their jobs.
+"""Finds runs by directory, run id, job id or name, and finds the jobs of a run.
 
-Standard library only, and no Slurm call.
+Standard library only; it calls no Slurm command.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from jobs import records
 from jobs.errors import UserError
-from jobs.records import Submission, Successor
+from jobs.records import Claim, Submission, Successor
 from jobs.rundir import RunDir, relink
 
-# RUN_ID:JOBID of the job that a job succeeds: it is a successor by this, even if nobody noted it.
+# RUN_ID:JOBID of the job before this one. A job with it is a successor even where its predecessor
+# was killed before it could write successor.json.
 SUCCEEDS = "KIT_SUCCEEDS"
+LOCAL = "local-"  # the ids of local runs begin with it
 
 
 class NoSuchRunError(UserError):
-    """No run is meant by a user's word; the text says what there is."""
+    """No run has the name or id that the user gave; the message lists similar ones."""
 
 
 def runs_root(configured: str | None = None) -> Path:
-    """Where run directories go: the spec's choice, else KIT_RUNS, else `runs` here. Absolute."""
+    """The absolute folder of run directories: `configured`, else $KIT_RUNS, else ./runs."""
     return Path(configured or os.environ.get("KIT_RUNS") or "runs").expanduser().absolute()
 
 
 def remember(
     run_dir: RunDir, job_id: str, cluster: str = "slurm", root: Path | None = None
 ) -> None:
-    """Let a run be found by its job: `.jobs/<cluster>-<jobid>` in the default runs root.
+    """Link `.jobs/<cluster>-<job id>` in a runs root (the default one) to the run directory.
 
-    In the default one, because a requeued job looks there before it has read any spec.
+    `adopt` looks in the default root when its job is requeued: it has read no spec by then.
     """
     folder = (root or runs_root()) / ".jobs"
     folder.mkdir(parents=True, exist_ok=True)
@@ -42,52 +44,101 @@ def remember(
 
 
 def note_job(run_dir: RunDir, submission: Submission, job_id: str, cluster: str) -> None:
-    """Note the job that runs this run directory now, if its submitter did not."""
+    """Record the job that runs this run directory now, if its submitter did not.
+
+    The link goes into the run's own root: a job does not know the default root of its user.
+    """
     if submission.job_id != job_id:
         records.write(run_dir.submission, replace(submission, job_id=job_id))
-        remember(run_dir, job_id, cluster, run_dir.path.parent.parent)
+        remember(run_dir, job_id, cluster, own_root(run_dir))
 
 
-def recall(job_id: str, cluster: str = "*") -> RunDir | None:
-    """The newest run directory of a job id, as `remember` noted it."""
-    links = [link for link in (runs_root() / ".jobs").glob(f"{cluster}-{job_id}") if link.exists()]
-    newest = max(links, key=lambda link: link.lstat().st_mtime, default=None)
+def own_root(run_dir: RunDir) -> Path:
+    """The runs root in which a run directory really lies."""
+    return run_dir.path.parent.parent
+
+
+def recall(job_id: str, cluster: str = "*", roots: Iterable[Path] = ()) -> RunDir | None:
+    """The run directory that `remember` linked last to a job id, in the default root or `roots`."""
+    folders = {root / ".jobs" for root in (runs_root(), *roots)}
+    links = [link for folder in folders for link in folder.glob(f"{cluster}-{job_id}")]
+    newest = max(
+        (link for link in links if link.exists()),
+        key=lambda link: link.lstat().st_mtime,
+        default=None,
+    )
     return None if newest is None else RunDir(newest.resolve())
 
 
 def all_runs() -> list[RunDir]:
-    """Every run in the default runs root, newest first."""
-    found = runs_root().glob("[!.]*/*/spec.json")
-    runs = [RunDir(path.parent) for path in found if path.parent.name != "latest"]
+    """Every run of the default runs root, newest first.
+
+    A run that lies in another root has a link here. Its real directory is returned: the batch
+    script refuses a link, which may lead elsewhere at a requeue.
+    """
+    found = (path.parent for path in runs_root().glob("[!.]*/*/spec.json"))
+    runs = {RunDir(path.resolve()) for path in found if path.name != "latest"}
     return sorted(runs, key=lambda run_dir: run_dir.run_id, reverse=True)
 
 
 def find(text: str | None) -> RunDir:
-    """The run that a user means: a run directory, run id, job id, or a name's newest run.
+    """The real directory of a run, by run directory, run id, job id or name.
 
-    None means the newest run of all. Raises: NoSuchRunError.
+    A name (or None, for any name) means its newest run that was queued or started. A run that was
+    refused before it started counts only where there is no other.
+
+    Raises: NoSuchRunError.
     """
     runs = all_runs()
     if text is None:
         if not runs:
             raise NoSuchRunError(f"no runs in {runs_root()} yet\n  hint: make submit starts one")
-        return runs[0]
+        return newest_begun(runs)
     if is_run_dir(Path(text)):
         return RunDir(Path(text).resolve())
-    by_job = recall(text) if text.replace("_", "").isdigit() else None
-    if by_job is not None:
-        return by_job
-    for run_dir in runs:
-        if text in (run_dir.run_id, run_dir.path.parent.name):
-            return run_dir
+    by_id = [run_dir for run_dir in runs if run_dir.run_id == text]
+    by_job = _by_job(text, runs)
+    if by_id or by_job:
+        return by_job or by_id[0]
+    if named := [run_dir for run_dir in runs if run_dir.path.parent.name == text]:
+        return newest_begun(named)
     names = sorted({run_dir.path.parent.name for run_dir in runs} | {run.run_id for run in runs})
     near = difflib.get_close_matches(text, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "make status lists the runs"
     raise NoSuchRunError(f"no run {text!r} in {runs_root()}\n  hint: {hint}")
 
 
+def _by_job(text: str, runs: list[RunDir]) -> RunDir | None:
+    """The run of a job id, either Slurm's (`12`, `12_3` in an array) or a local run's."""
+    if text.startswith(LOCAL):
+        return next((run_dir for run_dir in runs if text in local_ids(run_dir)), None)
+    is_job_id = text.replace("_", "").isdigit()
+    return recall(text, roots={own_root(run_dir) for run_dir in runs}) if is_job_id else None
+
+
+def local_ids(run_dir: RunDir) -> set[str]:
+    """The ids `local-HOST-PID` under which a run trained or trains without Slurm."""
+    claim = records.read(Claim, run_dir.owner)
+    ids = {str(attempt.job_id) for attempt in records.read_attempts(run_dir)}
+    return ids if claim is None else ids | {claim.job_id}
+
+
+def newest_begun(runs: list[RunDir]) -> RunDir:
+    """The first of the runs that was queued or started, else the first. `runs`: newest first."""
+    return next(filter(has_begun, runs), runs[0])
+
+
+def has_begun(run_dir: RunDir) -> bool:
+    """Whether a run was queued or started at least once."""
+    files = (run_dir.attempts, run_dir.owner, run_dir.result, run_dir.attempt(1).plan)
+    return job_id_of(run_dir) is not None or any(file.exists() for file in files)
+
+
 def is_run_dir(path: Path) -> bool:
-    """Whether it is a run directory, though its spec be lost; False for what is no path."""
+    """Whether a path is a run directory, also one that has lost its spec.json.
+
+    False for text that cannot be a path.
+    """
     has_remains = os.path.lexists(path / "code") and os.path.isdir(path / "checkpoints")
     return os.path.isfile(path / "spec.json") or has_remains
 
@@ -98,13 +149,18 @@ def job_id_of(run_dir: RunDir) -> str | None:
     return None if submission is None else submission.job_id
 
 
+def successor(run_dir: RunDir) -> Successor | None:
+    """The successor that was queued last."""
+    return records.read(Successor, run_dir.successor)
+
+
 def successor_of(run_dir: RunDir, job_id: str) -> str | None:
-    """The id of the job that waits for the end of this one, as it was noted."""
-    record = records.read(Successor, run_dir.successor)
+    """The id of the successor of a job, as successor.json has it."""
+    record = successor(run_dir)
     return record.job_id if record is not None and record.after == job_id else None
 
 
 def predecessor(run_dir: RunDir, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The id of the job of the run that this job succeeds; None if it was submitted by a user."""
+    """The id of the job of this run that this job succeeds; None if a user submitted it."""
     run_id, _, job_id = environ.get(SUCCEEDS, "").partition(":")
     return job_id if job_id and run_id == run_dir.run_id else None

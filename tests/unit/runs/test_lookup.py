@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.rundir import RunDir, relink, write_json
+from jobs.rundir import RunDir, append_jsonl, relink, write_json
 from jobs.runs import lookup
 from jobs.runs.lookup import NoSuchRunError, find
 
@@ -22,6 +22,14 @@ def make(root, name, run_id):
     return run
 
 
+def make_elsewhere(root, name, run_id):
+    """A run whose runs_root is not the default one, with its link there."""
+    run = make(root.parent / "scratch", name, run_id)
+    (root / name).mkdir(parents=True, exist_ok=True)
+    relink(root / name / run_id, str(run.path))
+    return run
+
+
 @pytest.fixture
 def three(root):
     return [make(root, name, f"2026010{i}") for i, name in enumerate(("a", "b", "a"), 1)]
@@ -31,11 +39,11 @@ def test_all_runs_are_listed_newest_first_and_once(three):
     assert lookup.all_runs() == three[::-1]
 
 
-def test_no_word_means_the_newest_run(three):
+def test_without_a_name_the_newest_run_is_meant(three):
     assert find(None) == three[2]
 
 
-def test_a_run_is_found_by_each_of_its_words(root, three):
+def test_a_run_is_found_by_each_of_its_names(root, three):
     first, second, newest = three
     lookup.remember(first, "12_3")
     assert find(str(first.path)) == first
@@ -44,6 +52,40 @@ def test_a_run_is_found_by_each_of_its_words(root, three):
     assert find("a") == newest
     assert find(str(root / "a/latest")) == newest
     assert find("12_3") == first
+
+
+@pytest.mark.parametrize("text", ["far", "20260109", None, "7", "runs/far/20260109", "8"])
+def test_each_name_of_a_run_elsewhere_is_its_real_directory(root, three, text):
+    run = make_elsewhere(root, "far", "20260109")
+    lookup.remember(run, "7")  # as submit does
+    lookup.note_job(run, "8", "slurm")  # as plain sbatch does on a node
+    found = find(text)
+    assert found == run
+    assert not found.path.is_symlink()
+
+
+def test_a_run_elsewhere_is_listed_by_its_real_directory(root):
+    run = make_elsewhere(root, "far", "20260109")
+    assert lookup.all_runs() == [run]
+
+
+def test_a_run_that_was_refused_before_it_started_is_not_the_newest_of_its_name(three):
+    first, _, newest = three
+    write_json(first.command, {"argv": [], "job_id": "7"})
+    assert find("a") == find(None) == first
+    assert find(newest.run_id) == newest
+    write_json(newest.result, {"status": "held"})
+    assert find("a") == find(None) == newest
+
+
+def test_a_local_run_is_found_by_the_id_that_messages_show(three):
+    first, second, _ = three
+    write_json(first.owner, {"job_id": "local-host-12"})
+    append_jsonl(second.attempts, {"job_id": "local-host-13"})
+    assert find("local-host-12") == first
+    assert find("local-host-13") == second
+    with pytest.raises(NoSuchRunError):
+        find("local-host-14")
 
 
 def test_a_job_id_belongs_to_the_run_that_was_submitted_last(three):
@@ -66,13 +108,13 @@ def test_a_run_that_was_deleted_is_not_recalled(three):
     assert lookup.recall("7") is None
 
 
-@pytest.mark.parametrize("word", ["x", "", "77", "*", "/etc", "../..", "x" * 5000, "²"])
-def test_another_word_is_a_users_error(three, word):
+@pytest.mark.parametrize("text", ["x", "", "77", "*", "/etc", "../..", "x" * 5000, "²"])
+def test_any_other_text_is_a_users_error(three, text):
     with pytest.raises(NoSuchRunError, match="no run "):
-        find(word)
+        find(text)
 
 
-def test_a_typing_error_is_answered_with_what_is_near(root):
+def test_a_typing_error_is_answered_with_similar_names(root):
     make(root, "resnet", "20260101")
     with pytest.raises(NoSuchRunError, match="did you mean resnet"):
         find("resnt")
@@ -83,7 +125,7 @@ def test_without_runs_there_is_a_hint(root):
         find(None)
 
 
-def test_the_specs_choice_of_a_runs_root_goes_before_the_variable(root, monkeypatch):
+def test_the_runs_root_of_the_spec_has_precedence_over_the_variable(root, monkeypatch):
     assert lookup.runs_root("/x") != lookup.runs_root() == root
     monkeypatch.delenv("KIT_RUNS")
     assert lookup.runs_root() == root.parent / "runs"
