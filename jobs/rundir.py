@@ -70,6 +70,11 @@ class RunDir:
         return self.path / "owner.json"
 
     @property
+    def cancelled(self) -> Path:
+        """Written by `jobs cancel`: no job starts the run before `jobs resume` deletes it."""
+        return self.path / "cancelled"
+
+    @property
     def site(self) -> Path:
         """What the Slurm that the run was submitted to does with preempted jobs."""
         return self.path / "site.json"

@@ -107,8 +107,11 @@ class HeldError(FailedError):
 def refuse(
     run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner, predecessor: str | None
 ) -> None:
-    """Raises HeldError where this job was held or cancelled, and only Slurm starts it again."""
-    reason = history.refusal(found.last, me, predecessor)
+    """Raises HeldError for a run that was cancelled, or held while only Slurm starts this job."""
+    # Also a job that was queued before the cancel, and that the cancel did not find.
+    is_cancelled = run_dir.cancelled.exists()
+    last = history.refusal(found.last, me, predecessor)
+    reason = "the run was cancelled" if is_cancelled else last
     if reason is not None:
         raise HeldError(
             f"{run_dir.path}: not started again: {reason}\n  hint: make resume goes on with it"

@@ -5,6 +5,8 @@
 - adopt: makes the run directory of a job that plain sbatch started.
 - resume: continues a run that stopped before its end.
 - status: lists the runs and their states.
+- run_jobs: finds the Slurm jobs of a run.
+- submit_claim: lets one command at a time queue or cancel the jobs of a run.
 - logs: shows the log of one rank.
 - cancel: stops a run.
 - compare: compares how two runs ended.

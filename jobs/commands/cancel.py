@@ -1,41 +1,70 @@
-"""The command cancel: stop a run, its Slurm job or its local processes."""
+"""The command cancel: stop a run, all its Slurm jobs or its local processes."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import time
 
 from jobs.attempt import history, run_lock
 from jobs.attempt.decision import Action, Cause
-from jobs.commands.status import waiting_job
+from jobs.commands import run_jobs
+from jobs.commands.submit_claim import claimed
+from jobs.console import BestEffort
 from jobs.errors import FailedError, UserError
-from jobs.rundir import RunDir
-from jobs.runs import lookup
+from jobs.rundir import RunDir, write_atomic
 from jobs.slurm import client
+
+CLAIM_WAIT_S = 60.0  # a resume that is just queueing its job: longer than sbatch usually takes
 
 
 def cancel(run_dir: RunDir) -> int:
-    """Stop a run: its Slurm job, or its local processes."""
+    """Stop a run; only a later resume continues it. Returns the exit code 0.
+
+    Raises: UserError for a run that does not run; FailedError if scancel fails.
+    """
     if history.is_complete(run_dir):
         raise UserError(f"{run_dir.run_id} is complete, there is nothing to cancel")
-    present, job_id = run_lock.read(run_dir), lookup.job_id_of(run_dir)
-    if present is not None and present.is_local and run_lock.is_alive(present) is not False:
-        if run_lock.is_alive(present) is None:
-            raise UserError(f"{run_dir.run_id} runs on {present.host}: cancel it there")
-        os.kill(present.pid, signal.SIGTERM)
-        print(f"{run_dir.run_id}: stopping after this step and saving")
-        return 0
-    jobs = [each for each in (job_id, waiting_job(run_dir)) if each is not None]
-    jobs = [each for each in jobs if client.is_alive(each) is not False]
-    if not jobs:
-        raise UserError(f"{run_dir.run_id} is neither queued nor running")
-    job = client.show_job(jobs[0])
-    answer = client.call(["scancel", *jobs])
-    if answer is None or answer.returncode != 0:
-        said = answer.stderr.strip() if answer else "scancel is missing or does not answer"
-        raise FailedError(f"scancel {' '.join(jobs)}: {said}")
-    if job is not None and job.state == "PENDING":  # no attempt is there to write it
-        history.end_between(run_dir, Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
-        run_dir.owner.unlink(missing_ok=True)
+    owner = run_lock.read(run_dir)
+    if owner is not None and owner.is_local and run_lock.is_alive(owner) is not False:
+        return stop_local(run_dir, owner)
+    record = BestEffort("cancel")  # a full disk must not keep a job alive
+    with contextlib.ExitStack() as stack:
+        with record():
+            stack.enter_context(claimed(run_dir, CLAIM_WAIT_S))
+        jobs = run_jobs.unended(run_dir)
+        if not jobs:
+            raise UserError(f"{run_dir.run_id} is neither queued nor running")
+        cancel_jobs(run_dir, jobs, record)
     print(f"{run_dir.run_id}: job {' and job '.join(jobs)} cancelled")
     return 0
+
+
+def stop_local(run_dir: RunDir, owner: run_lock.Owner) -> int:
+    """Ask the process that runs this run to stop and save. Raises: UserError on another host."""
+    if run_lock.is_alive(owner) is None:
+        raise UserError(f"{run_dir.run_id} runs on {owner.host}: cancel it there")
+    os.kill(owner.pid, signal.SIGTERM)
+    print(f"{run_dir.run_id}: stopping after this step and saving")
+    return 0
+
+
+def cancel_jobs(run_dir: RunDir, jobs: list[str], record: BestEffort) -> None:
+    """Cancel Slurm jobs, and record the end of the run where no attempt is running to do it."""
+    was_cancelled = run_dir.cancelled.exists()
+    with record():  # before scancel: a job that starts meanwhile must find it
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        write_atomic(run_dir.cancelled, f"{now}: jobs cancel: {' '.join(jobs)}\n")
+    owner = run_lock.read(run_dir)
+    shown = [client.show_job(job_id) for job_id in jobs]
+    answer = client.call(["scancel", *jobs])
+    if answer is None or answer.returncode != 0:
+        if not was_cancelled:
+            run_dir.cancelled.unlink(missing_ok=True)
+        error = answer.stderr.strip() if answer else "scancel is missing or does not answer"
+        raise FailedError(f"scancel {' '.join(jobs)}: {error}")
+    if all(job is not None and job.state == "PENDING" for job in shown):
+        history.end_between(run_dir, Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
+        if owner is not None:  # of an earlier start of a job that had been requeued
+            run_lock.release(run_dir, owner)

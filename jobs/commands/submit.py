@@ -12,6 +12,7 @@ from jobs import records
 from jobs.attempt import history
 from jobs.attempt.decision import Action, Cause, Decision
 from jobs.commands import local
+from jobs.commands.submit_claim import claimed
 from jobs.console import counted
 from jobs.errors import UserError
 from jobs.records import Result
@@ -54,7 +55,7 @@ def submit(
     if is_dry:
         return dry_run(loaded.spec, cluster)
     if choose_cluster(cluster) == "slurm":
-        with freeze(loaded) as run_dir:
+        with freeze(loaded) as run_dir, claimed(run_dir):
             job_id = queue(loaded.spec, run_dir)
         announce(run_dir, job_id, as_json)
         return 0

@@ -227,6 +227,27 @@ def job_states(job_ids: Iterable[str]) -> dict[str, str]:
     return {job_id: states[job_id] for job_id in wanted if job_id in states}
 
 
+@dataclass(frozen=True)
+class QueuedJob:
+    """One queued or running job: its working directory and its script with arguments."""
+
+    job_id: str
+    work_dir: str
+    command: str
+
+
+def queued_jobs() -> list[QueuedJob]:
+    """The user's jobs that are queued or run; empty where squeue does not answer.
+
+    Source: squeue(1), %Z (working directory) and %o (command).
+    """
+    user = f"--user={os.getuid()}"
+    answer = call(["squeue", "--noheader", user, "--format=%i|%Z|%o"])
+    lines = answer.stdout.splitlines() if answer and answer.returncode == 0 else []
+    fields = [line.split("|", 2) for line in lines]
+    return [QueuedJob(*values) for values in fields if len(values) == 3]
+
+
 def past_states(job_ids: Iterable[str]) -> dict[str, str]:
     """Return the state of each job in the accounting database; empty if the site has none.
 

@@ -1,9 +1,10 @@
-"""Fixtures of the unit tests: a spec as text, taken or refused; no process left."""
+"""Fixtures of the unit tests: specs as text, fake Slurm clients, a process group."""
 
 import multiprocessing
 from pathlib import Path
 
 import pytest
+from fake_slurm import FakeSlurm
 
 from jobs.config.load import SpecError, load
 from jobs.spec import Spec
@@ -44,6 +45,16 @@ def refuse(spec_file):
         return str(caught.value)
 
     return refused
+
+
+@pytest.fixture
+def fake_slurm(tmp_path, monkeypatch):
+    """Slurm's clients as executables on PATH, and no enclosing job."""
+    slurm = FakeSlurm(tmp_path / "fake-slurm")
+    monkeypatch.setenv("PATH", f"{slurm.bin}:/usr/bin:/bin")
+    monkeypatch.setenv("FAKE_SLURM", str(slurm.folder))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    return slurm
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,16 @@
-"""One run directory, one owner: a second job, an old attempt, a port that is taken (30, 33, 23)."""
+"""One run directory, one owner: a second job, an old attempt, a taken port, two resumes.
+
+Rows 30, 33, 23, 37 and 39.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 
 from jobs.node import rendezvous
 from jobs.rundir import read_json
@@ -162,3 +168,67 @@ def test_row_23_the_rendezvous_port_is_taken(kit: Kit, untouched: Untouched, row
     assert not endpoint.endswith(f":{taken}"), endpoint
     oracles.bitwise(run, untouched())
     oracles.causes(run, ["completed"])
+
+
+def cancel(kit: Kit, run: Run, *job_ids: str) -> None:
+    """Cancel a run by the kit's command and wait for the end of its jobs."""
+    kit.jobs("cancel", run.dir.path)
+    for job_id in job_ids:
+        kit.cluster.wait_job(job_id, "CANCELLED", JOB_TIMEOUT_S)
+
+
+def resume_twice_at_once(kit: Kit, run: Run) -> Run:
+    """Run `jobs resume` twice at the same time; the one job that they may queue."""
+    argv = ("resume", "--json", run.dir.path)
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(kit.jobs, *argv, check=False) for _ in range(2)]
+        done = [call.result() for call in calls]
+    assert sorted(each.returncode for each in done) == [0, 2], [each.stderr for each in done]
+    (accepted,) = (json.loads(each.stdout) for each in done if each.returncode == 0)
+    return Run(kit.cluster, accepted["job_id"], run.dir)
+
+
+def test_row_37_of_two_resumes_one_queues_and_a_cancel_ends_all_jobs(
+    kit: Kit, untouched: Untouched, row: Row
+) -> None:
+    paced = start(kit, "slurm.continue=requeue")
+    run = paced.run
+    row.record(run)
+    run.wait_for_step(2)
+    cancel(kit, run, run.job_id)
+    drain = ("scontrol", "update", f"NodeName={','.join(kit.cluster.nodes)}", "Reason=test")
+    kit.cluster.run(*drain, "State=DRAIN")
+    second = resume_twice_at_once(kit, run)
+    by_hand = harm_slurm.submit_again(kit, run)
+    cancel(kit, run, second.job_id, by_hand)
+    late = harm_slurm.submit_again(kit, run)
+    kit.cluster.run(*drain, "State=RESUME")
+    kit.cluster.wait_job(late, "FAILED", JOB_TIMEOUT_S)
+    assert "the run was cancelled" in said_by(kit, late)
+    assert run.result()["status"] == "cancelled"
+    assert len(run.attempts()) == 1
+    oracles.nothing_left(run)
+    Paced(kit.resume(run), paced.pace).finish()
+    oracles.bitwise(run, untouched())
+
+
+def test_row_39_resume_by_every_name_of_a_run_in_another_root(
+    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
+) -> None:
+    root = tmp_path / "elsewhere"
+    paced = start(kit, f"runs_root={root}", "slurm.continue=requeue")
+    run = paced.run
+    row.record(run)
+    assert run.dir.path.parent.parent == root
+    run.wait_for_step(2)
+    names = [run.dir.run_id, run.dir.path.parent.name, run.job_id, str(run.dir.path), None]
+    for attempt, name in enumerate(names, 2):
+        cancel(kit, run, run.job_id)
+        said = json.loads(kit.jobs("resume", "--json", *([name] if name else [])).stdout)
+        assert said["run_dir"] == str(run.dir.path)
+        run = Run(kit.cluster, said["job_id"], run.dir)
+        wait_for_first_step(run, attempt)
+    Paced(run, paced.pace).finish()
+    row.record(run)
+    oracles.bitwise(run, untouched())
+    oracles.nothing_left(run)

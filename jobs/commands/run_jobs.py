@@ -1,0 +1,40 @@
+"""The Slurm jobs of a run: those that its directory names, and those in the user's queue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jobs.attempt import run_lock
+from jobs.rundir import RunDir
+from jobs.runs import lookup
+from jobs.slurm import client
+from jobs.slurm.sbatch import SCRIPT
+
+
+def waiting_job(run_dir: RunDir) -> str | None:
+    """The id of the successor of the job that was submitted last; None if there is none."""
+    job_id = lookup.job_id_of(run_dir)
+    return None if job_id is None else lookup.successor_of(run_dir, job_id)
+
+
+def unended(run_dir: RunDir) -> list[str]:
+    """The ids of the run's jobs that are queued or run, or of which Slurm gives no answer."""
+    owner = run_lock.read(run_dir)
+    recorded = [lookup.job_id_of(run_dir), waiting_job(run_dir)]
+    recorded += [owner.job_id] if owner and not owner.is_local else []
+    jobs = [job_id for job_id in dict.fromkeys(recorded) if job_id is not None]
+    found = [job_id for job_id in jobs if client.is_alive(job_id) is not False]
+    return list(dict.fromkeys([*found, *in_queue(run_dir)]))
+
+
+def in_queue(run_dir: RunDir) -> list[str]:
+    """The ids of the user's queued and running jobs whose batch script gets this run directory.
+
+    A plain `sbatch slurm/ddp.sbatch RUN_DIR` records its job only once it starts.
+    """
+    found = []
+    for job in client.queued_jobs():
+        _, is_ours, target = job.command.partition(f"{SCRIPT.name} ")
+        if is_ours and Path(job.work_dir, target.strip()).resolve() == run_dir.path.resolve():
+            found.append(job.job_id)
+    return found

@@ -1,0 +1,66 @@
+"""The claim under which one command at a time queues or cancels the jobs of a run.
+
+Two `resume` at once would both find no job and queue one each. The claim is the file
+`.submit-claim.json` in the run directory, created exclusively by the protocol of
+`jobs.attempt.run_lock`. It names host and process. A claim of a process that died is taken over on
+its own host; on another host a process cannot be looked up, so there a user deletes the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs.attempt import run_lock
+from jobs.errors import UserError
+from jobs.rundir import RunDir
+
+POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class _Claimed(RunDir):
+    """A run directory whose exclusively created file is the claim in place of owner.json."""
+
+    @property
+    def owner(self) -> Path:
+        return self.path / ".submit-claim.json"
+
+
+@contextlib.contextmanager
+def claimed(run_dir: RunDir, wait_s: float = 0.0) -> Iterator[None]:
+    """A block in which no other command queues or cancels a job of this run.
+
+    `wait_s`: how long to wait for another command, in seconds.
+    Raises: UserError if another command still has the claim; OSError.
+    """
+    claim, me = _Claimed(run_dir.path), run_lock.this_process(None)
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            run_lock.claim(claim, me, 0)
+            break
+        except run_lock.OwnedError as error:
+            if time.monotonic() >= deadline:
+                raise _refusal(claim) from error
+        time.sleep(POLL_S)
+    try:
+        yield
+    finally:
+        # A claim that a failing disk leaves behind is taken over: its process is dead by then.
+        with contextlib.suppress(OSError):
+            run_lock.release(claim, me)
+
+
+def _refusal(claim: _Claimed) -> UserError:
+    holder = run_lock.read(claim)
+    if holder is None:
+        return UserError(f"{claim.run_id}: another command has just finished\n  hint: try again")
+    hint = "wait for it, then try again"
+    if run_lock.is_alive(holder) is None:
+        hint += f"; if it has died, delete {claim.owner}"
+    who = f"process {holder.pid} on {holder.host}"
+    return UserError(f"{claim.run_id}: {who} is submitting or cancelling it\n  hint: {hint}")

@@ -1,0 +1,144 @@
+"""The command cancel: it ends all jobs of a run, and only a later resume continues the run."""
+
+import errno
+import json
+from dataclasses import asdict
+
+import pytest
+from commands_kit import make_run
+
+from jobs.__main__ import main
+from jobs.attempt import run_lock
+from jobs.attempt.open import HeldError, refuse
+from jobs.commands import cancel
+from jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
+from jobs.runs import lookup
+
+
+def test_cancel_stops_a_queued_job_and_the_run_is_cancelled(slurm, here, capsys):
+    slurm.set_state("4711", "PENDING")
+    main(["submit", "tiny.yaml"])
+    (run,) = lookup.all_runs()
+    run_lock.claim(run, run_lock.this_process("4711"), 1)  # as after a requeue
+    before = {"attempt": 1, "cause": "preemption", "decision": "requeue", "reason": "preempted"}
+    append_jsonl(run.attempts, before | {"first_step": None, "evidence": {}})
+    assert main(["cancel", "4711"]) == 0
+    (record,) = read_jsonl(run.attempts)
+    assert (record["cause"], record["decision"]) == ("preemption", "cancel")
+    assert slurm.cancelled == ["4711"]
+    capsys.readouterr()
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["state"] == "cancelled"
+    assert not run.owner.exists()
+
+
+def test_cancel_also_cancels_the_successor(guarded, slurm):
+    guarded("RUNNING", "PENDING")
+    assert main(["cancel", "tiny"]) == 0
+    assert slurm.cancelled == ["4711 4712"]
+
+
+def test_cancel_of_a_run_of_which_only_the_successor_is_left(guarded, slurm):
+    run = guarded("NODE_FAIL", "PENDING")
+    assert main(["cancel", "tiny"]) == 0
+    assert slurm.cancelled == ["4712"]
+    assert read_json(run.result)["status"] == "cancelled"
+
+
+def test_cancel_leaves_a_completed_run_alone(slurm, here, capsys):
+    run = make_run(here)
+    write_json(run.result, {"status": "completed"})
+    assert main(["cancel", "tiny"]) == 2
+    assert read_json(run.result) == {"status": "completed"}
+
+
+def test_cancel_of_what_does_not_run_is_a_users_error(slurm, here, capsys):
+    make_run(here)
+    assert main(["cancel", "tiny"]) == 2
+    slurm.set_state("4711", "FAILED")
+    main(["submit", "tiny.yaml"])
+    assert main(["cancel", "4711"]) == 2
+    assert "neither queued nor running" in capsys.readouterr().err
+    assert slurm.cancelled == []
+
+
+def queued_twice(slurm, here):
+    """A run with a pending job of submit and one of a plain sbatch; relative path, other runs."""
+    assert main(["submit", "tiny.yaml"]) == 0
+    (run,) = lookup.all_runs()
+    slurm.set_state("4711", "PENDING")
+    slurm.set_state("5000", "PENDING")
+    target = run.path.relative_to(here)
+    slurm.enqueue("4711", run.path, f"{run.code}/slurm/ddp.sbatch {run.path}")
+    slurm.enqueue("5000", here, f"{here}/slurm/ddp.sbatch {target}")
+    slurm.enqueue("5001", here, f"{here}/slurm/ddp.sbatch {target}-other")
+    slurm.enqueue("5002", here, f"{here}/other.sh {target}")
+    return run
+
+
+def test_cancel_ends_every_queued_job_of_the_run(slurm, here):
+    run = queued_twice(slurm, here)
+    assert main(["cancel", "tiny"]) == 0
+    assert slurm.cancelled == ["4711 5000"]
+    assert read_json(run.result)["status"] == "cancelled"
+
+
+def test_resume_refuses_a_run_that_a_plain_sbatch_has_queued(slurm, here, capsys):
+    queued_twice(slurm, here)
+    slurm.set_state("4711", "FAILED")
+    (slurm.folder / "queue").write_text((slurm.folder / "queue").read_text().split("\n", 1)[1])
+    assert main(["resume", "tiny"]) == 2
+    assert "queued or running as job 5000" in capsys.readouterr().err
+    assert slurm.submitted == 1
+
+
+def test_a_job_of_a_cancelled_run_starts_only_after_a_resume(slurm, here):
+    assert main(["submit", "tiny.yaml"]) == 0
+    (run,) = lookup.all_runs()
+    slurm.set_state("4711", "PENDING")
+    assert main(["cancel", "tiny"]) == 0
+    another = run_lock.this_process("5000")  # queued before the cancel, which did not find it
+    with pytest.raises(HeldError, match="cancelled"):
+        refuse(run, another)
+    slurm.set_state("4711", "CANCELLED")
+    slurm.refuse(7)
+    assert main(["resume", "tiny"]) == 1
+    with pytest.raises(HeldError):  # no job was queued: it is still cancelled
+        refuse(run, another)
+    (slurm.folder / "refusal").unlink()
+    assert main(["resume", "tiny"]) == 0
+    refuse(run, another)
+
+
+def test_cancel_that_slurm_refuses_leaves_the_run_as_it_was(slurm, here):
+    main(["submit", "tiny.yaml"])
+    (run,) = lookup.all_runs()
+    slurm.install("scancel", "#!/bin/sh\necho 'no contact' >&2\nexit 1\n")
+    assert main(["cancel", "tiny"]) == 1
+    refuse(run, run_lock.this_process("4711"))
+
+
+def test_cancel_ends_the_job_where_nothing_can_be_recorded(slurm, here, capfd, monkeypatch):
+    main(["submit", "tiny.yaml"])
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def fails(*_):
+        raise full
+
+    monkeypatch.setattr(run_lock, "write_json", fails)
+    monkeypatch.setattr(cancel, "write_atomic", fails)
+    assert main(["cancel", "tiny"]) == 0
+    assert slurm.cancelled == ["4711"]
+    assert "No space left" in capfd.readouterr().err
+
+
+def test_cancel_does_not_release_a_claim_that_another_process_is_replacing(slurm, here):
+    main(["submit", "tiny.yaml"])
+    (run,) = lookup.all_runs()
+    slurm.set_state("4711", "PENDING")
+    run_lock.claim(run, run_lock.this_process("4711"), 1)
+    token = read_json(run.owner)["token"]
+    ticket = asdict(run_lock.this_process(None)) | {"attempt": 2, "token": "x"}
+    write_json(run.owner.with_name(f".owner-after-{token}"), ticket)
+    assert main(["cancel", "tiny"]) == 0
+    assert run.owner.exists()

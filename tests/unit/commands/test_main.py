@@ -1,0 +1,80 @@
+"""The command line: exit codes, error messages, overrides, what is imported."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from commands_kit import REPOSITORY, make_run
+
+from jobs.__main__ import main
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["submit", "nowhere.yaml"], "nowhere.yaml"),
+        (["submit", "tiny.yaml", "slurm.nodse=3"], "slurm.nodse: unknown key"),
+        (["submit", "tiny.yaml", "--set", "'"], "--set"),
+        (["submit", "tiny.yaml", "--cluster", "slurm"], "no sbatch on PATH"),
+        (["status", "nothing"], "no run 'nothing'"),
+        (["cancel", "nothing"], "no run 'nothing'"),
+        (["logs"], "no runs in"),
+        (["resume"], "no runs in"),
+    ],
+)
+def test_a_users_mistake_is_said_without_a_traceback_and_exits_2(here, capsys, words, said):
+    assert main(words) == 2
+    output = capsys.readouterr()
+    assert output.err.startswith("error: ")
+    assert said in output.err
+    assert output.out == ""
+    assert not (here / "runs").exists()
+
+
+def test_a_disk_that_fails_is_told_in_one_line(here, capsys):
+    make_run(here).rank_log(0).mkdir(parents=True)  # whoever is root may read anything else
+    assert main(["logs"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.endswith("rank-00000.log: Is a directory\n")
+
+
+@pytest.mark.parametrize("words", [["status"], ["logs", "tiny"]])
+def test_a_reader_that_has_seen_enough_ends_a_command_in_silence(here, words):
+    log = make_run(here).rank_log(0)
+    log.parent.mkdir()
+    log.write_text("a line\n" * 100_000)
+    command = [sys.executable, "-m", "jobs", *words]
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": ""}
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, env=env, stdout=writing, stderr=subprocess.PIPE, timeout=30)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "banned"),
+    [
+        (["--help"], ["torch", "pydantic", "yaml", "submitit", "numpy"]),
+        (["status"], ["torch", "pydantic", "yaml", "submitit", "numpy"]),
+        (["submit", "tiny.yaml"], ["torch", "numpy"]),
+    ],
+)
+def test_a_command_starts_without_what_it_does_not_need(slurm, words, banned):
+    command = [sys.executable, "-X", "importtime", "-m", "jobs", *words]
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "jobs.commands.submit" in imported
+    assert imported.isdisjoint(banned)
+
+
+def test_overrides_may_stand_behind_options():
+    from jobs.__main__ import parse
+
+    args = parse(["submit", "x.yaml", "a=1", "--cluster", "local", "b=2"])
+    assert (args.overrides, args.cluster) == (["a=1", "b=2"], "local")
+    with pytest.raises(SystemExit):
+        parse(["submit", "x.yaml", "--clutser", "local"])

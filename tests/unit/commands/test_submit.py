@@ -1,0 +1,130 @@
+"""The command submit: a job or a local run, a dry run, and what is printed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from commands_kit import REPOSITORY, make_run
+
+from jobs.__main__ import main
+from jobs.attempt.decision import Action, Cause, Decision
+from jobs.commands import local, submit
+from jobs.config.load import load
+from jobs.errors import UserError
+from jobs.rundir import append_jsonl
+from jobs.runs import lookup
+from jobs.spec import Spec
+
+
+def test_a_requested_slurm_is_asked_even_if_it_knows_no_cluster(slurm, here, capsys):
+    lost = "#!/bin/sh\necho 'fatal: Could not establish a configuration source' >&2\nexit 1\n"
+    slurm.install("sbatch", lost)
+    assert main(["submit", "tiny.yaml", "--dry-run", "--cluster", "slurm"]) == 1
+    assert "configuration source" in capsys.readouterr().err
+
+
+def test_a_job_that_slurm_refuses_exits_1(slurm, capsys):
+    slurm.refuse(7)
+    assert main(["submit", "tiny.yaml"]) == 1
+    assert "exit code 7" in capsys.readouterr().err
+    assert lookup.all_runs() == []
+
+
+def test_submit_says_where_the_run_is_and_how_to_watch_it(slurm, capsys):
+    assert main(["submit", "tiny.yaml"]) == 0
+    (run,) = lookup.all_runs()
+    path = run.path.relative_to(Path.cwd())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["job 4711", f"run directory {path}", f"tail -F {path}/logs/rank-00000.log"]
+
+
+def test_submit_as_json_is_one_object(slurm, capsys):
+    assert main(["submit", "tiny.yaml", "slurm.nodes=3", "--json"]) == 0
+    (run,) = lookup.all_runs()
+    ids = {"job_id": "4711", "run_id": run.run_id, "run_dir": str(run.path), "cluster": "slurm"}
+    assert json.loads(capsys.readouterr().out) == ids
+    assert Spec.from_json(run.spec.read_text()).slurm.nodes == 3
+
+
+def test_overrides_come_as_words_and_as_one_text(slurm):
+    text = "slurm.time='00:10:00' name=b"
+    assert main(["submit", "tiny.yaml", "train.lr=0.5", "--set", text]) == 0
+    spec = Spec.from_json(lookup.all_runs()[0].spec.read_text())
+    assert (spec.train.lr, spec.slurm.time, spec.name) == (0.5, "00:10:00", "b")
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_dry_run_shows_command_script_and_spec_and_writes_nothing(slurm, here, capsys, status):
+    if status:
+        slurm.refuse(status, "sbatch: Job 1 to start")
+    assert main(["submit", "tiny.yaml", "--dry-run"]) == status
+    output = capsys.readouterr()
+    assert output.out.startswith("# command\nsbatch --job-name=tiny --nodes=2 ")
+    assert (REPOSITORY / "slurm/ddp.sbatch").read_text() in output.out
+    spec = Spec.from_json(output.out.partition("# resolved spec\n")[2])
+    assert spec == load(Path("tiny.yaml")).spec
+    assert "sbatch: Job 1 to start" in output.err
+    assert not (here / "runs").exists()
+
+
+def test_a_dry_run_needs_no_slurm(here, capsys):
+    assert main(["submit", "tiny.yaml", "--dry-run"]) == 0
+    assert "no sbatch asked" in capsys.readouterr().err
+    assert not (here / "runs").exists()
+
+
+def test_auto_takes_slurm_where_it_is(slurm):
+    assert submit.choose_cluster("auto") == "slurm"
+    assert submit.choose_cluster("local") == "local"
+
+
+def test_auto_runs_here_where_slurm_is_only_installed(slurm, here, capsys):
+    lost = "#!/bin/sh\necho 'fatal: Could not establish a configuration source' >&2\nexit 1\n"
+    slurm.install("sbatch", lost)
+    assert main(["submit", "tiny.yaml", "--dry-run"]) == 0
+    assert "no sbatch asked" in capsys.readouterr().err
+    assert submit.choose_cluster("auto") == "local"
+    assert "knows no cluster: running here" in capsys.readouterr().err
+
+
+def test_auto_trains_on_no_login_node_whose_slurm_is_not_loaded(here, monkeypatch):
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    with pytest.raises(UserError, match="(?s)looks like a cluster: SLURM_CONF.*--cluster local"):
+        submit.choose_cluster("auto")
+    assert submit.choose_cluster("local") == "local"
+
+
+def ended_here(run, cause, is_user_error, monkeypatch):
+    """What a local run says that ended so."""
+    decision = Decision(Action.HOLD, cause, "why")
+    append_jsonl(run.attempts, {"evidence": {"is_user_error": is_user_error}})
+    monkeypatch.setattr(local, "run", lambda _: decision)
+    return submit.run_here(run, False)
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_user_error", "lines"),
+    [
+        (Cause.INTERRUPTED, False, ["step 0: why", "next: make resume RUN=20260101"]),
+        (Cause.HANG, False, ["step 0: hang, see above", "next: make resume RUN=20260101"]),
+        (
+            Cause.CRASH,
+            False,
+            ["step 0: crash, see above"]
+            + ["next: mend it and submit again, or make resume RUN=20260101"],
+        ),
+        (
+            Cause.CRASH,
+            True,
+            ["step 0: crash, see above"]
+            + ["next: mend it first; then submit again, or make resume RUN=20260101"]
+            + ['SET="KEY=VALUE" if a key is at fault'],
+        ),
+    ],
+)
+def test_a_local_run_that_stopped_says_what_to_do(
+    here, capsys, monkeypatch, cause, is_user_error, lines
+):
+    assert ended_here(make_run(here), cause, is_user_error, monkeypatch) in (1, 130)
+    said = capsys.readouterr().err.partition("stopped after ")[2].replace("\n", " ")
+    assert said == " ".join(lines) + " "
