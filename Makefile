@@ -28,8 +28,8 @@ submit: $(READY) ## Run CONFIG=configs/resnet.yaml [SET="train.lr=0.05"]: on Slu
 dry-run: $(READY) ## Show what submit would do: sbatch command, script, resolved spec
 	$(call need,$(KIT_CONFIG),make dry-run CONFIG=configs/resnet.yaml)
 	@$(JOBS) submit "$$KIT_CONFIG" --set="$$KIT_SET" --dry-run $(FLAGS)
-status: $(READY) ## What the runs are doing [RUN=name, run id, job id or directory]
-	@$(JOBS) status $${KIT_RUN:+"$$KIT_RUN"}
+status: $(READY) ## What the runs are doing [RUN=name, run id, job id, directory] [FLAGS=--all]
+	@$(JOBS) status $${KIT_RUN:+"$$KIT_RUN"} $(FLAGS)
 logs: $(READY) ## Rank 0's log of a run [RUN=...] [FLAGS="-f --rank 1"]
 	@$(JOBS) logs $${KIT_RUN:+"$$KIT_RUN"} $(FLAGS)
 cancel: $(READY) ## Stop a run: RUN=...

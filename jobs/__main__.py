@@ -42,6 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     command = add("status", "what the runs are doing", _status)
     _run_argument(command)
     command.add_argument("--json", action="store_true", help="machine-readable output")
+    command.add_argument("--all", action="store_true", help="list all runs (--json always does)")
     command = add("logs", "show a rank's log, rank 0 by default", _logs)
     _run_argument(command)
     command.add_argument("--rank", type=int, default=0, help="global rank")
@@ -123,7 +124,7 @@ def _adopt(args: argparse.Namespace) -> int:
 
 def _status(args: argparse.Namespace) -> int:
     run_dirs = [lookup.find(args.run)] if args.run else lookup.all_runs()
-    return status.status(run_dirs, args.json)
+    return status.status(run_dirs, args.json, args.all)
 
 
 def _logs(args: argparse.Namespace) -> int:

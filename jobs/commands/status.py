@@ -1,14 +1,17 @@
-"""What the runs are doing, as their directories, Slurm and the local kernel say."""
+"""The command status: lists runs and their states, from run directories, Slurm and processes."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from jobs import records
 from jobs.attempt import history, run_lock
 from jobs.commands import live_progress
+from jobs.commands.run_jobs import waiting_job
 from jobs.records import Result
 from jobs.rundir import RunDir
 from jobs.runs import lookup
@@ -16,45 +19,54 @@ from jobs.slurm import client
 from jobs.spec import FormatError, Spec
 
 MAX_LISTED = 20
+COLUMNS = {
+    "NAME": "name",
+    "RUN": "run_id",
+    "JOB": "jobs",
+    "STATE": "state",
+    "ATTEMPT": "attempt",
+    "PROGRESS": "progress",
+}
+# How a rank reports the error that ends it. Source: trainer.errors.
+RANK_ERROR = re.compile(r"trainer: .*?\berror: (.+)")
+LOG_TAIL_BYTES = 65536
 
 
-def status(run_dirs: Sequence[RunDir], as_json: bool) -> int:
-    """List runs, newest first."""
-    listed = run_dirs[:MAX_LISTED]
+def status(run_dirs: Sequence[RunDir], as_json: bool, is_all: bool = False) -> int:
+    """Print runs, newest first: all as JSON, else the MAX_LISTED newest or all; returns 0."""
+    listed = run_dirs if as_json or is_all else run_dirs[:MAX_LISTED]
     jobs = (job for run_dir in listed for job in (lookup.job_id_of(run_dir), waiting_job(run_dir)))
     states = client.job_states(job_id for job_id in jobs if job_id is not None)
     rows = [describe(run_dir, states) for run_dir in listed]
     if as_json:
         print(json.dumps(rows, indent=2))
-        return 0
-    if not rows:
+    elif not rows:
         print(f"no runs in {lookup.runs_root()} yet: make submit CONFIG=configs/resnet.yaml")
-        return 0
-    header = ("NAME", "RUN", "JOB", "STATE", "ATTEMPT", "PROGRESS")
-    keys = ("name", "run_id", "jobs", "state", "attempt", "progress")
-    shown_rows = [row | {"jobs": jobs_in_words(row)} for row in rows]
-    table = [header, *(tuple(str(row[key] or "-") for key in keys) for row in shown_rows)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    for row in table:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+    else:
+        print("\n".join(format_table(rows)))
+        if len(rows) < len(run_dirs):
+            print(f"{len(rows)} of {len(run_dirs)} runs, all: make status FLAGS=--all")
     return 0
 
 
-def waiting_job(run_dir: RunDir) -> str | None:
-    """The id of the job that waits for the end of the run's present one."""
-    job_id = lookup.job_id_of(run_dir)
-    return None if job_id is None else lookup.successor_of(run_dir, job_id)
+def format_table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The lines of a table with a header and a line for each run."""
+    shown = [row | {"jobs": format_jobs(row)} for row in rows]
+    table = [tuple(COLUMNS)]
+    table += [tuple(str(row[key] or "-") for key in COLUMNS.values()) for row in shown]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = [zip(row, widths, strict=True) for row in table]
+    return ["  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in lines]
 
 
-def jobs_in_words(row: dict[str, Any]) -> str | None:
-    """`12, then 13` where another job waits to go on."""
+def format_jobs(row: dict[str, Any]) -> str | None:
+    """`12, then 13` where job 13 is the successor of job 12."""
     job_id, successor = row["job_id"], row["successor"]
     return f"{job_id}, then {successor}" if successor else job_id
 
 
 def describe(run_dir: RunDir, states: dict[str, str]) -> dict[str, Any]:
-    """One run's state: its result, else what Slurm says, else whether its owner lives."""
+    """One run as a row of `status --json`. `states`: Slurm's state of each job that it knows."""
     try:
         Spec.read(run_dir.spec)
     except FormatError as error:
@@ -69,17 +81,21 @@ def describe(run_dir: RunDir, states: dict[str, str]) -> dict[str, Any]:
     result = records.read(Result, run_dir.result)
     metrics = result and result.metrics and {each.name: each.value for each in result.metrics}
     now = live_progress.read(run_dir)
+    state = state_of(run_dir, result, states.get(job_id or ""))
+    reason = None if result is None else result.reason
+    if result is None and has_failed(state):
+        reason = rank_error(run_dir)
     return {
         "name": run_dir.path.parent.name,
         "run_id": run_dir.run_id,
         "run_dir": str(run_dir.path),
         "job_id": job_id,
         "successor": waiting,
-        "state": state_of(run_dir, result, states.get(job_id or "")),
+        "state": state,
         "attempt": history.newest_attempt(run_dir),
         "step": now.step if now else None,
-        "progress": (result and result.reason) or (live_progress.words(now) if now else None),
-        "reason": result and result.reason,
+        "progress": reason or (live_progress.words(now) if now else None),
+        "reason": reason,
         "metrics": metrics,
     }
 
@@ -98,17 +114,37 @@ def of_another_kit(run_dir: RunDir, reason: str) -> dict[str, Any]:
 
 
 def state_of(run_dir: RunDir, result: Result | None, slurm_state: str | None) -> str:
-    """A run's state in one word."""
+    """The run's state: that of its result, else of its job, else of its owner's process."""
     if result and (result.status == "completed" or not is_in_queue(slurm_state)):
         return result.status
     if slurm_state is not None:
         return slurm_state.lower()
-    present = run_lock.read(run_dir)
-    if present is None:
+    owner = run_lock.read(run_dir)
+    if owner is None:
         return "stopped" if history.newest_attempt(run_dir) else "frozen"
-    return {True: "running", False: "lost", None: "unknown"}[run_lock.is_alive(present)]
+    return {True: "running", False: "lost", None: "unknown"}[run_lock.is_alive(owner)]
 
 
 def is_in_queue(state: str | None) -> bool:
     """Whether a job of this state is queued or runs."""
     return state is not None and state not in client.ENDED_STATES
+
+
+def has_failed(state: str) -> bool:
+    """Whether a run without a result.json has ended in this state."""
+    return state in ("stopped", "lost") or state.upper() in client.ENDED_STATES
+
+
+def rank_error(run_dir: RunDir) -> str | None:
+    """The last error in rank 0's log of the newest attempt; None if there is none.
+
+    A full disk keeps the attempt from writing its reason anywhere else.
+    """
+    try:
+        with open(run_dir.rank_log(0), "rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            text = log.read().decode("utf-8", "replace")
+    except OSError:
+        return None
+    errors = RANK_ERROR.findall(text)
+    return str(errors[-1]) if errors else None

@@ -1,0 +1,120 @@
+"""The command status: one row for each run, from its directory, its job and its process."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+from commands_kit import make_run
+
+from jobs.__main__ import main
+from jobs.attempt import run_lock
+from jobs.commands import status
+from jobs.rundir import append_jsonl, write_json
+
+
+def test_status_lists_runs_newest_first(here, capsys):
+    for run_id in ("20260101", "20260102"):
+        make_run(here, run_id)
+    assert main(["status"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["NAME", "RUN", "JOB", "STATE", "ATTEMPT", "PROGRESS"]
+    assert [line[1] for line in lines[1:]] == ["20260102", "20260101"]
+
+
+def test_status_without_runs_says_how_to_start(here, capsys):
+    assert main(["status"]) == 0
+    assert "make submit" in capsys.readouterr().out
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_status_as_json_has_state_progress_and_metrics(here, capsys):
+    run = make_run(here)
+    write_json(run.result, {"status": "completed", "metrics": {"eval_accuracy": 0.5}})
+    run.progress.write_text('000000000042\n{"total": 50, "epoch": 1, "epochs": 2}')
+    assert main(["status", "tiny", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["state"], row["step"], row["job_id"]) == ("completed", 42, None)
+    assert row["metrics"] == {"eval_accuracy": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("result", "slurm_state", "state"),
+    [
+        ({}, None, "frozen"),
+        ({}, "PENDING", "pending"),
+        ({}, "NODE_FAIL", "node_fail"),
+        ({"status": "held"}, None, "held"),
+        ({"status": "held"}, "FAILED", "held"),
+        ({"status": "held"}, "PENDING", "pending"),
+        ({"status": "completed"}, "TIMEOUT", "completed"),
+        ({"status": "completed"}, "RUNNING", "completed"),
+    ],
+)
+def test_the_run_directory_knows_better_than_slurm_how_a_run_ended(
+    here, result, slurm_state, state
+):
+    assert status.state_of(make_run(here), result, slurm_state) == state
+
+
+def test_a_local_run_is_running_while_its_process_lives(here):
+    run = make_run(here)
+    run_lock.claim(run, run_lock.this_process(None), 1)
+    assert status.state_of(run, {}, None) == "running"
+    record = asdict(run_lock.this_process(None)) | {"pid_start": "1", "attempt": 1}
+    write_json(run.owner, record)
+    assert status.state_of(run, {}, None) == "lost"
+
+
+@pytest.mark.parametrize(
+    ("states", "jobs", "state"),
+    [
+        (("RUNNING", "PENDING"), "4711, then 4712", "running"),
+        (("NODE_FAIL", "PENDING"), "4712", "pending"),
+        (("RUNNING", "CANCELLED"), "4711", "running"),
+        (("FAILED", "CANCELLED"), "4711", "failed"),
+    ],
+)
+def test_status_shows_the_job_that_waits(guarded, capsys, states, jobs, state):
+    guarded(*states)
+    assert main(["status"]) == 0
+    row = capsys.readouterr().out.splitlines()[1]
+    assert f"  {jobs}  {state}  " in row
+
+
+def test_status_as_json_names_the_successor(guarded, capsys):
+    guarded("RUNNING", "PENDING")
+    assert main(["status", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["job_id"], row["successor"]) == ("4711", "4712")
+
+
+def test_status_shows_the_newest_runs_and_how_many_there_are(here, capsys):
+    for number in range(status.MAX_LISTED + 2):
+        make_run(here, f"202601{number:02d}")
+    assert main(["status"]) == 0
+    *_, oldest, note = capsys.readouterr().out.splitlines()
+    assert oldest.split()[1] == "20260102"
+    assert note.startswith("20 of 22 runs") and "--all" in note
+    assert main(["status", "--all"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[1] == "20260100"
+
+
+def test_status_as_json_has_all_runs(here, capsys):
+    for number in range(status.MAX_LISTED + 2):
+        make_run(here, f"202601{number:02d}")
+    assert main(["status", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 22
+
+
+def test_the_reason_is_read_from_the_log_where_the_disk_was_too_full_to_record_it(here, capsys):
+    run = make_run(here)
+    append_jsonl(run.attempts, {"attempt": 1})
+    run.rank_log(0).parent.mkdir()
+    error = "StorageError: checkpoints: No space left on device"
+    run.rank_log(0).write_text(f"step 1\n12:00:00 trainer: rank 0 on n1: error: {error}\nend\n")
+    assert main(["status", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["state"], row["reason"]) == ("stopped", error)
+    assert main(["status"]) == 0
+    assert error in capsys.readouterr().out
