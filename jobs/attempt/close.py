@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from jobs.attempt import facts, history, interpret, run_lock, srun_step, successor
 from jobs.attempt.decision import Action, Decision, decide
-from jobs.attempt.execute import in_words
+from jobs.attempt.execute import format_decision, in_words
 from jobs.attempt.interpret import AttemptFacts
 from jobs.attempt.report import report_error, report_quarantine
 from jobs.console import BestEffort, say
@@ -55,7 +55,9 @@ def close(
         srun_step.end_leftover(me.job_id, interpret.unended(found))
     found = history.record(run_dir, found, seen, decision)
     history.note(run_dir, attempt, "close", decision=decision.action)
-    say(f"attempt {attempt}: {in_words(decision, run_dir)}")
+    # Without Slurm the command that runs the attempts prints the hint, as its last line.
+    line = in_words(decision, run_dir, seen.is_user_error)
+    say(f"attempt {attempt}: {format_decision(decision) if me.is_local else line}")
     if decision.action is Action.DONE:
         found = history.finish_result(run_dir, found)
     elif decision.action in FINAL:

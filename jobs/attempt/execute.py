@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -48,13 +49,32 @@ def hand_over(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner, successo
     exclude_nodes.hand_on(run_dir, found, successor_id)
 
 
-def in_words(decision: Decision, run_dir: RunDir) -> str:
-    """A decision for the job's log, with the way out where somebody has to do something."""
-    line = f"{decision.cause}: {decision.reason} -> {decision.action}"
+def in_words(decision: Decision, run_dir: RunDir, is_user_error: bool = False) -> str:
+    """A decision for the job's log, with what to do after a hold."""
+    line = format_decision(decision)
     if decision.action is Action.HOLD:
-        hint = f"make resume RUN={run_dir.run_id} goes on, with the code as it was submitted"
-        line += f"\n  hint: what was saved is kept; {hint}"
+        line += f"\n  hint: {hold_hint(decision, run_dir, is_user_error)}"
     return line
+
+
+def format_decision(decision: Decision) -> str:
+    """`crash: rank 1 was killed -> hold`."""
+    return f"{decision.cause}: {decision.reason} -> {decision.action}"
+
+
+def hold_hint(decision: Decision, run_dir: RunDir, is_user_error: bool) -> str:
+    """What the user does after a hold. A resume runs the frozen code, with its errors, again.
+
+    `is_user_error`: a resume of the same spec would only repeat the error.
+    """
+    resume = f"make resume RUN={shlex.quote(run_dir.run_id)}"
+    if is_user_error:
+        return f'fix the error, then submit again; for a wrong key of the spec: {resume} SET="..."'
+    if decision.cause is Cause.CRASH:
+        return (
+            f"{resume} continues from what was saved; if the code is wrong, fix it and submit again"
+        )
+    return f"{resume} continues from what was saved, with the code as it was submitted"
 
 
 def retry_delay_s(attempts: Sequence[AttemptRecord]) -> float:

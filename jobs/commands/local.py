@@ -1,9 +1,9 @@
-"""Runs a frozen run on this machine, in the foreground, where the batch script would on Slurm.
+"""Runs a frozen run on this machine, in the foreground, in place of the batch script.
 
-One agent per node of the spec, each in its own session, all on loopback; attempt, agent, rank and
-trainer are the very code that a cluster runs. The first Ctrl-C is the warning, as a cluster gives
-it, and says what it told the ranks; a second one kills. A script of one's own that gets no signal
-is killed KILL_WAIT_S after a `cancel` or the end of its terminal, unless it stops by itself.
+It starts one agent per node of the spec, each in its own session, all on loopback. Attempt, agent,
+rank and trainer are the code that a cluster runs. The first Ctrl-C is a warning, as Slurm gives
+it; a second one kills the agents. A custom script that gets no signal is killed KILL_WAIT_S after
+a `cancel` or the end of its terminal, unless it has stopped by itself.
 """
 
 from __future__ import annotations
@@ -42,17 +42,22 @@ KILL_WAIT_S = 30  # for a script that gets no signal; as long as Slurm's own Kil
 
 
 class LocalError(UserError):
-    """The spec cannot run on this machine; the text says why and what to do."""
+    """The spec cannot run on this machine; the message has the reason and what to do."""
 
 
 def run(run_dir: RunDir) -> Decision | None:
-    """Run to the end, a stop or a hold; None if the run was complete before.
+    """Run attempts until the run is done, stopped or held; None if it was complete before.
 
     Raises: LocalError, OwnedError, FailedError.
     """
     spec = Spec.read(run_dir.spec)
     gpus = visible_gpus()
-    shares = gpu_shares(agents_here(spec, len(gpus)), gpus)
+    check_machine(spec, len(gpus))
+    nodes = num_agents(spec, len(gpus))
+    if nodes < spec.slurm.nodes:
+        here = f"{counted(len(gpus), 'GPU')} here: {counted(nodes, 'node')}"
+        say(f"warning: {here}, not {spec.slurm.nodes}")
+    shares = gpu_shares(nodes, gpus)
     me, line = run_lock.this_process(None), ProgressLine(run_dir)
     with told_in_one_line(run_dir, me), stop_signals() as stops:
         while True:
@@ -71,7 +76,7 @@ def run(run_dir: RunDir) -> Decision | None:
 
 
 def wait_for_stop(stops: list[int], seconds: float) -> bool:
-    """Wait a while before a retry; True if a stop came."""
+    """Wait before a retry; True if a stop signal came. `stops`: filled by a signal handler."""
     deadline = time.monotonic() + seconds
     while not stops and time.monotonic() < deadline:
         time.sleep(POLL_S)
@@ -79,7 +84,7 @@ def wait_for_stop(stops: list[int], seconds: float) -> bool:
 
 
 def give_up(run_dir: RunDir, me: run_lock.Owner) -> Decision:
-    """Hold a run that was stopped between two attempts."""
+    """Hold a run that was stopped between two attempts; returns that decision."""
     reason = "stopped on request"
     history.end_between(run_dir, Action.HOLD, Cause.INTERRUPTED, reason)
     run_lock.release(run_dir, me)
@@ -94,12 +99,14 @@ def visible_gpus() -> list[str]:
     return [str(index) for index in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
 
 
-def agents_here(spec: Spec, gpus: int) -> int:
-    """How many agents this machine runs: the spec's nodes, as far as its GPUs go round.
+def num_agents(spec: Spec, gpus: int) -> int:
+    """How many agents this machine runs: one per node of the spec, at most one per GPU."""
+    return min(spec.slurm.nodes, gpus) if gpus else spec.slurm.nodes
 
-    Raises: LocalError if that is far too much for it.
-    """
-    nodes = min(spec.slurm.nodes, gpus) if gpus else spec.slurm.nodes
+
+def check_machine(spec: Spec, gpus: int) -> None:
+    """Raises: LocalError for a spec that this machine, with so many GPUs, cannot run."""
+    nodes = num_agents(spec, gpus)
     nproc = 1 if spec.launch.nproc_per_node == "auto" else spec.launch.nproc_per_node
     cores = os.cpu_count() or 1
     if spec.slurm.gpus_per_node and not gpus:
@@ -118,14 +125,10 @@ def agents_here(spec: Spec, gpus: int) -> int:
             f"launch.command_prefix: {spec.launch.command_prefix[0]} is not on PATH here\n"
             '  hint: make submit SET="launch.command_prefix=[]"'
         )
-    if nodes < spec.slurm.nodes:
-        here = f"{counted(gpus, 'GPU')} here: {counted(nodes, 'node')}"
-        say(f"warning: {here}, not {spec.slurm.nodes}")
-    return nodes
 
 
 def gpu_shares(nodes: int, gpus: list[str]) -> list[str | None]:
-    """Each agent's share of the GPUs, as CUDA_VISIBLE_DEVICES wants it; None without GPUs."""
+    """CUDA_VISIBLE_DEVICES of each agent; None without GPUs."""
     share = len(gpus) // nodes
     cuts = [gpus[rank * share : (rank + 1) * share] for rank in range(nodes)]
     return [",".join(cut) if gpus else None for cut in cuts]
@@ -134,7 +137,7 @@ def gpu_shares(nodes: int, gpus: list[str]) -> list[str | None]:
 def start_agent(
     spec: Spec, run_dir: RunDir, plan: AttemptPlan, place: tuple[int, str | None]
 ) -> subprocess.Popen[bytes]:
-    """Start one node agent; its own output and torchrun's go to the job's log."""
+    """Start one node agent, with its output and torchrun's in job.log. `place`: rank, devices."""
     rank, devices = place
     agent = [sys.executable, "-m", "jobs.node", str(run_dir.path), str(plan.attempt)]
     options = [f"--rdzv-endpoint={plan.rdzv_endpoint}", f"--node-rank={rank}"]
@@ -166,40 +169,40 @@ def start_agent(
 def watch(
     agents: list[subprocess.Popen[bytes]], stops: list[int], line: ProgressLine, launch: Launch
 ) -> None:
-    """Show progress until all agents have ended; pass the first stop on, kill at the second."""
-    told = 0
+    """Show progress until all agents have ended; forward the first stop, kill at the second."""
+    forwarded = 0
     kill_at = math.inf
     while None in (codes := [agent.poll() for agent in agents]):
         time.sleep(POLL_S)
-        # Only a Ctrl-C after the announcement means it: a closing terminal sends several signals.
-        is_kill = (told and signal.SIGINT in stops[told:]) or time.monotonic() > kill_at
-        if stops and not told:
+        # Only a Ctrl-C after the announcement kills: a closing terminal sends several signals.
+        is_kill = (forwarded and signal.SIGINT in stops[forwarded:]) or time.monotonic() > kill_at
+        if stops and not forwarded:
             signal_agents(agents, signal.SIGTERM)
-            line.note(stopping(launch))
-            told = len(stops)
+            line.note(format_stop(launch))
+            forwarded = len(stops)
             if stop_signal(launch) is None and signal.SIGINT not in stops:
-                # A cancel, or a terminal that is gone: nobody is there for a second Ctrl-C.
+                # A cancel, or a closed terminal: no second Ctrl-C can come.
                 kill_at = time.monotonic() + KILL_WAIT_S
         elif is_kill or any(codes):
-            # A failure ends all, as by srun --kill-on-bad-exit: the others would wait for ever.
+            # As by srun --kill-on-bad-exit: the other agents would wait for the failed one.
             signal_agents(agents, signal.SIGKILL)
             if is_kill:
                 line.note("killing")
-                told, kill_at = len(stops), math.inf
+                forwarded, kill_at = len(stops), math.inf
         line.show()
     line.end()
 
 
-def stopping(launch: Launch) -> str:
-    """What the first Ctrl-C does, in words."""
+def format_stop(launch: Launch) -> str:
+    """What the first Ctrl-C does, as the user reads it."""
     if launch.is_trainer:
         return "stopping after this step and saving (Ctrl-C again kills)"
     number = stop_signal(launch)
     if number is not None:
-        return f"told your script to stop: {number.name}, KIT_STOP_FILE (Ctrl-C again kills)"
+        return f"asked your script to stop: {number.name}, KIT_STOP_FILE (Ctrl-C again kills)"
     return (
-        "told your script to stop by KIT_STOP_FILE alone: launch.stop_signal is none. "
-        "If it does not look there, Ctrl-C again kills it"
+        "asked your script to stop by KIT_STOP_FILE alone: launch.stop_signal is none. "
+        "If it does not read that file, Ctrl-C again kills it"
     )
 
 
@@ -212,7 +215,7 @@ def signal_agents(agents: list[subprocess.Popen[bytes]], number: int) -> None:
 
 @contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """Collect Ctrl-C, SIGTERM and a closed terminal instead of dying of them."""
+    """A block in which SIGINT, SIGTERM and SIGHUP are only appended to the list that it gives."""
     seen: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The command submit, and what it and resume print: job, run directory, how the run ended."""
+"""The command submit, and what submit and resume print: job, run directory, end of the run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 
 from jobs import records
 from jobs.attempt import history
-from jobs.attempt.decision import Action, Cause, Decision
+from jobs.attempt.decision import Action, Cause
+from jobs.attempt.execute import hold_hint
 from jobs.commands import local
 from jobs.commands.submit_claim import claimed
 from jobs.console import counted
@@ -21,16 +22,16 @@ from jobs.slurm import client
 from jobs.spec import Spec
 
 
-def choose_cluster(wish: str) -> str:
-    """`slurm` or `local`. auto takes Slurm where sbatch is on PATH and knows a cluster.
+def choose_cluster(requested: str) -> str:
+    """`slurm` or `local`. auto is Slurm where sbatch is on PATH and configured for a cluster.
 
-    Raises: UserError where Slurm seems to be there, only not loaded, or is wished and missing.
+    Raises: UserError where Slurm seems to be installed and not loaded, or requested and missing.
     """
     has_sbatch = client.has_sbatch()
-    if wish == "slurm" and not has_sbatch:
+    if requested == "slurm" and not has_sbatch:
         raise UserError("--cluster slurm: no sbatch on PATH\n  hint: module load slurm, perhaps")
-    if wish != "auto":
-        return wish
+    if requested != "auto":
+        return requested
     reason = client.unloaded_reason()
     if reason is not None:
         raise UserError(
@@ -38,7 +39,7 @@ def choose_cluster(wish: str) -> str:
             "  hint: load Slurm (module load slurm), or --cluster local to train on this machine"
         )
     if has_sbatch and not client.is_configured():
-        print("sbatch is installed, but knows no cluster: running here", file=sys.stderr)
+        print("sbatch is installed, but configured for no cluster: running here", file=sys.stderr)
         return "local"
     return "slurm" if has_sbatch else "local"
 
@@ -46,7 +47,10 @@ def choose_cluster(wish: str) -> str:
 def submit(
     config: Path, overrides: Sequence[str], cluster: str, is_dry: bool, as_json: bool
 ) -> int:
-    """Freeze a spec and run it."""
+    """Freeze a spec, then queue the run or train here; returns the exit code.
+
+    Raises: UserError, FailedError; then there is no run.
+    """
     from jobs.commands.queue import queue
     from jobs.config.load import load
     from jobs.runs.freeze import freeze
@@ -59,13 +63,17 @@ def submit(
             job_id = queue(loaded.spec, run_dir)
         announce(run_dir, job_id, as_json)
         return 0
+    local.check_machine(loaded.spec, len(local.visible_gpus()))
     with freeze(loaded) as run_dir:
         pass
     return run_here(run_dir, as_json)
 
 
 def dry_run(spec: Spec, cluster: str) -> int:
-    """Show the sbatch command, the script and the resolved spec; queue and write nothing."""
+    """Print sbatch command, script and resolved spec; queue and write nothing.
+
+    Returns 1 if the job could never run or sbatch --test-only refuses it.
+    """
     from jobs.commands.queue import show_site, test_only
     from jobs.node.torchrun import placeholders, torchrun_command
     from jobs.runs.freeze import REPOSITORY, planned
@@ -79,17 +87,17 @@ def dry_run(spec: Spec, cluster: str) -> int:
     print(f"\n# script: {SCRIPT}\n{script.read_text(encoding='utf-8')}")
     print(f"# resolved spec\n{spec.to_json()}", end="", flush=True)
     is_asked = cluster == "slurm" or (cluster == "auto" and client.is_configured())
-    said = test_only(spec, run_dir, script) if is_asked else None
-    could_run = said is None or show_site(spec)
-    if said is None:
+    verdict = test_only(spec, run_dir, script) if is_asked else None
+    could_run = verdict is None or show_site(spec)
+    if verdict is None:
         print("no sbatch asked: without Slurm the spec would run right here", file=sys.stderr)
         return 0
-    print(said.text, file=sys.stderr)
-    return 0 if said.is_accepted and could_run else 1
+    print(verdict.text, file=sys.stderr)
+    return 0 if verdict.is_accepted and could_run else 1
 
 
 def announce(run_dir: RunDir, job_id: str | None, as_json: bool) -> None:
-    """Say where a run is and how to watch it."""
+    """Print the run directory, the job and how to follow the log; as JSON their four keys."""
     if as_json:
         cluster = "local" if job_id is None else "slurm"
         ids = {"job_id": job_id, "run_id": run_dir.run_id}
@@ -101,7 +109,7 @@ def announce(run_dir: RunDir, job_id: str | None, as_json: bool) -> None:
 
 
 def shown(path: Path) -> str:
-    """A path as short as it can be typed from here."""
+    """A path relative to the working directory if it lies below it, else the whole path."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
@@ -109,10 +117,10 @@ def shown(path: Path) -> str:
 
 
 def run_here(run_dir: RunDir, as_json: bool) -> int:
-    """Run locally in the foreground and say how it ended."""
+    """Run on this machine in the foreground and print how it ended; returns the exit code."""
     if as_json:
         announce(run_dir, None, True)
-    talk = sys.stderr if as_json else sys.stdout
+    stream = sys.stderr if as_json else sys.stdout
     print(f"run directory {shown(run_dir.path)}", file=sys.stderr, flush=True)
     decision = local.run(run_dir)
     result = records.read(Result, run_dir.result)
@@ -120,25 +128,15 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
         accuracy = None if result is None else result.metric("eval_accuracy")
         if result is not None and accuracy is not None:
             steps = counted(result.global_step or 0, "step")
-            words = f"held-out accuracy {accuracy:.2%} after {steps}"
-            print(words, file=talk)
-        print(f"run directory {shown(run_dir.path)}", file=talk)
-        print(f"next: make logs RUN={shlex.quote(run_dir.run_id)}", file=talk)
+            print(f"held-out accuracy {accuracy:.2%} after {steps}", file=stream)
+        print(f"run directory {shown(run_dir.path)}", file=stream)
+        print(f"next: make logs RUN={shlex.quote(run_dir.run_id)}", file=stream)
         return 0
     step = (result and result.global_step) or 0
-    # The attempt's own line, just above, has the reason of a failure.
+    # The reason of a failure stands in the attempt's own line, just above.
     why = decision.reason if decision.cause is Cause.INTERRUPTED else f"{decision.cause}, see above"
     print(f"stopped after step {step}: {why}", file=sys.stderr)
-    print(f"next: {way_out(run_dir, decision)}", file=sys.stderr)
-    return 130 if decision.cause is Cause.INTERRUPTED else 1
-
-
-def way_out(run_dir: RunDir, decision: Decision) -> str:
-    """What to type after a stop. Code is frozen: what was wrong with it needs a new run."""
-    resume = f"make resume RUN={shlex.quote(run_dir.run_id)}"
-    if decision.cause is not Cause.CRASH:
-        return resume
     last = history.last_record(run_dir)
-    if last and last.evidence.is_user_error:  # alone, a resume would only repeat it
-        return f'mend it first; then submit again, or {resume} SET="KEY=VALUE" if a key is at fault'
-    return f"mend it and submit again, or {resume}"
+    is_user_error = last is not None and last.evidence.is_user_error
+    print(f"next: {hold_hint(decision, run_dir, is_user_error)}", file=sys.stderr)
+    return 130 if decision.cause is Cause.INTERRUPTED else 1

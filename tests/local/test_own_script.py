@@ -101,7 +101,7 @@ def test_the_example_stops_resumes_and_ends_with_the_bits_of_plain_torchrun(kit,
     process.send_signal(signal.SIGINT)
     status, _, stderr = kit.end(process, 60)
     assert status == 130, stderr
-    assert "told your script to stop: SIGTERM" in stderr
+    assert "asked your script to stop: SIGTERM" in stderr
     marker = read_json(run.attempt(1).outcome)
     assert marker["status"] == "stopped"
     assert 100 <= marker["global_step"] < STEPS

@@ -241,7 +241,7 @@ def test_the_jobs_log_has_the_whole_error_and_the_reason_is_its_first_line(
     assert command("close", "1") == 1
     lines = capfd.readouterr().err.splitlines()
     *lines, hint = lines
-    assert "make resume RUN=run goes on" in hint
+    assert "make resume RUN=run SET=" in hint
     assert lines[1:-1] == ([traceback] if traceback else ["it is nan", "  hint: a lower lr"])
     assert lines[-1] == "attempt 1: crash: rank 0 on a: it is nan -> hold"
     assert read_json(run.result)["reason"] == "rank 0 on a: it is nan"

@@ -7,6 +7,7 @@ import pytest
 from commands_kit import REPOSITORY, make_run
 
 from jobs.__main__ import main
+from jobs.attempt import execute
 from jobs.attempt.decision import Action, Cause, Decision
 from jobs.commands import local, submit
 from jobs.config.load import load
@@ -84,7 +85,7 @@ def test_auto_runs_here_where_slurm_is_only_installed(slurm, here, capsys):
     assert main(["submit", "tiny.yaml", "--dry-run"]) == 0
     assert "no sbatch asked" in capsys.readouterr().err
     assert submit.choose_cluster("auto") == "local"
-    assert "knows no cluster: running here" in capsys.readouterr().err
+    assert "no cluster: running here" in capsys.readouterr().err
 
 
 def test_auto_trains_on_no_login_node_whose_slurm_is_not_loaded(here, monkeypatch):
@@ -103,28 +104,34 @@ def ended_here(run, cause, is_user_error, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("cause", "is_user_error", "lines"),
+    ("cause", "is_user_error", "first"),
     [
-        (Cause.INTERRUPTED, False, ["step 0: why", "next: make resume RUN=20260101"]),
-        (Cause.HANG, False, ["step 0: hang, see above", "next: make resume RUN=20260101"]),
-        (
-            Cause.CRASH,
-            False,
-            ["step 0: crash, see above"]
-            + ["next: mend it and submit again, or make resume RUN=20260101"],
-        ),
-        (
-            Cause.CRASH,
-            True,
-            ["step 0: crash, see above"]
-            + ["next: mend it first; then submit again, or make resume RUN=20260101"]
-            + ['SET="KEY=VALUE" if a key is at fault'],
-        ),
+        (Cause.INTERRUPTED, False, "make resume RUN=20260101 continues"),
+        (Cause.HANG, False, "make resume RUN=20260101 continues"),
+        (Cause.CRASH, False, "make resume RUN=20260101 continues"),
+        (Cause.CRASH, True, "fix the error, then submit again"),
     ],
 )
-def test_a_local_run_that_stopped_says_what_to_do(
-    here, capsys, monkeypatch, cause, is_user_error, lines
+def test_a_local_run_that_stopped_ends_with_one_hint(
+    here, capsys, monkeypatch, cause, is_user_error, first
 ):
     assert ended_here(make_run(here), cause, is_user_error, monkeypatch) in (1, 130)
-    said = capsys.readouterr().err.partition("stopped after ")[2].replace("\n", " ")
-    assert said == " ".join(lines) + " "
+    *_, stopped, hint = capsys.readouterr().err.splitlines()
+    assert stopped.startswith("stopped after step 0: ")
+    assert hint.startswith(f"next: {first}")
+
+
+def test_a_spec_that_this_machine_cannot_run_leaves_no_run(here, capsys):
+    argv = ["submit", "tiny.yaml", "slurm.nodes=9999", "--cluster", "local"]
+    assert main(argv) == 2
+    assert "too many" in capsys.readouterr().err
+    assert lookup.all_runs() == []
+
+
+@pytest.mark.parametrize("is_user_error", [True, False])
+def test_the_log_of_a_held_job_has_the_same_one_hint(here, is_user_error):
+    decision, run = Decision(Action.HOLD, Cause.CRASH, "why"), make_run(here)
+    line, hint = execute.in_words(decision, run, is_user_error).splitlines()
+    assert line == "crash: why -> hold"
+    assert hint == f"  hint: {execute.hold_hint(decision, run, is_user_error)}"
+    assert ("submit again; for a wrong key" in hint) is is_user_error
