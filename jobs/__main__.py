@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jobs.commands import cancel, compare, export, logs, resume, status, submit
+from jobs.commands import cancel, compare, export, logs, packages, resume, status, submit
 from jobs.console import hang_up
 from jobs.errors import FailedError, UserError
 from jobs.runs import lookup
@@ -20,7 +20,7 @@ EXIT_FAILED = 1
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """All commands and their arguments; `args.act(args)` runs the chosen one."""
+    """The parser of all commands; `args.act(args)` runs the chosen one, returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m jobs", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -31,36 +31,36 @@ def build_parser() -> argparse.ArgumentParser:
         command.set_defaults(act=act)
         return command
 
-    command = add("submit", "freeze a spec and run it: on Slurm, or here without", _submit)
+    command = add("submit", "freeze a spec and run it, on Slurm if there is one", _submit)
     _config_arguments(command)
     _start_arguments(command)
     command.add_argument("--dry-run", action="store_true", help="show what would be submitted")
-    command = add("freeze", "only make the run directory; prints it as JSON", _freeze)
+    command = add("freeze", "make the run directory only, and print it as JSON", _freeze)
     _config_arguments(command)
     command = add("adopt", "make the run directory of this Slurm job (slurm/ddp.sbatch)", _adopt)
     _config_arguments(command)
-    command = add("status", "what the runs are doing", _status)
+    command = add("status", "list the runs and their states", _status)
     _run_argument(command)
     command.add_argument("--json", action="store_true", help="machine-readable output")
     command.add_argument("--all", action="store_true", help="list all runs (--json always does)")
     command = add("logs", "show a rank's log, rank 0 by default", _logs)
     _run_argument(command)
     command.add_argument("--rank", type=int, default=0, help="global rank")
-    command.add_argument("-f", "--follow", action="store_true", help="keep following, as tail -F")
-    command = add("cancel", "stop a run for good; resume can still go on with it", _cancel)
+    command.add_argument("-f", "--follow", action="store_true", help="follow it as tail -F does")
+    command = add("cancel", "stop a run; only resume continues it", _cancel)
     command.add_argument("run", help=RUN)
-    command = add("resume", "go on with a run that stopped before its end", _resume)
+    command = add("resume", "continue a run that stopped before its end", _resume)
     _run_argument(command)
     _override_arguments(command, "slurm.time=8:0:0")
     _start_arguments(command)
-    command.add_argument("--yes", action="store_true", help="change what results depend on, too")
-    command = add("compare", "is a run bit for bit like one that nobody interrupted?", _compare)
+    command.add_argument("--yes", action="store_true", help="also change what results depend on")
+    command = add("compare", "compare a run bit for bit with a reference run", _compare)
     command.add_argument("run", help=RUN)
-    command.add_argument("reference", help="the run to compare it with")
+    command.add_argument("reference", help="the reference: a run without interruption")
     command = add("export", "write a checkpoint's weights into one file", _export)
     _run_argument(command)
     command.add_argument("--checkpoint", metavar="NAME", help="best, latest or step-XXXXXXXX")
-    command.add_argument("--out", type=Path, metavar="FILE", help="where to; in the run if unset")
+    command.add_argument("--out", type=Path, metavar="FILE", help="default: in the run directory")
     return parser
 
 
@@ -84,7 +84,7 @@ def _start_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line, with overrides anywhere: argparse takes them only in one place."""
+    """The parsed command line. Overrides may stand anywhere; argparse takes them in one place."""
     parser = build_parser()
     args, rest = parser.parse_known_args(argv)
     if rest and ("overrides" not in args or any(word.startswith("-") for word in rest)):
@@ -95,7 +95,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def overrides_of(args: argparse.Namespace) -> list[str]:
-    """The overrides given as arguments and those in --set, which is split as a shell would."""
+    """The overrides from arguments and from --set, which is split as a shell does."""
     try:
         return [*args.overrides, *shlex.split(args.set)]
     except ValueError as error:
@@ -137,7 +137,7 @@ def _cancel(args: argparse.Namespace) -> int:
 
 def _resume(args: argparse.Namespace) -> int:
     overrides = overrides_of(args)
-    if args.run is not None and "=" in args.run:  # no run named, the newest is meant
+    if args.run is not None and "=" in args.run:  # RUN is left out: the newest run
         overrides, args.run = [args.run, *overrides], None
     run_dir = lookup.find(args.run)
     return resume.resume(run_dir, overrides, args.cluster, args.yes, args.json)
@@ -152,22 +152,22 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; 2 for a user's mistake, 1 for a failed action."""
+    """Run one command; returns its exit code: 2 for a user's mistake, 1 for a failed action."""
     args = parse(argv)
     try:
         code: int = args.act(args)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # `| head`: what is left in the buffer goes nowhere, in silence
+    except BrokenPipeError:  # `| head` has ended: drop the rest of the output
         hang_up()
         return 0 if args.command in ("status", "logs") else EXIT_FAILED
     except KeyboardInterrupt:
         return 130
     except ModuleNotFoundError as error:
-        if error.name not in ("pydantic", "yaml", "submitit"):
+        absent = packages.missing([*packages.COMMANDS, *packages.TRAINER])
+        if not absent or error.name not in ("pydantic", "yaml", "submitit"):
             raise
-        print(f"error: {sys.executable} has no {error.name}", file=sys.stderr)
-        print("  hint: start through make, or pip install -r requirements.lock", file=sys.stderr)
+        print(f"error: {packages.message(absent)}", file=sys.stderr)
         return EXIT_USER
     except (UserError, FailedError) as error:
         print(f"error: {error}", file=sys.stderr)

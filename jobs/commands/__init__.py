@@ -12,5 +12,6 @@
 - compare: compares how two runs ended.
 - export: writes the weights of a checkpoint into one file.
 - local: runs the attempts of a run on this machine, without Slurm.
+- packages: names the Python packages that a run lacks; installs .venv.
 - live_progress: the progress line of a local run.
 """

@@ -12,7 +12,7 @@ from jobs import records
 from jobs.attempt import history
 from jobs.attempt.decision import Action, Cause
 from jobs.attempt.execute import hold_hint
-from jobs.commands import local
+from jobs.commands import local, packages
 from jobs.commands.submit_claim import claimed
 from jobs.console import counted
 from jobs.errors import UserError
@@ -56,6 +56,7 @@ def submit(
     from jobs.runs.freeze import freeze
 
     loaded = load(config, overrides)
+    packages.check(loaded.spec)
     if is_dry:
         return dry_run(loaded.spec, cluster)
     if choose_cluster(cluster) == "slurm":

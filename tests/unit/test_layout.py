@@ -51,6 +51,7 @@ STANDARD_LIBRARY_ONLY = [
     *("jobs.spec", "jobs.rundir", "jobs.records", "jobs.attempt.__main__"),
     *("jobs.node.__main__", "jobs.node.rank"),
     *("jobs.runs.purge", "jobs.slurm.client", "jobs.slurm.site_warnings"),
+    "jobs.commands.packages",
 ]
 
 
