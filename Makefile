@@ -1,88 +1,96 @@
-# Every command of the kit; `make` alone lists them. Each body is short: the work is Python's.
+# Every command of the kit; `make` alone lists them. The work is done by Python modules.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
-# The user's words travel as they were typed: make does not expand them, no shell parses them.
+# What the user types goes to the commands unchanged: no expansion by make or by a shell.
 export KIT_CONFIG := $(value CONFIG)
 export KIT_SET := $(value SET)
 export KIT_RUN := $(value RUN)
 export KIT_WITH := $(value WITH)
 unexport CONFIG SET RUN WITH
 
-# An active environment that has torch is used as it is; otherwise .venv, made from the lock.
+# An active environment with torch is used and not changed; otherwise .venv, made from the lock.
 ifneq ($(VIRTUAL_ENV)$(CONDA_PREFIX),)
-ACTIVE := $(shell python3 -c 'import importlib.util as u; exit(not u.find_spec("torch"))' && command -v python3)
+FIND_TORCH := import importlib.util as u; exit(not u.find_spec("torch"))
+ACTIVE := $(shell python3 -c '$(FIND_TORCH)' && command -v python3)
 endif
 PYTHON := $(or $(ACTIVE),.venv/bin/python)
 READY := $(if $(ACTIVE),,.venv/.ready)
 READY_DEV := $(if $(ACTIVE),,.venv/.ready-dev)
 JOBS := $(PYTHON) -m jobs
 NPROC ?= 1
-need = $(if $(1),,$(error say which: $(2)))
+need = $(if $(1),,$(error an argument is missing: $(2)))
 
 ##@ Run
-submit: $(READY) ## Run CONFIG=configs/resnet.yaml [SET="train.lr=0.05"]: on Slurm, or right here without
+submit: $(READY) ## Run CONFIG=configs/resnet.yaml [SET="train.lr=0.05"], on Slurm if there is one
 	$(call need,$(KIT_CONFIG),make submit CONFIG=configs/resnet.yaml)
 	@$(JOBS) submit "$$KIT_CONFIG" --set="$$KIT_SET" $(FLAGS)
 dry-run: $(READY) ## Show what submit would do: sbatch command, script, resolved spec
 	$(call need,$(KIT_CONFIG),make dry-run CONFIG=configs/resnet.yaml)
 	@$(JOBS) submit "$$KIT_CONFIG" --set="$$KIT_SET" --dry-run $(FLAGS)
-status: $(READY) ## What the runs are doing [RUN=name, run id, job id, directory] [FLAGS=--all]
+status: $(READY) ## List the runs [RUN=name, run id, job id, directory] [FLAGS=--all]
 	@$(JOBS) status $${KIT_RUN:+"$$KIT_RUN"} $(FLAGS)
 logs: $(READY) ## Rank 0's log of a run [RUN=...] [FLAGS="-f --rank 1"]
 	@$(JOBS) logs $${KIT_RUN:+"$$KIT_RUN"} $(FLAGS)
 cancel: $(READY) ## Stop a run: RUN=...
 	$(call need,$(KIT_RUN),make cancel RUN=resnet)
 	@$(JOBS) cancel "$$KIT_RUN"
-resume: $(READY) ## Go on with a run that stopped [RUN=...] [SET="slurm.time=..."] [YES=1]
+resume: $(READY) ## Continue a run that stopped [RUN=...] [SET="slurm.time=..."] [YES=1]
 	@$(JOBS) resume $${KIT_RUN:+"$$KIT_RUN"} --set="$$KIT_SET" $(if $(YES),--yes) $(FLAGS)
-compare: $(READY) ## Is RUN=... bit for bit like WITH=..., which nobody interrupted?
+compare: $(READY) ## Compare RUN=... bit for bit with WITH=..., a run without interruption
 	$(call need,$(and $(KIT_RUN),$(KIT_WITH)),make compare RUN=... WITH=...)
 	@$(JOBS) compare "$$KIT_RUN" "$$KIT_WITH"
 export: $(READY) ## Weights of a run as one .safetensors file [RUN=...] [FLAGS="--checkpoint best"]
 	@$(JOBS) export $${KIT_RUN:+"$$KIT_RUN"} $(FLAGS)
-train: $(READY) ## Plain torchrun, for a debugger or by hand: CONFIG=... [NPROC, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT]
+train: $(READY) ## Plain torchrun: CONFIG=... [NPROC, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT]
 	$(call need,$(KIT_CONFIG),make train CONFIG=configs/resnet.yaml)
-	@$(PYTHON) -m torch.distributed.run --nproc-per-node=$(NPROC) $(BY_HAND) -m trainer "$$KIT_CONFIG" $${KIT_SET:+--set="$$KIT_SET"}
-BY_HAND = $(if $(MASTER_ADDR),--nnodes=$(NNODES) --node-rank=$(NODE_RANK) --master-addr=$(MASTER_ADDR) --master-port=$(MASTER_PORT),--standalone)
+	@$(TORCHRUN) -m trainer "$$KIT_CONFIG" $${KIT_SET:+--set="$$KIT_SET"}
+TORCHRUN = $(PYTHON) -m torch.distributed.run --nproc-per-node=$(NPROC) \
+	$(if $(MASTER_ADDR),$(RENDEZVOUS),--standalone)
+RENDEZVOUS = --nnodes=$(NNODES) --node-rank=$(NODE_RANK) \
+	--master-addr=$(MASTER_ADDR) --master-port=$(MASTER_PORT)
 
 ##@ Work on the kit
 setup: $(READY) ## Make the virtual environment .venv from requirements.lock
 test: $(READY_DEV) ## All tests; those on a real Slurm where its daemons are installed
 	@$(MAKE) --jobs=2 --output-sync test-here test-on-slurm
-test-here: $(READY_DEV) ## Those that need no Slurm
+test-here: $(READY_DEV) ## The tests that need no Slurm
 	@$(PYTHON) -m pytest tests/unit tests/local
-test-on-slurm: $(READY_DEV) ## Those on a real Slurm that they start themselves (root)
+test-on-slurm: $(READY_DEV) ## The tests on a real Slurm, which they start (root)
 	@$(PYTHON) -m pytest tests/slurm
 test-slow: $(READY_DEV) ## The tests that `make test` leaves out for time
 	@$(PYTHON) -m pytest -m slow
-test-faults: $(READY_DEV) ## Every fault that a run must survive, on a real Slurm (root) [ROW=14] [FLAGS=...]
+test-faults: $(READY_DEV) ## The fault table, on a real Slurm (root) [ROW=14] [FLAGS=...]
 	@$(PYTHON) -m pytest tests/slurm/faults -m "" $(ROW:%=--row=%) $(FLAGS)
-test-slurm-24: $(READY_DEV) ## Those on Slurm again, on a second one, 24.11, that they fetch once (Debian, root)
-	@$(PYTHON) -m tests.slurm.second && KIT_TEST_SLURM=24.11 REQUIRE_SLURM=1 $(PYTHON) -m pytest tests/slurm $(FLAGS)
-chaos: $(READY_DEV) ## Harm N runs at random, N=50 SEED=1 [DRAW=7]; each must end as if untouched (root)
+test-slurm-24: $(READY_DEV) ## The tests on Slurm 24.11, which they download once (Debian, root)
+	@$(PYTHON) -m tests.slurm.second
+	@KIT_TEST_SLURM=24.11 REQUIRE_SLURM=1 $(PYTHON) -m pytest tests/slurm $(FLAGS)
+chaos: $(READY_DEV) ## Put random faults into N runs, N=50 SEED=1 [DRAW=7] (root)
 	@$(PYTHON) -m tests.slurm.chaos $(or $(N),50) $(or $(SEED),1) $(DRAW:%=--draw=%) $(FLAGS)
-bench: $(READY_DEV) ## Measure what the kit costs and beats, in a few minutes [FLAGS="--json PATH"]
+bench: $(READY_DEV) ## Measure the kit against its rivals, some minutes [FLAGS="--json PATH"]
 	@$(PYTHON) -m tests.bench all $(FLAGS)
 lint: $(READY_DEV) ## ruff, mypy and shellcheck
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy
 	@shellcheck slurm/ddp.sbatch .ci/run tests/slurm/*.sh
-schema: $(READY) ## Write configs/schema.json and both READMEs' tables anew from jobs/spec.py
-	@$(PYTHON) -m jobs.schema
-cluster-up: $(READY_DEV) ## Start a real Slurm of four nodes on this machine, to play with (root)
+schema: $(READY) ## Write configs/schema.json and the tables of keys from jobs/spec.py
+	@$(PYTHON) -m jobs.config.schema
+cluster-up: $(READY_DEV) ## Start a real Slurm of four nodes on this machine (root)
 	@$(PYTHON) -m tests.slurm.cluster up
-cluster-down: $(READY_DEV) ## Stop it
+cluster-down: $(READY_DEV) ## Stop that Slurm
 	@$(PYTHON) -m tests.slurm.cluster down
 
 .venv/.ready: requirements.lock
-	@python3 -c 'import sys; exit(sys.version_info < (3, 11))' || { echo "error: Python 3.11 or newer is needed, python3 is $$(python3 -V)" >&2; exit 2; }
-	@python3 -c 'import ensurepip, venv' 2>/dev/null || { echo "error: python3-venv is missing; hint: apt-get install python3-venv" >&2; exit 2; }
-	@echo "making .venv from requirements.lock, once" && python3 -m venv .venv && .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock && touch $@
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: $(OLD) " + sys.version)'
+	@python3 -m jobs.commands.packages $< && touch $@
 .venv/.ready-dev: requirements-dev.lock .venv/.ready
-	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock && touch $@
+	@python3 -m jobs.commands.packages $< && touch $@
+OLD := Python 3.11 or newer is needed, python3 is
 
-help: ## This list
-	@awk 'BEGIN {FS = ":.*?## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*?## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+help: ## Print this list
+	@awk -F ':.*## ' '/^##@/ {print "\n" substr($$0, 5)} \
+	    /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: submit dry-run status logs cancel resume compare export train setup test test-here test-on-slurm test-slow chaos test-faults test-slurm-24 bench lint schema cluster-up cluster-down help
+.PHONY: submit dry-run status logs cancel resume compare export train setup test test-here \
+	test-on-slurm test-slow chaos test-faults test-slurm-24 bench lint schema cluster-up \
+	cluster-down help
