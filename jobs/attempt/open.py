@@ -44,7 +44,7 @@ def _open(
     attempt = history.newest_number(found) + 1
     run_lock.claim(run_dir, me, attempt)
     predecessor = lookup.predecessor(run_dir)
-    for line in purge.mend(run_dir):
+    for line in purge.recreate_missing_dirs(run_dir):
         say(line)
     found = history.close_lost(run_dir, found, me, predecessor)
     if not me.is_local:

@@ -1,4 +1,4 @@
-"""Freezes the run of a job that was submitted with a config, from inside the job (first node)."""
+"""Freezes the run of a job that plain sbatch submitted with a config, on the job's first node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jobs.spec import Slurm
 
 
 def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
-    """The run directory of this job: made at its first start, found again at a requeue.
+    """The run directory of this job, made at its first start and found again at a requeue.
 
     Raises: SpecError, FreezeError.
     """
@@ -29,14 +29,14 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
         raise SystemExit("error: adopt is for slurm/ddp.sbatch, inside a job")
     cluster = client.cluster_name()
     known = lookup.recall(job_id, cluster)
-    # Job ids start anew when a site rebuilds its cluster: only a restart can be a known run.
+    # A rebuilt cluster counts its job ids from 1 again: only a restart can have a run already.
     if known is not None and "SLURM_RESTART_COUNT" in os.environ:
         return known
-    wished = load(config, overrides).spec.slurm
+    requested = load(config, overrides).spec.slurm
     job = client.show_job(job_id)
-    granted = allocation(os.environ, job.time_limit if job else "", wished.signal_lead_s)
+    granted = allocation(os.environ, job.time_limit if job else "", requested.signal_lead_s)
     loaded = load(config, [*overrides, *granted])
-    for line in differences(wished, loaded.spec.slurm):
+    for line in differences(requested, loaded.spec.slurm):
         print(f"warning: {line}", file=sys.stderr)
     with freeze(loaded) as run_dir:
         records.write(run_dir.submission, Submission(job_id=job_id))
@@ -49,11 +49,11 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
 
 
 def allocation(environ: Mapping[str, str], time_limit: str, lead_s: int) -> list[str]:
-    """What the allocation really has, as overrides of the spec. Source: sbatch(1), OUTPUT ENV."""
+    """The allocation as overrides of the spec. Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES."""
     overrides = [f"slurm.nodes={environ['SLURM_JOB_NUM_NODES']}"]
     counts = {"cpus_per_task": "SLURM_CPUS_PER_TASK", "gpus_per_node": "SLURM_GPUS_ON_NODE"}
     for key, variable in counts.items():
-        # Slurm sets them only where they were asked for.
+        # Slurm sets them only if sbatch had the option.
         nothing = "1" if key == "cpus_per_task" else "0"
         overrides.append(f"slurm.{key}={environ.get(variable) or nothing}")
     names = {
@@ -67,17 +67,17 @@ def allocation(environ: Mapping[str, str], time_limit: str, lead_s: int) -> list
             overrides.append(f"slurm.{key}={json.dumps(environ[variable])}")
     if time_limit[:1].isdigit():
         overrides.append(f'slurm.time="{time_limit}"')
-        # The allocation's own --signal is what counts; the spec's must only fit into its limit.
+        # The job's --signal decides; the spec's value only has to fit into the time limit.
         longest_lead_s = duration.parse(time_limit) // 2
         overrides.append(f"slurm.signal_lead_s={min(lead_s, longest_lead_s)}")
     return overrides
 
 
-def differences(wished: Slurm, granted: Slurm) -> list[str]:
-    """Where the allocation overrides what the config says."""
+def differences(requested: Slurm, granted: Slurm) -> list[str]:
+    """One line for each key in which the allocation differs from the config."""
     has = asdict(granted)
     return [
-        f"slurm.{key}: the config says {value!r}, the allocation has {has[key]!r}"
-        for key, value in asdict(wished).items()
+        f"slurm.{key}: the config has {value!r}, the allocation {has[key]!r}"
+        for key, value in asdict(requested).items()
         if value is not None and value != has[key]
     ]

@@ -1,14 +1,13 @@
-"""The command compare: whether a run ended bitwise like another one."""
+"""The command compare: compares how two runs ended, bit for bit."""
 
 from __future__ import annotations
 
 from jobs.rundir import RunDir
-from jobs.runs.compare import compare as differences
-from jobs.runs.compare import summary
+from jobs.runs import compare as comparison
 
 
 def compare(run_dir: RunDir, reference: RunDir) -> int:
-    """Say whether a run ended bit for bit like the reference; 1 where it is not."""
-    found = differences(run_dir, reference)
-    print("\n".join(found) or summary(run_dir))
+    """Print the differences of a run from the reference; returns 1 if there are any."""
+    found = comparison.compare(run_dir, reference)
+    print("\n".join(found) or comparison.summary(run_dir))
     return 1 if found else 0

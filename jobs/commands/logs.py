@@ -11,7 +11,7 @@ from jobs.rundir import RunDir
 
 
 def logs(run_dir: RunDir, rank: int, is_following: bool) -> int:
-    """Show a rank's log, or follow it over all attempts to come."""
+    """Print a rank's log and return 0, or become `tail -F`, which follows it over all attempts."""
     log = run_dir.rank_log(rank)
     if is_following:
         os.execvp("tail", ["tail", "-n", "+1", "-F", str(log)])
@@ -19,5 +19,7 @@ def logs(run_dir: RunDir, rank: int, is_following: bool) -> int:
         sys.stdout.write(log.read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:
         ranks = sorted(path.name for path in log.parent.glob("rank-*.log"))
-        raise UserError(f"{shown(log)} is not there\n  hint: there is {', '.join(ranks)}") from None
+        raise UserError(
+            f"{shown(log)} does not exist\n  hint: there is {', '.join(ranks)}"
+        ) from None
     return 0

@@ -1,8 +1,8 @@
-"""Submits a run directory to Slurm: the same batch script as `sbatch slurm/ddp.sbatch`, by argv.
+"""Submits a run directory to Slurm with the batch script that plain sbatch uses.
 
-Options travel as arguments, never as text in the script: a newline in an `#SBATCH` line would
-end it and run the rest. submitit's executor runs sbatch and reads the job id; nothing of ours
-runs under submitit inside the job (it swallows the SIGTERM of a preemption).
+Options are arguments of sbatch, never text in the script: a newline in an `#SBATCH` line would
+end it, and the shell would run the rest. submitit's executor runs sbatch and reads the job id;
+no part of the kit runs under submitit in the job (it swallows the SIGTERM of a preemption).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def queue(spec: Spec, run_dir: RunDir) -> str:
-    """Queue the run and write down how; returns the job id.
+    """Queue the run and record sbatch's arguments; returns the job id.
 
     Raises: FailedError; then nothing is queued.
     """
@@ -43,33 +43,33 @@ def queue(spec: Spec, run_dir: RunDir) -> str:
     check_site(spec, run_dir)
     argv = sbatch_argv(exclude_nodes.without_bad_nodes(run_dir, spec), run_dir)
     records.write(run_dir.submission, Submission(tuple(argv)))
-    said = io.StringIO()
+    messages = io.StringIO()
     with uninterrupted():
         try:
-            with outside_of_any_job(), contextlib.redirect_stderr(said):
+            with outside_of_any_job(), contextlib.redirect_stderr(messages):
                 job_id = make_executor(argv, run_dir)._submit_command("").job_id
         except (FailedJobError, FailedSubmissionError, RuntimeError, OSError) as error:
             failed = getattr(error, "__cause__", None)
             code = getattr(failed, "returncode", None)
-            text = said.getvalue().strip() or str(error)
+            text = messages.getvalue().strip() or str(error)
             refused = f"Slurm refused the job (exit code {code}), nothing is queued"
-            hint = "  hint: --cluster local (make: FLAGS='--cluster local') runs right here instead"
+            hint = "  hint: --cluster local (make: FLAGS='--cluster local') trains on this machine"
             raise FailedError(f"{refused}\n{shlex.join(argv)}\n{text}\n{hint}") from error
         try:
             records.write(run_dir.submission, Submission(tuple(argv), job_id))
             lookup.remember(run_dir, job_id)
         except OSError as error:
             client.cancel(job_id)
-            raise FailedError(f"job {job_id} is cancelled, it cannot be noted: {error}") from error
+            raise FailedError(f"job {job_id} is cancelled, recording it failed: {error}") from error
         with BestEffort("submit")():
             Timeline(run_dir, "submit").event("submit", job_id=job_id)
     return str(job_id)
 
 
 def check_site(spec: Spec, run_dir: RunDir) -> None:
-    """Say what the run will meet at this site, and note it in the run directory.
+    """Print the warnings of this site, and record the site in the run directory.
 
-    Raises: FailedError for what cannot work there at all.
+    Raises: FailedError for a job that could never run there.
     """
     sites = site.look(spec.slurm)
     remarks = site_warnings.check(spec.slurm, sites, site_warnings.slowest_stop_s(run_dir))
@@ -82,7 +82,7 @@ def check_site(spec: Spec, run_dir: RunDir) -> None:
 
 
 def show_site(spec: Spec) -> bool:
-    """Say what the run will meet on this Slurm; False if it could never run there."""
+    """Print sites and warnings to stderr; False for a job that could never run there."""
     sites = site.look(spec.slurm)
     remarks = site_warnings.check(spec.slurm, sites)
     for line in [each.in_words() for each in sites] + [each.in_one_line for each in remarks]:
@@ -91,7 +91,7 @@ def show_site(spec: Spec) -> bool:
 
 
 def make_executor(argv: list[str], run_dir: RunDir) -> SlurmExecutor:
-    """submitit's Slurm executor, submitting `argv` as it is."""
+    """submitit's Slurm executor with `argv` as its whole sbatch command."""
     from submitit import SlurmExecutor
 
     class Executor(SlurmExecutor):
@@ -106,7 +106,7 @@ def make_executor(argv: list[str], run_dir: RunDir) -> SlurmExecutor:
 
 @contextlib.contextmanager
 def outside_of_any_job() -> Iterator[None]:
-    """Hide an enclosing job's variables from sbatch, which would take them for options."""
+    """A block without the variables of an enclosing job, which sbatch would take for options."""
     if "SLURM_JOB_ID" not in os.environ:
         yield
         return
@@ -122,10 +122,7 @@ def outside_of_any_job() -> Iterator[None]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ignore Ctrl-C and the like: half-way through nobody could tell whether the job is queued.
-
-    Who leaves the block has no job, or one that its run directory names.
-    """
+    """A block without Ctrl-C, SIGTERM, SIGHUP: no job is queued that its run directory lacks."""
     numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
     before = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
     try:
@@ -137,14 +134,14 @@ def uninterrupted() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `sbatch --test-only` says of a job."""
+    """The answer of `sbatch --test-only`."""
 
     is_accepted: bool
     text: str
 
 
 def test_only(spec: Spec, run_dir: RunDir, script: Path) -> Verdict | None:
-    """Ask Slurm whether it would take the job; None where there is no sbatch."""
+    """The answer of Slurm whether it would accept the job; None without sbatch."""
     options = sbatch_options(spec, run_dir)
     with outside_of_any_job():
         answer = client.test_only(["sbatch", *options, str(script), str(run_dir.path)])

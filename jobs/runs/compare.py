@@ -1,4 +1,4 @@
-"""Whether an interrupted run ended bit for bit like one that nobody touched. Imports no torch."""
+"""Compares how two runs ended, bit for bit: results, metrics, likely reasons. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from jobs.runs.spec_changes import FIXED, differences, is_free
 from jobs.spec import Spec
 
 
-def compare(run: RunDir, untouched: RunDir) -> list[str]:
-    """How a run differs from the untouched one, in words; empty where they are bitwise equal."""
-    ours, theirs = _result(run), _result(untouched)
-    unfit = [*_unfit(run, ours), *_unfit(untouched, theirs)]
+def compare(run: RunDir, reference: RunDir) -> list[str]:
+    """How a run differs from the reference, one line each; empty if they are bitwise equal."""
+    ours, theirs = _result(run), _result(reference)
+    unfit = [*_unfit(run, ours), *_unfit(reference, theirs)]
     if unfit or ours is None or theirs is None:
         return unfit
-    found = [*_results(ours, theirs), *_metrics(run, untouched)]
-    return [*_specs(run, untouched), *found] if found else []
+    found = [*_results(ours, theirs), *_metrics(run, reference)]
+    return [*_specs(run, reference), *found] if found else []
 
 
 def summary(run: RunDir) -> str:
-    """What two runs without a difference have in common, on one line."""
+    """The line for two bitwise equal runs: number of steps, digest of the weights."""
     result = _result(run)
     digest = str(result and result.weights_sha256)
     steps = (result and result.global_step) or 0
@@ -47,11 +47,11 @@ def _unfit(run: RunDir, result: Result | None) -> Iterator[str]:
         yield f"{run.path}: has no weights_sha256; only the trainer's runs can be compared"
 
 
-def _specs(run: RunDir, untouched: RunDir) -> Iterator[str]:
-    """What differs of the keys that results depend on: the likely reason for all the rest."""
-    if not (run.spec.is_file() and untouched.spec.is_file()):
+def _specs(run: RunDir, reference: RunDir) -> Iterator[str]:
+    """The differing keys on which results depend: the likely reason of all other differences."""
+    if not (run.spec.is_file() and reference.spec.is_file()):
         return
-    ours, theirs = (Spec.read(of.spec) for of in (run, untouched))
+    ours, theirs = (Spec.read(of.spec) for of in (run, reference))
     for path, (value, expected) in differences(ours, theirs).items():
         if path[0] not in FIXED and not is_free(path):
             yield from _difference(dotted(path), value, expected)
@@ -63,7 +63,7 @@ def _results(ours: Result, theirs: Result) -> Iterator[str]:
         yield from _difference(key, mine, other)
     for name in sorted({each.name for each in (*(ours.metrics or ()), *(theirs.metrics or ()))}):
         yield from _difference(f"metrics.{name}", ours.metric(name), theirs.metric(name))
-    for result, which in ((ours, "the run"), (theirs, "the untouched run")):
+    for result, which in ((ours, "the run"), (theirs, "the reference")):
         if result.exactness != "bitwise":
             reason = result.exactness_reason
             yield f"exactness of {which} is {result.exactness}, not bitwise: {reason}"
@@ -76,9 +76,9 @@ def _difference(key: str, ours: Any, theirs: Any) -> Iterator[str]:
         yield f"{key}: {written} is not {expected}"
 
 
-def _metrics(run: RunDir, untouched: RunDir) -> Iterator[str]:
+def _metrics(run: RunDir, reference: RunDir) -> Iterator[str]:
     """The first line in which `metrics.jsonl` differs, byte for byte."""
-    lines = zip_longest(_lines(run), _lines(untouched), fillvalue=b"")
+    lines = zip_longest(_lines(run), _lines(reference), fillvalue=b"")
     for number, (ours, theirs) in enumerate(lines, 1):
         if ours != theirs:
             step = _step(theirs or ours)

@@ -1,4 +1,4 @@
-"""Freezes a spec and the code into a new run directory, which is the only truth from then on."""
+"""Freezes a spec and the code into a new run directory; every job of the run reads only these."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ MIN_FREE_MIB = 64
 
 
 class FreezeError(UserError):
-    """The run directory cannot be made; the text says why and what to do."""
+    """The run directory cannot be made; the message has the reason and what to do."""
 
 
 def new_run_id() -> str:
-    """A run id that sorts by time and never repeats."""
+    """A new run id: the local time, by which ids sort, and four random hexadecimal digits."""
     return time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
 
 
@@ -47,7 +47,7 @@ def planned(spec: Spec) -> RunDir:
 
 @contextlib.contextmanager
 def freeze(loaded: Loaded, repository: Path = REPOSITORY) -> Iterator[RunDir]:
-    """A new run directory; taken away again if the block fails, so that no half-made one stays.
+    """A block with a new run directory, which is deleted again if the block fails.
 
     Raises: FreezeError.
     """
@@ -55,13 +55,13 @@ def freeze(loaded: Loaded, repository: Path = REPOSITORY) -> Iterator[RunDir]:
     script = loaded.spec.launch.script
     if script is not None and not (repository / script).is_file():
         raise FreezeError(
-            f"launch.script: {script} is not there\n"
-            f"  hint: give its path from the repository's top folder, {repository}"
+            f"launch.script: {script} does not exist\n"
+            f"  hint: give its path relative to {repository}"
         )
     check_writable(run_dir.path.parent.parent)
     with _errors_of(run_dir):
         code = code_snapshot.take(repository, run_dir.path.parent.parent)
-        # Outside of the clean-up: a directory that is there already is another run.
+        # Outside of the clean-up: a directory that exists already is another run.
         run_dir.path.mkdir(parents=True)
     try:
         with _errors_of(run_dir):
@@ -69,7 +69,7 @@ def freeze(loaded: Loaded, repository: Path = REPOSITORY) -> Iterator[RunDir]:
         yield run_dir
     except BaseException:
         shutil.rmtree(run_dir.path, ignore_errors=True)
-        with contextlib.suppress(OSError):  # other runs of this name are in it
+        with contextlib.suppress(OSError):  # it holds other runs of this name
             run_dir.path.parent.rmdir()
         raise
     relink(run_dir.path.parent / "latest", run_dir.run_id)
@@ -89,10 +89,10 @@ def _errors_of(run_dir: RunDir) -> Iterator[None]:
 
 
 def check_writable(root: Path) -> None:
-    """Raises FreezeError where no run could be written: said before the queue, not after it."""
+    """Raises FreezeError for a runs root in which no run can be written, before a job is queued."""
     if "%" in str(root):
         raise FreezeError(
-            f"runs_root {root} has a percent sign in it, and Slurm replaces %j in paths\n"
+            f"runs_root {root} has a percent sign, and Slurm replaces %j in paths\n"
             "  hint: set runs_root in the spec, or KIT_RUNS, to a folder without one"
         )
     try:
@@ -103,7 +103,7 @@ def check_writable(root: Path) -> None:
     except OSError as error:
         raise FreezeError(
             f"runs_root {root}: {error.strerror}\n"
-            "  hint: set runs_root in the spec, or KIT_RUNS, to a folder that you may write"
+            "  hint: set runs_root in the spec, or KIT_RUNS, to a folder that you can write to"
         ) from error
     if free_mib < MIN_FREE_MIB:
         raise FreezeError(
@@ -133,12 +133,12 @@ def _fill(run_dir: RunDir, loaded: Loaded, code: Path, repository: Path) -> None
 
 
 def setup_script(python: str, lines: Sequence[str]) -> str:
-    """The text of setup.sh, which the batch script sources at every start."""
+    """The text of setup.sh, which the batch script sources at each start of the job."""
     return "\n".join([f"export KIT_PYTHON={shlex.quote(python)}", *lines]) + "\n"
 
 
 def provenance(repository: Path, code: str) -> Provenance:
-    """Where a run comes from. No environment values: they may hold secrets."""
+    """Commit, versions, interpreter, host. No environment values: they may hold secrets."""
     lock = repository / "requirements.lock"
     return Provenance(
         code=code,
@@ -153,7 +153,7 @@ def provenance(repository: Path, code: str) -> Provenance:
 
 
 def _printable(text: str | None) -> str | None:
-    """The text without what UTF-8 cannot say; a diff may hold any bytes."""
+    """The text with a mark for each character that UTF-8 cannot encode: a diff holds any bytes."""
     return text and text.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -1,4 +1,4 @@
-"""What a scratch purge took from a run directory: told, and made anew where that is possible.
+"""Finds files that a scratch purge deleted from a run directory, and recreates its directories.
 
 Standard library only.
 """
@@ -13,11 +13,11 @@ from jobs.rundir import RunDir
 from jobs.runs import code_snapshot
 from jobs.spec import Spec
 
-HINT = "bring it back, then make resume goes on; or submit a new run with train.init_from"
+HINT = "restore it, then make resume continues; or submit a new run with train.init_from"
 
 
 def check(run_dir: RunDir) -> None:
-    """Raises UserError where a file is gone, or altered, that cannot be recreated."""
+    """Raises UserError for a missing or changed file that only the user can restore."""
     _, error = read_spec(run_dir)
     if error is not None:
         raise error
@@ -45,20 +45,20 @@ def check_code(run_dir: RunDir) -> None:
     if is_snapshot and not code_snapshot.is_whole(code):
         raise UserError(
             f"{code}, the frozen code, has lost or changed files\n  hint: a submit from "
-            "the checkout that it is a copy of makes it anew, then make resume goes on"
+            "the checkout that it is a copy of restores it, then make resume continues"
         )
 
 
-def mend(run_dir: RunDir) -> list[str]:
-    """Make the folders anew that are gone; a line to tell for each thing that was."""
-    told = []
+def recreate_missing_dirs(run_dir: RunDir) -> list[str]:
+    """Recreate missing directories; return one message for each, and for a lost attempts.jsonl."""
+    messages = []
     folders = (run_dir.checkpoints, run_dir.timeline("").parent, run_dir.rank_log(0).parent)
     for folder in folders:
         if not folder.is_dir():
             folder.mkdir()
-            told.append(f"{folder} was gone and is made anew, empty")
+            messages.append(f"{folder} was missing and is recreated, empty")
     events = records.read_events(run_dir.timeline("attempt"))
     closed = [event for event in events if event.event == "close"]
     if closed and not run_dir.attempts.exists():
-        told.append(f"{run_dir.attempts} is gone: what earlier attempts did counts no more")
-    return told
+        messages.append(f"{run_dir.attempts} is missing: the budgets do not count earlier attempts")
+    return messages

@@ -58,7 +58,7 @@ def test_sbatch_options_override_config_and_script_on_four_nodes(kit: Kit) -> No
     frozen = json.loads(run.dir.spec.read_text())["slurm"]
     assert (frozen["nodes"], frozen["time"]) == (4, "00:05:00")
     log = (kit.runs_root / f"{run.job_id}.out").read_text()
-    assert "warning: slurm.nodes: the config says 2, the allocation has 4" in log
+    assert "warning: slurm.nodes: the config has 2, the allocation 4" in log
 
 
 def test_array_job_runs_the_points_of_a_sweep_directory(kit: Kit) -> None:

@@ -106,8 +106,8 @@ def test_row_35_a_purge_takes_what_the_run_can_do_without(
     assert loaded(run, 2) == {older}
     assert set(kept) <= set(harm_storage.committed(run.dir))
     said = run.dir.job_log.read_text()
-    assert f"{run.dir.attempts} is gone: what earlier attempts did counts no more\n" in said
-    assert f"{logs} was gone and is made anew, empty\n" in said
+    assert f"{run.dir.attempts} is missing: the budgets do not count earlier attempts\n" in said
+    assert f"{logs} was missing and is recreated, empty\n" in said
     assert f"a damaged checkpoint was put aside, {run.dir.checkpoints}/quarantined-{lost}: " in said
     oracles.causes(run, ["lost", "completed"])
     assert not list(run.dir.attempt(1).path.glob("rank-*.log")), "attempt 1 began again"

@@ -1,4 +1,4 @@
-"""The one comparer of an interrupted run with an untouched one."""
+"""The comparison of an interrupted run with a reference."""
 
 import pytest
 
@@ -28,13 +28,13 @@ def ended(path, **changed):
 
 
 @pytest.fixture
-def untouched(tmp_path):
-    return ended(tmp_path / "untouched")
+def reference(tmp_path):
+    return ended(tmp_path / "reference")
 
 
-def test_runs_that_differ_in_their_attempts_only_are_bitwise_equal(tmp_path, untouched):
+def test_runs_that_differ_in_their_attempts_only_are_bitwise_equal(tmp_path, reference):
     run = ended(tmp_path / "run", attempts=3, steps_redone=2, exactness_reason="another")
-    assert compare(run, untouched) == []
+    assert compare(run, reference) == []
     assert summary(run) == "bitwise equal: 20 steps, weights abababababababab"
 
 
@@ -52,46 +52,46 @@ def test_runs_that_differ_in_their_attempts_only_are_bitwise_equal(tmp_path, unt
         ),
     ],
 )
-def test_a_difference_in_the_result_is_named_with_both_sides(tmp_path, untouched, changed, words):
-    (difference,) = compare(ended(tmp_path / "run", **changed), untouched)
+def test_a_difference_in_the_result_is_named_with_both_sides(tmp_path, reference, changed, words):
+    (difference,) = compare(ended(tmp_path / "run", **changed), reference)
     assert words in difference
 
 
-def test_an_untouched_run_that_promises_no_bits_is_no_measure(tmp_path, untouched):
+def test_a_reference_that_is_not_bitwise_is_refused(tmp_path, reference):
     run = ended(tmp_path / "run", exactness="sequence")
-    assert "exactness of the untouched run is sequence" in compare(untouched, run)[0]
+    assert "exactness of the reference is sequence" in compare(reference, run)[0]
 
 
-def test_the_first_differing_step_of_the_metrics_is_named_with_both_sides(tmp_path, untouched):
+def test_the_first_differing_step_of_the_metrics_is_named_with_both_sides(tmp_path, reference):
     run = ended(tmp_path / "run")
     run.metrics.write_text(run.metrics.read_text().replace("0.05", "0.06"))
-    assert compare(run, untouched) == [
+    assert compare(run, reference) == [
         'metrics.jsonl, first at step 20: {"step": 20, "train_loss": 0.06} is not '
         '{"step": 20, "train_loss": 0.05}'
     ]
 
 
-def test_the_specs_differences_that_results_depend_on_come_first(tmp_path, untouched):
+def test_the_specs_differences_that_results_depend_on_come_first(tmp_path, reference):
     run = ended(tmp_path / "run", weights_sha256="cd")
-    for of, nodes, lr in ((run, 2, 0.1), (untouched, 1, 0.05)):
+    for of, nodes, lr in ((run, 2, 0.1), (reference, 1, 0.05)):
         slurm = Slurm(nodes=nodes, time=f"0:0{nodes}:00")
         spec = Spec(name=f"n{nodes}", slurm=slurm, train=Train(lr=lr, model_args={"depth": nodes}))
         of.spec.write_text(spec.to_json())
-    assert compare(run, untouched) == [
+    assert compare(run, reference) == [
         "slurm.nodes: 2 is not 1",
         "train.model_args.depth: 2 is not 1",
         "train.lr: 0.1 is not 0.05",
         f'weights_sha256: "cd" is not "{"ab" * 32}"',
     ]
     write_json(run.result, {"status": "held"})
-    assert len(compare(run, untouched)) == 1, "nothing was compared"
+    assert len(compare(run, reference)) == 1, "nothing was compared"
 
 
-def test_specs_that_differ_where_all_results_agree_are_no_difference(tmp_path, untouched):
+def test_specs_that_differ_where_all_results_agree_are_no_difference(tmp_path, reference):
     run = ended(tmp_path / "run")
     run.spec.write_text(Spec(train=Train(epochs=3)).to_json())
-    untouched.spec.write_text(Spec().to_json())
-    assert compare(run, untouched) == []
+    reference.spec.write_text(Spec().to_json())
+    assert compare(run, reference) == []
 
 
 @pytest.mark.parametrize(
@@ -102,22 +102,22 @@ def test_specs_that_differ_where_all_results_agree_are_no_difference(tmp_path, u
         (b'{"step": 10, "train_loss": 0.1}\n{"st\xff', 'first at step 20: {"st\\xff is not {'),
     ],
 )
-def test_metrics_that_end_too_early_differ(tmp_path, untouched, metrics, words):
+def test_metrics_that_end_too_early_differ(tmp_path, reference, metrics, words):
     run = ended(tmp_path / "run")
     run.metrics.write_bytes(metrics)
-    (difference,) = compare(run, untouched)
+    (difference,) = compare(run, reference)
     assert words in difference
     run.metrics.unlink()
-    assert "nothing is not" in compare(run, untouched)[0]
+    assert "nothing is not" in compare(run, reference)[0]
 
 
-def test_a_run_that_is_not_complete_or_no_trainers_cannot_be_compared(tmp_path, untouched):
+def test_a_run_that_is_not_complete_or_no_trainers_cannot_be_compared(tmp_path, reference):
     held = ended(tmp_path / "held", status="held")
-    assert compare(held, untouched) == [
+    assert compare(held, reference) == [
         f"{held.path}: is held; only completed runs can be compared"
     ]
     empty = RunDir(tmp_path / "empty")
-    assert "is not complete yet" in compare(untouched, empty)[0]
+    assert "is not complete yet" in compare(reference, empty)[0]
     script = RunDir(tmp_path / "script")
     script.path.mkdir()
     write_json(script.result, {"status": "completed"})

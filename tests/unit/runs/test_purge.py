@@ -28,24 +28,24 @@ def run(tmp_path):
 
 def test_a_run_that_lost_nothing_is_as_it_was(run):
     purge.check(run)
-    assert purge.mend(run) == []
+    assert purge.recreate_missing_dirs(run) == []
 
 
-def test_folders_are_made_anew_and_named(run):
+def test_missing_folders_are_recreated_and_named(run):
     for folder in (run.checkpoints, run.timeline("").parent, run.rank_log(0).parent):
         shutil.rmtree(folder)
-    told = purge.mend(run)
-    assert len(told) == 3 and all("was gone and is made anew" in line for line in told)
-    assert purge.mend(run) == []
+    messages = purge.recreate_missing_dirs(run)
+    assert len(messages) == 3 and all("is recreated" in line for line in messages)
+    assert purge.recreate_missing_dirs(run) == []
 
 
 def test_lost_records_are_named_where_there_were_some(run):
     Timeline(run, "attempt", 1).event("open")
-    assert purge.mend(run) == []  # its batch shell was killed
+    assert purge.recreate_missing_dirs(run) == []  # its batch shell was killed
     Timeline(run, "attempt", 1).event("close")
-    assert "attempts.jsonl is gone" in purge.mend(run)[0]
+    assert "attempts.jsonl is missing" in purge.recreate_missing_dirs(run)[0]
     append_jsonl(run.attempts, run_files.attempt())
-    assert purge.mend(run) == []
+    assert purge.recreate_missing_dirs(run) == []
 
 
 def remove_spec(run):
@@ -81,9 +81,9 @@ def change_code_file(run):
 )
 def test_what_cannot_be_made_anew_is_named_in_one_line_with_a_way_out(run, lose, words):
     lose(run)
-    with pytest.raises(UserError, match=words) as told:
+    with pytest.raises(UserError, match=words) as messages:
         purge.check(run)
-    first, _, hint = str(told.value).partition("\n  hint: ")
+    first, _, hint = str(messages.value).partition("\n  hint: ")
     assert str(run.path.parent.parent) in first and "\n" not in first + hint and hint
 
 
