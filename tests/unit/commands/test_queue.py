@@ -18,12 +18,6 @@ from jobs.spec import Slurm, Spec
 
 RUN = RunDir(Path("/runs/x y/1"))
 HOSTILE = "a 'b' \"c\" $(touch pwned) `d` %j * --wrap=e ü"
-SBATCH = """#!/bin/sh
-printf '%s\\0' "$@" >"$FAKE/argv"
-env >"$FAKE/env"
-[ -z "$FAKE_ERROR" ] || { echo "$FAKE_ERROR" >&2; exit 3; }
-echo "Submitted batch job 4711"
-"""
 
 
 @pytest.fixture
@@ -42,28 +36,14 @@ def repository(tmp_path):
 
 
 @pytest.fixture
-def sbatch(tmp_path, monkeypatch):
-    """A fake sbatch that records its arguments and environment; returns where."""
-    fakes = tmp_path / "fakes"
-    fakes.mkdir()
-    quiet = "#!/bin/sh\n"
-    texts = {"sbatch": SBATCH, "scancel": SBATCH, "srun": quiet, "scontrol": quiet}
-    for name, text in texts.items():
-        (fakes / name).write_text(text)
-        (fakes / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{fakes}:{os.environ['PATH']}")
-    monkeypatch.setenv("FAKE", str(fakes))
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    return fakes
+def sbatch(fake_slurm):
+    """Slurm's clients, which record sbatch's arguments and environment."""
+    return fake_slurm
 
 
 def queued(spec, repository):
     with freeze(Loaded(spec, "name: first\n"), repository) as run_dir:
         return queue.queue(spec, run_dir), run_dir
-
-
-def argv_of(fakes):
-    return (fakes / "argv").read_text().split("\0")[:-1]
 
 
 def test_the_command_line_of_the_default_spec():
@@ -132,7 +112,7 @@ def test_zero_is_a_value_and_false_is_not():
 def test_a_hostile_value_stays_one_argument(spec, sbatch, repository):
     hostile = Spec(name=HOSTILE, slurm=Slurm(sbatch_args={"comment": HOSTILE}))
     _, run_dir = queued(hostile, repository)
-    argv = argv_of(sbatch)
+    argv = sbatch.argv
     assert argv == queue.sbatch_argv(hostile, run_dir)[1:]
     assert {f"--job-name={HOSTILE}", f"--comment={HOSTILE}"} <= set(argv)
     assert not list(repository.parent.rglob("pwned"))
@@ -141,7 +121,7 @@ def test_a_hostile_value_stays_one_argument(spec, sbatch, repository):
 def test_the_executor_submits_the_frozen_script_with_the_run_directory(spec, sbatch, repository):
     job_id, run_dir = queued(spec, repository)
     assert job_id == "4711"
-    assert argv_of(sbatch)[-2:] == [str(run_dir.code / "slurm/ddp.sbatch"), str(run_dir.path)]
+    assert sbatch.argv[-2:] == [str(run_dir.code / "slurm/ddp.sbatch"), str(run_dir.path)]
 
 
 def test_a_submitted_run_knows_its_job_and_is_found_by_it(spec, sbatch, repository):
@@ -153,13 +133,13 @@ def test_a_submitted_run_knows_its_job_and_is_found_by_it(spec, sbatch, reposito
     assert events == ["freeze", "submit"]
 
 
-def test_a_refused_job_says_why_and_leaves_no_run(spec, sbatch, repository, monkeypatch):
-    monkeypatch.setenv("FAKE_ERROR", "sbatch: error: invalid partition specified: $(x)")
+def test_a_refused_job_says_why_and_leaves_no_run(spec, sbatch, repository):
+    sbatch.refuse(3, "sbatch: error: invalid partition specified: $(x)")
     with pytest.raises(FailedError) as caught:
         queued(spec, repository)
     command, said = str(caught.value).split("\n")[1:3]
     assert "exit code 3" in str(caught.value)
-    assert shlex.split(command)[1:] == argv_of(sbatch)
+    assert shlex.split(command)[1:] == sbatch.argv
     assert said.endswith("invalid partition specified: $(x)")
     assert lookup.all_runs() == []
     assert not (lookup.runs_root() / "first").exists()
@@ -179,7 +159,7 @@ def test_a_job_that_cannot_be_noted_is_cancelled(spec, sbatch, repository, monke
     monkeypatch.setattr(lookup, "remember", full)
     with pytest.raises(FailedError, match="job 4711 is cancelled, .*No space left"):
         queued(spec, repository)
-    assert argv_of(sbatch) == ["4711"]
+    assert sbatch.cancelled == ["4711"]
 
 
 def full():
@@ -220,20 +200,21 @@ def test_a_job_that_submits_hides_itself_but_not_which_slurm_it_means(
     for name, value in inside.items():
         monkeypatch.setenv(name, value)
     queued(spec, repository)
-    seen = (sbatch / "env").read_text().splitlines()
+    seen = sbatch.env
     assert [line for line in seen if line.startswith("SLURM_")] == ["SLURM_CONF=/x/slurm.conf"]
     assert "OWN=1" in seen
     assert os.environ["SLURM_JOB_ID"] == "1"
 
 
 @pytest.mark.parametrize(("error", "accepted"), [("", True), ("sbatch: error: no", False)])
-def test_a_rehearsal_asks_slurm_and_queues_nothing(spec, sbatch, monkeypatch, error, accepted):
-    monkeypatch.setenv("FAKE_ERROR", error)
+def test_a_rehearsal_asks_slurm_and_queues_nothing(spec, sbatch, error, accepted):
+    if error:
+        sbatch.refuse(3, error)
     verdict = queue.test_only(spec, RUN, Path("slurm/ddp.sbatch"))
     assert verdict.is_accepted is accepted
     assert error in verdict.text
     options = queue.sbatch_options(spec, RUN)
-    assert argv_of(sbatch) == ["--test-only", *options, "slurm/ddp.sbatch", str(RUN.path)]
+    assert sbatch.argv == ["--test-only", *options, "slurm/ddp.sbatch", str(RUN.path)]
 
 
 def test_a_rehearsal_without_slurm_is_no_verdict(spec, tmp_path, monkeypatch):
