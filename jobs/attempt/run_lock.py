@@ -19,6 +19,7 @@ from pathlib import Path
 
 from jobs import records
 from jobs.errors import FailedError, UserError
+from jobs.node.procfs import start_of
 from jobs.records import Claim
 from jobs.rundir import RunDir
 from jobs.slurm import client
@@ -61,15 +62,6 @@ def process(pid: int, job_id: str | None = None) -> Owner:
     host = socket.gethostname()
     restart_count = client.restart_count() if job_id else 0
     return Owner(job_id or f"local-{host}-{pid}", host, pid, start_of(pid), restart_count)
-
-
-def start_of(pid: int) -> str:
-    """When a process started, in clock ticks since boot; empty if there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    return stat.rpartition(")")[2].split()[19]
 
 
 def is_alive(owner: Owner, patience_s: float = 0.0) -> bool | None:

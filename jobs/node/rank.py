@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from jobs.console import BestEffort, begin_lines_with_time, say
+from jobs.node.procfs import parent_of
 from jobs.rundir import RunDir, Timeline, relink
 
 PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
@@ -22,21 +23,6 @@ PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 def die_with_parent() -> None:
     """Have the kernel kill this process when its parent dies, however that dies."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def parent_of(pid: int) -> int:
-    """The parent's pid of a process; 0 if the process is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return 0
-    return int(stat.rpartition(")")[2].split()[1])
-
-
-def children(pid: int) -> list[int]:
-    """The pids of a process's children."""
-    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
-    return [each for each in pids if parent_of(each) == pid]
 
 
 def without_code(search_path: str, code: Path) -> str:

@@ -14,6 +14,7 @@ CROWD = """
 import os, random, signal, sys, time
 from pathlib import Path
 from jobs.attempt import run_lock
+from jobs.node import procfs
 from jobs.rundir import RunDir
 
 NUM_CHILDREN, NUM_CLAIMS, LIMIT_S = 8, 150, 60
@@ -32,7 +33,7 @@ def paused(function):
 
 def others():
     marks = (path.name.split("-") for path in inside.iterdir())
-    return [pid for pid, start in marks if run_lock.start_of(int(pid)) == start]
+    return [pid for pid, start in marks if procfs.start_of(int(pid)) == start]
 
 def claim_and_release():
     me = run_lock.this_process(None)

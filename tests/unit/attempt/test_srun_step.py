@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from jobs.attempt import facts, interpret, srun_step
-from jobs.node.rank import parent_of
+from jobs.node.procfs import parent_of
 from jobs.rundir import RunDir, write_json
 from jobs.slurm import client
 from tests.unit import run_files

@@ -53,8 +53,8 @@ def test_without_the_packages_of_the_commands_all_needed_ones_are_named_at_once(
     [
         (Spec(launch=Launch(script="x.py")), {"torch"}),
         (Spec(setup=["module load python"]), set()),
-        (Spec(launch=Launch(wrap=["apptainer"])), set()),
-        (Spec(slurm=Slurm(srun=["--container-image=x"])), set()),
+        (Spec(launch=Launch(command_prefix=["apptainer"])), set()),
+        (Spec(slurm=Slurm(srun_args=["--container-image=x"])), set()),
         (Spec(train=Train(dataset="image_folder")), {*packages.TRAINER, "pillow"}),
         (Spec(train=Train(dataset="synthetic_images")), set(packages.TRAINER)),
         (

@@ -13,7 +13,7 @@ import pytest
 
 from jobs import records
 from jobs.attempt import srun_step
-from jobs.node import agent, rank
+from jobs.node import agent, procfs, rank
 from jobs.node.stop_signals import STOP_SIGNALS
 from jobs.node.torchrun import Node, nproc_per_node, rank_command, stop_signal, torchrun_command
 from jobs.rundir import RunDir, read_json, read_jsonl, write_json
@@ -180,7 +180,7 @@ def test_children_are_the_living_ones_of_that_parent():
         assert agent.children(child.pid) == []
         child.kill()
     assert child.pid not in agent.children(os.getpid())
-    assert rank.parent_of(child.pid) == 0
+    assert procfs.parent_of(child.pid) == 0
 
 
 def test_a_rank_that_just_ended_is_no_error():
@@ -389,7 +389,7 @@ def test_torchrun_dies_with_its_agent(host, tmp_path):
     (pid,) = agent.children(process.pid)
     ranks = agent.children(pid)
     process.kill()
-    wait_for(lambda: rank.parent_of(pid) in (0, process.pid) and not is_running(pid))
+    wait_for(lambda: procfs.parent_of(pid) in (0, process.pid) and not is_running(pid))
     for orphan in ranks:
         os.kill(orphan, signal.SIGKILL)
 
