@@ -35,7 +35,7 @@ def needed(spec: Spec) -> list[str]:
 
     None for the ranks where setup lines, a command prefix or srun options choose their Python.
     """
-    if spec.setup or spec.launch.command_prefix or spec.slurm.srun:
+    if spec.setup or spec.launch.command_prefix or spec.slurm.srun_args:
         return [*COMMANDS]
     if not spec.launch.is_trainer:
         return [*COMMANDS, "torch"]
