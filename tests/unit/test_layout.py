@@ -182,7 +182,6 @@ PARSES_RUN_FILES = {
     "trainer.checkpoint.ownership",
     "trainer.checkpoint.reader",
     "trainer.errors",
-    "trainer.health.diagnosis",
     "trainer.health.lead_time",
     "trainer.health.preflight",
     "trainer.health.watchdog",

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from jobs import records
+from jobs.records import Overrides
 from jobs.rundir import RunDir
 from jobs.spec import Spec
 
@@ -15,4 +17,5 @@ def make_run(here, run_id="20260101", name="tiny"):
     run.path.mkdir(parents=True)
     run.spec.write_text(Spec(name=name).to_json())
     run.spec_yaml.write_text(f"name: {name}\n")
+    records.write(run.overrides, Overrides(()))
     return run

@@ -7,12 +7,14 @@ from dataclasses import asdict
 import pytest
 from commands_kit import make_run
 
+from jobs import records
 from jobs.__main__ import main
-from jobs.attempt import run_lock
+from jobs.attempt import facts, run_lock
 from jobs.attempt.open import HeldError, refuse
 from jobs.commands import cancel
-from jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
+from jobs.rundir import append_jsonl, read_json, write_json
 from jobs.runs import lookup
+from tests.unit import run_files
 
 
 def test_cancel_stops_a_queued_job_and_the_run_is_cancelled(slurm, here, capsys):
@@ -20,11 +22,10 @@ def test_cancel_stops_a_queued_job_and_the_run_is_cancelled(slurm, here, capsys)
     main(["submit", "tiny.yaml"])
     (run,) = lookup.all_runs()
     run_lock.claim(run, run_lock.this_process("4711"), 1)  # as after a requeue
-    before = {"attempt": 1, "cause": "preemption", "decision": "requeue", "reason": "preempted"}
-    append_jsonl(run.attempts, before | {"first_step": None, "evidence": {}})
+    append_jsonl(run.attempts, run_files.attempt(cause="preemption", decision="requeue"))
     assert main(["cancel", "4711"]) == 0
-    (record,) = read_jsonl(run.attempts)
-    assert (record["cause"], record["decision"]) == ("preemption", "cancel")
+    (record,) = records.read_attempts(run)
+    assert (record.cause, record.decision) == ("preemption", "cancel")
     assert slurm.cancelled == ["4711"]
     capsys.readouterr()
     assert main(["status", "--json"]) == 0
@@ -92,6 +93,11 @@ def test_resume_refuses_a_run_that_a_plain_sbatch_has_queued(slurm, here, capsys
     assert slurm.submitted == 1
 
 
+def refuse_start(run, me):
+    """Refuse the start of a job as `attempt open` does."""
+    refuse(run, facts.read(run, 1), me, None)
+
+
 def test_a_job_of_a_cancelled_run_starts_only_after_a_resume(slurm, here):
     assert main(["submit", "tiny.yaml"]) == 0
     (run,) = lookup.all_runs()
@@ -99,15 +105,15 @@ def test_a_job_of_a_cancelled_run_starts_only_after_a_resume(slurm, here):
     assert main(["cancel", "tiny"]) == 0
     another = run_lock.this_process("5000")  # queued before the cancel, which did not find it
     with pytest.raises(HeldError, match="cancelled"):
-        refuse(run, another)
+        refuse_start(run, another)
     slurm.set_state("4711", "CANCELLED")
     slurm.refuse(7)
     assert main(["resume", "tiny"]) == 1
     with pytest.raises(HeldError):  # no job was queued: it is still cancelled
-        refuse(run, another)
+        refuse_start(run, another)
     (slurm.folder / "refusal").unlink()
     assert main(["resume", "tiny"]) == 0
-    refuse(run, another)
+    refuse_start(run, another)
 
 
 def test_cancel_that_slurm_refuses_leaves_the_run_as_it_was(slurm, here):
@@ -115,7 +121,7 @@ def test_cancel_that_slurm_refuses_leaves_the_run_as_it_was(slurm, here):
     (run,) = lookup.all_runs()
     slurm.install("scancel", "#!/bin/sh\necho 'no contact' >&2\nexit 1\n")
     assert main(["cancel", "tiny"]) == 1
-    refuse(run, run_lock.this_process("4711"))
+    refuse_start(run, run_lock.this_process("4711"))
 
 
 def test_cancel_ends_the_job_where_nothing_can_be_recorded(slurm, here, capfd, monkeypatch):
@@ -125,7 +131,7 @@ def test_cancel_ends_the_job_where_nothing_can_be_recorded(slurm, here, capfd, m
     def fails(*_):
         raise full
 
-    monkeypatch.setattr(run_lock, "write_json", fails)
+    monkeypatch.setattr(records, "write_atomic", fails)
     monkeypatch.setattr(cancel, "write_atomic", fails)
     assert main(["cancel", "tiny"]) == 0
     assert slurm.cancelled == ["4711"]

@@ -85,10 +85,10 @@ def test_resume_changes_what_a_result_depends_on_only_with_a_yes(slurm, capsys):
 
 def test_a_resume_that_slurm_refuses_leaves_the_spec_as_it_was(slurm, here, capsys):
     run = make_run(here)
-    before = run.spec.read_text(), run.spec_yaml.read_text()
+    before = run.spec.read_text(), run.overrides.read_text()
     slurm.refuse(7)
     assert main(["resume", "train.lr=0.3", "slurm.time=9:00:00", "--yes"]) == 1
-    assert (run.spec.read_text(), run.spec_yaml.read_text()) == before
+    assert (run.spec.read_text(), run.overrides.read_text()) == before
 
 
 SLOW_SBATCH = """#!/bin/sh

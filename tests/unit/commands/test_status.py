@@ -9,7 +9,9 @@ from commands_kit import make_run
 from jobs.__main__ import main
 from jobs.attempt import run_lock
 from jobs.commands import status
+from jobs.records import Result
 from jobs.rundir import append_jsonl, write_json
+from tests.unit import run_files
 
 
 def test_status_lists_runs_newest_first(here, capsys):
@@ -31,7 +33,7 @@ def test_status_without_runs_says_how_to_start(here, capsys):
 def test_status_as_json_has_state_progress_and_metrics(here, capsys):
     run = make_run(here)
     write_json(run.result, {"status": "completed", "metrics": {"eval_accuracy": 0.5}})
-    run.progress.write_text('000000000042\n{"total": 50, "epoch": 1, "epochs": 2}')
+    run.progress.write_text('{"step": 42, "total": 50, "epoch": 1, "epochs": 2}')
     assert main(["status", "tiny", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["state"], row["step"], row["job_id"]) == ("completed", 42, None)
@@ -54,16 +56,17 @@ def test_status_as_json_has_state_progress_and_metrics(here, capsys):
 def test_the_run_directory_knows_better_than_slurm_how_a_run_ended(
     here, result, slurm_state, state
 ):
-    assert status.state_of(make_run(here), result, slurm_state) == state
+    written = Result(**result) if result else None
+    assert status.state_of(make_run(here), written, slurm_state) == state
 
 
 def test_a_local_run_is_running_while_its_process_lives(here):
     run = make_run(here)
     run_lock.claim(run, run_lock.this_process(None), 1)
-    assert status.state_of(run, {}, None) == "running"
+    assert status.state_of(run, None, None) == "running"
     record = asdict(run_lock.this_process(None)) | {"pid_start": "1", "attempt": 1}
     write_json(run.owner, record)
-    assert status.state_of(run, {}, None) == "lost"
+    assert status.state_of(run, None, None) == "lost"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +112,7 @@ def test_status_as_json_has_all_runs(here, capsys):
 
 def test_the_reason_is_read_from_the_log_where_the_disk_was_too_full_to_record_it(here, capsys):
     run = make_run(here)
-    append_jsonl(run.attempts, {"attempt": 1})
+    append_jsonl(run.attempts, run_files.attempt())
     run.rank_log(0).parent.mkdir()
     error = "StorageError: checkpoints: No space left on device"
     run.rank_log(0).write_text(f"step 1\n12:00:00 trainer: rank 0 on n1: error: {error}\nend\n")
@@ -118,3 +121,14 @@ def test_the_reason_is_read_from_the_log_where_the_disk_was_too_full_to_record_i
     assert (row["state"], row["reason"]) == ("stopped", error)
     assert main(["status"]) == 0
     assert error in capsys.readouterr().out
+
+
+def test_a_run_of_another_kit_is_listed_with_what_it_is(here, capsys):
+    old, run = make_run(here, "old", "old"), make_run(here)
+    old.spec.write_text("{}")
+    old.attempts.write_text('{"attempt": 1}\n')
+    assert main(["status", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["old"]["state"] == "unreadable" and "older version" in rows["old"]["reason"]
+    assert rows[run.path.parent.name]["state"] == "frozen"
+    assert main(["status"]) == 0

@@ -15,6 +15,7 @@ from jobs.errors import UserError
 from jobs.rundir import append_jsonl
 from jobs.runs import lookup
 from jobs.spec import Spec
+from tests.unit import run_files
 
 
 def test_a_requested_slurm_is_asked_even_if_it_knows_no_cluster(slurm, here, capsys):
@@ -98,7 +99,7 @@ def test_auto_trains_on_no_login_node_whose_slurm_is_not_loaded(here, monkeypatc
 def ended_here(run, cause, is_user_error, monkeypatch):
     """What a local run says that ended so."""
     decision = Decision(Action.HOLD, cause, "why")
-    append_jsonl(run.attempts, {"evidence": {"is_user_error": is_user_error}})
+    append_jsonl(run.attempts, run_files.attempt({"is_user_error": is_user_error}))
     monkeypatch.setattr(local, "run", lambda _: decision)
     return submit.run_here(run, False)
 

@@ -2,9 +2,11 @@
 
 import pytest
 
+from jobs.records import Submission
 from jobs.rundir import RunDir, append_jsonl, relink, write_json
 from jobs.runs import lookup
 from jobs.runs.lookup import NoSuchRunError, find
+from tests.unit import run_files
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def test_a_run_is_found_by_each_of_its_names(root, three):
 def test_each_name_of_a_run_elsewhere_is_its_real_directory(root, three, text):
     run = make_elsewhere(root, "far", "20260109")
     lookup.remember(run, "7")  # as submit does
-    lookup.note_job(run, "8", "slurm")  # as plain sbatch does on a node
+    lookup.note_job(run, Submission(job_id="7"), "8", "slurm")  # as plain sbatch does on a node
     found = find(text)
     assert found == run
     assert not found.path.is_symlink()
@@ -71,7 +73,7 @@ def test_a_run_elsewhere_is_listed_by_its_real_directory(root):
 
 def test_a_run_that_was_refused_before_it_started_is_not_the_newest_of_its_name(three):
     first, _, newest = three
-    write_json(first.command, {"argv": [], "job_id": "7"})
+    write_json(first.submission, {"argv": [], "job_id": "7"})
     assert find("a") == find(None) == first
     assert find(newest.run_id) == newest
     write_json(newest.result, {"status": "held"})
@@ -80,8 +82,8 @@ def test_a_run_that_was_refused_before_it_started_is_not_the_newest_of_its_name(
 
 def test_a_local_run_is_found_by_the_id_that_messages_show(three):
     first, second, _ = three
-    write_json(first.owner, {"job_id": "local-host-12"})
-    append_jsonl(second.attempts, {"job_id": "local-host-13"})
+    write_json(first.owner, run_files.claim(job_id="local-host-12"))
+    append_jsonl(second.attempts, run_files.attempt(job_id="local-host-13"))
     assert find("local-host-12") == first
     assert find("local-host-13") == second
     with pytest.raises(NoSuchRunError):
