@@ -153,6 +153,8 @@ class Evidence:
     is_preempted: bool  # Slurm has a PreemptTime for this start of the job
     has_progress: bool  # a checkpoint was committed during the attempt
     error: str | None  # the first failing rank, its node and its error
+    # An optimizer step was finished; True for a user's script, whose steps are unknown.
+    has_step: bool = False
     is_requeued: bool = False  # Slurm has counted the job's next start already
     is_user_error: bool = False  # the error is in the spec or the launch: a retry would repeat it
     is_hang: bool = False  # the error is that no rank made progress

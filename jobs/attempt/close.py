@@ -58,6 +58,8 @@ def close(
     # Without Slurm the command that runs the attempts prints the hint, as its last line.
     line = in_words(decision, run_dir, seen.is_user_error)
     say(f"attempt {attempt}: {format_decision(decision) if me.is_local else line}")
+    if warning := interpret.start_up_warning(found.attempts):
+        say(f"attempt {attempt}: warning: {warning}")
     if decision.action is Action.DONE:
         found = history.finish_result(run_dir, found)
     elif decision.action in FINAL:

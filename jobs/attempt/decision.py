@@ -28,8 +28,10 @@ class History:
     """What earlier attempts of the run leave to be counted."""
 
     restarts: int  # attempts that ended with the job
-    crashes_without_progress: int  # in a row, up to the attempt before
-    attempts_without_progress: int  # of any cause, in a row, up to the attempt before
+    # Each in a row, up to the attempt before; progress is a new checkpoint.
+    crashes_without_progress: int
+    attempts_without_progress: int  # of any cause but preemption
+    time_limits_without_step: int = 0  # no optimizer step was finished
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Budget:
     restarts: int = 200
     crashes_without_progress: int = 3
     attempts_without_progress: int = 5
+    time_limits_without_step: int = 3
 
 
 @dataclass(frozen=True)
@@ -195,8 +198,17 @@ def within_budget(
 
 def _in_time(decision: Decision, evidence: Evidence, history: History, budget: Budget) -> Decision:
     idle = 0 if evidence.has_progress else history.attempts_without_progress + 1
-    if idle >= budget.attempts_without_progress:
+    # A preemption is not the run's fault: only the restarts bound it.
+    if decision.cause is not Cause.PREEMPTION and idle >= budget.attempts_without_progress:
         reason = f"{idle} attempts without a new checkpoint, the last one: {decision.reason}"
+        return Decision(Action.HOLD, decision.cause, reason)
+    limits = history.time_limits_without_step + 1
+    is_too_short = decision.cause is Cause.TIME_LIMIT and not evidence.has_step
+    if is_too_short and limits >= budget.time_limits_without_step:
+        reason = (
+            f"{limits} time limits in a row before the first optimizer step was finished: "
+            "raise slurm.time"
+        )
         return Decision(Action.HOLD, decision.cause, reason)
     if is_restart(decision.action, decision.cause) and history.restarts >= budget.restarts:
         reason = f"{history.restarts} restarts are used up, the last one: {decision.reason}"

@@ -22,7 +22,7 @@ from jobs.attempt.decision import (
     after_loss,
     is_restart,
 )
-from jobs.attempt.interpret import AttemptFacts
+from jobs.attempt.interpret import ENDS, AttemptFacts
 from jobs.attempt.run_lock import Owner
 from jobs.attempt.srun_step import silent
 from jobs.console import BestEffort
@@ -37,8 +37,6 @@ from jobs.records import (
 from jobs.rundir import RunDir, Timeline
 from jobs.slurm.client import Requeued
 from jobs.spec import Spec
-
-ENDS = (Action.HOLD, Action.CANCEL)  # after these only a user's resume continues the run
 
 
 def newest_opened(run_dir: RunDir) -> int:
@@ -181,19 +179,23 @@ def refusal(last: AttemptRecord | None, me: Owner, predecessor: str | None) -> s
 
 
 def of(attempts: Sequence[AttemptRecord]) -> History:
-    """What counts against the budgets. A hold or a cancel starts anew: somebody resumed."""
-    crashes = idle = restarts = 0
-    may_count_crashes = may_count_idle = True
+    """What counts against the budgets, since the last hold or cancel: then a user resumed."""
+    crashes = idle = restarts = limits = 0
+    may_count_crashes = may_count_idle = may_count_limits = True
     for entry in reversed(attempts):
         if entry.decision in ENDS:
             break
         has_progress = entry.evidence.has_progress
         may_count_idle = may_count_idle and not has_progress
-        idle += may_count_idle
+        idle += may_count_idle and entry.cause is not Cause.PREEMPTION
         crashes += may_count_crashes and entry.cause in CRASHES
         may_count_crashes = may_count_crashes and not has_progress
+        may_count_limits = (
+            may_count_limits and entry.cause is Cause.TIME_LIMIT and not entry.evidence.has_step
+        )
+        limits += may_count_limits
         restarts += is_restart(entry.decision, entry.cause)
-    return History(restarts, crashes, idle)
+    return History(restarts, crashes, idle, limits)
 
 
 def budget_of(spec: Spec) -> Budget:

@@ -10,9 +10,11 @@ from jobs.checkpoint_names import is_newer
 from jobs.errors import UserError
 from jobs.node.stop_signals import STOP_SIGNALS
 from jobs.records import (
+    Action,
     AgentRecord,
     AttemptPlan,
     AttemptRecord,
+    Cause,
     Event,
     Evidence,
     RankError,
@@ -28,6 +30,8 @@ from jobs.spec import Spec
 RETRY_S = 120.0
 # What the clocks of two nodes may differ by.
 SKEW_S = 2.0
+MIN_SHORT_SLOTS = 3
+ENDS = (Action.HOLD, Action.CANCEL)  # after these only a user's resume continues the run
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,7 @@ def of_ranks(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Evidenc
         signals=signals,
         is_preempted=False,
         has_progress=has_progress(found),
+        has_step=steps_of(found)[0] is not None or not found.spec.launch.is_trainer,
         error=error,
         is_user_error=failed is not None and failed.is_user_error,
         is_hang=failed is not None and failed.kind == "hang",
@@ -250,6 +255,27 @@ def times_of(found: AttemptFacts, is_warned: bool, now: float) -> tuple[float | 
     stop_s = round(now - min(signals), 3) if signals and is_warned else None
     start_s = None if begun is None or found.plan is None else round(begun.t - found.plan.start, 3)
     return stop_s, start_s
+
+
+def start_up_warning(attempts: Sequence[AttemptRecord]) -> str | None:
+    """The warning that the start-up is longer than the time until the next preemption, or None.
+
+    It needs MIN_SHORT_SLOTS preemptions in a row without a finished optimizer step.
+    """
+    slots_s: list[float] = []
+    for entry in reversed(attempts):
+        if entry.cause is not Cause.PREEMPTION or entry.evidence.has_step or entry.decision in ENDS:
+            break
+        slots_s += [] if entry.start is None else [entry.stop - entry.start]
+    if len(slots_s) < MIN_SHORT_SLOTS:
+        return None
+    known = [entry.start_s for entry in attempts if entry.start_s is not None]
+    longest_s = max(slots_s)
+    start_up = f"took {known[-1]:.0f} s before" if known else f"takes more than {longest_s:.0f} s"
+    return (
+        f"{len(slots_s)} preemptions in a row before the first optimizer step: the job ran for "
+        f"{longest_s:.0f} s at most, and the start-up {start_up}"
+    )
 
 
 def first_event(found: AttemptFacts, name: str) -> Event | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from jobs import records
 from jobs.attempt import history, run_lock
+from jobs.attempt.interpret import start_up_warning
 from jobs.commands import live_progress
 from jobs.commands.run_jobs import waiting_job
 from jobs.records import Result
@@ -46,6 +47,9 @@ def status(run_dirs: Sequence[RunDir], as_json: bool, is_all: bool = False) -> i
         print("\n".join(format_table(rows)))
         if len(rows) < len(run_dirs):
             print(f"{len(rows)} of {len(run_dirs)} runs, all: make status FLAGS=--all")
+        for row in rows:
+            if row["warning"]:
+                print(f"warning: {row['name']} {row['run_id']}: {row['warning']}")
     return 0
 
 
@@ -97,12 +101,13 @@ def describe(run_dir: RunDir, states: dict[str, str]) -> dict[str, Any]:
         "progress": reason or (live_progress.words(now) if now else None),
         "reason": reason,
         "metrics": metrics,
+        "warning": start_up_warning(records.read_attempts(run_dir)),
     }
 
 
 def of_another_kit(run_dir: RunDir, reason: str) -> dict[str, Any]:
     """The row of a run whose files this version of the kit does not read."""
-    unknown = ("job_id", "successor", "attempt", "step", "metrics")
+    unknown = ("job_id", "successor", "attempt", "step", "metrics", "warning")
     return {
         "name": run_dir.path.parent.name,
         "run_id": run_dir.run_id,

@@ -11,7 +11,7 @@ from jobs.rundir import RunDir
 
 from ..kit import Kit, Run
 from . import harm_slurm, oracles, recorded
-from .rows import Row, slurm_version
+from .rows import Row
 from .scenario import HELD_UP, SPEC, Paced, Untouched, start
 
 RANKS = 3
@@ -94,20 +94,35 @@ def preempt_after_a_step(run: Run, number: int) -> None:
     harm_slurm.preempt(run)
 
 
-def test_row_36_start_up_outlasts_every_slot(kit: Kit, row: Row, tmp_path: Path) -> None:
+def test_row_36_start_up_outlasts_every_slot(
+    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
+) -> None:
     (tmp_path / "start").touch()
-    run = start(kit, HELD_UP, f"launch.env.START_FILE={tmp_path}/start").run
+    paced = start(kit, HELD_UP, f"launch.env.START_FILE={tmp_path}/start")
+    run = paced.run
     row.record(run)
     for number in range(1, 6):
         wait_for_agents(run, number)
         harm_slurm.begin_preemption(run)
         wait_for_record(run, number)
-    # Later ones start it once more by themselves, and it refuses.
-    restarts = "4" if slurm_version(run.cluster) < "24.05" else "5"
-    assert run.wait("FAILED")["Restarts"] == restarts
+    (tmp_path / "start").unlink()
+    paced.finish()
+    oracles.bitwise(run, untouched(HELD_UP))
+    oracles.causes(run, ["preemption"] * 5 + ["completed"])
+    oracles.nothing_left(run)
+    log = run.dir.job_log.read_text()
+    assert log.count("preemptions in a row before the first optimizer step") == 3
+
+
+def test_row_36_time_limit_shorter_than_the_start_up(kit: Kit, row: Row, tmp_path: Path) -> None:
+    (tmp_path / "start").touch()
+    limit = ("slurm.time=00:01:00", "slurm.signal_lead_s=20")
+    run = start(kit, HELD_UP, f"launch.env.START_FILE={tmp_path}/start", *limit).run
+    row.record(run)
+    run.wait("FAILED")
     assert run.result()["status"] == "held"
-    assert "5 attempts without a new checkpoint" in run.result()["reason"]
-    oracles.causes(run, ["preemption"] * 5)
+    assert "3 time limits in a row" in run.result()["reason"]
+    oracles.causes(run, ["time_limit"] * 3)
     oracles.nothing_left(run)
     assert run.cluster.job_ids() == []
 

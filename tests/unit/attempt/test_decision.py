@@ -130,7 +130,7 @@ def test_decision(known, action, cause):
     assert decision.reason
 
 
-# evidence, history (restarts, crashes, attempts without progress) -> action, words of the reason
+# evidence, history (restarts, crashes, attempts, time limits) -> action, part of the reason
 BUDGETS = [
     ({}, (0, 1, 1), "retry", ""),
     ({}, (0, 2, 2), "hold", "3 crashes without progress"),
@@ -144,7 +144,15 @@ BUDGETS = [
     ({"is_hang": True}, (0, 2, 2), "hold", "3 crashes without progress"),
     ({}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
     ({"signals": TERM}, (0, 2, 3), "requeue", ""),
-    ({"signals": TERM}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
+    # Preemptions hold a run only where its restarts are used up.
+    ({"signals": TERM}, (0, 0, 4), "requeue", ""),
+    ({"signals": TERM}, (200, 0, 0), "hold", "200 restarts"),
+    ({"signals": USR1, "has_step": True}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
+    # A time limit shorter than the start-up.
+    ({"signals": USR1}, (0, 0, 1, 1), "requeue", ""),
+    ({"signals": USR1}, (0, 0, 2, 2), "hold", "3 time limits in a row"),
+    (OVER_LIMIT, (0, 0, 2, 2), "hold", "3 time limits in a row"),
+    ({"signals": USR1, "has_step": True}, (0, 0, 2, 2), "requeue", ""),
     ({"signals": TERM, "has_progress": True}, (0, 0, 4), "requeue", ""),
     ({"signals": TERM, "has_progress": True}, (199, 0, 0), "requeue", ""),
     ({"signals": TERM, "has_progress": True}, (200, 0, 0), "hold", "200 restarts"),

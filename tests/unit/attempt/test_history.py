@@ -42,8 +42,10 @@ def node(attempt_dir, rank, *signals, torchrun_exit=0, end=9.0):
     write_json(attempt_dir.agent(rank), record)
 
 
-def entry(decision="retry", cause="crash", progress=False, steps=(None, None), **fields):
-    seen = {"has_progress": progress}
+def entry(
+    decision="retry", cause="crash", progress=False, steps=(None, None), has_step=False, **fields
+):
+    seen = {"has_progress": progress, "has_step": has_step or progress}
     return run_files.attempt(
         seen, decision=decision, cause=cause, first_step=steps[0], last_step=steps[1], **fields
     )
@@ -311,18 +313,32 @@ def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
         ([entry(), entry(progress=True)], History(0, 1, 0)),
         ([entry(cause="hang"), entry()], History(0, 2, 2)),
         ([entry(progress=True), entry()], History(0, 2, 1)),
-        ([entry(), entry("requeue", "preemption")], History(1, 1, 2)),
+        ([entry(), entry("requeue", "preemption")], History(1, 1, 1)),
         ([entry(), entry("requeue", "preemption", progress=True)], History(1, 0, 0)),
-        ([entry("wait", "requeued"), entry("requeue", "preemption")], History(2, 0, 2)),
+        ([entry("wait", "requeued"), entry("requeue", "preemption")], History(2, 0, 1)),
         ([entry("retry", "lost")], History(1, 0, 1)),
         ([entry(cause="out_of_memory"), entry(cause="node")], History(1, 1, 2)),
-        ([entry("successor", "preemption")], History(1, 0, 1)),
+        ([entry("successor", "preemption")], History(1, 0, 0)),
+        ([entry("requeue", "time_limit")] * 2, History(2, 0, 2, 2)),
+        ([entry("requeue", "time_limit"), entry()], History(1, 1, 2, 0)),
         ([entry(), entry("hold"), entry()], History(0, 1, 1)),
         ([entry(), entry("cancel", "cancelled")], History(0, 0, 0)),
     ],
 )
 def test_budgets_are_counted_since_the_last_progress_and_anew_after_a_hold(attempts, counted):
     assert history.of(parsed(attempts)) == counted
+
+
+def test_three_preemptions_before_the_first_step_are_a_warning_with_both_figures():
+    short = entry("requeue", "preemption", start=100.0, stop=141.0)
+    assert interpret.start_up_warning(parsed([short] * 2)) is None
+    warning = interpret.start_up_warning(parsed([short] * 3))
+    assert "41 s at most" in warning and "more than 41 s" in warning
+    known = entry("requeue", "preemption", progress=True, start_s=63.0, steps=(1, 5))
+    assert "took 63 s before" in interpret.start_up_warning(parsed([known, *[short] * 3]))
+    stepped = entry("requeue", "preemption", has_step=True, start=100.0, stop=141.0)
+    assert interpret.start_up_warning(parsed([short, short, stepped])) is None
+    assert interpret.start_up_warning(parsed([short] * 3 + [entry("hold", "crash")])) is None
 
 
 @pytest.mark.parametrize(
