@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jobs.attempt import facts, history, interpret, run_lock, srun_step, successor
-from jobs.attempt.decision import Action, Decision, decide
-from jobs.attempt.execute import format_decision, in_words
+from jobs.attempt.decision import Action, Decision, decide, format_decision
+from jobs.attempt.execute import in_words
 from jobs.attempt.interpret import AttemptFacts
 from jobs.attempt.report import report_error, report_quarantine
 from jobs.console import BestEffort, say

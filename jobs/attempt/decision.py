@@ -53,6 +53,11 @@ class Decision:
     reason: str
 
 
+def format_decision(decision: Decision) -> str:
+    """`crash: rank 1 was killed -> hold`."""
+    return f"{decision.cause}: {decision.reason} -> {decision.action}"
+
+
 def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> Decision:
     """The decision after one attempt.
 

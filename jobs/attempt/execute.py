@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jobs.attempt import exclude_nodes, history, run_lock, successor
-from jobs.attempt.decision import Action, Cause, Decision
+from jobs.attempt.decision import Action, Cause, Decision, format_decision
 from jobs.attempt.interpret import AttemptFacts
 from jobs.console import say
 from jobs.records import AttemptRecord, RequeueAnswer
@@ -55,11 +55,6 @@ def in_words(decision: Decision, run_dir: RunDir, is_user_error: bool = False) -
     if decision.action is Action.HOLD:
         line += f"\n  hint: {hold_hint(decision, run_dir, is_user_error)}"
     return line
-
-
-def format_decision(decision: Decision) -> str:
-    """`crash: rank 1 was killed -> hold`."""
-    return f"{decision.cause}: {decision.reason} -> {decision.action}"
 
 
 def hold_hint(decision: Decision, run_dir: RunDir, is_user_error: bool) -> str:

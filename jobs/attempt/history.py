@@ -20,12 +20,13 @@ from jobs.attempt.decision import (
     Decision,
     History,
     after_loss,
+    format_decision,
     is_restart,
 )
 from jobs.attempt.interpret import ENDS, AttemptFacts
 from jobs.attempt.run_lock import Owner
 from jobs.attempt.srun_step import silent
-from jobs.console import BestEffort
+from jobs.console import BestEffort, say
 from jobs.records import (
     Action,
     AttemptRecord,
@@ -138,14 +139,16 @@ def close_lost(
         me, None if found.plan is None else found.plan.job_id, predecessor
     )
     seen = interpret.of_ranks(found, "LOST")
-    if is_automatic and not me.is_local:  # has the batch script's node died with it?
-        seen = replace(seen, silent_nodes=silent(found, found.nodes[:1]))
+    if is_automatic and not me.is_local:  # has a node died, and the batch script with it?
+        seen = replace(seen, silent_nodes=silent(found, found.nodes))
     if seen.outcome == "completed":
         decision = Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
     elif is_automatic:
         decision = after_loss(seen, of(found.attempts), budget_of(found.spec))
     else:
         decision = Decision(Action.HOLD, Cause.LOST, LOST_REASON)
+    # Nothing else in job.log shows how that attempt ended.
+    say(f"attempt {found.attempt}: {format_decision(decision)}")
     found = record(run_dir, found, seen, decision)
     if decision.action is Action.DONE:
         return finish_result(run_dir, found)

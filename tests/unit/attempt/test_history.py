@@ -474,13 +474,17 @@ def test_an_attempt_of_which_nobody_knows_the_job_holds_no_resume(run):
     assert refusal(run, ME) is None
 
 
-def test_an_attempt_that_was_lost_with_its_first_node_says_so(run, monkeypatch):
+@pytest.mark.parametrize("lost", ["a", "b"])
+def test_an_attempt_that_was_lost_with_a_node_names_it_in_the_jobs_log(
+    run, monkeypatch, capfd, lost
+):
     opened(run, 1)
-    monkeypatch.setattr(client, "is_answering", lambda place, port: place != "a")
+    monkeypatch.setattr(client, "is_answering", lambda place, port: place != lost)
     close_lost(run, ME)
     (last,) = read_jsonl(run.attempts)
     assert (last["decision"], last["cause"]) == ("retry", "node")
-    assert last["reason"] == "no answer from a"
+    assert last["reason"] == f"no answer from {lost}"
+    assert f"attempt 1: node: no answer from {lost}" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
