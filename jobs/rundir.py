@@ -170,6 +170,10 @@ class AttemptDir:
         """The signals that a node's agent received, and how its torchrun ended."""
         return self.path / f"agent-{node_rank:05d}.json"
 
+    def torchrun_log(self, node_rank: int) -> Path:
+        """What torchrun itself prints on a node: its tracebacks repeat those of the ranks."""
+        return self.path / f"torchrun-{node_rank:05d}.log"
+
     def rank_log(self, rank: int) -> Path:
         return self.path / f"rank-{rank:05d}.log"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
+from pathlib import Path
 
 from jobs.attempt.decision import Evidence
 from jobs.attempt.interpret import AttemptFacts, first_error, newly_quarantined
@@ -25,20 +27,32 @@ def report_quarantine(run_dir: RunDir, found: AttemptFacts) -> None:
 
 
 def report_error(run_dir: RunDir, found: AttemptFacts, evidence: Evidence) -> None:
-    """Show the first failure and its traceback in job.log."""
-    failed = first_error(found.errors)
-    if evidence.outcome is None and failed is None:
-        for log in sorted(run_dir.attempt(found.attempt).path.glob("rank-*.log")):
-            text = log.read_text(encoding="utf-8", errors="replace")
-            if "Traceback" in text or "error: " in text:  # the disk had no room for a record
-                last = "\n".join(text.splitlines()[-LOG_LINES:])
-                say(f"the end of {log}:\n{last}")
-                break
-        else:
-            say("no rank wrote an error record; see the output above")
-    if evidence.outcome is None and failed is not None:
-        log = run_dir.attempt(found.attempt).rank_log(failed.rank)
-        say(first_failure(failed, evidence, str(log)))
+    """Write why the attempt failed to job.log, and where torchrun's own output is."""
+    if evidence.outcome is not None:
+        return
+    failed, attempt_dir = first_error(found.errors), run_dir.attempt(found.attempt)
+    torchrun_logs = [
+        attempt_dir.torchrun_log(rank)
+        for rank, agent in enumerate(found.agents)
+        if agent is not None and agent.torchrun_exit
+    ]
+    if failed is not None:
+        say(first_failure(failed, evidence, str(attempt_dir.rank_log(failed.rank))))
+    elif evidence.signals:
+        say("the stop came before the ranks had anything to save")
+    else:
+        say(without_record(sorted(attempt_dir.path.glob("rank-*.log")), torchrun_logs))
+    if torchrun_logs:
+        say(f"torchrun's own output: {torchrun_logs[0]}")
+
+
+def without_record(rank_logs: Sequence[Path], torchrun_logs: Sequence[Path]) -> str:
+    """The end of the first log that shows an error: no rank wrote an error record."""
+    for log in (*rank_logs, *torchrun_logs):
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        if "Traceback" in text or "error: " in text:  # such as a disk without room for a record
+            return f"the end of {log}:\n" + "\n".join(text.splitlines()[-LOG_LINES:])
+    return "no rank wrote an error record, and no log shows an error"
 
 
 def first_failure(failed: RankError, evidence: Evidence, log: str) -> str:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,10 @@ class Agent:
         self.save(None)
         self.event("torchrun", host=self.node.host, nproc_per_node=self.node.nproc)
         prepare = partial(prepare_torchrun, os.getpid())
-        torchrun = subprocess.Popen(command, env=env, preexec_fn=prepare)
+        with self.torchrun_log() as log:
+            torchrun = subprocess.Popen(
+                command, env=env, preexec_fn=prepare, stdout=log, stderr=log
+            )
         has_ranks, rankless_s = False, 0.0
         while torchrun.poll() is None:
             began = time.monotonic()
@@ -107,6 +111,19 @@ class Agent:
         self.save(torchrun.returncode)
         self.event("torchrun_end", exit_code=torchrun.returncode)
         return torchrun.returncode
+
+    @contextlib.contextmanager
+    def torchrun_log(self) -> Iterator[int | None]:
+        """A descriptor for torchrun's output; None, this process's own, if that file fails."""
+        log = None
+        with self.best_effort():
+            path = self.attempt_dir.torchrun_log(self.node.rank)
+            log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            yield log
+        finally:
+            if log is not None:
+                os.close(log)
 
     def create_stop_file(self) -> None:
         """Leave the warning where a script of one's own may look for it."""

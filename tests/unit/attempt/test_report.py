@@ -1,0 +1,51 @@
+"""What job.log shows of an attempt that failed."""
+
+import pytest
+
+from jobs import records
+from jobs.attempt import facts, interpret, report
+from jobs.records import RankError
+from jobs.rundir import RunDir, write_json
+from jobs.spec import Spec
+from tests.unit import run_files
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Attempt 1 on the nodes a and b, whose agents ended with 1."""
+    run = RunDir(tmp_path)
+    run.attempt(1).path.mkdir()
+    run.spec.write_text(Spec().to_json())
+    write_json(run.attempt(1).plan, run_files.plan())
+    for rank, host in enumerate("ab"):
+        ended = {"host": host, "signals": [], "torchrun_exit": 1, "end": 9.0}
+        write_json(run.attempt(1).agent(rank), ended)
+    return run
+
+
+def shown(run, capfd):
+    found = facts.read(run, 1)
+    report.report_error(run, found, interpret.of_ranks(found, "RUNNING"))
+    return capfd.readouterr().err
+
+
+def test_the_failing_rank_stands_first_and_torchruns_file_is_named(run, capfd):
+    error = RankError(5.0, 1, "b", "ValueError: x", traceback="Traceback\nValueError: x")
+    records.write(run.attempt(1).rank_error(1), error)
+    run.attempt(1).torchrun_log(0).write_text("Traceback of torchrun\n" * 80)
+    lines = shown(run, capfd).splitlines()
+    assert lines[0].startswith("first failure: rank 1 on b")
+    assert lines[-1] == f"torchrun's own output: {run.attempt(1).torchrun_log(0)}"
+    assert "Traceback of torchrun" not in "\n".join(lines)
+
+
+def test_without_a_record_the_end_of_the_log_with_an_error_is_shown(run, capfd):
+    run.attempt(1).rank_log(0).write_text("step 1\n")
+    run.attempt(1).torchrun_log(1).write_text("Traceback\nModuleNotFoundError: No module named x\n")
+    assert "ModuleNotFoundError" in shown(run, capfd)
+
+
+def test_a_stop_before_the_ranks_is_no_failure(run, capfd):
+    stopped = {"host": "a", "signals": [{"t": 1.0, "signal": "SIGTERM"}], "torchrun_exit": 1}
+    write_json(run.attempt(1).agent(0), stopped | {"end": 9.0})
+    assert "stop came before" in shown(run, capfd)
