@@ -367,7 +367,7 @@ class RankHang:
     host: str
     pid: int
     what: str  # the phase
-    step: int
+    step: int | None  # None before the first
     where: str  # file, line and function of the main thread
     is_waiting: bool  # for other ranks
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 from jobs.console import with_time
+from jobs.errors import UserError as UserError
 from jobs.rundir import AttemptDir, write_json
 
 EXIT_FAILED = 1
@@ -47,10 +48,6 @@ TRANSIENT_ERRNOS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO)
 
 # Acquired and never released by the thread that exits, so that only one error is reported.
 exit_lock = threading.RLock()
-
-
-class UserError(Exception):
-    """A mistake in the spec or in the launch: shown in one line, without a traceback."""
 
 
 class NotFinite(UserError):

@@ -51,6 +51,8 @@ def train_step(
                 loss = loss / num_batches if num_batches > 1 else loss
             replica.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         shares.append(loss.detach())
+    # The first step of an optimizer allocates its state: the last batch must be free by then.
+    del inputs, labels, scores, loss
     # Clips the gradients to train.grad_clip_norm, does the optimizer's step, drops the gradients.
     optim.apply(replica.optimizer, replica.scaler, replica.module.parameters(), train)
     return shares

@@ -36,6 +36,7 @@ def run(arguments: list[str], stop: StopSignal, started: float, watchdog: Watchd
         rank = RankProcess(stop, started)
         if rank.attempt is not None and arguments and is_run_dir(Path(arguments[0])):
             rank.open(RunDir(Path(arguments[0]).resolve()), rank.attempt)
+            watchdog.open_early(arguments, os.environ)  # the first time a server may have failed
         _train(rank, arguments, watchdog)
     except BaseException as error:
         fail(error, rank.context.rank if rank else None, rank.attempt_dir if rank else None)

@@ -11,6 +11,7 @@ from test_trainer import TINY
 
 from jobs.rundir import RunDir, read_json, write_json
 from jobs.spec import Checkpoint, Launch, Log, Slurm, Spec, Train
+from tests.unit import run_files
 
 SAVE_S = 8  # what misbehaving.save_slowly adds to each save
 
@@ -37,7 +38,8 @@ def make_run(path):
 def test_a_warning_that_comes_too_late_is_told_with_numbers_that_hold(tmp_path):
     run = make_run(tmp_path / "run")
     with Attempt(run) as attempt:
-        write_json(attempt.dir.plan, {"deadline": time.time() + 3600})
+        write_json(attempt.dir.plan, run_files.plan(deadline=time.time() + 3600))
+        write_json(run.owner, {"attempt": 1, "job_id": "7"})
         wait_for(lambda: events_of(run, 0, 1, "save"), "the first save")
         warned = time.time()
         os.kill(attempt.pids()[1], signal.SIGTERM)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.records import read_progress_step
 from jobs.rundir import RunDir, read_json, read_jsonl
 from jobs.runs.compare import compare
 from jobs.spec import Launch, Log, Spec, Train
@@ -219,7 +220,7 @@ def test_the_cancer_run_tells_its_batches_and_starts_by_hand(tmp_path):
     assert words in output
     result = read_json(run.result)
     assert (result["status"], result["global_step"]) == ("completed", 28)
-    assert run.progress.read_text().splitlines()[0] == "000000000028"
+    assert read_progress_step(run.progress) == 28
 
 
 def test_a_stop_ends_a_rank_whose_peer_never_comes(tmp_path):

@@ -41,13 +41,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         directory = find(options.run_dir.resolve(), options.checkpoint)
-        run_dir = RunDir(directory.parents[1])
+        run_dir = RunDir(directory.parent.parent)
+        is_copy = directory.parent.name != run_dir.checkpoints.name
+        is_done = is_copy or is_finished(run_dir)
         out = options.out or run_dir.path / DEFAULT_NAME
         manifest = export(directory, out)
     except (UserError, reader.Damaged, OSError) as error:
         print(f"export: error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR if isinstance(error, UserError) else EXIT_FAILED
-    print(describe(manifest, is_finished(run_dir)), file=sys.stderr)
+    print(describe(manifest, is_done), file=sys.stderr)
     print(out)
     return 0
 

@@ -59,9 +59,10 @@ class StopConsensus:
     def for_evaluation(self) -> StopConsensus:
         """Return an agreement on the same stop request, whose "steps" are an evaluation's batches.
 
-        This one must have no reduction on its way.
+        This one must have no reduction on its way. The ranks check after every batch: batches
+        arrive in bursts, so a learned interval would be too long.
         """
-        return StopConsensus(self._stop, "auto", self._device)
+        return StopConsensus(self._stop, 1, self._device)
 
     def _start(self, step: int, wants_save: bool) -> None:
         is_first = dist.get_rank() == 0

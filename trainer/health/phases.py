@@ -42,16 +42,32 @@ START_UP = (
     Phase("restore", "loaded", MAX_LIMIT_S),
     Phase("first step", "first_step", MAX_LIMIT_S),
 )
+# Not shortened by a configured limit: they do not depend on the steps, and a slow device would
+# count as a bad node.
+UNSCALED = (DEVICE_TEST, "all-reduce test")
+# The slowest rank's import, and the time to connect.
+RENDEZVOUS_EXTRA_S = 120.0
+# In these phases a rank that does not wait for its peers may go on for longer: a data set may
+# build an index, a model may be compiled. A rank that waits for it reports it after its limit.
+LONG_PHASES = ("data", "model", "restore", "first step")
+WORK_LIMIT_S = 1800.0
 NAMES = tuple(phase.name for phase in START_UP)
 LIMITS_S = {phase.name: phase.limit_s for phase in START_UP}
 
 
 def start_up_limit_s(phase: str, hang_timeout_s: int | str) -> float:
     """How many seconds a phase of the start-up may take; a configured limit only shortens it."""
-    if hang_timeout_s == "auto":
+    if hang_timeout_s == "auto" or phase in UNSCALED:
         return LIMITS_S[phase]
     configured_s = max(START_UP_FACTOR * float(hang_timeout_s), MIN_START_UP_LIMIT_S)
+    configured_s += RENDEZVOUS_EXTRA_S if phase == "rendezvous" else 0.0
     return min(configured_s, LIMITS_S[phase])
+
+
+def may_go_on(phase: str, seconds: float, hang_timeout_s: int | str, is_waiting: bool) -> bool:
+    """Whether a rank that is over its limit works and keeps no other rank from its own limit."""
+    is_long = phase in LONG_PHASES and hang_timeout_s == "auto"
+    return is_long and not is_waiting and seconds <= WORK_LIMIT_S
 
 
 def order_of(phase: str) -> int:

@@ -48,9 +48,10 @@ def preflight(rank: RankProcess, device: torch.device, begin: Callable[[str], No
     not at fault.
     """
     started = time.monotonic()
-    begin(DEVICE_TEST)
-    # Started first: gloo reports a peer that dies, the store never does.
+    # Started first: gloo reports a peer that dies, the store never does. Before DEVICE_TEST: NCCL
+    # connects in here, so a broken network must not look like a broken device.
     numbers, exchange = _begin_all_reduce(rank.context.rank, device)
+    begin(DEVICE_TEST)
 
     def look() -> None:
         if exchange.is_completed():

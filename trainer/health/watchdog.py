@@ -45,7 +45,13 @@ from trainer.health.diagnosis import (
     place_of_main_thread,
     stacks_of_all_threads,
 )
-from trainer.health.phases import DEVICE_TEST, MAX_LIMIT_S, NAMES, start_up_limit_s
+from trainer.health.phases import (
+    DEVICE_TEST,
+    MAX_LIMIT_S,
+    NAMES,
+    may_go_on,
+    start_up_limit_s,
+)
 
 TICK_S = 1.0
 POLL_S = 0.25
@@ -157,6 +163,8 @@ class Watchdog:
 
     def open_early(self, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
         """Call `open` if the command line names a run directory and torchrun an attempt."""
+        if self._run is not None:
+            return
         with contextlib.suppress(Exception):  # the start-up reads both again, and reports
             run_dir = RunDir(Path(arguments[0]).resolve())
             launch = Spec.read(run_dir.spec).launch
@@ -173,8 +181,15 @@ class Watchdog:
             # `is not`: the loop may repeat a beat, but each one is a tuple of its own.
             self._timer.tick(now - last, beat[0] if beat is not seen else None)
             seen, last = beat, now
-            if self._timer.is_hang or (self._timer.is_suspicious and self._poll()):
+            if self._is_hang() or (self._timer.is_suspicious and self._poll()):
                 self._end()
+
+    def _is_hang(self) -> bool:
+        idle = self._timer
+        if not idle.is_hang:
+            return False
+        _, is_waiting = place_of_main_thread()
+        return not may_go_on(idle.phase, idle.seconds, idle.hang_timeout_s, is_waiting)
 
     def _poll(self) -> bool:
         """Return whether another rank found a hang; a dead disk blocks only the polling thread."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from trainer.data import builtin
-from trainer.data.batches import Samples
+from trainer.data.sources import Samples
 
 from ..paced import Paced
 

@@ -42,6 +42,7 @@ rank, world_size, limit_s = map(int, sys.argv[1:4])
 folder, way, phase = Path(sys.argv[4]), *sys.argv[5:7]
 watchdog.TICK_S, watchdog.MAX_TICK_S, watchdog.GRACE_S = 0.1, 0.2, 1.5
 phases.START_UP_FACTOR, phases.MIN_START_UP_LIMIT_S = 1, 0
+phases.UNSCALED, phases.RENDEZVOUS_EXTRA_S = (), 0
 attempt_dir = RunDir(folder).attempt(1)
 events = Events(rank)
 events.open(RunDir(folder), 1)
@@ -326,9 +327,29 @@ def test_time_in_which_the_process_did_not_run_does_not_count():
 @pytest.mark.parametrize("phase", NAMES)
 def test_every_phase_has_a_limit_below_that_of_torch(phase):
     assert start_up_limit_s(phase, "auto") == LIMITS_S[phase] <= MAX_LIMIT_S < 600
-    assert start_up_limit_s(phase, 1) == phases.MIN_START_UP_LIMIT_S
-    assert start_up_limit_s(phase, 10) == 10 * phases.START_UP_FACTOR
     assert start_up_limit_s(phase, 540) == LIMITS_S[phase]
+    if phase in phases.UNSCALED:
+        assert start_up_limit_s(phase, 1) == LIMITS_S[phase]
+        return
+    extra_s = phases.RENDEZVOUS_EXTRA_S if phase == "rendezvous" else 0.0
+    assert start_up_limit_s(phase, 1) == phases.MIN_START_UP_LIMIT_S + extra_s
+    assert start_up_limit_s(phase, 10) == 10 * phases.START_UP_FACTOR + extra_s
+
+
+@pytest.mark.parametrize(
+    ("phase", "hang_timeout_s", "is_waiting", "expected"),
+    [
+        ("data", "auto", False, True),  # builds an index, and no rank waits for it
+        ("data", "auto", True, False),
+        ("data", 10, False, False),
+        ("import", "auto", False, False),
+        ("batch", "auto", False, False),  # in the loop
+    ],
+)
+def test_a_rank_that_works_in_the_start_up_may_go_on(phase, hang_timeout_s, is_waiting, expected):
+    seconds = MAX_LIMIT_S + 1
+    assert phases.may_go_on(phase, seconds, hang_timeout_s, is_waiting) is expected
+    assert not phases.may_go_on(phase, phases.WORK_LIMIT_S + 1, hang_timeout_s, is_waiting)
 
 
 def test_the_documentation_lists_the_limit_of_every_phase():
