@@ -132,7 +132,13 @@ def _logs(args: argparse.Namespace) -> int:
 
 
 def _cancel(args: argparse.Namespace) -> int:
-    return cancel.cancel(lookup.find(args.run))
+    run_dir = lookup.find(args.run)
+    if args.run == run_dir.path.parent.name and (newer := lookup.newer_not_begun(run_dir)):
+        raise UserError(
+            f"{newer.run_id} is newer, but the kit did not queue it: which run is meant?\n"
+            f"  hint: make cancel RUN={run_dir.run_id}, or RUN={newer.run_id}"
+        )
+    return cancel.cancel(run_dir)
 
 
 def _resume(args: argparse.Namespace) -> int:
@@ -164,7 +170,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except ModuleNotFoundError as error:
-        absent = packages.missing([*packages.COMMANDS, *packages.TRAINER])
+        names = [*packages.COMMANDS, "submitit", *packages.TRAINER]
+        absent = packages.missing(names)
         if not absent or error.name not in ("pydantic", "yaml", "submitit"):
             raise
         print(f"error: {packages.message(absent)}", file=sys.stderr)

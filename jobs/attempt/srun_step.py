@@ -28,7 +28,9 @@ from jobs.spec import Spec
 # Once an agent has failed, srun ends the others: SIGTERM, and SIGKILL after KillWait (30 s).
 END_LIMIT_S = 60
 # Once every agent has ended, srun needs a moment to collect its tasks.
-ENDED_LIMIT_S = 20
+ENDED_LIMIT_S = 40
+# With a command prefix or options of the user, which may have work to do after the agent.
+PREFIX_ENDED_LIMIT_S = 600
 KILL_AFTER_S = 5
 POLL_S = 0.5
 LOOK_S = 5.0  # each time at a file of every node, on a disk that all jobs share
@@ -107,7 +109,10 @@ def _bound_by_agents(run_dir: RunDir, attempt: int) -> tuple[float, str]:
     plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
     num_nodes = 0 if plan is None else len(plan.nodes)
     if num_nodes and len([agent for agent in agents if agent.end is not None]) == num_nodes:
-        return ENDED_LIMIT_S, f"{ENDED_LIMIT_S} s after every agent ended"
+        spec = Spec.read(run_dir.spec)
+        has_prefix = bool(spec.launch.command_prefix or spec.slurm.srun_args)
+        limit_s = PREFIX_ENDED_LIMIT_S if has_prefix else ENDED_LIMIT_S
+        return limit_s, f"{limit_s} s after every agent ended"
     return math.inf, ""
 
 

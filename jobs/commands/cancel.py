@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 
 from jobs.attempt import history, run_lock
 from jobs.attempt.decision import Action, Cause
 from jobs.commands import run_jobs
-from jobs.commands.submit_claim import claimed
+from jobs.commands.submit_claim import claimed, uninterrupted
 from jobs.console import BestEffort
 from jobs.errors import FailedError, UserError
+from jobs.records import RecordError
 from jobs.rundir import RunDir, write_atomic
 from jobs.slurm import client
 
@@ -31,8 +33,11 @@ def cancel(run_dir: RunDir) -> int:
         return stop_local(run_dir, owner)
     record = BestEffort("cancel")  # a full disk must not keep a job alive
     with contextlib.ExitStack() as stack:
-        with record():
-            stack.enter_context(claimed(run_dir, CLAIM_WAIT_S))
+        try:
+            with record():
+                stack.enter_context(claimed(run_dir, CLAIM_WAIT_S))
+        except UserError as error:  # a job that its holder queues now is refused at its start
+            print(f"cancel: not waiting any longer: {error}", file=sys.stderr)
         jobs = run_jobs.unended(run_dir)
         if not jobs:
             raise UserError(f"{run_dir.run_id} is neither queued nor running")
@@ -52,19 +57,23 @@ def stop_local(run_dir: RunDir, owner: run_lock.Owner) -> int:
 
 def cancel_jobs(run_dir: RunDir, jobs: list[str], record: BestEffort) -> None:
     """Cancel Slurm jobs, and record the end of the run where no attempt is running to do it."""
-    was_cancelled = run_dir.cancelled.exists()
-    with record():  # before scancel: a job that starts meanwhile must find it
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
-        write_atomic(run_dir.cancelled, f"{now}: jobs cancel: {' '.join(jobs)}\n")
     owner = run_lock.read(run_dir)
     shown = [client.show_job(job_id) for job_id in jobs]
-    answer = client.call(["scancel", *jobs])
-    if answer is None or answer.returncode != 0:
-        if not was_cancelled:
-            run_dir.cancelled.unlink(missing_ok=True)
-        error = answer.stderr.strip() if answer else "scancel is missing or does not answer"
-        raise FailedError(f"scancel {' '.join(jobs)}: {error}")
+    was_cancelled = run_dir.cancelled.exists()
+    with uninterrupted():  # a mark without a scancel would end the run at its next start
+        with record():  # before scancel: a job that starts meanwhile must find it
+            now = time.strftime("%Y-%m-%d %H:%M:%S")
+            write_atomic(run_dir.cancelled, f"{now}: jobs cancel: {' '.join(jobs)}\n")
+        answer = client.cancel(*jobs)
+        if answer is None or answer.returncode != 0:
+            if not was_cancelled:
+                run_dir.cancelled.unlink(missing_ok=True)
+            error = answer.stderr.strip() if answer else "scancel is missing or does not answer"
+            raise FailedError(f"scancel {' '.join(jobs)}: {error}")
     if all(job is not None and job.state == "PENDING" for job in shown):
-        history.end_between(run_dir, Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
+        try:
+            history.end_between(run_dir, Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
+        except RecordError as error:  # the jobs are cancelled all the same
+            print(f"cancel: the end of the run is not recorded: {error}", file=sys.stderr)
         if owner is not None:  # of an earlier start of a job that had been requeued
             run_lock.release(run_dir, owner)

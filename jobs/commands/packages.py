@@ -22,7 +22,7 @@ from jobs.spec import Spec
 REPOSITORY = Path(__file__).resolve().parents[2]
 # The names under which packages are imported, where they differ.
 IMPORT_NAMES = {"pyyaml": "yaml", "pillow": "PIL", "scikit-learn": "sklearn"}
-COMMANDS = ("pyyaml", "pydantic", "submitit")  # to submit and resume
+COMMANDS = ("pyyaml", "pydantic")  # to submit and resume; submitit on Slurm only
 TRAINER = ("torch", "numpy", "safetensors")
 DATASETS = {"digits": "scikit-learn", "breast_cancer": "scikit-learn", "image_folder": "pillow"}
 # Nearly all of it is torch. Which build pip takes depends on its index, so only pip knows it.
@@ -45,9 +45,9 @@ def needed(spec: Spec) -> list[str]:
     return names + (["wandb"] if spec.log.wandb != "off" else [])
 
 
-def check(spec: Spec) -> None:
+def check(spec: Spec, is_on_slurm: bool) -> None:
     """Raises: UserError that names every missing package of a run and how to install them."""
-    if absent := missing(needed(spec)):
+    if absent := missing([*needed(spec), *(["submitit"] if is_on_slurm else [])]):
         raise UserError(message(absent))
 
 
@@ -81,14 +81,22 @@ def install(lock: Path, folder: Path) -> int:
     pip prints each file that it downloads with its size.
     """
     python = folder / "bin/python"
-    if not python.exists():
+    has_pip = (
+        python.exists()
+        and not subprocess.run(
+            [python, "-m", "pip", "--version"], check=False, capture_output=True
+        ).returncode
+    )
+    if not has_pip:  # new, or left half made by an interruption
         if not importlib.util.find_spec("ensurepip"):
             hint = "apt-get install python3-venv"
             print(f"error: python3-venv is missing\n  hint: {hint}", file=sys.stderr)
             return 2
         print(f"making {folder} from {lock}, once: pip downloads {SIZES}")
         print(f"  hint: for the CPU build: {CPU_BUILD} make setup", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        made = subprocess.run([sys.executable, "-m", "venv", folder], check=False)
+        if made.returncode:
+            return made.returncode
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "-r", str(lock)]
     return subprocess.run(pip, check=False).returncode
 

@@ -11,7 +11,6 @@ import contextlib
 import io
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from jobs import records
 from jobs.attempt import exclude_nodes
+from jobs.commands.submit_claim import uninterrupted
 from jobs.console import BestEffort, say
 from jobs.errors import FailedError
 from jobs.records import Submission
@@ -118,18 +118,6 @@ def outside_of_any_job() -> Iterator[None]:
         yield
     finally:
         os.environ.update(before)
-
-
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """A block without Ctrl-C, SIGTERM, SIGHUP: no job is queued that its run directory lacks."""
-    numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
-    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from jobs.attempt import history, run_lock
 from jobs.attempt.interpret import start_up_warning
 from jobs.commands import live_progress
 from jobs.commands.run_jobs import waiting_job
-from jobs.records import Result
+from jobs.records import RecordError, Result
 from jobs.rundir import RunDir
 from jobs.runs import lookup
 from jobs.slurm import client
@@ -36,8 +36,7 @@ LOG_TAIL_BYTES = 65536
 def status(run_dirs: Sequence[RunDir], as_json: bool, is_all: bool = False) -> int:
     """Print runs, newest first: all as JSON, else the MAX_LISTED newest or all; returns 0."""
     listed = run_dirs if as_json or is_all else run_dirs[:MAX_LISTED]
-    jobs = (job for run_dir in listed for job in (lookup.job_id_of(run_dir), waiting_job(run_dir)))
-    states = client.job_states(job_id for job_id in jobs if job_id is not None)
+    states = client.job_states(job_id for run_dir in listed for job_id in jobs_of(run_dir))
     rows = [describe(run_dir, states) for run_dir in listed]
     if as_json:
         print(json.dumps(rows, indent=2))
@@ -51,6 +50,15 @@ def status(run_dirs: Sequence[RunDir], as_json: bool, is_all: bool = False) -> i
             if row["warning"]:
                 print(f"warning: {row['name']} {row['run_id']}: {row['warning']}")
     return 0
+
+
+def jobs_of(run_dir: RunDir) -> list[str]:
+    """The ids of a run's job and of its successor, as far as its files can be read."""
+    try:
+        found = (lookup.job_id_of(run_dir), waiting_job(run_dir))
+    except RecordError:
+        return []
+    return [job_id for job_id in found if job_id is not None]
 
 
 def format_table(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -74,9 +82,17 @@ def describe(run_dir: RunDir, states: dict[str, str]) -> dict[str, Any]:
     try:
         Spec.read(run_dir.spec)
     except FormatError as error:
-        return of_another_kit(run_dir, str(error))
+        return unreadable(run_dir, str(error))
     except (OSError, ValueError, TypeError, KeyError):
         pass  # the other files show how the run ended
+    try:
+        return describe_readable(run_dir, states)
+    except RecordError as error:  # one damaged run hides no other
+        return unreadable(run_dir, str(error))
+
+
+def describe_readable(run_dir: RunDir, states: dict[str, str]) -> dict[str, Any]:
+    """`describe` of a run whose files this version reads. Raises: RecordError."""
     job_id, waiting = lookup.job_id_of(run_dir), waiting_job(run_dir)
     if waiting is not None and not is_in_queue(states.get(waiting)):
         waiting = None
@@ -105,7 +121,7 @@ def describe(run_dir: RunDir, states: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def of_another_kit(run_dir: RunDir, reason: str) -> dict[str, Any]:
+def unreadable(run_dir: RunDir, reason: str) -> dict[str, Any]:
     """The row of a run whose files this version of the kit does not read."""
     unknown = ("job_id", "successor", "attempt", "step", "metrics", "warning")
     return {
@@ -113,7 +129,7 @@ def of_another_kit(run_dir: RunDir, reason: str) -> dict[str, Any]:
         "run_id": run_dir.run_id,
         "run_dir": str(run_dir.path),
         "state": "unreadable",
-        "progress": reason.partition("\n")[0].partition(": ")[2],
+        "progress": reason.partition("\n")[0].partition(": ")[2] or reason,
         "reason": reason,
     } | dict.fromkeys(unknown)
 

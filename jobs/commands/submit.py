@@ -56,10 +56,12 @@ def submit(
     from jobs.runs.freeze import freeze
 
     loaded = load(config, overrides)
-    packages.check(loaded.spec)
     if is_dry:
+        packages.check(loaded.spec, is_on_slurm=False)
         return dry_run(loaded.spec, cluster)
-    if choose_cluster(cluster) == "slurm":
+    chosen = choose_cluster(cluster)
+    packages.check(loaded.spec, is_on_slurm=chosen == "slurm")
+    if chosen == "slurm":
         with freeze(loaded) as run_dir, claimed(run_dir):
             job_id = queue(loaded.spec, run_dir)
         announce(run_dir, job_id, as_json)

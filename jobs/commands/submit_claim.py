@@ -9,6 +9,7 @@ its own host; on another host a process cannot be looked up, so there a user del
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -64,3 +65,15 @@ def _refusal(claim: _Claimed) -> UserError:
         hint += f"; if it has died, delete {claim.owner}"
     who = f"process {holder.pid} on {holder.host}"
     return UserError(f"{claim.run_id}: {who} is submitting or cancelling it\n  hint: {hint}")
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """A block without Ctrl-C, SIGTERM, SIGHUP: no job is queued that its run directory lacks."""
+    numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)

@@ -41,6 +41,12 @@ def take(repository: Path, runs_root: Path) -> Path:
             f"{largest.relative_to(repository)}\n  hint: add data and outputs to .gitignore",
             repository,
         )
+    if (room := repository / "jobs/runs/__init__.py").exists() and room not in paths:
+        raise SnapshotError(
+            "git ignores the kit's own package jobs/runs\n  hint: write /runs/ instead of runs/ in "
+            ".gitignore or git's core.excludesFile",
+            room,
+        )
     sha = digest(repository, paths)
     target = runs_root / ".code" / sha
     if target.is_dir():
@@ -79,8 +85,7 @@ def source_files(repository: Path) -> list[Path]:
     """The files to freeze, sorted: tracked, and untracked but not ignored; all without git."""
     listed = git(repository, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if listed is None:
-        outputs = repository / "runs"  # of `jobs/runs`, a package, only the name is the same
-        return sorted(path for path in _walk(repository) if not path.is_relative_to(outputs))
+        return sorted(_walk(repository, SKIPPED_FOLDERS | {"/runs"}))
     paths = (repository / name for name in set(listed.split("\0")) if name)
     return sorted(path for path in paths if path.is_symlink() or path.is_file())
 
@@ -108,9 +113,11 @@ def digest(folder: Path, paths: list[Path]) -> str:
     return total.hexdigest()
 
 
-def _walk(folder: Path, skipped: Set[str] = SKIPPED_FOLDERS) -> Iterator[Path]:
+def _walk(folder: Path, skipped: Set[str]) -> Iterator[Path]:
+    """The files below a folder; `/name` in `skipped` is a folder at its top only."""
     for root, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name not in skipped]
+        here = skipped | {name[1:] for name in skipped if name[0] == "/" and Path(root) == folder}
+        folders[:] = [name for name in folders if name not in here]
         links = [name for name in folders if (Path(root) / name).is_symlink()]
         yield from (Path(root) / name for name in [*names, *links] if name != LIST)
 

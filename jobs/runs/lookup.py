@@ -128,6 +128,12 @@ def newest_begun(runs: list[RunDir]) -> RunDir:
     return next(filter(has_begun, runs), runs[0])
 
 
+def newer_not_begun(run_dir: RunDir) -> RunDir | None:
+    """The newest run of the same name that neither was queued by the kit nor began; or None."""
+    named = [each for each in all_runs() if each.path.parent.name == run_dir.path.parent.name]
+    return next((each for each in named if each.run_id > run_dir.run_id), None)
+
+
 def has_begun(run_dir: RunDir) -> bool:
     """Whether a run was queued or started at least once."""
     files = (run_dir.attempts, run_dir.owner, run_dir.result, run_dir.attempt(1).plan)

@@ -91,7 +91,7 @@ def test_the_script_shows_how_the_endpoint_reaches_the_agents():
     steps = [
         'getent ahostsv4 "${nodes[0]}"',
         '--head-address "$head_address"',
-        "read -r attempt rdzv_endpoint",
+        "rdzv_endpoint=${opened#* }",
         "srun --nodes=",
         '-m jobs.node "$run_dir" "$attempt" --rdzv-endpoint="$rdzv_endpoint"',
     ]

@@ -191,7 +191,7 @@ def resume_twice_at_once(kit: Kit, run: Run) -> Run:
 def test_row_37_of_two_resumes_one_queues_and_a_cancel_ends_all_jobs(
     kit: Kit, untouched: Untouched, row: Row
 ) -> None:
-    paced = start(kit, "slurm.continue=requeue")
+    paced = start(kit, "slurm.restart=requeue")
     run = paced.run
     row.record(run)
     run.wait_for_step(2)
@@ -216,7 +216,7 @@ def test_row_39_resume_by_every_name_of_a_run_in_another_root(
     kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
 ) -> None:
     root = tmp_path / "elsewhere"
-    paced = start(kit, f"runs_root={root}", "slurm.continue=requeue")
+    paced = start(kit, f"runs_root={root}", "slurm.restart=requeue")
     run = paced.run
     row.record(run)
     assert run.dir.path.parent.parent == root

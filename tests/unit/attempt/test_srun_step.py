@@ -17,6 +17,7 @@ from jobs.attempt import facts, interpret, srun_step
 from jobs.node.procfs import parent_of
 from jobs.rundir import RunDir, write_json
 from jobs.slurm import client
+from jobs.spec import Spec
 from tests.unit import run_files
 
 
@@ -24,6 +25,7 @@ from tests.unit import run_files
 def run(tmp_path):
     run_dir = RunDir(tmp_path)
     run_dir.attempt(1).path.mkdir()
+    run_dir.spec.write_text(Spec().to_json())
     write_json(run_dir.attempt(1).plan, run_files.plan())
     return run_dir
 

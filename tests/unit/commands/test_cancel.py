@@ -148,3 +148,40 @@ def test_cancel_does_not_release_a_claim_that_another_process_is_replacing(slurm
     write_json(run.owner.with_name(f".owner-after-{token}"), ticket)
     assert main(["cancel", "tiny"]) == 0
     assert run.owner.exists()
+
+
+def test_cancel_does_not_wait_for_ever_for_a_command_on_another_host(
+    slurm, here, monkeypatch, capsys
+):
+    main(["submit", "tiny.yaml"])
+    (run,) = lookup.all_runs()
+    slurm.set_state("4711", "RUNNING")
+    elsewhere = run_files.claim(job_id="local-x-1", host="x")
+    write_json(run.path / ".submit-claim.json", elsewhere)
+    monkeypatch.setattr(cancel, "CLAIM_WAIT_S", 0.0)
+    assert main(["cancel", "tiny"]) == 0
+    assert slurm.cancelled == ["4711"]
+    assert "process 1 on x" in capsys.readouterr().err
+
+
+def test_a_cancel_that_is_interrupted_before_scancel_leaves_no_mark(slurm, here, monkeypatch):
+    main(["submit", "tiny.yaml"])
+    (run,) = lookup.all_runs()
+    slurm.set_state("4711", "RUNNING")
+
+    def interrupted(job_id):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cancel.client, "show_job", interrupted)
+    assert main(["cancel", "tiny"]) == 130
+    assert slurm.cancelled == []
+    refuse_start(run, run_lock.this_process("4711"))
+
+
+def test_a_name_with_a_newer_run_that_the_kit_did_not_queue_is_refused(slurm, here, capsys):
+    main(["submit", "tiny.yaml"])
+    slurm.set_state("4711", "RUNNING")
+    newer = make_run(here, "99999999-000000-0000")
+    assert main(["cancel", "tiny"]) == 2
+    assert newer.run_id in capsys.readouterr().err
+    assert slurm.cancelled == []

@@ -142,3 +142,12 @@ def test_status_warns_of_a_start_up_that_is_longer_than_the_slots(here, capsys):
         append_jsonl(run.attempts, run_files.attempt(**short))
     assert main(["status"]) == 0
     assert "3 preemptions in a row before the first optimizer step" in capsys.readouterr().out
+
+
+def test_a_damaged_run_hides_no_other(here, capsys):
+    damaged, run = make_run(here, "20260109"), make_run(here)
+    write_json(damaged.result, {"status": "completed", "metrics": {"confusion": [1, 2]}})
+    assert main(["status", "--json"]) == 0
+    rows = {row["run_id"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["20260109"]["state"] == "unreadable" and "metrics" in rows["20260109"]["reason"]
+    assert rows[run.run_id]["state"] == "frozen"

@@ -141,3 +141,10 @@ def test_names_that_are_no_text_are_frozen(take, repository):
 def test_a_repository_inside_of_the_runs_root_is_frozen_all_the_same(repository):
     code = code_snapshot.take(repository, repository.parent)
     assert "a.py" in files(code)
+
+
+def test_a_git_that_ignores_a_package_of_the_kit_is_refused(take, repository):
+    write(repository, "jobs/runs/__init__.py", "")
+    write(repository, ".gitignore", "runs/\n")
+    with pytest.raises(SnapshotError, match="ignores the kit's own package"):
+        take()
