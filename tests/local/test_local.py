@@ -66,7 +66,7 @@ def started(kit, *path):
 
 def training(kit):
     """The run directory, as soon as some steps are done."""
-    run = started(kit, "progress")
+    run = started(kit, "progress.json")
     wait_for(lambda: (read_progress_step(run.progress) or 0) > 3, "no step is done")
     return run
 
