@@ -313,13 +313,13 @@ from jobs.spec import Launch, Spec, Train
 from trainer.model import build
 from trainer.dist.context import DistributedContext
 from trainer.events import Events
-from trainer.dist.run_handle import Job, Run
+from trainer.dist.run_handle import RankContext, RunHandle
 
 root = Path(sys.argv[1])
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 train = Train(dataset="breast_cancer", model="mlp", micro_batch_size=8, compile=True)
-run = Run(RunDir(root), Spec(train=train, launch=Launch()), 1)
-job = Job(run, DistributedContext(0, 0, 0, 1, 1, "here"), torch.device("cpu"), Events(0))
+run = RunHandle(RunDir(root), Spec(train=train, launch=Launch()), 1)
+job = RankContext(run, DistributedContext(0, 0, 0, 1, 1, "here"), torch.device("cpu"), Events(0))
 build.set_up_torch(job)
 data = build.build_data(job)
 started = time.monotonic()
