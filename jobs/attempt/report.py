@@ -65,4 +65,7 @@ def first_failure(failed: RankError, evidence: Evidence, log: str) -> str:
     if failed.caused_by_peer:
         return f"first failure: {evidence.error}\n{where} lost its peer by it, log {log}"
     text = f"first failure: {where}, log {log}\n"
-    return text + (failed.traceback or failed.error).rstrip()
+    if not failed.traceback:
+        return text + failed.error
+    _, _, hint = failed.error.partition("\n")  # the traceback does not have it
+    return "\n".join(filter(None, [text + failed.traceback.rstrip(), hint]))

@@ -39,6 +39,13 @@ def test_the_failing_rank_stands_first_and_torchruns_file_is_named(run, capfd):
     assert "Traceback of torchrun" not in "\n".join(lines)
 
 
+def test_the_hint_of_the_failing_rank_stands_below_its_traceback(run, capfd):
+    trace = "Traceback\nMemoryError: x"
+    error = RankError(5.0, 1, "b", "MemoryError: x\n  hint: more", traceback=trace)
+    records.write(run.attempt(1).rank_error(1), error)
+    assert shown(run, capfd).splitlines()[2:4] == ["MemoryError: x", "  hint: more"]
+
+
 def test_without_a_record_the_end_of_the_log_with_an_error_is_shown(run, capfd):
     run.attempt(1).rank_log(0).write_text("step 1\n")
     run.attempt(1).torchrun_log(1).write_text("Traceback\nModuleNotFoundError: No module named x\n")
