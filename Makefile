@@ -20,7 +20,7 @@ READY := $(if $(ACTIVE),,.venv/.ready)
 READY_DEV := $(if $(ACTIVE),,.venv/.ready-dev)
 JOBS := $(PYTHON) -m jobs
 NPROC ?= 1
-need = $(if $(1),,$(error an argument is missing: $(2)))
+need = $(if $(1),,$(error an argument is missing, as in `$(2)`))
 
 ##@ Run
 submit: $(READY) ## Run CONFIG=configs/resnet.yaml [SET="train.lr=0.05"], on Slurm if there is one
@@ -82,9 +82,9 @@ cluster-down: $(READY_DEV) ## Stop that Slurm
 
 .venv/.ready: requirements.lock
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: $(OLD) " + sys.version)'
-	@python3 -m jobs.commands.packages $< && touch $@
+	@python3 -m jobs.commands.packages $< >&2 && touch $@
 .venv/.ready-dev: requirements-dev.lock .venv/.ready
-	@python3 -m jobs.commands.packages $< && touch $@
+	@python3 -m jobs.commands.packages $< >&2 && touch $@
 OLD := Python 3.11 or newer is needed, python3 is
 
 help: ## Print this list

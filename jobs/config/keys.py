@@ -26,10 +26,14 @@ RENAMED = {
     "launch.workers_per_rank": "launch.num_workers",
 }
 _PLURALS = {int: "whole numbers", float: "numbers"}
+_WHOLE_EPOCHS = "a run has whole epochs: write train.epochs"
 # Other names that users know for a key: what to write.
 _OTHER_NAMES = {
     "batch_size": "write train.micro_batch_size (samples per rank and forward pass), or "
     "train.global_batch_size (samples per step on all ranks together)",
+    "learning_rate": "write train.lr",
+    **dict.fromkeys(("steps", "max_steps", "num_steps", "total_steps"), _WHOLE_EPOCHS),
+    **dict.fromkeys(("num_epochs", "max_epochs"), "write train.epochs"),
 }
 
 

@@ -188,6 +188,17 @@ def _short(limit: Any) -> Any:
     return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
 
 
+def _is_number_of(wanted: Any, value: str) -> bool:
+    if is_one_of(int, wanted) and value.isdigit():
+        return True
+    if not is_one_of(float, wanted):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except ValueError:
+        return False
+
+
 def _type_hint(path: KeyPath, value: Any, written: str | None) -> str:
     """How to write a value of the wrong type; empty if the problem itself shows it."""
     wanted = type_at(path)
@@ -199,7 +210,7 @@ def _type_hint(path: KeyPath, value: Any, written: str | None) -> str:
         return 'quote the whole text: ": " makes a mapping of it' if isinstance(value, dict) else ""
     if is_one_of(list, wanted) and isinstance(value, (str, int, float)):
         return f"write [{shown(value, written)}]"
-    if is_one_of(int, wanted) and isinstance(value, str) and value.isdigit():
+    if isinstance(value, str) and _is_number_of(wanted, value):
         return f"write {value} without quotes"
     if value is False and "off" in choices(wanted):
         return "write off"

@@ -129,6 +129,12 @@ nodes: 3
             "train: {batch_size: 8}",
             "unknown key\n  hint: write train.micro_batch_size (samples per",
         ),
+        (
+            "train: {max_steps: 20}",
+            "unknown key\n  hint: a run has whole epochs: write train.epochs",
+        ),
+        ("train: {learning_rate: 1}", "unknown key\n  hint: write train.lr"),
+        ('train: {lr: "0.1"}', 'not "0.1"\n  hint: write 0.1 without quotes'),
         ("batch_size: 8", "hint: write train.micro_batch_size (samples per rank and forward pass)"),
         ("slurm: {restart: 1}", "must be one of auto, requeue, successor, not 1"),
         ("launch: {args: [null]}", "launch.args[0]: must be text, not null"),
