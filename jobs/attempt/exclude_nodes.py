@@ -165,6 +165,6 @@ def could_run(run_dir: RunDir, spec: Spec, nodes: list[str]) -> bool:
     """Whether Slurm would ever start this job without these nodes; nothing is submitted."""
     without = replace(spec, slurm=replace(spec.slurm, exclude=",".join(nodes)))
     argv = sbatch.sbatch_argv(without, run_dir)
-    environ = sbatch.outside_of(os.environ, run_dir)
+    environ = sbatch.successor_environ(os.environ, run_dir)
     answer = client.test_only(argv, environ)
     return answer is not None and answer.returncode == 0

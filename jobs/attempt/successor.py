@@ -25,9 +25,6 @@ from jobs.runs import lookup
 from jobs.slurm import client, sbatch, site_warnings
 from jobs.slurm import site as slurm_site
 
-# What belongs to one job and not to the one after it.
-_NOT_INHERITED = ("dependency", "begin", "hold", "deadline", "no-requeue", "requeue")
-
 
 class EndedError(FailedError):
     """This job was to go on after another one, and must not; the text says why."""
@@ -54,7 +51,7 @@ def reason_for(run_dir: RunDir, found: AttemptFacts, can_requeue: bool) -> str:
     # Written at submit, else asked now.
     known = found.site
     if known is None:
-        known = site_warnings.note(run_dir, spec.slurm, slurm_site.look(spec.slurm))
+        known = site_warnings.record_site(run_dir, spec.slurm, slurm_site.look(spec.slurm))
     return "preemption cancels jobs here" if known.cancels_preempted else ""
 
 
@@ -82,7 +79,7 @@ def queue(
     Raises: OSError, with the new job cancelled, if it cannot be noted.
     """
     argv = argv_after(run_dir, found, job_id, can_requeue)
-    environ = sbatch.outside_of(os.environ, run_dir)
+    environ = sbatch.successor_environ(os.environ, run_dir)
     environ |= {lookup.SUCCEEDS: f"{run_dir.run_id}:{job_id}"}
     new_id, problem = client.submit(argv, environ)
     if new_id is None:
@@ -99,20 +96,13 @@ def queue(
 
 
 def argv_after(run_dir: RunDir, found: AttemptFacts, job_id: str, can_requeue: bool) -> list[str]:
-    """sbatch's command line for the job after this one: the same script and options.
+    """Return sbatch's command line for the job after this one: the same script and options.
 
-    A job that was submitted by plain sbatch left no command; the spec has the most of it (see
-    jobs.commands.adopt), but not a --constraint or a --reservation.
+    After plain sbatch there is no recorded command line. The spec has most of its options (see
+    jobs.commands.adopt), but no --constraint and no --reservation.
     """
     argv = found.submission.argv or sbatch.sbatch_argv(found.spec, run_dir)
-    options, positional = argv[1:-2], argv[-2:]
-    kept = [option for option in options if _name(option) not in _NOT_INHERITED]
-    after = [f"--dependency=afterany:{job_id}", "--requeue" if can_requeue else "--no-requeue"]
-    return ["sbatch", *kept, *after, *positional]
-
-
-def _name(option: str) -> str:
-    return option.removeprefix("--").partition("=")[0]
+    return sbatch.successor_argv(argv, job_id, can_requeue)
 
 
 def confirm(run_dir: RunDir, found: AttemptFacts, job_id: str) -> str | None:

@@ -1,17 +1,20 @@
 """sbatch's command line and environment for a run, as data: each option is one argument.
 
-Standard library only.
+Both ways to queue a job use it: `jobs.slurm.executor` for a user, `jobs.slurm.client.submit` for a
+successor. Standard library only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jobs.rundir import RunDir
 from jobs.spec import Spec
 
 SCRIPT = Path("slurm/ddp.sbatch")
+# Options that belong to one job and not to its successor.
+_NOT_INHERITED = ("dependency", "begin", "hold", "deadline", "no-requeue", "requeue")
 # They name the cluster and the user; all other SLURM_* variables describe the enclosing job.
 _CLIENT_VARIABLES = ("SLURM_CONF", "SLURM_JWT")
 _OF_A_JOB = ("SLURM", "SBATCH_", "SRUN_")
@@ -52,17 +55,39 @@ def sbatch_options(spec: Spec, run_dir: RunDir) -> list[str]:
     return [f"--{key}" if value is True else f"--{key}={value}" for key, value in chosen.items()]
 
 
-def sbatch_argv(spec: Spec, run_dir: RunDir) -> list[str]:
-    """Return the command line that queues a run directory."""
-    script = run_dir.code / SCRIPT
-    return ["sbatch", *sbatch_options(spec, run_dir), str(script), str(run_dir.path)]
+def sbatch_argv(spec: Spec, run_dir: RunDir, script: Path | None = None) -> list[str]:
+    """Return the command line that queues a run directory.
+
+    script: the batch script; by default the run directory's frozen one.
+    """
+    positional = (script or run_dir.code / SCRIPT, run_dir.path)
+    return ["sbatch", *sbatch_options(spec, run_dir), *map(str, positional)]
 
 
-def without_job(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process in a job without the job, for a job that it submits.
+def successor_argv(argv: Sequence[str], job_id: str, can_requeue: bool) -> list[str]:
+    """Return the command line of the job that starts after the end of a job.
+
+    argv: the command line of that job, from `sbatch_argv`.
+    can_requeue: whether Slurm may requeue that job, so the new one, too.
+    """
+    options, positional = argv[1:-2], argv[-2:]
+    kept = [option for option in options if _name(option) not in _NOT_INHERITED]
+    after = [f"--dependency=afterany:{job_id}", "--requeue" if can_requeue else "--no-requeue"]
+    return ["sbatch", *kept, *after, *positional]
+
+
+def _name(option: str) -> str:
+    return option.removeprefix("--").partition("=")[0]
+
+
+def outside_job(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the variables of an enclosing job, if there is one.
 
     sbatch takes SLURM_* and SBATCH_* for options, and gives all other variables to the new job.
+    Outside of a job SBATCH_* are the user's own defaults.
     """
+    if "SLURM_JOB_ID" not in environ:
+        return dict(environ)
     return {
         name: value
         for name, value in environ.items()
@@ -70,12 +95,12 @@ def without_job(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def outside_of(environ: Mapping[str, str], run_dir: RunDir) -> dict[str, str]:
-    """Return `without_job` of a batch script's environment, without the run's code on PYTHONPATH.
+def successor_environ(environ: Mapping[str, str], run_dir: RunDir) -> dict[str, str]:
+    """Return `outside_job` of a batch script's environment, without the run's code on PYTHONPATH.
 
     This batch script put the code there, and the batch script of the new job does so again.
     """
-    kept = without_job(environ)
+    kept = outside_job(environ)
     own = f"{run_dir.code}"
     paths = [path for path in kept.pop("PYTHONPATH", "").split(":") if path not in ("", own)]
     return kept | ({"PYTHONPATH": ":".join(paths)} if paths else {})

@@ -79,8 +79,9 @@ class Site:
             return 0 if self.qos is None else self.qos[1]
         return self.partition.grace_time_s
 
-    def in_words(self) -> str:
-        """Return one line for a dry run."""
+    @property
+    def summary(self) -> str:
+        """The site in one line, for a dry run."""
         config, mode = self.config, self.preempt_mode
         signal = "its --signal" if config.sends_user_signal else "SIGTERM"
         preempted = f"preempted jobs get {signal}, {self.grace_time_s} s and {mode}"

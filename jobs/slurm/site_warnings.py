@@ -34,7 +34,7 @@ def check(requested: Slurm, sites: Sequence[Site], stop_s: float | None = None) 
     return sorted(unique, key=lambda problem: not problem.is_error)
 
 
-def _note(key: str, what: str, hint: str) -> Problem:
+def _warning(key: str, what: str, hint: str) -> Problem:
     """A warning about a key of the section slurm."""
     return Problem(("slurm", key), what, hint, is_error=False)
 
@@ -44,24 +44,25 @@ def _limits(requested: Slurm, site: Site) -> Iterator[Problem]:
     partition, where = site.partition, f"partition {site.partition.name}"
     # Otherwise a QOS or a plugin may set other limits than the partition's.
     is_sure = not (requested.qos or partition.has_own_qos or site.config.chooses_partition)
-    notes = []
+    warnings = []
     time_s = duration.parse_or_zero(requested.time)
     if partition.max_time_s is not None and time_s > partition.max_time_s:
         most = duration.canonical(partition.max_time_s)
         what = f"{requested.time} is above the limit of {where}, {most}: the job would never start"
-        notes.append(_note("time", what, f"write {most}; a longer run continues in its next job"))
+        hint = f"write {most}; a longer run continues in its next job"
+        warnings.append(_warning("time", what, hint))
     if partition.max_nodes is not None and requested.nodes > partition.max_nodes:
         what = f"{requested.nodes} is above the limit of {where}, {partition.max_nodes}"
         hint = "write fewer nodes, or another slurm.partition"
-        notes.append(_note("nodes", f"{what}: the job would never start", hint))
+        warnings.append(_warning("nodes", f"{what}: the job would never start", hint))
     if requested.nodes < partition.min_nodes:
         what = f"{requested.nodes} is below the minimum of {where}, {partition.min_nodes}"
         hint = "write more nodes, or another slurm.partition"
-        notes.append(_note("nodes", f"{what}: the job would never start", hint))
-    yield from (replace(note, is_error=is_sure) for note in notes)
+        warnings.append(_warning("nodes", f"{what}: the job would never start", hint))
+    yield from (replace(warning, is_error=is_sure) for warning in warnings)
     if partition.state != "UP":
         what = f"{where} is {partition.state}: the job waits until that changes"
-        yield _note("partition", what, "sinfo lists the other partitions")
+        yield _warning("partition", what, "sinfo lists the other partitions")
 
 
 def _stops(requested: Slurm, site: Site, stop_s: float | None) -> Iterator[Problem]:
@@ -74,24 +75,25 @@ def _stops(requested: Slurm, site: Site, stop_s: float | None) -> Iterator[Probl
         given = f"{where} preempts with {grace_s} s of grace and kills {kill_wait_s} s later"
         took = "a save may take longer" if stop_s is None else f"a stop took {stop_s:.0f} s"
         hint = "set checkpoint.every_minutes: the next attempt repeats the steps after that save"
-        yield _note("partition", f"{given}; {took}", hint)
+        yield _warning("partition", f"{given}; {took}", hint)
     if stop_s is not None and stop_s > requested.signal_lead_s:
         what = f"{requested.signal_lead_s} s is shorter than the slowest stop, {stop_s:.0f} s"
-        yield _note("signal_lead_s", what, f"write {2 * int(stop_s) + 1}")
+        yield _warning("signal_lead_s", what, f"write {2 * int(stop_s) + 1}")
     if not site.config.is_requeued and requested.restart != "successor":
         what = "this site requeues only jobs that ask for it (JobRequeue=0), as this job does"
-        yield _note("restart", what, "if Slurm refuses the requeue, write slurm.restart=successor")
+        hint = "if Slurm refuses the requeue, write slurm.restart=successor"
+        yield _warning("restart", what, hint)
     if site.partition.alloc_nodes != "ALL" and is_successor_wanted(requested, site):
         nodes = site.partition.alloc_nodes
         what = f"{where} accepts jobs from {nodes} only, so a job may not be able to submit one"
-        yield _note("restart", what, "make resume continues the run if no successor is queued")
+        yield _warning("restart", what, "make resume continues the run if no successor is queued")
 
 
 def _cancels(requested: Slurm, where: str) -> Problem:
     what = f"{where} cancels what it preempts (PreemptMode=CANCEL)"
     if requested.restart == "requeue":
-        return _note("restart", what, "write auto: a successor job then continues the run")
-    return _note("restart", what, "a successor job waits for its end and continues the run")
+        return _warning("restart", what, "write auto: a successor job then continues the run")
+    return _warning("restart", what, "a successor job waits for its end and continues the run")
 
 
 def is_successor_wanted(requested: Slurm, site: Site) -> bool:
@@ -107,8 +109,11 @@ def slowest_stop_s(run_dir: RunDir) -> float | None:
     return max((stop_s for stop_s in stops if stop_s is not None), default=None)
 
 
-def note(run_dir: RunDir, wished: Slurm, sites: Sequence[Site]) -> SlurmSite:
-    """Note in the run directory what its Slurm does with the run's jobs, if Slurm said it."""
+def record_site(run_dir: RunDir, requested: Slurm, sites: Sequence[Site]) -> SlurmSite:
+    """Return what this Slurm does with the run's jobs; writes site.json if Slurm answered.
+
+    sites: from `jobs.slurm.site.look`; empty if Slurm did not answer.
+    """
     known = SlurmSite(
         cancels_preempted=any(site.preempt_mode == "CANCEL" for site in sites),
         # From the warning of a preemption to SIGKILL; the trainer compares it with its saves.
@@ -127,8 +132,8 @@ def note(run_dir: RunDir, wished: Slurm, sites: Sequence[Site]) -> SlurmSite:
             for site in sites
             if site.partition.nodes
         ),
-        sites=tuple(site.in_words() for site in sites),
-        remarks=tuple(remark.in_one_line for remark in check(wished, sites)),
+        sites=tuple(site.summary for site in sites),
+        remarks=tuple(problem.in_one_line for problem in check(requested, sites)),
     )
     if sites:
         records.write(run_dir.site, known)

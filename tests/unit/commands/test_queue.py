@@ -14,6 +14,7 @@ from jobs.errors import FailedError
 from jobs.rundir import RunDir, Timeline, read_json, read_jsonl
 from jobs.runs import lookup
 from jobs.runs.freeze import freeze
+from jobs.slurm.sbatch import sbatch_argv, sbatch_options
 from jobs.spec import Slurm, Spec
 
 RUN = RunDir(Path("/runs/x y/1"))
@@ -46,74 +47,11 @@ def queued(spec, repository):
         return queue.queue(spec, run_dir), run_dir
 
 
-def test_the_command_line_of_the_default_spec():
-    assert queue.sbatch_argv(Spec(), RUN) == [
-        "sbatch",
-        "--job-name=run",
-        "--nodes=1",
-        "--ntasks-per-node=1",
-        "--cpus-per-task=1",
-        "--time=1:00:00",
-        "--signal=USR1@120",
-        "--requeue",
-        "--open-mode=append",
-        "--chdir=/runs/x y/1",
-        "--output=job.log",
-        "/runs/x y/1/code/slurm/ddp.sbatch",
-        "/runs/x y/1",
-    ]
-
-
-def test_the_options_of_a_spec_that_says_everything():
-    extra = {"mail_type": "END", "exclusive": True, "overcommit": False, "nice": 5}
-    slurm = Slurm(
-        nodes=4,
-        gpus_per_node=8,
-        cpus_per_task=64,
-        time="1-00:00:00",
-        partition="gpu",
-        account="0123",
-        qos="high",
-        mem="64G",
-        constraint="a100|h100",
-        exclude="n[3-4]",
-        signal_lead_s=300,
-        sbatch_args=extra,
-    )
-    assert queue.sbatch_options(Spec(name="big", slurm=slurm), RUN) == [
-        "--job-name=big",
-        "--nodes=4",
-        "--ntasks-per-node=1",
-        "--cpus-per-task=64",
-        "--gpus-per-node=8",
-        "--time=1-00:00:00",
-        "--partition=gpu",
-        "--account=0123",
-        "--qos=high",
-        "--mem=64G",
-        "--constraint=a100|h100",
-        "--exclude=n[3-4]",
-        "--signal=USR1@300",
-        "--requeue",
-        "--open-mode=append",
-        "--chdir=/runs/x y/1",
-        "--output=job.log",
-        "--mail-type=END",
-        "--exclusive",
-        "--nice=5",
-    ]
-
-
-def test_zero_is_a_value_and_false_is_not():
-    options = queue.sbatch_options(Spec(slurm=Slurm(sbatch_args={"nice": 0, "hold": False})), RUN)
-    assert options[-1] == "--nice=0"
-
-
 def test_a_hostile_value_stays_one_argument(spec, sbatch, repository):
     hostile = Spec(name=HOSTILE, slurm=Slurm(sbatch_args={"comment": HOSTILE}))
     _, run_dir = queued(hostile, repository)
     argv = sbatch.argv
-    assert argv == queue.sbatch_argv(hostile, run_dir)[1:]
+    assert argv == sbatch_argv(hostile, run_dir)[1:]
     assert {f"--job-name={HOSTILE}", f"--comment={HOSTILE}"} <= set(argv)
     assert not list(repository.parent.rglob("pwned"))
 
@@ -126,7 +64,7 @@ def test_the_executor_submits_the_frozen_script_with_the_run_directory(spec, sba
 
 def test_a_submitted_run_knows_its_job_and_is_found_by_it(spec, sbatch, repository):
     _, run_dir = queued(spec, repository)
-    argv = queue.sbatch_argv(spec, run_dir)
+    argv = sbatch_argv(spec, run_dir)
     assert read_json(run_dir.submission) == {"argv": argv, "job_id": "4711"}
     assert lookup.find("4711") == run_dir
     events = [event["event"] for event in read_jsonl(run_dir.timeline("submit"))]
@@ -213,7 +151,7 @@ def test_a_rehearsal_asks_slurm_and_queues_nothing(spec, sbatch, error, accepted
     verdict = queue.test_only(spec, RUN, Path("slurm/ddp.sbatch"))
     assert verdict.is_accepted is accepted
     assert error in verdict.text
-    options = queue.sbatch_options(spec, RUN)
+    options = sbatch_options(spec, RUN)
     assert sbatch.argv == ["--test-only", *options, "slurm/ddp.sbatch", str(RUN.path)]
 
 

@@ -221,10 +221,10 @@ def test_the_slowest_stop_is_read_from_the_attempts(tmp_path):
 
 def test_what_is_unknown_is_not_noted(tmp_path):
     run = RunDir(tmp_path)
-    assert site_warnings.note(run, HOUR, []).cancels_preempted is False
+    assert site_warnings.record_site(run, HOUR, []).cancels_preempted is False
     assert not run.site.exists()
-    assert site_warnings.note(run, HOUR, [Site(USUAL, SHORT)]).cancels_preempted is True
-    assert read_json(run.site)["sites"] == [Site(USUAL, SHORT).in_words()]
+    assert site_warnings.record_site(run, HOUR, [Site(USUAL, SHORT)]).cancels_preempted is True
+    assert read_json(run.site)["sites"] == [Site(USUAL, SHORT).summary]
 
 
 @pytest.fixture

@@ -1,0 +1,70 @@
+"""Submits an sbatch command line through submitit's executor. Only this file uses submitit.
+
+submitit runs sbatch and reads the job id. Its public `submit(function)` does not serve: it pickles
+a Python function and runs it in the job under submitit, which swallows the SIGTERM of a preemption.
+So this file uses three private methods of `SlurmExecutor` (submitit 1.5.4):
+
+- `_make_submission_command`, replaced: submitit's is `sbatch FILE`, with the options as `#SBATCH`
+  lines in FILE. A newline in such a line would end it, and the shell would run the rest. Ours is
+  the command line of `jobs.slurm.sbatch`, with each option as one argument.
+- `_make_submission_file_text`, replaced: submitit's is a batch script that starts submitit. Ours is
+  a copy of the frozen batch script; submitit keeps it in its folder.
+- `_submit_command`, called: writes that file, runs the command and reads the job id.
+
+Only the commands of a user import submitit, inside `submit`. A job queues its successor with the
+standard library alone, by `jobs.slurm.client.submit`, from the same command line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from jobs.errors import FailedError
+
+
+def submit(argv: Sequence[str], environ: Mapping[str, str], folder: Path) -> str:
+    """Run an sbatch command line and return the job id.
+
+    argv: as of `jobs.slurm.sbatch.sbatch_argv`, the batch script second to last.
+    environ: the whole environment of sbatch, and so of the job.
+    folder: exists; submitit writes its copy of the batch script there.
+    Raises: FailedError with sbatch's message; then nothing is queued.
+    """
+    from submitit import SlurmExecutor
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    class Executor(SlurmExecutor):
+        def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+            return list(argv)
+
+        def _make_submission_file_text(self, command: str, uid: str) -> str:
+            return Path(argv[-2]).read_text(encoding="utf-8")
+
+    messages = io.StringIO()
+    try:
+        # submitit prints sbatch's error, and gives sbatch the environment of this process.
+        with _process_environment(environ), contextlib.redirect_stderr(messages):
+            return str(Executor(folder)._submit_command("").job_id)
+    except (FailedJobError, FailedSubmissionError, RuntimeError, OSError) as error:
+        code = getattr(error.__cause__, "returncode", None)
+        text = messages.getvalue().strip() or str(error)
+        refused = f"Slurm refused the job (exit code {code}), nothing is queued"
+        raise FailedError(f"{refused}\n{shlex.join(argv)}\n{text}") from error
+
+
+@contextlib.contextmanager
+def _process_environment(environ: Mapping[str, str]) -> Iterator[None]:
+    """Run the block with `environ` as the environment of this process."""
+    before, after = dict(os.environ), dict(environ)
+    os.environ.clear()
+    os.environ.update(after)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

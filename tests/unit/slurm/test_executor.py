@@ -1,0 +1,80 @@
+"""submitit's executor runs a given sbatch command line as it is."""
+
+import os
+import shlex
+
+import pytest
+
+from jobs.errors import FailedError
+from jobs.slurm import executor
+
+HOSTILE = "a 'b' \"c\" $(touch pwned) `d` %j * --wrap=e ü\nline"
+TEXT = "#!/bin/sh\ntrue\n"
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "ddp.sbatch"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def submit(tmp_path, script):
+    (tmp_path / "submitit").mkdir()
+
+    def call(*options, environ=None):
+        argv = ["sbatch", *options, str(script), "/runs/1"]
+        return executor.submit(argv, environ or os.environ, tmp_path / "submitit")
+
+    return call
+
+
+def test_each_argument_reaches_sbatch_unchanged(fake_slurm, submit, script, tmp_path):
+    assert submit(f"--comment={HOSTILE}", "--nodes=2") == "4711"
+    assert fake_slurm.argv == [f"--comment={HOSTILE}", "--nodes=2", str(script), "/runs/1"]
+    assert not list(tmp_path.rglob("pwned"))
+
+
+def test_submitit_keeps_a_copy_of_the_batch_script(fake_slurm, submit, tmp_path):
+    submit()
+    files = [path for path in (tmp_path / "submitit").iterdir() if not path.is_symlink()]
+    assert [path.read_text() for path in files] == [TEXT]
+
+
+def test_sbatch_gets_the_given_environment_and_this_process_keeps_its_own(
+    fake_slurm, submit, monkeypatch
+):
+    given = {"PATH": os.environ["PATH"], "FAKE_SLURM": os.environ["FAKE_SLURM"], "OWN": "1"}
+    monkeypatch.setenv("HIDDEN", "1")
+    before = dict(os.environ)
+    submit(environ=given)
+    seen = [line.partition("=")[0] for line in fake_slurm.env]
+    assert "OWN=1" in fake_slurm.env and "HIDDEN" not in seen
+    assert dict(os.environ) == before
+
+
+def test_a_refused_job_is_an_error_with_sbatchs_exit_code_and_message(fake_slurm, submit):
+    fake_slurm.refuse(3, "sbatch: error: invalid partition specified: $(x)")
+    before = dict(os.environ)
+    with pytest.raises(FailedError) as caught:
+        submit("--partition=$(x)")
+    first, command, message = str(caught.value).split("\n")
+    assert "exit code 3" in first
+    assert shlex.split(command)[1:] == fake_slurm.argv
+    assert message == "sbatch: error: invalid partition specified: $(x)"
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize("missing", ["sbatch", "srun"])
+def test_a_missing_client_is_an_error(fake_slurm, submit, monkeypatch, missing):
+    (fake_slurm.bin / missing).unlink()
+    monkeypatch.setenv("PATH", str(fake_slurm.bin))
+    with pytest.raises(FailedError, match="nothing is queued"):
+        submit()
+
+
+def test_an_answer_without_a_job_id_is_an_error(fake_slurm, submit):
+    fake_slurm.install("sbatch", "#!/bin/sh\necho accepted\n")
+    with pytest.raises(FailedError, match="accepted"):
+        submit()

@@ -1,0 +1,89 @@
+"""sbatch's command line and environment: data, one argument for each option."""
+
+from pathlib import Path
+
+from jobs.rundir import RunDir
+from jobs.slurm import sbatch
+from jobs.spec import Slurm, Spec
+
+RUN = RunDir(Path("/runs/x y/1"))
+
+
+def test_the_command_line_of_the_default_spec():
+    assert sbatch.sbatch_argv(Spec(), RUN) == [
+        "sbatch",
+        "--job-name=run",
+        "--nodes=1",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=1",
+        "--time=1:00:00",
+        "--signal=USR1@120",
+        "--requeue",
+        "--open-mode=append",
+        "--chdir=/runs/x y/1",
+        "--output=job.log",
+        "/runs/x y/1/code/slurm/ddp.sbatch",
+        "/runs/x y/1",
+    ]
+
+
+def test_the_options_of_a_spec_with_all_keys():
+    extra = {"mail_type": "END", "exclusive": True, "overcommit": False, "nice": 5}
+    slurm = Slurm(
+        nodes=4,
+        gpus_per_node=8,
+        cpus_per_task=64,
+        time="1-00:00:00",
+        partition="gpu",
+        account="0123",
+        qos="high",
+        mem="64G",
+        constraint="a100|h100",
+        exclude="n[3-4]",
+        signal_lead_s=300,
+        sbatch_args=extra,
+    )
+    assert sbatch.sbatch_options(Spec(name="big", slurm=slurm), RUN) == [
+        "--job-name=big",
+        "--nodes=4",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=64",
+        "--gpus-per-node=8",
+        "--time=1-00:00:00",
+        "--partition=gpu",
+        "--account=0123",
+        "--qos=high",
+        "--mem=64G",
+        "--constraint=a100|h100",
+        "--exclude=n[3-4]",
+        "--signal=USR1@300",
+        "--requeue",
+        "--open-mode=append",
+        "--chdir=/runs/x y/1",
+        "--output=job.log",
+        "--mail-type=END",
+        "--exclusive",
+        "--nice=5",
+    ]
+
+
+def test_zero_is_a_value_and_false_is_not():
+    spec = Spec(slurm=Slurm(sbatch_args={"nice": 0, "hold": False}))
+    assert sbatch.sbatch_options(spec, RUN)[-1] == "--nice=0"
+
+
+def test_a_successor_has_the_options_of_its_predecessor_without_those_of_one_job():
+    extra = {"mem": "4G", "hold": True, "begin": "now+1hour", "dependency": "afterok:3"}
+    argv = sbatch.sbatch_argv(Spec(slurm=Slurm(sbatch_args=extra)), RUN)
+    own = {"--requeue", "--hold", "--begin=now+1hour", "--dependency=afterok:3"}
+    kept = [argument for argument in argv if argument not in own]
+    assert len(kept) == len(argv) - len(own)
+    after = ["--dependency=afterany:7_1", "--no-requeue"]
+    assert sbatch.successor_argv(argv, "7_1", False) == [*kept[:-2], *after, *kept[-2:]]
+
+
+def test_the_users_own_defaults_of_sbatch_count_outside_of_a_job_only():
+    environ = {"SBATCH_ACCOUNT": "a", "SLURM_CONF": "/c", "OWN": "1"}
+    assert sbatch.outside_job(environ) == environ
+    inside = {**environ, "SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "CUDA_VISIBLE_DEVICES": "0"}
+    assert sbatch.outside_job(inside) == {"SLURM_CONF": "/c", "OWN": "1"}
