@@ -19,7 +19,7 @@ from pathlib import Path
 
 from jobs import records
 from jobs.errors import FailedError, UserError
-from jobs.node.procfs import start_of
+from jobs.procfs import start_of
 from jobs.records import Claim
 from jobs.rundir import RunDir
 from jobs.slurm import client

@@ -18,8 +18,8 @@ from jobs import records
 from jobs.attempt import interpret, run_lock
 from jobs.attempt.interpret import AttemptFacts
 from jobs.console import say
-from jobs.node.procfs import children
 from jobs.node.stop_signals import STOP_SIGNALS
+from jobs.procfs import children
 from jobs.records import AgentRecord, AttemptPlan, SlurmSite
 from jobs.rundir import RunDir
 from jobs.slurm import client

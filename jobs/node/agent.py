@@ -20,10 +20,10 @@ from typing import Any
 from jobs import records
 from jobs.console import BestEffort, say
 from jobs.node.oom import oom_kills
-from jobs.node.procfs import children
 from jobs.node.rank import die_with_parent
 from jobs.node.stop_signals import STOP_SIGNALS, let_in
 from jobs.node.torchrun import Node, stop_signal, torchrun_command
+from jobs.procfs import children
 from jobs.records import AgentRecord, AttemptPlan, StopSignal
 from jobs.rundir import AttemptDir, RunDir, Timeline
 from jobs.spec import Spec

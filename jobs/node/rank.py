@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from jobs.console import BestEffort, begin_lines_with_time, say
-from jobs.node.procfs import parent_of
+from jobs.procfs import parent_of
 from jobs.rundir import RunDir, Timeline, relink
 
 PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h

@@ -22,6 +22,7 @@ CONTRACT = {
     "jobs.errors",
     "jobs.problems",
     "jobs.console",
+    "jobs.procfs",
 }
 # The rooms that each room may import. "" is the top of the package.
 MAY_IMPORT = {

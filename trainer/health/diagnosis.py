@@ -14,10 +14,10 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
+from jobs.procfs import parent_of
 from jobs.records import read_events
 from jobs.rundir import RunDir
 from trainer.health.phases import NAMES, order_of, phase_after
@@ -148,18 +148,10 @@ def end_siblings(places: Iterable[RankPlace]) -> None:
     siblings = [
         place.pid
         for place in places
-        if place.host == socket.gethostname() and _parent_of(place.pid) == os.getppid()
+        if place.host == socket.gethostname() and parent_of(place.pid) == os.getppid()
     ]
     for number in (signal.SIGQUIT, signal.SIGKILL) if siblings else ():
         for pid in siblings:
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
         time.sleep(STACK_DUMP_S)
-
-
-def _parent_of(pid: int) -> int | None:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    return int(stat.rpartition(")")[2].split()[1])

@@ -14,7 +14,7 @@ CROWD = """
 import os, random, signal, sys, time
 from pathlib import Path
 from jobs.attempt import run_lock
-from jobs.node import procfs
+from jobs import procfs
 from jobs.rundir import RunDir
 
 NUM_CHILDREN, NUM_CLAIMS, LIMIT_S = 8, 150, 60

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from jobs.attempt import facts, interpret, srun_step
-from jobs.node.procfs import parent_of
+from jobs.procfs import parent_of
 from jobs.rundir import RunDir, write_json
 from jobs.slurm import client
 from jobs.spec import Spec

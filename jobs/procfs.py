@@ -1,0 +1,37 @@
+"""Reads from /proc who started a process, which processes it started, and when it began.
+
+Source: proc(5), /proc/PID/stat. Standard library only; the trainer imports this module.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def parent_of(pid: int) -> int | None:
+    """Return the pid of a process's parent; None if the process is gone."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else None
+
+
+def children(pid: int) -> list[int]:
+    """Return the pids of a process's children."""
+    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+    return [each for each in pids if parent_of(each) == pid]
+
+
+def start_of(pid: int) -> str:
+    """Return when a process started, in clock ticks since boot; empty if the process is gone."""
+    fields = _stat(pid)
+    return fields[19] if fields else ""
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the third one on; [] if the process is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    # The second field, the name, may hold spaces and brackets.
+    return stat.rpartition(")")[2].split()
