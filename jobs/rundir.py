@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -194,19 +195,31 @@ class AttemptDir:
         return self.path / f"rank-{rank:05d}.hang.json"
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Replace `path` as a whole and durably: a reader or a crash sees the old or the new text."""
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path in the same directory; rename it to `path` after the block.
+
+    If the block or the rename fails, the temporary file is removed and `path` stays as it was.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):  # a full disk needs every byte of it back
             temporary.unlink()
         raise
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replace `path` as a whole and durably: a reader or a crash sees the old or the new text."""
+    with (
+        replacing(path) as temporary,  # renames after the file is closed
+        open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file,
+    ):
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     fsync_directory(path.parent)
 
 
@@ -266,10 +279,9 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 def relink(link: Path, target: str) -> None:
     """Point a symbolic link at `target`, atomically."""
-    temporary = link.with_name(f".{link.name}.{os.getpid()}.tmp")
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(target)
-    os.replace(temporary, link)
+    with replacing(link) as temporary:
+        temporary.unlink(missing_ok=True)  # a killed process with this pid may have left it
+        temporary.symlink_to(target)
 
 
 class Timeline:

@@ -201,7 +201,7 @@ def _create(path: Path, mine: Claim) -> bool:
     temporary = path.with_name(f".owner-{mine.token}.json")
     records.write(temporary, mine)
     try:
-        os.link(temporary, path)
+        os.link(temporary, path)  # not a rename, which would replace another process's file
     except FileExistsError:
         # An NFS server's answer may be lost: then the link is there, and the repeated call fails.
         return records.read(Claim, path) == mine

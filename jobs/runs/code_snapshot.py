@@ -57,7 +57,7 @@ def take(repository: Path, runs_root: Path) -> Path:
     copy = Path(tempfile.mkdtemp(prefix=".copy-", dir=target.parent))
     try:
         _copy(repository, paths, copy)
-        copy.rename(target)
+        copy.rename(target)  # not jobs.rundir.replacing: that is for one file
     except OSError:
         shutil.rmtree(copy)
         if not target.is_dir():  # else another submit made the same copy meanwhile

@@ -66,11 +66,27 @@ def test_any_text_comes_back_as_it_was(tmp_path):
     assert rundir.read_json(tmp_path / "x.json") == record
 
 
-def test_relink_replaces_a_link(tmp_path):
+def test_relink_replaces_a_link_and_the_leftover_of_a_killed_process(tmp_path):
+    with rundir.replacing(tmp_path / "latest") as temporary:
+        temporary.symlink_to("oldest")
     for target in ("old", "new"):
+        temporary.symlink_to("half")
         rundir.relink(tmp_path / "latest", target)
     assert os.readlink(tmp_path / "latest") == "new"
     assert os.listdir(tmp_path) == ["latest"]
+
+
+def test_a_file_is_replaced_after_the_block_and_stays_if_the_block_fails(tmp_path):
+    path = tmp_path / "x"
+    for text in ("old", "new"):
+        with rundir.replacing(path) as temporary:
+            temporary.write_text(text)
+            assert not path.exists() or path.read_text() == "old"
+    with pytest.raises(KeyboardInterrupt), rundir.replacing(path) as temporary:
+        temporary.write_text("half")
+        raise KeyboardInterrupt
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_timeline_holds_time_event_attempt_and_fields(tmp_path):
