@@ -52,6 +52,16 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def format_duration(seconds: float, max_units: int = 4) -> str:
+    """Return `4 h 30 min`: the units that are not zero, at most `max_units` of the largest."""
+    parts, rest = [], round(seconds)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:max_units]) or "0 s"
+
+
 class BestEffort:
     """Runs blocks and ignores their OSError; logs the first one."""
 

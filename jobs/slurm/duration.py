@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from jobs.console import format_duration
+
 FORMS = "M, M:S, H:M:S, D-H, D-H:M or D-H:M:S"
 _DIGITS = "([0-9]{1,9})"
 _SHORT = re.compile(rf"{_DIGITS}(?::{_DIGITS})?(?::{_DIGITS})?")
@@ -84,13 +86,3 @@ def _with_hours(seconds: int) -> str:
 
 def _units(second: str | None, seconds: int) -> str:
     return "minutes" if seconds % 60 == 0 or second is None else "minutes and seconds"
-
-
-def format_duration(seconds: int) -> str:
-    """Return a duration of at least one second as `4 hours 30 minutes`."""
-    parts = []
-    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1)):
-        count, seconds = divmod(seconds, size)
-        if count:
-            parts.append(f"{count} {unit}{'' if count == 1 else 's'}")
-    return " ".join(parts)

@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from jobs.console import format_duration
 from jobs.rundir import RunDir
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -64,3 +67,18 @@ def test_a_rank_that_starts_says_so_with_the_time(tmp_path):
     )
     stderr_of("-c", script, tmp_path, **environ)
     assert re.fullmatch(TIME + "attempt 1: rank 0 of 1 on .*\n", run.rank_log(0).read_text())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text", "short"),
+    [
+        (0.4, "0 s", "0 s"),
+        (59.6, "1 min", "1 min"),
+        (200, "3 min 20 s", "3 min 20 s"),
+        (7505, "2 h 5 min 5 s", "2 h 5 min"),
+        (100_000, "1 d 3 h 46 min 40 s", "1 d 3 h"),
+    ],
+)
+def test_a_duration_has_all_its_units_or_the_largest(seconds, text, short):
+    assert format_duration(seconds) == text
+    assert format_duration(seconds, 2) == short

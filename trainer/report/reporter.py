@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from jobs.console import format_duration
 from trainer.data.batches import TrainingLength
 from trainer.dist.run_handle import RunHandle
 from trainer.errors import log, storage_error
@@ -94,7 +95,7 @@ class Reporter:
         self._record({"step": step, "epoch": length.epoch_of(step), "train_loss": loss, "lr": lr})
         speed = self._speed.line(step, data_wait_s)
         samples_per_s, eta_s = speed["samples_per_s"], speed["eta_s"]
-        time_left = duration(eta_s)
+        time_left = format_duration(eta_s, 2)
         log(
             f"{self._where(step)}  loss {loss:.4f}  lr {lr:.3g}  {samples_per_s:.0f} samples/s  "
             f"{time_left} left  data {speed['data_wait']:.0%}  mem {_gib(peak_memory_bytes())}"
@@ -175,18 +176,6 @@ def open_cut(path: Path, num_bytes: int) -> BinaryIO:
         file.close()
         raise
     return file
-
-
-def duration(seconds: float) -> str:
-    """Return a duration with its two largest units, such as "2 h 05 min"."""
-    minutes, s = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours:02d} h"
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {s:02d} s" if minutes else f"{s} s"
 
 
 def peak_memory_bytes() -> int:

@@ -58,8 +58,8 @@ nodes: 3
         "  hint: leave it out: a folder and the job get this name\n"
         'x.yaml:3: slurm.nodes: must be a whole number, not "2"\n'
         "  hint: write 2 without quotes\n"
-        "x.yaml:4: slurm.time: 4:00 means 4 minutes to Slurm\n"
-        '  hint: write "04:00:00" for 4 hours, or "0:04:00" if you meant minutes\n'
+        "x.yaml:4: slurm.time: 4:00 means 4 min to Slurm\n"
+        '  hint: write "04:00:00" for 4 h, or "0:04:00" if you meant minutes\n'
         "x.yaml:5: slurm.acount: unknown key\n"
         "  hint: did you mean account?\n"
         'x.yaml:7: launch.nproc_per_node: must be a whole number or auto, not "two"\n'

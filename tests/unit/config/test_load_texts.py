@@ -26,8 +26,8 @@ def test_a_time_is_frozen_in_its_canonical_form(take, written, text):
 def test_a_number_is_never_mistaken_for_minutes(refuse, written):
     assert f"slurm.time: {written} means" in refuse(f"slurm: {{time: {written}}}")
     assert f"slurm.time: {written} means" in refuse("name: x", f"slurm.time={written}")
-    assert "minutes to Slurm" in refuse("slurm: {sbatch_args: {time_min: 30}}")
-    assert "minutes to Slurm" in refuse("slurm: {sbatch_args: {delay-boot: 30}}")
+    assert "min to Slurm" in refuse("slurm: {sbatch_args: {time_min: 30}}")
+    assert "min to Slurm" in refuse("slurm: {sbatch_args: {delay-boot: 30}}")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from trainer.errors import StorageError
 from trainer.report import progress
 from trainer.report import reporter as module
 from trainer.report.progress import Progress
-from trainer.report.reporter import Reporter, duration
+from trainer.report.reporter import Reporter
 
 # 10 rounds of 2 x 8 samples in 4 steps of 3 rounds; the last one has 1.
 BATCHES = Batches(num_samples=167, micro_batch_size=8, grad_accum_steps=3, world_size=2, seed=0)
@@ -84,20 +84,6 @@ def test_speed_leaves_out_an_evaluation_but_the_share_of_data_does_not(report, c
     *_, line, next_line = capsys.readouterr().out.splitlines()
     assert "  48 samples/s  8 s left  data 10%  " in line
     assert "  48 samples/s  7 s left  data 50%  " in next_line
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0.4, "0 s"),
-        (59.6, "1 min 00 s"),
-        (200, "3 min 20 s"),
-        (7500, "2 h 05 min"),
-        (100_000, "1 d 03 h"),
-    ],
-)
-def test_a_duration_has_its_two_largest_units(seconds, words):
-    assert duration(seconds) == words
 
 
 def test_metrics_are_bitwise_the_same_after_any_number_of_kills(report, tmp_path):

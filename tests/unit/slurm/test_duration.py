@@ -2,6 +2,7 @@
 
 import pytest
 
+from jobs.console import format_duration
 from jobs.slurm import duration
 
 
@@ -69,23 +70,23 @@ def test_the_canonical_form_has_its_units_and_is_read_back(seconds, text):
     [
         (
             "4:00",
-            "4:00 means 4 minutes to Slurm",
-            'write "04:00:00" for 4 hours, or "0:04:00" if you meant minutes',
+            "4:00 means 4 min to Slurm",
+            'write "04:00:00" for 4 h, or "0:04:00" if you meant minutes',
         ),
         (
             "30",
-            "30 means 30 minutes to Slurm",
-            'write "1-06:00:00" for 1 day 6 hours, or "0:30:00" if you meant minutes',
+            "30 means 30 min to Slurm",
+            'write "1-06:00:00" for 1 d 6 h, or "0:30:00" if you meant minutes',
         ),
         (
             "14400",
-            "14400 means 10 days to Slurm",
-            'write "04:00:00" for 4 hours, or "10-00:00:00" if you meant minutes',
+            "14400 means 10 d to Slurm",
+            'write "04:00:00" for 4 h, or "10-00:00:00" if you meant minutes',
         ),
         (
             "1:30",
-            "1:30 means 1 minute 30 seconds to Slurm",
-            'write "01:30:00" for 1 hour 30 minutes, or "0:01:30" if you meant minutes and seconds',
+            "1:30 means 1 min 30 s to Slurm",
+            'write "01:30:00" for 1 h 30 min, or "0:01:30" if you meant minutes and seconds',
         ),
     ],
 )
@@ -102,7 +103,7 @@ def test_every_rewrite_that_is_offered_is_read_as_its_hint_claims():
     for written in [*map(str, range(1, 300)), *(f"{m}:{s:02}" for m in range(60) for s in (1, 30))]:
         what, hint = duration.misreading(written)
         first, second = hint.split('"')[1::2]
-        assert duration.format_duration(duration.parse(second)) in what
-        assert duration.format_duration(duration.parse(first)) in hint
+        assert format_duration(duration.parse(second)) in what
+        assert format_duration(duration.parse(first)) in hint
         assert duration.misreading(first) is None
         assert duration.misreading(second) is None
