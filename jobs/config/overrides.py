@@ -9,7 +9,7 @@ from typing import Any
 
 from jobs.config import yaml_reader
 from jobs.config.keys import is_text_item, keys, nearest
-from jobs.config.yaml_reader import Document, Node
+from jobs.config.yaml_reader import Document, YamlNode
 from jobs.problems import CONTROL, KeyPath, Place, Problem, printable
 
 _QUOTE = "quote the value for YAML as well: KEY='\"VALUE\"'"
@@ -67,7 +67,7 @@ def parse(argument: str, number: int) -> Override | Problem:
         return Problem(path, "# begins a comment: the value would end there", _QUOTE, place=place)
     if document.problems:
         return replace(document.problems[0], path=path, hint=_QUOTE)
-    nodes = {path + at: node for at, node in {(): Node(place), **document.nodes}.items()}
+    nodes = {path + at: node for at, node in {(): YamlNode(place), **document.nodes}.items()}
     return Override(path, Document(as_written(document.values, path, nodes), nodes))
 
 
@@ -84,7 +84,7 @@ def _value(written: str, place: Place) -> Document:
     return yaml_reader.parse(written, lambda _line: place) if written.strip() else Document()
 
 
-def as_written(value: Any, path: KeyPath, nodes: dict[KeyPath, Node]) -> Any:
+def as_written(value: Any, path: KeyPath, nodes: dict[KeyPath, YamlNode]) -> Any:
     """The value, with `1e-3` as the text "1e-3" where a list or mapping of text holds it."""
     if isinstance(value, dict):
         return {name: as_written(item, (*path, name), nodes) for name, item in value.items()}

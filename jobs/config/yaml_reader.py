@@ -33,7 +33,7 @@ _UNESCAPED = 'write it as an escape in "double quotes" if you need it'
 
 
 @dataclass(frozen=True)
-class Node:
+class YamlNode:
     """Where a value stands, and how it is written."""
 
     place: Place
@@ -45,7 +45,7 @@ class Document:
     """The values of a text, the node of each key, and what is wrong with the text."""
 
     values: Any = None
-    nodes: dict[KeyPath, Node] = field(default_factory=dict)
+    nodes: dict[KeyPath, YamlNode] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def place(self, path: KeyPath) -> Place:
@@ -74,7 +74,7 @@ def scalar(written: str) -> Any:
 
 def parse(text: str, place_of: Callable[[int], Place]) -> Document:
     """Return the document in `text`; `place_of` gives the place of a line, counted from 1."""
-    document = Document(nodes={(): Node(place_of(1))})
+    document = Document(nodes={(): YamlNode(place_of(1))})
     if wrong := _CONTROL.search(text):
         line = text.count("\n", 0, wrong.start()) + 1
         what = f"the character U+{ord(wrong[0]):04X} is not allowed"
@@ -145,7 +145,7 @@ class _Builder:
             value = self._mapping(path)
         elif isinstance(event, yaml.SequenceStartEvent):
             value = self._sequence(path)
-        self._document.nodes[path] = Node(place, written)
+        self._document.nodes[path] = YamlNode(place, written)
         return value
 
     def _refuse_reference(self, event: Any, path: KeyPath) -> None:
