@@ -3,6 +3,8 @@
 import ast
 import re
 import sys
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -63,18 +65,30 @@ def room(module):
     return parts[1] if len(parts) > 1 and is_room else ""
 
 
+@cache
+def tree(module):
+    return ast.parse(FILES[module].read_text(encoding="utf-8"))
+
+
+@cache
 def imports(module, is_typing_included=False):
     """The modules that a module of ours imports, wherever it does."""
-    tree = ast.parse(FILES[module].read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = node.body if is_typing_included else []
-    for node in ast.walk(tree):
+    for_typing = {
+        inner
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found = []
+    for node in ast.walk(tree(module)):
+        if node in for_typing and not is_typing_included:
+            continue
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from [name for name in inner if name in FILES] or [node.module]
+            found += [name for name in inner if name in FILES] or [node.module]
+    return tuple(found)
 
 
 def reached(module):
@@ -147,9 +161,7 @@ def test_what_runs_on_any_node_needs_the_standard_library_only(module):
 def test_a_room_has_a_line_for_each_of_its_files(name):
     folder = FILES[name].parent
     modules = sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
-    described = re.findall(
-        r"^- (\w+): .+$", ast.get_docstring(ast.parse(FILES[name].read_text())), re.M
-    )
+    described = re.findall(r"^- (\w+): .+$", ast.get_docstring(tree(name)), re.M)
     assert sorted(described) == modules
     assert len(modules) <= MAX_MODULES
 
@@ -161,10 +173,9 @@ PURE = ("jobs.attempt.interpret", "jobs.attempt.decision")
 @pytest.mark.parametrize("module", PURE)
 def test_what_decides_reads_nothing(module):
     assert not {"os", "pathlib", "jobs.rundir", "jobs.runs"} & reads(module)
-    tree = ast.parse(FILES[module].read_text(encoding="utf-8"))
     types = [
         ast.unparse(argument.annotation)
-        for node in ast.walk(tree)
+        for node in ast.walk(tree(module))
         if isinstance(node, ast.FunctionDef)
         for argument in (*node.args.args, *node.args.kwonlyargs)
         if argument.annotation is not None
@@ -196,7 +207,7 @@ def test_only_the_records_know_the_content_of_a_run_file():
         module
         for module in FILES
         for name in imports(module)
-        for node in ast.walk(ast.parse(FILES[module].read_text(encoding="utf-8")))
+        for node in ast.walk(tree(module))
         if name == "jobs.rundir"
         and isinstance(node, ast.ImportFrom)
         and JSON_OF_RUN_FILES & {alias.name for alias in node.names}
@@ -215,8 +226,8 @@ PARSES_OTHER_JSON = {
 def test_json_is_parsed_in_few_places():
     calls = {
         module
-        for module, path in FILES.items()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for module in FILES
+        for node in ast.walk(tree(module))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.loads", "json.load")
     }
     assert calls == PARSES_OTHER_JSON
@@ -225,3 +236,181 @@ def test_json_is_parsed_in_few_places():
 def test_every_package_is_a_known_room():
     rooms = {name for name, path in FILES.items() if path.stem == "__init__"} - set(OWN)
     assert rooms == {f"{package}.{room}" for package in OWN for room in MAY_IMPORT[package] if room}
+
+
+# Which modules start a process, and which one. Others call these.
+STARTS_PROCESSES = {
+    "jobs.slurm.client": "Slurm's commands",
+    "jobs.node.agent": "torchrun",
+    "jobs.node.rank": "becomes the rank",
+    "jobs.commands.local": "the agents of a run without Slurm",
+    # Exceptions of the rule that jobs.slurm, jobs.node and jobs.commands.local start processes:
+    "jobs.attempt.srun_step": "asks env(1) for --block-signal; slurm/ddp.sbatch starts srun itself",
+    "jobs.runs.code_snapshot": "git, which lists the files to freeze",
+    "jobs.commands.packages": "venv and pip, which install what the other modules import",
+    "jobs.commands.export": "becomes the trainer's export, because jobs/ does not import torch",
+    "jobs.commands.logs": "becomes tail -F",
+    "trainer.dist.run_handle": "python -m jobs, because only the contract of jobs/ is imported",
+    "trainer.data.loader": "the worker processes of a rank",
+}
+STARTER_MODULES = {"subprocess", "multiprocessing", "pty"}
+STARTER_FUNCTIONS = re.compile(r"exec[lv]|spawn|posix_spawn|fork|system$|popen$")
+
+
+def starts_processes(module):
+    names = {part for name in imports(module, True) for part in name.split(".")}
+    functions = {
+        name.partition(".")[2]
+        for node in ast.walk(tree(module))
+        for name in used_names(node)
+        if name.startswith("os.")
+    }
+    return bool(STARTER_MODULES & names) or any(map(STARTER_FUNCTIONS.match, functions))
+
+
+def used_names(node):
+    """`os.execv` for that expression, and for `from os import execv`."""
+    if isinstance(node, ast.Attribute):
+        return [ast.unparse(node)]
+    if isinstance(node, ast.ImportFrom):
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []
+
+
+def test_only_listed_modules_start_processes():
+    assert {module for module in FILES if starts_processes(module)} == set(STARTS_PROCESSES)
+
+
+SLURM_COMMANDS = {
+    *("sbatch", "srun", "salloc", "sattach", "scancel", "scontrol", "sinfo", "squeue", "sacct"),
+    *("sacctmgr", "sbcast", "sdiag", "sprio", "sreport", "sshare", "sstat", "strigger"),
+}
+
+
+@pytest.mark.parametrize(
+    "module", sorted(name for name in FILES if not name.startswith("jobs.slurm"))
+)
+def test_only_jobs_slurm_runs_slurms_commands(module):
+    nodes = list(ast.walk(tree(module)))
+    words = {node.value for node in nodes if isinstance(node, ast.Constant)} & SLURM_COMMANDS
+    assert not words, "a command's name as a value: give jobs.slurm.client a function for it"
+    runners = {"client.call", "client.call_patiently"} | {
+        f"jobs.slurm.client.{name}" for name in ("call", "call_patiently")
+    }
+    assert not runners & {name for node in nodes for name in used_names(node)}
+
+
+def test_only_the_executor_imports_submitit():
+    found = {name for name in FILES for each in imports(name, True) if "submitit" in each}
+    assert found == {"jobs.slurm.executor"}
+
+
+# jobs.rundir.replacing is the one way to write a file as a whole; these rename for another reason.
+RENAMES = {
+    "jobs.rundir": "replacing()",
+    "jobs.attempt.run_lock": "a hard link fails if the file exists; a rename would replace it",
+    "jobs.runs.code_snapshot": "directories",
+    "trainer.checkpoint.commit": "directories; temporary names that a later attempt removes",
+    "trainer.checkpoint.reader": "a directory, to quarantine it",
+    "trainer.checkpoint.export": "safetensors writes the file itself",
+    "trainer.report.profiling": "torch writes the file itself, and compresses one that ends in .gz",
+    "trainer.report.progress": "the new file stays open",
+    "trainer.report.reporter": "the new file stays open",
+}
+RENAMERS = {"os.replace", "os.rename", "os.renames", "os.link", "shutil.move"}
+
+
+def test_only_listed_modules_rename_files():
+    found = {
+        module
+        for module in FILES
+        for node in ast.walk(tree(module))
+        for name in used_names(node)
+        if name in RENAMERS or name.rpartition(".")[2] in ("rename", "hardlink_to")
+    }
+    assert found == set(RENAMES)
+
+
+def test_collecting_facts_changes_nothing():
+    writers = re.compile(
+        r"client\.(cancel|requeue|submit|set_excluded)"
+        r"|(records|rundir|jobs\.rundir|jobs\.records)\.(write|append|relink|replacing|Timeline)"
+        r"|.*\.(unlink|mkdir|touch|rename|write_text|write_bytes)$"
+    )
+    names = {name for node in ast.walk(tree("jobs.attempt.facts")) for name in used_names(node)}
+    assert [name for name in names if writers.match(name)] == []
+
+
+# Methods that look into a text.
+TEXT_METHODS = {
+    *("startswith", "endswith", "find", "index", "count", "split", "partition", "rpartition"),
+    *("removeprefix", "removesuffix", "match", "search", "fullmatch", "findall"),
+}
+
+
+def is_our_reason(node):
+    """`x.reason`, the text for the user; `job.reason` is Slurm's and has fixed values."""
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr == "reason"
+        and ast.unparse(node.value) != "job"
+    )
+
+
+@pytest.mark.parametrize("module", sorted(name for name in FILES if name.startswith("jobs")))
+def test_nothing_is_decided_by_the_text_of_a_reason(module):
+    for node in ast.walk(tree(module)):
+        parts = []
+        if isinstance(node, ast.Compare):
+            parts = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in TEXT_METHODS:
+            parts = [node.func, *node.args]
+        inner = [each for part in parts for each in ast.walk(part)]
+        assert not any(map(is_our_reason, inner)), f"{module}:{node.lineno}: {ast.unparse(node)}"
+
+
+# Words with one meaning each in docs/glossary.md; alone they name nothing else.
+WORDS = {"step", "plan", "run", "job", "attempt", "start"}
+NAMED_BY_A_WORD = {"trainer.run", "jobs.slurm.client.Job", "jobs.attempt"}
+# A class and the record that it writes.
+SAME_NAME = {"Progress", "StopSignal"}
+
+
+def classes():
+    for module in FILES:
+        for node in ast.walk(tree(module)):
+            if isinstance(node, ast.ClassDef):
+                yield module, node.name
+
+
+def test_a_word_of_the_glossary_alone_names_one_thing():
+    names = {*FILES, *(f"{module}.{name}" for module, name in classes())}
+    assert {name for name in names if name.rpartition(".")[2].lower() in WORDS} == NAMED_BY_A_WORD
+
+
+def test_a_class_has_a_name_of_its_own():
+    count = Counter(name for _, name in classes() if not name.startswith("_"))
+    assert {name for name, number in count.items() if number > 1} <= SAME_NAME
+
+
+MAX_FUNCTION_LINES = 50
+
+
+@pytest.mark.parametrize("module", sorted(FILES))
+def test_functions_are_short(module):
+    functions = (node for node in ast.walk(tree(module)) if isinstance(node, ast.FunctionDef))
+    long = [node.name for node in functions if node.end_lineno - node.lineno >= MAX_FUNCTION_LINES]
+    assert long == []
+
+
+@pytest.mark.parametrize("document", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_the_documents_list_the_contract_the_base_and_every_room(document):
+    text = (REPOSITORY / document).read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (`\w+/`|contract|base) \| (.+) \|$", text, re.M))
+    for ground, modules in (("contract", CONTRACT), ("base", BASE)):
+        files = set(re.findall(r"`(\w+)\.py`", rows.pop(ground)))
+        assert files == {name.partition(".")[2] for name in modules}
+    rooms = {room for package in MAY_IMPORT.values() for room in package if room}
+    assert rooms <= {
+        name.strip("`/") for name in rows
+    }  # a folder of the run directory has a row, too
