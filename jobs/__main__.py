@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jobs.commands import cancel, compare, export, logs, packages, resume, status, submit
-from jobs.console import hang_up
+from jobs.console import discard_output
 from jobs.errors import FailedError, UserError
 from jobs.runs import lookup
 
@@ -165,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # `| head` has ended: drop the rest of the output
-        hang_up()
+        discard_output()
         return 0 if args.command in ("status", "logs") else EXIT_FAILED
     except KeyboardInterrupt:
         return 130

@@ -23,7 +23,7 @@ def begin_lines_with_time() -> None:
 
 
 def with_time(text: str) -> str:
-    """Return `text` with the local time before each line; as given where a user reads along."""
+    """Return `text` with the local time before each line, if `begin_lines_with_time` was called."""
     if not _has_time:
         return text
     now = time.strftime(TIME_FORMAT)
@@ -39,8 +39,8 @@ def say(text: str) -> None:
         os.write(STDERR, f"{with_time(text)}\n".encode("utf-8", "backslashreplace"))
 
 
-def hang_up() -> None:
-    """Discard what is written to stdout and stderr from now on: their reader is gone."""
+def discard_output() -> None:
+    """Discard later output to stdout and stderr: the process that read it is gone."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.dup2(null, sys.stderr.fileno())
@@ -65,8 +65,8 @@ def format_duration(seconds: float, max_units: int = 4) -> str:
 class BestEffort:
     """Runs blocks and ignores their OSError; logs the first one."""
 
-    def __init__(self, who: str) -> None:
-        self._who = who
+    def __init__(self, writer: str) -> None:
+        self._writer = writer
         self._is_logged = False
 
     @contextlib.contextmanager
@@ -76,5 +76,5 @@ class BestEffort:
             yield
         except OSError as error:
             if not self._is_logged:
-                say(f"{self._who}: continuing without its records: {error}")
+                say(f"{self._writer}: continuing without its records: {error}")
                 self._is_logged = True

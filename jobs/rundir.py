@@ -1,4 +1,4 @@
-"""The run directory: the path of each file in it, and the ways in which these files are written.
+"""The run directory: the path of each file in it, and the functions that write these files.
 
 Each file has one writer, and there are no locks: on a network file system appends of several
 writers interleave, and flock may succeed for two hosts at once. jobs.records has the content of
@@ -107,7 +107,7 @@ class RunDir:
 
     @property
     def wandb(self) -> Path:
-        """Weights & Biases creates it itself, in the directory that it is given."""
+        """Weights & Biases creates this directory itself, in the parent that the kit passes."""
         return self.path / "wandb"
 
     @property
@@ -164,7 +164,7 @@ class AttemptDir:
 
     @property
     def stop_requested(self) -> Path:
-        """Every agent that gets a stop signal creates it; a user's script may look for it."""
+        """Every agent that receives a stop signal creates it; a user's script may check for it."""
         return self.path / "stop_requested"
 
     def agent(self, node_rank: int) -> Path:
@@ -172,7 +172,7 @@ class AttemptDir:
         return self.path / f"agent-{node_rank:05d}.json"
 
     def torchrun_log(self, node_rank: int) -> Path:
-        """What torchrun itself prints on a node: its tracebacks repeat those of the ranks."""
+        """The output of torchrun itself on a node; its tracebacks repeat those of the ranks."""
         return self.path / f"torchrun-{node_rank:05d}.log"
 
     def rank_log(self, rank: int) -> Path:
@@ -184,7 +184,7 @@ class AttemptDir:
 
     @property
     def hang(self) -> Path:
-        """Created empty by the rank that finds a hang first; later it holds that rank's verdict.
+        """The first rank that finds a hang creates it empty; later it writes its conclusion there.
 
         The other ranks write their rank_hang files when it appears.
         """
@@ -224,7 +224,7 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def fsync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
+    """Make the renames and new files in a directory durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -233,12 +233,12 @@ def fsync_directory(path: Path) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """`write_atomic` of a value as JSON."""
+    """Write a value as JSON by `write_atomic`."""
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file, or None where the file is missing."""
+    """Return the value in a JSON file; None if the file is missing."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -258,7 +258,7 @@ def append_jsonl(path: Path, record: object, durable: bool = False) -> None:
 
 
 def _end_of_lines(file: BinaryIO) -> int:
-    """The offset after the last whole line; usually that is the end of the file."""
+    """Return the offset after the last whole line; usually that is the end of the file."""
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - 1))
     if file.read(1) in (b"", b"\n"):
@@ -268,7 +268,7 @@ def _end_of_lines(file: BinaryIO) -> int:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The records of a JSON-lines file; a last line cut off by a crash does not count."""
+    """Return the records of a JSON-lines file; a last line that a crash cut off does not count."""
     try:
         # Not splitlines: it also ends a line at characters that JSON does not escape.
         *lines, _ = path.read_bytes().split(b"\n")

@@ -35,10 +35,10 @@ def is_left_to_slurm(
     # Which nodes to leave out can only be said to a job that is pending.
     if seen.outcome == "completed" or seen.bad_nodes:
         return False
-    config = site.ask_config()
+    config = site.query_config()
     if config is None or not is_among_the_first(config, attempts, job_id):
         return False
-    return any(map(requeues, site.look(where(os.environ), config)))
+    return any(map(requeues, site.query(where(os.environ), config)))
 
 
 def is_among_the_first(config: Config, attempts: Iterable[AttemptRecord], job_id: str) -> bool:

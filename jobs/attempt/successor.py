@@ -51,7 +51,7 @@ def reason_for(run_dir: RunDir, found: AttemptFacts, can_requeue: bool) -> str:
     # Written at submit, else asked now.
     known = found.site
     if known is None:
-        known = site_warnings.record_site(run_dir, spec.slurm, slurm_site.look(spec.slurm))
+        known = site_warnings.record_site(run_dir, spec.slurm, slurm_site.query(spec.slurm))
     return "preemption cancels jobs here" if known.cancels_preempted else ""
 
 

@@ -40,7 +40,7 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
         print(f"warning: {line}", file=sys.stderr)
     with freeze(loaded) as run_dir:
         records.write(run_dir.submission, Submission(job_id=job_id))
-        noted = site_warnings.record_site(run_dir, loaded.spec.slurm, site.look(loaded.spec.slurm))
+        noted = site_warnings.record_site(run_dir, loaded.spec.slurm, site.query(loaded.spec.slurm))
         lookup.remember(run_dir, job_id, cluster)
     for line in noted.remarks:
         print(line, file=sys.stderr)

@@ -8,7 +8,7 @@ import sys
 import time
 
 from jobs import records
-from jobs.console import hang_up
+from jobs.console import discard_output
 from jobs.records import Progress
 from jobs.rundir import RunDir
 
@@ -103,4 +103,4 @@ def _write(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
     except OSError:
-        hang_up()
+        discard_output()

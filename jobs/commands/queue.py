@@ -42,7 +42,9 @@ def queue(spec: Spec, run_dir: RunDir) -> str:
             lookup.remember(run_dir, job_id)
         except OSError as error:
             client.cancel(job_id)
-            raise FailedError(f"job {job_id} is cancelled, recording it failed: {error}") from error
+            raise FailedError(
+                f"job {job_id} was cancelled: it could not be recorded: {error}"
+            ) from error
         with BestEffort("submit")():
             Timeline(run_dir, "submit").event("submit", job_id=job_id)
     return job_id
@@ -53,11 +55,13 @@ def check_site(spec: Spec, run_dir: RunDir) -> None:
 
     Raises: FailedError for a job that Slurm could never start here.
     """
-    sites = site.look(spec.slurm)
+    sites = site.query(spec.slurm)
     problems = site_warnings.check(spec.slurm, sites, site_warnings.slowest_stop_s(run_dir))
     errors = [str(problem) for problem in problems if problem.is_error]
     if errors:
-        raise FailedError("nothing is queued, it could never run\n" + "\n".join(errors))
+        raise FailedError(
+            "nothing is queued: Slurm could never start the job\n" + "\n".join(errors)
+        )
     for problem in problems:
         say(problem.in_one_line)
     site_warnings.record_site(run_dir, spec.slurm, sites)
@@ -65,7 +69,7 @@ def check_site(spec: Spec, run_dir: RunDir) -> None:
 
 def show_site(spec: Spec) -> bool:
     """Print sites and warnings to stderr; False for a job that Slurm could never start here."""
-    sites = site.look(spec.slurm)
+    sites = site.query(spec.slurm)
     problems = site_warnings.check(spec.slurm, sites)
     for line in [each.summary for each in sites] + [each.in_one_line for each in problems]:
         print(line, file=sys.stderr)
@@ -73,17 +77,17 @@ def show_site(spec: Spec) -> bool:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SbatchAnswer:
     """The answer of `sbatch --test-only`."""
 
     is_accepted: bool
     text: str
 
 
-def test_only(spec: Spec, run_dir: RunDir, script: Path) -> Verdict | None:
+def test_only(spec: Spec, run_dir: RunDir, script: Path) -> SbatchAnswer | None:
     """Ask Slurm whether it would accept the job; None if sbatch is missing or does not answer."""
     argv = sbatch_argv(spec, run_dir, script)
     answer = client.test_only(argv, outside_job(os.environ))
     if answer is None:
         return None
-    return Verdict(answer.returncode == 0, (answer.stderr + answer.stdout).strip())
+    return SbatchAnswer(answer.returncode == 0, (answer.stderr + answer.stdout).strip())

@@ -94,7 +94,10 @@ def _belongs(name: str, full: str) -> str:
 
 
 def _srun(options: list[str], prefix: list[str]) -> Iterator[Problem]:
-    """srun would run a word without -- as its command, and start a second command after ":"."""
+    """Yield wrong srun options and command prefixes.
+
+    srun runs the first argument without -- as its command, and starts a second command after ":".
+    """
     for index, option in enumerate(options):
         path, name = ("slurm", "srun_args", index), option[2:].partition("=")[0]
         if not option.startswith("--") or not reserved.OPTION.fullmatch(name):
@@ -102,11 +105,11 @@ def _srun(options: list[str], prefix: list[str]) -> Iterator[Problem]:
             yield Problem(path, f"{shown(option)} is not an srun option", hint)
         elif found := reserved.reserved_option(name, reserved.SRUN):
             yield Problem(path, _belongs(name, found[0]), found[1])
-    for index, word in enumerate(prefix):
-        if word == ":" or (index == 0 and (not word or word.startswith("-"))):
+    for index, argument in enumerate(prefix):
+        if argument == ":" or (index == 0 and (not argument or argument.startswith("-"))):
             path = ("launch", "command_prefix", index)
             hint = "begin with a command; after a lone : srun would start a second command"
-            yield Problem(path, f"{shown(word)} is not allowed here", hint)
+            yield Problem(path, f"{shown(argument)} is not allowed here", hint)
 
 
 def _launch(launch: Launch) -> Iterator[Problem]:

@@ -30,7 +30,7 @@ def check(spec: Spec) -> Iterator[Problem]:
 
 
 def _key(name: str, what: str, hint: str, *also: str) -> Problem:
-    """A problem with a key of the section train; `also`: the dotted keys it was compared with."""
+    """Return a problem with a key of the section train; `also`: the dotted keys it depends on."""
     others = tuple(tuple(other.split(".")) for other in also)
     return Problem(("train", name), what, hint, others)
 

@@ -16,7 +16,7 @@ from jobs.spec import Scalar, Spec
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _CONTAINERS = {list: "a list", dict: "a mapping"}
-# Keys of revisions before the first release, and what they are called now.
+# The keys of revisions before the first release, with their present names.
 RENAMED = {
     "slurm.continue": "slurm.restart",
     "slurm.extra": "slurm.sbatch_args",
@@ -27,7 +27,7 @@ RENAMED = {
 }
 _PLURALS = {int: "whole numbers", float: "numbers"}
 _WHOLE_EPOCHS = "a run has whole epochs: write train.epochs"
-# Other names that users know for a key: what to write.
+# Names of a key in other projects, with the hint that names the key here.
 _OTHER_NAMES = {
     "batch_size": "write train.micro_batch_size (samples per rank and forward pass), or "
     "train.global_batch_size (samples per step on all ranks together)",
@@ -94,7 +94,7 @@ def type_at(path: KeyPath) -> Any:
 
 
 def _alternatives(annotation: Any) -> list[Any]:
-    """The members of a union but None; of another type itself."""
+    """Return the members of a union except None; for any other type, the type itself."""
     if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
         return [annotation]
     return [part for part in typing.get_args(annotation) if part is not types.NoneType]
@@ -115,11 +115,11 @@ def type_name(annotation: Any) -> str:
     """Return a type for a message: `a whole number or auto`, `one of sgd, adamw`."""
     if annotation == Scalar:
         return "text, a number, or true or false"
-    words = choices(annotation)
+    literals = choices(annotation)
     others = [p for p in _alternatives(annotation) if typing.get_origin(p) is not Literal]
-    if len(words) > 1 and not others:
-        return f"one of {', '.join(words)}"
-    return " or ".join([*map(_plain_name, others), *words])
+    if len(literals) > 1 and not others:
+        return f"one of {', '.join(literals)}"
+    return " or ".join([*map(_plain_name, others), *literals])
 
 
 def _plain_name(annotation: Any) -> str:
@@ -135,9 +135,9 @@ def is_text_item(path: KeyPath) -> bool:
     return len(path) > 1 and path not in keys() and type_at(path) in (str, Scalar)
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that is most like `word`; None if none is like it."""
-    matches = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.6)
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most like `name`; None if none is like it."""
+    matches = difflib.get_close_matches(name[:100], list(known), n=1, cutoff=0.6)
     return matches[0] if matches else None
 
 

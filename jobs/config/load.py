@@ -1,4 +1,4 @@
-"""Loads one YAML file and its overrides: a valid, resolved spec, or every mistake in it at once.
+"""Loads one YAML file and its overrides: returns a valid, resolved spec or reports all mistakes.
 
 `jobs.config.yaml_reader` imports PyYAML, `jobs.config.validate` pydantic. Attempts, agents and
 ranks read spec.json and need neither.
@@ -33,9 +33,9 @@ class Loaded:
 
 
 def load(path: Path, arguments: Sequence[str] = ()) -> Loaded:
-    """The spec in a YAML file, changed by `KEY=VALUE` arguments; the last of two equal keys wins.
+    """Return the spec in a YAML file with `KEY=VALUE` overrides; the last of two equal keys wins.
 
-    Raises SpecError, whose text lists every mistake.
+    Raises: SpecError; its text lists every mistake.
     """
     name, text = printable(str(path)), _read(path)
     document = yaml_reader.parse(text, lambda line: Place(f"{name}:{line}", (0, line)))
@@ -54,7 +54,10 @@ def load(path: Path, arguments: Sequence[str] = ()) -> Loaded:
 
 
 def _read(path: Path) -> str:
-    """The text of the file. Raises SpecError if it is unreadable, over 64 KiB or not UTF-8."""
+    """Return the text of the file.
+
+    Raises: SpecError if it is unreadable, over 64 KiB or not UTF-8.
+    """
 
     def refuse(what: str, hint: str, line: int | None = None) -> SpecError:
         where = printable(str(path)) + (f":{line}" if line else "")
@@ -77,7 +80,7 @@ def _read(path: Path) -> str:
 
 
 def _other_files(path: Path) -> str:
-    """A hint: the file with the nearest name, or the YAML files in the folder."""
+    """Return a hint: the file with the nearest name, or the YAML files in the folder."""
     try:
         folder = path if path.is_dir() else path.parent
         names = sorted(file.name for file in folder.glob("*.yaml"))[:20]
@@ -85,5 +88,5 @@ def _other_files(path: Path) -> str:
         names = []
     if guess := nearest(path.name, names):
         return f"did you mean {printable(str(folder / guess))}?"
-    there = f"{printable(str(folder))} has {printable(', '.join(names))}" if names else ""
-    return there or "configs/ has examples"
+    listed = f"{printable(str(folder))} has {printable(', '.join(names))}" if names else ""
+    return listed or "configs/ has examples"

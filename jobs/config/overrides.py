@@ -34,7 +34,7 @@ def apply(document: Document, arguments: Sequence[str]) -> None:
 
 
 def newest(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The arguments without those that a later one of the same key replaces."""
+    """Return the arguments without those that a later one of the same key replaces."""
     kept: dict[str, str] = {}
     for argument in arguments:
         name = argument.partition("=")[0]
@@ -44,7 +44,7 @@ def newest(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse(argument: str, number: int) -> Override | Problem:
-    """The override in one argument, or what is wrong with the argument.
+    """Return the override in one argument, or what is wrong with the argument.
 
     number: the argument's position among all overrides; problems are sorted by it.
     """
@@ -72,7 +72,7 @@ def parse(argument: str, number: int) -> Override | Problem:
 
 
 def _has_comment(written: str, document: Document) -> bool:
-    """Whether a comment ends the text: then one more character at its end changes nothing."""
+    """Return whether a comment ends the text: one more character then changes nothing."""
     if "#" not in written or written.lstrip().startswith("#"):
         return "#" in written
     longer = _value(written + "x", Place(""))
@@ -80,12 +80,12 @@ def _has_comment(written: str, document: Document) -> bool:
 
 
 def _value(written: str, place: Place) -> Document:
-    """The document in the value of an override; an empty value is null."""
+    """Return the document in the value of an override; an empty value is null."""
     return yaml_reader.parse(written, lambda _line: place) if written.strip() else Document()
 
 
 def as_written(value: Any, path: KeyPath, nodes: dict[KeyPath, YamlNode]) -> Any:
-    """The value, with `1e-3` as the text "1e-3" where a list or mapping of text holds it."""
+    """Return the value, with `1e-3` as the text "1e-3" where a list or mapping of text holds it."""
     if isinstance(value, dict):
         return {name: as_written(item, (*path, name), nodes) for name, item in value.items()}
     if isinstance(value, list):
@@ -120,7 +120,7 @@ def merge(document: Document, override: Override) -> Problem | None:
 
 
 def _spelled_as(values: Any, path: KeyPath) -> KeyPath:
-    """The path with an sbatch option spelled as in the file, mail_type or mail-type."""
+    """Return the path with an sbatch option as the file spells it: mail_type or mail-type."""
     if path[:2] != ("slurm", "sbatch_args") or len(path) != 3:
         return path
     slurm = (values.get("slurm") or {}) if isinstance(values, dict) else {}

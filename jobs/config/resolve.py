@@ -1,4 +1,4 @@
-"""Fills in what a spec leaves to its environment: pure functions from values to new values."""
+"""Expands paths, variables and times in the values of a spec; each function returns new values."""
 
 from __future__ import annotations
 
@@ -108,6 +108,6 @@ def _get(values: Any, path: KeyPath, default: Any = None) -> Any:
 
 
 def _with(values: dict[str, Any], path: KeyPath, value: Any) -> dict[str, Any]:
-    """The values with another value of a key that they have."""
+    """Return the values with another value of a key that they have."""
     name = str(path[0])
     return {**values, name: _with(values[name], path[1:], value) if len(path) > 1 else value}

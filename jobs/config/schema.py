@@ -33,7 +33,7 @@ def schema() -> str:
 
 
 def _for_editors(node: Any) -> Any:
-    """The schema without titles; lists and mappings of text allow numbers, as the loader does."""
+    """Return the schema without titles; a list or mapping of text allows numbers, as the loader."""
     if not isinstance(node, dict):
         return node
     edited = {}
@@ -69,7 +69,7 @@ def reference() -> str:
 
 
 def _sections() -> Iterator[tuple[str, str, list[Key]]]:
-    """(name, what it is, keys) of each section, the top level first."""
+    """Yield (name, description, keys) of each section, the top level first."""
     top = [key for key in keys().values() if len(key.path) == 1]
     yield "top level", "The run itself", top
     for name, section in SECTIONS.items():
@@ -78,7 +78,7 @@ def _sections() -> Iterator[tuple[str, str, list[Key]]]:
 
 
 def _reference(section: str) -> str:
-    """A link from the top README to a section; the anchor is GitHub's for its heading."""
+    """Return a link from the top README to a section; the anchor is GitHub's for its heading."""
     return f"configs/README.md#{section.replace(' ', '-')}"
 
 
@@ -101,7 +101,7 @@ def _default(key: Key) -> str:
 
 
 def with_tables(text: str, tables: str) -> str:
-    """Return the Markdown text with new tables between its markers. Raises ValueError without."""
+    """Return the Markdown text with new tables between its markers. ValueError without."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):

@@ -1,4 +1,4 @@
-"""Checks a parsed document: its spec, or every problem at its place in the document."""
+"""Checks a parsed document: returns its spec, or raises every problem with its place."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def adapter() -> pydantic.TypeAdapter[Spec]:
 def validate(document: Document) -> Spec:
     """Return the resolved spec of a document.
 
-    Raises SpecError with the document's own problems and all others.
+    Raises: SpecError with the document's own problems and all others.
     """
     report = _Report(document)
     report.values = resolve.without_empty(report.values)
@@ -95,7 +95,7 @@ class _Report:
 
 
 def _values(values: dict[str, Any], document: Document) -> Iterator[Problem]:
-    """What is wrong with values of any type: characters, numbers, times, options given twice."""
+    """Yield what is wrong with values of any type: characters, numbers, times, repeated options."""
     yield from _texts(values, ())
     slurm = values.get("slurm")
     if isinstance(slurm, dict):
@@ -149,7 +149,7 @@ def _sbatch_args(document: Document, sbatch_args: dict[str, Any]) -> Iterator[Pr
 
 
 def _typed(report: _Report) -> Spec | None:
-    """The spec of the values. A second try without the wrong keys lets the other checks run."""
+    """Return the spec of the values. A second try without the wrong keys lets other checks run."""
     for _ in range(2):
         try:
             return adapter().validate_json(json.dumps(report.values))
@@ -159,7 +159,7 @@ def _typed(report: _Report) -> Spec | None:
 
 
 def _type_problems(error: pydantic.ValidationError, document: Document) -> Iterable[Problem]:
-    """One problem for each key; pydantic has one for each branch of a union."""
+    """Return one problem for each key; pydantic has one for each branch of a union."""
     found: dict[KeyPath, Problem] = {}
     for line in error.errors(include_url=False):
         path: KeyPath = line["loc"]
@@ -200,7 +200,7 @@ def _is_number_of(wanted: Any, value: str) -> bool:
 
 
 def _type_hint(path: KeyPath, value: Any, written: str | None) -> str:
-    """How to write a value of the wrong type; empty if the problem itself shows it."""
+    """Return how to write a value of the wrong type; empty if the problem itself shows it."""
     wanted = type_at(path)
     if path in _HINTS:
         return _HINTS[path].format(written)

@@ -19,7 +19,7 @@ from jobs.problems import CONTROL, KeyPath, Place, Problem, printable, shown
 MAX_BYTES = 64 * 1024  # no value then exceeds Linux's limit for one argument (128 KiB)
 MAX_DEPTH = 32  # every recursion over a document then stays far below Python's limit
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_WORDS: dict[str, Any] = {
+_CONSTANTS: dict[str, Any] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
@@ -34,7 +34,7 @@ _UNESCAPED = 'write it as an escape in "double quotes" if you need it'
 
 @dataclass(frozen=True)
 class YamlNode:
-    """Where a value stands, and how it is written."""
+    """The place of a value, and its text."""
 
     place: Place
     written: str | None = None  # the text of an unquoted scalar
@@ -60,8 +60,8 @@ def scalar(written: str) -> Any:
 
     Raises ValueError for an integer of more than 64 bits.
     """
-    if written in _WORDS:
-        return _WORDS[written]
+    if written in _CONSTANTS:
+        return _CONSTANTS[written]
     if _INT.fullmatch(written):
         number = int(written, 0 if written[:2] in ("0o", "0x") else 10) if len(written) < 99 else 0
         if len(written) >= 99 or not -(2**63) <= number < 2**63:

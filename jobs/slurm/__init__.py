@@ -4,6 +4,6 @@
 - duration: Slurm's time formats.
 - executor: submits for a user's command, through submitit.
 - sbatch: the argv and the environment of sbatch for a run.
-- site: what the site's Slurm does with preempted jobs.
-- site_warnings: what a spec will meet at a site, before it is queued.
+- site: the settings of the site's Slurm: limits, preemption, requeue.
+- site_warnings: checks a spec against a site, before the job is queued.
 """

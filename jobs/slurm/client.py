@@ -62,7 +62,7 @@ class Job:
 def call(
     argv: Sequence[str], environ: Mapping[str, str] | None = None, **more: str
 ) -> subprocess.CompletedProcess[str] | None:
-    """Run a Slurm command; None if it is missing or takes longer than CALL_TIMEOUT_S.
+    """Run a Slurm command; returns None if it is missing or takes longer than CALL_TIMEOUT_S.
 
     environ: replaces this process's environment; more: variables that are added to it.
     """
@@ -89,7 +89,7 @@ def parse_job(text: str) -> Job | None:
     """Return the job in the output of `scontrol show job`; None if the output has none.
 
     Only the form of several lines is parsed, each key at the start of its line: in the one-line
-    form a job name such as `x JobState=CANCELLED` could pose as any key.
+    form a job name such as `x JobState=CANCELLED` would look like that key.
     """
     state = re.search(r"^   JobState=(\S+) Reason=(\S+)", text, re.MULTILINE)
     if state is None:
@@ -124,7 +124,10 @@ def show_job_patiently(job_id: str) -> Job | None:
 def call_patiently(
     argv: Sequence[str], environ: Mapping[str, str] | None = None, patience_s: float = PATIENCE_S
 ) -> subprocess.CompletedProcess[str] | None:
-    """Run a Slurm command as `call` does, repeated for `patience_s` while slurmctld is silent."""
+    """Run a Slurm command as `call` does, repeated for up to `patience_s`.
+
+    It is repeated while slurmctld does not answer.
+    """
     if shutil.which(argv[0]) is None:
         return None
     for pause_s in pauses(patience_s):
@@ -306,7 +309,7 @@ def partition_size(name: str) -> int | None:
 
 @dataclass(frozen=True)
 class Requeued:
-    """What became of a requested requeue."""
+    """The result of a requested requeue."""
 
     answer: RequeueAnswer
     job: Job | None  # afterwards; None without an answer
@@ -328,8 +331,8 @@ def requeue(job_id: str) -> Requeued:
         if after.state == "PENDING" or after.restarts > restart_count():
             return Requeued(RequeueAnswer.ACCEPTED, after)
         if is_answered(answer):
-            said = answer.stderr.strip() if answer else ""
-            left = f"scontrol requeue left the job {after.state} {after.reason} {said}"
+            error = answer.stderr.strip() if answer else ""
+            left = f"scontrol requeue left the job {after.state} {after.reason} {error}"
             return Requeued(RequeueAnswer.REFUSED, after, left.strip())
         time.sleep(pause_s)
     return Requeued(RequeueAnswer.NO_ANSWER, None, "slurmctld does not answer")
@@ -346,7 +349,7 @@ def unloaded_reason(
 ) -> str | None:
     """Return why this looks like a login node whose Slurm is not loaded; None if it does not.
 
-    On many sites `module load` puts sbatch on PATH. A training on such a login node is unwelcome.
+    On many sites `module load` puts sbatch on PATH. Users must not train on such a login node.
     """
     if shutil.which("sbatch", path=environ.get("PATH")):
         return None

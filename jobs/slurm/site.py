@@ -1,7 +1,7 @@
-"""What a site's Slurm does with a job, known at submit and not only after a preemption at night.
+"""Reads from Slurm what a site does with a job: limits, preemption, requeue, KillWait.
 
-Pure parsers of `scontrol show config` and `scontrol show partition`; `look` runs each once. If
-Slurm does not answer, the site is unknown and nothing is refused. Standard library only.
+Pure parsers of `scontrol show config` and `scontrol show partition`; `query` runs each once, at
+submit. If Slurm does not answer, the site is unknown and nothing is refused. Standard library only.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _partition(found: Mapping[str, str]) -> Partition:
 
 
 def _mode(text: str) -> str:
-    """REQUEUE of `GANG,REQUEUE`: Slurm lists GANG beside the mode."""
+    """Return REQUEUE of `GANG,REQUEUE`: Slurm lists GANG beside the mode."""
     return next((mode for mode in text.upper().split(",") if mode != "GANG"), "OFF")
 
 
@@ -167,30 +167,30 @@ def parse_qos(text: str) -> tuple[str, int] | None:
     return _mode(mode), duration.parse_or_zero(grace)
 
 
-def ask_config() -> Config | None:
+def query_config() -> Config | None:
     """Return the cluster's configuration; None if Slurm does not answer."""
     return parse_config(_output(["scontrol", "show", "config"]))
 
 
-def look(requested: Slurm, config: Config | None = None) -> list[Site]:
+def query(requested: Slurm, config: Config | None = None) -> list[Site]:
     """Return one site for each requested partition; empty if Slurm does not answer.
 
     config: the cluster's configuration, if the caller has it.
     """
-    config = config or ask_config()
+    config = config or query_config()
     if config is None:
         return []
     names = (requested.partition or "").split(",")
     one = [requested.partition] if requested.partition and len(names) == 1 else []
     found = parse_partitions(_output(["scontrol", "--all", "show", "partition", *one]))
-    asked = [each for each in found if each.name in names]
+    chosen = [each for each in found if each.name in names]
     if not requested.partition:
-        asked = [each for each in found if each.is_default]
+        chosen = [each for each in found if each.is_default]
     qos = None
     if config.preempt_type == "qos" and requested.qos:
         columns = ("show", "qos", f"name={requested.qos}", "format=PreemptMode,GraceTime")
         qos = parse_qos(_output(["sacctmgr", "--noheader", "--parsable2", *columns]))
-    return [Site(config, each, qos) for each in asked]
+    return [Site(config, each, qos) for each in chosen]
 
 
 def _output(argv: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
-"""What a site does to a run: what keeps the run from starting there, and what its user should know.
+"""Checks the slurm section of a spec against a site.
 
-From a `Site` and the slurm section of a spec to problems of one line. Standard library only.
+An error is a job that Slurm could never start there; a warning is a fact that the user should know.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -35,12 +36,15 @@ def check(requested: Slurm, sites: Sequence[Site], stop_s: float | None = None) 
 
 
 def _warning(key: str, what: str, hint: str) -> Problem:
-    """A warning about a key of the section slurm."""
+    """Return a warning about a key of the section slurm."""
     return Problem(("slurm", key), what, hint, is_error=False)
 
 
 def _limits(requested: Slurm, site: Site) -> Iterator[Problem]:
-    """Slurm queues a job above a partition's limits and never starts it (EnforcePartLimits=NO)."""
+    """Yield requests outside of the partition's limits.
+
+    Slurm queues such a job and never starts it (EnforcePartLimits=NO).
+    """
     partition, where = site.partition, f"partition {site.partition.name}"
     # Otherwise a QOS or a plugin may set other limits than the partition's.
     is_sure = not (requested.qos or partition.has_own_qos or site.config.chooses_partition)
@@ -97,14 +101,14 @@ def _cancels(requested: Slurm, where: str) -> Problem:
 
 
 def is_successor_wanted(requested: Slurm, site: Site) -> bool:
-    """Whether the run needs a job that waits for the end of the first one, or asks for it."""
+    """Return whether the run needs a successor job, or its spec requests one."""
     if requested.restart == "auto":
         return site.preempt_mode == "CANCEL"
     return requested.restart == "successor"
 
 
 def slowest_stop_s(run_dir: RunDir) -> float | None:
-    """How long the slowest stop of the run took, from its warning on; None before the first."""
+    """Return how long the slowest stop of the run took since its warning; None before the first."""
     stops = [record.stop_s for record in records.read_attempts(run_dir)]
     return max((stop_s for stop_s in stops if stop_s is not None), default=None)
 
@@ -112,7 +116,7 @@ def slowest_stop_s(run_dir: RunDir) -> float | None:
 def record_site(run_dir: RunDir, requested: Slurm, sites: Sequence[Site]) -> SlurmSite:
     """Return what this Slurm does with the run's jobs; writes site.json if Slurm answered.
 
-    sites: from `jobs.slurm.site.look`; empty if Slurm did not answer.
+    sites: from `jobs.slurm.site.query`; empty if Slurm did not answer.
     """
     known = SlurmSite(
         cancels_preempted=any(site.preempt_mode == "CANCEL" for site in sites),

@@ -1,4 +1,4 @@
-"""The kit's own lines carry the time in logs, and not where a user reads along."""
+"""The kit's own lines begin with the time in logs, and not on a user's terminal."""
 
 import os
 import re
@@ -55,7 +55,7 @@ def test_a_ranks_own_lines_carry_the_time_and_a_traceback_stays_as_it_is():
     assert lines[-2:] == stamped and lines[0] == "Traceback (most recent call last):"
 
 
-def test_a_rank_that_starts_says_so_with_the_time(tmp_path):
+def test_the_first_line_of_a_rank_begins_with_the_time(tmp_path):
     run = RunDir(tmp_path)
     for folder in (run.attempt(1).path, run.rank_log(0).parent, run.timeline("x").parent):
         folder.mkdir()

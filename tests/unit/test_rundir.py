@@ -12,7 +12,7 @@ from jobs.rundir import RunDir, Timeline
 HOSTILE = "line\nnext\u2028sep\x85\x0b tab\t \udcff ü"
 
 
-def test_a_reader_sees_the_old_or_the_new_text_whatever_fails(tmp_path, monkeypatch):
+def test_a_reader_sees_the_old_or_the_new_text_after_a_failed_write(tmp_path, monkeypatch):
     path = tmp_path / "x.json"
     rundir.write_json(path, {"step": 1})
 
@@ -39,7 +39,7 @@ def test_a_killed_writer_leaves_a_whole_file(tmp_path):
     assert rundir.read_json(path)[0] == "x" * 5000
 
 
-def test_what_is_missing_reads_as_nothing(tmp_path):
+def test_a_missing_file_reads_as_none_or_no_records(tmp_path):
     assert rundir.read_json(tmp_path / "x") is None
     assert rundir.read_jsonl(tmp_path / "x") == []
 

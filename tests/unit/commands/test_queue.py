@@ -1,4 +1,4 @@
-"""Submitting is data: the whole command line, one argument each, through submitit's executor."""
+"""Queueing a run: sbatch gets the frozen script, and the run directory records the job."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ HOSTILE = "a 'b' \"c\" $(touch pwned) `d` %j * --wrap=e ü"
 
 @pytest.fixture
 def spec(tmp_path, monkeypatch):
-    """A spec whose runs root is ours."""
+    """A spec; the test's own folder is the runs root."""
     monkeypatch.setenv("KIT_RUNS", str(tmp_path / "runs"))
     return Spec(name="first")
 
@@ -62,7 +62,7 @@ def test_the_executor_submits_the_frozen_script_with_the_run_directory(spec, sba
     assert sbatch.argv[-2:] == [str(run_dir.code / "slurm/ddp.sbatch"), str(run_dir.path)]
 
 
-def test_a_submitted_run_knows_its_job_and_is_found_by_it(spec, sbatch, repository):
+def test_a_submitted_run_records_its_job_and_is_found_by_its_id(spec, sbatch, repository):
     _, run_dir = queued(spec, repository)
     argv = sbatch_argv(spec, run_dir)
     assert read_json(run_dir.submission) == {"argv": argv, "job_id": "4711"}
@@ -71,14 +71,14 @@ def test_a_submitted_run_knows_its_job_and_is_found_by_it(spec, sbatch, reposito
     assert events == ["freeze", "submit"]
 
 
-def test_a_refused_job_says_why_and_leaves_no_run(spec, sbatch, repository):
+def test_a_refused_job_shows_sbatchs_message_and_leaves_no_run(spec, sbatch, repository):
     sbatch.refuse(3, "sbatch: error: invalid partition specified: $(x)")
     with pytest.raises(FailedError) as caught:
         queued(spec, repository)
-    command, said = str(caught.value).split("\n")[1:3]
+    command, message = str(caught.value).split("\n")[1:3]
     assert "exit code 3" in str(caught.value)
     assert shlex.split(command)[1:] == sbatch.argv
-    assert said.endswith("invalid partition specified: $(x)")
+    assert message.endswith("invalid partition specified: $(x)")
     assert lookup.all_runs() == []
     assert not (lookup.runs_root() / "first").exists()
 
@@ -90,12 +90,12 @@ def test_without_sbatch_nothing_is_left(spec, repository, tmp_path, monkeypatch)
     assert lookup.all_runs() == []
 
 
-def test_a_job_that_cannot_be_noted_is_cancelled(spec, sbatch, repository, monkeypatch):
+def test_a_job_that_cannot_be_recorded_is_cancelled(spec, sbatch, repository, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(lookup, "remember", full)
-    with pytest.raises(FailedError, match="job 4711 is cancelled, .*No space left"):
+    with pytest.raises(FailedError, match="job 4711 was cancelled.*No space left"):
         queued(spec, repository)
     assert sbatch.cancelled == ["4711"]
 
@@ -109,7 +109,7 @@ def ctrl_c():
 
 
 @pytest.mark.parametrize("happens", [full, ctrl_c])
-def test_the_run_of_a_queued_job_stays_whatever_happens_at_its_last_note(
+def test_the_run_of_a_queued_job_stays_if_its_last_event_fails(
     spec, sbatch, repository, monkeypatch, happens
 ):
     event = Timeline.event
@@ -124,14 +124,14 @@ def test_the_run_of_a_queued_job_stays_whatever_happens_at_its_last_note(
     assert read_json(run_dir.submission)["job_id"] == job_id
 
 
-def test_no_ctrl_c_comes_between_a_queued_job_and_its_name(spec, sbatch, repository, monkeypatch):
+def test_ctrl_c_after_sbatch_still_records_the_job(spec, sbatch, repository, monkeypatch):
     remember = lookup.remember
     monkeypatch.setattr(lookup, "remember", lambda *args: ctrl_c() or remember(*args))
     job_id, run_dir = queued(spec, repository)
     assert lookup.find(job_id) == run_dir
 
 
-def test_a_job_that_submits_hides_itself_but_not_which_slurm_it_means(
+def test_a_submission_inside_a_job_hides_that_job_but_not_the_cluster(
     spec, sbatch, repository, monkeypatch
 ):
     inside = {"SLURM_JOB_ID": "1", "SLURM_NNODES": "9", "SLURM_CONF": "/x/slurm.conf", "OWN": "1"}
@@ -145,16 +145,16 @@ def test_a_job_that_submits_hides_itself_but_not_which_slurm_it_means(
 
 
 @pytest.mark.parametrize(("error", "accepted"), [("", True), ("sbatch: error: no", False)])
-def test_a_rehearsal_asks_slurm_and_queues_nothing(spec, sbatch, error, accepted):
+def test_test_only_returns_slurms_answer_and_queues_nothing(spec, sbatch, error, accepted):
     if error:
         sbatch.refuse(3, error)
-    verdict = queue.test_only(spec, RUN, Path("slurm/ddp.sbatch"))
-    assert verdict.is_accepted is accepted
-    assert error in verdict.text
+    answer = queue.test_only(spec, RUN, Path("slurm/ddp.sbatch"))
+    assert answer.is_accepted is accepted
+    assert error in answer.text
     options = sbatch_options(spec, RUN)
     assert sbatch.argv == ["--test-only", *options, "slurm/ddp.sbatch", str(RUN.path)]
 
 
-def test_a_rehearsal_without_slurm_is_no_verdict(spec, tmp_path, monkeypatch):
+def test_test_only_without_sbatch_returns_none(spec, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert queue.test_only(spec, RUN, Path("slurm/ddp.sbatch")) is None

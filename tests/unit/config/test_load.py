@@ -245,8 +245,17 @@ PIECES += [
     "\r",
     "\ufeff",
 ]
-WORDS = ["slurm.time=", "slurm", "=", "a.b=", "launch.env.X=", "launch.args=", "train.lr.x=", "."]
-WORDS += [
+STARTS = [
+    "slurm.time=",
+    "slurm",
+    "=",
+    "a.b=",
+    "launch.env.X=",
+    "launch.args=",
+    "train.lr.x=",
+    ".",
+]
+STARTS += [
     "train.model_args.a.b=",
     "slurm.sbatch_args.a-b=",
     "slurm.sbatch_args.a_b=",
@@ -276,12 +285,12 @@ def test_any_content_of_a_file_or_an_override_is_accepted_or_refused(
     outcomes = {"accepted": 0, "refused": 0}
     for _ in range(250):
         text = damaged(rng, rng.choice([good, FULL, "name: x\n"]))
-        words = [
-            rng.choice(WORDS) + damaged(rng, "5")[:20] for _ in range(rng.choice([0, 0, 1, 2]))
+        arguments = [
+            rng.choice(STARTS) + damaged(rng, "5")[:20] for _ in range(rng.choice([0, 0, 1, 2]))
         ]
         data = rng.randbytes(100) if rng.random() < 0.05 else text.encode()
         try:
-            loaded = load(spec_file(data), words)
+            loaded = load(spec_file(data), arguments)
         except SpecError as error:
             outcomes["refused"] += 1
             assert all(char.isprintable() or char == "\n" for char in str(error))

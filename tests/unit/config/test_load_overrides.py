@@ -7,8 +7,8 @@ from jobs.config.load import load
 
 def test_overrides_change_what_they_name_and_nothing_else(take):
     text = "name: x\nslurm:\n  nodes: 2\ntrain: {lr: 1, epochs: 3}\n"
-    words = ["slurm.nodes=4", "train.lr=1e-3", "launch.env.X=1", "train.model_args.depth=3"]
-    words += [
+    arguments = ["slurm.nodes=4", "train.lr=1e-3", "launch.env.X=1", "train.model_args.depth=3"]
+    arguments += [
         "slurm.sbatch_args.comment=hello",
         "launch.args=[a, 1]",
         "setup=[]",
@@ -20,7 +20,7 @@ slurm: {nodes: 4, sbatch_args: {comment: hello}}
 train: {lr: 0.001, epochs: 3, model_args: {depth: 3}}
 launch: {env: {X: "1"}, args: [a, "1"]}
 """
-    assert take(text, *words) == take(by_hand)
+    assert take(text, *arguments) == take(by_hand)
 
 
 def test_the_last_of_two_overrides_wins(take):
@@ -37,7 +37,7 @@ def test_an_override_replaces_an_option_in_either_spelling(take):
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("argument", "message"),
     [
         ("slurm.nodes", "override slurm.nodes: is not KEY=VALUE\n  hint: write slurm.nodes=VALUE"),
         ("slurm.sbatch_args.hold", "hint: write slurm.sbatch_args.hold=VALUE"),
@@ -56,10 +56,10 @@ def test_an_override_replaces_an_option_in_either_spelling(take):
         ("name=" + "x" * 70_000, "cannot be read"),
     ],
 )
-def test_a_wrong_override_is_named_as_it_was_typed(refuse, word, message):
-    errors = refuse("name: x\ntrain: {lr: 1}\n", word)
+def test_a_wrong_override_is_named_as_it_was_typed(refuse, argument, message):
+    errors = refuse("name: x\ntrain: {lr: 1}\n", argument)
     assert message in errors
-    assert errors.startswith(f"override {word[:90]}")
+    assert errors.startswith(f"override {argument[:90]}")
 
 
 def test_the_users_file_is_frozen_unchanged_beside_the_last_override_of_each_key(spec_file):

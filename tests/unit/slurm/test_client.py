@@ -53,12 +53,12 @@ def command(tmp_path, monkeypatch):
         "JobId=13",
     ],
 )
-def test_a_jobs_name_cannot_pose_as_another_key(name):
+def test_a_jobs_name_cannot_replace_another_key(name):
     job = client.parse_job(SHOWN.format(name=name, preempted="None"))
     assert job == Job("RUNNING", "None", 2, False, "00:30:00")
 
 
-def test_a_preempted_job_is_known_by_its_time():
+def test_a_job_with_a_preempt_time_is_preempted():
     job = client.parse_job(SHOWN.format(name="x", preempted="2026-11-20T11:00:30"))
     assert job is not None
     assert job.is_preempted
@@ -81,21 +81,21 @@ def test_an_array_task_is_named_by_its_array_and_number(variables, job_id):
     assert client.job_id_from(variables) == job_id
 
 
-def test_a_command_that_is_missing_is_no_answer(command):
+def test_a_missing_command_returns_none(command):
     assert client.call(["scontrol", "show", "job", "1"]) is None
     assert client.show_job("1") is None
     assert client.is_alive("1") is None
     assert client.job_states(["1"]) == {}
 
 
-def test_an_answer_that_cannot_be_parsed_leaves_a_jobs_life_unknown(tmp_path, monkeypatch):
+def test_an_answer_that_cannot_be_parsed_leaves_the_jobs_state_unknown(tmp_path, monkeypatch):
     (tmp_path / "scontrol").write_text("#!/bin/sh\necho slow down\n")
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert client.is_alive("1") is None
 
 
-def test_a_command_that_hangs_is_no_answer(tmp_path, monkeypatch):
+def test_a_command_that_hangs_returns_none(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "CALL_TIMEOUT_S", 0.1)
     assert client.call(["sleep", "60"]) is None
 
@@ -107,7 +107,7 @@ def test_states_come_from_one_query(command):
     assert len(calls.read_text().splitlines()) == 1
 
 
-def test_jobs_that_left_the_queue_are_asked_of_sacct(command):
+def test_the_states_of_jobs_that_left_the_queue_come_from_sacct(command):
     command("squeue", "12|RUNNING\n")
     command("sacct", SACCT)
     assert client.job_states(["12", "13", "14"]) == {"12": "RUNNING", "13": "TIMEOUT"}
@@ -119,7 +119,7 @@ def test_a_state_of_sacct_is_one_word(command):
     assert client.job_states(["12"]) == {"12": "CANCELLED"}
 
 
-def test_a_site_without_sacct_knows_the_queue_only(command):
+def test_without_sacct_the_states_come_from_the_queue_only(command):
     command("squeue", "12|RUNNING\n")
     assert client.job_states(["12", "13"]) == {"12": "RUNNING"}
 
@@ -189,7 +189,7 @@ def test_a_requeue_that_did_not_happen_returns_the_jobs_state(command):
     assert client.requeue("12").problem == "scontrol requeue left the job COMPLETING None"
 
 
-def test_a_requeue_without_an_answer_returns_that(command):
+def test_a_requeue_without_an_answer_returns_no_answer(command):
     assert client.requeue("12").answer is RequeueAnswer.NO_ANSWER
 
 
@@ -204,7 +204,7 @@ echo "   JobState=PENDING Reason=BeginTime Dependency=(null)"
 """
 
 
-def test_a_controller_that_is_away_is_asked_again(tmp_path, monkeypatch):
+def test_a_call_is_repeated_while_slurmctld_does_not_answer(tmp_path, monkeypatch):
     scontrol = tmp_path / "scontrol"
     scontrol.write_text(AWAY_TWICE)
     scontrol.chmod(0o755)
@@ -235,7 +235,7 @@ def test_pauses_grow_and_end():
         ("RUNNING", "None", False),
     ],
 )
-def test_a_cancelled_job_is_known_while_it_ends(state, reason, expected):
+def test_a_job_is_cancelled_by_its_state_and_reason(state, reason, expected):
     assert client.is_cancelled(state, reason) is expected
 
 
@@ -261,14 +261,14 @@ def test_slurm_on_path_needs_no_loading(command, tmp_path):
         ({"MODULEPATH": "/nowhere:{there}"}, "{there} has a slurm module"),
     ],
 )
-def test_slurm_that_is_not_loaded_is_noticed(tmp_path, variables, reason):
+def test_a_slurm_that_is_not_loaded_is_detected(tmp_path, variables, reason):
     (tmp_path / "slurm").mkdir()
     environ = {key: value.format(there=tmp_path) for key, value in variables.items()}
     found = client.unloaded_reason({"PATH": "/nowhere"} | environ, paths=[tmp_path / "none"])
     assert found == (reason and reason.format(there=tmp_path))
 
 
-def test_slurms_folders_are_noticed(tmp_path):
+def test_slurms_folders_are_detected(tmp_path):
     assert client.unloaded_reason({"PATH": ""}, paths=[tmp_path]) == f"{tmp_path} exists"
 
 
@@ -282,7 +282,7 @@ def test_the_end_of_the_time_limit_is_in_the_jobs_environment(command):
     ("text", "status", "expected"),
     [("1795252802\n", 0, 1795252802.0), ("N/A\n", 0, None), ("", 1, None)],
 )
-def test_an_older_slurm_is_asked_for_the_end_of_the_time_limit(command, text, status, expected):
+def test_an_older_slurm_prints_the_end_of_the_time_limit_in_squeue(command, text, status, expected):
     calls = command("squeue", text, status)
     assert client.end_time("7", {}) == expected
     assert "--jobs=7" in calls.read_text()

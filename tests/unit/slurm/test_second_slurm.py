@@ -1,4 +1,4 @@
-"""The Slurm that the tests fetch beside the installed one: whence, whither, and when not."""
+"""The Slurm that the tests fetch beside the installed one: its source, folder and errors."""
 
 import shutil
 from pathlib import Path
@@ -27,7 +27,7 @@ def tools(tmp_path, monkeypatch):
     return install
 
 
-def test_it_comes_from_where_this_machines_own_packages_come_from():
+def test_it_comes_from_the_package_source_of_this_machine():
     here = "http://a.example/debian-security/\nhttps://b.example/mirror/debian/\n"
     assert second.mirror(here) == "https://b.example/mirror/debian"
     assert second.mirror("http://c.example/ubuntu/\n") == "http://deb.debian.org/debian"
@@ -40,11 +40,11 @@ def test_the_variable_names_a_version_a_folder_or_the_installed_one():
     assert host.prefix_of("/opt/slurm") == Path("/opt/slurm")
 
 
-def test_a_version_is_read_from_what_slurm_says():
+def test_a_version_is_parsed_from_slurms_output():
     assert host.slurm_version("slurm-wlm 24.11.5\n") == host.slurm_version("24.11") == (24, 11)
 
 
-def test_a_folder_that_is_not_there_is_a_reason_with_its_cure(tmp_path):
+def test_a_missing_folder_is_an_error_with_a_hint(tmp_path):
     reason = host.why_not(tmp_path / "24.11")
     assert reason and str(tmp_path / "24.11") in reason and "make test-slurm-24" in reason
 
@@ -55,18 +55,18 @@ def test_a_cluster_of_another_slurm_takes_its_plugins_too(tmp_path):
     assert "PluginDir" not in conf.slurm_conf(conf.Site(tmp_path, 1, 1, "linuxproc"))
 
 
-def test_what_is_missing_is_named_with_the_command_that_installs_it(tools, tmp_path):
+def test_a_missing_tool_is_named_with_the_command_that_installs_it(tools, tmp_path):
     tools("apt-get", "dpkg-deb")
     with pytest.raises(SecondError, match="hint: apt-get install patchelf$"):
         second.make(tmp_path / "24.11")
 
 
-def test_without_debians_tools_it_says_what_else_would_do(tools, tmp_path):
+def test_without_debians_tools_the_error_names_another_way(tools, tmp_path):
     with pytest.raises(SecondError, match="no Debian.*\n.*KIT_TEST_SLURM=/"):
         second.make(tmp_path / "24.11")
 
 
-def test_a_failed_fetch_shows_why_and_leaves_nothing(tools, tmp_path, capsys):
+def test_a_failed_fetch_shows_the_error_and_leaves_no_files(tools, tmp_path, capsys):
     tools("apt-get", "dpkg-deb", "patchelf")
     with pytest.raises(SecondError, match="exit 100\napt-get has no network$"):
         second.make(tmp_path / "made/24.11")
@@ -74,7 +74,7 @@ def test_a_failed_fetch_shows_why_and_leaves_nothing(tools, tmp_path, capsys):
     assert "Slurm 24.11 from Debian" in capsys.readouterr().out
 
 
-def test_a_folder_that_was_moved_is_made_again(tmp_path):
+def test_a_moved_folder_is_created_again(tmp_path):
     folder = tmp_path / "24.11"
     folder.mkdir()
     assert not second.is_made(folder)
@@ -94,5 +94,5 @@ def test_a_folder_that_was_moved_is_made_again(tmp_path):
         ("\tlibz.so.1 => not found", True),
     ],
 )
-def test_a_library_from_elsewhere_is_found_out(tmp_path, line, is_strange):
+def test_a_library_from_another_folder_is_detected(tmp_path, line, is_strange):
     assert second._is_strange(line.format(new=tmp_path), tmp_path) is is_strange

@@ -1,4 +1,4 @@
-"""A site is read from Slurm's output, and a run gets its problems there at submit."""
+"""A site is parsed from Slurm's output, and a spec is checked against it at submit."""
 
 from dataclasses import replace
 
@@ -76,11 +76,11 @@ def config(**settings):
     return site.parse_config(CONFIG.format_map(PLAIN | settings))
 
 
-def noted(requested=HOUR, stop_s=None, of=USUAL, **partition):
-    """The problems at a partition like batch: `error` or `note`, and the key."""
+def found(requested=HOUR, stop_s=None, of=USUAL, **partition):
+    """The problems at a partition like batch, each as `error` or `note` with the key."""
     sites = [Site(of, replace(BATCH, **partition))]
-    remarks = site_warnings.check(requested, sites, stop_s)
-    return [("error " if r.is_error else "note ") + dotted(r.path) for r in remarks]
+    problems = site_warnings.check(requested, sites, stop_s)
+    return [("error " if r.is_error else "note ") + dotted(r.path) for r in problems]
 
 
 def test_the_configuration_is_read_from_slurms_output():
@@ -99,7 +99,7 @@ def test_the_configuration_is_read_from_slurms_output():
         ({"plugins": "lua"}, {"chooses_partition": True}),
     ],
 )
-def test_each_setting_of_the_configuration_is_noticed(settings, expected):
+def test_each_setting_of_the_configuration_is_parsed(settings, expected):
     assert config(**settings) == replace(USUAL, **expected)
 
 
@@ -118,11 +118,11 @@ def test_newer_slurms_have_parameters_of_preemption():
 
 
 @pytest.mark.parametrize("text", ["", "slurm_load_ctl_conf error: Unable to contact", "x = y"])
-def test_what_is_no_configuration_is_none(text):
+def test_output_without_a_configuration_is_none(text):
     assert site.parse_config(text) is None
 
 
-def test_partitions_are_read_from_slurms_words():
+def test_partitions_are_parsed():
     assert site.parse_partitions(PARTITIONS) == [BATCH, SHORT]
     assert site.parse_partitions("") == []
 
@@ -144,12 +144,12 @@ def test_a_qos_has_a_mode_of_its_own_or_the_clusters(text, expected):
         ("none", None, "OFF"),
     ],
 )
-def test_who_decides_on_preemption_decides_what_becomes_of_a_job(kind, qos, mode):
+def test_preempt_type_decides_which_preempt_mode_counts(kind, qos, mode):
     assert Site(replace(USUAL, preempt_type=kind), SHORT, qos).preempt_mode == mode
 
 
-def test_a_usual_site_is_not_remarked_on():
-    assert noted() == []
+def test_a_usual_site_has_no_problems():
+    assert found() == []
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ def test_a_usual_site_is_not_remarked_on():
         ({"alloc_nodes": "login1"}, replace(HOUR, restart="successor"), ["note slurm.restart"]),
     ],
 )
-def test_what_a_partition_does_to_a_run_is_noted(partition, requested, expected):
-    assert noted(requested, **partition) == expected
+def test_a_partition_that_affects_the_run_is_a_problem(partition, requested, expected):
+    assert found(requested, **partition) == expected
 
 
 @pytest.mark.parametrize(
@@ -182,16 +182,16 @@ def test_what_a_partition_does_to_a_run_is_noted(partition, requested, expected)
         (121.0, ["note slurm.partition", "note slurm.signal_lead_s"]),
     ],
 )
-def test_a_stop_that_was_measured_is_compared_with_the_grace_and_the_lead(stop_s, expected):
-    assert noted(stop_s=stop_s) == expected
+def test_a_measured_stop_is_compared_with_grace_time_and_lead_time(stop_s, expected):
+    assert found(stop_s=stop_s) == expected
 
 
-def test_a_site_that_requeues_only_jobs_that_ask_for_it_is_noted():
-    assert noted(of=replace(USUAL, is_requeued=False)) == ["note slurm.restart"]
+def test_job_requeue_0_is_a_problem():
+    assert found(of=replace(USUAL, is_requeued=False)) == ["note slurm.restart"]
 
 
-def test_a_plugin_may_put_the_job_elsewhere_so_nothing_is_certain():
-    assert noted(of=replace(USUAL, chooses_partition=True), max_time_s=9) == ["note slurm.time"]
+def test_with_a_submit_plugin_a_limit_is_only_a_warning():
+    assert found(of=replace(USUAL, chooses_partition=True), max_time_s=9) == ["note slurm.time"]
 
 
 def test_of_several_partitions_one_that_works_is_enough():
@@ -204,11 +204,11 @@ def test_of_several_partitions_one_that_works_is_enough():
     ("restart", "hint"),
     [("auto", "a successor job waits for its end"), ("requeue", "write auto")],
 )
-def test_a_site_that_cancels_what_it_preempts_is_noted_with_a_hint(restart, hint):
+def test_a_site_that_cancels_preempted_jobs_is_a_problem_with_a_hint(restart, hint):
     sites = [Site(USUAL, replace(BATCH, preempt_mode="CANCEL"))]
-    (remark,) = site_warnings.check(replace(HOUR, restart=restart), sites)
-    assert hint in remark.in_one_line
-    assert "\n" not in remark.in_one_line
+    (problem,) = site_warnings.check(replace(HOUR, restart=restart), sites)
+    assert hint in problem.in_one_line
+    assert "\n" not in problem.in_one_line
 
 
 def test_the_slowest_stop_is_read_from_the_attempts(tmp_path):
@@ -219,7 +219,7 @@ def test_the_slowest_stop_is_read_from_the_attempts(tmp_path):
     assert site_warnings.slowest_stop_s(run) == 12.0
 
 
-def test_what_is_unknown_is_not_noted(tmp_path):
+def test_an_unknown_site_is_not_recorded(tmp_path):
     run = RunDir(tmp_path)
     assert site_warnings.record_site(run, HOUR, []).cancels_preempted is False
     assert not run.site.exists()
@@ -249,16 +249,16 @@ def scontrol(tmp_path, monkeypatch):
     ("partition", "expected"),
     [(None, [BATCH]), ("short", [SHORT]), ("short,batch", [BATCH, SHORT]), ("nowhere", [])],
 )
-def test_slurm_is_asked_once_for_each_and_the_jobs_partitions_are_returned(
+def test_each_slurm_command_runs_once_and_the_jobs_partitions_are_returned(
     scontrol, partition, expected
 ):
     calls = scontrol()
-    sites = site.look(replace(HOUR, partition=partition))
+    sites = site.query(replace(HOUR, partition=partition))
     assert sites == [Site(USUAL, each) for each in expected]
     assert len(calls.read_text().splitlines()) == 2
 
 
 def test_a_controller_that_does_not_answer_blocks_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert site.look(HOUR) == []
+    assert site.query(HOUR) == []
     assert site_warnings.check(HOUR, []) == []
