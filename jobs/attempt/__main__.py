@@ -22,7 +22,7 @@ from jobs.attempt.execute import act
 from jobs.attempt.open import open_attempt
 from jobs.console import begin_lines_with_time, say
 from jobs.errors import FailedError, UserError
-from jobs.node.stop_signals import hold_back
+from jobs.node.stop_signals import block_stop_signals
 from jobs.rundir import RunDir
 from jobs.slurm import client
 
@@ -75,6 +75,6 @@ def main(argv: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     # Some sites signal the whole tree of the batch shell, also because of our own requeue.
-    hold_back()
+    block_stop_signals()
     begin_lines_with_time()
     sys.exit(main())

@@ -78,14 +78,14 @@ def dry_run(spec: Spec, cluster: str) -> int:
     Returns 1 if the job could never run or sbatch --test-only refuses it.
     """
     from jobs.commands.queue import show_site, test_only
-    from jobs.node.torchrun import placeholders, torchrun_command
+    from jobs.node.torchrun import placeholder_options, torchrun_command
     from jobs.runs.freeze import REPOSITORY, planned
     from jobs.slurm.sbatch import SCRIPT, sbatch_argv
 
     run_dir = planned(spec)
     script = REPOSITORY / SCRIPT
     print(f"# command\n{shlex.join(sbatch_argv(spec, run_dir))}")
-    torchrun = torchrun_command(spec, run_dir, placeholders(spec))
+    torchrun = torchrun_command(spec, run_dir, placeholder_options(spec))
     print(f"\n# torchrun, as the first node's agent starts it\n{shlex.join(torchrun)}")
     print(f"\n# script: {SCRIPT}\n{script.read_text(encoding='utf-8')}")
     print(f"# resolved spec\n{spec.to_json()}", end="", flush=True)

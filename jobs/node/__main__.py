@@ -1,27 +1,30 @@
-"""The node agent: owns the stop signals of one node, starts torchrun, tells the ranks to stop.
+"""The node agent: receives the stop signals of one node, starts torchrun, stops the ranks.
 
     srun python -m jobs.node RUN_DIR ATTEMPT --rdzv-endpoint ADDRESS:PORT
 
-Slurm reaches different processes on different sites: the whole tree (proctrack/linuxproc), the
-process group, or only this one (proctrack/cgroup). So only this one listens. torchrun and the
-ranks inherit *ignored* stop signals: torchrun would orphan its ranks at SIGUSR1, and at SIGTERM
-gives them 30 s and reports failure. Each rank installs its own handler as its first act; the
-agent repeats the stop every second, because one that comes before is lost. What stops a rank is
-SIGTERM for our trainer, and what launch.stop_signal says for somebody's own script: one that knows
-of no stop is never signalled, and an inherited ignored signal does not kill one that is starting.
+Slurm signals different processes on different sites: the whole process tree (proctrack/linuxproc),
+the process group, or only the agent (proctrack/cgroup). So only the agent handles stop signals.
+torchrun and the ranks inherit *ignored* stop signals: at SIGUSR1 torchrun would die and orphan its
+ranks, and at SIGTERM it would kill them after 30 s and exit with 1.
+
+Each rank installs its own handler first of all. A signal that arrives before that is lost, so the
+agent sends the stop every second. The trainer stops at SIGTERM. A user's own script stops at
+launch.stop_signal; with `none` the agent never signals it. The inherited ignored signals protect a
+script that is still starting from a signal that Slurm sends to the whole tree.
 """
 
 from __future__ import annotations
 
 import sys
 
-from jobs.node.stop_signals import hold_back
+from jobs.node.stop_signals import block_stop_signals
 
 
 def main() -> int:
-    """Run one node's share of an attempt; 0 if its torchrun ended well."""
-    # First of all: until the handlers stand, the agent would die of a stop, and the job with it.
-    hold_back()
+    """Run one node's part of an attempt; returns 0 if its torchrun exited with 0."""
+    # Before all imports that take time: a stop signal that arrives before its handler is installed
+    # would kill the agent, and srun would then end the attempt.
+    block_stop_signals()
     from jobs.console import begin_lines_with_time
     from jobs.node.agent import main as run
 

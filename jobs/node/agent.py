@@ -1,4 +1,4 @@
-"""What the node agent does: starts torchrun, tells the ranks to stop, writes down what it saw."""
+"""The node agent's work: start torchrun, send a stop to the ranks, write the agent's record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jobs import records
 from jobs.console import BestEffort, say
 from jobs.node.oom import oom_kills
 from jobs.node.rank import die_with_parent
-from jobs.node.stop_signals import STOP_SIGNALS, let_in
+from jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_signals
 from jobs.node.torchrun import Node, stop_signal, torchrun_command
 from jobs.procfs import children
 from jobs.records import AgentRecord, AttemptPlan, StopSignal
@@ -30,39 +30,43 @@ from jobs.spec import Spec
 
 REPEAT_S = 1.0
 PLAN_TIMEOUT_S = 60
-# torchrun waits without a limit for an answer of a store whose node is cut off or stopped. Before
-# it has ranks it imports torch, connects (read_timeout) and meets the others (join_timeout); after
-# them it waits 300 s at most for theirs to end. Source: torch.distributed.elastic, exit_barrier.
+# torchrun waits without a limit for the answer of a rendezvous store whose node is cut off or
+# stopped. So the agent kills a torchrun that has no ranks for too long.
+# START_LIMIT_S: before its ranks start, torchrun imports torch, connects to the store
+# (read_timeout) and waits for the other nodes (join_timeout).
+# END_LIMIT_S: after its ranks ended, torchrun waits up to 300 s for those of the other nodes.
+# Source: torch.distributed.elastic, exit_barrier.
 START_LIMIT_S = 1200.0
 END_LIMIT_S = 330.0
 
 
-def tell_to_stop(ranks: list[int], number: signal.Signals) -> None:
-    """Send the one signal that these ranks understand."""
+def signal_ranks(ranks: list[int], number: signal.Signals) -> None:
+    """Send the ranks with these pids their stop signal."""
     for pid in ranks:
-        with contextlib.suppress(ProcessLookupError):  # it ended just now
+        with contextlib.suppress(ProcessLookupError):  # the rank has just ended
             os.kill(pid, number)
 
 
 def prepare_torchrun(agent_pid: int) -> None:
-    """Between fork and exec: die with the agent, and inherit ignored stop signals."""
+    """Between fork and exec: make torchrun die with the agent and inherit ignored stop signals."""
     die_with_parent()
-    if os.getppid() != agent_pid:  # it died before the kernel knew what that means to us
+    if os.getppid() != agent_pid:  # the agent died before prctl(): the kernel sends no signal
         os._exit(1)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and we end torchrun by it
+    # nohup ignores SIGHUP, but the agent ends torchrun with it.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 class Agent:
-    """One torchrun and the signals that arrive while it runs."""
+    """Runs one torchrun and handles the signals that arrive meanwhile."""
 
     def __init__(self, attempt_dir: AttemptDir, node: Node, timeline: Timeline) -> None:
         self.attempt_dir = attempt_dir
         self.node = node
         self.timeline = timeline
         self.oom_kills_before = oom_kills()
-        # A full disk must not end a training that could go on.
+        # A record that cannot be written (full disk) must not end the training.
         self.best_effort = BestEffort(f"agent on {node.host}")
         self.signals: list[StopSignal] = []
         self.wakeup, wakeup_write = socket.socketpair()
@@ -71,14 +75,14 @@ class Agent:
         self._wakeup_write = wakeup_write
         for number in (*STOP_SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
-        # A storm of signals may fill the pipe; what is in it already says enough.
+        # Many signals at once may fill the socket. The ones in it are enough: no warning.
         signal.set_wakeup_fd(wakeup_write.fileno(), warn_on_full_buffer=False)
-        let_in()
+        unblock_stop_signals()
 
     def run(self, command: list[str], env: dict[str, str], stop: signal.Signals | None) -> int:
-        """Run torchrun to its end; returns its exit code (-N: ended by signal N).
+        """Run torchrun to its end; returns its exit code (-N: killed by signal N).
 
-        `stop`: what the ranks take for a stop; with None they are never signalled.
+        `stop`: the signal on which the ranks stop; None: the ranks are never signalled.
         """
         self.save(None)
         self.event("torchrun", host=self.node.host, nproc_per_node=self.node.nproc)
@@ -93,18 +97,20 @@ class Agent:
             new = self.wait_for_signal()
             ranks = children(torchrun.pid)
             has_ranks = has_ranks or bool(ranks)
-            # Not by the clock alone: a suspended job did not wait.
+            # At most two intervals per turn: time in which the job was suspended does not count.
             rankless_s += min(time.monotonic() - began, 2 * REPEAT_S)
             rankless_s = 0.0 if ranks else rankless_s
             if rankless_s > (END_LIMIT_S if has_ranks else START_LIMIT_S):
                 torchrun.kill()
             if not self.signals:
                 continue
-            if not has_ranks:  # nothing to save yet; later on, no ranks means they are through
+            # Before the first rank there is nothing to save. Later an empty list means that all
+            # ranks have ended, and torchrun ends by itself.
+            if not has_ranks:
                 torchrun.send_signal(signal.SIGHUP)
             elif stop is not None:
-                tell_to_stop(ranks, stop)
-            for name in new:  # only now: a busy file system must not hold up the stop
+                signal_ranks(ranks, stop)
+            for name in new:  # after the signals: a slow file system must not delay the stop
                 self.create_stop_file()
                 self.event("signal", signal=name)
                 self.save(None)
@@ -114,7 +120,7 @@ class Agent:
 
     @contextlib.contextmanager
     def torchrun_log(self) -> Iterator[int | None]:
-        """A descriptor for torchrun's output; None, this process's own, if that file fails."""
+        """A file descriptor for torchrun's output; None (the agent's own) if the file fails."""
         log = None
         with self.best_effort():
             path = self.attempt_dir.torchrun_log(self.node.rank)
@@ -126,17 +132,17 @@ class Agent:
                 os.close(log)
 
     def create_stop_file(self) -> None:
-        """Leave the warning where a script of one's own may look for it."""
+        """Create the file in which a user's own script can see the stop."""
         with self.best_effort():
             os.close(os.open(self.attempt_dir.stop_requested, os.O_CREAT | os.O_WRONLY, 0o600))
 
     def event(self, name: str, **fields: Any) -> None:
-        """Note in the timeline that `name` happened now."""
+        """Append the event `name`, with the present time, to the timeline."""
         with self.best_effort():
             self.timeline.event(name, **fields)
 
     def wait_for_signal(self) -> list[str]:
-        """Wait for a signal, at most REPEAT_S; returns the stop signals not seen before."""
+        """Wait up to REPEAT_S for a signal; returns names of stop signals that are new."""
         select.select([self.wakeup], [], [], REPEAT_S)
         try:
             arrived = self.wakeup.recv(4096)
@@ -149,11 +155,11 @@ class Agent:
         return new
 
     def save(self, exit_code: int | None) -> None:
-        """Write down what this node knows, for `attempt close`."""
+        """Write the agent's record, which `attempt close` reads; `exit_code` is torchrun's."""
         record = AgentRecord(
             host=self.node.host,
             address=self.node.address,
-            # `attempt close` ends the step by this id where srun has left it behind.
+            # `attempt close` cancels the srun step by this id if srun has ended before its step.
             step_id=os.environ.get("SLURM_STEP_ID"),
             signals=tuple(self.signals),
             torchrun_exit=exit_code,
@@ -164,13 +170,16 @@ class Agent:
             records.write(self.attempt_dir.agent(self.node.rank), record)
 
     def oom_kills(self) -> int:
-        """How many processes of this node the kernel has killed for memory since the start."""
+        """How many processes of this cgroup the kernel killed for memory since the agent began."""
         now, before = oom_kills(), self.oom_kills_before
         return 0 if now is None or before is None else now - before
 
 
 def wait_for_plan(attempt_dir: AttemptDir) -> AttemptPlan:
-    """The attempt's plan, as soon as this node's file system shows it."""
+    """Wait until this node's file system shows plan.json; returns the plan.
+
+    Raises: SystemExit after PLAN_TIMEOUT_S; OSError if the run directory cannot be read.
+    """
     deadline = time.monotonic() + PLAN_TIMEOUT_S
     while (plan := records.read(AttemptPlan, attempt_dir.plan)) is None:
         if time.monotonic() > deadline:
@@ -183,7 +192,7 @@ def wait_for_plan(attempt_dir: AttemptDir) -> AttemptPlan:
 
 
 def main(argv: list[str]) -> int:
-    """Run one node's share of an attempt; 0 if its torchrun ended well."""
+    """Run one node's part of an attempt; returns 0 if its torchrun exited with 0."""
     parser = argparse.ArgumentParser(prog="python -m jobs.node", description=__doc__)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("attempt", type=int)
@@ -203,11 +212,11 @@ def main(argv: list[str]) -> int:
         node = Node(int(args.node_rank), plan, spec)
     except OSError as error:
         host, head = socket.gethostname(), plan.head_address
-        sys.exit(f"{host}: there is no way to the first node at {head}: {error}")
+        sys.exit(f"{host}: no network route to the first node at {head}: {error}")
     timeline = Timeline(run_dir, f"agent-{node.rank:05d}", args.attempt)
     agent = Agent(attempt_dir, node, timeline)
     command = torchrun_command(spec, run_dir, node.options(plan, args.rdzv_endpoint))
-    if node.rank == 0:  # the others differ in is_host and --local-addr
+    if node.rank == 0:  # once for all nodes: the others differ only in is_host and --local-addr
         say(f"attempt {args.attempt}, {node.host}: {shlex.join(command)}")
     env = node.environment(spec, run_dir, plan)
     return 0 if agent.run(command, env, stop_signal(spec.launch)) == 0 else 1

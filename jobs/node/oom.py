@@ -1,10 +1,10 @@
-"""Whether the kernel killed a process of this node for want of memory. Standard library only.
+"""How many processes of this node the kernel killed for lack of memory. Standard library only.
 
-At the moment an attempt is closed Slurm does not know: the job is RUNNING with Reason None, the
-step is gone, and in the end the job is FAILED, not OUT_OF_MEMORY, unless the batch shell itself
-was killed (measured, Slurm 22.05, task/cgroup with ConstrainRAMSpace). What knows is the counter of
-the task's cgroup, and that cgroup is gone with the agent: so the agent reads it, before torchrun
-starts and after it has ended.
+Slurm cannot answer that when an attempt is closed: the job is RUNNING with Reason None, and the
+srun step is gone. Later the job is FAILED, not OUT_OF_MEMORY, unless the kernel killed the batch
+shell itself (measured: Slurm 22.05, task/cgroup with ConstrainRAMSpace). The cgroup of the srun
+task counts the kills. Slurm removes that cgroup when the agent ends, so the agent reads the counter
+itself: before torchrun starts and after torchrun has ended.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-# The file that counts, by the type of the cgroup's file system. Source: cgroup-v1/memory.txt and
-# cgroup-v2.rst of the kernel; both count whoever killed, the cgroup's own limit or the machine's.
+# The file with the counter, by the type of the cgroup's file system. Both versions count kills for
+# the cgroup's own limit and for the machine's. Source: cgroup-v1/memory.txt and cgroup-v2.rst of
+# the kernel.
 _COUNTERS = {"cgroup": "memory.oom_control", "cgroup2": "memory.events"}
 _NUMBER = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def oom_kills(proc: Path = Path("/proc/self")) -> int | None:
-    """How many processes of this process's cgroup were killed so far; None if nobody counts."""
+    """How many processes of this process's cgroup were killed so far; None without a counter."""
     try:
         mounts = (proc / "mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
         groups = (proc / "cgroup").read_text(encoding="utf-8", errors="surrogateescape")
@@ -33,14 +34,14 @@ def oom_kills(proc: Path = Path("/proc/self")) -> int | None:
             found = _NUMBER.search(counter.read_text(encoding="ascii"))
         except (OSError, ValueError):
             continue
-        # A path that is right in another namespace may lead to somebody else's cgroup here.
+        # In another mount or cgroup namespace the path may lead to the cgroup of other processes.
         if found and str(os.getpid()) in members:
             return int(found[1])
     return None
 
 
 def _counters(mounts: str, groups: str) -> Iterator[Path]:
-    """Where the counter may be: for each mount of a memory controller, version 1 first."""
+    """Possible paths of the counter, one for each mount of a memory controller, v1 first."""
     entries = [line.split(" - ") for line in mounts.splitlines() if " - " in line]
     for kind, group in sorted(_groups(groups).items()):
         for place, what in entries:
@@ -53,7 +54,7 @@ def _counters(mounts: str, groups: str) -> Iterator[Path]:
 
 
 def _groups(text: str) -> dict[str, str]:
-    """The cgroup of this process by the type of file system, from /proc/self/cgroup."""
+    """The cgroup of this process by file system type, from the text of /proc/self/cgroup."""
     found = {}
     for line in text.splitlines():
         number, controllers, group = line.split(":", 2)

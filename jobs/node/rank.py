@@ -1,7 +1,7 @@
-"""The thin wrapper of each rank: dies with torchrun, logs by global rank, then becomes the rank.
+"""The wrapper of each rank: dies with torchrun, opens the log of its global rank, execs the rank.
 
-torchrun starts `python -m jobs.node.rank RUN_DIR COMMAND...`. COMMAND replaces this process, so
-that the pid that torchrun watches and the agent signals is the trainer's own.
+torchrun starts `python -m jobs.node.rank RUN_DIR COMMAND...`. COMMAND replaces this process by
+exec, so the pid that torchrun watches and the agent signals is the pid of the rank itself.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies, however that dies."""
+    """Have the kernel kill this process when its parent dies, even by SIGKILL."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def without_code(search_path: str, code: Path) -> str:
-    """A PYTHONPATH as it was before the kit's own code was put on it.
+def remove_kit_code(search_path: str, code: Path) -> str:
+    """A PYTHONPATH without `code`, the frozen code of the kit, and without empty entries.
 
-    `import trainer` of somebody's script would find ours. An empty entry is the working directory,
-    and that is ours, too.
+    Otherwise `import trainer` in a user's script would find the kit's package. An empty entry is
+    the working directory, which is the frozen code, too.
     """
     entries = filter(None, search_path.split(os.pathsep))
     return os.pathsep.join(entry for entry in entries if entry != str(code))
@@ -47,26 +47,29 @@ def main(argv: list[str]) -> None:
     """Become `argv[1:]` as a rank of the run directory `argv[0]`."""
     die_with_parent()
     begin_lines_with_time()
-    # Between fork and prctl torchrun may have died already: then the agent is not our
-    # grandparent, and nobody would ever end this process.
+    # torchrun may have died between fork and prctl. Then the agent is not the grandparent of this
+    # process, the kernel sends no signal, and this process would run for ever.
     if parent_of(os.getppid()) != int(os.environ["KIT_AGENT_PID"]):
-        sys.exit("torchrun is gone before the rank started")
+        sys.exit("torchrun ended before the rank started")
     run_dir, command = RunDir(Path(argv[0])), argv[1:]
     attempt, rank = int(os.environ["KIT_ATTEMPT"]), int(os.environ["RANK"])
     log = run_dir.attempt(attempt).rank_log(rank)
     host = socket.gethostname()
     best_effort = BestEffort(f"rank {rank} on {host}")
-    # On a full or vanished disk the rank still gets its chance; it then talks to the job's log.
+    # If the disk is full or gone, the rank still starts; its output then goes to the job's log.
     with best_effort():
         redirect_output(log)
     with best_effort():
         relink(run_dir.rank_log(rank), f"../{log.parent.name}/{log.name}")
     with best_effort():
-        # Which rank runs where is torchrun's choice: it orders nodes by the text of addresses.
+        # torchrun chooses which rank runs where: it sorts the nodes by the text of their addresses.
         Timeline(run_dir, f"rank-{rank:05d}", attempt).event("spawn", host=host, pid=os.getpid())
     say(f"attempt {attempt}: rank {rank} of {os.environ['WORLD_SIZE']} on {host}")
-    if "-m" not in command[:3]:  # launch.script; a module is found in the working directory
-        os.environ["PYTHONPATH"] = without_code(os.environ.get("PYTHONPATH", ""), run_dir.code)
+    # launch.script. The trainer and launch.module have -m: Python finds them in the working
+    # directory.
+    if "-m" not in command[:3]:
+        search_path = os.environ.get("PYTHONPATH", "")
+        os.environ["PYTHONPATH"] = remove_kit_code(search_path, run_dir.code)
     os.execvp(command[0], command)
 
 

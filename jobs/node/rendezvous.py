@@ -1,4 +1,4 @@
-"""Where the agents of one attempt meet: address and port of the first node, the interface to it.
+"""Address and port of the first node, where the agents of an attempt meet; interfaces of a node.
 
 Standard library only: it runs on the batch host and inside the agents.
 """
@@ -23,7 +23,7 @@ DISCARD_PORT = 9
 
 
 class RendezvousError(UserError):
-    """No address or no port where the agents could meet; the text says what to do."""
+    """There is no address or no port at which the agents could meet; the text has a hint."""
 
 
 def is_reachable(address: str) -> bool:
@@ -45,9 +45,9 @@ def resolve(host: str) -> list[str]:
 
 
 def source_address(peer: str) -> str:
-    """This host's own IPv4 address on the way to `peer`. Nothing is sent.
+    """The IPv4 address from which this host would reach `peer`. Sends no packet.
 
-    Raises: OSError where there is no route.
+    Raises: OSError if there is no route.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((peer, DISCARD_PORT))
@@ -55,13 +55,14 @@ def source_address(peer: str) -> str:
 
 
 def head_address(resolved: str, nodes: Sequence[str]) -> tuple[str, str]:
-    """The address of the first node, where this must run, and how it was found.
+    """(the first node's address, how it was found). Must be called on the first node.
 
-    `resolved` is what the batch script's `getent` gave, already without loopback and link-local
-    addresses, or empty: Debian maps a host's own name to 127.0.1.1. Then the way towards another
-    node tells. Only a job of a single node may meet on loopback; nobody else has to reach it.
+    `resolved` is the address from `getent` in the batch script, which drops loopback and
+    link-local addresses. It is empty where only such addresses exist: Debian maps a host's own name
+    to 127.0.1.1. Then the source address on the route to another node is taken. Only a job of a
+    single node uses loopback, because no other node has to reach it.
 
-    Raises: RendezvousError, never a silent localhost.
+    Raises: RendezvousError if there is no such address; it never falls back to localhost.
     """
     if is_reachable(resolved):
         return resolved, f"address of {nodes[0]}"
@@ -83,13 +84,14 @@ def head_address(resolved: str, nodes: Sequence[str]) -> tuple[str, str]:
 
 
 def check_private(address: str, is_allowed: bool) -> None:
-    """Raises RendezvousError for an address that the whole internet might reach.
+    """Raises RendezvousError for a public address, unless `is_allowed`.
 
-    torchrun's store listens on every interface, trusts everyone and unpickles what it reads.
+    torchrun's store listens on every interface, accepts every client and unpickles what clients
+    send.
     """
     if ipaddress.ip_address(address).is_global and not is_allowed:
         raise RendezvousError(
-            f"the first node's address {address} is a public one, and whoever reaches the "
+            f"the first node's address {address} is public, and any host that can connect to the "
             "rendezvous there can run code in the job\n"
             "  hint: if a firewall shields the nodes, set launch.allow_public_rendezvous: true"
         )
@@ -98,10 +100,11 @@ def check_private(address: str, is_allowed: bool) -> None:
 def choose_port(job_id: str, attempt: int) -> int:
     """A TCP port for the rendezvous of this attempt that is free on this host now.
 
-    It follows from job and attempt, so that two jobs on one node rarely try the same, and lies
-    outside the ephemeral range, where any outgoing connection could take it meanwhile.
+    The search starts at a hash of job and attempt, so two jobs on one node rarely try the same
+    port. It leaves out the ephemeral range, where an outgoing connection could take the port before
+    torchrun binds it.
 
-    Raises: RendezvousError after PORT_TRIES taken ports.
+    Raises: RendezvousError if PORT_TRIES ports in a row are taken.
     """
     ephemeral = ephemeral_ports()
     candidates = [port for port in PORTS if port not in ephemeral] or list(PORTS)
@@ -111,7 +114,7 @@ def choose_port(job_id: str, attempt: int) -> int:
         if is_free(port):
             return port
     raise RendezvousError(
-        f"no free port among {PORT_TRIES} tried from {candidates[start]} on {socket.gethostname()}"
+        f"{socket.gethostname()}: no free port among {PORT_TRIES} from {candidates[start]} on"
     )
 
 
@@ -125,9 +128,9 @@ def ephemeral_ports() -> range:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this port of all interfaces now."""
+    """Whether a server could listen on this port, on all interfaces, now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As torch's TCPStore does: connections in TIME_WAIT do not block a port.
+        # As torch's TCPStore does: then connections in TIME_WAIT do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))

@@ -1,6 +1,6 @@
-"""The signals that ask a job to stop, and how they wait until somebody can take them.
+"""The signals that ask a job to stop; blocks them until a process has handlers for them.
 
-A blocked signal is not lost: it is delivered once it is let in, and survives exec until then.
+The kernel keeps a blocked signal pending, across exec, too, and delivers it when it is unblocked.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import signal
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def hold_back() -> None:
-    """Have stop signals wait."""
+def block_stop_signals() -> None:
+    """Keep stop signals pending from now on."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
-def let_in() -> None:
-    """Take the stop signals that have waited, and all that come, whatever mask was inherited."""
+def unblock_stop_signals() -> None:
+    """Deliver pending and future stop signals, also if this process inherited them blocked."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

@@ -1,4 +1,4 @@
-"""One node's share of an attempt: its place among the nodes, and the torchrun that it starts."""
+"""torchrun on one node of an attempt: its command line, its environment, the rank's command."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from jobs.records import AttemptPlan
 from jobs.rundir import RunDir
 from jobs.spec import Launch, Spec
 
-JOIN_TIMEOUT_S = 600  # the slowest node's import of torch from a busy file system
-SHUTDOWN_TIMEOUT_S = 5  # torchrun's patience with ranks that survive their peers
+# The slowest node may import torch from a busy file system first.
+JOIN_TIMEOUT_S = 600
+# After one rank failed, torchrun sends SIGTERM to the others and SIGKILL this much later.
+SHUTDOWN_TIMEOUT_S = 5
 
 
 def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:
-    """Ranks on this node: as the spec says; for auto one per GPU, or one where there is none."""
+    """Number of ranks on this node: launch.nproc_per_node; for auto one per GPU, at least one."""
     if spec.launch.nproc_per_node != "auto":
         return spec.launch.nproc_per_node
     if spec.slurm.gpus_per_node:
@@ -31,7 +33,7 @@ def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:
 
 
 def rank_command(spec: Spec, run_dir: RunDir) -> list[str]:
-    """What each rank becomes."""
+    """The command line of a rank, which replaces the wrapper jobs.node.rank."""
     launch = spec.launch
     if launch.script is not None:
         return [sys.executable, "-u", launch.script, *launch.args]
@@ -42,7 +44,7 @@ def rank_command(spec: Spec, run_dir: RunDir) -> list[str]:
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """What differs between attempts and nodes in torchrun's command line."""
+    """The options of torchrun that differ between attempts or between nodes."""
 
     nnodes: int
     nproc_per_node: int
@@ -52,8 +54,8 @@ class NodeOptions:
     local_addr: str
 
 
-def placeholders(spec: Spec) -> NodeOptions:
-    """The first node's options for `submit --dry-run`, with names for what only the job knows."""
+def placeholder_options(spec: Spec) -> NodeOptions:
+    """The first node's options for `submit --dry-run`; names stand for values of a real job."""
     nproc = nproc_per_node(spec, {})
     endpoint, rdzv_id = "FIRST_NODE_ADDRESS:FREE_PORT", "JOB_ID-ATTEMPT"
     return NodeOptions(spec.slurm.nodes, nproc, endpoint, rdzv_id, True, "FIRST_NODE_ADDRESS")
@@ -74,14 +76,14 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
         "--max-restarts=0",
         "--signals-to-handle=SIGHUP,SIGQUIT",
         f"--shutdown-timeout={SHUTDOWN_TIMEOUT_S}",
-        # Without -- torchrun takes a script's own --n for an abbreviation of its options.
+        # Without -- torchrun would read a script's own --n as an abbreviation of its own options.
         *("-m", "--", "jobs.node.rank", str(run_dir.path)),
         *rank_command(spec, run_dir),
     ]
 
 
 class Node:
-    """This node's place in the attempt."""
+    """This node in the attempt: rank, host name, address, interface, number of ranks."""
 
     def __init__(self, rank: int, plan: AttemptPlan, spec: Spec) -> None:
         self.rank = rank
@@ -92,22 +94,23 @@ class Node:
         self.nproc = nproc_per_node(spec, dict(os.environ))
 
     def options(self, plan: AttemptPlan, rdzv_endpoint: str) -> NodeOptions:
-        """What torchrun on this node is given."""
+        """The options for torchrun on this node."""
         return NodeOptions(
             nnodes=len(plan.nodes),
             nproc_per_node=self.nproc,
             rdzv_endpoint=rdzv_endpoint,
             rdzv_id=plan.rdzv_id,
-            # Left to itself torchrun guesses by host name who hosts the store.
+            # Without is_host torchrun guesses from host names which node hosts the store.
             is_host=self.rank == 0,
             local_addr=self.address,
         )
 
     def environment(self, spec: Spec, run_dir: RunDir, plan: AttemptPlan) -> dict[str, str]:
-        """The environment of torchrun and the ranks; what the user has set wins."""
+        """The environment of torchrun and the ranks; launch.env overrides the kit's variables."""
         attempt = plan.attempt
         env = dict(os.environ)
-        # Gloo looks its own host name up and silently takes loopback where that is 127.0.1.1.
+        # Gloo resolves its own host name, and takes loopback without an error if that gives
+        # 127.0.1.1. A value that the user has exported stays.
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             if self.interface is not None:
                 env.setdefault(name, self.interface)
@@ -124,7 +127,7 @@ class Node:
 
 
 def stop_signal(launch: Launch) -> signal.Signals | None:
-    """What tells a rank to stop; None for a script that is not made for any signal."""
+    """The signal on which a rank stops; None for a user's script that handles no signal."""
     if launch.is_trainer:
         return signal.SIGTERM
     if launch.stop_signal == "none":

@@ -171,13 +171,13 @@ def test_a_script_of_ones_own_gets_the_signal_that_it_is_made_for(launch, number
     ],
 )
 def test_the_kits_code_is_taken_off_the_search_path(search_path, left):
-    assert rank.without_code(search_path, Path("/code")) == left
+    assert rank.remove_kit_code(search_path, Path("/code")) == left
 
 
 def test_a_rank_that_just_ended_is_no_error():
     with subprocess.Popen(["true"]) as child:
         child.wait()
-    agent.tell_to_stop([child.pid], signal.SIGTERM)
+    agent.signal_ranks([child.pid], signal.SIGTERM)
 
 
 def test_an_agent_waits_for_its_plan_and_says_when_it_never_comes(tmp_path, monkeypatch):
@@ -195,7 +195,7 @@ def test_an_agent_that_finds_no_way_to_the_first_node_says_so(tmp_path):
     run.attempt(1).path.mkdir()
     run.spec.write_text(Spec().to_json())
     write_json(run.attempt(1).plan, PLAN_JSON | {"head_address": "no.address.invalid"})
-    with pytest.raises(SystemExit, match="no way to the first node at no.address.invalid: "):
+    with pytest.raises(SystemExit, match="route to the first node at no.address.invalid: "):
         agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:1"])
 
 
