@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("no SLURM_JOB_ID: this is for slurm/ddp.sbatch")
     me = run_lock.this_process(job_id) if args.pid is None else run_lock.process(args.pid)
     try:
-        with run_lock.told_in_one_line(run_dir, me):
+        with run_lock.release_on_disk_error(run_dir, me):
             if args.command == "close":
                 stops = [args.stop] if args.stop else []
                 decision, found = close(run_dir, me, args.attempt, stops, args.srun_exit)

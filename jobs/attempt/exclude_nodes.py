@@ -1,10 +1,11 @@
 """Leaves bad nodes out of a job's next starts: nodes that failed the preflight of an attempt.
 
-Through the job's ExcNodeList, which Slurm takes only while the job is pending, so after the
-requeue. The new list replaces the old one, so what the user excluded is repeated. A list that
-leaves too few nodes would keep the job pending for ever (BadConstraints, priority 0; measured on
-22.05), so Slurm is asked first whether such a job could run, which knows of features, drained and
-reserved nodes, too. Standard library only.
+The kit sets the job's ExcNodeList. Slurm accepts it only while the job is pending, so the kit sets
+it after the requeue. A new list replaces the old one, so it repeats the nodes that the user
+excluded. A list that leaves too few nodes would keep the job pending for ever (BadConstraints,
+priority 0; measured on 22.05). So the kit first asks Slurm, with `sbatch --test-only`, whether such
+a job could run. Slurm takes features, drained and reserved nodes into account. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -29,42 +30,44 @@ _BRACKETS = re.compile(r"\[([^\]]*)\]")
 
 
 def bad_nodes(attempts: Sequence[AttemptRecord], now: float) -> dict[str, str]:
-    """Nodes that failed a preflight in the last 24 h, the newest first, with the reason."""
+    """Nodes that failed a preflight in the last 24 h, newest first, each with the reason."""
     found: dict[str, str] = {}
     for record in reversed(attempts):
         if now - record.stop < EXPIRES_S:
-            for node in named(record):
-                found.setdefault(node, reason_of(record))
+            for node in bad_nodes_of(record):
+                found.setdefault(node, failure_reason(record))
     return found
 
 
-def named(record: AttemptRecord) -> list[str]:
-    """An attempt's bad nodes by Slurm's names: a host may know itself by a longer one."""
+def bad_nodes_of(record: AttemptRecord) -> list[str]:
+    """The bad nodes of one attempt, with Slurm's names; a host's own name may have a domain."""
     hosts = record.evidence.bad_nodes
     short = {host.partition(".")[0] for host in hosts}
     return [node for node in record.nodes or () if node in hosts or node in short]
 
 
-def reason_of(record: AttemptRecord) -> str:
-    """Why a node failed, without the rank and the node that the record begins with."""
+def failure_reason(record: AttemptRecord) -> str:
+    """The error of a failed preflight, without the rank and node at its beginning."""
     error = record.evidence.error or "preflight"
     start = error.find("preflight: ")
     return error[max(start, 0) :]
 
 
-def choose(bad: Iterable[str], others: Collection[str], size: int, needed: int) -> list[str]:
+def choose_excluded(
+    bad: Iterable[str], others: Collection[str], size: int, needed: int
+) -> list[str]:
     """Which of the bad nodes, newest first, to leave out of a partition of `size` nodes.
 
-    At most a tenth of it, and never so many that with `others`, which are left out anyway, fewer
-    than the `needed` nodes remain.
+    At most a tenth of the partition, or one node. `others` are left out in any case; of the rest at
+    least `needed` nodes must remain.
     """
     spare = size - len(others) - needed
     more = [node for node in bad if node not in others]
     return more[: max(0, min(max(1, size // 10), spare))]
 
 
-def expand(hostlist: str) -> list[str]:
-    """The nodes of Slurm's short form, such as n[1-3,07] or r[1-2]n[1-4]."""
+def expand_hostlist(hostlist: str) -> list[str]:
+    """The node names in Slurm's host list, such as n[1-3,07] or r[1-2]n[1-4]."""
     names: list[str] = []
     for part in _PART.finditer(hostlist):
         names += _expand(part[0])
@@ -87,20 +90,21 @@ def _range(item: str) -> list[str]:
     return [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
 
 
-def renew(run_dir: RunDir, found: AttemptFacts, job_id: str, present: str) -> None:
-    """Bring the list of a pending job up to date; `present` is its ExcNodeList now.
+def update_exclude_list(run_dir: RunDir, found: AttemptFacts, job_id: str, current: str) -> None:
+    """Set the ExcNodeList of a pending job to its bad nodes; `current` is the list now.
 
-    Slurm is asked nothing unless the attempt before found a bad node, or one may come back.
+    Calls Slurm only if the last attempt found a bad node, or a bad node may be used again.
     """
     attempts, spec = found.attempts, found.spec
     bad = bad_nodes(attempts, time.time())
-    ever = {node for record in attempts for node in named(record)}
-    wished = expand(spec.slurm.exclude or "")
-    others = [node for node in expand(present) if node not in ever or node in wished]
-    ours = {*expand(present)} - {*others}
-    if ours <= bad.keys() and not (attempts and named(attempts[-1])):
+    ever_bad = {node for record in attempts for node in bad_nodes_of(record)}
+    requested = expand_hostlist(spec.slurm.exclude or "")
+    listed = expand_hostlist(current)
+    others = [node for node in listed if node not in ever_bad or node in requested]
+    ours = {*listed} - {*others}
+    if ours <= bad.keys() and not (attempts and bad_nodes_of(attempts[-1])):
         return
-    nodes, limit = satisfiable(run_dir, spec, found.site, bad, others)
+    nodes, limit = excludable_nodes(run_dir, spec, found.site, bad, others)
     problem = client.set_excluded(job_id, [*others, *nodes]) if {*nodes} != ours else ""
     for node, reason in bad.items():
         if node in nodes and not problem:
@@ -112,57 +116,57 @@ def renew(run_dir: RunDir, found: AttemptFacts, job_id: str, present: str) -> No
 
 
 def without_bad_nodes(run_dir: RunDir, spec: Spec) -> Spec:
-    """The spec of a run that is submitted again, without the nodes that failed lately."""
+    """The spec for a new submit of a run, with its recent bad nodes in slurm.exclude."""
     bad = bad_nodes(records.read_attempts(run_dir), time.time())
     site = records.read(SlurmSite, run_dir.site)
-    wished = expand(spec.slurm.exclude or "")
-    nodes, _ = satisfiable(run_dir, spec, site, bad, wished) if bad else ([], "")
+    requested = expand_hostlist(spec.slurm.exclude or "")
+    nodes, _ = excludable_nodes(run_dir, spec, site, bad, requested) if bad else ([], "")
     for node in nodes:
         say(f"node {node} is left out: {bad[node]}")
-    exclude = ",".join([*wished, *nodes]) or None
+    exclude = ",".join([*requested, *nodes]) or None
     return replace(spec, slurm=replace(spec.slurm, exclude=exclude)) if nodes else spec
 
 
-def hand_on(run_dir: RunDir, found: AttemptFacts, successor: str | None) -> None:
-    """The same for the job that waits for the end of this one, after a bad node only."""
-    is_asked = successor is not None and found.last is not None and bool(named(found.last))
-    job = client.show_job(successor) if successor and is_asked else None
+def update_successor(run_dir: RunDir, found: AttemptFacts, successor: str | None) -> None:
+    """Update the ExcNodeList of the successor job, only if the last attempt found a bad node."""
+    is_needed = successor is not None and found.last is not None and bool(bad_nodes_of(found.last))
+    job = client.show_job(successor) if successor and is_needed else None
     if successor is not None and job is not None:
-        renew(run_dir, found, successor, job.excluded)
+        update_exclude_list(run_dir, found, successor, job.excluded)
 
 
-def satisfiable(
+def excludable_nodes(
     run_dir: RunDir,
     spec: Spec,
     site: SlurmSite | None,
     bad: Mapping[str, str],
     others: list[str],
 ) -> tuple[list[str], str]:
-    """(the bad nodes that can be left out of the job, why no others)."""
+    """(the bad nodes that can be left out of the job, why the others cannot)."""
     size = partition_size(site, os.environ.get("SLURM_JOB_PARTITION", "")) if bad else None
     if size is None:
-        return [], "Slurm does not tell how many nodes the partition has"
-    chosen = choose(bad, others, size, spec.slurm.nodes)
+        return [], "Slurm did not report how many nodes the partition has"
+    chosen = choose_excluded(bad, others, size, spec.slurm.nodes)
     for nodes in (chosen, chosen[:1]):
-        if nodes and could_run(run_dir, spec, [*others, *nodes]):
+        if nodes and could_run_without(run_dir, spec, [*others, *nodes]):
             return nodes, f"a tenth of the {size} nodes is left out already"
     return [], "too few others are left for this job"
 
 
 def partition_size(site: SlurmSite | None, name: str) -> int | None:
-    """How many nodes a partition has, of whatever state; None if nobody knows.
+    """How many nodes a partition has, in any state; None if unknown.
 
-    Of the partitions that the run asked for the submit has noted it. `name`: empty outside of a
-    job, where the smallest of them counts.
+    The submit recorded the sizes of the partitions that the run requested in `site`. `name` is
+    empty outside of a job; then the smallest of these partitions counts.
     """
-    noted = {each.name: each.nodes for each in (site or SlurmSite()).partition_nodes}
-    if name in noted or (not name and noted):
-        return int(noted.get(name) or min(noted.values()))
+    recorded = {each.name: each.nodes for each in (site or SlurmSite()).partition_nodes}
+    if name in recorded or (not name and recorded):
+        return int(recorded.get(name) or min(recorded.values()))
     return client.partition_size(name) if name else None
 
 
-def could_run(run_dir: RunDir, spec: Spec, nodes: list[str]) -> bool:
-    """Whether Slurm would ever start this job without these nodes; nothing is submitted."""
+def could_run_without(run_dir: RunDir, spec: Spec, nodes: list[str]) -> bool:
+    """Whether Slurm would ever start this job without these nodes; submits no job."""
     without = replace(spec, slurm=replace(spec.slurm, exclude=",".join(nodes)))
     argv = sbatch.sbatch_argv(without, run_dir)
     environ = sbatch.successor_environ(os.environ, run_dir)

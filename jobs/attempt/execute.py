@@ -46,7 +46,7 @@ def act(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lock.O
 def hand_over(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner, successor_id: str) -> None:
     """Leave the run to the job that waits for the end of this one."""
     run_lock.release(run_dir, me)
-    exclude_nodes.hand_on(run_dir, found, successor_id)
+    exclude_nodes.update_successor(run_dir, found, successor_id)
 
 
 def in_words(decision: Decision, run_dir: RunDir, is_user_error: bool = False) -> str:
@@ -85,7 +85,7 @@ def requeue(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lo
     job = requeued.job
     if requeued.answer is RequeueAnswer.ACCEPTED:
         if job is not None:
-            exclude_nodes.renew(run_dir, found, me.job_id, job.excluded)
+            exclude_nodes.update_exclude_list(run_dir, found, me.job_id, job.excluded)
         return
     is_cancelled = job is not None and client.is_cancelled(job.state, job.reason)
     # Where preemption cancels, Slurm may have done it; then the job after this one will know.
@@ -95,7 +95,9 @@ def requeue(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lo
         # It came between the decision and the requeue, which then did nothing.
         instead = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
         end(instead, run_dir, found, me, requeued)
-    elif run_lock.is_ours(run_dir, me) and (after := successor.confirm(run_dir, found, me.job_id)):
+    elif run_lock.is_owned_by_start(run_dir, me) and (
+        after := successor.confirm(run_dir, found, me.job_id)
+    ):
         instead = replace(decision, action=Action.SUCCESSOR, reason=reason)
         say(in_words(instead, run_dir))
         found = history.amend(run_dir, found, instead, requeued)
@@ -113,7 +115,7 @@ def end(
 ) -> None:
     """End the run by another decision than the recorded one, and correct record and result."""
     # Slurm may have started the job elsewhere without an answer to this process.
-    if not run_lock.is_ours(run_dir, me):
+    if not run_lock.is_owned_by_start(run_dir, me):
         say(f"{run_dir.path}: another start owns the run, nothing recorded")
         return
     say(in_words(decision, run_dir))

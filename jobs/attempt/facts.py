@@ -97,6 +97,6 @@ def ask_slurm(found: AttemptFacts, seen: Evidence, job_id: str) -> Evidence:
         can_requeue=job.can_requeue,
         has_successor=interpret.successor_of(found, job_id) is not None,
         is_near_limit=interpret.is_near_limit(found, time.time()),
-        silent_nodes=srun_step.silent(found, interpret.unended(found)),
-        is_left_to_slurm=requeue_policy.is_left_to_slurm(found.attempts, seen, job, job_id),
+        silent_nodes=srun_step.unreachable_nodes(found, interpret.unended(found)),
+        is_left_to_slurm=requeue_policy.slurm_requeues_itself(found.attempts, seen, job, job_id),
     )

@@ -25,7 +25,7 @@ from jobs.attempt.decision import (
 )
 from jobs.attempt.interpret import ENDS, AttemptFacts
 from jobs.attempt.run_lock import Owner
-from jobs.attempt.srun_step import silent
+from jobs.attempt.srun_step import unreachable_nodes
 from jobs.console import BestEffort, say
 from jobs.records import (
     Action,
@@ -140,7 +140,7 @@ def close_lost(
     )
     seen = interpret.of_ranks(found, "LOST")
     if is_automatic and not me.is_local:  # has a node died, and the batch script with it?
-        seen = replace(seen, silent_nodes=silent(found, found.nodes))
+        seen = replace(seen, silent_nodes=unreachable_nodes(found, found.nodes))
     if seen.outcome == "completed":
         decision = Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
     elif is_automatic:

@@ -1,10 +1,12 @@
-"""Who writes into a run directory: one job at a time, by an exclusively created `owner.json`.
+"""Lets one job at a time write to a run directory: the owner, whose claim is `owner.json`.
 
-Locks are not to be trusted on network file systems; a hard link that must not exist yet is.
-Whether an owner is stale is asked of Slurm (or of the local kernel), never of clocks.
+File locks are unreliable on network file systems. Creating a hard link is reliable: it fails if
+the name exists. Slurm answers whether an owner still runs, or the local kernel for a local run.
+Clocks are not compared.
 
-Every claim has a token of its own. Whoever wants to end a claim, to replace or to release it, first
-creates its ticket, `.owner-after-<token>`: so nobody removes a claim that he did not read.
+Each claim has its own token. To replace or remove a claim, a process must first create the claim's
+change lock, the file `.owner-after-<token>`, in the same exclusive way. So one process only can
+change a claim, and it can change only the claim that it has read.
 """
 
 from __future__ import annotations
@@ -26,15 +28,16 @@ from jobs.slurm import client
 
 
 class OwnedError(UserError):
-    """Another job owns the run directory; the text says which, and the way out."""
+    """Another job owns the run directory; the text names the job and has a hint."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """A job that may write: a Slurm job by its id, a local one by host, pid and its start.
+    """A job that may write: a Slurm job with its id, a local one with host, pid and start time.
 
-    restart_count: a requeued job keeps its id, and its start before may still be alive on a node
-    that was cut off.
+    pid_start: clock ticks since boot; it differs if the kernel gave the pid to a new process.
+    restart_count: a requeued job keeps its id, and its earlier start may still run on a node that
+    the network cut off.
     """
 
     job_id: str
@@ -48,24 +51,24 @@ class Owner:
         return self.job_id.startswith("local-")
 
     def is_same_start(self, other: Owner) -> bool:
-        """Whether both are of one start of one job, in whichever of its processes."""
+        """Whether both belong to the same start of the same job; the processes may differ."""
         return (self.job_id, self.restart_count) == (other.job_id, other.restart_count)
 
 
 def this_process(job_id: str | None) -> Owner:
-    """The owner that this process stands for; without a job id a local one."""
+    """The owner for this process; without a job id a local one."""
     return process(os.getpid(), job_id)
 
 
 def process(pid: int, job_id: str | None = None) -> Owner:
-    """The owner that a process of this host stands for."""
+    """The owner for a process of this host."""
     host = socket.gethostname()
     restart_count = client.restart_count() if job_id else 0
     return Owner(job_id or f"local-{host}-{pid}", host, pid, start_of(pid), restart_count)
 
 
 def is_alive(owner: Owner, patience_s: float = 0.0) -> bool | None:
-    """Whether the owner may still write; None where nobody can tell from here."""
+    """Whether the owner may still write; None if that cannot be found out on this host."""
     if not owner.is_local:
         return client.is_alive(owner.job_id, patience_s)
     if owner.host != socket.gethostname():
@@ -74,13 +77,13 @@ def is_alive(owner: Owner, patience_s: float = 0.0) -> bool | None:
 
 
 def read(run_dir: RunDir) -> Owner | None:
-    """The present owner, alive or not."""
-    present = read_claim(run_dir)
-    return None if present is None else _owner(present)
+    """The current owner, which may be dead; None without an owner."""
+    current = read_claim(run_dir)
+    return None if current is None else _owner(current)
 
 
 def read_claim(run_dir: RunDir) -> Claim | None:
-    """The present owner's claim; None without an owner."""
+    """The current owner's claim; None without an owner."""
     return records.read(Claim, run_dir.owner)
 
 
@@ -89,121 +92,134 @@ def _owner(claim: Claim) -> Owner:
 
 
 def claim(run_dir: RunDir, me: Owner, attempt: int) -> None:
-    """Make `me` the owner for an attempt; a dead owner is replaced.
+    """Make `me` the owner for an attempt; replaces a dead owner.
 
     Raises: OwnedError if another job, or a later start of this one, may write.
     """
-    mine = _claim(me, attempt)
+    mine = _new_claim(me, attempt)
     if _create(run_dir.owner, mine):
         return
-    present = read_claim(run_dir)
-    if present is None:
-        raise _taken(run_dir)  # and released: only the next one to come is told to go on
-    _refuse_living(run_dir, _owner(present), me)
-    with _turn(run_dir, present, mine):
+    current = read_claim(run_dir)
+    if current is None:
+        # The owner released the run after our _create() and before our read: refuse, although a
+        # new try would succeed.
+        raise _lost_race(run_dir)
+    _refuse_if_alive(run_dir, _owner(current), me)
+    with _change_lock(run_dir, current, mine):
         records.write(run_dir.owner, mine)
 
 
-def is_owned(run_dir: RunDir, me: Owner, attempt: int) -> bool:
-    """Whether this attempt of this job still owns the run: no newer one took it."""
-    present = read_claim(run_dir)
-    return present is not None and (present.job_id, present.attempt) == (me.job_id, attempt)
+def is_owned_by_attempt(run_dir: RunDir, me: Owner, attempt: int) -> bool:
+    """Whether this attempt of this job still owns the run: no newer attempt has claimed it."""
+    current = read_claim(run_dir)
+    return current is not None and (current.job_id, current.attempt) == (me.job_id, attempt)
 
 
 def is_superseded(run_dir: RunDir, job_id: str, attempt: int) -> bool:
-    """Whether another attempt has taken the run; not where the claim is merely gone."""
-    present = read_claim(run_dir)
-    return present is not None and (present.job_id, present.attempt) != (job_id, attempt)
+    """Whether another attempt has claimed the run; False if there is no claim at all."""
+    current = read_claim(run_dir)
+    return current is not None and (current.job_id, current.attempt) != (job_id, attempt)
 
 
 def check_owned(run_dir: RunDir, me: Owner, attempt: int) -> None:
-    """Raises OwnedError for an attempt that was superseded meanwhile."""
-    if not is_owned(run_dir, me, attempt):
+    """Raises OwnedError for an attempt that no longer owns the run."""
+    if not is_owned_by_attempt(run_dir, me, attempt):
         raise OwnedError(f"{run_dir.path}: attempt {attempt} is superseded, nothing recorded")
 
 
-def is_ours(run_dir: RunDir, me: Owner) -> bool:
-    """Whether this start of this job owns the run, whatever the attempt."""
-    present = read(run_dir)
-    return present is not None and present.is_same_start(me)
+def is_owned_by_start(run_dir: RunDir, me: Owner) -> bool:
+    """Whether this start of this job owns the run, with any of its attempts."""
+    current = read(run_dir)
+    return current is not None and current.is_same_start(me)
 
 
 def release(run_dir: RunDir, me: Owner) -> None:
-    """Give the run up, if it is still ours."""
-    present = read_claim(run_dir)
-    if present is not None and _owner(present).is_same_start(me):
+    """Remove the claim if it belongs to this start of this job."""
+    current = read_claim(run_dir)
+    if current is not None and _owner(current).is_same_start(me):
         with (
             contextlib.suppress(OwnedError),
-            _turn(run_dir, present, _claim(me, present.attempt)),
+            _change_lock(run_dir, current, _new_claim(me, current.attempt)),
         ):
             run_dir.owner.unlink()
 
 
-def _claim(me: Owner, attempt: int) -> Claim:
+def _new_claim(me: Owner, attempt: int) -> Claim:
     return Claim(**asdict(me), attempt=attempt, token=secrets.token_hex(8))
 
 
-def _refuse_living(run_dir: RunDir, other: Owner, me: Owner) -> None:
-    """Raises OwnedError if that owner lives, or nobody can tell, or it is our own later start."""
+def _refuse_if_alive(run_dir: RunDir, other: Owner, me: Owner) -> None:
+    """Raises OwnedError if `other` may be alive, or is a later start of our own job."""
     if other.job_id == me.job_id:
         if other.restart_count > me.restart_count:
             raise OwnedError(f"{run_dir.path}: job {me.job_id} was started again meanwhile")
         return
-    # Nobody starts a job again that gives up here; a person at a terminal can try again.
+    # A job that is refused here ends, and nothing starts it again: ask Slurm patiently. A person at
+    # a terminal can try again.
     alive = is_alive(other, 0.0 if me.is_local else client.PATIENCE_S)
-    if alive is not False:
-        state = "is still running it" if alive else f"owned it on {other.host}, and may run still"
-        way_out = f"cancel job {other.job_id} first" if alive else f"if not, delete {run_dir.owner}"
-        raise OwnedError(f"{run_dir.path}: job {other.job_id} {state}\n  hint: {way_out}")
+    if alive:
+        state, hint = "is still running it", f"cancel job {other.job_id} first"
+    elif alive is None:
+        state = f"owns it on {other.host}, and this host cannot find out whether it has ended"
+        hint = f"if it has ended, delete {run_dir.owner}"
+    else:
+        return
+    raise OwnedError(f"{run_dir.path}: job {other.job_id} {state}\n  hint: {hint}")
 
 
 @contextlib.contextmanager
-def _turn(run_dir: RunDir, present: Claim, mine: Claim) -> Iterator[None]:
-    """A block in which nobody else may replace or remove the claim `present`.
+def _change_lock(run_dir: RunDir, current: Claim, mine: Claim) -> Iterator[None]:
+    """A block in which no other process may replace or remove the claim `current`.
 
-    Raises: OwnedError if it is another's turn, or `present` is no longer the owner's claim.
+    Each lock file holds a claim, too. If the process that created a lock is dead, its claim has a
+    change lock in turn, and this process creates that one.
+
+    Raises: OwnedError if a live process holds the lock, or `current` is not the claim any more.
     """
-    tickets = [_ticket(run_dir, present)]
-    while not _create(tickets[-1], mine):
-        holder = records.read(Claim, tickets[-1])
-        if holder is None or not _may_inherit(_owner(holder), _owner(mine)):
-            raise _taken(run_dir)
-        tickets.append(_ticket(run_dir, holder))  # it died before its turn was over
+    locks = [_lock_path(run_dir, current)]
+    while not _create(locks[-1], mine):
+        holder = records.read(Claim, locks[-1])
+        if holder is None or not _may_take_over(_owner(holder), _owner(mine)):
+            raise _lost_race(run_dir)
+        locks.append(_lock_path(run_dir, holder))  # `holder` died inside its block
     try:
-        if read_claim(run_dir) != present:
-            raise _taken(run_dir)
+        if read_claim(run_dir) != current:
+            raise _lost_race(run_dir)
         yield
     except BaseException:
-        tickets[-1].unlink()  # only our own: the turn of one that died still waits for an heir
+        # Only the lock of this process. The locks of dead processes stay, so that the next process
+        # takes them over in the same order.
+        locks[-1].unlink()
         raise
-    # After the turn nobody can make use of them: `present` does not come back.
-    for ticket in reversed(tickets):
-        ticket.unlink(missing_ok=True)
+    # `current` is replaced, and its token is never used again: no process needs these locks.
+    for lock in reversed(locks):
+        lock.unlink(missing_ok=True)
 
 
-def _may_inherit(holder: Owner, me: Owner) -> bool:
-    """Whether the turn of `holder` is ours: it is dead, or was of an earlier start of our job."""
+def _may_take_over(holder: Owner, me: Owner) -> bool:
+    """Whether `me` gets the lock: `holder` is dead, or of the same job and no later start."""
     if holder.job_id == me.job_id:
         return holder.restart_count <= me.restart_count
     return is_alive(holder) is False
 
 
-def _ticket(run_dir: RunDir, claim: Claim) -> Path:
+def _lock_path(run_dir: RunDir, claim: Claim) -> Path:
     return run_dir.owner.with_name(f".owner-after-{claim.token}")
 
 
-def _taken(run_dir: RunDir) -> OwnedError:
+def _lost_race(run_dir: RunDir) -> OwnedError:
     return OwnedError(f"{run_dir.path}: another job took this run just now")
 
 
 def _create(path: Path, mine: Claim) -> bool:
-    """Create a file with its whole content at once; False if there is one already."""
+    """Create a file with its whole content in one step; False if the file exists already."""
     temporary = path.with_name(f".owner-{mine.token}.json")
     records.write(temporary, mine)
     try:
         os.link(temporary, path)  # not a rename, which would replace another process's file
     except FileExistsError:
-        # An NFS server's answer may be lost: then the link is there, and the repeated call fails.
+        # The answer of an NFS server may be lost: then the first call made the link, and the
+        # client's repeated call fails.
         return records.read(Claim, path) == mine
     finally:
         temporary.unlink()
@@ -211,10 +227,10 @@ def _create(path: Path, mine: Claim) -> bool:
 
 
 @contextlib.contextmanager
-def told_in_one_line(run_dir: RunDir, me: Owner) -> Iterator[None]:
-    """A block in which a disk that fails ends this run's work here, not with a traceback.
+def release_on_disk_error(run_dir: RunDir, me: Owner) -> Iterator[None]:
+    """A block after whose OSError the run is released and the user gets one line, no traceback.
 
-    Raises: FailedError for any OSError, once the run is given up as far as the disk allows.
+    Raises: FailedError for any OSError. If the disk does not allow the release, the claim stays.
     """
     try:
         yield
@@ -224,5 +240,5 @@ def told_in_one_line(run_dir: RunDir, me: Owner) -> Iterator[None]:
         raise FailedError(
             f"{error.filename or run_dir.path}: {error.strerror or error}; cannot record what "
             "happens to the run\n"
-            "  hint: mend that, then make resume goes on from the last checkpoint"
+            "  hint: repair the disk; then make resume continues from the last checkpoint"
         ) from error

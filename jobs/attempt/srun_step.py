@@ -1,7 +1,8 @@
-"""The srun step of an attempt: bounded in its end, and gone before the next one starts.
+"""The srun step of an attempt: its command line, and its end in bounded time.
 
-srun waits for every node's agent, and for one on a node that was lost until Slurm gives the node
-up (SlurmdTimeout, 300 s by default). Killed itself, it leaves its step behind.
+srun waits for the agent of every node. For the agent on a lost node it waits until Slurm marks that
+node DOWN (SlurmdTimeout, 300 s by default). An srun that is killed leaves its srun step behind, and
+that step must be gone before the next one starts.
 """
 
 from __future__ import annotations
@@ -27,21 +28,22 @@ from jobs.spec import Spec
 
 # Once an agent has failed, srun ends the others: SIGTERM, and SIGKILL after KillWait (30 s).
 END_LIMIT_S = 60
-# Once every agent has ended, srun needs a moment to collect its tasks.
+# Once every agent has ended, srun still has to collect its tasks.
 ENDED_LIMIT_S = 40
-# With a command prefix or options of the user, which may have work to do after the agent.
+# The user's command prefix or srun options may have work to do after the agent ended.
 PREFIX_ENDED_LIMIT_S = 600
 KILL_AFTER_S = 5
 POLL_S = 0.5
-LOOK_S = 5.0  # each time at a file of every node, on a disk that all jobs share
-QUESTION_S = 30.0
+# Each read opens a file of every node on a file system that all jobs share.
+READ_INTERVAL_S = 5.0
+ASK_INTERVAL_S = 30.0
 
 
-def shield() -> list[str]:
-    """A prefix for a command line that holds stop signals back before the command even starts.
+def block_signals_prefix() -> list[str]:
+    """A command prefix that blocks stop signals before the command itself starts.
 
-    Python needs tens of milliseconds to its first line, and where a file system is busy seconds.
-    [] where env(1) cannot do it (before coreutils 8.31).
+    Python needs tens of milliseconds until its first line runs, and seconds on a busy file system.
+    Returns [] if env(1) cannot block signals (coreutils before 8.31).
     """
     names = ",".join(number.name.removeprefix("SIG") for number in STOP_SIGNALS)
     prefix = ["env", f"--block-signal={names}"]
@@ -53,57 +55,64 @@ def shield() -> list[str]:
 
 
 def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int) -> None:
-    """Wait for srun to end; end it where it outlives a failed agent, all agents, or its attempt.
+    """Wait for srun, and kill it if it does not end in time.
 
-    A job that its time limit ends is never requeued, and its batch shell is killed KillWait after
-    the SIGTERM that tells it so: half of that time is for the ranks, half for the decision. Where
-    the job was started again elsewhere, srun's orders would be carried out on the step of that
-    start, which has the same name, as soon as they reach slurmctld.
+    That is: END_LIMIT_S after an agent failed, ENDED_LIMIT_S after all agents ended, half of
+    KillWait after the end of the time limit, or as soon as another attempt owns the run.
+
+    At its time limit Slurm sends the batch shell SIGTERM, and kills it KillWait later. Slurm never
+    requeues such a job. So the ranks get half of KillWait, and the decision gets the other half.
+
+    If Slurm has started the job again meanwhile, this srun must ask slurmctld for nothing: its
+    request would end the srun step of the new start, which has the same id.
     """
-    deadline, why, is_told, next_question, next_look = math.inf, "", False, 0.0, 0.0
+    deadline, why, has_sigterm, next_ask, next_read = math.inf, "", False, 0.0, 0.0
     while _is_running(srun_pid):
-        is_told = signal.sigtimedwait({signal.SIGTERM}, POLL_S) is not None or is_told
+        has_sigterm = signal.sigtimedwait({signal.SIGTERM}, POLL_S) is not None or has_sigterm
         now = time.monotonic()
-        with contextlib.suppress(OSError):  # the disk may answer at the next look
-            if is_told and now > next_question:
-                is_due, is_told = _is_limit_due(run_dir, attempt), False
-                next_question = now + QUESTION_S if is_due else 0.0  # a storm is one question
-                if is_due and _is_over_limit(job_id):
-                    limit = now + noted(run_dir).kill_wait_s / 2
+        with contextlib.suppress(OSError):  # a disk error: try again in the next turn
+            if has_sigterm and now > next_ask:
+                may_be_limit, has_sigterm = _may_be_at_limit(run_dir, attempt), False
+                # Many signals at once cause one call of Slurm.
+                next_ask = now + ASK_INTERVAL_S if may_be_limit else 0.0
+                if may_be_limit and _is_at_limit(job_id):
+                    limit = now + site_of_run(run_dir).kill_wait_s / 2
                     deadline, why = min((deadline, why), (limit, "at the end of the time limit"))
-            if now > next_look:
-                next_look = now + LOOK_S
+            if now > next_read:
+                next_read = now + READ_INTERVAL_S
                 if run_lock.is_superseded(run_dir, job_id, attempt):
-                    deadline, why = 0.0, "though the run is another attempt's"
+                    deadline, why = 0.0, "although another attempt owns the run"
                 elif not why:
-                    limit_s, why = _bound_by_agents(run_dir, attempt)
+                    limit_s, why = _limit_from_agents(run_dir, attempt)
                     deadline = now + limit_s
         if now > deadline:
             break
     else:
         return
-    may_order = False
+    may_sigterm = False
     with contextlib.suppress(OSError):
         waited_for = ", ".join(_unended(run_dir, attempt)) or "its step"
-        say(f"attempt {attempt}: srun waits for {waited_for} {why}: ended")
-        is_ours = not run_lock.is_superseded(run_dir, job_id, attempt)
-        may_order = is_ours and has_failed(run_dir, attempt)
-    if may_order:  # it kills its step, unless it waits for a lost node even then
+        say(f"attempt {attempt}: srun waits for {waited_for} {why}; it is ended now")
+        is_owner = not run_lock.is_superseded(run_dir, job_id, attempt)
+        may_sigterm = is_owner and has_failed_agent(run_dir, attempt)
+    if may_sigterm:  # srun then kills its step and ends, unless it waits for a lost node
         _signal(srun_pid, signal.SIGTERM)
         time.sleep(KILL_AFTER_S)
-    # Its child, left alone, kills the step as soon as it reaches slurmctld: after a cut link that
-    # may be the step of the job's next start, by the same name. What is left, `close` ends.
+    # srun's child outlives srun and kills the step as soon as it reaches slurmctld. After a network
+    # cut that may be the step of the job's next start, which has the same id. So the child is
+    # killed, too, and first. `attempt close` ends what is left of the step.
     for pid in (*children(srun_pid), srun_pid):
         _signal(pid, signal.SIGKILL)
 
 
-def _bound_by_agents(run_dir: RunDir, attempt: int) -> tuple[float, str]:
-    """Seconds that srun may still run by what the agents have recorded, and why; inf, "" if any.
+def _limit_from_agents(run_dir: RunDir, attempt: int) -> tuple[float, str]:
+    """(seconds that srun may still run by the agents' records, why); (inf, "") without a limit.
 
-    An agent that failed leaves its peers waiting. Once all agents have ended, the step is over;
-    srun still waits for ever for a node whose slurmstepd was killed (Slurm 22.05).
+    When one agent has failed, the agents of the other nodes wait for it. When all agents have
+    ended, the step is over, but srun waits for ever for a node whose slurmstepd was killed
+    (Slurm 22.05).
     """
-    if has_failed(run_dir, attempt):
+    if has_failed_agent(run_dir, attempt):
         return END_LIMIT_S, f"{END_LIMIT_S} s after a failure"
     agents = records.read_agents(run_dir, attempt)
     plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
@@ -116,8 +125,8 @@ def _bound_by_agents(run_dir: RunDir, attempt: int) -> tuple[float, str]:
     return math.inf, ""
 
 
-def _is_limit_due(run_dir: RunDir, attempt: int) -> bool:
-    """Whether the time limit may have come: it was warned of, or is over by what the plan knew."""
+def _may_be_at_limit(run_dir: RunDir, attempt: int) -> bool:
+    """Whether an agent got the warning of the time limit, or the plan's deadline has passed."""
     agents = records.read_agents(run_dir, attempt)
     signals = {each.signal for agent in agents for each in agent.signals}
     plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
@@ -125,19 +134,19 @@ def _is_limit_due(run_dir: RunDir, attempt: int) -> bool:
     return "SIGUSR1" in signals or (deadline is not None and time.time() > deadline)
 
 
-def _is_over_limit(job_id: str) -> bool:
-    """Whether Slurm is ending the job at its time limit."""
+def _is_at_limit(job_id: str) -> bool:
+    """Whether Slurm is ending the job because of its time limit."""
     job = client.show_job(job_id)
     return job is not None and (job.state, job.reason) == ("COMPLETING", "TimeLimit")
 
 
-def has_failed(run_dir: RunDir, attempt: int) -> bool:
-    """Whether an agent has ended without success."""
+def has_failed_agent(run_dir: RunDir, attempt: int) -> bool:
+    """Whether an agent recorded an exit code of torchrun other than 0."""
     return any(agent.torchrun_exit for agent in records.read_agents(run_dir, attempt))
 
 
 def _unended(run_dir: RunDir, attempt: int) -> list[str]:
-    """The nodes whose agent has recorded no end yet."""
+    """The nodes whose agent has not recorded its end."""
     attempt_dir = run_dir.attempt(attempt)
     plan = records.read(AttemptPlan, attempt_dir.plan)
     agents = [
@@ -148,31 +157,35 @@ def _unended(run_dir: RunDir, attempt: int) -> list[str]:
 
 
 def end_leftover(job_id: str, left: Mapping[str, AgentRecord | None]) -> None:
-    """End what is left of a step whose srun is gone, by the records of its unended nodes.
+    """Cancel an srun step that is left after its srun ended.
 
-    The next step begins when this one is gone: it needs the same processors, and srun waits.
+    `left`: the nodes whose agents recorded no end, with their records. The step must be gone before
+    the next one, which needs the same processors, can start.
     """
-    # Without a signal's name scancel kills all of a step at once, and nothing of the job.
+    # scancel without the name of a signal kills the whole step at once, and not the job.
     for step_id in {agent.step_id for agent in left.values() if agent is not None} - {None}:
         client.cancel(f"{job_id}.{step_id}")
 
 
-def silent(found: AttemptFacts, nodes: Iterable[str]) -> tuple[str, ...]:
-    """Those of an attempt's nodes whose slurmd takes no connections."""
+def unreachable_nodes(found: AttemptFacts, nodes: Iterable[str]) -> tuple[str, ...]:
+    """Those of `nodes` whose slurmd accepts no connection."""
     port = (found.site or SlurmSite()).slurmd_port
     left = interpret.unended(found)
-    places = {node: _place(node, left.get(node)) for node in nodes}
-    return tuple(node for node, place in places.items() if not client.is_answering(place, port))
+    hosts = {node: _host_to_connect(node, left.get(node)) for node in nodes}
+    return tuple(node for node, host in hosts.items() if not client.is_answering(host, port))
 
 
-def _place(node: str, agent: AgentRecord | None) -> str:
-    """Where a node is met from any other one; the agent of a one-node job has noted loopback."""
+def _host_to_connect(node: str, agent: AgentRecord | None) -> str:
+    """The address in the agent's record; the node's name if that is missing or loopback.
+
+    The agent of a job with one node records a loopback address.
+    """
     address = agent.address if agent is not None and agent.address is not None else node
     return node if address.startswith("127.") else address
 
 
-def noted(run_dir: RunDir) -> SlurmSite:
-    """What the submit has noted of the site's Slurm; Slurm's own defaults where it could not."""
+def site_of_run(run_dir: RunDir) -> SlurmSite:
+    """The Slurm settings that submit recorded; Slurm's defaults if it could not record them."""
     return records.read(SlurmSite, run_dir.site) or SlurmSite()
 
 
@@ -181,7 +194,7 @@ def _is_running(pid: int) -> bool:
 
 
 def _signal(pid: int, number: int) -> bool:
-    """Signal a process; False if it is gone."""
+    """Send a signal to a process; False if the process has ended."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -190,13 +203,14 @@ def _signal(pid: int, number: int) -> bool:
 
 
 def argv_from_spec(spec: Spec, cpus: str | None) -> list[str]:
-    """The words of the step's srun command that depend on the spec; ddp.sbatch has all others.
+    """The arguments of srun that depend on the spec; slurm/ddp.sbatch has all others.
 
     `cpus`: SLURM_CPUS_PER_TASK. srun does not inherit it since Slurm 22.05. Source: srun(1).
     """
     return [
         f"--cpus-per-task={cpus or spec.slurm.cpus_per_task}",
         *spec.slurm.srun_args,
-        # Not around a wrap: it may be what has to take the signals and pass them on.
-        *(spec.launch.command_prefix or shield()),
+        # Not in addition to the user's prefix: that program may have to receive the signals and
+        # pass them on.
+        *(spec.launch.command_prefix or block_signals_prefix()),
     ]

@@ -26,7 +26,7 @@ from jobs.attempt.close import close_attempt
 from jobs.attempt.decision import Action, Cause, Decision
 from jobs.attempt.execute import retry_delay_s
 from jobs.attempt.open import open_attempt
-from jobs.attempt.run_lock import told_in_one_line
+from jobs.attempt.run_lock import release_on_disk_error
 from jobs.commands.live_progress import ProgressLine
 from jobs.console import counted, say
 from jobs.errors import UserError
@@ -59,7 +59,7 @@ def run(run_dir: RunDir) -> Decision | None:
         say(f"warning: {here}, not {spec.slurm.nodes}")
     shares = gpu_shares(nodes, gpus)
     me, line = run_lock.this_process(None), ProgressLine(run_dir)
-    with told_in_one_line(run_dir, me), stop_signals() as stops:
+    with release_on_disk_error(run_dir, me), stop_signals() as stops:
         while True:
             plan = open_attempt(run_dir, me, ["localhost"] * len(shares))
             if plan is None:

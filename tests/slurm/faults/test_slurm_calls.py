@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jobs.attempt.requeue_policy import SINCE
+from jobs.attempt.requeue_policy import SINCE_VERSION
 
 from ..host import PATH, installed_version
 from ..kit import Kit
@@ -43,6 +43,6 @@ def test_an_attempt_calls_slurm_at_most_six_times(kit: Kit, tmp_path: Path) -> N
     attempts = {number: [c for c in calls if c.startswith(f"{number} ")] for number in ("", "1")}
     assert sum(map(len, attempts.values())) == len(calls)
     # Later ones requeue it themselves at the end of its grace, see jobs.attempt.requeue_policy.
-    is_ours = installed_version() < SINCE
+    is_ours = installed_version() < SINCE_VERSION
     assert ("requeue" in "".join(attempts[""])) == is_ours
     assert all(len(made) <= MAX_CALLS for made in attempts.values()), calls

@@ -9,7 +9,13 @@ import pytest
 
 from jobs import records
 from jobs.attempt import exclude_nodes, facts
-from jobs.attempt.exclude_nodes import EXPIRES_S, bad_nodes, choose, expand, renew
+from jobs.attempt.exclude_nodes import (
+    EXPIRES_S,
+    bad_nodes,
+    choose_excluded,
+    expand_hostlist,
+    update_exclude_list,
+)
 from jobs.records import AttemptRecord, PartitionNodes, SlurmSite
 from jobs.rundir import RunDir
 from jobs.spec import Slurm, Spec
@@ -63,7 +69,7 @@ def test_hosts_are_told_by_slurms_names():
     ],
 )
 def test_choice(bad, others, size, needed, expected):
-    assert choose(bad, others, size, needed) == expected
+    assert choose_excluded(bad, others, size, needed) == expected
 
 
 @pytest.mark.parametrize(
@@ -78,7 +84,7 @@ def test_choice(bad, others, size, needed, expected):
     ],
 )
 def test_hostlists(hostlist, nodes):
-    assert expand(hostlist) == nodes
+    assert expand_hostlist(hostlist) == nodes
 
 
 SLURM = """#!/bin/sh
@@ -112,7 +118,7 @@ def run(tmp_path, monkeypatch):
         lines = [json.dumps(records.encode(entry)) for entry in parsed(attempts)]
         run_dir.attempts.write_text("".join(f"{line}\n" for line in lines))
         log.write_text("")
-        renew(run_dir, facts.read(run_dir, 1), "7", present)
+        update_exclude_list(run_dir, facts.read(run_dir, 1), "7", present)
         return log.read_text().splitlines()
 
     return renewed
@@ -177,7 +183,7 @@ def test_a_refusal_is_told(run, monkeypatch, capfd):
 def test_without_slurms_answer_nothing_is_left_out(run, monkeypatch, capfd, tmp_path):
     monkeypatch.delenv("SLURM_JOB_PARTITION")
     assert run([now("n2")]) == []
-    assert "Slurm does not tell how many nodes" in capfd.readouterr().err
+    assert "Slurm did not report how many nodes" in capfd.readouterr().err
     assert exclude_nodes.partition_size(None, "batch") == 4
 
 

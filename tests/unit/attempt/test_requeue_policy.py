@@ -52,7 +52,7 @@ def left(tmp_path, monkeypatch):
         for attempt, (job_id, decision) in enumerate(before):
             record = run_files.attempt(attempt=attempt, job_id=job_id, decision=decision)
             append_jsonl(run_dir.attempts, record)
-        return requeue_policy.is_left_to_slurm(records.read_attempts(run_dir), seen, job, "7")
+        return requeue_policy.slurm_requeues_itself(records.read_attempts(run_dir), seen, job, "7")
 
     return ask
 

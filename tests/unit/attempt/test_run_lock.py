@@ -139,7 +139,7 @@ def test_a_living_owner_refuses(run):
 def test_an_owner_on_another_host_is_not_taken_for_dead(run):
     other = replace(run_lock.this_process(None), job_id="local-x", host="elsewhere")
     run_lock.claim(run, other, 1)
-    with pytest.raises(OwnedError, match="owned it on elsewhere, and may run still"):
+    with pytest.raises(OwnedError, match="owns it on elsewhere, and this host cannot"):
         run_lock.claim(run, run_lock.this_process(None), 2)
 
 
@@ -168,7 +168,7 @@ def test_whether_a_job_lives_is_asked_of_slurm(scontrol, text, status, stream, a
 def test_a_job_that_nobody_can_ask_about_is_not_replaced(run, scontrol):
     run_lock.claim(run, run_lock.this_process("7"), 1)
     scontrol("slurm_load_jobs error: Unable to contact slurm controller", 1, 2)
-    with pytest.raises(OwnedError, match="may run still"):
+    with pytest.raises(OwnedError, match="cannot find out whether it has ended"):
         run_lock.claim(run, run_lock.this_process("8"), 2)
 
 
@@ -197,7 +197,7 @@ def test_the_start_before_a_requeue_can_neither_claim_nor_release(run):
         run_lock.claim(run, before, 3)
     run_lock.release(run, before)
     assert run_lock.read(run) == now
-    assert not run_lock.is_owned(run, before, 1)
+    assert not run_lock.is_owned_by_attempt(run, before, 1)
 
 
 def test_an_owner_of_an_older_kit_is_understood(run, scontrol):
@@ -255,8 +255,8 @@ def test_release_gives_up_what_is_ours_only(run):
 def test_a_superseded_attempt_does_not_own_the_run_any_more(run):
     me = run_lock.this_process("7")
     run_lock.claim(run, me, 1)
-    assert run_lock.is_owned(run, me, 1)
+    assert run_lock.is_owned_by_attempt(run, me, 1)
     run_lock.claim(run, me, 2)
-    assert not run_lock.is_owned(run, me, 1)
+    assert not run_lock.is_owned_by_attempt(run, me, 1)
     run_lock.release(run, me)
-    assert not run_lock.is_owned(run, me, 2)
+    assert not run_lock.is_owned_by_attempt(run, me, 2)

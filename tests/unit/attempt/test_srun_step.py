@@ -73,7 +73,7 @@ def test_srun_that_outlives_a_failed_agent_is_ended(run, waiter, monkeypatch, ca
 def test_srun_that_outlives_all_agents_is_ended_though_none_failed(run, waiter, monkeypatch, capfd):
     """A node's slurmstepd was killed: srun waits for its task for ever."""
     monkeypatch.setattr(srun_step, "POLL_S", 0.05)
-    monkeypatch.setattr(srun_step, "LOOK_S", 0.05)
+    monkeypatch.setattr(srun_step, "READ_INTERVAL_S", 0.05)
     monkeypatch.setattr(srun_step, "ENDED_LIMIT_S", 0.2)
     node(run, 0, 0)
     node(run, 1, 0)
@@ -105,7 +105,7 @@ def test_the_srun_of_a_superseded_attempt_orders_nothing_any_more(
 ):
     """What it asks slurmctld to end is named like the step of the job's next start."""
     monkeypatch.setattr(srun_step, "POLL_S", 0.05)
-    monkeypatch.setattr(srun_step, "LOOK_S", 0.05)
+    monkeypatch.setattr(srun_step, "READ_INTERVAL_S", 0.05)
     node(run, 0, code)
     ordering = f'trap "touch {tmp_path}/ordered" TERM; echo; while :; do sleep 0.1; done'
     srun, _ = stand_in(ordering)
@@ -136,18 +136,18 @@ def test_srun_is_waited_for_as_long_as_no_agent_failed(run, waiter, monkeypatch,
 
 
 def test_a_disk_that_does_not_answer_is_looked_at_again(run, waiter, monkeypatch):
-    for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S", "LOOK_S"):
+    for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S", "READ_INTERVAL_S"):
         monkeypatch.setattr(srun_step, limit, 0.05)
     stale = OSError(errno.ESTALE, "stale")
     looks = iter([stale, stale, True, stale])  # the last one is on the way out
 
-    def has_failed(*_):
+    def has_failed_agent(*_):
         look = next(looks)
         if look is stale:
             raise stale
         return look
 
-    monkeypatch.setattr(srun_step, "has_failed", has_failed)
+    monkeypatch.setattr(srun_step, "has_failed_agent", has_failed_agent)
     srun_step.watch(run, "7", 1, waiter.pid)
     assert waiter.wait(10) == -signal.SIGKILL
     assert next(looks, None) is None
@@ -231,13 +231,13 @@ def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, scancel,
     left = interpret.unended(facts.read(run, 1))
     srun_step.end_leftover("7", left)
     assert scancel.read_text() == "7.3\n"
-    assert srun_step.silent(facts.read(run, 1), left) == ("b",)
+    assert srun_step.unreachable_nodes(facts.read(run, 1), left) == ("b",)
 
 
 def test_a_node_that_was_alone_is_looked_for_by_its_name(run, monkeypatch):
     node(run, 0, None, address="127.0.0.1")  # which is every node's own
     monkeypatch.setattr(client, "is_answering", lambda place, port: place == "127.0.0.1")
-    assert srun_step.silent(facts.read(run, 1), ["a"]) == ("a",)
+    assert srun_step.unreachable_nodes(facts.read(run, 1), ["a"]) == ("a",)
 
 
 @pytest.mark.parametrize(

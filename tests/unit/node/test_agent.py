@@ -358,7 +358,7 @@ def test_a_stop_that_comes_before_the_handlers_is_taken(tmp_path, imports, befor
 
 def test_a_shielded_command_starts_with_stop_signals_held_back():
     code = "import signal; print(*sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
-    argv = [*srun_step.shield(), sys.executable, "-c", code]
+    argv = [*srun_step.block_signals_prefix(), sys.executable, "-c", code]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     assert said.split() == [str(int(number)) for number in sorted(STOP_SIGNALS)]
 
@@ -368,9 +368,9 @@ def test_an_old_env_is_no_shield(tmp_path, monkeypatch):
     (tmp_path / "env").write_text("#!/bin/sh\nexit 125\n")
     (tmp_path / "env").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert srun_step.shield() == []
+    assert srun_step.block_signals_prefix() == []
     (tmp_path / "env").unlink()
-    assert srun_step.shield() == []
+    assert srun_step.block_signals_prefix() == []
 
 
 def test_torchrun_dies_with_its_agent(host, tmp_path):
