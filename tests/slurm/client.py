@@ -1,4 +1,4 @@
-"""Talks to the test cluster as a user does: sbatch, squeue, scontrol, and bounded waits."""
+"""Uses the test cluster as a user does: sbatch, squeue, scontrol, and waits with a limit."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .host import PATH
 
 _T = TypeVar("_T")
 _ENTER = Path(__file__).with_name("enter.sh").resolve()
-# How much state() shows of each command and log.
+# Lines that state() shows of each command and log.
 _STATE_LINES = 30
-# What the daemons say on every start or request, although all is well.
+# Lines that the daemons log on every start or request, without any error.
 _NOISE = re.compile(
     r"mpi/pmix|credential (for client UID|from)|differs from hardware|Controller \w+ is not enabled"
 )
-# A job in one of these stays there, unless somebody requeues it by hand.
+# Final states of a job, unless a user requeues it.
 _FINAL_STATES = {"CANCELLED", "COMPLETED", "FAILED", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}
 
 
 class ClusterError(RuntimeError):
-    """The cluster did not do what it should; the text carries its state."""
+    """The cluster did not do what it should; the text has the state of the cluster."""
 
 
 class Client:
@@ -94,10 +94,10 @@ class Client:
         return output.strip().partition(";")[0]
 
     def job(self, job_id: str, check: bool = True) -> dict[str, str]:
-        """Returns what `scontrol show job` says, by field; of an array only its first record."""
+        """Returns the fields of `scontrol show job`; of an array only its first record."""
         done = self.run("scontrol", "-o", "show", "job", job_id, check=check)
         line = done.stdout.partition("\n")[0]
-        # A value may hold spaces (Command=...), so it goes to the next thing that looks like a key.
+        # A value may hold spaces (Command=...): it ends at the next text that looks like a key.
         return dict(re.findall(r"([A-Z][\w:/]*)=(.*?)(?= [A-Z][\w:/]*=| *$)", line))
 
     def wait_job(
@@ -110,7 +110,7 @@ class Client:
         wanted = {states} if isinstance(states, str) else set(states)
 
         def reached() -> dict[str, str] | None:
-            # The controller may be away for a while: that is one of the faults to test.
+            # The controller may be down for a while: that is one of the faults to test.
             job = self.job(job_id, check=False)
             state = job.get("JobState")
             if state in _FINAL_STATES - wanted:
@@ -135,7 +135,7 @@ class Client:
         self.wait_for(self.is_idle, "all nodes idle", timeout_s)
 
     def is_idle(self) -> bool:
-        """Returns whether the controller answers and calls every node idle."""
+        """Returns whether the controller answers and reports every node as idle."""
         return list(self.node_states().values()) == ["idle"] * len(self.nodes)
 
     def node_states(self) -> dict[str, str]:

@@ -1,11 +1,11 @@
-"""A real Slurm cluster on this one machine, for tests and to play with.
+"""A real Slurm cluster on this one machine, for tests and for trying things out.
 
-    python -m tests.slurm.cluster up [DIR]      start it, print what to type next
+    python -m tests.slurm.cluster up [DIR]      start it, print the next commands
     python -m tests.slurm.cluster state [DIR]   nodes, queue, jobs, the end of all logs
     python -m tests.slurm.cluster down [DIR]    end it and all of its processes
 
 Every node has its own address, host name, /etc/hosts and cgroup tree; files are shared. Nothing
-outside of the cluster's folder is written, and no other Slurm is ever talked to.
+outside of the cluster's folder is written, and no other Slurm is ever called.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Cluster(Machines):
 
     `proctrack` is cgroup, linuxproc or pgid and decides who receives a signal; without it,
     cgroup where this machine can do it. `extra_conf` are lines of slurm.conf that come on top of
-    the usual ones or replace them. The nodes are n1, n2, ...; n1 takes itself for 127.0.1.1.
+    the usual ones or replace them. The nodes are n1, n2, ...; n1 resolves its name to 127.0.1.1.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Cluster(Machines):
         self._settings = (proctrack, extra_conf)
 
     def start(self) -> None:
-        """Starts the cluster, after removing what an earlier one at this root left behind.
+        """Starts the cluster; removes what an earlier one at this root left behind first.
 
         Returns when all nodes are idle; raises ClusterError when they are not within 30 s.
         """
@@ -79,7 +79,7 @@ class Cluster(Machines):
             raise
 
     def stop(self) -> None:
-        """Ends all processes of the cluster and takes its namespaces and links away.
+        """Ends all processes of the cluster and removes its namespaces and links.
 
         Works after a half-failed start and twice in a row; files stay until the next start.
         """
@@ -98,7 +98,7 @@ class Cluster(Machines):
         self._boot()
 
     def reset(self) -> None:
-        """Gives the next test an idle cluster with its first settings, whatever one test did."""
+        """Gives the next test an idle cluster with its first settings."""
         for node in self.nodes:
             self.plug(node)
         is_unchanged = (self.site.proctrack, self.site.extra_conf) == self._settings
@@ -115,7 +115,7 @@ class Cluster(Machines):
             raise ClusterError(f"{root}: has files that are not a test cluster's; choose another")
         for name in _FOLDERS:
             shutil.rmtree(root / name, ignore_errors=True)
-            # Jobs may run as other users, so the folders are open; the key below is not.
+            # Jobs may run as other users, so they may read the folders; the key below is private.
             (root / name).mkdir(parents=True, mode=0o755)
         (root / ".gitignore").write_text("*\n")
         key = root / "munge/key"
@@ -124,7 +124,7 @@ class Cluster(Machines):
 
     def _boot(self) -> None:
         """Writes the configuration, starts all daemons and waits until every node is idle."""
-        # Job ids do not come again, as on a real cluster: old run directories may be around.
+        # Job ids are not used twice, as on a real cluster: old run directories may still exist.
         next_job_id = max(int(time.time()) % 10_000_000, self.site.first_job_id + 1000)
         self.site = replace(self.site, first_job_id=next_job_id)
         etc = self.site.conf_dir
@@ -134,7 +134,7 @@ class Cluster(Machines):
         (etc / "cgroup.conf").write_text(conf.cgroup_conf(host.cgroup_version() or 1))
         (etc / "slurm.conf").write_text(conf.slurm_conf(self.site))
         self._launch({CONTROLLER: conf.munged_argv(self.site)})
-        # -c forgets the state of an earlier run: a node is idle once its slurmd has registered.
+        # -c drops the state of an earlier run: a node is idle once its slurmd has registered.
         daemons = {node: self._daemon("slurmd") for node in self.nodes}
         self._launch({CONTROLLER: [*self._daemon("slurmctld"), "-c"], **daemons})
         self.wait_idle()

@@ -1,4 +1,4 @@
-"""What the test cluster consists of, and the configuration files that say so to Slurm.
+"""The parts of the test cluster, and the configuration files that describe them to Slurm.
 
 Pure: from a `Site` to text. `network` and `cluster` make it real.
 """
@@ -63,7 +63,7 @@ class Site:
 
     @property
     def work_dir(self) -> Path:
-        """Where the tests' commands run and jobs leave their output."""
+        """The folder in which the tests' commands run and jobs write their output."""
         return self.root / "work"
 
     def pid_file(self, machine: str) -> Path:
@@ -80,7 +80,7 @@ class Site:
 def tag_of(root: Path) -> str:
     """Returns the prefix of all names that the cluster at `root` has on this machine.
 
-    It follows from the path alone, so whatever a killed process left behind is found again.
+    It follows from the path alone, so that anything a killed process left behind is found again.
     """
     return "sl" + hashlib.sha256(str(root).encode()).hexdigest()[:6]
 
@@ -109,7 +109,7 @@ def cgroup_conf(version: int) -> str:
     """Returns cgroup.conf: processes are tracked, with TaskPlugin=task/cgroup memory is limited."""
     lines = [f"CgroupPlugin=cgroup/v{version}", "ConstrainRAMSpace=yes"]
     if version == 2:
-        # There is no systemd inside of the node's own cgroup tree that could be asked.
+        # The node's own cgroup tree has no systemd that Slurm could call.
         lines.append("IgnoreSystemd=yes")
     return "\n".join(lines) + "\n"
 
@@ -159,14 +159,14 @@ def _settings(site: Site) -> Mapping[str, object]:
         "PropagateResourceLimits": "NONE",
         "ProctrackType": f"proctrack/{site.proctrack}",
         "TaskPlugin": "task/none",
-        # More CPUs and memory than the machine has are fine: nothing here computes for long.
+        # More CPUs and memory than the machine has: no test computes for long.
         "SlurmdParameters": "config_overrides",
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_Core",
         "ReturnToService": 2,
         "SlurmdTimeout": SLURMD_TIMEOUT_S,
         "KillWait": KILL_WAIT_S,
-        "MinJobAge": 3600,  # what became of a job is asked after its untouched twin has run
+        "MinJobAge": 3600,  # a test reads the end of a job after its reference run, minutes later
         "SchedulerType": "sched/backfill",
         "SchedulerParameters": "sched_interval=1,batch_sched_delay=0,bf_interval=1",
         "JobRequeue": 1,

@@ -1,4 +1,4 @@
-"""One Slurm cluster for all the tests of this folder; a failing one shows the cluster's state."""
+"""One Slurm cluster for all tests of this folder; a test that fails shows the cluster's state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PREFIX = "slurm-test-"
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """A cluster of four nodes that all tests share; see _clean_cluster for what a test finds."""
+    """A cluster of four nodes that all tests share; _clean_cluster resets it after each test."""
     if reason := why_not():
         if os.environ.get("REQUIRE_SLURM") == "1":
             pytest.fail(reason)

@@ -1,7 +1,7 @@
-"""What this machine offers to a test cluster: rights, programs, cgroups.
+"""The rights, programs and cgroups that this machine has for a test cluster.
 
-KIT_TEST_SLURM says which Slurm it shall be: nothing for the one that is installed, 24.11 for
-the one that `tests.slurm.second` fetches, or the folder (`--prefix`) of one that you built.
+KIT_TEST_SLURM selects the Slurm: unset for the installed one, 24.11 for the one that
+`tests.slurm.second` fetches, or the folder (`--prefix`) of one that you built.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 def version_folder(version: str) -> Path:
-    """Returns where a Slurm of that version is kept, once it was fetched."""
+    """Returns the folder for a fetched Slurm of that version."""
     return Path(__file__).resolve().parents[2] / ".slurm" / version
 
 
@@ -42,7 +42,7 @@ PATH = _path_with(PREFIX)
 
 
 def why_not(prefix: Path | None = PREFIX) -> str | None:
-    """Returns None where a cluster can be started, else the reason and its cure in one line."""
+    """Returns None if a cluster can be started, else the reason and the fix in one line."""
     if prefix and not (prefix / "sbin/slurmd").exists():
         return f"no Slurm in {prefix}: unset KIT_TEST_SLURM, or run make test-slurm-24"
     path = _path_with(prefix)
@@ -70,7 +70,7 @@ def cgroup_version() -> int | None:
 
 
 def default_proctrack() -> str:
-    """Returns cgroup, which most real clusters use, or linuxproc where it cannot work."""
+    """Returns cgroup, which most real clusters use, or linuxproc if cgroup cannot work here."""
     return "cgroup" if cgroup_version() else "linuxproc"
 
 

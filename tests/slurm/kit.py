@@ -1,4 +1,4 @@
-"""Runs the kit on the test cluster as a user would, and reads what a run left behind."""
+"""Runs the kit on the test cluster as a user would, and reads the files of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobs.rundir import RunDir, read_json, read_jsonl
 from .cluster import Cluster
 
 REPOSITORY = Path(__file__).parents[2]
-# A bound only: tests may share the machine with others.
+# Only an upper bound: other programs may use the machine, too.
 JOB_TIMEOUT_S = 240
 
 
@@ -58,7 +58,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Kit:
-    """The kit's commands, with a runs root of their own."""
+    """The kit's commands, with a separate runs root."""
 
     cluster: Cluster
     runs_root: Path
@@ -79,7 +79,7 @@ class Kit:
         return Run(self.cluster, said["job_id"], RunDir(Path(said["run_dir"])))
 
     def resume(self, run: Run, *words: str) -> Run:
-        """Go on with a run that stopped, as another job; `words`: overrides, --yes."""
+        """Continue a run that stopped, with another job; `words`: overrides, --yes."""
         said = json.loads(self.jobs("resume", "--json", run.dir.path, *words).stdout)
         return Run(self.cluster, said["job_id"], run.dir)
 

@@ -16,11 +16,11 @@ class Machines(Client):
     """A cluster whose machines can be switched off and on, one by one."""
 
     def start_controller(self) -> None:
-        """Starts slurmctld again; it goes on from the state that it has written."""
+        """Starts slurmctld again; it continues from the state that it has written."""
         self._launch({CONTROLLER: self._daemon("slurmctld")})
 
     def kill_controller(self) -> None:
-        """Ends slurmctld as a crash does: what it has not written yet is lost."""
+        """Kills slurmctld, as a crash does: state that it has not written yet is lost."""
         if pid := self.daemon_pid(CONTROLLER):
             os.kill(pid, signal.SIGKILL)
         self.wait_for(lambda: not self.daemon_pid(CONTROLLER), "slurmctld ended", 30)
@@ -28,7 +28,7 @@ class Machines(Client):
     def power_off(self, node: str) -> None:
         """Kills every process of a node at once, slurmd and the jobs' alike.
 
-        The cable first: the kernel lives on here, and would tell the peers that they are gone.
+        The cable is pulled first: the kernel goes on here, and would send the peers a reset.
         """
         self.unplug(node)
         network.kill_all(self.site.tag, node)
@@ -47,12 +47,12 @@ class Machines(Client):
         network.set_cable(self.site, node, plugged=True)
 
     def register(self, node: str) -> None:
-        """Makes slurmd report to slurmctld, which then has the node back and ends stale jobs."""
+        """Makes slurmd report to slurmctld, which then uses the node again and ends stale jobs."""
         if pid := self.daemon_pid(node):
             os.kill(pid, signal.SIGHUP)
 
     def daemon_pid(self, name: str) -> int | None:
-        """Returns the process id of a node's slurmd (or ctl's slurmctld), None where it is dead."""
+        """Returns the process id of a node's slurmd (or ctl's slurmctld), None if it is dead."""
         try:
             pid = int(self.site.pid_file(name).read_text())
         except (FileNotFoundError, ValueError):
@@ -71,7 +71,7 @@ class Machines(Client):
     def _daemon(self, program: str) -> list[str]:
         argv = [program, "-f", self.env["SLURM_CONF"]]
         if program == "slurmd" and self.site.prefix:
-            # It takes that of the place it was built for, which may be another version's.
+            # By default it takes the one in its build prefix, which may be of another version.
             argv += ["-d", f"{self.site.prefix}/sbin/slurmstepd"]
         return argv
 

@@ -1,9 +1,9 @@
 """The machines of the test cluster as the kernel has them: network namespaces and their links.
 
 Each node and the controller get a namespace of their own. The bridge that joins them lies in the
-controller's, so that a firewall or Docker's forwarding rules on the host are not in the way; the
-host itself gets one link into it. All names begin with the tag of the cluster, and whatever runs
-in these namespaces is the cluster's.
+controller's, so that a firewall or Docker's forwarding rules on the host do not apply to it; the
+host itself gets one link into it. All names begin with the tag of the cluster. Every process in
+these namespaces belongs to the cluster.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _HOST_INDEX = 253
 
 
 def free_subnet(tag: str) -> IPv4Network:
-    """Returns a /24 that no address or route of this machine touches; same tag, same first try.
+    """Returns a /24 that no address or route of this machine uses; the first try follows from tag.
 
-    Raises OSError where all candidates are taken.
+    Raises OSError if all candidates are taken.
     """
     text = _ip("-4", "-o", "addr") + _ip("-4", "route", "show", "table", "all")
     addresses = re.findall(r"\b\d+\.\d+\.\d+\.\d+(?:/\d+)?", text)
@@ -88,7 +88,7 @@ def remove(tag: str) -> None:
     Finds everything by name, so it works after a half-failed `build` and twice in a row.
     """
     kill_all(tag)
-    # The link first: it would vanish with its namespace, but only some time later.
+    # The link first: the kernel deletes it with its namespace, but only some time later.
     if Path("/sys/class/net", _host_link(tag)).exists():
         _ip("link", "del", _host_link(tag))
     for path in _NETNS.glob(f"{tag}-*"):
@@ -113,11 +113,11 @@ def kill_all(tag: str, machine: str = "*", timeout_s: float = 20) -> None:
 def processes(tag: str, machine: str = "*") -> list[int]:
     """Returns the ids of all processes of a machine, by default of the whole cluster.
 
-    They are known by their network namespace, so what left its process group, its session or its
-    parent is found as well: daemons, slurmstepd, jobs.
+    They are found by their network namespace. So a process that left its process group, its session
+    or its parent is found, too: daemons, slurmstepd, jobs.
     """
     ours = {_identity(path) for path in _NETNS.glob(f"{tag}-{machine}")}
-    # A name on which no namespace got mounted must not make a target of anything else.
+    # A name without a mounted namespace would match processes of this machine: kill none of them.
     ours -= {None, _identity(Path("/proc/self/ns/net"))}
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     return [pid for pid in pids if _identity(Path(f"/proc/{pid}/ns/net")) in ours]
@@ -143,7 +143,7 @@ def _cgroups(tag: str, machine: str = "*") -> list[Path]:
 
 
 def _thaw(tag: str, machine: str) -> None:
-    """Lets frozen steps run: under cgroup v1 they do not die before."""
+    """Thaws frozen steps: under cgroup v1 a frozen process does not die."""
     for tree in _cgroups(tag, machine):
         for state in tree.rglob("freezer.state"):
             if state.parent != tree:
@@ -159,7 +159,7 @@ def _remove_cgroup(folder: Path, timeout_s: float = 5) -> None:
         except FileNotFoundError:
             return
         except OSError:
-            # Busy for a moment after the death of its last process.
+            # The cgroup stays busy for a moment after its last process died.
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)

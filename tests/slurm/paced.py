@@ -1,4 +1,4 @@
-"""A model that crawls as long as a file is there, so that a test meets the run where it wants."""
+"""A model that is slow while a file exists, so that a test can act at a certain step."""
 
 import os
 import time
@@ -15,7 +15,7 @@ _LOOK_S = 0.05
 class Paced(torch.nn.Module):
     """A tiny MiniResNet, with a pause before each batch while PACE_FILE exists.
 
-    The file may hold the seconds of the pause; it ends as soon as the file goes.
+    The file may hold the seconds of the pause. The pause ends as soon as the file is deleted.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A model that fails on one rank, amid the others' collectives."""
+"""A model that fails on one rank while the others are in a collective."""
 
 import os
 

@@ -1,12 +1,12 @@
 """A second Slurm for the test cluster, beside the one that is installed on this machine.
 
-    python -m tests.slurm.second                     fetch it once, say where, or why it cannot be
+    python -m tests.slurm.second                     fetch it once, print where, or why not
     KIT_TEST_SLURM=24.11 python -m pytest tests/slurm
 
 Its packages, of another Debian release, are unpacked into a folder of the repository together
-with all libraries below them; nothing is installed. Its programs are changed to load just those
-libraries, so they run in the machine's own file tree as any other program does, and jobs find
-its Python there. In a chroot of that release they would not.
+with all libraries that they need; nothing is installed. Its programs are changed to load only these
+libraries. So they run in the machine's own file tree like any other program, and jobs find the
+machine's Python there. In a chroot of that release they would not find it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _COMMAND_TIMEOUT_S = 600
 
 
 class SecondError(Exception):
-    """The second Slurm cannot be made; the text says why, and how to mend it."""
+    """The second Slurm cannot be made; the text has the reason and the fix."""
 
 
 def mirror(targets: str) -> str:
@@ -47,7 +47,7 @@ def mirror(targets: str) -> str:
 
 
 def why_not() -> str | None:
-    """Returns None where the folder can be made, else the reason and its cure."""
+    """Returns None if the folder can be made, else the reason and the fix."""
     missing = {package for tool, package in _TOOLS.items() if not shutil.which(tool)}
     if "apt" in missing or "dpkg" in missing:
         return (
@@ -63,9 +63,9 @@ def why_not() -> str | None:
 
 
 def make(folder: Path) -> None:
-    """Makes `folder` with bin, sbin, lib and lib/slurm, unless it is there and up to date.
+    """Makes `folder` with bin, sbin, lib and lib/slurm, unless it exists and is up to date.
 
-    It comes into being at once, by a rename: a half-made one is never seen.
+    A rename creates it in one step, so that no process sees an incomplete one.
     """
     if is_made(folder):
         return
@@ -86,7 +86,7 @@ def make(folder: Path) -> None:
 
 
 def is_made(folder: Path) -> bool:
-    """Returns whether `folder` was made for this place, by this version of this file."""
+    """Returns whether `folder` was made for this path, by this version of this file."""
     stamp = _stamp_file(folder)
     return stamp.exists() and stamp.read_text() == _stamp(folder)
 
@@ -104,7 +104,7 @@ def _fetch(apt: Path) -> list[Path]:
     """Downloads the packages and all that they depend on; apt verifies their signatures."""
     for name in ("lists/partial", "cache/archives/partial", "none"):
         (apt / name).mkdir(parents=True)
-    # Nothing counts as installed, so that every library comes, down to the C library.
+    # apt assumes that nothing is installed, so that it fetches every library, libc included.
     (apt / "status").touch()
     targets = _run("apt-get", "indextargets", "--format=$(REPO_URI)", "Created-By: Packages")
     source = f"deb [signed-by={_KEYRING}] {mirror(targets)} {_SUITE} main\n"
@@ -121,11 +121,11 @@ def _fetch(apt: Path) -> list[Path]:
         "APT::Default-Release": "",
         "APT::Sandbox::User": "root",
         "Acquire::Languages": "none",
-        # Its lock is the machine's, and nothing here touches what that guards.
+        # apt's lock protects the machine's packages, which this command does not change.
         "Debug::NoLocking": "1",
     }
     options = [f"--option={key}={value}" for key, value in settings.items()]
-    # Else a list that could not be fetched is only a warning.
+    # Without this option a list that could not be fetched is only a warning.
     _run("apt-get", *options, "--option=APT::Update::Error-Mode=any", "update")
     install = ("install", "--yes", "--download-only", "--no-install-recommends")
     _run("apt-get", *options, *install, *_PACKAGES)
@@ -133,7 +133,7 @@ def _fetch(apt: Path) -> list[Path]:
 
 
 def _unpack(archives: list[Path], unpacked: Path, new: Path) -> None:
-    """Lays out what is needed of the packages as `make install` of Slurm would."""
+    """Copies the needed files of the packages to where `make install` of Slurm puts them."""
     unpacked.mkdir()
     for archive in archives:
         package = archive.name.partition("_")[0]
@@ -142,7 +142,7 @@ def _unpack(archives: list[Path], unpacked: Path, new: Path) -> None:
     for name in ("bin", "sbin"):
         shutil.copytree(unpacked / "ours/usr" / name, new / name)
         for program in (new / name).glob("*-wlm"):
-            # Debian tells it from other programs that are called slurmd or so.
+            # Debian renames it, because other packages have programs of the same name.
             program.rename(program.with_name(program.name.removesuffix("-wlm")))
     plugins = next(unpacked.glob("ours/usr/lib/*-linux-gnu/slurm-wlm"))
     shutil.copytree(plugins, new / "lib/slurm", symlinks=True)
@@ -151,14 +151,14 @@ def _unpack(archives: list[Path], unpacked: Path, new: Path) -> None:
 
 
 def _redirect(new: Path, folder: Path) -> None:
-    """Has the programs in `new` take loader and libraries from there, once it is `folder`."""
+    """Makes the programs in `new` use its loader and libraries, at the final path `folder`."""
     loader = next((new / "lib").glob("ld-linux*.so.*"))
     libraries = ("--force-rpath", "--set-rpath", "$ORIGIN/../lib/slurm:$ORIGIN/../lib")
     for program in _programs(new):
         interpreter = folder / loader.relative_to(new)
         _run("patchelf", "--set-interpreter", str(interpreter), *libraries, str(program))
     for plugin in (new / "lib/slurm").glob("*.so"):
-        # A path of its own would be taken instead of its program's.
+        # A library's own path would override that of the program.
         _run("patchelf", "--remove-rpath", str(plugin))
 
 
@@ -167,7 +167,7 @@ def _programs(folder: Path) -> list[Path]:
 
 
 def _check(new: Path) -> None:
-    """Raises unless every program finds its libraries, and is of the version that was wanted."""
+    """Raises unless every program finds its libraries and has the requested version."""
     loader = str(next((new / "lib").glob("ld-linux*.so.*")))
     for program in _programs(new):
         listed = _run(loader, "--list", str(program))
@@ -191,13 +191,13 @@ def _replace(new: Path, folder: Path, old: Path) -> None:
     try:
         new.rename(folder)
     except OSError:
-        # Another process was faster.
+        # Another process has made it first.
         if not is_made(folder):
             raise
 
 
 def _run(*argv: str) -> str:
-    """Returns what a command printed; raises SecondError with what it complained about."""
+    """Returns the output of a command; raises SecondError with its error output."""
     env = os.environ | {"LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The test cluster itself behaves as a real one of several hosts."""
+"""The test cluster behaves like a real one of several hosts."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ else:
             time.sleep(0.1)
 """
 
-# A task and a descendant of it in another session, as a rank under torchrun; each writes down
-# what it received.
+# A task and a descendant of it in another session, like a rank under torchrun; each records the
+# signals that it received.
 _FAMILY = """#!/bin/bash
 listen() { trap "touch $1.usr1" USR1; touch "$1.ready"; while :; do sleep 0.1; done; }
 export -f listen
@@ -82,7 +82,7 @@ def test_tasks_reach_each_other_by_tcp(cluster: Cluster) -> None:
 @pytest.mark.slow
 def test_unplugged_node_cannot_be_reached_until_plugged(cluster: Cluster) -> None:
     def is_reached() -> bool:
-        # slurmd listens there.
+        # slurmd listens on this port.
         probe = ("timeout", "1", "bash", "-c", f"</dev/tcp/{cluster.site.address('n2')}/6818")
         return cluster.run_on("n1", *probe, check=False).returncode == 0
 

@@ -1,4 +1,4 @@
-"""Somebody's own torchrun script on Slurm: it knows its time limit, stops, and comes back."""
+"""A user's own torchrun script on Slurm: it knows its time limit, stops, and is requeued."""
 
 from __future__ import annotations
 

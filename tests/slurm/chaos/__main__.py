@@ -1,9 +1,9 @@
-"""The campaign: runs that are harmed at random, and must end bitwise like one that was not.
+"""The campaign: runs with random faults, which must end bitwise equal to a run without faults.
 
     python -m tests.slurm.chaos N SEED [--draw K] [--out FILE]
 
-Each draw is one JSON line: what came over the run, and what became of it. A draw that fails says
-how to see it again; its run directory and the cluster's state are kept beside the lines.
+Each draw is one JSON line: the faults, and how the run ended. The line of a draw that failed has
+the command that repeats it. Its run directory and the cluster's state are kept beside the lines.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .judge import judged, rows_of
 from .sites import SITES, conf_of
 from .victim import MODEL, Victim, begin
 
-# Slowly once a blow falls, or a run may be through before it is felt.
+# The run is slow once a fault has come: otherwise it may end before the fault has an effect.
 SECONDS_PER_STEP = 0.25
 SECONDS_PER_STEP_UNDER_A_BLOW = 4.0
 
 
 def main(argv: list[str]) -> int:
-    """Run the campaign; 1 if a draw failed."""
+    """Run the campaign; returns 1 if a draw failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.slurm.chaos", description=__doc__)
     parser.add_argument("number", metavar="N", type=int)
     parser.add_argument("seed", metavar="SEED", type=int)
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
 
 
 def play(cluster: Cluster, draw: Draw, expected: Run, out: Path) -> dict[str, Any]:
-    """One draw on a cluster that is as good as new; its record."""
+    """Run one draw on a cluster in its first state; returns its record."""
     began = time.monotonic()
     kit = Kit(cluster, out / f"draw-{draw.number:03}")
     record = draw.record() | {"rows": rows_of(draw)}
@@ -78,7 +78,7 @@ def play(cluster: Cluster, draw: Draw, expected: Run, out: Path) -> dict[str, An
         victim = begin(kit, SITES[draw.site], random.Random(str(draw)))
         harm(victim, draw)
         verdict, problem = judged(victim, draw, expected)
-    except Exception as error:  # whatever it is, the other draws are played all the same
+    except Exception as error:  # any error of one draw: the other draws still run
         problem = f"{type(error).__name__}: {error}"
     if victim is not None:
         record |= {"run_dir": str(victim.run.dir.path)} | figures(victim.run)
@@ -89,19 +89,19 @@ def play(cluster: Cluster, draw: Draw, expected: Run, out: Path) -> dict[str, An
 
 
 def harm(victim: Victim, draw: Draw) -> None:
-    """Let the blows come, each behind its step."""
+    """Do the harms of a draw, each after its step."""
     for blow in draw.blows:
         victim.pace(SECONDS_PER_STEP)
         if blow.step:
             victim.run.wait_for_step(blow.step)
         victim.pace(SECONDS_PER_STEP_UNDER_A_BLOW)
         victim.wait_for_attempt()
-        time.sleep(blow.delay_s)  # anywhere within a step, a save or a stop
+        time.sleep(blow.delay_s)  # at a random moment within a step, a save or a stop
         HARMS[blow.harm].do(victim)
 
 
 def figures(run: Run) -> dict[str, Any]:
-    """What the attempts of a run say."""
+    """The facts of a run's attempts."""
     names = ("cause", "decision", "stop_s", "start_s")
     said = {name: [attempt.get(name) for attempt in run.attempts()] for name in names}
     return said | {"steps_redone": run.result().get("steps_redone")}

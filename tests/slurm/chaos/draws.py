@@ -1,8 +1,8 @@
-"""What the campaign does in each of its draws: a pure function of its seed.
+"""The draws of a campaign: a pure function of its seed.
 
-A draw is one run on one site and the harms that come over it, each at a moment of its own. It is
-stratified: every pair of a leading harm and a site comes once before any comes twice, and each time
-on another proctrack.
+A draw is one run on one site with one or more harms, each at its own moment. The draws are
+stratified: every pair of a leading harm and a site is drawn once before any is drawn twice, and
+each time with another proctrack.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_MORE_HARMS = 2
 
 @dataclass(frozen=True)
 class Blow:
-    """One harm of a draw, and the optimizer step behind which it comes (0: in the start-up)."""
+    """One harm of a draw, and the optimizer step after which it is done (0: in the start-up)."""
 
     harm: str
     step: int
@@ -41,10 +41,10 @@ class Draw:
 
 @dataclass(frozen=True)
 class Table:
-    """What draws are made of.
+    """The harms and sites from which draws are made.
 
-    `leads`: each harm with the site on which it leads a draw. `others`: by site, the harms that
-    may come beside it. `final`: those after which no other one can come.
+    `leads`: each leading harm with its site. `others`: by site, the harms that may be added.
+    `final`: the harms after which no other one is possible.
     """
 
     leads: Sequence[tuple[str, str]]
@@ -74,7 +74,7 @@ def _draw(index: int, lead: int, stratum: int, dice: random.Random, table: Table
     harm, site = table.leads[lead]
     more = dice.choices(table.others[site], k=dice.choice(range(MAX_MORE_HARMS + 1)))
     steps = sorted(dice.randrange(table.last_step) for _ in range(len(more) + 1))
-    # What ends the run for good comes last; among the others the drawn one has a place by chance.
+    # A harm that ends the run comes last. Otherwise the leading harm has a random place.
     place = len(more) if harm in table.final else dice.randrange(len(more) + 1)
     names = [*more[:place], harm, *more[place:]]
     delays = [round(dice.uniform(0, 1), 3) for _ in names]

@@ -1,4 +1,4 @@
-"""Every harm of the campaign by its name: what it does to a run, wherever that stands just now.
+"""Every harm of the campaign by its name: what it does to a run in its present state.
 
 Rows of the fault table that are not drawn: 6 (the grace is shorter than the site's saves), 8 (the
 proctrack of every draw), 21 (its disk is mounted before the nodes start), 23 (the port is taken
@@ -43,7 +43,7 @@ def _requeue(victim: Victim) -> None:
 
 
 def _scancel(victim: Victim) -> None:
-    # Of a job that is queued nobody is there who could say so.
+    # A job that is still queued has no process that could record the cancel.
     harm_processes.wait_for_role(victim.run, "agent")
     harm_slurm.scancel(victim.run)
 
@@ -87,9 +87,9 @@ def _kill_the_shell(victim: Victim) -> None:
 
 
 def _kill_in_a_save(victim: Victim) -> None:
-    """Rank 0's, while the disk stands still under the save of a whole attempt."""
+    """Harm rank 0 while the disk blocks its save for a whole attempt."""
     victim.some_rank()
-    # All of a first one, or the disk stands still amid that one's hint.
+    # A first save is complete, so that the disk does not block in the middle of its pointer file.
     victim.pace(_BRISK_S)
     run = victim.run
     run.cluster.wait_for(lambda: run.events("save"), "a checkpoint", _TIMEOUT_S)
@@ -107,9 +107,9 @@ def _kill_in_a_save(victim: Victim) -> None:
 
 
 def _stop_a_rank(victim: Victim) -> None:
-    """SIGSTOP a rank, every other time at any moment from its import of torch to its first steps.
+    """SIGSTOP a rank; every second time between its import of torch and its first steps.
 
-    Those moments are in the start-up of another attempt.
+    That is in the start-up of a further attempt.
     """
     rank = victim.some_rank()
     if victim.dice.random() < 0.5:
@@ -182,7 +182,7 @@ def _controller_away(victim: Victim) -> None:
 
 
 def _second_job(victim: Victim) -> None:
-    """It must be refused while the first one runs; the run does not notice."""
+    """Start a second job: it must be refused while the first one runs, without harm to the run."""
     victim.some_rank()
     second = harm_slurm.submit_again(victim.kit, victim.run)
     victim.run.cluster.wait_job(second, "FAILED", _TIMEOUT_S)
@@ -192,8 +192,8 @@ def _second_job(victim: Victim) -> None:
 class Harm:
     """One harm.
 
-    `causes`: what an attempt may end by that it meets; empty if none ends. `saves`: no step is
-    done twice. `stays`: it needs neither another start of the job nor a node.
+    `causes`: possible causes of the end of an attempt with this harm; empty if none ends. `saves`:
+    no step is done twice. `stays`: it needs neither another start of the job nor another node.
     """
 
     do: Callable[[Victim], None]
@@ -204,7 +204,7 @@ class Harm:
 
 
 _WARNED = ("preemption", "time_limit")
-# Slurm kills the batch shell KillWait after the warning, maybe before it could say what happened.
+# Slurm kills the batch shell KillWait after the warning, perhaps before it recorded the attempt.
 _REQUEUED = ("requeued", "lost")
 _NODE = ("node", *_REQUEUED)
 
@@ -232,14 +232,14 @@ HARMS: dict[str, Harm] = {
     "second_job": Harm(_second_job, (30,), saves=True, stays=True),
     "scancel": Harm(_scancel, (11,)),
 }
-# After these nothing more can come.
+# No harm can follow these.
 FINAL = ("scancel",)
-# The sites on which rows of the table want a preemption; any harm comes on the plain one.
+# The sites that rows of the table need for a preemption; every harm is drawn on the plain one.
 _LEADS = [(name, "plain") for name in HARMS]
 _LEADS += [("preempt", name) for name, site in SITES.items() if name != "plain"]
 _OTHERS = {
     name: [h for h in HARMS if h not in FINAL and (HARMS[h].stays or not site.is_narrow)]
     for name, site in SITES.items()
 }
-# Behind later steps the run may be found complete.
+# After later steps the run may already be complete.
 TABLE = Table(_LEADS, _OTHERS, FINAL, last_step=STEPS - 10)

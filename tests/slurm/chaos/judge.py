@@ -1,4 +1,4 @@
-"""What became of a draw: the oracles of the fault table, as the blows of the draw want them."""
+"""The result of a draw: the oracles of the fault table that apply to its harms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .victim import Victim
 
 
 def judged(victim: Victim, draw: Draw, expected: Run) -> tuple[str, str]:
-    """The verdict on a draw, and what is wrong, if anything."""
+    """(the verdict on a draw, what is wrong)."""
     is_final = draw.blows[-1].harm in FINAL
     end = "cancelled" if is_final else "completed"
     victim.finish()
@@ -33,7 +33,7 @@ def judged(victim: Victim, draw: Draw, expected: Run) -> tuple[str, str]:
 
 
 def causes_are_explained(run: Run, draw: Draw, end: str) -> None:
-    """Each attempt ended by what a blow of this draw does, and the last one as the run did."""
+    """The cause of each attempt is one that a harm of this draw has; the last one is the run's."""
     known = {cause for blow in draw.blows for cause in HARMS[blow.harm].causes}
     known |= set(SITES[draw.site].causes)
     *causes, last = [attempt["cause"] for attempt in run.attempts()]
@@ -41,7 +41,7 @@ def causes_are_explained(run: Run, draw: Draw, end: str) -> None:
 
 
 def redoes_no_more_than_it_may(victim: Victim, draw: Draw) -> None:
-    """L0 where only warnings came, LK otherwise; a lost checkpoint is one interval more."""
+    """L0 if all harms were warnings, otherwise LK; a lost checkpoint adds one interval."""
     run, lost = victim.run, len(victim.put_aside)
     if lost:
         interval = oracles.interval_steps(run)
@@ -56,6 +56,6 @@ def redoes_no_more_than_it_may(victim: Victim, draw: Draw) -> None:
 
 
 def rows_of(draw: Draw) -> list[int]:
-    """The rows of the fault table that a draw is of; 8 is the proctrack of rows 1, 2 and 11."""
+    """The rows of the fault table of a draw; 8 is the proctrack of rows 1, 2 and 11."""
     rows = {row for blow in draw.blows for row in HARMS[blow.harm].rows}
     return sorted(rows | set(SITES[draw.site].rows) | ({8} if rows & {1, 2, 11} else set()))

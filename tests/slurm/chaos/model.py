@@ -1,6 +1,6 @@
-"""The campaign's model: at a harm's word its disk stands still or a rank loops.
+"""The campaign's model: at the request of a harm its disk blocks, or a rank loops.
 
-One model for all draws, so that one untouched run does for all of them.
+All draws use this one model, so that one reference run serves them all.
 """
 
 from ..faults.broken import Broken
@@ -8,4 +8,4 @@ from ..faults.held_up import HeldUp
 
 
 class AtWill(HeldUp, Broken):
-    """HeldUp and Broken at once, with the names of Paced's parameters."""
+    """HeldUp and Broken in one, with the names of Paced's parameters."""

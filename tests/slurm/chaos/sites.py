@@ -1,4 +1,4 @@
-"""The sites of the campaign: what Slurm is set to, and how a run is submitted there."""
+"""The sites of the campaign: the settings of Slurm, and how a run is submitted there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..faults.rows import slurm_version
 from ..kit import REPOSITORY
 
 OWN_SIGNAL = "own_signal"
-# Slurm's default: a save and a decision must fit into it, on a machine that others use, too.
+# Slurm's default: a save and a decision must fit into it, also on a busy machine.
 _PATIENCE = "KillWait=30"
 _BAD = "n2"
 _FAULTY = (
@@ -21,22 +21,22 @@ _FAULTY = (
 
 @dataclass(frozen=True)
 class Site:
-    """One site. `causes` and `step_loss` are what it adds to those of the harms."""
+    """One site. It adds `causes` and `step_loss` to those of the harms."""
 
     rows: tuple[int, ...] = ()
     extra_conf: str = ""
     overrides: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()  # of plain sbatch; without any, `jobs submit` submits
+    options: tuple[str, ...] = ()  # of plain sbatch; if empty, `jobs submit` submits the run
     has_successor: bool = False
-    is_narrow: bool = False  # only what stays in an allocation may come beside the leading harm
+    is_narrow: bool = False  # other harms must stay in the allocation
     causes: tuple[str, ...] = ()
 
 
 SITES: dict[str, Site] = {
     "plain": Site(),
     OWN_SIGNAL: Site(rows=(3,)),
-    # Slurm has requeued the job by then, and forgets with it that this was a preemption; the batch
-    # shell may die before it can say what happened.
+    # Slurm has requeued the job by then, and no longer shows the preemption. The batch shell may
+    # die before it records the attempt.
     "no_grace": Site(
         rows=(4,),
         overrides=("slurm.partition=nograce",),
@@ -56,13 +56,13 @@ SITES: dict[str, Site] = {
         has_successor=True,
         is_narrow=True,
     ),
-    # One node is left out, so that there is none to spare any more.
+    # One node is excluded, so that no spare node is left.
     "bad_node": Site(rows=(25,), overrides=_FAULTY, is_narrow=True, causes=("node",)),
 }
 
 
 def conf_of(name: str, cluster: Cluster) -> str:
-    """The lines of slurm.conf that make the cluster this site."""
+    """The lines of slurm.conf that give the cluster the settings of this site."""
     if name != OWN_SIGNAL:
         return f"{_PATIENCE}\n{SITES[name].extra_conf}"
     # Slurm 22.05 does not start with the newer setting. Source: slurm.conf(5) of each.

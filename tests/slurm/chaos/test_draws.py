@@ -1,4 +1,4 @@
-"""The campaign's draws: one seed gives one campaign, every harm comes, an end only at the end."""
+"""A campaign follows from its seed and has every harm; a harm that ends the run comes last."""
 
 from .draws import MAX_MORE_HARMS, PROCTRACKS, Table, draws
 from .harms import HARMS, TABLE

@@ -1,4 +1,4 @@
-"""A run of the campaign, in whichever job it is just now."""
+"""A run of the campaign, in its present job."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..kit import Kit, Run
 from .sites import Site
 
 MODEL = "train.model=tests.slurm.chaos.model:AtWill"
-# What the campaign's runs need so that each harm can be met: a warning of the time limit while
-# they crawl, checkpoints to fall back on, a hang found soon, no end of patience with crashes.
+# Settings that make each harm possible: a warning of the time limit while the run is slow, older
+# checkpoints to fall back on, a short limit for a hang, a large budget for crashes.
 _NEEDS = (
     "slurm.signal_lead_s=110",
     "checkpoint.every_steps=5",
@@ -38,26 +38,26 @@ class Victim:
     site: Site
     paced: Paced
     trouble: Path  # see tests.slurm.faults.broken
-    disk: Path  # while it is there the disk stands still
+    disk: Path  # while this file exists the disk blocks
     dice: random.Random
-    put_aside: list[str] = field(default_factory=list)  # what harms took from the run's files
+    put_aside: list[str] = field(default_factory=list)  # files of the run that harms moved away
 
     @property
     def run(self) -> Run:
         return self.paced.run
 
     def resume(self) -> None:
-        """Go on as a user does."""
+        """Continue with `resume`, as a user does."""
         self.paced = Paced(self.kit.resume(self.run), self.paced.pace)
 
     def follow(self) -> None:
-        """Go on with the job of the newest attempt: a successor is another one."""
+        """Switch to the job of the newest attempt: a successor has another id."""
         plan = read_json(self.run.dir.attempt(self.attempt()).plan) or {}
         job_id = plan.get("job_id", self.run.job_id)
         self.paced = Paced(Run(self.run.cluster, job_id, self.run.dir), self.paced.pace)
 
     def pace(self, seconds_per_step: float) -> None:
-        """Have the run crawl at this pace from now on."""
+        """Make the run slow, at this pace, from now on."""
         self.paced.pace.write_text(str(seconds_per_step))
 
     def attempt(self) -> int:
@@ -65,7 +65,7 @@ class Victim:
         return newest_attempt(self.run.dir)
 
     def wait_for_attempt(self) -> None:
-        """Wait until an attempt is under way, and there is a successor where there is to be one."""
+        """Wait until an attempt runs and, if the run has a successor, until that is queued."""
 
         def is_open() -> bool:
             closed = [attempt["attempt"] for attempt in self.run.attempts()]
@@ -82,14 +82,14 @@ class Victim:
 
     @contextmanager
     def another_attempt(self) -> Iterator[None]:
-        """Wait after the block until there is a newer attempt than before, and follow it."""
+        """After the block wait until there is a newer attempt, and switch to its job."""
         before = self.attempt()
         yield
         self._wait_for(lambda: self.attempt() > before, f"an attempt after {before}")
         self.follow()
 
     def some_rank(self) -> harm_processes.Process:
-        """A rank that trains; waits until all do."""
+        """Wait until all ranks train; returns one of them."""
 
         def all_ranks() -> list[harm_processes.Process]:
             ranks = harm_processes.of_role(self.run, "rank")
@@ -98,7 +98,7 @@ class Victim:
         return self.dice.choice(self.run.cluster.wait_for(all_ranks, "all ranks", _TIMEOUT_S))
 
     def finish(self) -> None:
-        """Hurry, and wait until no job of the run is left, however many follow."""
+        """Let the run be fast, and wait until no job of the run is left, successors included."""
         self.paced.hurry()
         self._wait_for(lambda: not self.run.cluster.job_ids(), "the end of all jobs")
         self.follow()
@@ -108,7 +108,7 @@ class Victim:
 
 
 def begin(kit: Kit, site: Site, dice: random.Random) -> Victim:
-    """Submit a run to be harmed, as its site wants it."""
+    """Submit a run for a draw in the way of its site."""
     trouble = kit.runs_root / f"trouble-{secrets.token_hex(4)}"
     trouble.mkdir(parents=True)
     disk, pace = trouble / "disk-stands-still", trouble / "pace"
