@@ -1,4 +1,4 @@
-"""A model under which the disk of rank 0 answers with an error, as long as a file names it."""
+"""A model in whose saves the disk of rank 0 fails, while a file names the error."""
 
 import errno
 import os

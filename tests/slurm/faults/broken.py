@@ -1,4 +1,4 @@
-"""The paced model, which breaks in one rank on a test's request, and its data set, which does."""
+"""The paced model and its data set; each breaks in one rank at a test's request."""
 
 import os
 import time
@@ -16,7 +16,7 @@ PASS_S = 0.3
 
 
 class Broken(Paced):
-    """Paced; in training a rank does what TROUBLE_FOLDER/<rank> says, `loop` once or `raise`."""
+    """Paced; in training a rank does what TROUBLE_FOLDER/<rank> holds: `loop` (once) or `raise`."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Logits [N, 10] of images [N, 1, H, W]."""
@@ -39,13 +39,13 @@ def digits() -> tuple[Samples, Samples]:
 
 
 def loop_for_ever() -> None:
-    """Never come back."""
+    """Never return."""
     while True:
         pass
 
 
 class Phased(torch.nn.Module):
-    """Paced, slow in both passes while PACE_FILE exists, with PHASE_FILE.<rank> saying in which."""
+    """Paced; slow in both passes while PACE_FILE exists; PHASE_FILE.<rank> names the pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Phased(torch.nn.Module):
 
 
 def enter(phase: str) -> None:
-    """Say what begins, and take time for it."""
+    """Write the name of the pass to the phase file, then pause."""
     if Path(os.environ.get("PACE_FILE", "/nowhere")).exists():
         Path(f"{os.environ['PHASE_FILE']}.{os.environ['RANK']}").write_text(phase)
         time.sleep(PASS_S)

@@ -1,4 +1,4 @@
-"""What the tests of the fault table share: their runs, the cluster's settings, which of them run.
+"""Fixtures of the fault tests: runs, the cluster's settings, the choice and order of the tests.
 
 A test is named after its row, `test_row_14_...`, and carries the marker `fault` unless its row is
 one of the fast ones; of these the first proctrack is fast.
@@ -54,7 +54,7 @@ def _has_proctrack(item: pytest.Item) -> bool:
 
 
 def _part(config: pytest.Config) -> str:
-    """The seed of the order: another one at each commit, so that all rows have their turn."""
+    """The seed of the order: it differs at each commit, so that each row comes first some time."""
     if seed := config.getoption("--fault-part"):
         return str(seed)
     argv = ["git", "rev-parse", "HEAD"]
@@ -84,13 +84,13 @@ def pytest_runtest_makereport(
 
 @pytest.fixture
 def kit(cluster: Cluster, tmp_path: Path) -> Kit:
-    """The kit with a runs root of the test's own."""
+    """The kit with a runs root for this test only."""
     return Kit(cluster, tmp_path)
 
 
 @pytest.fixture(scope="session")
 def untouched(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Untouched:
-    """`untouched(*overrides)`: the run that nobody interrupted, trained once in a session."""
+    """`untouched(*overrides)`: the reference run without faults, trained once in a session."""
     return Untouched(Kit(cluster, tmp_path_factory.mktemp("untouched")))
 
 
@@ -105,13 +105,13 @@ def proctrack(cluster: Cluster, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def patient_site(cluster: Cluster) -> None:
-    """Slurm's default KillWait: ours of 10 s may not do for a save where others use the machine."""
+    """Slurm's default KillWait: the cluster's 10 s may be too short on a busy machine."""
     cluster.restart(extra_conf="KillWait=30")
 
 
 @pytest.fixture(autouse=True)
 def row(request: pytest.FixtureRequest) -> Iterator[Row]:
-    """The test's line of the closing table: `row.record(run)` names the run that it is about."""
+    """The test's line of the closing table: `row.record(run)` names the run that it shows."""
     mine = Row(request.node.name, row_of(request.node.name))
     yield mine
     if "cluster" in request.fixturenames:

@@ -11,7 +11,7 @@ BLOCK_BYTES = 256 * 2**20
 
 
 class Eating(Paced):
-    """Paced; in the attempts that EATING names rank 1 asks for more than there is."""
+    """Paced; in the attempts that EATING names rank 1 allocates more memory than there is."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,6 +26,6 @@ class Eating(Paced):
             if self._what == "allocator":
                 torch.empty(2**50, dtype=torch.uint8)
             blocks = []
-            while True:  # until the kernel ends it
+            while True:  # until the kernel kills the rank
                 blocks.append(b"x" * BLOCK_BYTES)
         return super().forward(images)

@@ -1,4 +1,4 @@
-"""What happens to the machines of a run: power, cables, the controller."""
+"""Harms to the machines of a run: power, cables, the controller."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ def nodes_of(run: Run) -> list[str]:
 
 
 def lose_power(run: Run, index: int) -> str:
-    """Switch a node of the run off; its name."""
+    """Switch a node of the run off; returns its name."""
     node = nodes_of(run)[index]
     run.cluster.power_off(node)
     return node
 
 
 def cut_off(run: Run, index: int) -> str:
-    """Pull a node's cable; its name. Its processes go on, and the shared files stay in reach."""
+    """Pull a node's cable; returns its name. Its processes continue, with the shared files."""
     node = nodes_of(run)[index]
     run.cluster.unplug(node)
     return node
 
 
 def reconnect(run: Run, node: str) -> None:
-    """Plug the cable in again, and have slurmctld notice."""
+    """Plug the cable in again, and make slurmd register with slurmctld."""
     run.cluster.plug(node)
     run.cluster.register(node)
 
 
 @contextmanager
 def controller_away(run: Run, seconds: float = AWAY_S) -> Iterator[None]:
-    """slurmctld dies, and is started again so many seconds after the block was entered."""
+    """Kill slurmctld, and start it again this many seconds after the block was entered."""
     run.cluster.kill_controller()
     back = time.monotonic() + seconds
     try:

@@ -1,4 +1,4 @@
-"""What is done to a run's processes: signals to one of them or to all, kills, stops.
+"""Harms to a run's processes: signals to one of them or to all, kills, stops.
 
 A job's processes are those below its slurmstepds, as Slurm started them: the batch shell, srun, on
 each node the agent, torchrun, the ranks, and what ranks start to read data.
@@ -20,7 +20,7 @@ from ..kit import Run
 
 STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 ROLES = ("shell", "srun", "agent", "torchrun", "rank", "reader")
-_MARKS = {  # what is in the command line, first match
+_MARKS = {  # text in the command line; the first match counts
     "slurm_script": "shell",
     "-m jobs.attempt": "attempt",
     "srun --nodes": "srun",
@@ -60,12 +60,12 @@ def of_role(run: Run, role: str, node: str | None = None) -> list[Process]:
 
 
 def wait_for_role(run: Run, role: str) -> list[Process]:
-    """Wait until there is one of a role."""
+    """Wait until there is a process of a role."""
     return run.cluster.wait_for(lambda: of_role(run, role), f"a {role} of {run.job_id}", _TIMEOUT_S)
 
 
 def rank(run: Run, number: int) -> Process:
-    """The process of a global rank in the newest attempt: torchrun chooses who gets which."""
+    """The process of a global rank in the newest attempt: torchrun assigns the ranks."""
     ranks = of_role(run, "rank")
     for process in ranks:
         if _rank_in_environment(process.pid) == number:
@@ -74,9 +74,9 @@ def rank(run: Run, number: int) -> Process:
 
 
 def kill(run: Run, role: str, node: str | None = None) -> list[Process]:
-    """SIGKILL one process of a role (both of srun's); on the second node if nothing else is said.
+    """SIGKILL one process of a role (both of srun's), by default on the second node.
 
-    Returns whom it hit.
+    Returns the process that it killed.
     """
     first = {"shell", "srun"}
     victims = of_role(run, role, node or (None if role in first else _second_node(run)))
@@ -118,7 +118,7 @@ def warn_rank(run: Run, number: int, stop: signal.Signals) -> Process:
 
 
 def warn_an_agent(run: Run, stop: signal.Signals, chance: random.Random) -> Process | None:
-    """Send one stop signal to one of the agents; None if there is none any more."""
+    """Send one stop signal to one of the agents; returns None if all have ended."""
     agents = of_role(run, "agent")
     if not agents:
         return None
@@ -135,22 +135,22 @@ def stop_rank(run: Run, number: int) -> Process:
 
 
 def suspend(run: Run) -> None:
-    """Have Slurm stop the job where it stands."""
+    """Suspend the job by Slurm."""
     run.cluster.run("scontrol", "suspend", run.job_id)
 
 
 def resume(run: Run) -> None:
-    """Have Slurm let the job go on."""
+    """Resume the suspended job by Slurm."""
     run.cluster.run("scontrol", "resume", run.job_id)
 
 
 def send(processes: Sequence[Process], number: signal.Signals) -> int:
-    """Signal processes; returns how many of them were still there."""
+    """Signal processes; returns how many of them still existed."""
     return len(list(_sent(processes, number)))
 
 
 def state_of(pid: int) -> str:
-    """The kernel's letter for what a process does: T is stopped, D may be frozen; X: it is gone."""
+    """The kernel's letter for a process's state: T stopped, D perhaps frozen; X: it has ended."""
     return next(iter(_stat(pid)), "X")
 
 
@@ -162,7 +162,7 @@ def catches(process: Process, number: signal.Signals) -> bool:
 
 
 def is_gone(process: Process) -> bool:
-    """Whether a process has ended, wherever it stood in the tree: an orphan leaves that alive."""
+    """Whether a process has ended; checked by its pid, as an orphan leaves the tree alive."""
     return state_of(process.pid) in "XZ"
 
 
@@ -196,7 +196,7 @@ def _parent_of(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; [] if the process is gone."""
+    """The fields of /proc/PID/stat from the state on; [] if the process has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:

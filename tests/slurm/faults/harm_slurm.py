@@ -1,4 +1,4 @@
-"""What Slurm and its users do to a run: preemption, time limit, scancel, requeue."""
+"""Harms by Slurm and its users: preemption, time limit, scancel, requeue."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def restarts(run: Run) -> int:
 
 
 def wait_for_restarts(run: Run, number: int) -> None:
-    """Wait until Slurm has counted that many starts more than the first; it may be pending."""
+    """Wait until Slurm has counted that many restarts; the job may be pending then."""
     reached = f"requeue {number} of job {run.job_id}"
     run.cluster.wait_for(lambda: restarts(run) >= number, reached, _RESTART_TIMEOUT_S)
 
 
 def begin_preemption(run: Run, *options: str) -> str:
-    """Queue a job of a higher priority that ends at once; its id.
+    """Queue a job of a higher priority that ends at once; returns its id.
 
     It needs every node, unless the options of sbatch say otherwise.
     """
@@ -44,7 +44,7 @@ def begin_time_limit(run: Run) -> None:
 
 
 def reach_time_limit(run: Run) -> None:
-    """Run into the time limit, wait for the requeue, then give time again."""
+    """Let the job reach its time limit, wait for the requeue, then raise the limit."""
     before = restarts(run)
     begin_time_limit(run)
     wait_for_restarts(run, before + 1)
@@ -57,12 +57,12 @@ def scancel(run: Run) -> None:
 
 
 def requeue(run: Run) -> None:
-    """Requeue the job, as an administrator does; says nothing if it is pending already."""
+    """Requeue the job, as an administrator does; no error if it is pending already."""
     run.cluster.run("scontrol", "requeue", run.job_id, check=False)
 
 
 def submit_again(kit: Kit, run: Run) -> str:
-    """Submit a run directory by plain sbatch, as if nobody had it; the new job's id."""
+    """Submit a run directory by plain sbatch, although a job owns it; returns the new job's id."""
     output = f"--output={kit.runs_root}/second-%j.out"
     script = REPOSITORY / "slurm/ddp.sbatch"
     return kit.cluster.sbatch(output, "--nodes=3", "--time=10", script, run.dir.path)

@@ -1,4 +1,4 @@
-"""What happens to the files of a run: damage, loss, a disk that is full, read-only or broken."""
+"""Harms to the files of a run: damage, loss, a disk that is full, read-only or broken."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pause(run: Run) -> None:
 
 
 def stop(run: Run) -> None:
-    """Cancel the run after it has saved, however long that took; it is over then."""
+    """Cancel the run after it has saved, however long that took; the run has ended then."""
     pause(run)
     harm_slurm.scancel(run)
     run.wait("CANCELLED")
@@ -40,17 +40,17 @@ def release(run: Run) -> None:
 
 
 def truncate(path: Path) -> None:
-    """Cut the second half off, as a copy that was broken off does."""
+    """Cut the second half off, as an interrupted copy does."""
     os.truncate(path, path.stat().st_size // 2)
 
 
 def empty(path: Path) -> None:
-    """Leave no byte, as some file systems do after a power failure."""
+    """Make the file empty, as some file systems do after a power failure."""
     os.truncate(path, 0)
 
 
 def flip_a_bit(path: Path) -> None:
-    """Turn one bit over, in the middle."""
+    """Flip one bit in the middle."""
     with open(path, "r+b") as file:
         place = path.stat().st_size // 2
         file.seek(place)
@@ -67,7 +67,7 @@ def zero_a_page(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Take a file or a whole folder away."""
+    """Delete a file or a whole folder."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -84,7 +84,7 @@ def committed(run_dir: RunDir) -> list[str]:
 
 
 def damage_newest(run_dir: RunDir, *damages: Damage, file: str = "state.pt") -> list[str]:
-    """Damage a file in as many of the newest checkpoints, the newest first; their names."""
+    """Damage a file in the newest checkpoints, one harm each; returns their names, newest first."""
     names = committed(run_dir)[: len(damages)]
     for name, damage in zip(names, damages, strict=True):
         damage(run_dir.checkpoints / name / file)
@@ -92,7 +92,7 @@ def damage_newest(run_dir: RunDir, *damages: Damage, file: str = "state.pt") -> 
 
 
 def purge(run_dir: RunDir) -> str:
-    """Take away what a run can do without, and its newest checkpoint; the name of that one."""
+    """Delete the files that a run does not need, and its newest checkpoint; returns its name."""
     (lost,) = damage_newest(run_dir, remove)
     run_dir.owner.unlink(missing_ok=True)
     logs = run_dir.rank_log(0).parent
@@ -116,10 +116,10 @@ def fill(folder: Path) -> Path:
 
 @contextmanager
 def small_disk(folder: Path, mib: int) -> Iterator[Path]:
-    """A file system of its own at `folder`.
+    """A separate file system at `folder`.
 
-    To be mounted before the nodes start: their mount trees are copies, into which nothing comes
-    that is mounted later. What is done to its contents they all see.
+    It must be mounted before the nodes start: their mount trees are copies, which do not get later
+    mounts. All nodes see changes of its contents.
     """
     folder.mkdir(parents=True, exist_ok=True)
     argv = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(folder)]

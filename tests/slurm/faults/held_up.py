@@ -1,4 +1,4 @@
-"""The paced model in a run that is held up where a test wants it: in its start, or by its disk."""
+"""The paced model in a run that a test can block: in its start, or in a write to its disk."""
 
 import os
 import threading
@@ -8,20 +8,20 @@ from pathlib import Path
 from ..paced import Paced
 
 _LOOK_S = 0.05
-_WRITER = "checkpoint-writer"  # the thread's name; the main thread's own files are not held up
+_WRITER = "checkpoint-writer"  # the thread's name; writes of the main thread are not blocked
 
 
 def wait_while(path: Path) -> None:
-    """Return when the file is not there."""
+    """Wait until the file does not exist."""
     while path.exists():
         time.sleep(_LOOK_S)
 
 
 class HeldUp(Paced):
-    """Paced, not built while START_FILE exists; no checkpoint gets durable while DISK_FILE does.
+    """Paced; not built while START_FILE exists; no checkpoint is fsynced while DISK_FILE exists.
 
-    The disk that stands still is made of os.fsync, so a save is in flight as long as one likes.
-    Parameters have the names of Paced's, as the digest of the weights is over names, too.
+    os.fsync waits, so that a save is in flight as long as the test wants. The parameters have the
+    names of Paced's, because the digest of the weights includes the names.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What must be true of a run in the end, by the letters of the fault table."""
+"""The oracles of the fault table: checks of a run after its end."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .scenario import STEPS_PER_EPOCH
 
 
 def bitwise(run: Run, untouched: Run) -> None:
-    """BW: weights, optimizer, metrics and best checkpoint are those of the untouched run."""
+    """BW: weights, optimizer, metrics and best checkpoint are those of the reference run."""
     found = compare(run.dir, untouched.dir)
     assert found == [], found
 
 
 def no_step_redone(run: Run) -> None:
-    """L0: each attempt goes on behind the last step of the one before."""
+    """L0: each attempt begins after the last step of the one before."""
     trained = [a for a in run.attempts() if a["first_step"] is not None]
     assert all(b["first_step"] == a["last_step"] + 1 for a, b in pairwise(trained)), trained
     redone = run.result()["steps_redone"]
@@ -26,9 +26,9 @@ def no_step_redone(run: Run) -> None:
 
 
 def at_most_one_interval(run: Run) -> None:
-    """LK: what is redone are the steps since the last save that was due.
+    """LK: only the steps since the last due save are repeated.
 
-    If that one was not committed yet, it is one interval more, and then it was in flight.
+    If that save was not committed yet, it is one interval more, and the save was in flight.
     """
     interval = interval_steps(run)
     trained = [a for a in run.attempts() if a["first_step"] is not None]
@@ -47,20 +47,20 @@ def interval_steps(run: Run) -> int:
 
 
 def requeues(run: Run, number: int) -> None:
-    """R1 for one: Slurm has started the job that many times more."""
+    """R1 if num is 1: Slurm has started the job again that many times."""
     counted = run.cluster.job(run.job_id)["Restarts"]
     assert counted == str(number), counted
 
 
 def nothing_left(run: Run) -> None:
-    """NO: no process of any job is left, no temporary checkpoint is left."""
+    """NO: no process of any job and no temporary checkpoint is left."""
     run.cluster.wait_for(lambda: not run.cluster.job_processes(), "no process of the job", 60)
     drafts = list(run.dir.checkpoints.glob(".*"))
     assert not drafts, drafts
 
 
 def stays_cancelled(run: Run) -> None:
-    """The job is cancelled and nobody is left who could start it again: no process, no job."""
+    """The job is cancelled, and no process or other job is left that could start it again."""
     run.wait("CANCELLED")
     nothing_left(run)
     requeues(run, 0)
@@ -75,7 +75,7 @@ def causes(run: Run, expected: list[str]) -> None:
 
 
 def stopped_together(run: Run, attempt: int, ranks: int = 3) -> None:
-    """All ranks of an attempt saw the stop before the same step, and that was the last one."""
+    """All ranks of an attempt saw the stop before the same step, which is the last one."""
     stops = [e["step"] for e in run.events("stop_seen") if e["attempt"] == attempt]
     last = next(a["last_step"] for a in run.attempts() if a["attempt"] == attempt)
     assert stops == [last] * ranks, (stops, last)

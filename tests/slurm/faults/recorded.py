@@ -1,4 +1,4 @@
-"""The digits, with a record of which of them each rank trains on."""
+"""The digits; each rank records the samples on which it trains."""
 
 import os
 from pathlib import Path
@@ -28,7 +28,7 @@ def digits() -> tuple[Samples, Samples]:
 
 
 def batches(folder: Path, rank: int) -> list[list[int]]:
-    """What a rank trained on, over all attempts, whose throw-away passes take sample 0 alone."""
+    """The samples of a rank over all attempts; a throw-away pass uses sample 0 only."""
     lines = [line.split() for line in (folder / str(rank)).read_text().splitlines()]
     found = [[int(word) for word in line] for line in lines]
     return [batch for batch in found if any(batch)]

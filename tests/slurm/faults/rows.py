@@ -1,4 +1,4 @@
-"""Which row of the fault table a test is of, and the line that it adds to the closing table."""
+"""The row of the fault table of a test, and the test's line in the closing table."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from ..cluster import Cluster
 from ..kit import Run
 
-# Those that `make test` runs, too: on the first proctrack that a test names.
+# `make test` runs these rows, too, on the first proctrack that a test names.
 FAST = frozenset({1, 2, 11, 14, 20, 30})
-# Row 8 is these on every proctrack.
+# Row 8 consists of these rows on every proctrack.
 ON_EVERY_PROCTRACK = frozenset({1, 2, 11})
 TABLE = "KIT_FAULT_TABLE"
 _STORY_CHARACTERS = 8000
@@ -33,13 +33,13 @@ def is_of(row: int, test: str, has_proctrack: bool) -> bool:
 
 
 def slurm_version(cluster: Cluster) -> str:
-    """22.05.8 of a cluster's Slurm; empty where it does not say."""
+    """The version of a cluster's Slurm, such as 22.05.8; empty if it reports none."""
     return "".join(cluster.run("sinfo", "--version", check=False).stdout.split()[-1:])
 
 
 @dataclass
 class Row:
-    """One test's line of the table; it is written when the test is over, passed or not."""
+    """One test's line of the table; written when the test ends, passed or not."""
 
     test: str
     number: int | None
@@ -47,12 +47,12 @@ class Row:
     site: dict[str, str] = field(default_factory=dict)
 
     def record(self, run: Run, number: int | None = None) -> None:
-        """Name the run whose figures count; they are read in the end, so as early as you like."""
+        """Name the run of this line. Its figures are read at the end, so call this early."""
         self.run = run
         self.number = self.number if number is None else number
 
     def story(self) -> str:
-        """What happened to the run, for a test that failed."""
+        """The facts about the run, for a test that failed."""
         if self.run is None:
             return "no run was recorded"
         told = [self.run.dir.attempts, self.run.dir.result, self.run.dir.job_log]
@@ -60,17 +60,17 @@ class Row:
         return "\n".join(texts)[-_STORY_CHARACTERS:]
 
     def see(self, cluster: Cluster) -> None:
-        """Take down what the cluster is."""
+        """Record the properties of the cluster."""
         self.site = {"proctrack": cluster.site.proctrack, "slurm": slurm_version(cluster)}
 
     def write(self, passed: bool) -> None:
-        """Append the line to the file that KIT_FAULT_TABLE names, if it does."""
+        """Append the line to the file in KIT_FAULT_TABLE, if that is set."""
         if path := os.environ.get(TABLE):
             with open(path, "a", encoding="utf-8") as table:
                 table.write(json.dumps(self.line(passed)) + "\n")
 
     def line(self, passed: bool) -> dict[str, Any]:
-        """The figures as they are in the run directory now."""
+        """The figures from the run directory."""
         head = {"row": self.number, "test": self.test, **self.site, "passed": passed}
         attempts = self.run.attempts() if self.run else []
         result = self.run.result() if self.run else {}

@@ -16,7 +16,7 @@ HEAD = ("row", "test", "proctrack", "Slurm", "passed", "stop_s", "start_s", "ste
 
 
 def markdown(records: Iterable[dict[str, Any]]) -> str:
-    """One line for each test, by row; of a test that ran several times the last one counts."""
+    """One line for each test, by row; the last line of a test that ran several times."""
     last = {(r["row"] or 99, r["test"], r.get("proctrack"), r.get("slurm")): r for r in records}
     cells = [HEAD, ("---",) * len(HEAD)]
     cells += [_cells(last[key]) for key in sorted(last, key=str_of)]
@@ -31,7 +31,7 @@ def str_of(key: Sequence[Any]) -> tuple[str, ...]:
 def _cells(record: dict[str, Any]) -> tuple[str, ...]:
     name, _, case = record["test"].rstrip("]").partition("[")
     words = name.removeprefix("test_").replace("_", " ")
-    proctrack = record.get("proctrack", "")  # it has a column of its own
+    proctrack = record.get("proctrack", "")  # the proctrack has its own column
     case = case.removeprefix(proctrack).removesuffix(proctrack).strip("-")
     redone = record["steps_redone"]
     return (

@@ -1,4 +1,4 @@
-"""`resume` goes on with a run whatever ended its job: one test for each state."""
+"""`resume` continues a run after any end of its job: one test for each state."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ TIMEOUT_S = 240
 
 @dataclass(frozen=True)
 class Case:
-    """A run that crawls behind its first checkpoint, and a file that its setup lines want."""
+    """A slow run after its first checkpoint, and a file that its setup lines need."""
 
     run: Run
     wanted: Path
 
 
 def cancel(case: Case) -> list[str]:
-    """Somebody cancels it."""
+    """A user cancels the job."""
     harm_slurm.scancel(case.run)
     case.run.wait("CANCELLED", TIMEOUT_S)
-    return ["cancelled", "lost"]  # a busy machine kills it before it has said so
+    return ["cancelled", "lost"]  # lost: killed before it recorded the attempt
 
 
 def crash(case: Case) -> list[str]:
-    """A rank is killed, and there is no other try in the budget: the kit holds the run."""
+    """A rank is killed, and the budget allows no retry: the kit holds the run."""
     harm_processes.kill(case.run, "rank")
     case.run.wait("FAILED", TIMEOUT_S)
     result = case.run.result()
@@ -55,7 +55,7 @@ def fail(case: Case) -> list[str]:
 
 
 def lose(case: Case) -> list[str]:
-    """The batch shell is killed: nothing of the kit is left to record what happened."""
+    """The batch shell is killed: no process of the kit is left to record the attempt."""
     harm_processes.kill(case.run, "shell")
     case.run.wait("FAILED", TIMEOUT_S)
     assert case.run.attempts() == []
@@ -63,12 +63,12 @@ def lose(case: Case) -> list[str]:
 
 
 def time_out(case: Case) -> list[str]:
-    """The batch shell stands still, so Slurm ends the job at its time limit."""
+    """The batch shell is stopped, so Slurm ends the job at its time limit."""
     harm_processes.send(harm_processes.of_role(case.run, "shell"), signal.SIGSTOP)
     limit = ("scontrol", "update", f"JobId={case.run.job_id}", "TimeLimit=1")
     case.run.cluster.run(*limit)
     case.run.wait("TIMEOUT", TIMEOUT_S)
-    return ["time_limit", "lost"]  # Slurm wakes what it ends, which may have a moment to say so
+    return ["time_limit", "lost"]  # Slurm continues the shell: it may record the attempt
 
 
 @pytest.mark.parametrize("end", [cancel, crash, fail, lose, time_out])
@@ -78,7 +78,7 @@ def test_resume_goes_on_with_a_run_that_was_ended(
     wanted = tmp_path / "wanted"
     wanted.touch()
     setup = f'setup=["test -e {wanted}"]'
-    alone = ("launch.max_crashes=1", "slurm.restart=requeue")  # nothing goes on by itself
+    alone = ("launch.max_crashes=1", "slurm.restart=requeue")  # neither a retry nor a successor
     paced = start(kit, setup, *alone, "checkpoint.every_steps=2", "slurm.signal_lead_s=10")
     run = paced.run
     row.record(run)
@@ -91,7 +91,7 @@ def test_resume_goes_on_with_a_run_that_was_ended(
     row.record(paced.run)
     oracles.bitwise(paced.run, untouched())
     oracles.at_most_one_interval(paced.run)
-    if end is fail:  # it was warned in time
+    if end is fail:  # the run got a warning in time
         oracles.no_step_redone(paced.run)
     first, last = (attempt["cause"] for attempt in paced.run.attempts())
     assert first in causes and last == "completed", (first, last)

@@ -1,4 +1,4 @@
-"""A node that fails only there (row 25): its products are wrong, or it does not answer any more."""
+"""One bad node (row 25): its matrix products are wrong, or it stops answering."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FAULTY_NODE = REPOSITORY / "tests/local/faulty_node"
 
 
 def faulty(harm: str, *overrides: str) -> tuple[str, ...]:
-    """The overrides of a run to whose ranks one node is bad."""
+    """The overrides of a run in which one node is bad."""
     setup = f"setup=['export PYTHONPATH={FAULTY_NODE}']"
     where = (f"launch.env.FAULTY_HOST={BAD}", f"launch.env.FAULTY_HARM={harm}")
     return (setup, *where, *overrides)
 
 
 def records(run: Run, attempt: int) -> list[dict[str, object]]:
-    """What the ranks of an attempt left when they failed."""
+    """The error records of an attempt's ranks."""
     found = (read_json(run.dir.attempt(attempt).rank_error(rank)) for rank in range(3))
     return [record for record in found if record is not None]
 
@@ -36,7 +36,7 @@ def records(run: Run, attempt: int) -> list[dict[str, object]]:
     ],
 )
 def test_row_25_a_bad_node(kit: Kit, untouched: Untouched, row: Row, harm: str, told: str) -> None:
-    """It is named and left out, and the run completes on the other three nodes."""
+    """The node is named and left out, and the run completes on the other three nodes."""
     run = start(kit, *faulty(harm), pace=AT_ONCE).run
     row.record(run)
     run.wait()
@@ -58,7 +58,7 @@ def test_row_25_a_bad_node(kit: Kit, untouched: Untouched, row: Row, harm: str, 
 def test_row_25_a_bad_node_that_the_job_cannot_do_without(
     kit: Kit, untouched: Untouched, row: Row
 ) -> None:
-    """A list that Slurm could never satisfy is not given: the job comes back all the same."""
+    """The kit sets no list that Slurm could never satisfy: the job starts again with the node."""
     wanted = ("slurm.sbatch_args.nodelist=n[1-3]", "launch.env.FAULTY_ATTEMPT='1'")
     run = start(kit, *faulty("wrong", *wanted), pace=AT_ONCE).run
     row.record(run)

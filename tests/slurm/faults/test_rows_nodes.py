@@ -15,18 +15,18 @@ from .scenario import Paced, Untouched, start
 
 FIRST, OTHER = 0, 1
 HANG_TIMEOUT_S = 10
-# The watchdogs' answers and last words, on a machine that is busy.
+# Time for the watchdogs to exchange reports and write records, on a busy machine.
 ABORT_LIMIT_S = HANG_TIMEOUT_S + 60
 SPEC = ("checkpoint.every_steps=5", f"launch.hang_timeout_s={HANG_TIMEOUT_S}")
-# As long as sites have it, against the 60 s after which a step is ended here: but shorter than the
-# default of 300 s, for a node that is lost holds its job in COMPLETING until then.
+# Longer than the 60 s after which the kit ends an srun step, as on real sites. Shorter than the
+# default of 300 s, because a lost node keeps its job in COMPLETING for so long.
 LONG_SLURMD_TIMEOUT_S = 150
 
 where = pytest.mark.parametrize("index", [FIRST, OTHER], ids=["first_node", "other_node"])
 
 
 def wait_for_aborts(run: Run, ranks: list[int]) -> None:
-    """Wait until these ranks of the first attempt have said why they end."""
+    """Wait until these ranks of the first attempt have written their error records."""
     records = [run.dir.attempt(1).rank_error(rank) for rank in ranks]
     run.cluster.wait_for(
         lambda: all(record.exists() for record in records), "the ranks' errors", ABORT_LIMIT_S
@@ -34,7 +34,7 @@ def wait_for_aborts(run: Run, ranks: list[int]) -> None:
 
 
 def assert_came_back(paced: Paced, untouched: Untouched, lost: str, cause: str) -> None:
-    """One requeue without the lost node, BW, LK, and the cause is told."""
+    """One requeue without the lost node, BW, LK, and the cause is recorded."""
     run = paced.run
     harm_slurm.wait_for_restarts(run, 1)
     paced.finish()

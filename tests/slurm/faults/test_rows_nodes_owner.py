@@ -30,12 +30,12 @@ with socket.create_server(("", int(sys.argv[1]))):
 
 
 def said_by(kit: Kit, job_id: str) -> str:
-    """What a job of `harm_slurm.submit_again` has said."""
+    """The output of a job of `harm_slurm.submit_again`."""
     return (kit.runs_root / f"second-{job_id}.out").read_text()
 
 
 def assert_resume_is_refused(kit: Kit, run: Run) -> None:
-    """`jobs resume` says in one line that the run is in other hands."""
+    """`jobs resume` prints one line: another job owns the run."""
     done = kit.jobs("resume", run.dir.path, check=False)
     assert done.returncode == 2
     assert re.search(rf"queued or running as job {run.job_id}", done.stderr), done.stderr
@@ -94,7 +94,7 @@ def wait_for_end_on(run: Run, node: str) -> None:
 
 
 def wait_until_it_gave_up(run: Run, node: str) -> None:
-    """Wait until the job's processes on a node have ended, though nobody can tell them to."""
+    """Wait until the job's processes on a node have ended, although no signal can reach them."""
 
     def has_given_up() -> bool:
         return all(process.node != node for process in harm_processes.tree(run))
@@ -124,7 +124,7 @@ def test_row_33_the_batch_shell_of_a_cut_off_node_comes_back(
     cut = harm_nodes.cut_off(run, FIRST)
     harm_slurm.wait_for_restarts(run, 1)
     wait_for_first_step(run, attempt=2)
-    # Nobody calls the node back yet: its shell asks slurmctld what became of the job.
+    # slurmd does not register yet: the batch shell on the node asks slurmctld for the job's state.
     kit.cluster.plug(cut)
     wait_for_end_on(run, cut)
     assert_old_attempt_changed_nothing(paced, untouched(), cut)
@@ -144,7 +144,7 @@ def test_row_33_ranks_that_trained_on_while_the_job_runs_elsewhere_commit_nothin
     kit.cluster.wait_for(record.exists, "the old attempt notices", JOB_TIMEOUT_S)
     assert "owns" in read_json(record)["error"], read_json(record)
     wait_until_it_gave_up(run, cut)
-    # Until then the new start may ask whether the old node answers.
+    # Until then the new start may check whether the old node answers.
     wait_for_first_step(run, attempt=2)
     harm_nodes.reconnect(run, cut)
     assert_old_attempt_changed_nothing(paced, untouched(*world), cut)
@@ -178,7 +178,7 @@ def cancel(kit: Kit, run: Run, *job_ids: str) -> None:
 
 
 def resume_twice_at_once(kit: Kit, run: Run) -> Run:
-    """Run `jobs resume` twice at the same time; the one job that they may queue."""
+    """Run `jobs resume` twice at the same time; returns the one job that they may queue."""
     argv = ("resume", "--json", run.dir.path)
     with ThreadPoolExecutor(2) as pool:
         calls = [pool.submit(kit.jobs, *argv, check=False) for _ in range(2)]

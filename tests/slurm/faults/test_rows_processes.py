@@ -13,9 +13,9 @@ from .rows import Row
 from .scenario import HELD_UP, Paced, Untouched, start
 from .test_rows_slurm import on_every_proctrack
 
-# With processes that read the data, which must not be left behind either.
+# With worker processes that read the data, which must not be left behind either.
 READERS = ("train.dataset=tests.slurm.faults.by_sample:digits", "launch.num_workers=1")
-# The first signal says which.
+# The first signal determines the cause.
 AFTER_A_STOP = [["preemption", "completed"], ["time_limit", "completed"]]
 OFTEN = "checkpoint.every_steps=3"
 
@@ -64,7 +64,7 @@ def test_row_09_storm_of_signals_to_the_whole_tree(
     assert harm_processes.storm(paced.run) > 50
     paced.finish()
     oracles.bitwise(paced.run, untouched(*READERS))
-    # srun takes a SIGTERM for an order to kill its step: what could not be saved is lost.
+    # At SIGTERM srun kills its step: steps that could not be saved are lost.
     oracles.at_most_one_interval(paced.run)
     assert [a["cause"] for a in paced.run.attempts()] in AFTER_A_STOP
     oracles.requeues(paced.run, 1)
@@ -121,7 +121,7 @@ def test_row_16_sigkill_in_a_save(kit: Kit, untouched: Untouched, row: Row, tmp_
     paced = start(kit, HELD_UP, OFTEN, f"launch.env.DISK_FILE={disk}")
     row.record(paced.run)
     checkpoints = paced.run.dir.checkpoints
-    # All of it, or the disk stands still amid the first save's hint.
+    # The whole save, so that the disk does not block while the first save's pointer is written.
     paced.run.cluster.wait_for(lambda: paced.run.events("save"), "a checkpoint", 240)
     disk.touch()
     paced.run.cluster.wait_for(lambda: list(checkpoints.glob(".tmp-step-*")), "a save", 60)
@@ -134,7 +134,7 @@ def test_row_16_sigkill_in_a_save(kit: Kit, untouched: Untouched, row: Row, tmp_
 
 
 def test_row_38_the_slurmstepd_of_one_node_dies(kit: Kit, untouched: Untouched, row: Row) -> None:
-    """The training completes, and the job ends although srun would wait for ever."""
+    """The training completes, and the kit ends the job although srun would wait for ever."""
     paced = start(kit)
     row.record(paced.run)
     paced.run.wait_for_step(2)

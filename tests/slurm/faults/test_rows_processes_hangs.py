@@ -17,16 +17,16 @@ from .test_rows_slurm import on_every_proctrack
 BROKEN = "train.model=tests.slurm.faults.broken:Broken"
 OFTEN = "checkpoint.every_steps=3"
 HANG_TIMEOUT_S = 10
-# Ticks, the others' answers and the verdict; most of it is for a machine with too few cores.
+# Ticks, the reports of the other ranks and the verdict; most of it is for a busy machine.
 VERDICT_S = 30
-# The start-up's limits are several times as long.
+# The limits of the start-up are several times as long.
 START_UP_TIMEOUT_S = 5
 SUSPENDED_S = 60
 STANDS_STILL = "TtD"  # stopped, traced, or frozen in its cgroup
 
 
 def wait_for_attempts(run: Run, number: int) -> None:
-    """Wait until so many attempts are closed."""
+    """Wait until this many attempts are closed."""
     reached = f"end of attempt {number}"
     run.cluster.wait_for(lambda: len(run.attempts()) >= number, reached, 240)
 
@@ -111,7 +111,7 @@ def test_row_34_suspended_job_is_no_hang(
     run = paced.run
     row.record(run)
     run.wait_for_step(3)
-    # By pgid Slurm finds agents and torchruns only: ranks have sessions of their own, and go on.
+    # With pgid Slurm stops agents and torchruns only: ranks have their own sessions, and continue.
     suspended = harm_processes.of_role(run, "torchrun" if proctrack == "pgid" else "rank")
     assert len(suspended) == 3
     harm_processes.suspend(run)
@@ -121,7 +121,7 @@ def test_row_34_suspended_job_is_no_hang(
         return all(harm_processes.state_of(p.pid) in STANDS_STILL for p in suspended)
 
     run.cluster.wait_for(stand_still, f"{suspended} standing still", 30)
-    # What is waited for is that nothing happens, for several times the limit of a hang.
+    # The test waits several times the limit of a hang; nothing may happen.
     deadline = time.monotonic() + SUSPENDED_S
     while time.monotonic() < deadline:
         assert stand_still(), [(p, harm_processes.state_of(p.pid)) for p in suspended]
@@ -187,7 +187,7 @@ def test_row_41_hang_of_a_rank_that_is_stopped_in_its_import(
     row.record(run)
     run.cluster.wait_for(lambda: len(harm_processes.of_role(run, "rank")) == 3, "all ranks", 240)
     rank_1 = harm_processes.rank(run, 1)
-    # Its first act; then it starts its watchdog and imports torch.
+    # The rank's first event; after it the rank starts its watchdog and imports torch.
     installed = "the stop handlers of rank 1"
     run.cluster.wait_for(lambda: harm_processes.catches(rank_1, signal.SIGTERM), installed, 240)
     stopped, since = harm_processes.stop_rank(run, 1), time.time()

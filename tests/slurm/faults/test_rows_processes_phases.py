@@ -21,18 +21,18 @@ from .scenario import STEPS_PER_EPOCH, Paced, Untouched, start
 PHASED = ("train.model=tests.slurm.faults.broken:Phased", "train.eval_every_steps=5")
 OFTEN = "checkpoint.every_steps=3"
 _TIMEOUT_S = 240
-SEED = "KIT_FAULT_SEED"  # in the environment: the seed of a run to repeat
+SEED = "KIT_FAULT_SEED"  # environment variable: the seed that repeats a run
 
 
 class Moments:
-    """When a phase has begun, by what processes and files of the newest attempt show."""
+    """Detects the phases of the newest attempt by its processes and files."""
 
     def __init__(self, run: Run, phase_file: Path) -> None:
         self._run = run
         self._phase_file = phase_file
 
     def has_begun(self, phase: str) -> bool:
-        """Whether the newest attempt is in a phase, or just past it."""
+        """Whether the newest attempt is in a phase, or has just left it."""
         seen: dict[str, Callable[[], object]] = {
             "agent": lambda: harm_processes.of_role(self._run, "agent"),
             "import": lambda: harm_processes.of_role(self._run, "rank"),
@@ -70,7 +70,7 @@ def stop_in(paced: Paced, moments: Moments, phase: str, chance: random.Random) -
     if phase == "shutdown":
         paced.hurry()
     run.cluster.wait_for(lambda: moments.has_begun(phase), phase, _TIMEOUT_S)
-    time.sleep(chance.uniform(0, 0.3))  # the random delay that the row asks for
+    time.sleep(chance.uniform(0, 0.3))  # the random delay of the row
     stop = chance.choice(harm_processes.STOPS)
     agent = harm_processes.warn_an_agent(run, stop, chance)
     print(f"{phase}: {stop.name} to {agent}")
@@ -107,7 +107,7 @@ def test_row_10_signal_in_any_phase(
     assert {record["cause"] for record in stopped} <= {"preemption", "time_limit"}, stopped
     assert last["cause"] == "completed"
     missed = len(phases) - len(stopped)
-    assert missed in ((0, 1) if "shutdown" in phases else (0,))  # it may be through by then
+    assert missed in ((0, 1) if "shutdown" in phases else (0,))  # the run may be complete by then
     oracles.no_step_redone(run)
     oracles.requeues(run, len(stopped))
     oracles.nothing_left(run)

@@ -1,4 +1,4 @@
-"""Sites where a requeue is not enough, and what they leave out (row 5; row 15 with a guard)."""
+"""Sites where a requeue is not enough, or commands are missing (row 5; row 15 with a guard)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from . import harm_processes, harm_slurm, oracles
 from .rows import Row
 from .scenario import Paced, Untouched, start
 
-# Those of the fast rows, too: each starts the cluster anew, or is about a detail of its row.
+# Also tests of fast rows: each restarts the cluster, or tests a detail of its row.
 pytestmark = pytest.mark.fault
 
-# With Slurm's default KillWait: what has to fit into it are a save and a decision.
+# With Slurm's default KillWait: a save and a decision must fit into it.
 CANCEL = """
     PartitionName=batch Default=YES Nodes=ALL PriorityTier=1 PreemptMode=CANCEL GraceTime={}
     KillWait=30
 """
 GUARD = "slurm.restart=successor"
-# Hides Slurm's commands from what it starts, as a container does.
+# Hides Slurm's commands from the programs that it starts, as a container does.
 WRAP = """#!/bin/sh
 exec unshare --mount sh -c '
 for name in scontrol squeue sbatch scancel srun sinfo sacct; do
@@ -62,7 +62,7 @@ def assert_went_on(run: Run, untouched: Run, causes: list[str]) -> None:
 def test_row_05_preemption_that_cancels_after_a_grace_is_requeued_in_it(
     kit: Kit, untouched: Untouched, row: Row
 ) -> None:
-    """scontrol requeue works inside of the grace; the successor keeps waiting meanwhile."""
+    """scontrol requeue works in the grace; the successor keeps waiting meanwhile."""
     kit.cluster.restart(extra_conf=CANCEL.format(30))
     paced = begin(kit, row)
     waiting = successor(paced.run)
@@ -111,11 +111,11 @@ def test_row_05_preemption_that_cancels_without_a_successor_keeps_the_checkpoint
 def test_row_05_cancelled_in_the_end_of_a_cancelling_preemption_stays_cancelled(
     kit: Kit, row: Row
 ) -> None:
-    """While it ends, both look alike; the successor waits for the end, and sees which it was."""
+    """A job that is ending looks the same in both cases; the successor waits for its end state."""
     kit.cluster.restart(extra_conf=CANCEL.format(30))
     paced = begin(kit, row)
     waiting = successor(paced.run)
-    harm_processes.stop_rank(paced.run, 0)  # so that the grace is not over in a moment
+    harm_processes.stop_rank(paced.run, 0)  # so that the grace lasts
     harm_slurm.begin_preemption(paced.run)
 
     def is_preempted() -> bool:
@@ -128,7 +128,7 @@ def test_row_05_cancelled_in_the_end_of_a_cancelling_preemption_stays_cancelled(
     kit.cluster.wait_for(lambda: not kit.cluster.job_ids(), "no job", JOB_TIMEOUT_S)
     assert paced.run.result()["status"] == "cancelled"
     (cause,) = (attempt["cause"] for attempt in paced.run.attempts())
-    assert cause in ("preemption", "lost"), cause  # the shell may be killed before it has said so
+    assert cause in ("preemption", "lost"), cause  # lost: killed before it recorded
     oracles.nothing_left(paced.run)
 
 
@@ -178,7 +178,7 @@ def test_row_15_killed_batch_shell_goes_on_by_itself_with_a_guard(
 
 
 def test_row_11_successor_of_a_cancelled_job_ends_without_training(kit: Kit, row: Row) -> None:
-    """A job that is cancelled while it is queued again has nobody left to say so."""
+    """A job that is cancelled in the queue has no process that could record the cancel."""
     paced = begin(kit, row, GUARD)
     waiting = successor(paced.run)
     harm_slurm.preempt(paced.run)

@@ -51,7 +51,7 @@ def test_row_02_preemption_with_grace(kit: Kit, untouched: Untouched, row: Row) 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
-    """While this file is there no checkpoint of `start_on_a_disk` gets durable."""
+    """While this file exists no checkpoint of `start_on_a_disk` becomes durable."""
     return tmp_path / "disk-stands-still"
 
 
@@ -68,7 +68,7 @@ def wait_for_save_in_flight(run: Run, at_least: int = 0) -> None:
 
 
 def assert_stays_cancelled(run: Run) -> None:
-    """Dead for good, with a checkpoint of where it stopped."""
+    """The job is cancelled and stays so, with a checkpoint of its last step."""
     oracles.stays_cancelled(run)
     record = run.attempts()[-1]
     assert (record["decision"], record["cause"]) == ("cancel", "cancelled")
@@ -116,7 +116,7 @@ def test_row_11_scancel_in_a_grace(kit: Kit, disk: Path, row: Row) -> None:
 
 
 def wait_for_signals(run: Run) -> None:
-    """Until all ranks know that they shall stop."""
+    """Wait until all ranks have received the stop."""
     run.cluster.wait_for(lambda: len(run.events("stop_seen")) == 3, "a stop on three ranks", 60)
 
 
@@ -126,7 +126,7 @@ def test_row_11_scancel_just_before_our_requeue_lands(kit: Kit, tmp_path: Path, 
     """A plain `scontrol requeue` would bring the cancelled job back to life."""
     late = tmp_path / "bin" / "scontrol"
     late.parent.mkdir()
-    # Stands in for nothing: the real commands, one of them at the worst moment.
+    # No fake: these call the real commands, one of them at the worst moment.
     late.write_text(
         "#!/bin/sh\n"
         f"export PATH={kit.cluster.env['PATH']}\n"

@@ -36,7 +36,7 @@ def test_row_12_an_admin_requeues_twice(kit: Kit, untouched: Untouched, row: Row
 def test_row_13_requeue_refused(kit: Kit, untouched: Untouched, row: Row, tmp_path: Path) -> None:
     pace = tmp_path / "pace"
     pace.touch()
-    # Without a job that goes on after this one, as `auto` would queue it.
+    # Without a successor, which `auto` would queue.
     words = (*SPEC, f"launch.env.PACE_FILE={pace}", "slurm.restart=requeue")
     run = kit.sbatch("--no-requeue", "--nodes=3", "slurm/ddp.sbatch", *words)
     row.record(run)
@@ -87,7 +87,7 @@ def test_row_32_ten_preemptions_in_one_epoch(
 
 
 def preempt_after_a_step(run: Run, number: int) -> None:
-    """Preempt the attempt that comes after `number` others, once it has done a step."""
+    """Preempt the attempt after `number` others, once it has done a step."""
     before = run.attempts()
     assert len(before) == number
     run.wait_for_step((before[-1]["last_step"] if before else 0) + 1)
@@ -169,7 +169,7 @@ def test_an_array_task_is_requeued_alone(kit: Kit, untouched: Untouched, row: Ro
 
 
 def freeze(kit: Kit, *words: str) -> Paced:
-    """A run directory of the standard run that no job has yet."""
+    """A run directory of the standard run without a job."""
     pace = kit.runs_root / f"pace-{words[-1]}"
     pace.parent.mkdir(parents=True, exist_ok=True)
     pace.touch()

@@ -51,7 +51,7 @@ def test_row_04_preemption_without_grace(kit: Kit, untouched: Untouched, row: Ro
     oracles.bitwise(paced.run, untouched())
     oracles.no_step_redone(paced.run)
     oracles.requeues(paced.run, 1)
-    # Slurm has requeued the job by then, and forgets with it that this was a preemption.
+    # Slurm has requeued the job by then, and no longer shows the preemption.
     oracles.causes(paced.run, ["requeued", "completed"])
     oracles.nothing_left(paced.run)
 
@@ -78,7 +78,7 @@ def test_row_06_save_longer_than_the_grace(
     oracles.bitwise(run, untouched())
     oracles.at_most_one_interval(run)
     oracles.requeues(run, 1)
-    # The batch shell may die before it can say what happened.
+    # The batch shell may die before it records the attempt.
     first, last = (attempt["cause"] for attempt in run.attempts())
     assert first in ("lost", "requeued") and last == "completed", (first, last)
     assert run.attempts()[0]["evidence"]["signals"] == ["SIGTERM"]
@@ -89,7 +89,7 @@ def test_row_06_save_longer_than_the_grace(
 def test_row_06_save_longer_than_what_is_left_before_the_time_limit(
     kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
 ) -> None:
-    """The limit ends the job amid its save; Slurm requeues no such job, so another one goes on."""
+    """The limit ends the job in its save. Slurm requeues no such job, so a successor continues."""
     disk = tmp_path / "disk-stands-still"
     words = (f"launch.env.DISK_FILE={disk}", "checkpoint.every_steps=4", "slurm.signal_lead_s=5")
     paced = start(kit, HELD_UP, *words)

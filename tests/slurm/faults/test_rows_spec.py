@@ -1,4 +1,4 @@
-"""What changes between two attempts: nodes, data workers, config and code (rows 26 to 28)."""
+"""Changes between two attempts: nodes, data workers, config and code (rows 26 to 28)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Input that means harm: specs, names, and a pickle as a checkpoint (row 31)."""
+"""Malicious input: specs, names, and a pickle as a checkpoint (row 31)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_row_31_spoilt_specs_are_taken_or_refused_in_words(kit: Kit, tmp_path: P
 
 
 class Evil:
-    """Runs a command in whoever unpickles it."""
+    """Runs a command in the process that unpickles it."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return os.system, (TOUCH,)
@@ -91,7 +91,7 @@ def test_row_31_hostile_name_and_a_pickle_as_checkpoint(
     checkpoint = run.dir.checkpoints / newest
     evil = pickle.dumps(Evil())
     (checkpoint / "state.pt").write_bytes(evil)
-    # As good as its own manifest says, so that only the reading itself can find it.
+    # It matches its own manifest, so that only the unpickling itself can refuse it.
     manifest = read_json(checkpoint / MANIFEST)
     manifest["files"] = {
         "state.pt": {"size": len(evil), "sha256": hashlib.sha256(evil).hexdigest()}

@@ -1,4 +1,4 @@
-"""A rank needs more memory than there is (row 29)."""
+"""A rank allocates more memory than its job has (row 29)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .rows import Row
 from .scenario import Untouched, start
 
 EATING = "train.model=tests.slurm.faults.eating:Eating"
-# What a site sets that holds jobs to their memory; cgroup.conf has ConstrainRAMSpace.
+# Settings of a site that enforces the memory limit of jobs; cgroup.conf has ConstrainRAMSpace.
 LIMITED = "TaskPlugin=task/cgroup\nSelectTypeParameters=CR_Core_Memory"
 
 

@@ -18,12 +18,12 @@ EVERY_STEP = ("checkpoint.every_steps=1", "checkpoint.keep_last=99")
 
 
 def loaded(run: Run, attempt: int) -> set[int]:
-    """The steps that the ranks of an attempt began with: one, if all is well."""
+    """The first steps of the ranks of an attempt: one value, unless the ranks differ."""
     return {e["step"] for e in run.events("loaded") if e["attempt"] == attempt}
 
 
 def wait_for_saves(run: Run, attempt: int, number: int) -> None:
-    """Wait until an attempt has committed as many checkpoints."""
+    """Wait until an attempt has committed this many checkpoints."""
 
     def is_there() -> bool:
         return sum(e["attempt"] == attempt for e in run.events("save")) >= number
@@ -33,7 +33,7 @@ def wait_for_saves(run: Run, attempt: int, number: int) -> None:
 
 
 def pause_behind(step: int, kit: Kit, row: Row) -> Paced:
-    """A run that saves in each step, warned behind this one and held in the queue."""
+    """A run that saves at each step, warned after this step and held in the queue."""
     paced = start(kit, *EVERY_STEP)
     row.record(paced.run)
     paced.run.wait_for_step(step)
@@ -46,7 +46,7 @@ def step_of(name: str) -> int:
 
 
 def assert_put_aside(run: Run, names: Sequence[str], loaded_step: int) -> None:
-    """The second attempt put these aside, each with its reason, and began with an older one."""
+    """The second attempt quarantined these, each with its reason, and began with an older one."""
     oracles.causes(run, ["time_limit", "completed"])
     assert loaded(run, 2) == {loaded_step}
     assert [len(attempt["quarantined"]) for attempt in run.attempts()] == [0, len(names)]
@@ -60,12 +60,12 @@ def assert_put_aside(run: Run, names: Sequence[str], loaded_step: int) -> None:
 def test_row_20_damaged_checkpoints_and_a_dangling_hint(
     kit: Kit, untouched: Untouched, row: Row
 ) -> None:
-    """Five damages at once: each of these checkpoints is the newest when its turn comes."""
+    """Five damages at once: each checkpoint is the newest one left when the run reads it."""
     paced = pause_behind(7, kit, row)
     run = paced.run
     damaged = harm_storage.damage_newest(run.dir, *harm_storage.DAMAGES)
     older = step_of(harm_storage.committed(run.dir)[len(damaged)])
-    # It names what is put aside now.
+    # The pointer names a checkpoint that is quarantined now.
     assert (run.dir.checkpoints / "latest").read_text().strip() == damaged[0]
     harm_storage.release(run)
     paced.finish()
@@ -117,7 +117,7 @@ def test_row_35_a_purge_takes_what_the_run_can_do_without(
 
 @contextmanager
 def away(path: Path, elsewhere: Path) -> Iterator[None]:
-    """Take a file or folder away, for a while."""
+    """Move a file or folder away during the block."""
     path.rename(elsewhere / path.name)
     yield
     (elsewhere / path.name).rename(path)
@@ -126,7 +126,7 @@ def away(path: Path, elsewhere: Path) -> Iterator[None]:
 def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
     kit: Kit, untouched: Untouched, row: Row, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Each time the queued job stops with the reason, writes nothing, and a resume goes on."""
+    """Each time the queued job ends with the reason, writes nothing, and a resume continues."""
     paced = start(kit)
     run = paced.run
     row.record(run)
@@ -137,7 +137,7 @@ def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
     code = run.dir.code.resolve()
 
     def fail_without(path: Path) -> str:
-        """What the job says that begins without this file or folder."""
+        """The output of a job that starts without this file or folder."""
         queued = kit.resume(run, "slurm.sbatch_args.hold=true")
         with away(path, elsewhere):
             before = run.dir.job_log.stat().st_size, run.dir.metrics.read_bytes()
@@ -161,11 +161,11 @@ def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
         told = kit.jobs("resume", run.dir.path, check=False)
         assert (told.returncode, told.stdout) == (2, "")
         assert told.stderr.startswith(f"error: {run.dir.spec} is gone\n  hint: ")
-    run.dir.setup.unlink()  # made anew
+    run.dir.setup.unlink()  # recreated by resume
     resumed = replace(paced, run=kit.resume(run, "slurm.sbatch_args.hold=false"))
     resumed.finish()
     row.record(resumed.run)
     oracles.bitwise(run, untouched())
-    # Without its checkpoint the ranks start, and find nothing to begin with.
+    # Without its checkpoints the ranks start, and find no checkpoint to read.
     oracles.causes(run, ["time_limit", "crash", "completed"])
     oracles.nothing_left(run)

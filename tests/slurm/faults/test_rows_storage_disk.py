@@ -20,11 +20,11 @@ from .scenario import Untouched, start
 from .test_rows_storage import step_of, wait_for_saves
 
 EVERY = "checkpoint.every_steps=2"
-DISK_MIB = 160  # a submit wants 64 MiB free
+DISK_MIB = 160  # submit needs 64 MiB free
 
 
 def assert_kept(run: Run, before: list[str]) -> None:
-    """The older checkpoint is intact, and the error was told within one step."""
+    """The older checkpoint is intact, and the error was logged within one step."""
     kept = harm_storage.committed(run.dir)
     assert set(before) <= set(kept)
     reader.check(run.dir.checkpoints / before[0])
@@ -37,7 +37,7 @@ def assert_kept(run: Run, before: list[str]) -> None:
 def test_row_21_a_save_meets_an_error(
     kit: Kit, untouched: Untouched, row: Row, tmp_path: Path, name: str
 ) -> None:
-    """What may pass is tried again at once; what a person must put right waits for a resume."""
+    """An error that may pass is retried at once; one that a user must repair waits for a resume."""
     file = tmp_path / "errno"
     model = "train.model=tests.slurm.faults.bad_disk:BadDisk"
     keep = "checkpoint.keep_last=99"
@@ -50,7 +50,7 @@ def test_row_21_a_save_meets_an_error(
     if name == "EIO":
         run.cluster.wait_for(run.attempts, "the end of attempt 1", 240)
         assert run.attempts()[0]["decision"] == "retry"
-        assert_kept(run, before)  # long before the next attempt is at a step
+        assert_kept(run, before)  # long before the next attempt does a step
         paced.finish()
     else:
         run.wait("FAILED")
@@ -72,12 +72,12 @@ Repair = Callable[[], object]
 
 
 def fill(run: Run) -> Repair:
-    """Leave no block free."""
+    """Fill every block of the file system."""
     return harm_storage.fill(run.dir.path.parent.parent).unlink
 
 
 def move_away(run: Run) -> Repair:
-    """Take the whole run directory from where everybody expects it."""
+    """Move the whole run directory away."""
     elsewhere = run.dir.path.with_name("moved")
     run.dir.path.rename(elsewhere)
     return lambda: elsewhere.rename(run.dir.path)
@@ -113,7 +113,7 @@ def test_row_21_a_disk_is_full_or_a_directory_gone(
         oracles.bitwise(paced.run, baseline)
         oracles.at_most_one_interval(paced.run)
         oracles.nothing_left(paced.run)
-        # The batch shell may have nowhere to say what happened.
+        # The batch shell may have no file to which it could record the attempt.
         first, last = (attempt["cause"] for attempt in paced.run.attempts())
         assert first in ("crash", "lost") and last == "completed", (first, last)
-        cluster.restart()  # the nodes hold the disk, too
+        cluster.restart()  # the nodes' mount trees hold the disk, too

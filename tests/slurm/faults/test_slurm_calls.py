@@ -1,4 +1,4 @@
-"""How often one attempt talks to Slurm."""
+"""How often one attempt calls Slurm's commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATH={path} exec {name} "$@"
 
 
 def count(folder: Path) -> tuple[str, Path]:
-    """A line for `setup` that counts the calls of Slurm's commands, and where they are noted."""
+    """(a line for `setup` that records the calls of Slurm's commands, the file of the records)."""
     log = folder / "calls"
     for name in CLIENTS:
         client = folder / name
@@ -37,7 +37,7 @@ def test_an_attempt_calls_slurm_at_most_six_times(kit: Kit, tmp_path: Path) -> N
     paced.run.wait_for_step(2)
     harm_slurm.preempt(paced.run)
     paced.finish()
-    # The nodes' names are unfolded without a question to the controller.
+    # scontrol expands the nodes' names without a request to the controller.
     calls = [call for call in log.read_text().splitlines() if " show hostnames " not in call]
     # The first start has no restart count.
     attempts = {number: [c for c in calls if c.startswith(f"{number} ")] for number in ("", "1")}
