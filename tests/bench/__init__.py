@@ -1,1 +1,1 @@
-"""What the kit costs and what it beats, measured: `python -m tests.bench`."""
+"""Measures the costs of the kit and compares it with rivals: `python -m tests.bench`."""

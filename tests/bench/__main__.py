@@ -1,4 +1,4 @@
-"""Measure the kit: the table on stdout, all times in a JSON file.
+"""Measure the kit; print the table to stdout, and write all times to a JSON file.
 
 python -m tests.bench                       lists the benches
 python -m tests.bench all                   runs them, as `make bench` does
@@ -22,8 +22,8 @@ from tests.bench import report, rounds
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIMIT_S = 300
-LAST_LINES = 60  # of the ranks' output, where a bench fails
-# name: (number in the list of benches, ranks, what it is)
+LAST_LINES = 60  # of the ranks' output, shown if a bench fails
+# name: (number in the list of benches, ranks, title)
 BENCHES = {
     "loop_overhead": ("B4", 1, "a step of the kit with everything on / of a bare DDP loop"),
     "device_syncs": ("B6", 1, "times the host waits for the device, per step between log lines"),
@@ -37,7 +37,7 @@ BENCHES = {
 
 
 def measure(name: str, folder: Path) -> dict[str, Any]:
-    """A bench's figures, from ranks that torchrun starts; what they print goes to a file."""
+    """A bench's figures, from ranks that torchrun starts; their output goes to a file."""
     number, ranks, _ = BENCHES[name]
     found, log = folder / f"{name}.json", folder / f"{name}.log"
     started, load = time.monotonic(), rounds.load()
@@ -65,7 +65,7 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the benches that are named; 1 if one failed, whatever the figures are."""
+    """Run the named benches; returns 1 if one raised an error, and 0 for any figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=_catalogue())
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("names", nargs="*", metavar="NAME", choices=["all", *BENCHES])

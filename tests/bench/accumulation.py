@@ -31,7 +31,7 @@ SPEC = Spec(train=TRAIN, checkpoint=Checkpoint(every_epochs=None), log=Log(every
 
 
 def measure(place: Place) -> list[Figure]:
-    """Seconds of so many optimizer steps of either, and what the kit's ranks exchange in one."""
+    """Seconds of this many optimizer steps of either; exchanges of the kit's ranks in one step."""
 
     def kit() -> float:
         clock = StepClock(WARM_UP_STEPS, WARM_UP_STEPS + NUM_STEPS)
@@ -53,7 +53,7 @@ def measure(place: Place) -> list[Figure]:
 
 
 def _accumulate_naively(loop: Loop, clock: StepClock) -> None:
-    """The same steps where DDP is called as it is: each backward pass exchanges all gradients."""
+    """The same steps with DDP called directly: each backward pass exchanges all gradients."""
     replica, batches = loop.replica, loop.data.batches
     for step in count():
         clock.begin(step)
@@ -67,7 +67,7 @@ def _accumulate_naively(loop: Loop, clock: StepClock) -> None:
 
 
 def _reductions(place: Place) -> Figure:
-    """How often each gradient is reduced in an optimizer step, as DDP hands it out for that."""
+    """How often DDP reduces each gradient in an optimizer step, counted by a communication hook."""
     job = place.job(SPEC)
     loop = prepare(job)
     reduced = _count_reduced(loop.replica)

@@ -1,4 +1,4 @@
-"""The rival of the loop's overhead: DDP as one writes it by hand, with nothing around it."""
+"""The rival of the loop's overhead: a DDP loop written by hand, without other features."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trainer.model import models
 
 
 def train(place: Place, spec: Train, num_steps: int, clock: StepClock) -> None:
-    """Train for some steps: no checkpoint, no stop, no log, and no word of the loss.
+    """Train for some steps, without checkpoints, stops, logs or a report of the loss.
 
-    Model, data and the fused optimizer are the kit's. Deterministic operators are not asked for.
+    Model, data and the fused optimizer are the kit's. Deterministic operators are off.
     """
     torch.use_deterministic_algorithms(False)
     samples = builtin.create(spec.dataset, spec.dataset_args)[0].to(place.device)

@@ -1,4 +1,4 @@
-"""B8: how long the training stands still for a durable checkpoint."""
+"""B8: how long a durable checkpoint interrupts the training."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def sixteen_layers() -> nn.Module:
 
 
 def measure(place: Place) -> list[Figure]:
-    """Seconds until the training goes on: torch.save, fsync and rename / the kit's save.
+    """Seconds until the training continues: torch.save, fsync and rename / the kit's save.
 
     The kit's first save of a run allocates its memory; it is the warm-up. The next one begins
-    when nothing is in flight any more, as in any training that does not save all the time.
+    when no save is in flight, as in any training that does not save all the time.
     """
     model = f"{__name__}:{sixteen_layers.__name__}"
     job = place.job(Spec(train=Train(model=model, dataset="digits")))

@@ -16,7 +16,7 @@ from tests.bench.rounds import Figure, Target
 from trainer.run import prepare
 
 LOG_EVERY = 10
-# All that a step can consist of: augmentation, accumulation, clipping, a schedule.
+# A step with all optional parts: augmentation, accumulation, clipping, a schedule.
 TRAIN = Train(
     model="mini_resnet",
     model_args={"channels": [8], "blocks_per_stage": 1},
@@ -46,7 +46,7 @@ class _Steps(StepClock):
         self._before.setdefault(step, self._num_waits())
 
     def waits(self) -> tuple[list[int], list[int]]:
-        """(of the steps between log lines, of those that log), without the first, which settles."""
+        """(waits of steps between log lines, of steps that log), without the first step."""
         counts = {
             step: self._before[step + 1] - before
             for step, before in self._before.items()
@@ -57,7 +57,7 @@ class _Steps(StepClock):
 
 
 def measure(place: Place) -> list[Figure]:
-    """The waits of a step between log lines; those of one that logs show that they are seen."""
+    """The waits of a step between log lines; the waits of a logging step show that they count."""
     job = place.job(SPEC)
     loop = prepare(job)
     is_gpu = place.device.type == "cuda"
@@ -78,7 +78,7 @@ def measure(place: Place) -> list[Figure]:
 
 @contextmanager
 def _sync_warnings() -> Iterator[Callable[[], int]]:
-    """The number of warnings so far by which torch tells of a wait for the GPU."""
+    """The number so far of torch's warnings about a wait for the GPU."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")

@@ -1,4 +1,4 @@
-"""B9: a whole training that commits a durable checkpoint all the time, and one that does not."""
+"""B9: a whole training that always has a durable checkpoint in flight, and one without any."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WITHOUT = Spec(train=TRAIN, checkpoint=Checkpoint(every_epochs=None), log=Log(ev
 
 
 def measure(place: Place) -> list[Figure]:
-    """Seconds of the whole loop, the last commit included, which both of them do."""
+    """Seconds of the whole loop, with the last commit, which both trainings do."""
     saving = replace(WITHOUT, checkpoint=Checkpoint(every_epochs=None, every_steps=EVERY_STEPS))
 
     def trained(spec: Spec) -> float:

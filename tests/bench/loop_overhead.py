@@ -1,4 +1,4 @@
-"""B4: what a step of the kit costs beyond that of a bare DDP loop, with everything on."""
+"""B4: the cost of a step of the kit, with all features on, against a bare DDP loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WARM_UP_STEPS = 100
 
 @dataclass(frozen=True)
 class Case:
-    """A model on the digits, and how many steps of it are a round."""
+    """A model on the digits, and the number of its steps in a round."""
 
     title: str
     model: dict[str, Any]
@@ -39,9 +39,9 @@ CASES = (
 
 
 def measure(place: Place) -> list[Figure]:
-    """Seconds of so many steps of either, by the same clock, once both run smoothly.
+    """Seconds of this many steps of either, by the same clock, after a warm-up.
 
-    The kit agrees on stops, logs every 10 steps, notes its progress, is watched, and commits a
+    The kit agrees on stops, logs every 10 steps, writes its progress, has a watchdog, and commits a
     checkpoint in every round.
     """
     return [_figure(place, case) for case in CASES]
@@ -69,7 +69,7 @@ def _figure(place: Place, case: Case) -> Figure:
 
 
 def spec_of(model: dict[str, Any], num_steps: int, world_size: int) -> Spec:
-    """A training of at least so many steps, with a checkpoint after half of them."""
+    """A training of at least this many steps, with a checkpoint after half of them."""
     train = Train(**model, dataset="digits", eval_every_epochs=None)
     batches = Batches.of(train, len(digits()[0]), world_size)
     return Spec(

@@ -1,4 +1,4 @@
-"""This rank of a bench, and runs of the real trainer in it: no start of a process for each."""
+"""This rank of a bench; it runs the real trainer without starting a process for each run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StepClock:
         self._started = self.seconds = 0.0
 
     def begin(self, step: int) -> None:
-        """A step begins now."""
+        """Record that a step begins now."""
         if step == self._first:
             self._started = time.perf_counter()
         elif step == self._last:
@@ -40,7 +40,7 @@ class StepClock:
 
 @dataclass
 class Place:
-    """Where a bench measures: its rank, its device, and a folder for its runs."""
+    """The rank and the device of a bench, and a folder for its runs."""
 
     context: DistributedContext
     device: torch.device
@@ -59,7 +59,7 @@ class Place:
         )
 
     def train(self, spec: Spec, clock: StepClock) -> None:
-        """Train a new run to its end, with an eye on the clock."""
+        """Train a new run to its end, and measure the time."""
         job = self.job(spec)
         status = self.run(job, prepare(job), clock)
         assert status == "completed", status
@@ -67,7 +67,7 @@ class Place:
     def run(
         self, job: RankContext, loop: Loop, clock: StepClock, stop: StopSignal | None = None
     ) -> str:
-        """Train what is prepared as `trainer.run` does; how it ended."""
+        """Train a prepared run as `trainer.run` does; returns how it ended."""
         interval_steps = job.run.spec.launch.stop_check_steps
         agreement = StopConsensus(stop or StopSignal(), interval_steps, job.device)
         watchdog = Watchdog(job.context.rank, job.context.world_size)

@@ -1,4 +1,4 @@
-"""Ratios of medians out of interleaved rounds, and the machine that they were measured on."""
+"""Ratios of medians over interleaved rounds, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ WARM_UP_ROUNDS = 1
 
 @dataclass(frozen=True)
 class Target:
-    """What a figure has to reach."""
+    """The target of a figure."""
 
     bound: Literal["<=", ">=", "=="]
     value: float
 
     def is_reached(self, value: float) -> bool:
-        """Whether a figure does."""
+        """Whether a figure reaches the target."""
         if self.bound == "==":
             return value == self.value
         return value <= self.value if self.bound == "<=" else value >= self.value
@@ -37,8 +37,8 @@ class Target:
 class Figure:
     """One line of the table.
 
-    spread: the quartiles of what the single rounds gave; None for a count, which is exact.
-    target: None for what is only reported.
+    spread: the quartiles of the single rounds; None for a count, which is exact.
+    target: None for a figure that is only reported.
     detail: more for the JSON file, such as all times.
     """
 
@@ -49,7 +49,7 @@ class Figure:
     detail: dict[str, Any] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
-        """The figure as JSON has it."""
+        """The figure as a JSON value."""
         target = None if self.target is None else str(self.target)
         is_reached = None if self.target is None else self.target.is_reached(self.value)
         return {
@@ -65,9 +65,9 @@ class Figure:
 def interleaved(
     variants: dict[str, Callable[[], float]], rounds: int = ROUNDS
 ) -> dict[str, list[float]]:
-    """The seconds that each variant says it took, round by round, after a round to warm up.
+    """The seconds that each variant measured, round by round, after a round to warm up.
 
-    Every other round goes backwards, so that none is always measured right after the same one.
+    Every other round runs in reverse order, so that no variant always follows the same one.
     """
     times: dict[str, list[float]] = {name: [] for name in variants}
     for number in range(-WARM_UP_ROUNDS, rounds):
@@ -94,12 +94,12 @@ def ratio(what: str, above: Sequence[float], below: Sequence[float], target: Tar
 
 
 def milliseconds(times: Sequence[float], per: int = 1) -> str:
-    """The median of times in words, each of them for so many steps."""
+    """The median of times as text; each time is for this many steps."""
     return f"{1e3 * median(times) / per:.3g} ms"
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on: processor, versions, and who else is at work."""
+    """The conditions of the figures: processor, versions, load of the machine."""
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
@@ -111,7 +111,7 @@ def machine() -> dict[str, Any]:
 
 
 def load() -> float:
-    """Processes that ran or wanted to, on average over the last minute."""
+    """Number of processes that ran or waited for a CPU, on average over the last minute."""
     return round(os.getloadavg()[0], 2)
 
 

@@ -1,4 +1,4 @@
-"""B11: whatever stops a training, each sample of an epoch is trained on exactly once."""
+"""B11: under any stops each sample of an epoch is trained on exactly once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ trained: list[tuple[int, int]] = []
 
 
 class _Stopper(StepClock):
-    """Asks for a stop when a step begins, and knows which step it is."""
+    """Requests a stop when a given step begins."""
 
     step = -1
 
@@ -40,7 +40,7 @@ class _Stopper(StepClock):
 
 
 class Recorder(nn.Module):
-    """Writes down which samples it is trained on: the first feature is a sample's number."""
+    """Records the samples on which it is trained: the first feature is a sample's number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Recorder(nn.Module):
 
 
 def numbered() -> tuple[Samples, Samples]:
-    """Samples in memory that say which they are."""
+    """Samples in memory whose first feature is their number."""
     inputs = torch.arange(NUM_SAMPLES).float().unsqueeze(1).expand(-1, 2).contiguous()
     samples = Samples(inputs, torch.arange(NUM_SAMPLES) % 2)
     return samples, samples
@@ -105,7 +105,7 @@ def _figure(place: Place, title: str, dataset: str, workers: int, every: int) ->
 
 
 def _stopped_run(place: Place, spec: Spec, stops: range) -> int:
-    """Train a run that is asked to stop in these steps, by one rank each; how often it did."""
+    """Train a run with a stop at each of these steps, from one rank; returns their number."""
     run = place.job(spec).run.dir
     trained.clear()
     statuses = []
@@ -115,7 +115,7 @@ def _stopped_run(place: Place, spec: Spec, stops: range) -> int:
         stopper = _Stopper(step if is_asked else None)
         _Stopper.step = -1
         loop = prepare(job)
-        trained[:] = [seen for seen in trained if seen[0] >= 0]  # not the pass that is thrown away
+        trained[:] = [seen for seen in trained if seen[0] >= 0]  # without the throw-away pass
         statuses.append(place.run(job, loop, stopper, stopper.stop))
     assert statuses[-1] == "completed", statuses
     return statuses.count("stopped")
@@ -128,7 +128,7 @@ def _of_all_ranks(world_size: int) -> list[tuple[int, int]]:
 
 
 def num_wrong(seen: Sequence[tuple[int, int]], steps_per_epoch: int) -> int:
-    """How many of (step, sample) are too many or too few for once in each epoch."""
+    """How many pairs (step, sample) are missing or too many for one of each sample per epoch."""
     counts = Counter((step // steps_per_epoch, sample) for step, sample in seen)
     once = {(epoch, sample) for epoch in range(EPOCHS) for sample in range(NUM_SAMPLES)}
     return sum(abs(counts[key] - (key in once)) for key in once | set(counts))

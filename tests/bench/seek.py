@@ -1,4 +1,4 @@
-"""B10: a resume late in an epoch gets its first batch as soon as one at the start of it."""
+"""B10: a resume late in an epoch gets its first batch as fast as one at its start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TARGET = Target("<=", 1.1)
 
 
 class OneByOne:
-    """As many samples, which are read one at a time."""
+    """The same number of samples, which are read one at a time."""
 
     num_classes = 2
 
@@ -30,7 +30,7 @@ class OneByOne:
 
 
 def measure(place: Place) -> list[Figure]:
-    """Seconds from nothing to the first batch, by the position it resumes at."""
+    """Seconds until the first batch, by the position of the resume."""
     in_memory = Samples(torch.zeros(NUM_SAMPLES, 4), torch.arange(NUM_SAMPLES) % 2)
     return [
         _figure(place, "in memory", in_memory, workers=0),

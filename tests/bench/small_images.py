@@ -1,4 +1,4 @@
-"""B12: small images out of memory, augmented by whole batches or sample by sample."""
+"""B12: small images in memory, augmented by whole batches or sample by sample."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OneByOne(Dataset[tuple[torch.Tensor, int]]):
 
 
 def measure(place: Place) -> list[Figure]:
-    """Seconds of an epoch of either, one process on one core, with no training in it."""
+    """Seconds of an epoch of either, in one process on one core, without training."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (NUM_IMAGES, 3, 32, 32), generator=generator).to(torch.uint8)
     labels = torch.arange(NUM_IMAGES) % 10

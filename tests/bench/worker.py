@@ -1,4 +1,4 @@
-"""One rank of a bench: meet the others, measure, leave the figures where the starter looks."""
+"""One rank of a bench: join the process group, measure, write the figures to a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main(name: str, folder: Path) -> None:
     """Measure and leave without a tear-down, as the trainer does."""
     torch.set_num_threads(1)
     context = DistributedContext.from_env(os.environ)
-    # A count needs no quiet machine, and means the most on a GPU; all times are a CPU's.
+    # A count needs no quiet machine, and is most useful on a GPU; all times are for a CPU.
     device = choose_device(context)[0] if name == "device_syncs" else CPU
     init_process_group(device)
     bench = importlib.import_module(f"tests.bench.{name}")

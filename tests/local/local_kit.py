@@ -1,4 +1,4 @@
-"""A kit that runs locally: real processes in a runs root of their own, and how to find them."""
+"""A kit that runs locally: real processes in a separate runs root, and how to find them."""
 
 import contextlib
 import os
@@ -58,7 +58,7 @@ class Kit:
         return self.end(self.start(*words))
 
     def processes(self):
-        """The pids of all that was started for this runs root, however it was orphaned."""
+        """The pids of all processes that were started for this runs root, orphans included."""
         mark = f"KIT_RUNS={self.root}".encode()
         found = []
         for entry in filter(str.isdigit, os.listdir("/proc")):
@@ -68,7 +68,7 @@ class Kit:
         return found
 
     def kill(self):
-        """End every process; returns those that were there."""
+        """End every process; returns those that existed."""
         found = self.processes()
         for pid in found:
             with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Models that do harm in the middle of a training, for specs of the tests. No tests in here."""
+"""Models that do harm during a training, for the specs of the tests. No tests in here."""
 
 import os
 import signal
@@ -34,23 +34,23 @@ class Misbehaving(nn.Module):
 
 
 def misbehaving(plans=None, pause_s=0.0):
-    """A model with, by attempt, the harm that it does: {"step", "rank", "harm", "path"}."""
+    """A model and its harm in each attempt: {"step", "rank", "harm", "path"}."""
     return Misbehaving(plans or {}, pause_s)
 
 
 def stop(path):
-    """Stand still as a whole process."""
+    """Stop the whole process."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def loop_for_ever(path):
-    """Never come back."""
+    """Never return."""
     while True:
         pass
 
 
 def fill(path):
-    """Leave no byte free on the file system of `path`."""
+    """Fill the file system of `path`."""
     with open(os.path.join(path, "filler"), "wb", buffering=0) as file:
         for size in (1 << 16, 1 << 10, 1):
             try:
@@ -61,13 +61,13 @@ def fill(path):
 
 
 def make_read_only(path):
-    """Have every write below `path` refused."""
+    """Make every write below `path` fail."""
     subprocess.run(["mount", "--bind", path, path], check=True)
     subprocess.run(["mount", "-o", "remount,bind,ro", path], check=True)
 
 
 def move_away(path):
-    """Take a directory from where everybody expects it."""
+    """Rename a directory away from its path."""
     os.rename(path, path + "-moved")
 
 

@@ -1,10 +1,10 @@
-"""As one of several ranks: train small runs, stop them in every way, compare with untouched ones.
+"""As one of several ranks: train small runs, stop them in every way, compare with reference runs.
 
     torchrun --nproc-per-node=3 tests/local/stop_plans.py FOLDER SCENARIO...
 
 All attempts live in one process per rank, because a start of torch costs seconds and an attempt of
 these runs a tenth of one. All else is real: DDP over gloo, signals, checkpoints, rank 0's files.
-Starts of processes are in test_trainer.py. FOLDER/<scenario>.json tells what was found.
+test_trainer.py starts processes. FOLDER/<scenario>.json has the findings.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ PutUp = Callable[[], None]
 
 @dataclasses.dataclass
 class Bench:
-    """This rank, and where its runs go."""
+    """This rank, and the folder of its runs."""
 
     context: DistributedContext
     stop: StopSignal
@@ -99,7 +99,7 @@ class Bench:
         )
 
     def attempt(self, run: RunDir, spec: Spec, number: int) -> tuple[str, int]:
-        """One attempt's (status, last step), with nothing left over from the one before."""
+        """One attempt's (status, last step), with all state of the attempt before reset."""
         self.stop.requested = False
         if self.context.is_first:
             run.attempt(number).path.mkdir(parents=True)
@@ -116,7 +116,7 @@ class Bench:
         return status, loop.state.global_step
 
     def train(self, name: str, spec: Spec, plans: Sequence[PutUp] = ()) -> tuple[RunDir, list[int]]:
-        """Train to the end, with the n-th plan put up before the n-th attempt: (run, stops)."""
+        """Train to the end, with the n-th plan set before the n-th attempt: (run, stops)."""
         run, steps = RunDir(self.folder / name), []
         for number in range(1, MAX_ATTEMPTS):
             stoppable.planned = None
@@ -140,7 +140,7 @@ class Bench:
         return put_up
 
     def after(self, delay_s: float, rank: int) -> PutUp:
-        """A plan: a signal at a moment of the clock, whatever the rank is doing then."""
+        """A plan: a signal after some time, at any point of the rank's work."""
 
         def put_up() -> None:
             if rank == self.context.rank:
@@ -171,10 +171,10 @@ class Bench:
             yield [self.at("forward", index) for index in (0, 3, 7)]
 
     def scenario(self, name: str) -> dict[str, Any]:
-        """What stopping a scenario's run in all its ways came to."""
+        """The findings of a scenario: its run, stopped in each way."""
         spec, started = self.spec(name), time.monotonic()
         untouched, _ = self.train(f"{name}/untouched", spec)
-        # Rank 0's, so that all ranks make the same plans.
+        # Rank 0's random number, so that all ranks make the same plans.
         took_s = torch.tensor([time.monotonic() - started])
         dist.broadcast(took_s, src=0)
         runs = []
@@ -195,7 +195,7 @@ def best_of(run: RunDir) -> str:
 
 
 def main(folder: Path, names: Sequence[str]) -> None:
-    """Run the scenarios and leave without a tear-down, as the trainer does."""
+    """Run the scenarios and exit without a tear-down, as the trainer does."""
     stop = StopSignal()
     stop.install()
     stop.enter_loop()

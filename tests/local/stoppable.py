@@ -1,4 +1,4 @@
-"""A model and data sets for tests of exactness: all that draws random numbers or keeps state."""
+"""A model and data sets for tests of exactness: they draw random numbers and keep state."""
 
 from __future__ import annotations
 

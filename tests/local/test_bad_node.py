@@ -1,4 +1,4 @@
-"""The preflight under a real torchrun: a rank whose products are wrong, that stands still, dies."""
+"""The preflight under a real torchrun: a rank computes wrong products, stops or dies."""
 
 import socket
 import subprocess
@@ -44,7 +44,7 @@ def harmed(request, tmp_path):
 def test_a_faulty_rank_is_named_as_a_bad_node_and_a_dead_one_is_not(harmed):
     harm, records, took_s, output = harmed
     peers = [records[0], records[2]]
-    if harm == "die":  # killed, which says nothing of its node
+    if harm == "die":  # a kill is no sign of a bad node
         assert records[1] is None
         assert not [record for record in peers if record and record["kind"] == "bad_node"]
         return
@@ -56,7 +56,7 @@ def test_a_faulty_rank_is_named_as_a_bad_node_and_a_dead_one_is_not(harmed):
     }[harm]
     assert records[1]["error"].startswith(told)
     assert told.removeprefix("preflight: ") in output
-    for peer in filter(None, peers):  # a peer may be ended before it has told
+    for peer in filter(None, peers):  # a peer may be ended before it wrote a record
         assert (peer["kind"], peer["caused_by_peer"]) == ("error", True)
         assert peer["error"].startswith("preflight: rank 1 on ")
     assert took_s < 60  # and not gloo's 10 minutes

@@ -1,4 +1,4 @@
-"""The benches that count find what they have to; times are asserted nowhere."""
+"""The benches that count give the right counts; no test asserts a time."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.bench.__main__ import main
 
 
 def figures(tmp_path, name):
-    """The figures of one bench by what they are, as its JSON file has them."""
+    """The figures of one bench by name, from its JSON file."""
     path = tmp_path / "bench.json"
     assert main([name, "--json", str(path)]) == 0
     (bench,) = read_json(path)["benches"]

@@ -1,4 +1,4 @@
-"""A run that is stopped ends with the bits of the one that nobody touched, in 2, 3 and 4 ranks."""
+"""A run with stops ends bitwise equal to the reference run, with 2, 3 and 4 ranks."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ RANKS = [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytes
 
 @pytest.fixture(scope="module", params=RANKS, ids=lambda ranks: f"{ranks}-ranks")
 def found(request, tmp_path_factory):
-    """What each scenario came to, in one start of the ranks."""
+    """The findings of each scenario, from one start of the ranks."""
     folder = tmp_path_factory.mktemp(f"{request.param}-ranks")
     status, output = torchrun(PROGRAM, folder, *SPECS, ranks=request.param, limit_s=300)
     assert status == 0, output
@@ -30,7 +30,7 @@ def test_stopped_runs_end_with_the_bits_of_the_untouched_one(found, name):
 
 def test_a_run_was_stopped_after_every_step(found):
     stops = {step for run in found["every_step"]["runs"] for step in run["stops"]}
-    assert stops == {0, *range(2, 11)}  # what is seen in step 1 is agreed on one step later
+    assert stops == {0, *range(2, 11)}  # a stop of step 1 is agreed on one step later
 
 
 def test_one_epoch_was_stopped_ten_times(found):
@@ -39,7 +39,7 @@ def test_one_epoch_was_stopped_ten_times(found):
 
 
 def test_row_40_a_stop_in_an_evaluation_ends_it_within_a_few_batches(found):
-    """It is given up at once and repeated by the next attempt; the bits are tested above."""
+    """The evaluation is given up at once and repeated by the next attempt, with equal bits."""
     once, thrice = found["slow_evaluation"]["runs"]
     assert (once["stops"], thrice["stops"]) == ([2], [2, 2, 2])  # all in the evaluation of step 2
     assert max(once["evaluated"] + thrice["evaluated"]) < EVALUATION_BATCHES

@@ -1,4 +1,4 @@
-"""What ends a training from within or below, under a real torchrun: hangs and broken disks."""
+"""Hangs and broken disks in a training under a real torchrun."""
 
 import contextlib
 import dataclasses
@@ -39,13 +39,13 @@ def make_run(path, num_ranks=3, **model_args):
 
 
 def events_of(run, rank, attempt, name):
-    """The events of this name that a rank noted in an attempt."""
+    """The events of this name in a rank's timeline of an attempt."""
     events = read_jsonl(run.timeline(f"rank-{rank:05d}"))
     return [e for e in events if (e["event"], e["attempt"]) == (name, attempt)]
 
 
 class Attempt:
-    """One torchrun on a run directory, which ends with the block if not before."""
+    """One torchrun on a run directory; it ends with the block at the latest."""
 
     def __init__(self, run, number=1, num_ranks=3):
         self.run, self.number, self.num_ranks = run, number, num_ranks
@@ -89,7 +89,7 @@ class Attempt:
         }
 
     def end(self, limit_s=100):
-        """(exit status, all output), which must come within `limit_s`."""
+        """(exit status, all output); fails if it takes longer than `limit_s`."""
         output, _ = self.process.communicate(timeout=limit_s)
         return self.process.returncode, output
 
@@ -112,14 +112,14 @@ def hung(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def suspended(tmp_path_factory):
-    """A run whose processes all stood still for twice the time that would be a hang."""
+    """A run whose processes were all stopped for twice the limit of a hang."""
     run = make_run(tmp_path_factory.mktemp("suspended") / "run", pause_s=0.1)
     with Attempt(run) as attempt:
         wait_for(lambda: (read_progress_step(run.progress) or 0) >= EPOCH - 1, "the first steps")
         pids = [*attempt.pids().values(), attempt.process.pid]
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
-        time.sleep(2 * HANG_TIMEOUT_S)  # the one thing to be seen of a suspension is its length
+        time.sleep(2 * HANG_TIMEOUT_S)  # the only effect of a suspension is that time passes
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
         status, output = attempt.end()
@@ -140,7 +140,7 @@ def test_a_stopped_rank_is_named_and_killed_and_the_others_leave_their_stacks(hu
     # Two steps after the first one: limit, tick and grace.
     (first_step,) = events_of(run, 2, 1, "first_step")
     assert error["time"] - first_step["t"] < HANG_TIMEOUT_S + 10
-    assert ended - error["time"] < 10  # and not the 30 s of torchrun's patience
+    assert ended - error["time"] < 10  # and not torchrun's 30 s
     assert all(not os.path.exists(f"/proc/{pid}") for pid in pids.values())
 
 
@@ -169,7 +169,7 @@ def test_a_suspended_job_goes_on_and_a_hung_one_comes_back_with_the_same_bits(hu
 
 @pytest.mark.slow
 def test_a_long_last_save_is_no_hang(tmp_path):
-    """All ranks wait for it, those that have nothing to write, too."""
+    """All ranks wait for the save, also those that write nothing."""
     run = make_run(tmp_path / "run", 2, plans={"1": {"step": 1, "rank": 0, "harm": "save slowly"}})
     spec = Spec.from_json(run.spec.read_text())
     only_the_last = Checkpoint(every_epochs=None, best=None)
@@ -223,7 +223,7 @@ def test_a_broken_disk_ends_the_training_with_one_line_and_the_older_checkpoint(
     assert reason in line and remedy in line and str(path) in line
     assert f"step-{2 * EPOCH:08d}" in line
     assert "Traceback" not in output.partition("trainer: rank 0 on ")[0]
-    # A step of 0.2 s is far longer than it takes to find that a small file cannot be written.
+    # A failed write of a small file takes far less than a step of 0.2 s.
     assert read_progress_step(run.progress) <= 2 * EPOCH + 1
     assert checkpoint_names(run.checkpoints) == [checkpoint_name(EPOCH)]
     reader.check(run.checkpoints / checkpoint_name(EPOCH))
@@ -231,7 +231,7 @@ def test_a_broken_disk_ends_the_training_with_one_line_and_the_older_checkpoint(
 
 @contextlib.contextmanager
 def rank_alone(run):
-    """The process of a world of one rank, without torchrun, so that signals can be aimed at it."""
+    """The process of the only rank, without torchrun, so that a test can signal it."""
     run.attempt(1).path.mkdir()
     run.owner.write_text(json.dumps({"attempt": 1}))
     with socket.socket() as probe:
@@ -263,7 +263,7 @@ def catches_stops(pid):
 
 
 def storm(process, num_signals=50, seconds=1.0):
-    """Signals of all kinds that mean a stop, as long as the process is there."""
+    """Send stop signals of all kinds until the process has ended."""
     for index in range(num_signals):
         if process.poll() is None:
             process.send_signal(STOP_SIGNALS[index % len(STOP_SIGNALS)])
@@ -277,7 +277,7 @@ def test_a_storm_from_the_first_import_on_leaves_before_the_first_step(tmp_path)
         storm(process)
         output, _ = process.communicate(timeout=100)
     outcome = read_json(run.attempt(1).outcome)
-    if process.returncode == EXIT_STOPPED_IN_STARTUP:  # as a start of more than 10 s is
+    if process.returncode == EXIT_STOPPED_IN_STARTUP:  # its start took more than 10 s
         assert outcome is None and "asked to stop during start-up" in output
     else:
         assert process.returncode == 0, output
@@ -292,7 +292,7 @@ def test_a_storm_in_the_shutdown_leaves_a_completed_run(tmp_path):
     run = make_run(tmp_path / "run", num_ranks=1)
     with rank_alone(run) as process:
         wait_for(run.progress.exists, "the training")
-        while not run.result.exists():  # without a pause: the rank is gone some ms later
+        while not run.result.exists():  # without a pause: the rank exits some ms later
             assert process.poll() is None or run.result.exists()
         storm(process, seconds=0.0)
         output, _ = process.communicate(timeout=100)

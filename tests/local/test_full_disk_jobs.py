@@ -1,4 +1,4 @@
-"""A disk that fills up, or goes away, under a run: a reason in one line, and nothing lost."""
+"""A run's disk fills up or disappears: the reason in one line, and no checkpoint is lost."""
 
 import shutil
 import signal
@@ -10,7 +10,7 @@ from local_kit import wait_for
 from jobs.rundir import RunDir, read_json, read_jsonl
 from tests.checkout import copy_checkout
 
-SIZE = "size=96m"  # a submit wants 64 MiB free
+SIZE = "size=96m"  # submit needs 64 MiB free
 SPEC = """
 name: full
 train:
@@ -35,7 +35,7 @@ OWN = "name: full\nlaunch: {script: patient.py}\n"
 
 @pytest.fixture
 def disk(tmp_path):
-    """A small disk of its own where the kit's runs go."""
+    """A small separate disk for the kit's runs."""
     root = tmp_path / "runs"
     root.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", SIZE, "tmpfs", str(root)]
@@ -66,14 +66,14 @@ def submit(kit, text):
 
 
 def started(kit, *path):
-    """The run directory, as soon as something is at `path` in it."""
+    """The run directory, as soon as `path` exists in it."""
     latest = kit.root / "full/latest"
     wait_for(lambda: any(latest.glob("/".join(path))), f"no {path}")
     return RunDir(latest.resolve())
 
 
 def error_line(run, stderr):
-    """The one line that tells the reason; nothing of the kit's own processes broke."""
+    """The one line with the reason; checks that no process of the kit broke."""
     (line,) = [line for line in stderr.splitlines() if line.startswith("error: ")]
     assert "Traceback" not in stderr
     if run.job_log.exists():
@@ -113,7 +113,7 @@ def test_a_run_directory_that_vanishes_kills_no_script_and_is_told_in_one_line(t
     shutil.rmtree(run.path)
     process.send_signal(signal.SIGTERM)
     with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(1.5)  # the agent's next round, and several of the local door's
+        process.wait(1.5)  # the agent's next interval, and several of the local run's
     (tmp_path / "may_end").touch()
     status, _, stderr = kit.end(process, 60)
     assert status == 1, stderr

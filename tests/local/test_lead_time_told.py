@@ -1,4 +1,4 @@
-"""A warning that comes too late for this run's saves is told, by numbers that hold."""
+"""The log warns if Slurm's warning comes too late for a run's saves, and its numbers hold."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from jobs.rundir import RunDir, read_json, write_json
 from jobs.spec import Checkpoint, Launch, Log, Slurm, Spec, Train
 from tests.unit import run_files
 
-SAVE_S = 8  # what misbehaving.save_slowly adds to each save
+SAVE_S = 8  # misbehaving.save_slowly adds it to each save
 
 
 def make_run(path):

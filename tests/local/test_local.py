@@ -1,4 +1,4 @@
-"""Local runs through the very processes of a cluster: node agents, torchrun, ranks."""
+"""Local runs with the processes of a cluster: node agents, torchrun, ranks."""
 
 import os
 import signal
@@ -59,7 +59,7 @@ def submit(kit, nodes=1, nproc=1, epochs=1, text=None):
 
 
 def started(kit, *path):
-    """The run directory, as soon as `path` in it is there."""
+    """The run directory, as soon as `path` exists in it."""
     wait_for((kit.root / "tiny/latest" / "/".join(path)).exists, f"no {path}")
     return RunDir((kit.root / "tiny/latest").resolve())
 

@@ -1,4 +1,4 @@
-"""Somebody's own torchrun script under the kit: its life cycle, its stop, and who is left alone."""
+"""A user's own torchrun script under the kit: its life cycle and its stop."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ name: own
 slurm: {nodes: 2}
 launch: {script: %s, args: [%d], stop_signal: %s}
 """
-# Rank 0 notes each signal that reaches it, rank 1 knows of none. Both go on until they may end.
+# Rank 0 records each signal that reaches it; rank 1 handles none. Both run until they may end.
 UNAWARE = """
 import os, signal, sys, time
 from pathlib import Path
@@ -37,7 +37,7 @@ while not Path(os.environ["KIT_STOP_FILE"]).with_name("may_end").exists():
     time.sleep(0.01)
 print("seen", seen, "deadline", repr(os.environ["KIT_DEADLINE"]), flush=True)
 """
-# Rank 0 handles USR1 alone; rank 1 handles it once rank 0 has been told twice.
+# Rank 0 handles USR1 only; rank 1 handles it once rank 0 has received it twice.
 LATE = """
 import os, signal, sys, time
 from pathlib import Path
@@ -63,7 +63,7 @@ print("told", flush=True)
 
 @pytest.fixture
 def submit(kit, tmp_path):
-    """Starts `text` as a script of one's own, in a repository that has it."""
+    """Starts `text` as a user's own script, in a repository that contains it."""
 
     def start(text, stop_signal):
         kit.repository = tmp_path / "copy"
@@ -82,7 +82,7 @@ def submit_config(kit, text):
 
 
 def log_with(kit, words, rank=0):
-    """The run directory and the text of a rank's log, as soon as `words` are in it."""
+    """The run directory and the text of a rank's log, as soon as the log contains `words`."""
     log = kit.root / "own/latest/logs" / f"rank-{rank:05d}.log"
     wait_for(lambda: log.exists() and words in log.read_text(), f"no {words} in {log}")
     run = RunDir((kit.root / "own/latest").resolve())
@@ -115,7 +115,7 @@ def test_the_example_stops_resumes_and_ends_with_the_bits_of_plain_torchrun(kit,
 
     plain = tmp_path / "plain"
     plain.mkdir()
-    # A signal may not be taken where nobody asks for a stop, nor any file of the kit be missed.
+    # Without the kit the script must not catch signals, and must not need a file of the kit.
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     subprocess.run(
@@ -137,10 +137,10 @@ def test_an_unaware_script_is_not_signalled_and_finishes_as_completed(kit, submi
     _, text = log_with(kit, "there", rank=1)
     process.send_signal(signal.SIGINT)
     wait_for(run.attempt(1).stop_requested.exists, "no stop file", 10)
-    # As Slurm does where it signals the whole tree of a step.
+    # As Slurm does on sites where it signals the whole tree of a step.
     os.kill(int(text.rpartition("there ")[2]), signal.SIGTERM)
     with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(2.5)  # the agent's next two rounds
+        process.wait(2.5)  # the agent's next two intervals
     run.attempt(1).stop_requested.with_name("may_end").touch()
     status, _, stderr = kit.end(process, 60)
     assert status == 0, stderr
@@ -167,5 +167,5 @@ def test_usr1_reaches_a_script_that_handles_it_and_spares_one_that_does_not_yet(
     status, _, stderr = kit.end(process, 60)
     assert status == 130, stderr
     (record,) = read_jsonl(run.attempts)
-    # It left no marker: it may have more to do.
+    # The script wrote no marker: it may have more steps to do.
     assert (record["cause"], record["evidence"]["outcome"]) == ("interrupted", "stopped")

@@ -1,4 +1,4 @@
-"""faults.md row 26: the world grows and shrinks between attempts, the sequence of samples stays."""
+"""faults.md row 26: the world size changes between attempts, the sequence of samples does not."""
 
 from collections import defaultdict
 

@@ -48,7 +48,7 @@ def environment(attempt):
 
 
 def torchrun(*arguments, ranks=3, attempt=1, limit_s=100):
-    """(exit status, all output) of a torchrun, which never outlives its limit."""
+    """(exit status, all output) of a torchrun, which is ended at its limit."""
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
     command += ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", *map(str, arguments)]
     process = subprocess.Popen(
@@ -62,7 +62,7 @@ def torchrun(*arguments, ranks=3, attempt=1, limit_s=100):
     try:
         output, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        # The ranks have sessions of their own: let torchrun end them.
+        # The ranks have their own sessions: let torchrun end them.
         process.terminate()
         output, _ = process.communicate(timeout=60)
         pytest.fail(f"torchrun took more than {limit_s} s:\n{output}")
@@ -70,7 +70,7 @@ def torchrun(*arguments, ranks=3, attempt=1, limit_s=100):
 
 
 def train(run, attempt=1, owner=None, **options):
-    """Be the attempt of a run that `owner` (if not this attempt) owns; None is one by hand."""
+    """Run an attempt; `owner`: the attempt that owns the run instead; attempt None: by hand."""
     run.attempt(attempt or 1).path.mkdir(exist_ok=True)
     if attempt is not None:
         run.owner.write_text(json.dumps({"attempt": owner or attempt}))
@@ -88,9 +88,9 @@ def undisturbed(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """The same run, stopped at an epoch's edge, inside a log window, and once more.
+    """The same run, stopped at the end of an epoch, inside a log window, and once more.
 
-    The last stop's checkpoint is damaged, so the steps after the one before it are redone.
+    The last stop's checkpoint is damaged, so the steps since the one before are repeated.
     """
     args = {"signal_at": {"1": 3, "2": 6, "3": 10}, "signal_rank": 1}
     run = make_run(tmp_path_factory.mktemp("stopped"), **TINY, model_args=args)
@@ -157,7 +157,7 @@ def test_a_rank_killed_in_a_save_costs_the_steps_since_the_one_before(undisturbe
 
 
 def test_ranks_leave_without_tearing_down_the_interpreter(undisturbed):
-    """That may hang: the process group's destructor waits for threads which want the GIL."""
+    """A tear-down may hang: the process group's destructor waits for threads that need the GIL."""
     output = (undisturbed.attempt(1).path / "output").read_text()
     assert "completed at step 20" in output and "torn down" not in output
 
@@ -207,7 +207,7 @@ def test_evaluation_counts_every_sample_once_at_any_world_size(tmp_path):
             results.add((round(float(text[0]), 12), text[1]))
             seen += map(int, text[2:])
         assert sorted(seen) == list(range(11))
-    # One result for all: also the buffers of the other ranks do not count.
+    # One result for all ranks: the buffers of the other ranks do not count either.
     assert len(results) == 1
 
 

@@ -28,7 +28,7 @@ def blobs(num_train=62, num_test=11):
 
 
 def blobs_after_a_hang():
-    """The blobs; in the first attempt rank 1 stops as a whole process and never returns them."""
+    """The blobs; in the first attempt the whole process of rank 1 stops before it returns them."""
     if os.environ["KIT_ATTEMPT"] == "1" and os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal.SIGSTOP)
     return blobs()
@@ -47,14 +47,14 @@ class Recorded(Samples):
 
 
 def recorded_blobs(folder):
-    """The blobs; what is trained on is recorded in `folder`."""
+    """The blobs; `folder` records the samples of the training."""
     train, test = blobs()
     Recorded.folder = folder
     return Recorded(train.inputs, train.labels), test
 
 
 class Troubled(nn.Module):
-    """BatchNorm, dropout, parameters in another order than their use, and trouble on demand.
+    """BatchNorm, dropout, parameters in another order than their use, and faults on request.
 
     The buffer `calls` counts training steps and travels with the checkpoints.
     """
@@ -92,7 +92,7 @@ class Troubled(nn.Module):
 
 
 def die_at_fsync(number):
-    """Have this process killed at its so many-th fsync, which is in the middle of a save."""
+    """Kill this process at its n-th fsync, which is in the middle of a save."""
     fsync, calls = os.fsync, itertools.count(1)
 
     def counted(fd):
@@ -109,7 +109,7 @@ def troubled(signal_at=None, signal_rank=0, raise_at=None, kill_at_fsync=None):
 
 
 class Recorder(nn.Module):
-    """Scores from inputs that are sample numbers, which it writes down; one buffer per rank."""
+    """Scores from inputs that are sample numbers, which it records; one buffer per rank."""
 
     def __init__(self, rank):
         super().__init__()
@@ -134,7 +134,7 @@ class Numbers:
 
 
 def evaluate_at_each_world_size(folder):
-    """As one of three ranks: evaluate alone, in twos and in threes; print what was seen."""
+    """As one of three ranks: evaluate alone, in twos and in threes; print the samples."""
     import torch.distributed as dist
 
     from jobs.rundir import RunDir

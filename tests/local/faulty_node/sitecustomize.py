@@ -1,8 +1,8 @@
 """A node or a rank that is faulty: put this folder on PYTHONPATH of the ranks.
 
-FAULTY_HOST or FAULTY_RANK says where, FAULTY_HARM what happens in the preflight's matrix product:
-`wrong` (one number of it), `stop` (the process stands still) or `die`; with FAULTY_ATTEMPT in that
-attempt only. It stands for hardware that cannot be broken on request; everything else is real.
+FAULTY_HOST or FAULTY_RANK selects the process. FAULTY_HARM is the fault in the preflight's matrix
+product: `wrong` (one wrong number), `stop` (SIGSTOP) or `die`; with FAULTY_ATTEMPT in that attempt
+only. It stands for hardware that cannot be broken on request; everything else is real.
 """
 
 import os
@@ -14,7 +14,7 @@ PREFLIGHT = "trainer.health.preflight"
 
 
 def harm(torch):
-    """Have every matrix product of this process do harm."""
+    """Make every matrix product of this process faulty."""
     mm, what = torch.mm, os.environ["FAULTY_HARM"]
 
     def faulty(left, right):
@@ -29,7 +29,7 @@ def harm(torch):
 
 
 class AtPreflight:
-    """Finds no module; it harms when the preflight is looked for, which is after torch."""
+    """Finds no module. It does the harm when Python looks for the preflight, after torch."""
 
     def find_spec(self, name, path=None, target=None):
         if name == PREFLIGHT:
@@ -40,7 +40,7 @@ class AtPreflight:
 
 
 def is_faulty(env):
-    """Whether this process is where and when the fault is."""
+    """Whether the fault is in this process and attempt."""
     is_here = env.get("FAULTY_HOST") == socket.gethostname()
     is_me = "RANK" in env and env.get("FAULTY_RANK") == env["RANK"]
     is_now = env.get("FAULTY_ATTEMPT", env.get("KIT_ATTEMPT")) == env.get("KIT_ATTEMPT")
