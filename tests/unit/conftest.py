@@ -24,7 +24,7 @@ def spec_file(tmp_path, monkeypatch):
 
 @pytest.fixture
 def take(spec_file):
-    """Loads a text, and checks that what is frozen of it is the same spec again."""
+    """Loads a text, and checks that its frozen spec loads as the same spec."""
 
     def taken(text, *overrides) -> Spec:
         loaded = load(spec_file(text), overrides)
@@ -37,7 +37,7 @@ def take(spec_file):
 
 @pytest.fixture
 def refuse(spec_file):
-    """The errors of a text, as the user reads them."""
+    """The errors of a text as the user sees them."""
 
     def refused(text, *overrides) -> str:
         with pytest.raises(SpecError) as caught:
@@ -59,7 +59,7 @@ def fake_slurm(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def process_group(tmp_path_factory):
-    """A world of this process alone, over gloo."""
+    """A process group of this process alone, over gloo."""
     import torch  # most unit tests need none
     import torch.distributed as dist
 

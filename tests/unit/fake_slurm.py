@@ -1,7 +1,7 @@
 """Slurm's client commands as small executables that record how they are called.
 
-They stand in front of the real ones on PATH. A test that needs another answer installs its own
-text for one client.
+They come before the real ones on PATH. A test that needs another answer installs its own script
+for one client.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FakeSlurm:
             self.install(name, text)
 
     def install(self, name: str, text: str) -> None:
-        """Give a client another text."""
+        """Replace the script of a client."""
         (self.bin / name).write_text(text)
         (self.bin / name).chmod(0o755)
 

@@ -1,4 +1,4 @@
-"""Files of a run directory as JSON values, complete but for what a test gives."""
+"""Files of a run directory as JSON values; a test gives only the keys that it needs."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The batch script: clean, and its defaults are those of the spec."""
+"""The batch script: no shellcheck findings, and the same defaults as the spec."""
 
 import re
 import shutil
@@ -86,7 +86,7 @@ def test_a_run_directory_is_not_to_be_a_link(tmp_path, end):
 
 
 def test_the_script_shows_how_the_endpoint_reaches_the_agents():
-    """A reader sees the first node's address become the endpoint that srun gives each agent."""
+    """The script shows how the first node's address becomes the endpoint for each agent."""
     text = SCRIPT.read_text()
     steps = [
         'getent ahostsv4 "${nodes[0]}"',

@@ -1,4 +1,4 @@
-"""The figures of the benches and their table: arithmetic, and nothing that is timed."""
+"""The figures of the benches and their table: arithmetic only, no measurement of time."""
 
 import json
 

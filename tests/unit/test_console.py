@@ -1,4 +1,4 @@
-"""The kit's own lines begin with the time in logs, and not on a user's terminal."""
+"""The kit's own lines have the time in logs, but not on a user's terminal."""
 
 import os
 import re

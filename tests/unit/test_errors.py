@@ -1,4 +1,4 @@
-"""How a rank fails: its record, its message and its exit status, whatever else is broken."""
+"""A rank's failure: its record, its message and its exit status, also with other errors."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""The table of the fault tests: which test is of which row, and what a line says."""
+"""The table of the fault tests: the row of each test, and the content of a line."""
 
 from tests.slurm.faults.rows import is_of, row_of
 from tests.slurm.faults.table import markdown

@@ -1,4 +1,4 @@
-"""The file to copy beside one's own script: whether to stop, and the marker that says so."""
+"""The file that users copy beside their script: it detects the stop and writes the marker."""
 
 import importlib.util
 import os
@@ -15,14 +15,14 @@ PATH = Path(__file__).resolve().parents[2] / "configs/own_script/kit_stop.py"
 
 @pytest.fixture
 def kit_stop(monkeypatch):
-    """The module, as it is found beside a script; signals are as before afterwards."""
+    """The module, imported as beside a script; restores the signal handlers afterwards."""
     numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
     before = [signal.getsignal(number) for number in numbers]
     monkeypatch.setenv("RANK", "0")
     spec = importlib.util.spec_from_file_location("kit_stop", PATH)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module.os, "_exit", sys.exit)  # this process has to go on
+    monkeypatch.setattr(module.os, "_exit", sys.exit)  # this process must not exit
     yield module
     for number, handler in zip(numbers, before, strict=True):
         signal.signal(number, handler)

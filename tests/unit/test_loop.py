@@ -1,4 +1,4 @@
-"""The training loop against the same training written out by hand, in a world of one rank."""
+"""The training loop against the same training written by hand, with one rank."""
 
 import dataclasses
 
@@ -101,7 +101,7 @@ def train(folder, spec, attempt=1, stop_at=None, hook=None, beats=None):
 
 
 def by_hand(train, batches):
-    """The weights after a training, as one would write it without a kit."""
+    """The weights after a training written without the kit."""
     torch.manual_seed(mix(WEIGHTS, train.seed))
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), train.lr, train.momentum, weight_decay=0.1)
@@ -143,7 +143,7 @@ def test_ranks_exchange_gradients_once_in_each_optimizer_step(tmp_path):
 
 @pytest.mark.parametrize(("metric", "choose"), [("eval_accuracy", max), ("eval_loss", min)])
 def test_the_best_checkpoint_is_kept_and_named(tmp_path, metric, choose):
-    # Far too large a step: what is learned is lost again.
+    # Far too large a step: the model gets worse.
     wild = dataclasses.replace(TRAIN, lr=6.0, epochs=6)
     keep = Checkpoint(best=metric, keep_last=1)
     run, loop = train(tmp_path, Spec(train=wild, checkpoint=keep))

@@ -1,4 +1,4 @@
-"""The content of the run directory's files: what is written is read, what is wrong is named."""
+"""The content of the run directory's files: a round trip, and the errors of wrong content."""
 
 import dataclasses
 import json

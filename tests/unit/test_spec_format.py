@@ -1,4 +1,4 @@
-"""A run directory of another version of the kit: named as such, with what to do."""
+"""A run directory of another version of the kit is refused by that name, with a hint."""
 
 import json
 

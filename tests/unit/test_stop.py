@@ -1,4 +1,4 @@
-"""The stop signals of a rank, in processes of their own: storms, start-up, forked children."""
+"""The stop signals of a rank, in separate processes: many signals, start-up, forked children."""
 
 import subprocess
 import sys

@@ -18,7 +18,7 @@ def limits_in_code():
                 continue
             name = node.targets[0].id
             if name.isupper() and (name.endswith(("_S", "_TIMEOUT"))):
-                if isinstance(node.value, ast.DictComp):  # made of a table that docs/ has, too
+                if isinstance(node.value, ast.DictComp):  # its values are in another table of docs/
                     continue
                 value = eval(ast.unparse(node.value), {"timedelta": timedelta})
                 if isinstance(value, timedelta):

@@ -29,7 +29,7 @@ with socket.create_server(("", int(sys.argv[1]))):
 """
 
 
-def said_by(kit: Kit, job_id: str) -> str:
+def job_output(kit: Kit, job_id: str) -> str:
     """The output of a job of `harm_slurm.submit_again`."""
     return (kit.runs_root / f"second-{job_id}.out").read_text()
 
@@ -51,7 +51,7 @@ def test_row_30_a_second_job_is_refused_while_the_run_is_running(
     assert_resume_is_refused(kit, run)
     second = harm_slurm.submit_again(kit, run)
     kit.cluster.wait_job(second, "FAILED", JOB_TIMEOUT_S)
-    assert f"job {run.job_id} is still running it" in said_by(kit, second)
+    assert f"job {run.job_id} is still running it" in job_output(kit, second)
     paced.finish()
     oracles.bitwise(run, untouched())
     oracles.causes(run, ["completed"])
@@ -71,7 +71,7 @@ def test_row_30_of_two_queued_jobs_one_runs(kit: Kit, untouched: Untouched, row:
     states = [kit.cluster.wait_job(job, ends, JOB_TIMEOUT_S)["JobState"] for job in jobs]
     assert sorted(states) == ["COMPLETED", "FAILED"]
     refused = states.index("FAILED")
-    said = said_by(kit, jobs[1]) if refused else run.dir.job_log.read_text()
+    said = job_output(kit, jobs[1]) if refused else run.dir.job_log.read_text()
     assert f"job {jobs[1 - refused]} " in said or "took this run just now" in said, said
     oracles.bitwise(run, untouched())
     oracles.causes(run, ["completed"])
@@ -204,7 +204,7 @@ def test_row_37_of_two_resumes_one_queues_and_a_cancel_ends_all_jobs(
     late = harm_slurm.submit_again(kit, run)
     kit.cluster.run(*drain, "State=RESUME")
     kit.cluster.wait_job(late, "FAILED", JOB_TIMEOUT_S)
-    assert "the run was cancelled" in said_by(kit, late)
+    assert "the run was cancelled" in job_output(kit, late)
     assert run.result()["status"] == "cancelled"
     assert len(run.attempts()) == 1
     oracles.nothing_left(run)

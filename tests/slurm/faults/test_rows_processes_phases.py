@@ -42,7 +42,7 @@ class Moments:
             "epoch edge": self._is_at_epoch_edge,
             "shutdown": lambda: self._attempt_dir().outcome.exists(),
         }
-        return bool(seen.get(phase, lambda: self._said() == phase)())
+        return bool(seen.get(phase, lambda: self._current_pass() == phase)())
 
     def _has_event(self, name: str) -> bool:
         newest = newest_attempt(self._run.dir)
@@ -53,7 +53,7 @@ class Moments:
         step = int(progress.read_text().split()[0]) if progress.exists() else 0
         return step % STEPS_PER_EPOCH in (STEPS_PER_EPOCH - 1, 0) and step > 0
 
-    def _said(self) -> str:
+    def _current_pass(self) -> str:
         rank_0 = self._phase_file.with_name(f"{self._phase_file.name}.0")
         return rank_0.read_text() if rank_0.exists() and self._has_event("loaded") else ""
 
@@ -74,7 +74,7 @@ def stop_in(paced: Paced, moments: Moments, phase: str, chance: random.Random) -
     stop = chance.choice(harm_processes.STOPS)
     agent = harm_processes.warn_an_agent(run, stop, chance)
     print(f"{phase}: {stop.name} to {agent}")
-    assert agent or phase == "shutdown", f"nobody was warned in {phase}"
+    assert agent or phase == "shutdown", f"no agent was warned in {phase}"
     run.cluster.wait_for(
         lambda: len(run.attempts()) > closed, f"end of attempt {closed + 1}", _TIMEOUT_S
     )

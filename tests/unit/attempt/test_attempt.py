@@ -1,4 +1,4 @@
-"""What the batch script does with a decision: its exit code, and a requeue that Slurm refuses."""
+"""The batch script after a decision: its exit code, and a requeue that Slurm refuses."""
 
 import os
 import shutil
@@ -31,9 +31,9 @@ REQUEUE = Decision(Action.REQUEUE, Cause.PREEMPTION, "preempted")
 
 @pytest.fixture
 def calls(tmp_path, monkeypatch):
-    """A fake scontrol, which cannot be refused on demand by a real one; the calls it got.
+    """A fake scontrol, because a real one does not refuse on request; returns its calls.
 
-    The folder is a run directory, too, of a run that wants no successor.
+    The folder is also the directory of a run without a successor.
     """
     RunDir(tmp_path).spec.write_text(Spec(slurm=Slurm(restart="requeue")).to_json())
     (tmp_path / "scontrol").write_text(SCONTROL)
@@ -127,7 +127,7 @@ def test_a_run_that_is_not_complete_never_ends_with_0(tmp_path, action, code):
 
 @pytest.fixture
 def run(tmp_path):
-    """A run directory as `freeze` leaves it, of a script of one's own."""
+    """A run directory as `freeze` makes it, of a user's own script."""
     run_dir = RunDir(tmp_path / "run")
     for folder in (run_dir.checkpoints, run_dir.timeline("x").parent, run_dir.attempt(1).path):
         folder.mkdir(parents=True)
@@ -185,7 +185,7 @@ def test_a_warned_job_that_nobody_can_start_again_is_held_with_its_reason(
 def test_a_shell_whose_job_runs_again_elsewhere_leaves_the_steps_alone(
     run, command, monkeypatch, tmp_path
 ):
-    """They have the names of its own: job 7's first step is 7.0 in each of its starts."""
+    """They have the same ids: job 7's first srun step is 7.0 in each of its starts."""
     (tmp_path / "scancel").write_text('#!/bin/sh\necho "scancel $*" >>"$FAKE_CALLS"\n')
     (tmp_path / "scancel").chmod(0o755)
     assert command("open", "a") == 0
@@ -201,7 +201,7 @@ def test_a_shell_whose_job_runs_again_elsewhere_leaves_the_steps_alone(
 def test_a_close_that_cannot_record_is_one_line_and_never_0(run, command, capfd, exit_code):
     assert command("open", "a") == 0
     close(run, exit_code)
-    run.attempts.mkdir()  # whoever is root may write anywhere else
+    run.attempts.mkdir()  # root can write to a read-only file
     capfd.readouterr()
     assert command("close", "1") == 1
     said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
@@ -299,9 +299,9 @@ def note_open(event, arguments):
 
 @pytest.fixture
 def reads(run):
-    """Calls a function; returns which files of the run directory it has read, how often each.
+    """Calls a function; returns the files of the run directory that it read, with their counts.
 
-    A hook cannot be taken out again, so it is there once and watches one folder at a time.
+    An audit hook cannot be removed, so there is one, which watches one folder at a time.
     """
     if note_open not in HOOKS:
         sys.addaudithook(note_open)
@@ -323,7 +323,7 @@ HOOKS = []
 
 
 def crashed(run, attempt):
-    """What two nodes leave of a crash: rank 1 died without a record, rank 0 lost its peer."""
+    """The files of a crash on two nodes: rank 1 died without a record, rank 0 lost its peer."""
     for rank in (0, 1):
         agent = {"host": f"n{rank}", "torchrun_exit": 1, "end": 2.0, "step_id": "0"}
         write_json(run.attempt(attempt).agent(rank), agent)

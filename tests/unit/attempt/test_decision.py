@@ -1,4 +1,4 @@
-"""What follows an attempt: the whole table of the decision, and its budgets."""
+"""The decision after an attempt: the whole table of cases, and the budgets."""
 
 import dataclasses
 
@@ -19,21 +19,21 @@ NOTHING = Evidence(
 )
 TERM, USR1, USR2 = ("SIGTERM",), ("SIGUSR1",), ("SIGUSR2",)
 
-# what is known besides NOTHING -> action, cause
+# facts that differ from NOTHING -> action, cause
 TABLE = [
-    # Complete is complete, whatever Slurm books it as.
+    # A complete run is done in any state that Slurm shows.
     ({"outcome": "completed"}, "done", "completed"),
     ({"outcome": "completed", "job_state": "CANCELLED"}, "done", "completed"),
     ({"outcome": "completed", "job_state": "COMPLETING"}, "done", "completed"),
     ({"outcome": "completed", "job_state": "TIMEOUT", "signals": USR1}, "done", "completed"),
     ({"outcome": "completed", "job_state": "UNKNOWN"}, "done", "completed"),
     ({"outcome": "completed", "job_state": "LOCAL", "signals": TERM}, "done", "completed"),
-    # Cancelled is never brought back, saved or not.
+    # A cancelled job is never requeued, with or without a save.
     ({"job_state": "CANCELLED"}, "cancel", "cancelled"),
     ({"job_state": "COMPLETING"}, "cancel", "cancelled"),
     ({"job_state": "COMPLETING", "signals": TERM}, "cancel", "cancelled"),
     ({"job_state": "COMPLETING", "signals": TERM, "outcome": "stopped"}, "cancel", "cancelled"),
-    # Where preemption cancels, Slurm does not say yet which it was: the job after it will know.
+    # Where preemption cancels, Slurm does not show yet which it was: the successor can see it.
     ({"job_state": "COMPLETING", "is_preempted": True}, "cancel", "cancelled"),
     ({"job_state": "CANCELLED", "has_successor": True}, "cancel", "cancelled"),
     ({"job_state": "COMPLETING", "has_successor": True}, "cancel", "cancelled"),
@@ -42,15 +42,15 @@ TABLE = [
         "successor",
         "preemption",
     ),
-    # Requeued by somebody else: COMPLETING, too, but not cancelled, and not ours to requeue.
+    # Requeued by Slurm or an administrator: COMPLETING, too, but the kit must not requeue it again.
     ({"job_state": "COMPLETING", "is_requeued": True}, "wait", "requeued"),
     ({"job_state": "RUNNING", "is_requeued": True, "signals": TERM}, "wait", "requeued"),
     ({"silent_nodes": ("b",), "is_requeued": True}, "wait", "node"),
     ({"silent_nodes": ("b",), "job_state": "NODE_FAIL"}, "wait", "node"),
     ({"outcome": "completed", "is_requeued": True}, "done", "completed"),
-    # A mistake in the spec that only a rank could see would repeat itself.
+    # A mistake in the spec that only a rank can find would repeat.
     ({"error": "rank 0 on a: 5 classes", "is_user_error": True}, "hold", "crash"),
-    # Warned, and the job still runs: ours to requeue, with or without the marker of a save.
+    # Warned, and the job still runs: the kit requeues, with or without the marker of a save.
     ({"signals": TERM, "outcome": "stopped"}, "requeue", "preemption"),
     ({"signals": TERM}, "requeue", "preemption"),
     ({"signals": TERM, "error": "rank 1 on b: RuntimeError: x"}, "requeue", "preemption"),
@@ -60,20 +60,20 @@ TABLE = [
     ({"signals": (*USR1, *TERM)}, "requeue", "time_limit"),
     ({"signals": (*TERM, *USR1)}, "requeue", "preemption"),
     ({"signals": USR1, "is_preempted": True}, "requeue", "preemption"),
-    # In its grace, and Slurm will see to it.
+    # In its grace, and Slurm will requeue it.
     ({"signals": TERM, "is_preempted": True, "is_left_to_slurm": True}, "wait", "preemption"),
     ({"outcome": "completed", "is_left_to_slurm": True}, "done", "completed"),
-    # Told to stop, though no agent is left to say so.
+    # Stopped, although no agent recorded the signal.
     ({"outcome": "stopped"}, "requeue", "preemption"),
     ({"is_preempted": True}, "requeue", "preemption"),
-    # The end of the time limit is no end of the run.
+    # The end of the time limit does not end the run.
     ({"signals": USR1, "job_reason": "TimeLimit"}, "requeue", "time_limit"),
-    # Over its limit Slurm never starts a job again: another one.
+    # Slurm never requeues a job over its limit: a successor.
     ({"signals": TERM, **OVER_LIMIT}, "successor", "time_limit"),
     ({"signals": USR1, **OVER_LIMIT}, "successor", "time_limit"),
     ({"error": "rank 1 on b: ValueError: x", **OVER_LIMIT}, "successor", "time_limit"),
     ({"job_state": "TIMEOUT"}, "successor", "time_limit"),
-    # Slurm ends the job itself, and brings it back.
+    # Slurm ends the job itself, and requeues it.
     ({"signals": TERM, "job_state": "COMPLETING", "job_reason": "NodeDown"}, "wait", "preemption"),
     ({"job_state": "COMPLETING", "job_reason": "NodeDown"}, "wait", "requeued"),
     ({"job_state": "PENDING", "job_reason": "BeginTime"}, "wait", "requeued"),
@@ -84,38 +84,38 @@ TABLE = [
     ({}, "retry", "crash"),
     ({"has_progress": True}, "retry", "crash"),
     ({"job_state": "LOCAL"}, "retry", "crash"),
-    # Too late to try again here: the warning of the limit might not be heard.
+    # Too late for a retry: a new attempt might miss the warning of the limit.
     ({"is_near_limit": True, "error": "rank 1 on b: x"}, "requeue", "crash"),
     ({"is_near_limit": True, "is_hang": True}, "requeue", "hang"),
     ({"is_near_limit": True, "can_requeue": False}, "successor", "crash"),
     ({"is_near_limit": True, "is_user_error": True}, "hold", "crash"),
-    # A hang is a crash by another name; one that a warning cut short is a preemption.
+    # A hang counts as a crash; a hang that a warning ended is a preemption.
     ({"is_hang": True, "error": "rank 1 on b: no step in 60 s"}, "retry", "hang"),
     ({"is_hang": True, "job_state": "LOCAL"}, "retry", "hang"),
     ({"is_hang": True, "is_user_error": True}, "hold", "hang"),
     ({"is_hang": True, "signals": TERM}, "requeue", "preemption"),
     ({"is_hang": True, "job_state": "CANCELLED"}, "cancel", "cancelled"),
-    # Out of memory is a crash, too.
+    # Out of memory counts as a crash, too.
     ({"is_out_of_memory": True, "error": "rank 0 on a: x"}, "retry", "out_of_memory"),
-    # A node that is bad or gone: elsewhere. Where nothing is elsewhere, a person has to look.
+    # A bad or lost node: requeue to other nodes. Without other nodes a user has to act.
     ({"bad_nodes": ("b",), "error": "rank 1 on b: x"}, "requeue", "node"),
     ({"silent_nodes": ("b",), "is_hang": True}, "requeue", "node"),
     ({"silent_nodes": ("b",), "signals": TERM}, "requeue", "preemption"),
     ({"silent_nodes": ("b",), "job_state": "CANCELLED"}, "cancel", "cancelled"),
     ({"bad_nodes": ("b",), "job_state": "LOCAL"}, "hold", "node"),
-    # A job that cannot be requeued: the job that waits for it, else nobody.
+    # A job that cannot be requeued: its successor, if there is one, continues.
     ({"can_requeue": False, "has_successor": True, "signals": TERM}, "successor", "preemption"),
     ({"can_requeue": False, "has_successor": True, "bad_nodes": ("b",)}, "successor", "node"),
     ({"can_requeue": False, "has_successor": True, "job_state": "NODE_FAIL"}, "successor", None),
     ({"can_requeue": False, "signals": TERM}, "successor", "preemption"),
     ({"can_requeue": False, "job_state": "NODE_FAIL"}, "successor", "requeued"),
-    ({"can_requeue": False}, "retry", "crash"),  # in the same allocation all the same
-    ({"has_successor": True, "signals": TERM}, "requeue", "preemption"),  # a guard only
-    # No answer from Slurm: what the ranks know decides.
+    ({"can_requeue": False}, "retry", "crash"),  # a retry is possible in any case
+    ({"has_successor": True, "signals": TERM}, "requeue", "preemption"),  # the successor only waits
+    # No answer from Slurm: the ranks' records decide.
     ({"job_state": "UNKNOWN"}, "retry", "crash"),
     ({"job_state": "UNKNOWN", "signals": TERM}, "requeue", "preemption"),
     ({"job_state": "UNKNOWN", "outcome": "stopped"}, "requeue", "preemption"),
-    # Without Slurm nothing comes back by itself after a stop.
+    # Without Slurm nothing restarts a run after a stop.
     ({"job_state": "LOCAL", "signals": TERM, "outcome": "stopped"}, "hold", "interrupted"),
     ({"job_state": "LOCAL", "signals": TERM}, "hold", "interrupted"),
     ({"job_state": "LOCAL", "outcome": "stopped"}, "hold", "interrupted"),
@@ -144,7 +144,7 @@ BUDGETS = [
     ({"is_hang": True}, (0, 2, 2), "hold", "3 crashes without progress"),
     ({}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
     ({"signals": TERM}, (0, 2, 3), "requeue", ""),
-    # Preemptions hold a run only where its restarts are used up.
+    # Preemptions hold a run only if its restarts are used up.
     ({"signals": TERM}, (0, 0, 4), "requeue", ""),
     ({"signals": TERM}, (200, 0, 0), "hold", "200 restarts"),
     ({"signals": USR1, "has_step": True}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),

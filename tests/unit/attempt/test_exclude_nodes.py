@@ -1,4 +1,4 @@
-"""Which bad nodes the next start of a job does without, and what Slurm is asked and told for it."""
+"""The bad nodes that the next start of a job leaves out, and the calls of Slurm for it."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def test_a_node_is_forgiven_after_a_day():
 
 
 def test_hosts_are_told_by_slurms_names():
-    """A host that calls itself by its full name; one that is no node at all is left alone."""
+    """A host whose own name has a domain counts; a host that is not a node does not."""
     assert list(bad_nodes(parsed([record("n2.cluster.org", "login")]), NOW)) == ["n2"]
 
 
@@ -60,10 +60,10 @@ def test_hosts_are_told_by_slurms_names():
     [
         (["a", "b"], [], 4, 3, ["a"]),  # one at least
         (["a", "b", "c"], [], 29, 3, ["a", "b"]),  # at most a tenth, the newest
-        (["a", "b"], [], 100, 99, ["a"]),  # as many as the job needs remain
+        (["a", "b"], [], 100, 99, ["a"]),  # enough nodes remain for the job
         (["a"], [], 3, 3, []),
         (["a"], ["x"], 4, 3, []),  # the user has left one out already
-        (["a", "x"], ["x"], 5, 3, ["a"]),  # one that the user has left out takes nobody's place
+        (["a", "x"], ["x"], 5, 3, ["a"]),  # a node that the user excluded does not count
         (["a"], ["x", "y"], 4, 3, []),
         ([], [], 100, 1, []),
     ],
@@ -101,7 +101,7 @@ esac
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """`run(records, present, **slurm)`: the calls of Slurm that a renewal makes."""
+    """`run(records, present, **slurm)`: the calls of Slurm of an update of the list."""
     log = tmp_path / "calls"
     for name in ("scontrol", "sbatch"):
         (tmp_path / name).write_text(SLURM)
@@ -137,24 +137,24 @@ def test_a_bad_node_is_left_out_after_slurm_was_asked(run, capfd):
     ]
     assert asked[0].endswith("show partition batch") and "--exclude=n2 " in asked[1]
     assert asked[2] == "scontrol update JobId=7 ExcNodeList=n2"
-    told = "node n2 is left out of the next attempts for 24 h: preflight: wrong sums\n"
-    assert capfd.readouterr().err == told
+    message = "node n2 is left out of the next attempts for 24 h: preflight: wrong sums\n"
+    assert capfd.readouterr().err == message
 
 
 def test_what_the_user_left_out_stays_out(run):
-    # Two of four nodes are wanted here.
+    # The job needs two of four nodes.
     assert run([now("n2")], "n1", nodes=2, exclude="n1")[-1].endswith("ExcNodeList=n1,n2")
 
 
 def test_a_list_that_would_keep_the_job_waiting_for_ever_is_not_given(run, capfd):
     assert not [call for call in run([now("n4")]) if "update" in call]
-    told = "node n4 may take part in the next attempt (too few others are left for this job): "
-    assert capfd.readouterr().err.startswith(told)
+    message = "node n4 may take part in the next attempt (too few others are left for this job): "
+    assert capfd.readouterr().err.startswith(message)
 
 
 def test_without_bad_nodes_slurm_is_asked_nothing(run, capfd):
     assert run([now()]) == run([]) == run([now()], "n1", exclude="n1") == []
-    # It is out already, and the last attempt had other troubles.
+    # It is excluded already, and the last attempt failed for another reason.
     assert run([now("n2"), now()], "n2") == []
     assert capfd.readouterr().err == ""
 
@@ -190,7 +190,7 @@ def test_without_slurms_answer_nothing_is_left_out(run, monkeypatch, capfd, tmp_
 def test_what_the_submit_noted_is_not_asked_again():
     site = SlurmSite(partition_nodes=(PartitionNodes("batch", 64), PartitionNodes("short", 8)))
     assert exclude_nodes.partition_size(site, "short") == 8
-    assert exclude_nodes.partition_size(site, "") == 8  # at submit: whichever it gets
+    assert exclude_nodes.partition_size(site, "") == 8  # at submit: the smallest one
 
 
 def test_a_run_that_is_submitted_again_does_without_its_bad_nodes(run, capfd):

@@ -1,4 +1,4 @@
-"""What attempts leave behind: evidence, budgets, steps that were done again, results."""
+"""The records of attempts: evidence, budgets, repeated steps, results."""
 
 import os
 import time
@@ -109,7 +109,7 @@ def test_a_checkpoint_of_one_more_digit_is_progress(run):
     [
         ("none", False, None, (0, 0), "completed"),
         ("TERM", False, None, (0, 0), "completed"),
-        ("none", True, None, (0, 0), "completed"),  # it knows of no stop
+        ("none", True, None, (0, 0), "completed"),  # the script handles no stop
         ("TERM", True, None, (0, 0), "stopped"),  # it may have more to do
         ("TERM", True, {"status": "completed"}, (0, 0), "completed"),
         ("none", True, {"status": "stopped"}, (0, 0), "stopped"),
@@ -202,7 +202,7 @@ def test_a_stop_that_follows_a_failure_is_no_warning(run):
     ("srun_exit", "signals"), [(0, ("SIGTERM",)), (1, ()), (143, ("SIGTERM",))]
 )
 def test_what_srun_sends_when_an_agent_could_not_begin_is_no_warning(run, srun_exit, signals):
-    """Nor is it where one was killed; but one that died of a signal was warned like the others."""
+    """Nor if an agent was killed; but an agent that died of a stop signal counts as warned."""
     attempt = opened(run, 1)
     node(attempt, 0, (8.0, "SIGTERM"), torchrun_exit=1, end=9.0)
     assert interpret.of_ranks(facts.read(run, 1), "RUNNING", srun_exit).signals == signals
@@ -295,7 +295,7 @@ def test_evidence_of_nothing_is_no_error(run):
         (None, "step-00000005", True),
         ("step-00000005", "step-00000005", False),
         ("step-00000005", "step-00000010", True),
-        ("step-00000010", "step-00000005", False),  # the newer one was damaged and put aside
+        ("step-00000010", "step-00000005", False),  # the newer one was damaged and quarantined
     ],
 )
 def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
@@ -435,10 +435,10 @@ ME = run_lock.this_process("7")  # the job of every plan here
 @pytest.mark.parametrize(
     ("attempts", "job_id", "decision"),
     [
-        ([], "7", "retry"),  # it came again by itself
+        ([], "7", "retry"),  # restarted without a user
         ([entry("wait", "lost")] * 3, "7", "retry"),
-        ([entry("wait", "lost")] * 4, "7", "hold"),  # and again, and again
-        ([entry("wait", "lost")] * 4, "8", "hold"),  # somebody has resumed it
+        ([entry("wait", "lost")] * 4, "7", "hold"),  # restarted several times
+        ([entry("wait", "lost")] * 4, "8", "hold"),  # a user has resumed it
     ],
 )
 def test_a_lost_attempt_counts_unless_somebody_resumed(

@@ -1,4 +1,4 @@
-"""What job.log shows of an attempt that failed."""
+"""The lines of job.log about an attempt that failed."""
 
 import pytest
 

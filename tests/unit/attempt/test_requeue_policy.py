@@ -1,4 +1,4 @@
-"""Whether Slurm itself brings a job back that stops inside the grace of its preemption."""
+"""Whether Slurm itself requeues a job that stops in the grace of its preemption."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ PreemptType             = preempt/{kind}
 SLURM_VERSION           = {version}
 """
 PLAIN = {"limit": 5, "kind": "partition_prio", "version": "24.11.5", "mode": "REQUEUE", "qos": ""}
-# A fake of both clients; it notes what it was asked.
+# A fake of both clients; it records its calls.
 CLIENT = """\
 #!/bin/sh
 echo "$*" >>{folder}/calls
@@ -35,17 +35,17 @@ esac
 
 @pytest.fixture
 def left(tmp_path, monkeypatch):
-    """Asks about a job that was preempted, on a site with these settings."""
+    """Returns the policy for a preempted job on a site with these settings."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("SLURM_JOB_PARTITION", "low")
     monkeypatch.setenv("SLURM_JOB_QOS", "cheap")
     run_dir = RunDir(tmp_path)
 
     def ask(seen=SEEN, job=PREEMPTED, waits=0, **settings):
-        told = PLAIN | settings
+        site = PLAIN | settings
         for name in ("scontrol", "sacctmgr"):
             fake = tmp_path / name
-            fake.write_text(CLIENT.format(folder=tmp_path, config=CONFIG.format_map(told), **told))
+            fake.write_text(CLIENT.format(folder=tmp_path, config=CONFIG.format_map(site), **site))
             fake.chmod(0o755)
         run_dir.attempts.unlink(missing_ok=True)
         before = [("6", "wait"), ("7", "requeue"), *[("7", "wait")] * waits]
@@ -76,7 +76,7 @@ def test_where_preempted_jobs_are_not_requeued_we_do_it(left, mode):
 
 def test_a_qos_decides_where_qos_preempt(left):
     assert left(kind="qos", qos="requeue|00:00:30", mode="OFF")
-    # The cluster's mode, or no answer: nothing is sure.
+    # The cluster's mode, or no answer: not certain.
     assert not left(kind="qos", qos="cluster|00:00:00")
 
 

@@ -1,4 +1,4 @@
-"""Who may write into a run directory: exactly one job, and the next one when that is dead."""
+"""Exactly one job may write to a run directory, and another one once that job is dead."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ def run(tmp_path):
 
 @pytest.fixture
 def dead(run):
-    """Owns the run, and is dead."""
+    """A dead owner of the run."""
     gone = replace(run_lock.this_process(None), job_id="local-gone", pid_start="1")
     run_lock.claim(run, gone, 1)
     return gone
@@ -43,9 +43,9 @@ def dead(run):
 
 @pytest.fixture
 def scontrol(tmp_path, monkeypatch):
-    """Makes `scontrol show job` say something."""
+    """Makes `scontrol show job` print a text."""
 
-    def says(text, status=0, stream=1):
+    def prints(text, status=0, stream=1):
         fake = tmp_path / "bin" / "scontrol"
         fake.parent.mkdir(exist_ok=True)
         fake.write_text(f"#!/bin/sh\necho '{text}' >&{stream}\nexit {status}\n")
@@ -53,7 +53,7 @@ def scontrol(tmp_path, monkeypatch):
         monkeypatch.setenv("PATH", str(fake.parent))
         monkeypatch.setattr(client, "PATIENCE_S", 0.0)
 
-    return says
+    return prints
 
 
 def claims_at_once(run, num):
@@ -65,8 +65,8 @@ def claims_at_once(run, num):
         for claimer in claimers:
             claimer.stdin.write("go\n")
             claimer.stdin.flush()
-        said = [claimer.stdout.readline().strip() for claimer in claimers]
-        return said, [claimer.pid for claimer in claimers]
+        answers = [claimer.stdout.readline().strip() for claimer in claimers]
+        return answers, [claimer.pid for claimer in claimers]
     finally:
         for claimer in claimers:
             claimer.communicate("end\n", timeout=10)
@@ -82,16 +82,16 @@ def test_a_claim_says_who_and_which_attempt(run):
 
 @pytest.mark.parametrize("round_number", range(3))
 def test_of_claims_at_once_one_wins(run, round_number):
-    said, pids = claims_at_once(run, 4)
-    assert sorted(said) == ["mine", "taken", "taken", "taken"]
-    assert run_lock.read(run).pid == pids[said.index("mine")]
+    answers, pids = claims_at_once(run, 4)
+    assert sorted(answers) == ["mine", "taken", "taken", "taken"]
+    assert run_lock.read(run).pid == pids[answers.index("mine")]
 
 
 @pytest.mark.parametrize("round_number", range(3))
 def test_of_claims_at_once_one_replaces_a_dead_owner(run, dead, round_number):
-    said, pids = claims_at_once(run, 2)
-    assert sorted(said) == ["mine", "taken"]
-    assert run_lock.read(run).pid == pids[said.index("mine")]
+    answers, pids = claims_at_once(run, 2)
+    assert sorted(answers) == ["mine", "taken"]
+    assert run_lock.read(run).pid == pids[answers.index("mine")]
 
 
 def test_an_owner_that_evicts_at_the_same_moment_wins(run, dead, monkeypatch):
@@ -208,13 +208,13 @@ def test_an_owner_of_an_older_kit_is_understood(run, scontrol):
     assert run_lock.read(run).job_id == "7"
 
 
-@pytest.mark.parametrize("died_in_turn", [1, 2])
-def test_who_dies_while_it_replaces_an_owner_is_replaced_too(run, dead, died_in_turn):
+@pytest.mark.parametrize("num_dead", [1, 2])
+def test_who_dies_while_it_replaces_an_owner_is_replaced_too(run, dead, num_dead):
     present = read_json(run.owner)
-    for _ in range(died_in_turn):
-        ticket = run.owner.with_name(f".owner-after-{present['token']}")
-        present = present | {"job_id": "local-also-gone", "token": f"{present['token']}-heir"}
-        write_json(ticket, present)
+    for _ in range(num_dead):
+        lock = run.owner.with_name(f".owner-after-{present['token']}")
+        present = present | {"job_id": "local-also-gone", "token": f"{present['token']}-next"}
+        write_json(lock, present)
     me = run_lock.this_process(None)
     run_lock.claim(run, me, 2)
     assert run_lock.read(run) == me
@@ -223,8 +223,8 @@ def test_who_dies_while_it_replaces_an_owner_is_replaced_too(run, dead, died_in_
 
 def test_who_replaces_an_owner_right_now_is_left_alone(run, dead):
     busy = asdict(replace(run_lock.this_process(None), job_id="local-busy"))
-    ticket = run.owner.with_name(f".owner-after-{read_json(run.owner)['token']}")
-    write_json(ticket, busy | {"attempt": 2, "token": "x"})
+    lock = run.owner.with_name(f".owner-after-{read_json(run.owner)['token']}")
+    write_json(lock, busy | {"attempt": 2, "token": "x"})
     with pytest.raises(OwnedError, match="just now"):
         run_lock.claim(run, run_lock.this_process(None), 2)
     assert run_lock.read(run) == dead

@@ -1,4 +1,4 @@
-"""Many processes at one run directory: never two owners at once, and never none for good."""
+"""Many processes claim one run: there are never two owners, and claims succeed again and again."""
 
 import subprocess
 import sys
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-# Each child claims, looks whether another owner is there, and then gives the run up or dies with
-# it; the parent kills one now and then at any instruction, and forks as many as have died. The
-# pauses are there because the machine itself meets the narrow moments too rarely.
+# Each child claims the run, checks that there is no other owner, and then releases the run or dies
+# as its owner. The parent sometimes kills a child at any instruction, and forks a new one for each
+# that died. The pauses widen the races, which would be too rare without them.
 CROWD = """
 import os, random, signal, sys, time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The end of an srun step: bounded once an agent has failed; what it leaves is ended."""
+"""An srun step ends in bounded time after an agent failed, and what is left of it is ended."""
 
 import errno
 import os
@@ -39,7 +39,7 @@ def node(run, rank, code, **fields):
 
 @pytest.fixture
 def stand_in():
-    """Starts a bash script in place of srun; with the process comes the first line it prints."""
+    """Starts a bash script in place of srun; returns the process and its first line of output."""
     with ExitStack() as started:
 
         def start(script):
@@ -56,7 +56,7 @@ def stand_in():
 
 @pytest.fixture
 def waiter(stand_in):
-    """Stands for an srun that waits for a lost node, whatever it is told but SIGKILL."""
+    """Stands for an srun that waits for a lost node and ignores SIGTERM."""
     process, _ = stand_in('trap "" TERM; echo; while :; do sleep 0.1; done')
     return process
 
@@ -103,7 +103,7 @@ def test_sruns_child_that_would_end_the_step_later_is_ended_first(
 def test_the_srun_of_a_superseded_attempt_orders_nothing_any_more(
     run, stand_in, tmp_path, monkeypatch, capfd, code
 ):
-    """What it asks slurmctld to end is named like the step of the job's next start."""
+    """Its request to slurmctld would end the step of the job's next start: both have one id."""
     monkeypatch.setattr(srun_step, "POLL_S", 0.05)
     monkeypatch.setattr(srun_step, "READ_INTERVAL_S", 0.05)
     node(run, 0, code)
@@ -139,7 +139,7 @@ def test_a_disk_that_does_not_answer_is_looked_at_again(run, waiter, monkeypatch
     for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S", "READ_INTERVAL_S"):
         monkeypatch.setattr(srun_step, limit, 0.05)
     stale = OSError(errno.ESTALE, "stale")
-    looks = iter([stale, stale, True, stale])  # the last one is on the way out
+    looks = iter([stale, stale, True, stale])  # the last one is after the loop
 
     def has_failed_agent(*_):
         look = next(looks)
@@ -154,18 +154,18 @@ def test_a_disk_that_does_not_answer_is_looked_at_again(run, waiter, monkeypatch
 
 
 def blocked(pid):
-    """The signals that a process holds back. Source: proc(5), SigBlk."""
+    """The signals that a process blocks. Source: proc(5), SigBlk."""
     status = Path(f"/proc/{pid}/status").read_text()
     mask = int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16)
     return {number for number in signal.Signals if mask >> (number - 1) & 1}
 
 
 def test_the_batch_scripts_commands_survive_what_slurm_sends_to_its_tree(run, waiter):
-    """A requeue itself has Slurm signal the tree, and the requeue is read back after it."""
+    """At a requeue Slurm signals the tree, and the command must still read the result back."""
     words = [sys.executable, "-m", "jobs.attempt", "watch", str(run.path), "1", str(waiter.pid)]
     watch = subprocess.Popen(words, cwd=Path(__file__).parents[3])
     deadline = time.monotonic() + 30
-    while not {signal.SIGUSR1, signal.SIGUSR2} <= blocked(watch.pid):  # SIGTERM it waits for
+    while not {signal.SIGUSR1, signal.SIGUSR2} <= blocked(watch.pid):  # it waits for SIGTERM
         assert time.monotonic() < deadline and watch.poll() is None
         time.sleep(0.01)
     watch.send_signal(signal.SIGTERM)
@@ -194,7 +194,7 @@ def test_an_srun_that_lasts_into_the_end_of_the_time_limit_is_ended_in_time_to_d
         time.sleep(0.01)
     watch.send_signal(signal.SIGTERM)
     if not is_ended:
-        for _ in range(2):  # seen, and asked once for all of them
+        for _ in range(2):  # received, and one call for all of them
             with pytest.raises(subprocess.TimeoutExpired):
                 watch.wait(1.5)
             watch.send_signal(signal.SIGTERM)
@@ -209,7 +209,7 @@ def test_an_srun_that_lasts_into_the_end_of_the_time_limit_is_ended_in_time_to_d
 
 @pytest.fixture
 def scancel(tmp_path, monkeypatch):
-    """A fake scancel; the calls it got."""
+    """A fake scancel; returns the file with its calls."""
     (tmp_path / "scancel").write_text('#!/bin/sh\necho "$@" >>"$0.calls"\n')
     (tmp_path / "scancel").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
@@ -235,7 +235,7 @@ def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, scancel,
 
 
 def test_a_node_that_was_alone_is_looked_for_by_its_name(run, monkeypatch):
-    node(run, 0, None, address="127.0.0.1")  # which is every node's own
+    node(run, 0, None, address="127.0.0.1")  # loopback: on every node its own
     monkeypatch.setattr(client, "is_answering", lambda place, port: place == "127.0.0.1")
     assert srun_step.unreachable_nodes(facts.read(run, 1), ["a"]) == ("a",)
 
@@ -250,7 +250,7 @@ def test_a_node_that_was_alone_is_looked_for_by_its_name(run, monkeypatch):
         (("missing", "missing"), 137, ()),
         # srun itself sends SIGTERM to the others.
         ((1, "missing"), 143, ()),
-        # An agent with a record has noted all signals that it got.
+        # An agent with a record has recorded all its signals.
         ((None, None), 143, ()),
     ],
 )

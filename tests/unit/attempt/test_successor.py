@@ -1,4 +1,4 @@
-"""The job that goes on after another one: when it is queued, how, and when it must not go on."""
+"""The successor job: when and how it is queued, and when it must not continue the run."""
 
 import os
 from dataclasses import replace
@@ -29,7 +29,7 @@ SPEC = Spec(name="x", slurm=Slurm(restart="successor"), launch=Launch(script="x.
 
 
 class Fakes:
-    """Slurm's commands as executables that say what a test wants, and the calls they got."""
+    """Slurm's commands as executables with the output of a test's choice; records their calls."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -88,7 +88,7 @@ def now(run):
 
 
 def ensure(run, attempt):
-    """As the opening of this attempt of job 7 does."""
+    """Writes the files that the opening of this attempt of job 7 writes."""
     successor.ensure(run, facts.read(run, attempt - 1), "7")
 
 
@@ -121,14 +121,14 @@ def test_a_successor_is_wanted_where_the_key_or_the_site_says_so(
     write_json(run.site, {"cancels_preempted": cancels})
     spec = replace(SPEC, slurm=Slurm(restart=wished))
     assert bool(successor.reason_for(run, replace(now(run), spec=spec), can_requeue)) is expected
-    assert slurm.calls == []  # what was noted at submit is not asked again
+    assert slurm.calls == []  # the submit has recorded it
 
 
 def test_a_run_that_was_only_frozen_asks_for_its_site_once(run, slurm):
     spec = replace(SPEC, slurm=Slurm())
     assert successor.reason_for(run, replace(now(run), spec=spec), True) == ""
     assert slurm.calls == ["scontrol show config"]
-    assert not run.site.exists()  # this one says nothing that makes sense
+    assert not run.site.exists()  # the output of this one cannot be parsed
 
 
 def test_it_has_the_same_script_and_options_but_what_is_one_jobs_own(run, slurm):
@@ -297,7 +297,7 @@ def test_a_job_that_left_the_queue_is_asked_of_sacct(run, slurm, line, goes_on):
     [
         ("successor", "RUNNING", True),
         ("successor", "COMPLETING", False),  # preempted, or cancelled in its grace
-        ("requeue", "RUNNING", False),  # it may have been cancelled while it was queued again
+        ("requeue", "RUNNING", False),  # it may have been cancelled in the queue
         (None, "", False),
     ],
 )
@@ -348,7 +348,7 @@ def test_a_successor_of_a_cancelled_job_writes_down_that_the_run_was_cancelled(
     assert run_lock.read(run) is None
     decision = Decision(Action.CANCEL, Cause.LOST, "x")
     assert decision.action == record.decision
-    assert history.of(records.read_attempts(run)).restarts == 0  # a resume begins anew
+    assert history.of(records.read_attempts(run)).restarts == 0  # a resume sets the counts back
 
 
 def test_a_run_that_was_through_before_its_job_was_cancelled_is_complete(run, slurm, monkeypatch):
@@ -398,7 +398,7 @@ def test_one_that_preemption_may_have_cancelled_is_left_to_the_successor_to_judg
     preempted = SHOWN.format("COMPLETING") + "   PreemptTime=2026-11-21T12:16:47\n"
     slurm.say("scontrol", preempted)
     assert execute.act(REQUEUE, run, now(run), me) == 1
-    assert last(run) == (decision, "COMPLETING")  # so Slurm must say what it was
+    assert last(run) == (decision, "COMPLETING")  # only Slurm can tell which
 
 
 def test_one_that_was_cancelled_takes_its_successor_with_it(run, slurm, me):

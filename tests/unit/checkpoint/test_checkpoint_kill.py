@@ -75,7 +75,7 @@ def kill_at(stop, work):
 
 
 def found_after_a_kill(root):
-    """Check that all committed checkpoints are complete and nothing else is left; return steps."""
+    """Check that all committed checkpoints are complete and no other file is left; return steps."""
     steps = [checkpoint_step(name) for name in checkpoint_names(root)]
     for step in steps:
         _, contents = reader.read(root / checkpoint_name(step))

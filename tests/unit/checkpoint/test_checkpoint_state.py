@@ -134,7 +134,7 @@ def record_attempts(job, *checkpoints):
 
 
 def lose_all(job, how):
-    """Delete the checkpoints; `how` names the file that still says that they existed."""
+    """Delete the checkpoints; `how` names the file that still shows that they existed."""
     if how == "records":
         shutil.rmtree(job.run.dir.checkpoints)
         record_attempts(job, "step-00000006", None)

@@ -1,4 +1,4 @@
-"""Run directories as the tests of the commands want them."""
+"""Run directories for the tests of the commands."""
 
 from pathlib import Path
 

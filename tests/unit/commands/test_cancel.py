@@ -144,8 +144,8 @@ def test_cancel_does_not_release_a_claim_that_another_process_is_replacing(slurm
     slurm.set_state("4711", "PENDING")
     run_lock.claim(run, run_lock.this_process("4711"), 1)
     token = read_json(run.owner)["token"]
-    ticket = asdict(run_lock.this_process(None)) | {"attempt": 2, "token": "x"}
-    write_json(run.owner.with_name(f".owner-after-{token}"), ticket)
+    lock = asdict(run_lock.this_process(None)) | {"attempt": 2, "token": "x"}
+    write_json(run.owner.with_name(f".owner-after-{token}"), lock)
     assert main(["cancel", "tiny"]) == 0
     assert run.owner.exists()
 

@@ -1,4 +1,4 @@
-"""The live line of a local run: what it shows, and when."""
+"""The content of a local run's live line, and the times at which it is written."""
 
 import json
 import os

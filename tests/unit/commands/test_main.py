@@ -33,7 +33,7 @@ def test_a_users_mistake_is_said_without_a_traceback_and_exits_2(here, capsys, w
 
 
 def test_a_disk_that_fails_is_told_in_one_line(here, capsys):
-    make_run(here).rank_log(0).mkdir(parents=True)  # whoever is root may read anything else
+    make_run(here).rank_log(0).mkdir(parents=True)  # root can read every regular file
     assert main(["logs"]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.endswith("rank-00000.log: Is a directory\n")

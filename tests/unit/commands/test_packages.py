@@ -1,4 +1,4 @@
-"""Missing Python packages are named before anything is queued; an installation is not silent."""
+"""Missing Python packages are named before a job is queued; an installation shows its output."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""The command submit: a job or a local run, a dry run, and what is printed."""
+"""The command submit: a job or a local run, a dry run, and the output."""
 
 import json
 from pathlib import Path
@@ -97,7 +97,7 @@ def test_auto_trains_on_no_login_node_whose_slurm_is_not_loaded(here, monkeypatc
 
 
 def ended_here(run, cause, is_user_error, monkeypatch):
-    """What a local run says that ended so."""
+    """The output of a local run with this result."""
     decision = Decision(Action.HOLD, cause, "why")
     append_jsonl(run.attempts, run_files.attempt({"is_user_error": is_user_error}))
     monkeypatch.setattr(local, "run", lambda _: decision)

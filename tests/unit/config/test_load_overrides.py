@@ -1,4 +1,4 @@
-"""`KEY=VALUE` overrides: what they change, and how they are frozen."""
+"""`KEY=VALUE` overrides: the keys that they change, and how they are frozen."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Keys of a training that exclude or need each other: refused at load, with the way out."""
+"""Keys of a training that exclude or need each other: refused at load, with a hint."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a spec leaves to its environment is filled in without a change of the values given."""
+"""Keys that a spec leaves open are filled in; given values stay."""
 
 import copy
 

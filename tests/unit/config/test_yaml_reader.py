@@ -1,4 +1,4 @@
-"""Strict YAML 1.2: what an unquoted word means, and what is refused, both with and without C."""
+"""Strict YAML 1.2, with and without C: types of unquoted values, and refused documents."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Chance in the augmentation belongs to (seed, step, sample), not to the batch it comes in."""
+"""Random numbers of the augmentation follow from (seed, step, sample), not from the batch."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def test_numbers_are_uniform_and_differ_by_seed_step_sample_and_counter():
 def test_these_numbers_never_change():
     """A resume on a newer version of the kit must see the same pixels."""
     numbers = SampleRandom(3, 5, torch.tensor([0, 2**40])).uniform(2)
-    # As unsigned 64-bit arithmetic in plain Python has them.
+    # Computed with unsigned 64-bit arithmetic in plain Python.
     assert (numbers * 2**24).long().tolist() == [[10030538, 8970312], [189203, 2088303]]
 
 

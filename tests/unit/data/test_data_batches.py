@@ -1,4 +1,4 @@
-"""Which samples belong to which step, rank and micro batch."""
+"""The samples of each step, rank and micro batch."""
 
 import pytest
 import torch

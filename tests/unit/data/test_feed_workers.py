@@ -53,7 +53,7 @@ def readers(feed, steps):
 
 
 @pytest.fixture
-def told():
+def received():
     """The signals that reach this process, which has handlers as a rank has."""
     seen = []
     old = {n: signal.signal(n, lambda number, frame: seen.append(number)) for n in STOP_SIGNALS}
@@ -68,14 +68,14 @@ def told():
     os.close(write_fd)
 
 
-def test_a_worker_survives_stop_signals_and_epochs_until_its_batches_are_closed(told):
+def test_a_worker_survives_stop_signals_and_epochs_until_its_batches_are_closed(received):
     feed = feed_of(Pids(8), workers=1, micro_batch_size=1, epochs=6)
     (pid, threads, fd), *_ = readers(feed, range(2))
     assert pid != os.getpid() and (threads, fd) == (1, -1)
     for number in STOP_SIGNALS:
         os.kill(pid, number)
     assert {reader[0] for reader in readers(feed, range(2, 48))} == {pid}
-    assert told == []
+    assert received == []
     feed.close()
     wait_for_end(pid)
 

@@ -1,4 +1,4 @@
-"""The time that a stop needs, from steps, evaluations and saves, and when the log warns."""
+"""The time that a stop needs, by steps, evaluations and saves; the warning in the log."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The node agent: torchrun's command line and environment, and the stop that reaches the ranks."""
+"""The node agent: torchrun's command line and environment, and the stop of the ranks."""
 
 import os
 import shutil
@@ -26,12 +26,12 @@ PLAN_JSON = run_files.plan(
     attempt=2, head_address="127.0.0.1", rdzv_endpoint="127.0.0.1:15001", rdzv_id="7-2"
 )
 PLAN = records.decode(records.AttemptPlan, PLAN_JSON, "here")
-# A torchrun of two ranks: they say that they are there, and what they got.
+# A torchrun of two ranks: each prints when it is ready, and the signal that it received.
 RANK = """
 import signal, sys, time
 for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-    signal.signal(number, lambda got, _: (print(f"told {got}", flush=True), sys.exit(0)))
-print("there", flush=True)
+    signal.signal(number, lambda got, _: (print(f"received {got}", flush=True), sys.exit(0)))
+print("ready", flush=True)
 time.sleep(60)
 """
 TORCHRUN = """
@@ -42,7 +42,7 @@ log = open(sys.argv[1], "a")
 ranks = [subprocess.Popen([sys.executable, "-c", sys.argv[2]], stdout=log) for _ in range(2)]
 sys.exit(max(rank.wait() for rank in ranks))
 """
-# The agent's own process: argv is the run directory, what stops a rank, torchrun's command line.
+# The agent's process; argv: run directory, signal that stops a rank, torchrun's command line.
 HOST = """
 import json, os, signal, sys
 from pathlib import Path
@@ -201,7 +201,7 @@ def test_an_agent_that_finds_no_way_to_the_first_node_says_so(tmp_path):
 
 @pytest.fixture
 def host(tmp_path):
-    """Runs an agent with a stand-in for torchrun, in a process of its own."""
+    """Runs an agent with a stand-in for torchrun, in a separate process."""
     run = RunDir(tmp_path)
     for folder in (run.attempt(1).path, run.timeline("x").parent):
         folder.mkdir()
@@ -255,10 +255,10 @@ def two_ranks(tmp_path):
 def test_every_stop_signal_reaches_the_ranks_as_sigterm(host, tmp_path, stop):
     log, torchrun = two_ranks(tmp_path)
     run, process = host(*torchrun)
-    wait_for(lambda: log.read_text().count("there") == 2)
+    wait_for(lambda: log.read_text().count("ready") == 2)
     process.send_signal(stop)
     assert process.wait(15) == 0
-    assert log.read_text().count(f"told {signal.SIGTERM:d}") == 2
+    assert log.read_text().count(f"received {signal.SIGTERM:d}") == 2
     assert run.attempt(1).stop_requested.exists()
     (seen,) = read_json(run.attempt(1).agent(0))["signals"]
     assert seen["signal"] == stop.name
@@ -277,33 +277,33 @@ def test_a_stop_before_there_are_ranks_ends_torchrun(host):
 def test_ranks_that_do_not_know_the_stop_are_left_alone(host, tmp_path):
     log, torchrun = two_ranks(tmp_path)
     run, process = host(*torchrun, stop="none")
-    wait_for(lambda: log.read_text().count("there") == 2)
+    wait_for(lambda: log.read_text().count("ready") == 2)
     process.terminate()
     wait_for(lambda: read_json(run.attempt(1).agent(0))["signals"])
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1.5)
-    assert "told" not in log.read_text()
+    assert "received" not in log.read_text()
     assert run.attempt(1).stop_requested.exists()
 
 
 def test_a_script_of_ones_own_gets_its_signal_whatever_the_warning_was(host, tmp_path):
     log, torchrun = two_ranks(tmp_path)
     _, process = host(*torchrun, stop="SIGUSR2")
-    wait_for(lambda: log.read_text().count("there") == 2)
+    wait_for(lambda: log.read_text().count("ready") == 2)
     process.terminate()
     assert process.wait(15) == 0
-    assert log.read_text().count(f"told {signal.SIGUSR2:d}") == 2
+    assert log.read_text().count(f"received {signal.SIGUSR2:d}") == 2
 
 
 def test_an_agent_that_cannot_record_says_so_once_and_still_passes_the_stop_on(host, tmp_path):
     log, torchrun = two_ranks(tmp_path)
     run, process = host(*torchrun)
-    wait_for(lambda: log.read_text().count("there") == 2)
+    wait_for(lambda: log.read_text().count("ready") == 2)
     shutil.rmtree(run.attempt(1).path)
     shutil.rmtree(run.timeline("x").parent)
     process.terminate()
     assert process.wait(15) == 0
-    assert log.read_text().count("told") == 2
+    assert log.read_text().count("received") == 2
     (said,) = process.stderr.read().splitlines()
     assert "continuing without its records" in said
 
@@ -318,7 +318,7 @@ def test_an_unreadable_run_directory_is_one_line(tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
-# Found by Python at its start: a stop comes while the agent's imports run.
+# Python imports it at its start: it sends a stop while the agent's imports run.
 STOP_IN_IMPORTS = """
 import os, signal, sys
 class Finder:
@@ -364,7 +364,7 @@ def test_a_shielded_command_starts_with_stop_signals_held_back():
 
 
 def test_an_old_env_is_no_shield(tmp_path, monkeypatch):
-    """A fake env(1) of before coreutils 8.31, and none at all."""
+    """A fake env(1) like that before coreutils 8.31, and no env(1)."""
     (tmp_path / "env").write_text("#!/bin/sh\nexit 125\n")
     (tmp_path / "env").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -376,7 +376,7 @@ def test_an_old_env_is_no_shield(tmp_path, monkeypatch):
 def test_torchrun_dies_with_its_agent(host, tmp_path):
     log, torchrun = two_ranks(tmp_path)
     _, process = host(*torchrun)
-    wait_for(lambda: log.read_text().count("there") == 2)
+    wait_for(lambda: log.read_text().count("ready") == 2)
     (pid,) = agent.children(process.pid)
     ranks = agent.children(pid)
     process.kill()

@@ -1,4 +1,4 @@
-"""Where agents meet: an address that others can reach, a port that nobody else takes."""
+"""The rendezvous of the agents: an address that other nodes can reach, and a free port."""
 
 import socket
 
@@ -10,7 +10,7 @@ from jobs.node.rendezvous import RendezvousError
 
 @pytest.fixture
 def names(monkeypatch):
-    """A resolver that knows these names, and routes that lead from these addresses."""
+    """A resolver with these names, and routes with these source addresses."""
 
     def knows(hosts, sources=()):
         def getaddrinfo(host, *_):

@@ -172,11 +172,11 @@ def test_tensorboard_on_a_full_disk_does_not_end_the_training(tmp_path):
 
 WANDB = """
 import socket, sys
-def tell_network(event, args):
+def print_look_ups(event, args):
     looks_up = event == "socket.getaddrinfo"
     if looks_up or event == "socket.connect" and args[0].family != socket.AF_UNIX:
         print(event, args, flush=True)
-sys.addaudithook(tell_network)
+sys.addaudithook(print_look_ups)
 from tests.unit.report.test_trackers import Path, run_in, start
 path, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 (tracker,) = start(run_in(path, wandb="offline", wandb_project="digits"), first_step=first)
@@ -227,7 +227,7 @@ def test_wandb_offline_goes_on_with_the_same_run_after_a_kill_without_a_network(
     out, err = resumed.communicate(timeout=60)
     assert resumed.returncode == 0 and err == ""
     words = f"Weights & Biases: upload it with: wandb sync {run_dir}/wandb/offline-run-*\nlogged\n"
-    assert out == words  # and no network
+    assert out == words  # and no network access
     wait_for(lambda: not helpers_of(resumed.pid), limit_s=5)
     attempts = sorted(run_dir.glob("wandb/offline-run-*"))
     assert len(attempts) == 2

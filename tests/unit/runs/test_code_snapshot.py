@@ -1,4 +1,4 @@
-"""The frozen code: what is in it, shared while equal, made anew when damaged."""
+"""The frozen code: its files, shared while equal, made again if damaged."""
 
 import os
 import shutil

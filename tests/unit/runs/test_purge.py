@@ -1,4 +1,4 @@
-"""What a scratch purge took: made anew, or named in one line; nothing is overwritten."""
+"""Files that a scratch purge deleted are recreated or named in one line; none is overwritten."""
 
 import shutil
 

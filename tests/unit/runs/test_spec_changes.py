@@ -1,4 +1,4 @@
-"""What a resume may change in a frozen spec, and the record that it leaves for the trainer."""
+"""The keys of a frozen spec that a resume may change, and its record for the trainer."""
 
 import hashlib
 import json

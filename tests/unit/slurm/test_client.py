@@ -26,7 +26,7 @@ SACCT = "12|CANCELLED by 0\n13|TIMEOUT\n"
 
 @pytest.fixture
 def command(tmp_path, monkeypatch):
-    """Puts a fake Slurm command on PATH, alone."""
+    """Puts a fake Slurm command on PATH, without any other command."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
     def installs(name, text="", status=0):
@@ -193,7 +193,7 @@ def test_a_requeue_without_an_answer_returns_no_answer(command):
     assert client.requeue("12").answer is RequeueAnswer.NO_ANSWER
 
 
-# A fake, because a real controller cannot be absent for exactly two calls.
+# A fake, because a real controller cannot be down for exactly two calls.
 AWAY_TWICE = """#!/bin/sh
 echo "$@" >>$0.calls
 if [ $(/usr/bin/wc -l <$0.calls) -le 2 ]; then
@@ -244,7 +244,7 @@ def test_a_slurmd_answers_or_not():
         port = server.getsockname()[1]
         assert client.is_answering("127.0.0.1", port)
     assert not client.is_answering("127.0.0.1", port)
-    assert client.is_answering("no-such-host.invalid", port)  # who knows
+    assert client.is_answering("no-such-host.invalid", port)  # unknown: counts as answering
 
 
 def test_slurm_on_path_needs_no_loading(command, tmp_path):

@@ -1,4 +1,4 @@
-"""The Slurm that the tests fetch beside the installed one: its source, folder and errors."""
+"""The second Slurm that the tests fetch: its source, its folder, and when it is refused."""
 
 import shutil
 from pathlib import Path
@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 @pytest.fixture
 def tools(tmp_path, monkeypatch):
-    """Puts fake commands on PATH, alone: each prints its name to stderr and fails."""
+    """Puts fake commands on PATH, without others: each prints its name to stderr and fails."""
     folder = tmp_path / "fakes"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))

@@ -229,7 +229,7 @@ def test_an_unknown_site_is_not_recorded(tmp_path):
 
 @pytest.fixture
 def scontrol(tmp_path, monkeypatch):
-    """A fake scontrol, which prints what real ones printed."""
+    """A fake scontrol that prints output of real ones."""
 
     def installs(**settings):
         (tmp_path / "config").write_text(CONFIG.format_map(PLAIN | settings))
