@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobs.attempt.history import newest_attempt
+from jobs.records import read_progress_step
 from jobs.rundir import AttemptDir
 
 from ..kit import Kit, Run
@@ -49,8 +50,7 @@ class Moments:
         return any(event["attempt"] == newest for event in self._run.events(name))
 
     def _is_at_epoch_edge(self) -> bool:
-        progress = self._run.dir.progress
-        step = int(progress.read_text().split()[0]) if progress.exists() else 0
+        step = read_progress_step(self._run.dir.progress) or 0
         return step % STEPS_PER_EPOCH in (STEPS_PER_EPOCH - 1, 0) and step > 0
 
     def _current_pass(self) -> str:
