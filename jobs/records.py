@@ -337,9 +337,17 @@ class Claim:
 
 @dataclass(frozen=True)
 class OwningAttempt:
-    """The one key of owner.json that the trainer compares with its own attempt."""
+    """The keys of owner.json that the trainer compares with its own attempt and job."""
 
     attempt: int
+    job_id: str | None = None
+
+
+@dataclass(frozen=True)
+class NewestCheckpoint:
+    """The one key of a line of attempts.jsonl that the trainer reads."""
+
+    checkpoint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -373,7 +381,7 @@ class RankHang:
 
 
 @dataclass(frozen=True)
-class HangVerdict:
+class HangConclusion:
     """hang.json: which ranks did not answer, by the rank that found the hang first."""
 
     rank: int

@@ -184,7 +184,7 @@ class AttemptDir:
 
     @property
     def hang(self) -> Path:
-        """The first rank that finds a hang creates it empty; later it writes its conclusion there.
+        """Created empty by the rank that finds a hang first; later it holds that rank's conclusion.
 
         The other ranks write their rank_hang files when it appears.
         """

@@ -18,9 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TextIO
 
+from jobs import records
 from jobs.console import with_time
 from jobs.errors import UserError as UserError
-from jobs.rundir import AttemptDir, write_json
+from jobs.records import ErrorKind, RankError
+from jobs.rundir import AttemptDir
 
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
@@ -154,7 +156,7 @@ def in_one_line(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-def kind_of(error: BaseException) -> str:
+def kind_of(error: BaseException) -> ErrorKind:
     """Return the `kind` of the error record: hang, bad_node, out_of_memory or error."""
     if isinstance(error, Hang):
         return "hang"
@@ -220,21 +222,21 @@ def _report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | No
     else:
         write_text(trace, sys.stderr)
         log(f"trainer: {who}: error: {message}", sys.stderr)
-    record = {
-        "time": round(time.time(), 3),
-        "rank": rank,
-        "host": host,
-        "kind": kind_of(error),
-        "error": _without_details(message),
-        "traceback": trace,
-        "caused_by_peer": is_caused_by_peer(error),
-        "is_user_error": isinstance(error, UserError),
-    }
     # A full or vanished disk may be the very reason: the log already has the message.
     with contextlib.suppress(OSError):
         # Creates no directory: where the run directory was moved away, that would hide it.
         if rank is not None and attempt_dir is not None and attempt_dir.path.is_dir():
-            write_json(attempt_dir.rank_error(rank), record)
+            record = RankError(
+                round(time.time(), 3),
+                rank,
+                host,
+                _without_details(message),
+                kind=kind_of(error),
+                traceback=trace,
+                caused_by_peer=is_caused_by_peer(error),
+                is_user_error=isinstance(error, UserError),
+            )
+            records.write(attempt_dir.rank_error(rank), record)
     if not is_caused_by_peer(error):
         _write_torchruns_error(message)
     for stream in (sys.stdout, sys.stderr):

@@ -189,16 +189,7 @@ def reads(module):
 
 
 # They parse a file of the run directory for themselves; the list only shrinks.
-PARSES_RUN_FILES = {
-    "trainer.checkpoint.checkpoints",
-    "trainer.checkpoint.ownership",
-    "trainer.checkpoint.reader",
-    "trainer.errors",
-    "trainer.health.lead_time",
-    "trainer.health.preflight",
-    "trainer.health.watchdog",
-    "trainer.run",
-}
+PARSES_RUN_FILES = {"trainer.run"}
 JSON_OF_RUN_FILES = {"read_json", "read_jsonl", "write_json", "append_jsonl"}
 
 
@@ -219,7 +210,7 @@ def test_only_the_records_know_the_content_of_a_run_file():
 # metrics.jsonl for display, the spec.
 PARSES_OTHER_JSON = {
     *("jobs.records", "jobs.rundir", "jobs.spec", "jobs.runs.compare"),
-    *("trainer.checkpoint.reader", "trainer.dist.run_handle", "trainer.health.rank_report"),
+    *("trainer.checkpoint.manifest", "trainer.dist.run_handle", "trainer.health.rank_report"),
 }
 
 

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from jobs import records
 from jobs.checkpoint_names import checkpoint_name
-from jobs.rundir import read_jsonl
+from jobs.records import Best, Metric, SpecChange
 from trainer.checkpoint import commit, reader, weights
 from trainer.checkpoint.commit import PendingCheckpoint, Retention
-from trainer.checkpoint.manifest import BEST
+from trainer.checkpoint.manifest import BEST, Manifest
 from trainer.checkpoint.ownership import check_owner
 from trainer.checkpoint.staging import Staging, first_not_finite
 from trainer.checkpoint.state import STATE, SavedState, TrainSetup, TrainState, restore
@@ -145,8 +146,8 @@ class Checkpoints:
         """Return whether a user confirmed the changes of exactly this spec at a resume."""
         if not self._job.context.is_first:
             return False
-        changes = read_jsonl(self._job.run.dir.changes)
-        return any(change.get("spec_sha256") == self._spec_sha256() for change in changes)
+        changes = records.read_lines(SpecChange, self._job.run.dir.changes)
+        return any(change.spec_sha256 == self._spec_sha256() for change in changes)
 
     def _spec_sha256(self) -> str:
         return hashlib.sha256(self._job.run.spec.to_json().encode()).hexdigest()
@@ -202,25 +203,27 @@ class Checkpoints:
             )
         check_before_rename = functools.partial(check_owner, self._job.run)
         files = {STATE: saved.write}
-        pending = PendingCheckpoint(step, files, self._fields(saved), check_before_rename)
+        pending = PendingCheckpoint(self._manifest(saved), files, check_before_rename)
         best_step = saved.state.best.get("step")
         retention = Retention(checkpoint.keep_last, checkpoint.keep_every_steps, best_step)
         nbytes = commit.save(self._root, pending, retention)
         return Saved(checkpoint_name(step), step, time.monotonic() - started, stall_s, nbytes)
 
-    def _fields(self, saved: SavedState) -> dict[str, Any]:
-        """Return the values of the manifest, for readers that do not load the tensors."""
+    def _manifest(self, saved: SavedState) -> Manifest:
+        """Return the manifest of a checkpoint, without its files."""
         run, state = self._job.run, saved.state
-        return {
-            "run_id": run.dir.run_id,
-            "attempt": run.attempt,
-            "spec_sha256": self._spec_sha256(),
-            "world_size": self._job.context.world_size,
-            "global_batch_size": saved.setup.global_batch_size,
-            "metrics_bytes": state.metrics_bytes,
-            "metrics": state.metrics,
-            "best": state.best,
-        }
+        return Manifest(
+            global_step=state.global_step,
+            run_id=run.dir.run_id,
+            attempt=run.attempt,
+            spec_sha256=self._spec_sha256(),
+            world_size=self._job.context.world_size,
+            global_batch_size=saved.setup.global_batch_size,
+            metrics_bytes=state.metrics_bytes,
+            metrics=tuple(Metric(name, value) for name, value in state.metrics.items()),
+            best=Best(**state.best),
+            files=(),
+        )
 
 
 def changed_keys(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -13,14 +13,14 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 from jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step
 from jobs.rundir import fsync_directory
 from trainer.checkpoint import reader
-from trainer.checkpoint.manifest import BEST, FORMAT_VERSION, LATEST, MANIFEST, manifest_text
+from trainer.checkpoint.manifest import BEST, LATEST, MANIFEST, FileDigest, Manifest, NamedFile
 from trainer.errors import TransientStorageError, storage_error
 
 TEMPORARY_PREFIX = ".tmp-"
@@ -36,16 +36,20 @@ class Sink(Protocol):
 class PendingCheckpoint:
     """A checkpoint that is not committed yet.
 
+    manifest: its manifest, still without the files.
     files: for each file name the function that writes its content.
-    fields: the values of the manifest besides format version, step and files.
     check_before_rename: called directly before each rename that other attempts would see; raises
     if this attempt must not do it.
     """
 
-    step: int
+    manifest: Manifest
     files: Mapping[str, Callable[[Sink], object]]
-    fields: dict[str, Any]
     check_before_rename: Callable[[], None]
+
+    @property
+    def step(self) -> int:
+        """The optimizer step after which the state was saved."""
+        return self.manifest.global_step
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ def save(root: Path, pending: PendingCheckpoint, retention: Retention) -> int:
         prune(root, pending.step, retention)
     except OSError as error:
         raise storage_error(error, doing) from error
-    return sum(file["size"] for file in manifest["files"].values())
+    return sum(file.digest.size for file in manifest.files)
 
 
 def commit(root: Path, pending: PendingCheckpoint) -> str:
@@ -87,9 +91,11 @@ def commit(root: Path, pending: PendingCheckpoint) -> str:
     name = checkpoint_name(pending.step)
     with _temporary(root, name) as temporary:
         temporary.mkdir()
-        files = {file: _write(temporary / file, write) for file, write in pending.files.items()}
-        head = {"format_version": FORMAT_VERSION, "global_step": pending.step}
-        text = manifest_text({**head, **pending.fields, "files": files})
+        files = [
+            NamedFile(file, _write(temporary / file, write))
+            for file, write in pending.files.items()
+        ]
+        text = replace(pending.manifest, files=tuple(files)).to_bytes()
         _write(temporary / MANIFEST, lambda sink: sink.write(text))
         fsync_directory(temporary)
         pending.check_before_rename()
@@ -100,7 +106,7 @@ def commit(root: Path, pending: PendingCheckpoint) -> str:
     return name
 
 
-def _read_back(directory: Path, doing: str) -> dict[str, Any]:
+def _read_back(directory: Path, doing: str) -> Manifest:
     """Check a checkpoint that was just committed and return its manifest.
 
     Raises: TransientStorageError if a file differs from what was written; it is quarantined first.
@@ -202,7 +208,7 @@ class _HashingSink:
         self._file.flush()
 
 
-def _write(path: Path, write: Callable[[Sink], object]) -> dict[str, Any]:
+def _write(path: Path, write: Callable[[Sink], object]) -> FileDigest:
     """Write and fsync one file; return size and SHA-256 of the bytes that `write` wrote."""
     with open(path, "xb") as file:
         sink = _HashingSink(file)
@@ -215,4 +221,4 @@ def _write(path: Path, write: Callable[[Sink], object]) -> dict[str, Any]:
             raise
         file.flush()
         os.fsync(file.fileno())
-    return {"size": sink.size, "sha256": sink.sha256.hexdigest()}
+    return FileDigest(sink.size, sink.sha256.hexdigest())

@@ -14,7 +14,6 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 
@@ -24,7 +23,7 @@ from jobs.records import Result
 from jobs.rundir import RunDir, fsync_directory
 from trainer.checkpoint import reader
 from trainer.checkpoint.digest import tensors_sha256
-from trainer.checkpoint.manifest import BEST, MANIFEST
+from trainer.checkpoint.manifest import BEST, MANIFEST, Manifest
 from trainer.checkpoint.state import parse
 from trainer.checkpoint.weights import newest, tensors_of
 from trainer.errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
@@ -74,7 +73,7 @@ def find(path: Path, checkpoint: str) -> Path:
     return root / name
 
 
-def export(directory: Path, out: Path) -> dict[str, Any]:
+def export(directory: Path, out: Path) -> Manifest:
     """Verify a checkpoint and write its weights to `out` in one rename; return the manifest.
 
     Raises: Damaged if a file of the checkpoint is not as it was written.
@@ -86,8 +85,8 @@ def export(directory: Path, out: Path) -> dict[str, Any]:
         raise reader.Damaged(f"checkpoint {directory} is damaged: {error}") from error
     metadata = {
         "format": "pt",
-        "run_id": str(manifest["run_id"]),
-        "global_step": str(manifest["global_step"]),
+        "run_id": manifest.run_id,
+        "global_step": str(manifest.global_step),
         "weights_sha256": tensors_sha256(model),
     }
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
@@ -108,13 +107,14 @@ def is_finished(run_dir: RunDir) -> bool:
     return result is not None and result.status == "completed"
 
 
-def describe(manifest: dict[str, Any], is_run_finished: bool) -> str:
+def describe(manifest: Manifest, is_run_finished: bool) -> str:
     """Return a line with step and metrics, and a second line if the run is not finished."""
-    metrics = [f"{name} {value:.4g}" for name, value in manifest.get("metrics", {}).items()]
-    text = f"weights after step {manifest['global_step']}: {', '.join(metrics) or 'no metrics yet'}"
+    values = [(each.name, each.value) for each in manifest.metrics if each.value is not None]
+    metrics = [f"{name} {value:.4g}" for name, value in values]
+    text = f"weights after step {manifest.global_step}: {', '.join(metrics) or 'no metrics yet'}"
     if is_run_finished:
         return text
-    return f"{text}\nwarning: run {manifest['run_id']} is not finished; a later step may be better"
+    return f"{text}\nwarning: run {manifest.run_id} is not finished; a later step may be better"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The names in a checkpoint directory, and the bytes of its manifest. Imports no torch.
+"""The names in a checkpoint directory, and the content of its manifest. Imports no torch.
 
 `step-XXXXXXXX/` has some files and `manifest.json` with the size and SHA-256 of each.
 """
@@ -7,12 +7,59 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from jobs import records
+from jobs.records import AS_OBJECT, Best, Metric
+from trainer.errors import UserError
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 LATEST = "latest"
 BEST = "best"
+
+
+@dataclass(frozen=True)
+class FileDigest:
+    """The size of a file in bytes, and its SHA-256 in hexadecimal digits."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class NamedFile:
+    """A file of a checkpoint, by its name in the directory."""
+
+    name: str
+    digest: FileDigest
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """manifest.json: the files of a checkpoint, and values for readers that load no tensors.
+
+    metrics_bytes: the size of metrics.jsonl at the save. A key with a default may be missing.
+    """
+
+    format_version: int = field(default=FORMAT_VERSION, kw_only=True)
+    global_step: int
+    run_id: str = ""
+    attempt: int = 0
+    spec_sha256: str = ""
+    world_size: int = 0
+    global_batch_size: int = 0
+    metrics_bytes: int = 0
+    metrics: tuple[Metric, ...] = field(default=(), metadata=AS_OBJECT)
+    best: Best = Best()
+    files: tuple[NamedFile, ...] = field(kw_only=True, metadata=AS_OBJECT)
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the file."""
+        return manifest_text(cast(dict[str, Any], records.encode(self)))
 
 
 def manifest_text(manifest: dict[str, Any]) -> bytes:
@@ -21,3 +68,23 @@ def manifest_text(manifest: dict[str, Any]) -> bytes:
     sha256 = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
     text = json.dumps({**rest, "sha256": sha256}, indent=2, ensure_ascii=False)
     return (text + "\n").encode("utf-8", "backslashreplace")
+
+
+def parse(text: bytes, directory: Path) -> Manifest:
+    """Return the manifest with these bytes, of the checkpoint in `directory`.
+
+    Raises: ValueError or RecursionError if they are not what the kit wrote; UserError for another
+    format version.
+    """
+    values = json.loads(text)
+    if not isinstance(values, dict) or text != manifest_text(values):
+        raise ValueError("it does not agree with its own SHA-256")
+    if (version := values.get("format_version")) != FORMAT_VERSION:
+        raise UserError(
+            f"checkpoint {directory} has format version {version}, this kit reads "
+            f"{FORMAT_VERSION}: continue with the code that the run began with"
+        )
+    manifest = records.decode(Manifest, values, MANIFEST)
+    if any(os.path.basename(file.name) != file.name for file in manifest.files):
+        raise ValueError("it does not list files of its directory")
+    return manifest

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jobs.rundir import read_json
+from jobs import records
+from jobs.records import OwningAttempt
 from trainer.errors import Superseded
 
 if TYPE_CHECKING:
@@ -17,11 +18,11 @@ def check_owner(run: RunHandle) -> None:
     A node that lost its network may come back after its job was requeued, or after the run was
     given to another job. Its ranks must then change nothing in the run directory.
     """
-    owner = read_json(run.dir.owner)
+    owner = records.read(OwningAttempt, run.dir.owner)
     if owner is None:
-        now = f"{run.dir.owner} is gone, so no attempt"
-    elif (owner.get("job_id"), owner["attempt"]) != (run.job_id, run.attempt):
-        now = f"attempt {owner['attempt']} of job {owner.get('job_id')}"
+        now = f"{run.dir.owner} is missing, so no attempt"
+    elif (owner.job_id, owner.attempt) != (run.job_id, run.attempt):
+        now = f"attempt {owner.attempt} of job {owner.job_id}"
     else:
         return
     raise Superseded(

@@ -13,18 +13,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import stat
 import time
 from collections.abc import Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
+from jobs import records
 from jobs.checkpoint_names import QUARANTINE_PREFIX, checkpoint_names, checkpoint_step
-from jobs.rundir import RunDir, fsync_directory, read_jsonl
-from trainer.checkpoint.manifest import FORMAT_VERSION, LATEST, MANIFEST, manifest_text
+from jobs.records import NewestCheckpoint
+from jobs.rundir import RunDir, fsync_directory
+from trainer.checkpoint import manifest
+from trainer.checkpoint.manifest import LATEST, MANIFEST, FileDigest, Manifest
 from trainer.errors import UserError
 
 REASON = "REASON"
@@ -40,27 +42,26 @@ class Damaged(Exception):
     """A committed checkpoint has other bytes than those that were written."""
 
 
-def read(directory: Path) -> tuple[dict[str, Any], Contents]:
+def read(directory: Path) -> tuple[Manifest, Contents]:
     """Return (manifest, bytes of each file) of a committed checkpoint.
 
     Raises: Damaged; UserError if another version of the kit wrote it; OSError if a later attempt
     may be able to read it.
     """
     with _bad_sectors_are_damage():
-        manifest = _retried(_manifest, directory)
-        files = manifest["files"].items()
-        return manifest, {
-            file: _retried(_read, directory / file, expected) for file, expected in files
+        found = _retried(_manifest, directory)
+        return found, {
+            file.name: _retried(_read, directory / file.name, file.digest) for file in found.files
         }
 
 
-def check(directory: Path) -> dict[str, Any]:
+def check(directory: Path) -> Manifest:
     """Compare all files of a checkpoint with its manifest; return that. Raises as `read`."""
     with _bad_sectors_are_damage():
-        manifest = _retried(_manifest, directory)
-        for file, expected in manifest["files"].items():
-            _retried(_check, directory / file, expected)
-        return manifest
+        found = _retried(_manifest, directory)
+        for file in found.files:
+            _retried(_check, directory / file.name, file.digest)
+        return found
 
 
 def read_newest(
@@ -111,8 +112,8 @@ def newest_known(run_dir: RunDir, present: list[str]) -> str | None:
     names, root = present[:1], run_dir.checkpoints
     with contextlib.suppress(OSError, UnicodeDecodeError):  # the file may be missing or damaged
         names.append((root / LATEST).read_text(encoding="utf-8").strip())
-    recorded = [attempt.get("checkpoint") for attempt in _retried(read_jsonl, run_dir.attempts)]
-    names += [name for name in recorded if isinstance(name, str)][-1:]
+    attempts = _retried(records.read_lines, NewestCheckpoint, run_dir.attempts)
+    names += [attempt.checkpoint for attempt in attempts if attempt.checkpoint is not None][-1:]
     steps = {name: step for name in names if (step := checkpoint_step(name)) is not None}
     return max(steps, key=lambda name: steps[name], default=None)
 
@@ -154,33 +155,17 @@ def _bad_sectors_are_damage() -> Iterator[None]:
         raise Damaged(f"{name}: {error.strerror}") from error
 
 
-def _manifest(directory: Path) -> dict[str, Any]:
+def _manifest(directory: Path) -> Manifest:
     """Read and check a manifest. Raises: Damaged; UserError for another format version."""
     with _open(directory / MANIFEST) as file:
         text = file.read()
     try:
-        manifest: dict[str, Any] = json.loads(text)
-        is_own = text == manifest_text(manifest)
-        format_version = manifest["format_version"]
-        is_listing = all(
-            os.path.basename(file) == file and {"size", "sha256"} <= expected.keys()
-            for file, expected in manifest["files"].items()
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise Damaged(f"{MANIFEST}: {type(error).__name__}: {error}") from error
-    if not is_own:
-        raise Damaged(f"{MANIFEST} does not agree with its own SHA-256")
-    if format_version != FORMAT_VERSION:
-        raise UserError(
-            f"checkpoint {directory} has format version {format_version}, this kit reads "
-            f"{FORMAT_VERSION}: continue with the code that the run began with"
-        )
-    if not is_listing:
-        raise Damaged(f"{MANIFEST} does not list files of its directory")
-    return manifest
+        return manifest.parse(text, directory)
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{MANIFEST}: {error}") from error
 
 
-def _read(path: Path, expected: dict[str, Any]) -> bytes:
+def _read(path: Path, expected: FileDigest) -> bytes:
     with _open(path) as file:
         _check_size(path, os.fstat(file.fileno()).st_size, expected)
         contents = file.read()
@@ -189,7 +174,7 @@ def _read(path: Path, expected: dict[str, Any]) -> bytes:
     return contents
 
 
-def _check(path: Path, expected: dict[str, Any]) -> None:
+def _check(path: Path, expected: FileDigest) -> None:
     with _open(path) as file:
         _check_size(path, os.fstat(file.fileno()).st_size, expected)
         # A file that was just written is in the page cache: drop it there, to read from the disk.
@@ -197,13 +182,13 @@ def _check(path: Path, expected: dict[str, Any]) -> None:
         _check_sha256(path, hashlib.file_digest(file, "sha256").hexdigest(), expected)
 
 
-def _check_size(path: Path, size: int, expected: dict[str, Any]) -> None:
-    if size != expected["size"]:
-        raise Damaged(f"{path.name} has {size} bytes, not {expected['size']}")
+def _check_size(path: Path, size: int, expected: FileDigest) -> None:
+    if size != expected.size:
+        raise Damaged(f"{path.name} has {size} bytes, not {expected.size}")
 
 
-def _check_sha256(path: Path, sha256: str, expected: dict[str, Any]) -> None:
-    if sha256 != expected["sha256"]:
+def _check_sha256(path: Path, sha256: str, expected: FileDigest) -> None:
+    if sha256 != expected.sha256:
         raise Damaged(f"{path.name} does not agree with its SHA-256")
 
 

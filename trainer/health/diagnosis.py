@@ -18,7 +18,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from jobs.procfs import parent_of
-from jobs.records import read_events
+from jobs.records import RankHang, read_events
 from jobs.rundir import RunDir
 from trainer.health.phases import NAMES, order_of, phase_after
 
@@ -33,23 +33,6 @@ WAITING_IN = (
 WORKING_IN = ("trainer.data", "trainer.checkpoint.reader")
 
 
-class RankState(NamedTuple):
-    """What a rank that answers is doing.
-
-    what: the phase of its start-up, or the part of a step. step: the optimizer step, None before
-    the first. where: file, line and function of its main thread's top frame. is_waiting: whether
-    that frame belongs to code that waits for other ranks.
-    """
-
-    rank: int
-    host: str
-    pid: int
-    what: str
-    step: int | None
-    where: str
-    is_waiting: bool
-
-
 class RankPlace(NamedTuple):
     """What a rank's timeline says about it: pid 0 and phase "" if it does not say."""
 
@@ -58,7 +41,7 @@ class RankPlace(NamedTuple):
     phase: str = ""
 
 
-def diagnose(states: Mapping[int, RankState], silent: Mapping[int, RankPlace]) -> str:
+def diagnose(states: Mapping[int, RankHang], silent: Mapping[int, RankPlace]) -> str:
     """Return which ranks hold up the others: those that do not answer, else those that lag."""
     stacks = f"stacks of {ranks_text(states)} are in their logs"
     if silent:
@@ -74,15 +57,15 @@ def diagnose(states: Mapping[int, RankState], silent: Mapping[int, RankPlace]) -
     return f"{prefix}{_listed(places)}; {stacks}"
 
 
-def laggards(states: Iterable[RankState]) -> list[RankState]:
+def laggards(states: Iterable[RankHang]) -> list[RankHang]:
     """Return the ranks that are furthest behind and do not wait for others; else all of these."""
-    ranks = sorted(states)
+    ranks = sorted(states, key=lambda state: state.rank)
     first = min(_progress(state) for state in ranks)
     behind = [state for state in ranks if _progress(state) == first]
     return [state for state in behind if not state.is_waiting] or behind
 
 
-def _progress(state: RankState) -> tuple[int, int]:
+def _progress(state: RankHang) -> tuple[int, int]:
     return order_of(state.what), -1 if state.step is None else state.step
 
 
@@ -101,7 +84,7 @@ def _silent_text(rank: int, place: RankPlace) -> str:
     return f"rank {rank} on {place.host} (pid {place.pid or 'unknown'}{phase})"
 
 
-def _since(state: RankState) -> str:
+def _since(state: RankHang) -> str:
     return f"in {state.what}" + ("" if state.step is None else f" of step {state.step}")
 
 

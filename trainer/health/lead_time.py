@@ -8,7 +8,8 @@ import math
 import time
 from collections.abc import Iterator
 
-from jobs.rundir import read_json
+from jobs import records
+from jobs.records import AttemptPlan, SlurmSite
 from jobs.spec import Spec
 from trainer.dist.run_handle import RunHandle
 from trainer.dist.stop_consensus import CHECK_INTERVAL_S
@@ -47,11 +48,11 @@ class LeadTime:
         spec: Spec = run.spec
         steps = spec.launch.stop_check_steps
         check_steps = None if steps == "auto" else int(steps)
-        plan = read_json(run.dir.attempt(run.attempt).plan) or {}
-        if plan.get("deadline") is None:
+        plan = records.read(AttemptPlan, run.dir.attempt(run.attempt).plan)
+        if plan is None or plan.deadline is None:
             return cls(None, None, check_steps)
-        site = read_json(run.dir.site) or {}
-        return cls(spec.slurm.signal_lead_s, site.get("preemption_s"), check_steps)
+        site = records.read(SlurmSite, run.dir.site) or SlurmSite()
+        return cls(spec.slurm.signal_lead_s, site.preemption_s, check_steps)
 
     @property
     def step_s(self) -> float:

@@ -18,7 +18,8 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from jobs.rundir import write_json
+from jobs import records
+from jobs.records import RankError
 from trainer.dist.rank_process import RankProcess
 from trainer.errors import BadNode, PeerBadNode, in_one_line, log, run_with_timeout
 from trainer.health import gpu_health, rank_report
@@ -174,16 +175,13 @@ def _end_silent(summary: Summary, rank: RankProcess, is_reporter: bool) -> None:
         host = _place_of(silent, rank).host
         log(f"preflight: rank {silent} on {host}: {SILENT}", sys.stderr)
         if rank.attempt_dir is not None and rank.attempt_dir.path.is_dir():
-            record = {
-                "time": round(time.time(), 3),
-                "rank": silent,
-                "host": host,
-                "kind": "bad_node",
-                "error": f"preflight: {SILENT}",
-                "traceback": "",
-                "caused_by_peer": False,
-                "is_user_error": False,
-                "told_by": rank.context.rank,
-            }
-            write_json(rank.attempt_dir.rank_error(silent), record)
+            record = RankError(
+                round(time.time(), 3),
+                silent,
+                host,
+                f"preflight: {SILENT}",
+                kind="bad_node",
+                told_by=rank.context.rank,
+            )
+            records.write(rank.attempt_dir.rank_error(silent), record)
     end_siblings(_place_of(silent, rank) for silent in summary.silent)

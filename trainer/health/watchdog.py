@@ -25,7 +25,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from jobs.rundir import AttemptDir, RunDir, read_json, write_json
+from jobs import records
+from jobs.records import HangConclusion, RankHang, RecordError
+from jobs.rundir import AttemptDir, RunDir
 from jobs.spec import Spec
 from trainer.errors import (
     BadNode,
@@ -38,7 +40,6 @@ from trainer.errors import (
     write_text,
 )
 from trainer.health.diagnosis import (
-    RankState,
     diagnose,
     end_siblings,
     place_of,
@@ -215,7 +216,9 @@ class Watchdog:
         exit_lock.acquire()
         where, is_waiting = place_of_main_thread()
         host, (what, step) = socket.gethostname(), self._beat
-        state = RankState(self._rank, host, os.getpid(), what, step, where, is_waiting)
+        state = RankHang(
+            round(time.time(), 3), self._rank, host, os.getpid(), what, step, where, is_waiting
+        )
         stacks = stacks_of_all_threads()
         self._error: Exception = Hang(f"{self._head()}; its disk is out of reach")
         run_with_timeout(EXCHANGE_LIMIT_S, lambda: self._report(state, stacks))
@@ -226,7 +229,7 @@ class Watchdog:
         limit = f"no progress for {idle.seconds:.0f} s (limit {idle.limit_s:.0f} s)"
         return f"{limit} in {idle.phase}" if idle.is_in_start_up else limit
 
-    def _report(self, state: RankState, stacks: str) -> None:
+    def _report(self, state: RankHang, stacks: str) -> None:
         """Write this rank's stacks to its log, then find out with the others which rank hangs."""
         log(f"trainer: rank {self._rank}: {self._head()}, its stacks:", sys.stderr)
         write_text(f"{stacks}\n", sys.stderr)
@@ -240,11 +243,10 @@ class Watchdog:
             with contextlib.suppress(OSError):
                 self._error = self._exchange_states(run_dir, attempt, state)
 
-    def _exchange_states(self, run_dir: RunDir, attempt: int, state: RankState) -> Hang:
+    def _exchange_states(self, run_dir: RunDir, attempt: int, state: RankHang) -> Hang:
         """Publish this rank's state; the first rank to find the hang draws the conclusion."""
         attempt_dir = run_dir.attempt(attempt)
-        record = {"time": round(time.time(), 3), **state._asdict()}
-        write_json(attempt_dir.rank_hang(self._rank), record)
+        records.write(attempt_dir.rank_hang(self._rank), state)
         try:
             os.close(os.open(attempt_dir.hang, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
@@ -254,19 +256,18 @@ class Watchdog:
     def _conclude(self, run_dir: RunDir, attempt: int) -> Hang:
         """Wait for the others' states, publish which ranks hang, and kill silent ones here."""
         attempt_dir, all_ranks = run_dir.attempt(attempt), set(range(self._world_size))
-        states: dict[int, RankState] = {}
+        states: dict[int, RankHang] = {}
         deadline = time.monotonic() + GRACE_S
         while len(states) < self._world_size and time.monotonic() < deadline:
             time.sleep(POLL_S)
             see_new_files(attempt_dir.path)
             for rank in all_ranks - states.keys():
-                record = read_json(attempt_dir.rank_hang(rank))
-                if record is not None:
-                    states[rank] = RankState(*(record[name] for name in RankState._fields))
+                state = records.read(RankHang, attempt_dir.rank_hang(rank))
+                if state is not None:
+                    states[rank] = state
         silent = {rank: place_of(run_dir, attempt, rank) for rank in all_ranks - states.keys()}
         text = f"{self._head()}: {diagnose(states, silent)}"
-        record = {"rank": self._rank, "error": text, "silent": sorted(silent)}
-        write_json(attempt_dir.hang, record)
+        records.write(attempt_dir.hang, HangConclusion(self._rank, text, tuple(sorted(silent))))
         end_siblings(silent.values())
         return Hang(text)
 
@@ -276,12 +277,12 @@ class Watchdog:
         deadline = time.monotonic() + 2 * GRACE_S
         while concluded is None and time.monotonic() < deadline:
             time.sleep(POLL_S)
-            with contextlib.suppress(ValueError):  # the file is empty until then
-                concluded = read_json(run_dir.attempt(attempt).hang)
+            with contextlib.suppress(RecordError):  # the file is empty until then
+                concluded = records.read(HangConclusion, run_dir.attempt(attempt).hang)
         if concluded is None:
             return PeerHang(f"{self._head()}: the rank that found it first wrote no conclusion")
-        end_siblings(place_of(run_dir, attempt, rank) for rank in concluded["silent"])
-        return PeerHang(f"found by rank {concluded['rank']}: {concluded['error']}")
+        end_siblings(place_of(run_dir, attempt, rank) for rank in concluded.silent)
+        return PeerHang(f"found by rank {concluded.rank}: {concluded.error}")
 
 
 def see_new_files(directory: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step
 from trainer.checkpoint import commit, reader
 from trainer.checkpoint.commit import PendingCheckpoint, Retention
+from trainer.checkpoint.manifest import Manifest
 
 # <sys/ptrace.h>
 PTRACE_TRACEME, PTRACE_SYSCALL, PTRACE_SETOPTIONS = 0, 24, 0x4200
@@ -28,7 +29,7 @@ NEW = b"new" * 1000
 
 def save(root, step, content):
     files = {"state.pt": lambda sink: sink.write(content)}
-    pending = PendingCheckpoint(step, files, {}, lambda: None)
+    pending = PendingCheckpoint(Manifest(step, files=()), files, lambda: None)
     commit.save(root, pending, Retention(2, best_step=step))
 
 

@@ -16,7 +16,9 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from jobs import records
 from jobs.checkpoint_names import checkpoint_name, checkpoint_names
+from jobs.records import KeyChange, SpecChange
 from jobs.rundir import RunDir, read_json
 from jobs.spec import Checkpoint, Spec, Train
 from trainer.checkpoint import checkpoints as module
@@ -24,7 +26,7 @@ from trainer.checkpoint import commit, export, reader
 from trainer.checkpoint.checkpoints import Checkpoints, changed_keys
 from trainer.checkpoint.commit import PendingCheckpoint
 from trainer.checkpoint.digest import optimizer_sha256, weights_sha256
-from trainer.checkpoint.manifest import LATEST
+from trainer.checkpoint.manifest import LATEST, Manifest
 from trainer.checkpoint.staging import Staging, first_not_finite
 from trainer.checkpoint.state import SavedState, TrainState, parse, restore
 from trainer.dist.context import DistributedContext
@@ -240,7 +242,7 @@ def test_an_attempt_that_does_not_own_the_run_commits_nothing(tmp_path, owner):
     if owner is not None:
         job.run.dir.owner.write_text(owner)
     checkpoints.save(replica_of(), state_at(6))
-    now = {None: "owner.json is gone", "7": "attempt 2 of job 7", "8": "attempt 1 of job 8"}
+    now = {None: "owner.json is missing", "7": "attempt 2 of job 7", "8": "attempt 1 of job 8"}
     job_id = owner and json.loads(owner)["job_id"]
     words = rf"{now[job_id]}.* owns .* this is attempt 1 of job 7"
     with pytest.raises(Superseded, match=words):
@@ -258,6 +260,10 @@ def test_an_attempt_that_comes_back_leaves_a_newer_ones_save_in_flight_alone(tmp
     assert in_flight.is_dir()
 
 
+def pending(step, files=(), check_before_rename=lambda: None):
+    return PendingCheckpoint(Manifest(step, files=()), dict(files), check_before_rename)
+
+
 def test_an_attempt_superseded_while_it_reads_back_moves_no_hint_and_removes_nothing(tmp_path):
     root, is_owner = tmp_path / "checkpoints", iter([True, False])
 
@@ -267,13 +273,10 @@ def test_an_attempt_superseded_while_it_reads_back_moves_no_hint_and_removes_not
 
     root.mkdir()
     for step in (4, 5):
-        commit.save(
-            root, PendingCheckpoint(step, {}, {}, lambda: None), commit.Retention(keep_last=2)
-        )
+        commit.save(root, pending(step), commit.Retention(keep_last=2))
     with pytest.raises(Superseded):
-        commit.save(
-            root, PendingCheckpoint(6, {}, {}, check_before_rename), commit.Retention(keep_last=1)
-        )
+        superseded = pending(6, check_before_rename=check_before_rename)
+        commit.save(root, superseded, commit.Retention(keep_last=1))
     assert checkpoint_names(root) == [checkpoint_name(step) for step in (6, 5, 4)]
     assert (root / LATEST).read_text() == f"{checkpoint_name(5)}\n"
 
@@ -323,9 +326,7 @@ def test_a_checkpoint_of_more_than_tensors_is_quarantined_unread(tmp_path, kind,
         "list": lambda sink: torch.save([1], sink),
         "text": lambda sink: sink.write(b"hello"),
     }[kind]
-    commit.commit(
-        job.run.dir.checkpoints, PendingCheckpoint(9, {"state.pt": write}, {}, lambda: None)
-    )
+    commit.commit(job.run.dir.checkpoints, pending(9, {"state.pt": write}))
     assert Checkpoints(job, BATCHES).load(replica_of(seed=1)).global_step == 6
     assert "step-00000009 is damaged and now quarantined-step-00000009" in capsys.readouterr().out
     assert checkpoint_names(job.run.dir.checkpoints) == ["step-00000006"]
@@ -377,10 +378,11 @@ def test_another_spec_needs_a_yes(tmp_path, capsys):
     spec = job_of(tmp_path, lr=0.05).run.dir.spec
     sha256 = hashlib.sha256(spec.read_bytes()).hexdigest()
     changes = RunDir(tmp_path).changes
-    changes.write_text(json.dumps({"spec_sha256": "of another change"}) + "\n")
+    changed = (KeyChange("train.lr", (0.1, 0.05)),)
+    records.append(changes, SpecChange(1.0, changed, "of another change"))
     with pytest.raises(UserError, match=r"train.lr was 0.1, is 0.05"):
         load_of(tmp_path, lr=0.05)
-    changes.write_text(changes.read_text() + json.dumps({"spec_sha256": sha256}) + "\n")
+    records.append(changes, SpecChange(2.0, changed, sha256))
     assert load_of(tmp_path, lr=0.05).global_step == 6
     assert "changed on request: train.lr was 0.1, is 0.05" in capsys.readouterr().out
 

@@ -11,10 +11,11 @@ import sys
 import pytest
 
 from jobs.checkpoint_names import checkpoint_name, checkpoint_names
+from jobs.records import Metric
 from jobs.rundir import write_atomic
 from trainer.checkpoint import commit, reader
 from trainer.checkpoint.commit import PendingCheckpoint, Retention
-from trainer.checkpoint.manifest import manifest_text
+from trainer.checkpoint.manifest import Manifest, manifest_text
 from trainer.errors import StorageError, Superseded, TransientStorageError, UserError
 
 
@@ -26,9 +27,9 @@ ALL = Retention(10)
 
 
 def pending(step, content=b"weights", check_before_rename=allow):
-    return PendingCheckpoint(
-        step, {"state.pt": lambda sink: sink.write(content)}, {"loss": 1e-05}, check_before_rename
-    )
+    manifest = Manifest(step, metrics=(Metric("loss", 1e-05),), files=())
+    files = {"state.pt": lambda sink: sink.write(content)}
+    return PendingCheckpoint(manifest, files, check_before_rename)
 
 
 def save(root, step, content=b"weights", keep=ALL, check_before_rename=allow):
@@ -54,8 +55,9 @@ def test_a_commit_is_read_back_and_named_by_latest(tmp_path):
     assert save(tmp_path, 7, b"seven") == "step-00000007"
     manifest, contents = reader.read(tmp_path / "step-00000007")
     assert contents == {"state.pt": b"seven"}
-    assert (manifest["format_version"], manifest["global_step"]) == (2, 7)
-    assert manifest["files"]["state.pt"]["size"] == 5 and manifest["loss"] == 1e-05
+    assert (manifest.format_version, manifest.global_step) == (2, 7)
+    assert [(file.name, file.digest.size) for file in manifest.files] == [("state.pt", 5)]
+    assert manifest.metrics == (Metric("loss", 1e-05),)
     assert (tmp_path / "latest").read_text() == "step-00000007\n"
     assert names(tmp_path) == ["latest", "step-00000007"]
     assert names(tmp_path / "step-00000007") == ["manifest.json", "state.pt"]
@@ -126,8 +128,12 @@ def test_a_manifest_from_another_checkpoint_is_found(tmp_path):
     path.write_text(json.dumps(manifest))
     with pytest.raises(reader.Damaged, match="its own SHA-256"):
         reader.read(path.parent)
-    path.write_bytes(manifest_text({**manifest, "files": {"../x": {}}}))
+    files = {"../x": manifest["files"]["state.pt"]}
+    path.write_bytes(manifest_text({**manifest, "files": files}))
     with pytest.raises(reader.Damaged, match="files of its directory"):
+        reader.read(path.parent)
+    path.write_bytes(manifest_text({**manifest, "files": {"state.pt": {}}}))
+    with pytest.raises(reader.Damaged, match="size is missing"):
         reader.read(path.parent)
 
 

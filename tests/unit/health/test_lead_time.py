@@ -1,11 +1,12 @@
 """The time that a stop needs, by steps, evaluations and saves; the warning in the log."""
 
-import json
-
 import pytest
 
-from jobs.rundir import RunDir
+from jobs import records
+from jobs.records import SlurmSite
+from jobs.rundir import RunDir, write_json
 from jobs.spec import Launch, Slurm, Spec
+from tests.unit import run_files
 from trainer.dist.run_handle import RunHandle
 from trainer.health.lead_time import MARGIN_S, LeadTime, advice
 
@@ -93,8 +94,8 @@ def test_evaluations_and_saves_are_no_steps():
 def test_limits_are_those_of_the_attempts_job(tmp_path, deadline, preemption_s, save, words):
     run_dir = RunDir(tmp_path)
     run_dir.attempt(1).path.mkdir()
-    run_dir.attempt(1).plan.write_text(json.dumps({"deadline": deadline}))
-    run_dir.site.write_text(json.dumps({"preemption_s": preemption_s}))
+    write_json(run_dir.attempt(1).plan, run_files.plan(deadline=deadline))
+    records.write(run_dir.site, SlurmSite(preemption_s=preemption_s))
     spec = Spec(slurm=Slurm(signal_lead_s=50), launch=Launch(stop_check_steps=1))
     lead = LeadTime.of(RunHandle(run_dir, spec, 1))
     lead.saved(save)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.records import RankHang
 from jobs.rundir import RunDir, read_json
 from jobs.spec import Launch, Spec
 from trainer.errors import EXIT_FAILED
@@ -17,7 +18,6 @@ from trainer.events import Events
 from trainer.health import phases, watchdog
 from trainer.health.diagnosis import (
     RankPlace,
-    RankState,
     diagnose,
     laggards,
     place_of,
@@ -381,8 +381,8 @@ def test_the_timeline_has_the_phase_of_a_rank(tmp_path):
     assert place_of(run, 4, 2) == place_of(run, 3, 5) == RankPlace("an unknown host", 0)
 
 
-def found(rank, step=5, is_waiting=True, where="loop.py:1 run"):
-    return RankState(rank, f"n{rank}", 100 + rank, "batch", step, where, is_waiting)
+def found(rank, step=5, is_waiting=True, where="loop.py:1 run", what="batch"):
+    return RankHang(1.0, rank, f"n{rank}", 100 + rank, what, step, where, is_waiting)
 
 
 def test_a_rank_that_is_steps_behind_is_the_suspect_even_if_it_waits():
@@ -401,8 +401,8 @@ def test_a_rank_that_never_began_a_step_is_behind_all():
 
 
 def test_a_rank_in_an_earlier_phase_is_behind_even_if_it_waits():
-    late = found(1, step=None)._replace(what="import")
-    ahead = found(0, step=None, is_waiting=False)._replace(what="rendezvous")
+    late = found(1, step=None, what="import")
+    ahead = found(0, step=None, is_waiting=False, what="rendezvous")
     assert laggards([ahead, late]) == [late]
 
 
