@@ -39,6 +39,7 @@ class LeadTime:
         self._check_steps = check_steps
         self._steps: list[float] = []  # the two longest
         self._evaluation_s = self._save_s = self._warned_s = self._aside_s = 0.0
+        self._last_batch_s = 0.0
         self._boundary: float | None = None
         self._num_steps = 0
 
@@ -78,15 +79,20 @@ class LeadTime:
             self._num_steps += 1
             if self._num_steps > 1:
                 self.stepped(now - self._boundary - self._aside_s)
-        self._boundary, self._aside_s = now, 0.0
+        self._boundary, self._aside_s, self._last_batch_s = now, 0.0, 0.0
 
     def stepped(self, seconds: float) -> None:
         """Record the seconds of a step."""
         self._steps = heapq.nlargest(2, [*self._steps, seconds])[::-1]
 
     def evaluated(self, batch_s: float) -> None:
-        """Record the seconds of a batch of an evaluation; a stop waits for two of them at most."""
-        self._evaluation_s = max(self._evaluation_s, 2 * batch_s)
+        """Record the seconds of the next batch of an evaluation.
+
+        A stop waits for two batches in a row at most. Two times the longest would be too much: the
+        first one also starts the worker processes, once.
+        """
+        self._evaluation_s = max(self._evaluation_s, self._last_batch_s + batch_s)
+        self._last_batch_s = batch_s
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:

@@ -52,11 +52,22 @@ def test_it_warns_once_and_again_when_the_need_has_grown_by_half():
     assert "save 100.0 s" in lead.warning() and not lead.warning()
 
 
-def test_a_stop_in_an_evaluation_needs_two_of_its_batches():
+@pytest.mark.parametrize(
+    "evaluations, expected",
+    [
+        ([(1.0, 7.0, 3.0)], 10.0),
+        ([(9.0, 1.0, 1.0)], 10.0),  # the first batch starts the worker processes, once
+        ([(9.0,)], 9.0),
+        ([(9.0, 1.0, 5.0), (8.0, 1.0)], 10.0),  # steps lie between two evaluations
+    ],
+)
+def test_a_stop_in_an_evaluation_needs_two_batches_in_a_row(evaluations, expected):
     lead = lead_of(2.0, 2.0)
-    for batch_s in (1.0, 7.0, 3.0):
-        lead.evaluated(batch_s)
-    assert lead.need_s == pytest.approx(3 * 2.0 + 2 * 7.0 + MARGIN_S)
+    for batches in evaluations:
+        lead.boundary(0.0)
+        for batch_s in batches:
+            lead.evaluated(batch_s)
+    assert lead.need_s == pytest.approx(3 * 2.0 + expected + MARGIN_S)
 
 
 def test_enough_time_gives_no_warning():
