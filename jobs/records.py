@@ -368,16 +368,16 @@ class Progress:
 
 @dataclass(frozen=True)
 class RankHang:
-    """rank-RRRRR.hang.json: where a rank is that found no progress."""
+    """rank-RRRRR.hang.json: what a rank does when it or another rank has found a hang."""
 
     time: float  # seconds since the epoch
     rank: int
     host: str
     pid: int
-    what: str  # the phase
+    what: str  # the phase of its start-up, or the part of a step
     step: int | None  # None before the first
-    where: str  # file, line and function of the main thread
-    is_waiting: bool  # for other ranks
+    where: str  # file, line and function of the main thread's top frame
+    is_waiting: bool  # that frame belongs to code that waits for other ranks
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The DDP trainer: `torchrun ... -m trainer RUN_DIR`, one process per rank.
 
-Reads top to bottom: `__main__` (stop handler) -> `run` (start, train, leave) -> `build` (model and
-state) -> `loop` (the steps). Of `jobs` it imports only `jobs.spec` and `jobs.rundir`.
+Read it in this order: `__main__` (stop handler), `run` (start, train, exit), `model/build` (model
+and optimizer), `loop` (the steps). Of `jobs` it imports only the contract: the spec, the paths and
+records of the run directory, errors, output.
 """

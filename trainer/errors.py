@@ -1,6 +1,6 @@
 """How a rank fails: it writes the reason to its log and to the run directory, and exits at once.
 
-Imports no torch, which may be what is broken.
+Imports no torch, because torch may be the broken part.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ PEER_TEXTS = ("Connection closed by peer", "Connection reset by peer", "Broken p
 MEMORY_TEXTS = ("can't allocate memory", "Cannot allocate memory", "out of memory", "MemoryError")
 MEMORY_HINT = "a smaller train.micro_batch_size with more train.grad_accum_steps"
 
-# Errors that repeat until a person has removed the cause, each with what to do.
+# Errors that repeat until a person has removed the cause, each with the remedy.
 STORAGE_HINTS = {
     errno.ENOSPC: "free space there",
     errno.EDQUOT: "free space there or ask for more quota",
-    errno.EROFS: "have it made writable",
-    errno.EACCES: "have it made writable",
-    errno.EPERM: "have it made writable",
-    errno.ENOENT: "put the run directory back where it was",
-    errno.ENOTDIR: "put the run directory back where it was",
+    errno.EROFS: "make it writable",
+    errno.EACCES: "make it writable",
+    errno.EPERM: "make it writable",
+    errno.ENOENT: "move the run directory back to its place",
+    errno.ENOTDIR: "move the run directory back to its place",
 }
-# Errors of a server or a network, which may be gone in the next attempt.
+# Errors of a file server or a network, which may work again in the next attempt.
 TRANSIENT_ERRNOS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO)
 
 # Acquired and never released by the thread that exits, so that only one error is reported.
@@ -222,7 +222,7 @@ def _report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | No
     else:
         write_text(trace, sys.stderr)
         log(f"trainer: {who}: error: {message}", sys.stderr)
-    # A full or vanished disk may be the very reason: the log already has the message.
+    # A full or missing disk may be the error itself: the log already has the message.
     with contextlib.suppress(OSError):
         # Creates no directory: where the run directory was moved away, that would hide it.
         if rank is not None and attempt_dir is not None and attempt_dir.path.is_dir():

@@ -28,7 +28,7 @@ from trainer.model.evaluate import evaluate
 from trainer.report.profiling import Tracer
 from trainer.report.reporter import Reporter
 
-Beat = Callable[[str, int], None]  # a sign of life: (what begins, in which step)
+Beat = Callable[[str, int], None]  # arguments: the part of a step that begins, the step
 
 
 def train_step(
@@ -78,18 +78,18 @@ class Loop:
         self.replica = replica
         self.state = state
         self.checkpoints = checkpoints
-        self.plan = TrainingLength.of(self.train.epochs, data.batches)
+        self.length = TrainingLength.of(self.train.epochs, data.batches)
         self.tracer = Tracer(job.run, job.context.rank, job.device)
         self.reporter: Reporter | None = None
         if self.context.is_first:
             step, metrics_bytes = state.global_step, state.metrics_bytes
-            self.reporter = Reporter(job.run, self.plan, step, metrics_bytes)
-        self._beat: Beat = lambda doing, step: None  # until `run` is given another one
+            self.reporter = Reporter(job.run, self.length, step, metrics_bytes)
+        self._beat: Beat = lambda what, step: None  # `run` replaces it
         self._data_wait_s = 0.0
         self._last_save = time.monotonic()
         self._lead = LeadTime.of(job.run)
 
-    def run(self, agreement: StopConsensus, beat: Beat) -> str:
+    def run(self, stop_consensus: StopConsensus, beat: Beat) -> str:
         """Train; return "completed", or "stopped" where the ranks agreed to stop.
 
         On return the last checkpoint is committed. The saved state alone decides what is due at a
@@ -102,17 +102,17 @@ class Loop:
             self._lead.boundary(time.monotonic())
             self._check_save()
             self._check_lead()
-            is_last = step >= self.plan.total_steps  # greater where a resume lowered train.epochs
+            is_last = step >= self.length.total_steps  # greater where a resume lowered train.epochs
             drain = step == first_step or is_last or self._is_evaluation_due()
-            agreed = agreement.check(step, self._wants_save(), drain)
+            agreed = stop_consensus.check(step, self._wants_save(), drain)
             is_stopping = agreed.stop
             if not is_stopping and self._is_evaluation_due():
-                with self._lead.aside():
-                    is_stopping = not self._evaluate(agreement.for_evaluation())
+                with self._lead.excluded():
+                    is_stopping = not self._evaluate(stop_consensus.for_evaluation())
             if is_stopping:
                 self.events.event("stop_seen", step=step)
             if is_stopping or is_last or agreed.save or self._is_save_due():
-                with self._lead.aside():
+                with self._lead.excluded():
                     self._save()
             if is_stopping or is_last:
                 self._finish_save()
@@ -126,7 +126,7 @@ class Loop:
         if step in (0, self.state.last_eval_step):
             return False
         every = self._is_multiple(train.eval_every_epochs, train.eval_every_steps)
-        return every or step == self.plan.total_steps
+        return every or step == self.length.total_steps
 
     def _is_save_due(self) -> bool:
         step, checkpoint = self.state.global_step, self.spec.checkpoint
@@ -136,7 +136,7 @@ class Loop:
     def _is_multiple(self, epochs: int | None, steps: int | None) -> bool:
         """Return whether a multiple of `epochs` epochs or of `steps` steps ends at this step."""
         step = self.state.global_step
-        distances = [steps, epochs and epochs * self.plan.steps_per_epoch]
+        distances = [steps, epochs and epochs * self.length.steps_per_epoch]
         return step > 0 and any(distance and step % distance == 0 for distance in distances)
 
     def _wants_save(self) -> bool:
@@ -147,7 +147,7 @@ class Loop:
         """Do the next optimizer step; the host waits for the device only where it logs."""
         state, step = self.state, self.state.global_step
         self.tracer.before(step + 1)
-        lr = optim.lr_at(step, self.plan, self.train)
+        lr = optim.lr_at(step, self.length, self.train)
         num_batches = self.data.batches.num_micro_batches(step)
         batches = self._micro_batches(step, num_batches)
         for share in train_step(self.replica, batches, num_batches, lr, self.train):
@@ -165,7 +165,7 @@ class Loop:
 
         So the random numbers of a pass (dropout) depend on seed, step, micro batch and rank only.
         """
-        batches = self.data.feed.micro_batches(step)
+        batches = self.data.train_batches.micro_batches(step)
         for index in range(num_batches):
             self._beat("batch", step)
             started = time.perf_counter()
@@ -205,11 +205,11 @@ class Loop:
             "the inputs for a NaN"
         )
 
-    def _evaluate(self, agreement: StopConsensus) -> bool:
+    def _evaluate(self, stop_consensus: StopConsensus) -> bool:
         """Evaluate on the held-out samples; put the result into the state, log and metrics.jsonl.
 
-        Return False if the ranks agreed to stop in it. Then nothing of it is kept: it is still due,
-        and the next attempt begins with it.
+        Return False if the ranks agreed to stop before its end. The partial result is dropped, and
+        the next attempt begins with this evaluation.
         """
         step, began = self.state.global_step, time.monotonic()
 
@@ -223,10 +223,10 @@ class Loop:
         seeds.seed_generators(seed, self.device)
         result = evaluate(
             self.replica.module,
-            self.data.test,
+            self.data.held_out,
             self.replica.autocast,
             beat,
-            lambda index, is_last: agreement.check(index, False, drain=is_last).stop,
+            lambda index, is_last: stop_consensus.check(index, False, drain=is_last).stop,
         )
         self._lead.evaluated(time.monotonic() - began)
         if result is None:
@@ -284,9 +284,9 @@ class Loop:
             self.context.log(f"warning: {warning}")
 
     def close(self) -> None:
-        """Close the files, the trackers and the data workers; call it after the loop."""
+        """Close files and trackers and end the data workers; call it after the loop."""
         if self.reporter is not None:
             self.reporter.close()
         self.tracer.close()
-        self.data.feed.close()
-        self.data.test.close()
+        self.data.train_batches.close()
+        self.data.held_out.close()

@@ -36,7 +36,7 @@ def run(arguments: list[str], stop: StopSignal, started: float, watchdog: Watchd
         rank = RankProcess(stop, started)
         if rank.attempt is not None and arguments and is_run_dir(Path(arguments[0])):
             rank.open(RunDir(Path(arguments[0]).resolve()), rank.attempt)
-            watchdog.open_early(arguments, os.environ)  # the first time a server may have failed
+            watchdog.open_early(arguments, os.environ)  # a second try, after a slow file server
         _train(rank, arguments, watchdog)
     except BaseException as error:
         fail(error, rank.context.rank if rank else None, rank.attempt_dir if rank else None)
@@ -46,9 +46,9 @@ def _train(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> NoRet
     job = _initialize(rank, arguments, watchdog)
     loop = prepare(job, watchdog.beat)
     rank.stop.enter_loop()
-    agreement = StopConsensus(rank.stop, job.run.spec.launch.stop_check_steps, job.device)
+    stop_consensus = StopConsensus(rank.stop, job.run.spec.launch.stop_check_steps, job.device)
     watchdog.beat("first step")
-    status = loop.run(agreement, watchdog.beat)
+    status = loop.run(stop_consensus, watchdog.beat)
     watchdog.beat("exit", loop.state.global_step)
     _leave(job, loop, status)
 
@@ -101,7 +101,7 @@ def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> 
 def conclude(job: RankContext, loop: Loop, status: str) -> None:
     """Write the result and the outcome of the attempt on rank 0; all saves are committed."""
     run, step = job.run, loop.state.global_step
-    position = {"global_step": step, "epoch": step // loop.plan.steps_per_epoch}
+    position = {"global_step": step, "epoch": step // loop.length.steps_per_epoch}
     if job.context.is_first:
         outcome = {"status": status, **position, "checkpoint": checkpoint_name(step)}
         check_owner(run)
@@ -111,7 +111,7 @@ def conclude(job: RankContext, loop: Loop, status: str) -> None:
             write_json(run.dir.attempt(run.attempt).outcome, outcome)
         except OSError as error:
             raise storage_error(error, f"writing the result to {run.dir.path}") from error
-    job.context.log(f"{status} at step {step} of {loop.plan.total_steps}")
+    job.context.log(f"{status} at step {step} of {loop.length.total_steps}")
     loop.close()
 
 

@@ -38,7 +38,7 @@ class StopSignal:
         watcher.start()
 
     def enter_loop(self) -> None:
-        """The loop has begun: it reads the flag itself, so the watcher no longer ends the rank."""
+        """Record that the loop begins: it reads the flag itself, and the thread ends no rank."""
         self._in_loop.set()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -31,8 +31,8 @@ MACHINE_TEXTS = (
 def user_code(key: str, name: str) -> Iterator[None]:
     """Run a block of the code that `key` of the spec names; raise UserCodeError for its mistakes.
 
-    An OSError becomes a CodeError, which is retried: it is no mistake of the code. Errors of the
-    machine are raised unchanged.
+    An OSError becomes a CodeError, which is retried, because the code is not its cause. Errors of
+    the machine are raised unchanged.
     """
     try:
         yield

@@ -59,7 +59,7 @@ def _accumulate_naively(loop: Loop, clock: StepClock) -> None:
         clock.begin(step)
         if step == WARM_UP_STEPS + NUM_STEPS:
             return
-        for inputs, labels in loop.data.feed.micro_batches(step):
+        for inputs, labels in loop.data.train_batches.micro_batches(step):
             loss = cross_entropy(replica.ddp(inputs), labels) / batches.num_micro_batches(step)
             loss.backward()
         replica.optimizer.step()

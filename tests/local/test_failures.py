@@ -201,7 +201,7 @@ def small_disk(tmp_path):
     ("harm", "reason", "remedy"),
     [
         ("fill", "No space left on device", "free space"),
-        ("read-only", "Read-only file system", "made writable"),
+        ("read-only", "Read-only file system", "make it writable"),
         ("move", "No such file or directory", "back where it was"),
     ],
 )

@@ -1,6 +1,6 @@
-"""Checkpoints: what is saved, how it becomes durable, how it is read back.
+"""Checkpoints: their content, how they become durable, how they are read back.
 
-- checkpoints: when to save and what; loads the newest checkpoint.
+- checkpoints: saves the state of a training; loads the newest checkpoint.
 - state: the parts of a saved state, its file, and how it is restored.
 - staging: copies the state into host memory, so that the training can continue.
 - writer: the thread that writes a checkpoint.

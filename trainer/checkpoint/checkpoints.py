@@ -48,7 +48,7 @@ class Checkpoints:
         if job.context.is_first:
             try:
                 self._root.mkdir(exist_ok=True)
-                check_owner(job.run)  # else the leftovers may be a newer attempt's save in flight
+                check_owner(job.run)  # the temporary files may be a newer attempt's save in flight
                 commit.remove_leftovers(self._root)
             except OSError as error:
                 raise storage_error(error, f"opening {self._root}") from error
@@ -163,7 +163,7 @@ class Checkpoints:
         if saved.samples_per_epoch != now.samples_per_epoch:
             raise UserError(
                 f"the checkpoint was saved with {saved.samples_per_epoch} samples per epoch, this "
-                f"start has {now.samples_per_epoch}: bring back the data set of that time, "
+                f"start has {now.samples_per_epoch}: bring back the data set of that save, "
                 "or begin a new run with train.init_from"
             )
         changes = changed_keys(saved.train, now.train)

@@ -24,7 +24,7 @@ def tensors_sha256(state: Mapping[str, Any]) -> str:
 def optimizer_sha256(optimizer: torch.optim.Optimizer) -> str:
     """Return the SHA-256 of an optimizer's state: tensors like weights, other values as text.
 
-    The options are left out: they follow from the spec and the step.
+    Without the options, because they follow from the spec and the step.
     """
     return _sha256(_leaves(optimizer.state_dict()["state"], ""))
 

@@ -3,8 +3,8 @@
     python -m trainer.checkpoint.export RUN_DIR [--checkpoint NAME] [--out FILE]
 
 NAME is best, latest (the default) or step-XXXXXXXX. RUN_DIR may also be the directory of a
-checkpoint. Prints the path of the file to stdout; step and
-metrics of the checkpoint, and whether the run is finished, to stderr.
+checkpoint. Prints the path of the file to stdout; step and metrics of the checkpoint, and whether
+the run is finished, to stderr.
 """
 
 from __future__ import annotations
@@ -62,11 +62,7 @@ def find(path: Path, checkpoint: str) -> Path:
     root, name = path / "checkpoints", checkpoint
     if checkpoint == "best":
         pointer = root / BEST
-        name = (
-            pointer.read_text(encoding="utf-8").strip()
-            if pointer.exists()
-            else "no best checkpoint"
-        )
+        name = pointer.read_text(encoding="utf-8").strip() if pointer.exists() else "best"
     if checkpoint_step(name) is None or not (root / name).is_dir():
         names = ", ".join(checkpoint_names(root)) if root.is_dir() else ""
         raise UserError(f"{path} has no checkpoint {name}; it has {names or 'none'}")

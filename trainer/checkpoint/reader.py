@@ -4,8 +4,8 @@ The checksums are the kit's own, because `torch.load` accepts flipped bits (torc
 short or changed file is damaged for good: the checkpoint is quarantined and the next older one is
 used. An error of the file system (ESTALE, EACCES, ETIMEDOUT ...) may pass: the read is repeated and
 then the error is raised, because a run must not lose hours of work to a slow server. An EIO that
-stays is a bad sector and counts as damage. If it is the server's, the rename of the quarantine
-fails as well, and no checkpoint is renamed.
+persists is a bad sector and counts as damage. If the server is broken instead, the rename of the
+quarantine fails as well, and no checkpoint is renamed.
 """
 
 from __future__ import annotations
@@ -86,14 +86,14 @@ def read_newest_of(
 ) -> tuple[Contents, Value] | None:
     """Return what `read_newest` reads of a run; None only before its first checkpoint.
 
-    Raises: UserError if the run had a checkpoint and no undamaged one is left: it must not start
+    Raises: UserError if the run had a checkpoint and has no undamaged one now: it must not start
     again at step 0 unless the user asks for that.
     """
     root = run_dir.checkpoints
     present = _retried(checkpoint_names, root)
     known = newest_known(run_dir, present)
     if present and known not in present:
-        report(f"checkpoint {known} is gone from {root}: continuing from an older one")
+        report(f"checkpoint {known} is missing from {root}: continuing from an older one")
     newest = read_newest(root, parse, report)
     if newest is None and known is not None:
         raise UserError(
@@ -107,7 +107,7 @@ def newest_known(run_dir: RunDir, present: list[str]) -> str | None:
     """Return the newest checkpoint that the run is known to have had; None before its first.
 
     present: the names of the checkpoints in the folder, newest first. The file `latest` and the
-    last attempt with a checkpoint name others that existed.
+    newest record of an attempt with a checkpoint may name newer ones, which existed.
     """
     names, root = present[:1], run_dir.checkpoints
     with contextlib.suppress(OSError, UnicodeDecodeError):  # the file may be missing or damaged
@@ -194,7 +194,7 @@ def _check_sha256(path: Path, sha256: str, expected: FileDigest) -> None:
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[BufferedReader]:
-    """Open a regular file to read; an error that does not pass becomes Damaged."""
+    """Open a regular file to read; a lasting error becomes Damaged."""
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

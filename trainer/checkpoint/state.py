@@ -29,7 +29,7 @@ ZIP = b"PK\3\4"  # the older format is a bare pickle, which torch.load would loa
 
 @dataclass
 class TrainState:
-    """The position of a training and what it has measured, without weights and optimizer.
+    """The position of a training and its measured values, without weights and optimizer.
 
     loss_window: float64 [1], the sum of this rank's losses since the last log line, on the device.
     window_steps: the number of steps in that sum.
@@ -50,7 +50,7 @@ class TrainState:
 
 @dataclass(frozen=True)
 class TrainSetup:
-    """What a training was saved with and is compared at a load.
+    """The settings of a training that a load compares with those of the save.
 
     train: the keys and values of the spec's section `train`.
     """

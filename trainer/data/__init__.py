@@ -1,12 +1,12 @@
 """Samples, batches and their order.
 
-- sources: what a data set is.
+- sources: the two kinds of data sets.
 - batches: which samples belong to which step, at any world size.
 - builtin: the data sets that need no files, and the creation of all others.
 - image_files: CIFAR-10 files and folders of images.
 - feed: training and held-out batches on the device.
 - loader: reads a per-sample data set in worker processes.
-- worker_init: what the fork server of the workers imports first.
+- worker_init: the first import of the workers' fork server.
 - transforms: augmentation of whole batches on the device.
 - sample_rng: random numbers by seed, step and sample.
 """

@@ -70,7 +70,7 @@ class Reader(Dataset[Any]):
             return with_key(error, "train.dataset", self._name)
 
     def read(self, step: int, indices: list[int]) -> RawBatch:
-        """Return the samples `indices` as read in `step`; raises what the data set raises."""
+        """Return the samples `indices` as read in `step`; errors of the data set pass through."""
         with contextlib.nullcontext() if get_worker_info() else _as_in_worker():
             batch = _stacked([self._sample(step, index) for index in indices], indices)
         lowest, highest = batch.labels.aminmax()
@@ -86,7 +86,7 @@ class Reader(Dataset[Any]):
 
 
 def _stacked(items: list[tuple[torch.Tensor, int]], indices: list[int]) -> RawBatch:
-    """Return the samples as one batch; raises UserError where they have not one form."""
+    """Return the samples as one batch; raises UserError where shapes or types differ."""
     for sample, index in zip(items, indices, strict=True):
         if not (isinstance(sample, (tuple, list)) and len(sample) == 2):
             raise UserError(

@@ -1,4 +1,4 @@
-"""What a data set is: whole batches on the device, or one sample at a time on the CPU."""
+"""The two kinds of data sets: whole batches on the device, or single samples on the CPU."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BatchSource(Protocol):
 
 @runtime_checkable
 class PerSampleSet(Protocol):
-    """A data set that is read one sample at a time, on the CPU, in worker processes if set so."""
+    """A data set that is read by sample, on the CPU; by launch.num_workers processes, if any."""
 
     @property
     def num_classes(self) -> int:

@@ -47,7 +47,7 @@ class Image:
         """crop_padding: in pixels.
 
         mean, std: one number for each channel, in the units of the inputs (uint8: 0 to 1).
-        Raises UserError for values without a meaning.
+        Raises UserError for values that make no sense.
         """
         if crop_padding < 0:
             _refuse(f"crop_padding must be 0 or more, not {crop_padding}")

@@ -1,4 +1,4 @@
-"""The process group, and what must be the same on all ranks.
+"""The process group, and the values that all ranks must share.
 
 - context: ranks, world size, device; start of the process group; gather and broadcast.
 - rank_process: this process as a rank, and the files that it may write.

@@ -11,7 +11,7 @@ from trainer.stop import StopSignal
 
 
 class RankProcess:
-    """This rank; `fail` reads from it which files exist already."""
+    """This rank. When it fails, `run` reads from it where to write the error record."""
 
     def __init__(self, stop: StopSignal, started: float) -> None:
         self.stop = stop
@@ -30,5 +30,5 @@ class RankProcess:
         self.attempt_dir = run_dir.attempt(attempt)
 
     def may_report(self) -> bool:
-        """Return whether to report silent ranks: those that were asked to stop may have exited."""
+        """Return whether to report ranks that do not answer: after a stop they may have exited."""
         return not self.stop.requested

@@ -1,8 +1,8 @@
 """All ranks stop or save after the same optimizer step, by an asynchronous MAX over all ranks.
 
 A reduction that starts at one check is read at the next one, so no step waits for it. It carries
-the stop flag of every rank, and from rank 0 whether to save now and how many steps the next check
-is away.
+the stop flag of every rank, and from rank 0 whether to save now and after how many steps the next
+check comes.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class StopConsensus:
         return Consensus(self._is_stopping, save)
 
     def for_evaluation(self) -> StopConsensus:
-        """Return an agreement on the same stop request, whose "steps" are an evaluation's batches.
+        """Return a StopConsensus on the same stop flag, whose "steps" are an evaluation's batches.
 
-        This one must have no reduction on its way. The ranks check after every batch: batches
+        This one must have no reduction in flight. The ranks check before every batch: batches
         arrive in bursts, so a learned interval would be too long.
         """
         return StopConsensus(self._stop, 1, self._device)

@@ -2,9 +2,9 @@
 
 - preflight: a short test of each node before the training.
 - rank_report: which ranks answered the preflight, and which did not.
-- gpu_health: what NVML reports about a GPU.
+- gpu_health: the health counters of a GPU, from NVML.
 - phases: the phases of a rank's start-up, and how long each may take.
 - watchdog: finds a hang and ends the attempt.
-- diagnosis: which rank does not progress, and where it is.
+- diagnosis: which rank the others wait for in a hang, and where it is.
 - lead_time: whether the warning before the time limit comes early enough.
 """

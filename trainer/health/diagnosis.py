@@ -1,4 +1,4 @@
-"""Which rank holds up the others in a hang: what each rank is doing, and the conclusion.
+"""Which rank the others wait for in a hang: the place of each rank, and the conclusion.
 
 The functions are pure but for those that look at this process or at the timeline of another rank.
 """
@@ -29,12 +29,12 @@ WAITING_IN = (
     *("torch.distributed", "torch.autograd", "torch.cuda", "torch.nn.parallel"),
     "trainer",
 )
-# There it reads files, or waits for its own worker processes.
+# Modules in which a rank reads files, or waits for its own worker processes.
 WORKING_IN = ("trainer.data", "trainer.checkpoint.reader")
 
 
 class RankPlace(NamedTuple):
-    """What a rank's timeline says about it: pid 0 and phase "" if it does not say."""
+    """Where a rank runs, from its timeline; pid 0 and phase "" if the timeline has neither."""
 
     host: str
     pid: int
@@ -42,7 +42,7 @@ class RankPlace(NamedTuple):
 
 
 def diagnose(states: Mapping[int, RankHang], silent: Mapping[int, RankPlace]) -> str:
-    """Return which ranks hold up the others: those that do not answer, else those that lag."""
+    """Return which ranks the others wait for: those that do not answer, else those that lag."""
     stacks = f"stacks of {ranks_text(states)} are in their logs"
     if silent:
         places = [_silent_text(rank, place) for rank, place in sorted(silent.items())]

@@ -38,7 +38,7 @@ class LeadTime:
         self._signal_lead_s, self._preemption_s = signal_lead_s, preemption_s
         self._check_steps = check_steps
         self._steps: list[float] = []  # the two longest
-        self._evaluation_s = self._save_s = self._warned_s = self._aside_s = 0.0
+        self._evaluation_s = self._save_s = self._warned_s = self._excluded_s = 0.0
         self._last_batch_s = 0.0
         self._boundary: float | None = None
         self._num_steps = 0
@@ -65,7 +65,7 @@ class LeadTime:
         """Seconds from a warning at the worst moment to the end of the attempt.
 
         Two checks of the stop consensus pass before all ranks stop. A save in flight is not added:
-        if it ends in time, it is as good as the one that follows it.
+        if only that one is committed in time, few steps are done again.
         """
         step_s = self.step_s
         check_s = max(step_s, CHECK_INTERVAL_S)
@@ -78,8 +78,8 @@ class LeadTime:
         if self._boundary is not None:
             self._num_steps += 1
             if self._num_steps > 1:
-                self.stepped(now - self._boundary - self._aside_s)
-        self._boundary, self._aside_s, self._last_batch_s = now, 0.0, 0.0
+                self.stepped(now - self._boundary - self._excluded_s)
+        self._boundary, self._excluded_s, self._last_batch_s = now, 0.0, 0.0
 
     def stepped(self, seconds: float) -> None:
         """Record the seconds of a step."""
@@ -95,11 +95,11 @@ class LeadTime:
         self._last_batch_s = batch_s
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """Exclude a block from the time of the step."""
+    def excluded(self) -> Iterator[None]:
+        """Exclude the time of a block from the time of the step."""
         started = time.monotonic()
         yield
-        self._aside_s += time.monotonic() - started
+        self._excluded_s += time.monotonic() - started
 
     def saved(self, seconds: float) -> None:
         """Record the seconds of a save, from its start until it was committed."""

@@ -30,11 +30,11 @@ START_UP = (
     Phase("import", "import", 300.0),
     # Also waits for the slowest import of all ranks.
     Phase("rendezvous", "rendezvous", 420.0),
-    # The preflight's three. Other ranks report a rank that is silent in them after 5 s; this bound
-    # is for most ranks being silent, or for a store that does not answer.
+    # The two phases of the preflight. If a rank does not answer in them, the others report it after
+    # 5 s. These limits apply if most ranks do not answer, or if the store does not.
     Phase(DEVICE_TEST, "device_test", 120.0),
     Phase("all-reduce test", "preflight", 120.0),
-    # By hand, rank 0 freezes the config and opens an attempt meanwhile.
+    # In a launch by hand rank 0 freezes the config and opens an attempt in this phase.
     Phase("init", "init", 300.0),
     Phase("data", "data", MAX_LIMIT_S),
     # The first forward pass is in it, and what it compiles.
@@ -42,13 +42,13 @@ START_UP = (
     Phase("restore", "loaded", MAX_LIMIT_S),
     Phase("first step", "first_step", MAX_LIMIT_S),
 )
-# Not shortened by a configured limit: they do not depend on the steps, and a slow device would
-# count as a bad node.
+# A configured limit does not shorten them: their time does not depend on the steps, and a slow
+# device would count as a bad node.
 UNSCALED = (DEVICE_TEST, "all-reduce test")
 # The slowest rank's import, and the time to connect.
 RENDEZVOUS_EXTRA_S = 120.0
 # In these phases a rank that does not wait for its peers may go on for longer: a data set may
-# build an index, a model may be compiled. A rank that waits for it reports it after its limit.
+# build an index, a model may be compiled. A rank that waits for a peer keeps the phase's limit.
 LONG_PHASES = ("data", "model", "restore", "first step")
 WORK_LIMIT_S = 1800.0
 NAMES = tuple(phase.name for phase in START_UP)
@@ -65,7 +65,7 @@ def start_up_limit_s(phase: str, hang_timeout_s: int | str) -> float:
 
 
 def may_go_on(phase: str, seconds: float, hang_timeout_s: int | str, is_waiting: bool) -> bool:
-    """Whether a rank that is over its limit works and keeps no other rank from its own limit."""
+    """Whether a rank that is over its limit may go on: it works, and waits for no other rank."""
     is_long = phase in LONG_PHASES and hang_timeout_s == "auto"
     return is_long and not is_waiting and seconds <= WORK_LIMIT_S
 

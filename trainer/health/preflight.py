@@ -1,11 +1,11 @@
 """Tests every node once per attempt, after the rendezvous and before any data is read.
 
 Each rank computes a matrix product and takes part in an all-reduce; both results are known to the
-bit. On a GPU it also reads the driver's health counters. A node that fails is named by the error
-record of its rank (kind `bad_node`); another rank writes that record for one that is silent for
-5 s. The next attempt leaves the node out. Draws no random numbers, and costs milliseconds on a
-CPU. If most ranks are slow the others wait, up to the watchdog's limit (`phases`). A script of the
-user (`launch.script`) has no preflight: the kit does not run inside of it.
+bit. On a GPU it also reads the driver's health counters. The rank of a node that fails writes an
+error record (kind `bad_node`); for a rank that does not answer for 5 s another rank writes it. The
+next attempt leaves the node out. Draws no random numbers, and costs milliseconds on a CPU. If most
+ranks are slow the others wait, up to the watchdog's limit (`phases`). A script of the user
+(`launch.script`) has no preflight: the kit does not run inside of it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def preflight(rank: RankProcess, device: torch.device, begin: Callable[[str], No
     numbers, exchange = _begin_all_reduce(rank.context.rank, device)
     begin(DEVICE_TEST)
 
-    def look() -> None:
+    def raise_if_peer_died() -> None:
         if exchange.is_completed():
             exchange.wait()
 
@@ -62,12 +62,14 @@ def preflight(rank: RankProcess, device: torch.device, begin: Callable[[str], No
     rank.events.event("device_test")
     begin("all-reduce test")
     store = rank_report.rendezvous_store()
-    _report(RankReport(store, "device", rank.context, rank.may_report), problem, look, rank)
+    report = RankReport(store, "device", rank.context, rank.may_report)
+    _report(report, problem, raise_if_peer_died, rank)
     while not exchange.is_completed():
         time.sleep(0.001)
     exchange.wait()
     problem = sum_problem(numbers, rank.context.world_size)
-    _report(RankReport(store, "sum", rank.context, rank.may_report), problem, look, rank)
+    report = RankReport(store, "sum", rank.context, rank.may_report)
+    _report(report, problem, raise_if_peer_died, rank)
     rank.events.event("preflight", seconds=round(time.monotonic() - started, 4))
 
 
@@ -138,8 +140,8 @@ def _difference(what: str, found: torch.Tensor, expected: torch.Tensor) -> str:
     return f"{what} is wrong in {count} of {found.numel()} numbers, such as {example}"
 
 
-def _report(report: RankReport, problem: str, look: Callable[[], None], rank: RankProcess) -> None:
-    summary = report.collect(problem, look)
+def _report(report: RankReport, problem: str, poll: Callable[[], None], rank: RankProcess) -> None:
+    summary = report.collect(problem, poll)
     if not summary.bad:
         return
     if not are_few(summary.bad, rank.context):
@@ -163,14 +165,14 @@ def _first_problem(summary: Summary, rank: RankProcess) -> str:
 
 
 def _place_of(silent: int, rank: RankProcess) -> RankPlace:
-    """Return where a silent rank runs, from its timeline."""
+    """Return where a rank that does not answer runs, from its timeline."""
     if rank.run_dir is None or rank.attempt is None:
         return RankPlace("an unknown host", 0)
     return place_of(rank.run_dir, rank.attempt, silent)
 
 
 def _end_silent(summary: Summary, rank: RankProcess, is_reporter: bool) -> None:
-    """Write the error record of each silent rank for it, and kill those of this node."""
+    """Write the error record of each rank that does not answer; kill those of this node."""
     for silent in summary.silent if is_reporter else ():
         host = _place_of(silent, rank).host
         log(f"preflight: rank {silent} on {host}: {SILENT}", sys.stderr)

@@ -1,7 +1,8 @@
-"""Every rank reports whether it has a problem; within a bounded time all ranks know all reports.
+"""Every rank reports whether it has a problem; within a bounded time all ranks have all reports.
 
-The reports are keys in torchrun's store. A collective would wait for ever for a silent rank; here
-that rank is named. Each rank needs a handful of round trips to the store, at any world size.
+The reports are keys in torchrun's store. A collective would wait for ever for a rank that does not
+answer; the summary of these reports names it. Each rank needs a handful of round trips to the
+store, at any world size.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_
 
 from trainer.dist.context import DistributedContext
 
-# A rank that does not report for so long, though it was in the rendezvous a moment ago, is named.
-# Counted in ticks, so that time spent suspended does not count.
+# After so many seconds without a report the summary names a rank: it was in the rendezvous a moment
+# ago. Counted in ticks, so that time spent suspended does not count.
 SILENT_S = 5.0
 MAX_POLL_S = 0.1
 MAX_TICK_S = 0.5
@@ -25,7 +26,7 @@ MAX_TICK_S = 0.5
 
 @dataclass(frozen=True)
 class Summary:
-    """What all ranks know after a report, the same on each of them.
+    """The reports of all ranks, the same on each rank.
 
     problems: (host, problem) of each rank that reported one.
     silent: the ranks that did not report in time.
@@ -36,7 +37,7 @@ class Summary:
 
     @property
     def bad(self) -> list[int]:
-        """The ranks that reported a problem or nothing."""
+        """The ranks that reported a problem, and those that did not report."""
         return sorted({*self.problems, *self.silent})
 
     def to_json(self) -> str:
@@ -63,8 +64,8 @@ def rendezvous_store() -> Store:
     """Return the store of this attempt's rendezvous, over the connection that this rank has to it.
 
     torch looks up the host name of each address that it connects to. If the name server does not
-    answer, a new connection takes longer than a rank may be silent. Source: torchrun, "Environment
-    Variables"; its agents' store outlives the ranks.
+    answer, a new connection takes longer than SILENT_S. Source: torchrun, "Environment Variables";
+    its agents' store outlives the ranks.
     """
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     prefix = f"kit/preflight/{os.environ.get('KIT_ATTEMPT')}/{restart}"
@@ -74,8 +75,8 @@ def rendezvous_store() -> Store:
 class RankReport:
     """One report of all ranks; `name` separates its keys from those of other reports.
 
-    `may_report` is called before this rank reports others as silent: a rank that was asked to stop
-    does not, because the others may have stopped before.
+    `may_report` is called before this rank reports that others did not answer. A rank that was
+    asked to stop reports none, because the others may have stopped before.
     """
 
     def __init__(
@@ -88,14 +89,14 @@ class RankReport:
         self._store = PrefixStore(name, store)
         self._context = context
         self._may_report = may_report
-        self.is_reporter = False  # this rank is the one that reports silent ranks
+        self.is_reporter = False  # this rank reports those that do not answer
 
-    def collect(self, problem: str, look: Callable[[], None]) -> Summary:
-        """Report `problem` ("" for none) and return the summary; calls `look` while it waits."""
+    def collect(self, problem: str, poll: Callable[[], None]) -> Summary:
+        """Report `problem` ("" for none) and return the summary; calls `poll` while it waits."""
         self._answer(problem)
         waited_s, poll_s, last = 0.0, 0.001, time.monotonic()
         while not self._store.check(["summary"]):
-            look()
+            poll()
             if waited_s > SILENT_S:
                 self._report_silent_ranks()
             time.sleep(poll_s)
@@ -114,7 +115,7 @@ class RankReport:
             self._publish(range(self._context.world_size), ())
 
     def _report_silent_ranks(self) -> None:
-        """Publish who is silent, unless most ranks are: then something slows all of them down."""
+        """Publish which ranks did not report, unless most did not: then all ranks are slow."""
         if not self._may_report():
             return
         self.is_reporter = self.is_reporter or self._store.add("reporters", 1) == 1

@@ -56,7 +56,7 @@ from trainer.health.phases import (
 
 TICK_S = 1.0
 POLL_S = 0.25
-MAX_TICK_S = 2.0  # a longer tick was a suspension, or the machine was too busy to judge by
+MAX_TICK_S = 2.0  # a longer tick was a suspension, or other processes took the cores
 # Steps of milliseconds may be followed by a first save or evaluation that takes minutes.
 MIN_LEARNED_S = 300.0
 LEARNED_FACTOR = 10
@@ -101,10 +101,10 @@ class IdleTimer:
 
     @property
     def is_suspicious(self) -> bool:
-        """Whether another rank, whose limit is over earlier, may have found a hang.
+        """Whether another rank, with an earlier limit, may have found a hang.
 
-        In the start-up the whole of it counts: a rank that was slow may just have begun to wait
-        for one that hangs since the start.
+        In the start-up the time of all its phases counts: a slow rank may just have begun to wait
+        for a rank that hangs since the first phase.
         """
         return max(self.seconds, self._start_up_s) > self.limit_s / 4
 
@@ -115,7 +115,7 @@ class IdleTimer:
         self._start_up_s = self._start_up_s + lived_s if self.is_in_start_up else 0.0
         if begun is None:
             return
-        if not self.is_in_start_up:  # phases of the start-up say nothing about steps
+        if not self.is_in_start_up:  # phases of the start-up are no measure of steps
             self._longest_gap_s = max(self._longest_gap_s or 0.0, self.seconds)
         self.phase = begun
         self.seconds = 0.0
@@ -143,7 +143,8 @@ class Watchdog:
         return cls(int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1")))
 
     def __enter__(self) -> Self:
-        # Its C handler needs no GIL, so a rank that is stuck in C shows where. Also for people.
+        # faulthandler's C handler needs no GIL, so a rank that is stuck in C writes its stack, too.
+        # A person may also send the signal.
         faulthandler.register(signal.SIGQUIT, file=2, all_threads=False)
         self._thread.start()
         return self
@@ -157,7 +158,7 @@ class Watchdog:
     def open(self, run_dir: RunDir, attempt: int, hang_timeout_s: int | str) -> None:
         """From now on exchange states with the other ranks in a run directory.
 
-        Until then a hang is found, too, but by each rank for itself.
+        Before this call each rank finds and reports a hang without the others.
         """
         self._timer.hang_timeout_s = hang_timeout_s
         self._run = (run_dir, attempt)
@@ -166,7 +167,7 @@ class Watchdog:
         """Call `open` if the command line names a run directory and torchrun an attempt."""
         if self._run is not None:
             return
-        with contextlib.suppress(Exception):  # the start-up reads both again, and reports
+        with contextlib.suppress(Exception):  # the start-up reads both again and reports the error
             run_dir = RunDir(Path(arguments[0]).resolve())
             launch = Spec.read(run_dir.spec).launch
             self.open(run_dir, int(environ["KIT_ATTEMPT"]), launch.hang_timeout_s)
@@ -254,7 +255,7 @@ class Watchdog:
         return self._conclude(run_dir, attempt)
 
     def _conclude(self, run_dir: RunDir, attempt: int) -> Hang:
-        """Wait for the others' states, publish which ranks hang, and kill silent ones here."""
+        """Wait for the states of all ranks, publish which hang, kill those of this node."""
         attempt_dir, all_ranks = run_dir.attempt(attempt), set(range(self._world_size))
         states: dict[int, RankHang] = {}
         deadline = time.monotonic() + GRACE_S
@@ -272,12 +273,12 @@ class Watchdog:
         return Hang(text)
 
     def _await_conclusion(self, run_dir: RunDir, attempt: int) -> Hang:
-        """Return the conclusion of the rank that found the hang first; it may not get that far."""
+        """Return the conclusion of the rank that found the hang first; it may die before."""
         concluded = None
         deadline = time.monotonic() + 2 * GRACE_S
         while concluded is None and time.monotonic() < deadline:
             time.sleep(POLL_S)
-            with contextlib.suppress(RecordError):  # the file is empty until then
+            with contextlib.suppress(RecordError):  # the file is empty until the conclusion
                 concluded = records.read(HangConclusion, run_dir.attempt(attempt).hang)
         if concluded is None:
             return PeerHang(f"{self._head()}: the rank that found it first wrote no conclusion")

@@ -1,4 +1,4 @@
-"""The model, and what updates its weights.
+"""The model, and the optimizer that updates its weights.
 
 - models: the built-in models.
 - optim: the optimizer and the learning rate by step.

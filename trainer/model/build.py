@@ -31,10 +31,10 @@ from trainer.user_code import user_code
 
 @dataclass(frozen=True)
 class Data:
-    """The training batches on the device, the held-out samples, and the batch sizes."""
+    """The training batches and held-out samples of this rank, and the batch sizes."""
 
-    feed: TrainBatches
-    test: HeldOut
+    train_batches: TrainBatches
+    held_out: HeldOut
     batches: Batches
     num_classes: int
 
@@ -98,8 +98,8 @@ def build_data(job: RankContext) -> Data:
     job.context.log(
         f"{spec.dataset}: {len(train)} training samples, {len(test)} held out; {batches.describe()}"
     )
-    feed = TrainBatches(train, transform, batches, job)
-    return Data(feed, HeldOut(test, transform, job), batches, classes)
+    train_batches = TrainBatches(train, transform, batches, job)
+    return Data(train_batches, HeldOut(test, transform, job), batches, classes)
 
 
 def check_same_data(dataset: str, sizes: dict[str, int], device: torch.device) -> None:
@@ -128,7 +128,7 @@ def build_replica(job: RankContext, data: Data) -> Replica:
     spec = job.train
     check_device(spec, job.device)
     numbers = precision.set_up(spec, job.device, job.context.log)
-    example = data.feed.example(data.batches.micro_batch_size)
+    example = data.train_batches.example(data.batches.micro_batch_size)
     # After the example, because a user's transform may draw random numbers there.
     torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
     with user_code("train.model", spec.model):
@@ -159,7 +159,7 @@ def _placed(module: nn.Module, job: RankContext) -> nn.Module:
 
 
 def check_device(train: Train, device: torch.device) -> None:
-    """Refuse what the check at submit cannot see, because it does not know the device."""
+    """Refuse keys that do not fit the device, which the check at submit does not know."""
     if train.sync_batchnorm and device.type != "cuda":
         raise UserError(
             f"train.sync_batchnorm needs GPUs, but this rank is on the {device.type}: leave it out"

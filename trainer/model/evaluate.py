@@ -29,12 +29,12 @@ def evaluate(
 ) -> tuple[float, float] | None:
     """Return (mean loss, accuracy) over all held-out samples, the same on every rank.
 
-    None if it was given up. The buffers are those of rank 0. The scores are computed under
-    `autocast()`.
+    None if the ranks agreed to stop before the last batch. The buffers are those of rank 0. The
+    scores are computed under `autocast()`.
 
     beat: called before each batch of this rank.
     is_stop_agreed: called with (index, whether it is the last) before each batch, on every rank
-    equally often, also where a rank has one batch less; True gives the evaluation up.
+    equally often, also where a rank has one batch less; True ends the evaluation.
     """
     for buffer in module.buffers():
         dist.broadcast(buffer, src=0)

@@ -32,7 +32,7 @@ class Precision:
         return torch.autocast(self.device_type, self.dtype)
 
 
-def set_up(train: Train, device: torch.device, say: Callable[[str], None]) -> Precision:
+def set_up(train: Train, device: torch.device, log: Callable[[str], None]) -> Precision:
     """Set torch's global TF32 switches for `train.precision`; return the autocast and scaler.
 
     Logs a warning where the device does not support the precision.
@@ -43,7 +43,7 @@ def set_up(train: Train, device: torch.device, say: Callable[[str], None]) -> Pr
     torch.backends.cuda.matmul.allow_tf32 = is_tf32
     torch.backends.cudnn.allow_tf32 = is_tf32
     if text := warning(train.precision, device):
-        say(f"warning: {text}")
+        log(f"warning: {text}")
     scaler = torch.amp.GradScaler(device.type, enabled=train.precision == "fp16")
     return Precision(device.type, AUTOCAST.get(train.precision), scaler)
 

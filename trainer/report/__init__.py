@@ -1,7 +1,7 @@
-"""What is logged of a training, and where.
+"""What is logged, and where.
 
 - reporter: metrics.jsonl and the log lines.
-- progress: the progress file, overwritten in place.
+- progress: progress.json, overwritten in place.
 - trackers: TensorBoard and Weights & Biases.
 - profiling: torch's profiler for chosen steps.
 - environment: versions and hardware, and whether a resume is bitwise.

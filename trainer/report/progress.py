@@ -19,9 +19,9 @@ LONGEST_REST_S = 1.0
 class Progress:
     """The open file. It is only shown and counted, so no error of it ends a training.
 
-    After a kill the step in the file tells how many steps are done twice. A write takes 1 to 3 us
-    on a local disk, so there every step is written that takes a third of a millisecond; where a
-    write is a round trip to a server, up to a second of steps may be missing in that count.
+    After a kill the step in the file shows how many steps are done twice. A write takes 1 to 3 us
+    on a local disk: every step of a third of a millisecond or more is written there. Where a write
+    is a round trip to a server, the steps of up to a second may be missing in the file.
     """
 
     def __init__(self, path: Path, step: int = 0) -> None:
@@ -66,7 +66,7 @@ class Progress:
 
 
 def _open(path: Path, progress: records.Progress) -> int | None:
-    """The descriptor of a new file at `path`; None where none can be opened.
+    """Return the descriptor of a new file at `path`; None where the disk refuses it.
 
     A new one, because an earlier attempt may still be alive and write: it has the old file open.
     Where the disk has no room for a new file, the old one is opened.

@@ -58,7 +58,7 @@ class Reporter:
     """Writes rank 0's files and log lines, from `step` on.
 
     metrics_bytes: size of metrics.jsonl in the loaded checkpoint; longer files are cut to it.
-    `epoch` is the present epoch, from 1, in metrics.jsonl and in the log. In the file `progress`
+    `epoch` is the present epoch, from 1, in metrics.jsonl and in the log. In progress.json
     it is the number of finished epochs. Methods raise StorageError where metrics.jsonl cannot be
     written.
     """

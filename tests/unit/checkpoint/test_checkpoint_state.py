@@ -172,11 +172,11 @@ def test_a_checkpoint_that_is_gone_is_named_and_an_older_one_used(tmp_path, caps
         save(job, replica_of(), step)
     shutil.rmtree(job.run.dir.checkpoints / "step-00000006")
     assert Checkpoints(job, BATCHES).load(replica_of()).global_step == 3
-    words = f"step-00000006 is gone from {tmp_path}/checkpoints: continuing from an older one\n"
+    words = f"step-00000006 is missing from {tmp_path}/checkpoints: continuing from an older one\n"
     assert words in capsys.readouterr().out
     save(job, replica_of(), 4)
     Checkpoints(job, BATCHES).load(replica_of())
-    assert "is gone" not in capsys.readouterr().out
+    assert "is missing" not in capsys.readouterr().out
 
 
 def test_a_save_does_not_contain_later_steps_of_the_training(tmp_path, gate):

@@ -401,7 +401,7 @@ def test_row_21_an_error_at_any_call_leaves_the_older_ones_and_no_temporary_file
 
 
 def test_a_missing_run_directory_is_named_with_the_fix(tmp_path):
-    with pytest.raises(StorageError, match="step-00000007: .* put the run directory back"):
+    with pytest.raises(StorageError, match="step-00000007: .* move the run directory back"):
         save(tmp_path / "gone", 7)
 
 

@@ -85,10 +85,10 @@ def test_evaluations_and_saves_are_no_steps():
     clock = [100.0, 160.0, 161.0]  # the first step compiles
     for now in clock:
         lead.boundary(now)
-    with lead.aside():
+    with lead.excluded():
         pass
     for now in (193.0, 225.0):  # each of 2 s, behind an evaluation of 30 s
-        lead._aside_s = lead._evaluation_s = 30.0
+        lead._excluded_s = lead._evaluation_s = 30.0
         lead.boundary(now)
     assert lead.step_s == pytest.approx(2.0)
     assert lead.need_s == pytest.approx(3 * 2.0 + 30.0 + MARGIN_S)

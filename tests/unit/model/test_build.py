@@ -121,7 +121,7 @@ def test_channels_last_is_the_format_of_weights_momentum_and_gradients(built):
         dataset="digits", model_args={"channels": [8, 16]}, micro_batch_size=4, channels_last=True
     )
     data, replica = built(train)
-    inputs, labels = next(iter(data.feed.micro_batches(0)))
+    inputs, labels = next(iter(data.train_batches.micro_batches(0)))
     nn.functional.cross_entropy(replica.ddp(inputs), labels).backward()
     weight = replica.module.blocks[0].conv1.weight
     momentum = replica.optimizer.state[weight]["momentum_buffer"]
