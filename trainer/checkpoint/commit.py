@@ -161,7 +161,11 @@ def remove_leftovers(root: Path) -> None:
 
 @contextlib.contextmanager
 def _temporary(root: Path, name: str) -> Iterator[Path]:
-    """Yield a temporary path; remove what was written to it if the block raises."""
+    """Yield a temporary path; remove its file or directory if the block raises.
+
+    Not jobs.rundir.write_atomic, because a checkpoint is a directory, and because
+    `remove_leftovers` finds the files of a killed attempt by this prefix.
+    """
     path = root / f"{TEMPORARY_PREFIX}{name}-{secrets.token_hex(4)}"
     try:
         yield path

@@ -72,6 +72,7 @@ def find(path: Path, checkpoint: str) -> Path:
 def export(directory: Path, out: Path) -> Manifest:
     """Verify a checkpoint and write its weights to `out` in one rename; return the manifest.
 
+    Not jobs.rundir.write_atomic, because safetensors writes the file by itself.
     Raises: Damaged if a file of the checkpoint is not as it was written.
     """
     try:

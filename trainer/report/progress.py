@@ -70,6 +70,7 @@ def _open(path: Path, progress: records.Progress) -> int | None:
 
     A new one, because an earlier attempt may still be alive and write: it has the old file open.
     Where the disk has no room for a new file, the old one is opened.
+    Not jobs.rundir.write_atomic, because the new file stays open.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with contextlib.suppress(OSError):
