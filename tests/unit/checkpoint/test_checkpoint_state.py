@@ -520,6 +520,9 @@ def test_an_export_is_of_the_checkpoint_that_is_meant(trained, tmp_path, capsys)
     assert export.main([str(run_dir.path), "--checkpoint", "step-00000007"]) == 2
     names = "it has step-00000009, step-00000006"
     assert f"no checkpoint step-00000007; {names}" in capsys.readouterr().err
+    (run_dir.checkpoints / "best").unlink()
+    assert export.main([str(run_dir.path), "--checkpoint", "best"]) == 2
+    assert f"{run_dir.path} has no checkpoint best; {names}" in capsys.readouterr().err
 
 
 def test_an_export_of_a_finished_run_has_no_warning(trained, capsys):
