@@ -9,9 +9,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from jobs.attempt.close import write_missing_result
 from jobs.commands import cancel, compare, export, logs, packages, resume, status, submit
 from jobs.console import discard_output
 from jobs.errors import FailedError, UserError
+from jobs.rundir import RunDir
 from jobs.runs import lookup
 
 RUN = "run directory, run id, job id or name"
@@ -127,12 +129,19 @@ def _status(args: argparse.Namespace) -> int:
     return status.status(run_dirs, args.json, args.all)
 
 
+def _find(run: str | None) -> RunDir:
+    """The run directory of RUN, with the result.json of a run that is complete."""
+    run_dir = lookup.find(run)
+    write_missing_result(run_dir)
+    return run_dir
+
+
 def _logs(args: argparse.Namespace) -> int:
-    return logs.logs(lookup.find(args.run), args.rank, args.follow)
+    return logs.logs(_find(args.run), args.rank, args.follow)
 
 
 def _cancel(args: argparse.Namespace) -> int:
-    run_dir = lookup.find(args.run)
+    run_dir = _find(args.run)
     if args.run == run_dir.path.parent.name and (newer := lookup.newer_not_begun(run_dir)):
         raise UserError(
             f"{newer.run_id} is newer, but the kit did not queue it: which run is meant?\n"
@@ -145,16 +154,16 @@ def _resume(args: argparse.Namespace) -> int:
     overrides = overrides_of(args)
     if args.run is not None and "=" in args.run:  # RUN is left out: the newest run
         overrides, args.run = [args.run, *overrides], None
-    run_dir = lookup.find(args.run)
+    run_dir = _find(args.run)
     return resume.resume(run_dir, overrides, args.cluster, args.yes, args.json)
 
 
 def _compare(args: argparse.Namespace) -> int:
-    return compare.compare(lookup.find(args.run), lookup.find(args.reference))
+    return compare.compare(_find(args.run), _find(args.reference))
 
 
 def _export(args: argparse.Namespace) -> int:
-    return export.export(lookup.find(args.run), args.checkpoint, args.out)
+    return export.export(_find(args.run), args.checkpoint, args.out)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -130,13 +130,40 @@ class RankError:
 
 
 @dataclass(frozen=True)
+class Metric:
+    """A metric of the finished training."""
+
+    name: str
+    value: float | None
+
+
+@dataclass(frozen=True)
+class Best:
+    """The step with the best value of the metric that checkpoint.best names."""
+
+    metric: str | None = field(default=None, metadata=OMIT_NONE)  # all None: there is none yet
+    value: float | None = field(default=None, metadata=OMIT_NONE)
+    step: int | None = field(default=None, metadata=OMIT_NONE)
+
+
+@dataclass(frozen=True)
 class RankExit:
-    """outcome.json: how the training of an attempt ended, by rank 0 or by a user's kit_stop.py."""
+    """outcome.json: how the training of an attempt ended, by rank 0 or by a user's kit_stop.py.
+
+    kit_stop.py writes the first two keys. The trainer writes the first four, and all of them when
+    the training is complete: `attempt close` copies them into result.json.
+    """
 
     status: Literal["completed", "stopped"] | None = None
     global_step: int | None = None
     epoch: int | None = field(default=None, metadata=OMIT_NONE)
     checkpoint: str | None = field(default=None, metadata=OMIT_NONE)
+    metrics: tuple[Metric, ...] | None = field(default=None, metadata=AS_OBJECT | OMIT_NONE)
+    weights_sha256: str | None = field(default=None, metadata=OMIT_NONE)
+    optimizer_sha256: str | None = field(default=None, metadata=OMIT_NONE)
+    best: Best | None = field(default=None, metadata=OMIT_NONE)
+    exactness: str | None = field(default=None, metadata=OMIT_NONE)
+    exactness_reason: str | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)
@@ -192,34 +219,17 @@ class AttemptRecord:
 
 
 @dataclass(frozen=True)
-class Metric:
-    """A metric of the finished training."""
-
-    name: str
-    value: float | None
-
-
-@dataclass(frozen=True)
-class Best:
-    """The step with the best value of the metric that checkpoint.best names."""
-
-    metric: str | None = field(default=None, metadata=OMIT_NONE)  # all None: there is none yet
-    value: float | None = field(default=None, metadata=OMIT_NONE)
-    step: int | None = field(default=None, metadata=OMIT_NONE)
-
-
-@dataclass(frozen=True)
 class Result:
     """result.json: how the run ended. Users' scripts read it, so its keys stay.
 
-    The trainer's runs have all keys. A run that was held or cancelled, or whose ranks are a user's
-    script, has the first five at most.
+    It is written once, as a whole, when the run ends. The trainer's runs have all keys. A run that
+    was held or cancelled, or whose ranks are a user's script, has the first five at most.
     """
 
     status: Literal["completed", "held", "cancelled"]
     reason: str | None = field(default=None, metadata=OMIT_NONE)
     global_step: int | None = field(default=None, metadata=OMIT_NONE)
-    attempts: int | None = None  # None until the attempt is closed
+    attempts: int | None = None
     steps_redone: int | None = None
     epoch: int | None = field(default=None, metadata=OMIT_NONE)
     metrics: tuple[Metric, ...] | None = field(default=None, metadata=AS_OBJECT | OMIT_NONE)

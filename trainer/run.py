@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import torch.distributed as dist
 
+from jobs import records
 from jobs.checkpoint_names import checkpoint_name
-from jobs.rundir import RunDir, write_json
+from jobs.records import Best, Metric, RankExit
+from jobs.rundir import RunDir
 from jobs.spec import Spec
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.digest import optimizer_sha256, weights_sha256
@@ -99,18 +102,22 @@ def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> 
 
 
 def conclude(job: RankContext, loop: Loop, status: str) -> None:
-    """Write the result and the outcome of the attempt on rank 0; all saves are committed."""
+    """Write the outcome of the attempt on rank 0; all saves are committed."""
     run, step = job.run, loop.state.global_step
-    position = {"global_step": step, "epoch": step // loop.length.steps_per_epoch}
     if job.context.is_first:
-        outcome = {"status": status, **position, "checkpoint": checkpoint_name(step)}
         check_owner(run)
+        outcome = RankExit(
+            status="completed" if status == "completed" else "stopped",
+            global_step=step,
+            epoch=step // loop.length.steps_per_epoch,
+            checkpoint=checkpoint_name(step),
+        )
+        if outcome.status == "completed":
+            outcome = _with_result(outcome, job, loop)
         try:
-            if status == "completed":
-                write_json(run.dir.result, {"status": status, **position, **_result(job, loop)})
-            write_json(run.dir.attempt(run.attempt).outcome, outcome)
+            records.write(run.dir.attempt(run.attempt).outcome, outcome)
         except OSError as error:
-            raise storage_error(error, f"writing the result to {run.dir.path}") from error
+            raise storage_error(error, f"writing the outcome to {run.dir.path}") from error
     job.context.log(f"{status} at step {step} of {loop.length.total_steps}")
     loop.close()
 
@@ -135,15 +142,15 @@ def _leave(job: RankContext, loop: Loop, status: str) -> NoReturn:
     os._exit(0)
 
 
-def _result(job: RankContext, loop: Loop) -> dict[str, object]:
+def _with_result(outcome: RankExit, job: RankContext, loop: Loop) -> RankExit:
+    """Return the outcome with what `attempt close` copies into result.json."""
     exact, reason = exactness(loop.state.environments, job.is_deterministic)
-    return {
-        "metrics": loop.state.metrics,
-        "weights_sha256": weights_sha256(loop.replica.module),
-        "optimizer_sha256": optimizer_sha256(loop.replica.optimizer),
-        "best": loop.state.best,
-        "attempts": None,
-        "steps_redone": None,
-        "exactness": exact,
-        "exactness_reason": reason,
-    }
+    return replace(
+        outcome,
+        metrics=tuple(Metric(name, value) for name, value in loop.state.metrics.items()),
+        weights_sha256=weights_sha256(loop.replica.module),
+        optimizer_sha256=optimizer_sha256(loop.replica.optimizer),
+        best=Best(**loop.state.best),
+        exactness=exact,
+        exactness_reason=reason,
+    )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Sequence
 from dataclasses import replace
 
 from jobs.attempt import facts, history, interpret, run_lock, srun_step, successor
-from jobs.attempt.decision import Action, Decision, decide, format_decision
+from jobs.attempt.decision import COMPLETED, Action, Decision, decide, format_decision
 from jobs.attempt.execute import in_words
 from jobs.attempt.interpret import AttemptFacts
 from jobs.attempt.report import report_error, report_quarantine
 from jobs.console import BestEffort, say
+from jobs.errors import FailedError, UserError
 from jobs.records import Evidence
 from jobs.rundir import RunDir
 
@@ -60,11 +62,8 @@ def close(
     say(f"attempt {attempt}: {format_decision(decision) if me.is_local else line}")
     if warning := interpret.start_up_warning(found.attempts):
         say(f"attempt {attempt}: warning: {warning}")
-    if decision.action is Action.DONE:
-        found = history.finish_result(run_dir, found)
-    elif decision.action in FINAL:
-        history.unfinished_result(run_dir, found, decision)
     if decision.action in FINAL:
+        found = history.write_result(run_dir, found, decision)
         successor.cancel(run_dir, found, me.job_id)
         run_lock.release(run_dir, me)
     return decision, found
@@ -80,3 +79,31 @@ def evidence_of(
     if seen.signals:
         return seen
     return replace(seen, signals=stops or interpret.stops_at_start(found, srun_exit))
+
+
+def write_missing_result(run_dir: RunDir) -> None:
+    """Write result.json of a run that is complete, but whose batch script was killed before that.
+
+    It records the last attempt, too. Nothing is written while the job or the process that owns the
+    run may still write, and nothing for a run that is not complete: Slurm may start its job again.
+    """
+    if run_dir.result.exists():
+        return
+    # A command that only looks at the run must work without this.
+    with contextlib.suppress(UserError, FailedError, OSError):
+        found = facts.read(run_dir, history.newest_opened(run_dir))
+        seen = interpret.of_ranks(found, "LOST")
+        is_open = interpret.is_lost(found)
+        if not (interpret.is_completed(found) or (is_open and seen.outcome == "completed")):
+            return
+        me = run_lock.this_process(None)
+        run_lock.claim(run_dir, me, found.attempt)
+        try:
+            # Before the claim another command may have written it, or a job begun an attempt.
+            is_unchanged = history.newest_opened(run_dir) == found.attempt
+            if is_unchanged and not run_dir.result.exists():
+                if is_open:
+                    found = history.record(run_dir, found, seen, COMPLETED)
+                history.write_result(run_dir, found, COMPLETED)
+        finally:
+            run_lock.release(run_dir, me)

@@ -53,6 +53,9 @@ class Decision:
     reason: str
 
 
+COMPLETED = Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
+
+
 def format_decision(decision: Decision) -> str:
     """`crash: rank 1 was killed -> hold`."""
     return f"{decision.cause}: {decision.reason} -> {decision.action}"
@@ -65,7 +68,7 @@ def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> D
     the slack behind its time limit is booked as TIMEOUT.
     """
     if evidence.outcome == "completed":
-        return Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
+        return COMPLETED
     if evidence.is_requeued:
         return within_budget(after_requeue(evidence), evidence, history, budget)
     if is_cancelled(evidence.job_state, evidence.job_reason):

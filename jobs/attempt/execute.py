@@ -120,6 +120,6 @@ def end(
         return
     say(in_words(decision, run_dir))
     found = history.amend(run_dir, found, decision, requeued)
-    history.unfinished_result(run_dir, found, decision)
+    history.write_result(run_dir, found, decision)
     successor.cancel(run_dir, found, me.job_id)
     run_lock.release(run_dir, me)

@@ -14,6 +14,7 @@ from typing import Any
 from jobs import records
 from jobs.attempt import facts, interpret
 from jobs.attempt.decision import (
+    COMPLETED,
     CRASHES,
     LOST_REASON,
     Budget,
@@ -119,12 +120,6 @@ def amend(
     return replace(found, attempts=(*found.attempts[:-1], corrected))
 
 
-def is_lost(found: AttemptFacts) -> bool:
-    """Whether the attempt is the newest one and was not recorded: its batch script was killed."""
-    recorded = [entry.attempt for entry in found.attempts]
-    return found.attempt > max(recorded, default=0)
-
-
 def close_lost(
     run_dir: RunDir, found: AttemptFacts, me: Owner, predecessor: str | None
 ) -> AttemptFacts:
@@ -133,7 +128,7 @@ def close_lost(
     Where the same job, or its successor, starts without a user's request the budgets count; where
     a user submitted another job, the run stood still until then, and they begin again.
     """
-    if not is_lost(found):
+    if not interpret.is_lost(found):
         return found
     is_automatic = comes_by_itself(
         me, None if found.plan is None else found.plan.job_id, predecessor
@@ -142,7 +137,7 @@ def close_lost(
     if is_automatic and not me.is_local:  # has a node died, and the batch script with it?
         seen = replace(seen, silent_nodes=unreachable_nodes(found, found.nodes))
     if seen.outcome == "completed":
-        decision = Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
+        decision = COMPLETED
     elif is_automatic:
         decision = after_loss(seen, of(found.attempts), budget_of(found.spec))
     else:
@@ -150,11 +145,8 @@ def close_lost(
     # Nothing else in job.log shows how that attempt ended.
     say(f"attempt {found.attempt}: {format_decision(decision)}")
     found = record(run_dir, found, seen, decision)
-    if decision.action is Action.DONE:
-        return finish_result(run_dir, found)
-    if decision.action is Action.HOLD:
-        unfinished_result(run_dir, found, decision)
-    return found
+    is_over = decision.action in (Action.DONE, Action.HOLD)
+    return write_result(run_dir, found, decision) if is_over else found
 
 
 def comes_by_itself(me: Owner, before: str | None, predecessor: str | None) -> bool:
@@ -206,39 +198,22 @@ def budget_of(spec: Spec) -> Budget:
     return Budget(spec.slurm.max_restarts, spec.launch.max_crashes)
 
 
-def steps_redone(attempts: Sequence[AttemptRecord]) -> int:
-    """Optimizer steps that were done more than once."""
-    done = redone = 0
-    for entry in attempts:
-        if entry.first_step is not None and entry.last_step is not None:
-            redone += max(0, done - entry.first_step + 1)
-            done = entry.last_step
-    return redone
-
-
-def newest_number(found: AttemptFacts) -> int:
-    """`newest_attempt` by the facts of the newest opened attempt."""
-    return max([found.attempt, *(record.attempt for record in found.attempts)])
-
-
-def is_completed(found: AttemptFacts) -> bool:
-    """Whether the run has reached its end."""
-    return found.result is not None and found.result.status == "completed"
-
-
 def is_complete(run_dir: RunDir) -> bool:
     """Whether the run has reached its end."""
     result = records.read(Result, run_dir.result)
     return result is not None and result.status == "completed"
 
 
-def finish_result(run_dir: RunDir, found: AttemptFacts) -> AttemptFacts:
-    """Add to rank 0's result what follows from all attempts; returns the facts with it."""
-    result = found.result or Result("completed")
-    redone = steps_redone(found.attempts)
-    counted = replace(result, attempts=len(found.attempts), steps_redone=redone)
-    records.write(run_dir.result, counted)
-    return replace(found, result=counted)
+def write_result(run_dir: RunDir, found: AttemptFacts, decision: Decision) -> AttemptFacts:
+    """Write result.json of a run that ends with this decision; returns the facts with it.
+
+    The result of a complete run is never replaced.
+    """
+    if found.result is not None and found.result.status == "completed":
+        return found
+    result = interpret.result_of(found, decision.action, decision.reason)
+    records.write(run_dir.result, result)
+    return replace(found, result=result)
 
 
 def end_between(run_dir: RunDir, action: Action, cause: Cause, reason: str) -> None:
@@ -257,19 +232,7 @@ def end_run(
     decision = Decision(action, cause if last is None else last.cause, reason)
     if last is not None and last.decision not in ENDS:
         found = amend(run_dir, found, decision)
-    unfinished_result(run_dir, found, decision)
-
-
-def unfinished_result(run_dir: RunDir, found: AttemptFacts, decision: Decision) -> None:
-    """Write the result of a run that stops here without being complete."""
-    result = Result(
-        status="cancelled" if decision.action is Action.CANCEL else "held",
-        reason=decision.reason,
-        global_step=interpret.reached_step(found),
-        attempts=len(found.attempts),
-        steps_redone=steps_redone(found.attempts),
-    )
-    records.write(run_dir.result, result)
+    write_result(run_dir, found, decision)
 
 
 def note(run_dir: RunDir, attempt: int, event: str, **fields: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jobs.checkpoint_names import is_newer
 from jobs.errors import UserError
@@ -155,13 +155,13 @@ def in_one_line(failed: RankError) -> str:
 def outcome_of(found: AttemptFacts, signals: tuple[str, ...]) -> str | None:
     """How the training ended: completed, stopped, or None where it did neither.
 
-    The result of a complete run is written just before outcome.json; its attempt began without
-    one. The trainer always writes outcome.json. A user's script may write none: where every
-    torchrun exited with 0, a script that was warned and sent its stop signal may have stopped
-    early, and a further attempt finds out in a moment if all is done; a script that is never sent
-    a signal knows of no stop, and is through.
+    A complete run stays complete, also where a scratch purge has removed its outcome.json. The
+    trainer always writes outcome.json. A user's script may write none: where every torchrun exited
+    with 0, a script that was warned and sent its stop signal may have stopped early, and a further
+    attempt finds out in a moment if all is done; a script that is never sent a signal knows of no
+    stop, and is complete.
     """
-    if found.result is not None and found.result.status == "completed":
+    if is_completed(found):
         return "completed"
     exits = [agent.torchrun_exit for agent in found.agents if agent is not None]
     is_clean = bool(exits) and exits == [0] * len(found.nodes)
@@ -290,3 +290,64 @@ def reached_step(found: AttemptFacts) -> int:
     """
     step = found.progress_step if found.progress_step is not None else found.exit.global_step
     return step or 0
+
+
+def newest_number(found: AttemptFacts) -> int:
+    """The number of the newest attempt, from the facts of the newest one that has files.
+
+    A scratch purge may have removed the files of an attempt, or its record.
+    """
+    return max([found.attempt, *(record.attempt for record in found.attempts)])
+
+
+def is_lost(found: AttemptFacts) -> bool:
+    """Whether the attempt is the newest one and was not recorded: its batch script was killed."""
+    return found.attempt > max((record.attempt for record in found.attempts), default=0)
+
+
+def is_completed(found: AttemptFacts) -> bool:
+    """Whether the run is recorded as complete, by its result or by its newest attempt's record."""
+    if found.result is not None:
+        return found.result.status == "completed"
+    return found.last is not None and found.last.decision is Action.DONE
+
+
+def steps_redone(attempts: Sequence[AttemptRecord]) -> int:
+    """Optimizer steps that were done more than once."""
+    done = redone = 0
+    for entry in attempts:
+        if entry.first_step is not None and entry.last_step is not None:
+            redone += max(0, done - entry.first_step + 1)
+            done = entry.last_step
+    return redone
+
+
+def result_of(found: AttemptFacts, action: Action, reason: str) -> Result:
+    """The result of a run that ends with this action. `found`: with the last attempt's record.
+
+    `reason`: why, where the run is not complete. What the outcome.json of a user's script has
+    beside its status is not copied.
+    """
+    redone = steps_redone(found.attempts)
+    if action is not Action.DONE:
+        return Result(
+            status="cancelled" if action is Action.CANCEL else "held",
+            reason=reason,
+            global_step=reached_step(found),
+            attempts=len(found.attempts),
+            steps_redone=redone,
+        )
+    complete = Result("completed", attempts=len(found.attempts), steps_redone=redone)
+    if not found.spec.launch.is_trainer:
+        return complete
+    return replace(
+        complete,
+        global_step=found.exit.global_step,
+        epoch=found.exit.epoch,
+        metrics=found.exit.metrics,
+        weights_sha256=found.exit.weights_sha256,
+        optimizer_sha256=found.exit.optimizer_sha256,
+        best=found.exit.best,
+        exactness=found.exit.exactness,
+        exactness_reason=found.exit.exactness_reason,
+    )

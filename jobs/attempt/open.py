@@ -8,7 +8,8 @@ import time
 from collections.abc import Sequence
 
 from jobs import records
-from jobs.attempt import facts, history, run_lock, srun_step, successor
+from jobs.attempt import facts, history, interpret, run_lock, srun_step, successor
+from jobs.attempt.decision import COMPLETED
 from jobs.attempt.interpret import AttemptFacts
 from jobs.console import counted, say
 from jobs.errors import FailedError, UserError
@@ -41,7 +42,7 @@ def _open(
 ) -> AttemptPlan | None:
     # Only now: until the claim another job may have opened attempts.
     found = facts.read(run_dir, history.newest_opened(run_dir))
-    attempt = history.newest_number(found) + 1
+    attempt = interpret.newest_number(found) + 1
     run_lock.claim(run_dir, me, attempt)
     predecessor = lookup.predecessor(run_dir)
     for line in purge.recreate_missing_dirs(run_dir):
@@ -49,8 +50,8 @@ def _open(
     found = history.close_lost(run_dir, found, me, predecessor)
     if not me.is_local:
         lookup.note_job(run_dir, found.submission, me.job_id, client.cluster_name())
-    if history.is_completed(found):
-        history.finish_result(run_dir, found)
+    if interpret.is_completed(found):
+        history.write_result(run_dir, found, COMPLETED)
         successor.cancel(run_dir, found, me.job_id)
         run_lock.release(run_dir, me)
         return None

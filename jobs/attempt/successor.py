@@ -138,9 +138,9 @@ def look_back(run_dir: RunDir, me: run_lock.Owner) -> None:
     if fate.goes_on:
         return
     if fate.ends is not None:
-        run_lock.claim(run_dir, me, history.newest_number(found))
+        run_lock.claim(run_dir, me, interpret.newest_number(found))
         found = history.close_lost(run_dir, found, me, before)
-        was_through = history.is_completed(found)  # a script that ended before its job did
+        was_through = interpret.is_completed(found)  # a script that ended before its job did
         if not was_through:
             history.end_run(run_dir, found, fate.ends, Cause.LOST, fate.reason)
         run_lock.release(run_dir, me)
@@ -159,7 +159,7 @@ def fate_of(run_dir: RunDir, found: AttemptFacts, my_id: str, before: str) -> Fa
         return Fate(True)
     if last_job not in (None, before):
         return Fate(False, f"after job {before} the run went on as job {last_job}")
-    if history.is_completed(found):
+    if interpret.is_completed(found):
         return Fate(True)  # `attempt open` says so
     if result := found.result:
         return Fate(False, f"job {before} left it {result.status}: {result.reason}")
@@ -176,7 +176,7 @@ def fate_of(run_dir: RunDir, found: AttemptFacts, my_id: str, before: str) -> Fa
 
 def _last_job(found: AttemptFacts) -> str | None:
     """The id of the job that opened the newest attempt, as far as a scratch purge leaves it."""
-    newest = history.newest_number(found)
+    newest = interpret.newest_number(found)
     if found.plan is not None and found.attempt == newest:
         return found.plan.job_id
     return next((record.job_id for record in found.attempts if record.attempt == newest), None)
@@ -185,7 +185,7 @@ def _last_job(found: AttemptFacts) -> str | None:
 def _was_handed_over(found: AttemptFacts) -> bool:
     """Whether the last attempt gave its run to the successor while its job was sound."""
     last = found.last
-    if last is None or last.attempt != history.newest_number(found):
+    if last is None or last.attempt != interpret.newest_number(found):
         return False
     return last.evidence.job_state == "RUNNING" and last.decision is Action.SUCCESSOR
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from jobs import records
 from jobs.attempt import history, run_lock
+from jobs.attempt.close import write_missing_result
 from jobs.attempt.interpret import start_up_warning
 from jobs.commands import live_progress
 from jobs.commands.run_jobs import waiting_job
@@ -98,6 +99,8 @@ def describe_readable(run_dir: RunDir, states: dict[str, str]) -> dict[str, Any]
         waiting = None
     if waiting is not None and not is_in_queue(states.get(job_id or "")):
         job_id, waiting = waiting, None  # the first one has ended
+    if not is_in_queue(states.get(job_id or "")):
+        write_missing_result(run_dir)
     result = records.read(Result, run_dir.result)
     metrics = result and result.metrics and {each.name: each.value for each in result.metrics}
     now = live_progress.read(run_dir)

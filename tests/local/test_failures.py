@@ -162,7 +162,8 @@ def test_a_suspended_job_goes_on_and_a_hung_one_comes_back_with_the_same_bits(hu
     assert [e["step"] for e in events if e["event"] == "loaded"] == [0, EPOCH, 2 * EPOCH]
     undisturbed, words = suspended
     assert "no progress" not in words and not undisturbed.attempt(1).hang.exists()
-    expected, got = read_json(undisturbed.result), read_json(run.result)
+    expected = read_json(undisturbed.attempt(1).outcome)
+    got = read_json(run.attempt(3).outcome)
     assert got["global_step"] == expected["global_step"] == LAST_STEP
     assert got["weights_sha256"] == expected["weights_sha256"]
 
@@ -292,10 +293,11 @@ def test_a_storm_in_the_shutdown_leaves_a_completed_run(tmp_path):
     run = make_run(tmp_path / "run", num_ranks=1)
     with rank_alone(run) as process:
         wait_for(run.progress.exists, "the training")
-        while not run.result.exists():  # without a pause: the rank exits some ms later
-            assert process.poll() is None or run.result.exists()
+        outcome = run.attempt(1).outcome
+        while not outcome.exists():  # without a pause: the rank is gone some ms later
+            assert process.poll() is None or outcome.exists()
         storm(process, seconds=0.0)
         output, _ = process.communicate(timeout=100)
     assert process.returncode == 0, output
-    assert read_json(run.attempt(1).outcome)["status"] == "completed"
-    assert read_json(run.result)["global_step"] == LAST_STEP
+    assert read_json(outcome)["status"] == "completed"
+    assert read_json(outcome)["global_step"] == LAST_STEP

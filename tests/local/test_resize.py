@@ -61,7 +61,7 @@ def test_every_global_batch_has_the_samples_it_would_have_had(resized):
 
 
 def test_a_resized_run_says_that_it_is_a_sequence_and_why(resized):
-    result = read_json(resized[0].result)
+    result = read_json(resized[0].attempt(max(WORLDS)).outcome)
     assert (result["status"], result["global_step"]) == ("completed", 15)
     assert result["exactness"] == "sequence"
     assert result["exactness_reason"] == "world size was 2, then 3"

@@ -152,7 +152,7 @@ def test_the_best_checkpoint_is_kept_and_named(tmp_path, metric, choose):
     assert best < loop.state.global_step
     assert (run.checkpoints / "best").read_text() == f"step-{best:08d}\n"
     assert (run.checkpoints / f"step-{best:08d}").is_dir()
-    assert read_json(run.result)["best"] == {
+    assert read_json(run.attempt(1).outcome)["best"] == {
         "metric": metric,
         "value": values[best],
         "step": best,
@@ -217,6 +217,7 @@ def test_a_stop_in_the_last_evaluation_leaves_the_run_to_be_completed(tmp_path):
     spec = Spec(train=dataclasses.replace(TRAIN, dataset="test_loop:many_points"))
     run, _ = train(tmp_path, spec, stop_at=("evaluation", 9))
     assert read_json(run.attempt(1).outcome)["status"] == "stopped"
-    assert not run.result.exists()
     train(tmp_path, spec, attempt=2)
-    assert read_json(run.result)["metrics"]["eval_accuracy"] > 0
+    outcome = read_json(run.attempt(2).outcome)
+    assert outcome["status"] == "completed"
+    assert outcome["metrics"]["eval_accuracy"] > 0

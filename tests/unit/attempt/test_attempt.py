@@ -97,7 +97,7 @@ def test_an_attempt_that_is_superseded_while_slurm_is_silent_is_not_recorded(tmp
     assert not run.attempts.exists()
 
 
-def test_a_run_whose_result_is_written_is_complete_without_the_marker_behind_it(run):
+def test_a_complete_run_stays_complete_without_its_outcome(run):
     write_json(run.result, {"status": "completed"})
     assert interpret.of_ranks(facts.read(run, 1), "RUNNING").outcome == "completed"
 
@@ -242,7 +242,7 @@ def test_the_jobs_log_has_the_whole_error_and_the_reason_is_its_first_line(
     lines = capfd.readouterr().err.splitlines()
     *lines, hint = lines
     assert "make resume RUN=run SET=" in hint
-    assert lines[1:-1] == ([traceback] if traceback else ["it is nan", "  hint: a lower lr"])
+    assert lines[1:-1] == [traceback or "it is nan", "  hint: a lower lr"]
     assert lines[-1] == "attempt 1: crash: rank 0 on a: it is nan -> hold"
     assert read_json(run.result)["reason"] == "rank 0 on a: it is nan"
 
@@ -284,10 +284,13 @@ def test_a_rank_that_lost_its_peer_is_not_called_the_first_failure(run, command,
 
 
 READS = []
+REPLACED = []
 WATCHED = []
 
 
 def note_open(event, arguments):
+    if event == "os.rename":
+        REPLACED.append(os.fspath(arguments[1]))
     if event != "open" or not WATCHED:
         return
     path, _, flags = arguments
@@ -320,6 +323,90 @@ def reads(run):
 
 
 HOOKS = []
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "stop", "status"),
+    [(0, "", "completed"), (1, "SIGTERM", "held"), (1, "", None)],
+)
+def test_a_close_writes_the_result_once_and_only_at_the_end_of_the_run(
+    run, command, reads, monkeypatch, exit_code, stop, status
+):
+    run.spec.write_text(
+        Spec(slurm=Slurm(restart="requeue"), launch=Launch(script="x.py")).to_json()
+    )
+    monkeypatch.setenv("FAKE_REQUEUE", "Requeue=0 Restarts=0")
+    assert command("open", "a") == 0
+    close(run, exit_code)
+    REPLACED.clear()
+    reads(command, "close", "1", "--stop", stop)
+    assert REPLACED.count(str(run.result)) == (status is not None)
+    assert (read_json(run.result) or {}).get("status") == status
+
+
+def through(run, attempt=1):
+    """An attempt of job 7 that completed the run, and whose batch script was killed then."""
+    write_json(run.attempt(attempt).plan, run_files.plan(nodes=["a"]))
+    write_json(run.attempt(attempt).outcome, {"status": "completed", "global_step": 9})
+    write_json(run.owner, run_files.claim(attempt=attempt))
+
+
+@pytest.mark.parametrize("has_owner", [True, False])
+def test_a_missing_result_of_a_complete_run_is_written_with_its_record(
+    run, calls, monkeypatch, has_owner
+):
+    monkeypatch.setenv("FAKE_STATE", "FAILED")
+    run.spec.write_text(Spec().to_json())
+    through(run)
+    if not has_owner:
+        run.owner.unlink()
+    for _ in range(2):
+        close_module.write_missing_result(run)
+    result = {"status": "completed", "global_step": 9, "attempts": 1, "steps_redone": 0}
+    assert read_json(run.result) == result
+    assert [record["decision"] for record in read_jsonl(run.attempts)] == ["done"]
+    assert not run.owner.exists()
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "PENDING", None])
+def test_no_result_is_written_while_the_job_may_still_do_it(run, calls, monkeypatch, state):
+    through(run)
+    monkeypatch.setenv("FAKE_STATE", state or "")
+    if state is None:  # slurmctld does not answer
+        (calls.parent / "scontrol").write_text("#!/bin/sh\necho 'Unable to contact' >&2\nexit 1\n")
+    close_module.write_missing_result(run)
+    assert not run.result.exists() and not run.attempts.exists()
+    assert read_json(run.owner) == run_files.claim()
+
+
+@pytest.mark.parametrize("status", ["stopped", None])
+def test_no_result_is_written_of_a_run_that_may_continue(run, calls, monkeypatch, status):
+    monkeypatch.setenv("FAKE_STATE", "FAILED")
+    through(run)
+    write_json(run.attempt(1).outcome, {"status": status})
+    close_module.write_missing_result(run)
+    assert not run.result.exists() and not run.attempts.exists()
+    assert not calls.exists()  # Slurm is asked of complete runs only
+
+
+def test_a_result_that_another_process_is_writing_is_left_to_it(run, calls):
+    through(run)
+    run.owner.unlink()
+    other = run_lock.process(os.getppid())
+    run_lock.claim(run, other, 1)
+    close_module.write_missing_result(run)
+    assert not run.result.exists()
+    assert run_lock.read(run) == other
+
+
+def test_an_open_writes_the_result_of_a_run_whose_last_record_says_done(run, command):
+    """The batch script was killed between the record and the result."""
+    through(run)
+    run.owner.unlink()
+    append_jsonl(run.attempts, run_files.attempt(decision="done", cause="completed"))
+    assert command("open", "a") == 0
+    assert read_json(run.result)["status"] == "completed"
+    assert not run.attempt(2).path.exists()
 
 
 def crashed(run, attempt):

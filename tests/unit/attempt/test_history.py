@@ -7,7 +7,7 @@ import pytest
 
 from jobs import records
 from jobs.attempt import facts, history, interpret, run_lock
-from jobs.attempt.decision import Action, Cause, Decision, History, decide
+from jobs.attempt.decision import COMPLETED, Action, Cause, Decision, History, decide
 from jobs.rundir import RunDir, Timeline, append_jsonl, read_json, read_jsonl, write_json
 from jobs.runs import checkpoints
 from jobs.slurm import client
@@ -353,7 +353,7 @@ def test_three_preemptions_before_the_first_step_are_a_warning_with_both_figures
     ],
 )
 def test_steps_redone_counts_each_repetition(spans, redone):
-    assert history.steps_redone(parsed(entry(steps=span) for span in spans)) == redone
+    assert interpret.steps_redone(parsed(entry(steps=span) for span in spans)) == redone
 
 
 def test_an_attempt_did_the_steps_between_its_checkpoint_and_its_progress(run):
@@ -401,14 +401,40 @@ def test_a_record_has_the_evidence_beside_the_decision(run):
     assert record["evidence"]["job_state"] == "RUNNING"
 
 
-def test_a_finished_result_keeps_what_rank_0_wrote(run):
-    write_json(run.result, {"status": "completed", "weights_sha256": "a", "attempts": None})
-    for attempt, span in enumerate(((1, 15), (11, 20))):
+TRAINED = {
+    "global_step": 20,
+    "epoch": 2,
+    "metrics": {"eval_accuracy": 0.5},
+    "weights_sha256": "a",
+    "optimizer_sha256": "b",
+    "best": {"metric": "eval_accuracy", "value": 0.5, "step": 10},
+    "exactness": "bitwise",
+    "exactness_reason": "one attempt",
+}
+
+
+def test_the_result_has_what_rank_0_knows_and_what_follows_from_all_attempts(run):
+    outcome = {"status": "completed", "checkpoint": "step-00000020", **TRAINED}
+    write_json(opened(run, 2).outcome, outcome)
+    for attempt, span in enumerate(((1, 15), (11, 20)), 1):
         append_jsonl(run.attempts, entry(steps=span, attempt=attempt))
-    history.finish_result(run, facts.read(run, 1))
+    history.write_result(run, facts.read(run, 2), COMPLETED)
     counted = {"attempts": 2, "steps_redone": 5}
-    kept = {"status": "completed", "weights_sha256": "a", "best": None}
-    assert read_json(run.result) == kept | counted
+    assert read_json(run.result) == {"status": "completed", **TRAINED, **counted}
+
+
+def test_the_result_of_a_script_of_ones_own_has_no_key_of_its_marker(run):
+    own_script(run)
+    write_json(opened(run, 1).outcome, {"status": "completed", "global_step": 7, "metrics": 1})
+    history.write_result(run, facts.read(run, 1), COMPLETED)
+    assert read_json(run.result) == {"status": "completed", "attempts": 0, "steps_redone": 0}
+
+
+def test_the_result_of_a_complete_run_is_never_replaced(run):
+    write_json(run.result, {"status": "completed", "weights_sha256": "a"})
+    for action in (Action.DONE, Action.HOLD):
+        history.write_result(run, facts.read(run, 1), Decision(action, Cause.LOST, "x"))
+    assert read_json(run.result) == {"status": "completed", "weights_sha256": "a"}
 
 
 @pytest.mark.parametrize(
@@ -416,16 +442,14 @@ def test_a_finished_result_keeps_what_rank_0_wrote(run):
 )
 def test_an_unfinished_result_says_why_and_where(run, action, status):
     run.progress.write_text('{"step": 15}')
-    history.unfinished_result(run, facts.read(run, 1), Decision(action, Cause.CRASH, "why"))
+    history.write_result(run, facts.read(run, 1), Decision(action, Cause.CRASH, "why"))
     result = read_json(run.result)
     assert (result["status"], result["reason"], result["global_step"]) == (status, "why", 15)
 
 
 def test_a_script_of_ones_own_may_say_where_it_stopped(run):
     write_json(opened(run, 1).outcome, {"status": "stopped", "global_step": 7})
-    history.unfinished_result(
-        run, facts.read(run, 1), Decision(Action.HOLD, Cause.INTERRUPTED, "why")
-    )
+    history.write_result(run, facts.read(run, 1), Decision(Action.HOLD, Cause.INTERRUPTED, "why"))
     assert read_json(run.result)["global_step"] == 7
 
 

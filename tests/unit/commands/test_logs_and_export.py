@@ -3,10 +3,12 @@
 import os
 import sys
 
+import pytest
 from commands_kit import make_run
 
 from jobs.__main__ import main
-from jobs.rundir import write_json
+from jobs.rundir import read_json, write_json
+from tests.unit import run_files
 
 
 def test_logs_shows_a_rank_or_says_which_there_are(here, capsys):
@@ -28,6 +30,22 @@ def test_compare_says_bitwise_equal_or_how_two_runs_differ(here, capsys):
     write_json(make_run(here, "c", "c").result, result | {"exactness": "bitwise", "global_step": 8})
     assert main(["compare", "c", "b"]) == 1
     assert capsys.readouterr().out == "global_step: 8 is not 9\n"
+
+
+@pytest.mark.parametrize(
+    "command", [["status"], ["logs"], ["resume"], ["cancel"], ["export"], ["compare", "tiny"]]
+)
+def test_each_command_writes_the_result_of_a_run_that_completed_and_was_killed(
+    here, capsys, command
+):
+    run = make_run(here)
+    run.attempt(1).path.mkdir()
+    write_json(run.attempt(1).plan, run_files.plan(job_id="local-here-1"))
+    write_json(run.attempt(1).outcome, {"status": "completed", "global_step": 9})
+    main([command[0], "tiny", *command[1:]])
+    assert read_json(run.result)["status"] == "completed"
+    if command == ["status"]:
+        assert " completed " in capsys.readouterr().out
 
 
 def test_export_starts_the_trainers_with_the_live_checkout(here, monkeypatch, capsys):
