@@ -19,6 +19,8 @@ RESTARTS = (Action.REQUEUE, Action.SUCCESSOR, Action.WAIT)
 
 LOST_REASON = "the batch script was killed before it could record the attempt"
 
+# These come from outside: they say nothing about the run, so only the restarts bound them.
+EXTERNAL_STOPS = (Cause.PREEMPTION, Cause.MANUAL_STOP)
 # These count against the crash budget: unlike a lost node, the run itself may be at fault.
 CRASHES = (Cause.CRASH, Cause.HANG, Cause.OUT_OF_MEMORY)
 
@@ -30,7 +32,7 @@ class History:
     restarts: int  # attempts that ended with the job
     # Each in a row, up to the attempt before; progress is a new checkpoint.
     crashes_without_progress: int
-    attempts_without_progress: int  # of any cause but preemption
+    attempts_without_progress: int  # of any cause but EXTERNAL_STOPS
     time_limits_without_step: int = 0  # no optimizer step was finished
 
 
@@ -170,20 +172,31 @@ def is_over_limit(evidence: Evidence) -> bool:
 
 def after_warning(evidence: Evidence) -> Decision:
     """The decision after a warned stop, or a failure after the warning: come back, for free."""
-    if is_over_limit(evidence):
-        cause, reason = Cause.TIME_LIMIT, "the time limit was reached"
-    elif evidence.is_preempted or "SIGTERM" in evidence.signals[:1]:
-        cause, reason = Cause.PREEMPTION, "preempted"
-    elif "SIGUSR1" in evidence.signals:
-        cause, reason = Cause.TIME_LIMIT, "the time limit is near"
-    else:
-        cause, reason = Cause.PREEMPTION, "a rank was told to stop"
+    cause, reason = cause_of_stop(evidence)
     if evidence.outcome is None:
         reason += "; it ended before it could save"
     if evidence.job_state == "LOCAL":
         return Decision(Action.HOLD, Cause.INTERRUPTED, reason)
     is_slurms = is_ending(evidence) or evidence.is_left_to_slurm
     return come_back(evidence, cause, reason, Action.WAIT if is_slurms else Action.REQUEUE)
+
+
+def cause_of_stop(evidence: Evidence) -> tuple[Cause, str]:
+    """The cause of a warned stop, and its reason.
+
+    A job that Slurm preempts has a PreemptTime while it is RUNNING in its grace. Without Slurm's
+    answer, or where Slurm is ending the job already, a SIGTERM is taken for a preemption.
+    """
+    if is_over_limit(evidence):
+        return Cause.TIME_LIMIT, "the time limit was reached"
+    if evidence.is_preempted:
+        return Cause.PREEMPTION, "preempted"
+    if "SIGUSR1" in evidence.signals and evidence.signals[0] != "SIGTERM":
+        return Cause.TIME_LIMIT, "the time limit is near"
+    if evidence.job_state == "RUNNING":
+        what = evidence.signals[0] if evidence.signals else "a stop signal to a rank"
+        return Cause.MANUAL_STOP, f"{what} was sent by hand: Slurm does not preempt the job"
+    return Cause.PREEMPTION, "preempted, or stopped by hand"
 
 
 def after_loss(evidence: Evidence, history: History, budget: Budget) -> Decision:
@@ -206,8 +219,7 @@ def within_budget(
 
 def _in_time(decision: Decision, evidence: Evidence, history: History, budget: Budget) -> Decision:
     idle = 0 if evidence.has_progress else history.attempts_without_progress + 1
-    # A preemption is not the run's fault: only the restarts bound it.
-    if decision.cause is not Cause.PREEMPTION and idle >= budget.attempts_without_progress:
+    if decision.cause not in EXTERNAL_STOPS and idle >= budget.attempts_without_progress:
         reason = f"{idle} attempts without a new checkpoint, the last one: {decision.reason}"
         return Decision(Action.HOLD, decision.cause, reason)
     limits = history.time_limits_without_step + 1

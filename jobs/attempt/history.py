@@ -16,6 +16,7 @@ from jobs.attempt import facts, interpret
 from jobs.attempt.decision import (
     COMPLETED,
     CRASHES,
+    EXTERNAL_STOPS,
     LOST_REASON,
     Budget,
     Decision,
@@ -182,7 +183,7 @@ def of(attempts: Sequence[AttemptRecord]) -> History:
             break
         has_progress = entry.evidence.has_progress
         may_count_idle = may_count_idle and not has_progress
-        idle += may_count_idle and entry.cause is not Cause.PREEMPTION
+        idle += may_count_idle and entry.cause not in EXTERNAL_STOPS
         crashes += may_count_crashes and entry.cause in CRASHES
         may_count_crashes = may_count_crashes and not has_progress
         may_count_limits = (

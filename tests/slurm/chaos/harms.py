@@ -203,7 +203,7 @@ class Harm:
     stays: bool = False
 
 
-_WARNED = ("preemption", "time_limit")
+_WARNED = ("manual_stop", "time_limit")
 # Slurm kills the batch shell KillWait after the warning, perhaps before it recorded the attempt.
 _REQUEUED = ("requeued", "lost")
 _NODE = ("node", *_REQUEUED)
@@ -228,7 +228,7 @@ HARMS: dict[str, Harm] = {
     "purge": Harm(_purge, (35,), (*_WARNED, "lost")),
     "power_off": Harm(_power_off, (17,), _NODE),
     "unplug": Harm(_unplug, (18, 33), _NODE),
-    "controller_away": Harm(_controller_away, (19,), ("preemption", *_REQUEUED)),
+    "controller_away": Harm(_controller_away, (19,), ("preemption", "manual_stop", *_REQUEUED)),
     "second_job": Harm(_second_job, (30,), saves=True, stays=True),
     "scancel": Harm(_scancel, (11,)),
 }

@@ -16,7 +16,7 @@ from .test_rows_slurm import on_every_proctrack
 # With worker processes that read the data, which must not be left behind either.
 READERS = ("train.dataset=tests.slurm.faults.by_sample:digits", "launch.num_workers=1")
 # The first signal determines the cause.
-AFTER_A_STOP = [["preemption", "completed"], ["time_limit", "completed"]]
+AFTER_A_STOP = [["manual_stop", "completed"], ["time_limit", "completed"]]
 OFTEN = "checkpoint.every_steps=3"
 
 
@@ -49,7 +49,7 @@ def test_row_07_only_one_rank_is_warned(
     oracles.stopped_together(paced.run, 1)
     oracles.bitwise(paced.run, untouched())
     oracles.no_step_redone(paced.run)
-    oracles.causes(paced.run, ["preemption", "completed"])
+    oracles.causes(paced.run, ["manual_stop", "completed"])
     oracles.requeues(paced.run, 1)
     oracles.nothing_left(paced.run)
 

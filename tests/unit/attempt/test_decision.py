@@ -51,20 +51,25 @@ TABLE = [
     # A mistake in the spec that only a rank can find would repeat.
     ({"error": "rank 0 on a: 5 classes", "is_user_error": True}, "hold", "crash"),
     # Warned, and the job still runs: the kit requeues, with or without the marker of a save.
-    ({"signals": TERM, "outcome": "stopped"}, "requeue", "preemption"),
-    ({"signals": TERM}, "requeue", "preemption"),
-    ({"signals": TERM, "error": "rank 1 on b: RuntimeError: x"}, "requeue", "preemption"),
+    ({"signals": TERM, "is_preempted": True}, "requeue", "preemption"),
+    ({"signals": TERM, "is_preempted": True, "outcome": "stopped"}, "requeue", "preemption"),
+    # No preemption by Slurm: a person sent the signal.
+    ({"signals": TERM, "outcome": "stopped"}, "requeue", "manual_stop"),
+    ({"signals": TERM}, "requeue", "manual_stop"),
+    ({"signals": TERM, "error": "rank 1 on b: RuntimeError: x"}, "requeue", "manual_stop"),
     ({"signals": USR1, "outcome": "stopped"}, "requeue", "time_limit"),
     ({"signals": USR1}, "requeue", "time_limit"),
-    ({"signals": USR2, "outcome": "stopped"}, "requeue", "preemption"),
+    ({"signals": USR2, "outcome": "stopped"}, "requeue", "manual_stop"),
     ({"signals": (*USR1, *TERM)}, "requeue", "time_limit"),
-    ({"signals": (*TERM, *USR1)}, "requeue", "preemption"),
+    ({"signals": (*TERM, *USR1)}, "requeue", "manual_stop"),
+    ({"signals": (*TERM, *USR1), "is_preempted": True}, "requeue", "preemption"),
     ({"signals": USR1, "is_preempted": True}, "requeue", "preemption"),
     # In its grace, and Slurm will requeue it.
     ({"signals": TERM, "is_preempted": True, "is_left_to_slurm": True}, "wait", "preemption"),
     ({"outcome": "completed", "is_left_to_slurm": True}, "done", "completed"),
     # Stopped, although no agent recorded the signal.
-    ({"outcome": "stopped"}, "requeue", "preemption"),
+    ({"outcome": "stopped"}, "requeue", "manual_stop"),
+    ({"outcome": "stopped", "is_preempted": True}, "requeue", "preemption"),
     ({"is_preempted": True}, "requeue", "preemption"),
     # The end of the time limit does not end the run.
     ({"signals": USR1, "job_reason": "TimeLimit"}, "requeue", "time_limit"),
@@ -89,29 +94,30 @@ TABLE = [
     ({"is_near_limit": True, "is_hang": True}, "requeue", "hang"),
     ({"is_near_limit": True, "can_requeue": False}, "successor", "crash"),
     ({"is_near_limit": True, "is_user_error": True}, "hold", "crash"),
-    # A hang counts as a crash; a hang that a warning ended is a preemption.
+    # A hang counts as a crash; a hang that a warning ended is a stop.
     ({"is_hang": True, "error": "rank 1 on b: no step in 60 s"}, "retry", "hang"),
     ({"is_hang": True, "job_state": "LOCAL"}, "retry", "hang"),
     ({"is_hang": True, "is_user_error": True}, "hold", "hang"),
-    ({"is_hang": True, "signals": TERM}, "requeue", "preemption"),
+    ({"is_hang": True, "signals": TERM}, "requeue", "manual_stop"),
     ({"is_hang": True, "job_state": "CANCELLED"}, "cancel", "cancelled"),
     # Out of memory counts as a crash, too.
     ({"is_out_of_memory": True, "error": "rank 0 on a: x"}, "retry", "out_of_memory"),
     # A bad or lost node: requeue to other nodes. Without other nodes a user has to act.
     ({"bad_nodes": ("b",), "error": "rank 1 on b: x"}, "requeue", "node"),
     ({"silent_nodes": ("b",), "is_hang": True}, "requeue", "node"),
-    ({"silent_nodes": ("b",), "signals": TERM}, "requeue", "preemption"),
+    ({"silent_nodes": ("b",), "signals": TERM}, "requeue", "manual_stop"),
     ({"silent_nodes": ("b",), "job_state": "CANCELLED"}, "cancel", "cancelled"),
     ({"bad_nodes": ("b",), "job_state": "LOCAL"}, "hold", "node"),
     # A job that cannot be requeued: its successor, if there is one, continues.
-    ({"can_requeue": False, "has_successor": True, "signals": TERM}, "successor", "preemption"),
+    ({"can_requeue": False, "has_successor": True, "signals": TERM}, "successor", "manual_stop"),
     ({"can_requeue": False, "has_successor": True, "bad_nodes": ("b",)}, "successor", "node"),
     ({"can_requeue": False, "has_successor": True, "job_state": "NODE_FAIL"}, "successor", None),
-    ({"can_requeue": False, "signals": TERM}, "successor", "preemption"),
+    ({"can_requeue": False, "signals": TERM}, "successor", "manual_stop"),
     ({"can_requeue": False, "job_state": "NODE_FAIL"}, "successor", "requeued"),
     ({"can_requeue": False}, "retry", "crash"),  # a retry is possible in any case
-    ({"has_successor": True, "signals": TERM}, "requeue", "preemption"),  # the successor only waits
-    # No answer from Slurm: the ranks' records decide.
+    ({"has_successor": True, "signals": TERM}, "requeue", "manual_stop"),  # it only waits
+    # No answer from Slurm, or the job is suspended: the ranks' records decide.
+    ({"job_state": "SUSPENDED", "signals": TERM}, "requeue", "preemption"),
     ({"job_state": "UNKNOWN"}, "retry", "crash"),
     ({"job_state": "UNKNOWN", "signals": TERM}, "requeue", "preemption"),
     ({"job_state": "UNKNOWN", "outcome": "stopped"}, "requeue", "preemption"),
@@ -144,8 +150,10 @@ BUDGETS = [
     ({"is_hang": True}, (0, 2, 2), "hold", "3 crashes without progress"),
     ({}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
     ({"signals": TERM}, (0, 2, 3), "requeue", ""),
-    # Preemptions hold a run only if its restarts are used up.
-    ({"signals": TERM}, (0, 0, 4), "requeue", ""),
+    # Preemptions and stops by hand hold a run only if its restarts are used up.
+    ({"signals": TERM, "is_preempted": True}, (0, 2, 4), "requeue", ""),
+    ({"signals": TERM, "is_preempted": True}, (200, 0, 0), "hold", "200 restarts"),
+    ({"signals": TERM}, (0, 2, 4), "requeue", ""),
     ({"signals": TERM}, (200, 0, 0), "hold", "200 restarts"),
     ({"signals": USR1, "has_step": True}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
     # A time limit shorter than the start-up.

@@ -319,6 +319,7 @@ def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
         ([entry("retry", "lost")], History(1, 0, 1)),
         ([entry(cause="out_of_memory"), entry(cause="node")], History(1, 1, 2)),
         ([entry("successor", "preemption")], History(1, 0, 0)),
+        ([entry(), entry("requeue", "manual_stop")], History(1, 1, 1)),
         ([entry("requeue", "time_limit")] * 2, History(2, 0, 2, 2)),
         ([entry("requeue", "time_limit"), entry()], History(1, 1, 2, 0)),
         ([entry(), entry("hold"), entry()], History(0, 1, 1)),
