@@ -55,9 +55,7 @@ class Cause(StrEnum):
     CANCELLED = "cancelled"
     TIME_LIMIT = "time_limit"
     PREEMPTION = "preemption"
-    MANUAL_STOP = (
-        "manual_stop"  # a stop signal sent by hand: scancel --signal=TERM
-    )
+    MANUAL_STOP = "manual_stop"  # a stop signal sent by hand: scancel --signal=TERM
     INTERRUPTED = "interrupted"  # Ctrl-C or cancel of a local run
     REQUEUED = "requeued"  # by an administrator, or by Slurm itself
     CRASH = "crash"

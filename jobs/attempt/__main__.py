@@ -18,7 +18,7 @@ from pathlib import Path
 
 from jobs.attempt import run_lock, srun_step
 from jobs.attempt.close import close
-from jobs.attempt.execute import act
+from jobs.attempt.execute import execute
 from jobs.attempt.open import open_attempt
 from jobs.console import begin_lines_with_time, say
 from jobs.errors import FailedError, UserError
@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
             if args.command == "close":
                 stops = [args.stop] if args.stop else []
                 decision, found = close(run_dir, me, args.attempt, stops, args.srun_exit)
-                return act(decision, run_dir, found, me)
+                return execute(decision, run_dir, found, me)
             plan = open_attempt(run_dir, me, args.nodes, args.head_address)
     except (UserError, FailedError) as error:
         say(f"error: {error}")

@@ -1,4 +1,4 @@
-"""Closes an attempt: reads what is known, decides what follows, records the decision."""
+"""Closes an attempt: reads the facts, decides what follows, records the decision."""
 
 from __future__ import annotations
 
@@ -8,8 +8,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jobs.attempt import facts, history, interpret, run_lock, srun_step, successor
-from jobs.attempt.decision import COMPLETED, Action, Decision, decide, format_decision
-from jobs.attempt.execute import in_words
+from jobs.attempt.decision import (
+    COMPLETED,
+    Action,
+    Cause,
+    Decision,
+    budget_of,
+    budget_used,
+    decide,
+    decide_lost,
+    format_decision,
+    is_automatic_start,
+)
+from jobs.attempt.execute import format_for_log
 from jobs.attempt.interpret import AttemptFacts
 from jobs.attempt.report import report_error, report_quarantine
 from jobs.console import BestEffort, say
@@ -46,7 +57,7 @@ def close(
     run_lock.check_owned(run_dir, me, attempt)
     found = facts.read(run_dir, attempt)
     seen = evidence_of(found, me, tuple(stops), srun_exit)
-    decision = decide(seen, history.of(found.attempts), history.budget_of(found.spec))
+    decision = decide(seen, budget_used(found.attempts), budget_of(found.spec))
     with BestEffort("attempt")():
         report_quarantine(run_dir, found)
         report_error(run_dir, found, seen)
@@ -58,7 +69,7 @@ def close(
     found = history.record(run_dir, found, seen, decision)
     history.note(run_dir, attempt, "close", decision=decision.action)
     # Without Slurm the command that runs the attempts prints the hint, as its last line.
-    line = in_words(decision, run_dir, seen.is_user_error)
+    line = format_for_log(decision, run_dir, seen.is_user_error)
     say(f"attempt {attempt}: {format_decision(decision) if me.is_local else line}")
     if warning := interpret.start_up_warning(found.attempts):
         say(f"attempt {attempt}: warning: {warning}")
@@ -81,6 +92,36 @@ def evidence_of(
     return replace(seen, signals=stops or interpret.stops_at_start(found, srun_exit))
 
 
+def close_lost(
+    run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner, predecessor: str | None
+) -> AttemptFacts:
+    """Record the newest attempt if its batch script was killed; returns the facts with its record.
+
+    `predecessor`: the id of the job whose successor this job is.
+    """
+    if not interpret.is_lost(found):
+        return found
+    last_job_id = None if found.plan is None else found.plan.job_id
+    is_automatic = is_automatic_start(me.job_id, last_job_id, predecessor)
+    seen = interpret.of_ranks(found, "LOST")
+    if is_automatic and not me.is_local:  # has a node failed, and the batch script with it?
+        seen = facts.ask_nodes(found, seen)
+    budgets = budget_used(found.attempts), budget_of(found.spec)
+    decision = decide_lost(seen, *budgets, is_automatic)
+    # Nothing else in job.log shows how that attempt ended.
+    say(f"attempt {found.attempt}: {format_decision(decision)}")
+    found = history.record(run_dir, found, seen, decision)
+    return history.write_result(run_dir, found, decision) if decision.action in FINAL else found
+
+
+def end_between_attempts(run_dir: RunDir, action: Action, cause: Cause, reason: str) -> None:
+    """End a run between two attempts: the last one is not continued, whatever ended it.
+
+    `cause`: where no attempt was closed yet.
+    """
+    history.end_run(run_dir, facts.read_newest(run_dir), action, cause, reason)
+
+
 def write_missing_result(run_dir: RunDir) -> None:
     """Write result.json of a run that is complete, but whose batch script was killed before that.
 
@@ -91,7 +132,7 @@ def write_missing_result(run_dir: RunDir) -> None:
         return
     # A command that only looks at the run must work without this.
     with contextlib.suppress(UserError, FailedError, OSError):
-        found = facts.read(run_dir, history.newest_opened(run_dir))
+        found = facts.read_newest(run_dir)
         seen = interpret.of_ranks(found, "LOST")
         is_open = interpret.is_lost(found)
         if not (interpret.is_completed(found) or (is_open and seen.outcome == "completed")):
@@ -100,7 +141,7 @@ def write_missing_result(run_dir: RunDir) -> None:
         run_lock.claim(run_dir, me, found.attempt)
         try:
             # Before the claim another command may have written it, or a job begun an attempt.
-            is_unchanged = history.newest_opened(run_dir) == found.attempt
+            is_unchanged = facts.newest_opened(run_dir) == found.attempt
             if is_unchanged and not run_dir.result.exists():
                 if is_open:
                     found = history.record(run_dir, found, seen, COMPLETED)

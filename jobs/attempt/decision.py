@@ -1,21 +1,23 @@
-"""What happens after an attempt: one pure function from evidence to decision.
+"""What happens after an attempt: pure functions from evidence and earlier records to a decision.
 
-The table of it is in tests/unit/attempt/test_decision.py.
+Their table is in tests/unit/attempt/test_decision.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jobs.records import Action, Cause, Evidence
+from jobs.records import Action, AttemptRecord, Cause, Evidence, RequeueAnswer
 from jobs.slurm.client import ENDED_STATES, is_cancelled
+from jobs.spec import Spec
 
 __all__ = ["Action", "Cause", "Evidence"]  # of jobs.records, for those who decide
 
-
 # These end the job's present start.
 RESTARTS = (Action.REQUEUE, Action.SUCCESSOR, Action.WAIT)
-
+# After these only a user's resume continues the run.
+ENDS = (Action.HOLD, Action.CANCEL)
 
 LOST_REASON = "the batch script was killed before it could record the attempt"
 
@@ -27,7 +29,7 @@ CRASHES = (Cause.CRASH, Cause.HANG, Cause.OUT_OF_MEMORY)
 
 @dataclass(frozen=True)
 class History:
-    """What earlier attempts of the run leave to be counted."""
+    """How much of each budget the earlier attempts of the run have used."""
 
     restarts: int  # attempts that ended with the job
     # Each in a row, up to the attempt before; progress is a new checkpoint.
@@ -38,7 +40,7 @@ class History:
 
 @dataclass(frozen=True)
 class Budget:
-    """How often a run comes back by itself."""
+    """How often a run is started again without a user's request."""
 
     restarts: int = 200
     crashes_without_progress: int = 3
@@ -48,7 +50,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, what ended the attempt, and why, in words for the user."""
+    """What to do, what ended the attempt, and why, as a text for the user."""
 
     action: Action
     cause: Cause
@@ -84,19 +86,19 @@ def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> D
         state = f"{evidence.job_state} {evidence.job_reason}"
         reason = f"Slurm ended the job: {state}"
         cause = Cause.NODE if evidence.silent_nodes else Cause.REQUEUED
-        decision = come_back(evidence, cause, reason, Action.WAIT)
+        decision = start_again(evidence, cause, reason, Action.WAIT)
         return within_budget(decision, evidence, history, budget)
     if evidence.bad_nodes or evidence.silent_nodes:
         return within_budget(after_node_trouble(evidence), evidence, history, budget)
     return after_crash(evidence, history, budget)
 
 
-def come_back(
+def start_again(
     evidence: Evidence, cause: Cause, reason: str, action: Action = Action.REQUEUE
 ) -> Decision:
-    """The decision to go on in another start of the job; in another job where there is none.
+    """The decision to continue in another start of the job, or in a successor job.
 
-    `action`: who starts the job again, we (REQUEUE) or Slurm (WAIT).
+    `action`: REQUEUE if the kit asks Slurm to start the job again, WAIT if Slurm does it unasked.
     """
     if not evidence.can_requeue or is_over_limit(evidence):
         action = Action.SUCCESSOR
@@ -106,21 +108,21 @@ def come_back(
 
 
 def after_cancel(evidence: Evidence) -> Decision:
-    """The decision about a job that was cancelled, by somebody or by preemption.
+    """The decision about a job that was cancelled, by a user or by preemption.
 
-    While it ends, Slurm does not say which where preemption cancels (PreemptMode=CANCEL); the job
-    after this one will know.
+    Where preemption cancels jobs (PreemptMode=CANCEL), Slurm does not show which it was while the
+    job ends; the successor job can find out.
     """
     if not evidence.is_preempted:
         return Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
-    reason = "cancelled by a preemption, or by somebody after it"
+    reason = "cancelled by a preemption, or by a user after it"
     if evidence.has_successor:
         return Decision(Action.SUCCESSOR, Cause.PREEMPTION, reason)
     return Decision(Action.CANCEL, Cause.CANCELLED, reason)
 
 
 def after_requeue(evidence: Evidence) -> Decision:
-    """The decision about a job that Slurm has queued again: its node was lost, or somebody did."""
+    """The decision about a job that was requeued meanwhile: by Slurm or by an administrator."""
     if evidence.silent_nodes:
         reason = f"{no_answer(evidence)}; Slurm has requeued the job"
         return Decision(Action.WAIT, Cause.NODE, reason)
@@ -128,20 +130,20 @@ def after_requeue(evidence: Evidence) -> Decision:
 
 
 def no_answer(evidence: Evidence) -> str:
-    """Which nodes are silent."""
+    """A text that names the nodes that do not answer."""
     return f"no answer from {', '.join(evidence.silent_nodes)}"
 
 
 def after_node_trouble(evidence: Evidence) -> Decision:
-    """The decision after a node failed or fell silent: elsewhere, as a new start of the job."""
+    """The decision after a node failed its preflight or does not answer: start on other nodes."""
     reason = evidence.error or no_answer(evidence)
     if evidence.job_state == "LOCAL":
         return Decision(Action.HOLD, Cause.NODE, reason)
-    return come_back(evidence, Cause.NODE, reason)
+    return start_again(evidence, Cause.NODE, reason)
 
 
 def after_crash(evidence: Evidence, history: History, budget: Budget) -> Decision:
-    """The decision after ranks failed, or hung until they were killed: again, within a budget."""
+    """The decision after ranks failed or hung: a retry in this allocation, within a budget."""
     cause = Cause.HANG if evidence.is_hang else Cause.CRASH
     if evidence.is_out_of_memory:
         cause = Cause.OUT_OF_MEMORY
@@ -154,7 +156,8 @@ def after_crash(evidence: Evidence, history: History, budget: Budget) -> Decisio
         return Decision(Action.HOLD, cause, repeated)
     decision = Decision(Action.RETRY, cause, crash)
     if evidence.is_near_limit:
-        decision = come_back(evidence, cause, f"{crash}; too near the time limit for a retry here")
+        reason = f"{crash}; too near the time limit for a retry here"
+        decision = start_again(evidence, cause, reason)
     return within_budget(decision, evidence, history, budget)
 
 
@@ -171,14 +174,15 @@ def is_over_limit(evidence: Evidence) -> bool:
 
 
 def after_warning(evidence: Evidence) -> Decision:
-    """The decision after a warned stop, or a failure after the warning: come back, for free."""
+    """The decision after a warned stop, or after a failure that followed the warning."""
     cause, reason = cause_of_stop(evidence)
     if evidence.outcome is None:
-        reason += "; it ended before it could save"
+        reason += "; the attempt ended before it could save"
     if evidence.job_state == "LOCAL":
         return Decision(Action.HOLD, Cause.INTERRUPTED, reason)
-    is_slurms = is_ending(evidence) or evidence.is_left_to_slurm
-    return come_back(evidence, cause, reason, Action.WAIT if is_slurms else Action.REQUEUE)
+    does_slurm_requeue = is_ending(evidence) or evidence.is_left_to_slurm
+    action = Action.WAIT if does_slurm_requeue else Action.REQUEUE
+    return start_again(evidence, cause, reason, action)
 
 
 def cause_of_stop(evidence: Evidence) -> tuple[Cause, str]:
@@ -199,25 +203,34 @@ def cause_of_stop(evidence: Evidence) -> tuple[Cause, str]:
     return Cause.PREEMPTION, "preempted, or stopped by hand"
 
 
-def after_loss(evidence: Evidence, history: History, budget: Budget) -> Decision:
-    """The decision after an attempt that nobody closed, at the next start of the job."""
+def decide_lost(
+    evidence: Evidence, history: History, budget: Budget, is_automatic: bool
+) -> Decision:
+    """The decision about an attempt whose batch script was killed, at the next start of a job.
+
+    `is_automatic`: the job starts without a user's request, so the budgets count. Where a user
+    submitted it, the run stood still until then, and the budgets begin again.
+    """
+    if evidence.outcome == "completed":
+        return COMPLETED
+    if not is_automatic:
+        return Decision(Action.HOLD, Cause.LOST, LOST_REASON)
+    cause, reason = Cause.LOST, LOST_REASON
     if evidence.silent_nodes:
-        decision = Decision(Action.RETRY, Cause.NODE, no_answer(evidence))
-        return _in_time(decision, evidence, history, budget)
-    decision = Decision(Action.RETRY, Cause.LOST, LOST_REASON)
-    return _in_time(decision, evidence, history, budget)
+        cause, reason = Cause.NODE, no_answer(evidence)
+    return _bounded(Decision(Action.RETRY, cause, reason), evidence, history, budget)
 
 
 def within_budget(
     decision: Decision, evidence: Evidence, history: History, budget: Budget
 ) -> Decision:
-    """`decision`, or a hold where the run has come back too often."""
+    """`decision`, or a hold where a budget is used up."""
     if decision.action in (Action.HOLD, Action.CANCEL):
         return decision
-    return _in_time(decision, evidence, history, budget)
+    return _bounded(decision, evidence, history, budget)
 
 
-def _in_time(decision: Decision, evidence: Evidence, history: History, budget: Budget) -> Decision:
+def _bounded(decision: Decision, evidence: Evidence, history: History, budget: Budget) -> Decision:
     idle = 0 if evidence.has_progress else history.attempts_without_progress + 1
     if decision.cause not in EXTERNAL_STOPS and idle >= budget.attempts_without_progress:
         reason = f"{idle} attempts without a new checkpoint, the last one: {decision.reason}"
@@ -239,3 +252,52 @@ def _in_time(decision: Decision, evidence: Evidence, history: History, budget: B
 def is_restart(action: str, cause: str) -> bool:
     """Whether an attempt is followed by another start of the job; a lost one was, if at all."""
     return action in RESTARTS or cause in (Cause.LOST, Cause.NODE)
+
+
+def is_automatic_start(job_id: str, last_job_id: str | None, predecessor: str | None) -> bool:
+    """Whether a job takes the run over from its last job without a user's request.
+
+    `predecessor`: the id of the job whose successor this job is.
+    """
+    return last_job_id is not None and last_job_id in (job_id, predecessor)
+
+
+def refusal(last: AttemptRecord | None, job_id: str, predecessor: str | None) -> str | None:
+    """Why this start of a job must not continue the run; None if it may.
+
+    A job that was held or cancelled may still be started again: by Slurm, which requeues a job
+    whose node is lost whatever the attempt decided, or by a requeue that came too late. Where
+    slurmctld did not answer the request to requeue, this start is the requested one.
+    """
+    if last is None or last.decision not in ENDS:
+        return None
+    if last.decision is Action.HOLD and last.requeue is RequeueAnswer.NO_ANSWER:
+        return None
+    if not is_automatic_start(job_id, last.job_id, predecessor):
+        return None
+    return f"{last.decision}: {last.reason}"
+
+
+def budget_used(attempts: Sequence[AttemptRecord]) -> History:
+    """What counts against the budgets, since the last hold or cancel: then a user resumed."""
+    crashes = idle = restarts = limits = 0
+    may_count_crashes = may_count_idle = may_count_limits = True
+    for entry in reversed(attempts):
+        if entry.decision in ENDS:
+            break
+        has_progress = entry.evidence.has_progress
+        may_count_idle = may_count_idle and not has_progress
+        idle += may_count_idle and entry.cause not in EXTERNAL_STOPS
+        crashes += may_count_crashes and entry.cause in CRASHES
+        may_count_crashes = may_count_crashes and not has_progress
+        may_count_limits = (
+            may_count_limits and entry.cause is Cause.TIME_LIMIT and not entry.evidence.has_step
+        )
+        limits += may_count_limits
+        restarts += is_restart(entry.decision, entry.cause)
+    return History(restarts, crashes, idle, limits)
+
+
+def budget_of(spec: Spec) -> Budget:
+    """The budgets that the spec sets."""
+    return Budget(spec.slurm.max_restarts, spec.launch.max_crashes)

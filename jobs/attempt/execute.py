@@ -1,4 +1,4 @@
-"""Carries a decision out, as far as Slurm is concerned; nothing is decided here."""
+"""Executes a decision: requeues the job, or leaves the run to its successor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jobs.attempt import exclude_nodes, history, run_lock, successor
-from jobs.attempt.decision import Action, Cause, Decision, format_decision
+from jobs.attempt.decision import Action, Cause, Decision, budget_used, format_decision
 from jobs.attempt.interpret import AttemptFacts
 from jobs.console import say
 from jobs.records import AttemptRecord, RequeueAnswer
@@ -22,10 +22,10 @@ MAX_DELAY_S = 60
 SPREAD_S = 1.0
 
 
-def act(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> int:
-    """Carry a recorded decision out; returns the batch script's exit code.
+def execute(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> int:
+    """Execute a recorded decision; returns the batch script's exit code.
 
-    A run that is not complete never ends with 0: Slurm would book it as COMPLETED.
+    It is 0 for a complete run only: Slurm books a job that ends with 0 as COMPLETED.
     """
     if decision.action is Action.DONE:
         return 0
@@ -38,19 +38,25 @@ def act(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lock.O
         if after := successor.confirm(run_dir, found, me.job_id):
             hand_over(run_dir, found, me, after)
         else:
-            reason = f"{decision.reason}; NOT requeued: this job cannot be, and no other one waits"
-            end(replace(decision, action=Action.HOLD, reason=reason), run_dir, found, me)
+            problem = "Slurm cannot start this job again, and it has no successor"
+            end_instead(hold_instead(decision, problem), run_dir, found, me)
     return 1
 
 
+def hold_instead(decision: Decision, problem: str) -> Decision:
+    """The decision where the job was not requeued because of a problem."""
+    reason = f"{decision.reason}; NOT requeued: {problem}"
+    return replace(decision, action=Action.HOLD, reason=reason)
+
+
 def hand_over(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner, successor_id: str) -> None:
-    """Leave the run to the job that waits for the end of this one."""
+    """Release the run: the job that waits for the end of this one continues it."""
     run_lock.release(run_dir, me)
     exclude_nodes.update_successor(run_dir, found, successor_id)
 
 
-def in_words(decision: Decision, run_dir: RunDir, is_user_error: bool = False) -> str:
-    """A decision for the job's log, with what to do after a hold."""
+def format_for_log(decision: Decision, run_dir: RunDir, is_user_error: bool = False) -> str:
+    """A decision as job.log shows it, with a hint after a hold."""
     line = format_decision(decision)
     if decision.action is Action.HOLD:
         line += f"\n  hint: {hold_hint(decision, run_dir, is_user_error)}"
@@ -58,7 +64,7 @@ def in_words(decision: Decision, run_dir: RunDir, is_user_error: bool = False) -
 
 
 def hold_hint(decision: Decision, run_dir: RunDir, is_user_error: bool) -> str:
-    """What the user does after a hold. A resume runs the frozen code, with its errors, again.
+    """What the user can do after a hold. A resume runs the frozen code again, with its errors.
 
     `is_user_error`: a resume of the same spec would only repeat the error.
     """
@@ -74,12 +80,12 @@ def hold_hint(decision: Decision, run_dir: RunDir, is_user_error: bool) -> str:
 
 def retry_delay_s(attempts: Sequence[AttemptRecord]) -> float:
     """How long to wait before another attempt: 2, 8, 32 s ... after crashes without progress."""
-    crashes = history.of(attempts).crashes_without_progress
+    crashes = budget_used(attempts).crashes_without_progress
     return float(min(2 * 4 ** max(0, crashes - 1), MAX_DELAY_S))
 
 
 def requeue(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> None:
-    """Have Slurm start the job again; where it does not, correct record and result."""
+    """Ask Slurm to start the job again; if it does not, correct the record and write the result."""
     time.sleep(random.uniform(0, SPREAD_S))
     requeued = client.requeue(me.job_id)
     job = requeued.job
@@ -88,37 +94,37 @@ def requeue(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lo
             exclude_nodes.update_exclude_list(run_dir, found, me.job_id, job.excluded)
         return
     is_cancelled = job is not None and client.is_cancelled(job.state, job.reason)
-    # Where preemption cancels, Slurm may have done it; then the job after this one will know.
+    # Where preemption cancels jobs, it may have been Slurm; the successor job can find out.
     cancels_preempted = found.site is None or found.site.cancels_preempted is not False
-    reason = f"{decision.reason}; NOT requeued: {requeued.problem}"
+    hold = hold_instead(decision, requeued.problem)
     if job is not None and is_cancelled and not (job.is_preempted and cancels_preempted):
-        # It came between the decision and the requeue, which then did nothing.
+        # The cancel came between the decision and the requeue, which then had no effect.
         instead = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
-        end(instead, run_dir, found, me, requeued)
+        end_instead(instead, run_dir, found, me, requeued)
     elif run_lock.is_owned_by_start(run_dir, me) and (
         after := successor.confirm(run_dir, found, me.job_id)
     ):
-        instead = replace(decision, action=Action.SUCCESSOR, reason=reason)
-        say(in_words(instead, run_dir))
+        instead = replace(hold, action=Action.SUCCESSOR)
+        say(format_for_log(instead, run_dir))
         found = history.amend(run_dir, found, instead, requeued)
         hand_over(run_dir, found, me, after)
     else:
-        end(replace(decision, action=Action.HOLD, reason=reason), run_dir, found, me, requeued)
+        end_instead(hold, run_dir, found, me, requeued)
 
 
-def end(
+def end_instead(
     decision: Decision,
     run_dir: RunDir,
     found: AttemptFacts,
     me: run_lock.Owner,
     requeued: client.Requeued | None = None,
 ) -> None:
-    """End the run by another decision than the recorded one, and correct record and result."""
-    # Slurm may have started the job elsewhere without an answer to this process.
+    """End the run by another decision than the recorded one; corrects record and result."""
+    # Slurm may have started the job again without an answer to this process.
     if not run_lock.is_owned_by_start(run_dir, me):
         say(f"{run_dir.path}: another start owns the run, nothing recorded")
         return
-    say(in_words(decision, run_dir))
+    say(format_for_log(decision, run_dir))
     found = history.amend(run_dir, found, decision, requeued)
     history.write_result(run_dir, found, decision)
     successor.cancel(run_dir, found, me.job_id)

@@ -1,12 +1,13 @@
-"""Reads what the run directory and Slurm have about an attempt that ended; changes nothing.
+"""Reads what the run directory, Slurm and the nodes have about an attempt; changes nothing.
 
-Each file is read once per command; jobs.attempt.interpret and jobs.attempt.decision take values.
+A command reads each file once; jobs.attempt.interpret and jobs.attempt.decision take values.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import chain
 
 from jobs import records
 from jobs.attempt import interpret, requeue_policy, srun_step
@@ -15,6 +16,7 @@ from jobs.console import say
 from jobs.records import (
     AgentRecord,
     AttemptPlan,
+    AttemptRecord,
     Event,
     Evidence,
     RankError,
@@ -29,6 +31,39 @@ from jobs.runs import checkpoints, purge
 from jobs.slurm import client
 
 RANK_0 = "rank-00000"
+
+
+def newest_opened(run_dir: RunDir) -> int:
+    """The number of the newest attempt by its folder's files, of which none is read; 0 for none."""
+    files = (run_dir.path.glob(f"attempt-*/{name}.json") for name in ("plan", "agent-*"))
+    opened = (int(path.parent.name.partition("-")[2]) for path in chain.from_iterable(files))
+    return max(opened, default=0)
+
+
+def newest_attempt(run_dir: RunDir) -> int:
+    """The number of the newest attempt that was opened; 0 before the first.
+
+    A scratch purge may have removed its files or its record, so both are looked at.
+    """
+    recorded = [record.attempt for record in records.read_attempts(run_dir)]
+    return max([newest_opened(run_dir), *recorded])
+
+
+def last_record(run_dir: RunDir) -> AttemptRecord | None:
+    """The record of the newest attempt that was closed; None before the first."""
+    attempts = records.read_attempts(run_dir)
+    return attempts[-1] if attempts else None
+
+
+def is_complete(run_dir: RunDir) -> bool:
+    """Whether result.json says that the run is complete."""
+    result = records.read(Result, run_dir.result)
+    return result is not None and result.status == "completed"
+
+
+def read_newest(run_dir: RunDir) -> AttemptFacts:
+    """`read` of the newest attempt that has files. Raises: RecordError, OSError."""
+    return read(run_dir, newest_opened(run_dir))
 
 
 def read(run_dir: RunDir, attempt: int) -> AttemptFacts:
@@ -83,7 +118,7 @@ def _places(
 
 
 def ask_slurm(found: AttemptFacts, seen: Evidence, job_id: str) -> Evidence:
-    """`seen` with what Slurm shows of the job now; as it was where slurmctld does not answer."""
+    """`seen` with what Slurm shows of the job now; unchanged where slurmctld does not answer."""
     job = client.show_job_patiently(job_id)
     if job is None:
         say(f"attempt {found.attempt}: slurmctld does not show job {job_id}")
@@ -100,3 +135,8 @@ def ask_slurm(found: AttemptFacts, seen: Evidence, job_id: str) -> Evidence:
         silent_nodes=srun_step.unreachable_nodes(found, interpret.unended(found)),
         is_left_to_slurm=requeue_policy.slurm_requeues_itself(found.attempts, seen, job, job_id),
     )
+
+
+def ask_nodes(found: AttemptFacts, seen: Evidence) -> Evidence:
+    """`seen` of a lost attempt with its nodes that do not answer."""
+    return replace(seen, silent_nodes=srun_step.silent(found, found.nodes))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from jobs.attempt.decision import ENDS, Decision
 from jobs.checkpoint_names import is_newer
 from jobs.errors import UserError
 from jobs.node.stop_signals import STOP_SIGNALS
@@ -24,6 +25,7 @@ from jobs.records import (
     Submission,
     Successor,
 )
+from jobs.slurm.client import Requeued
 from jobs.spec import Spec
 
 # The longest pause before a retry, and its start.
@@ -31,7 +33,6 @@ RETRY_S = 120.0
 # What the clocks of two nodes may differ by.
 SKEW_S = 2.0
 MIN_SHORT_SLOTS = 3
-ENDS = (Action.HOLD, Action.CANCEL)  # after these only a user's resume continues the run
 
 
 @dataclass(frozen=True)
@@ -322,17 +323,57 @@ def steps_redone(attempts: Sequence[AttemptRecord]) -> int:
     return redone
 
 
-def result_of(found: AttemptFacts, action: Action, reason: str) -> Result:
-    """The result of a run that ends with this action. `found`: with the last attempt's record.
+def record_of(found: AttemptFacts, seen: Evidence, decision: Decision, now: float) -> AttemptRecord:
+    """The line of attempts.jsonl for an attempt that ended. `now`: seconds since the epoch."""
+    first_step, last_step = steps_of(found)
+    stop_s, start_s = times_of(found, bool(seen.signals), now)
+    return AttemptRecord(
+        attempt=found.attempt,
+        job_id=None if found.plan is None else found.plan.job_id,
+        nodes=None if found.plan is None else found.plan.nodes,
+        start=None if found.plan is None else found.plan.start,
+        stop=round(now, 3),
+        cause=decision.cause,
+        first_step=first_step,
+        last_step=last_step,
+        stop_s=stop_s,
+        start_s=start_s,
+        checkpoint=found.checkpoint,
+        quarantined=newly_quarantined(found),
+        decision=decision.action,
+        reason=decision.reason,
+        evidence=seen,
+    )
 
-    `reason`: why, where the run is not complete. What the outcome.json of a user's script has
-    beside its status is not copied.
+
+def corrected(last: AttemptRecord, decision: Decision, requeued: Requeued | None) -> AttemptRecord:
+    """The record of an attempt whose decision could not be carried out.
+
+    `requeued`: what Slurm did with the requeue that the record decided on.
+    """
+    seen = last.evidence
+    if requeued is not None and requeued.job is not None:
+        seen = replace(seen, job_state=requeued.job.state, job_reason=requeued.job.reason)
+    return replace(
+        last,
+        cause=decision.cause,
+        decision=decision.action,
+        reason=decision.reason,
+        evidence=seen,
+        requeue=None if requeued is None else requeued.answer,
+    )
+
+
+def result_of(found: AttemptFacts, decision: Decision) -> Result:
+    """The result of a run that ends by this decision. `found`: with the last attempt's record.
+
+    What the outcome.json of a user's script has beside its status is not copied.
     """
     redone = steps_redone(found.attempts)
-    if action is not Action.DONE:
+    if decision.action is not Action.DONE:
         return Result(
-            status="cancelled" if action is Action.CANCEL else "held",
-            reason=reason,
+            status="cancelled" if decision.action is Action.CANCEL else "held",
+            reason=decision.reason,
             global_step=reached_step(found),
             attempts=len(found.attempts),
             steps_redone=redone,

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from jobs import records
 from jobs.attempt import facts, history, interpret, run_lock, srun_step, successor
-from jobs.attempt.decision import COMPLETED
+from jobs.attempt.close import close_lost
+from jobs.attempt.decision import COMPLETED, Cause, refusal
 from jobs.attempt.interpret import AttemptFacts
 from jobs.console import counted, say
 from jobs.errors import FailedError, UserError
@@ -25,10 +26,10 @@ def open_attempt(
 ) -> AttemptPlan | None:
     """Open the next attempt: write its plan and return it; None if the run is already complete.
 
-    Raises: OwnedError, RendezvousError, HeldError, EndedError.
+    `resolved`: the first node's address, if the batch script found one.
+    Raises: OwnedError, RendezvousError, HeldError, EndedError, RecordError.
     """
-    successor.look_back(run_dir, me)
-    run_lock.claim(run_dir, me, history.newest_opened(run_dir) + 1)
+    run_lock.claim(run_dir, me, facts.newest_opened(run_dir) + 1)
     try:
         return _open(run_dir, me, nodes, resolved)
     except (UserError, FailedError, OSError):
@@ -40,14 +41,11 @@ def open_attempt(
 def _open(
     run_dir: RunDir, me: run_lock.Owner, nodes: Sequence[str], resolved: str
 ) -> AttemptPlan | None:
-    # Only now: until the claim another job may have opened attempts.
-    found = facts.read(run_dir, history.newest_opened(run_dir))
+    # After the claim: until then another job may have opened attempts.
+    found = facts.read_newest(run_dir)
     attempt = interpret.newest_number(found) + 1
     run_lock.claim(run_dir, me, attempt)
-    predecessor = lookup.predecessor(run_dir)
-    for line in purge.recreate_missing_dirs(run_dir):
-        say(line)
-    found = history.close_lost(run_dir, found, me, predecessor)
+    found = _close_earlier(run_dir, found, me)
     if not me.is_local:
         lookup.note_job(run_dir, found.submission, me.job_id, client.cluster_name())
     if interpret.is_completed(found):
@@ -58,15 +56,10 @@ def _open(
     if found.spec_error is not None:
         raise found.spec_error
     purge.check_code(run_dir)
-    refuse(run_dir, found, me, predecessor)
+    refuse(run_dir, found, me)
     run_dir.result.unlink(missing_ok=True)
     plan = plan_of(found, me, attempt, nodes, resolved)
-    attempt_dir = run_dir.attempt(attempt)
-    attempt_dir.path.mkdir(exist_ok=True)
-    cpus = os.environ.get("SLURM_CPUS_PER_TASK")
-    argv = srun_step.argv_from_spec(found.spec, cpus)
-    write_atomic(attempt_dir.srun_argv, "".join(f"{argument}\0" for argument in argv))
-    records.write(attempt_dir.plan, plan)
+    _write_plan(run_dir, found, plan)
     if not me.is_local:
         successor.ensure(run_dir, found, me.job_id)
     history.note(run_dir, attempt, "open", nodes=list(nodes), job_id=me.job_id)
@@ -74,6 +67,37 @@ def _open(
     where = f"{plan.rdzv_endpoint} ({plan.head_address_is})"
     say(f"attempt {attempt}: {count}, rendezvous at {where}")
     return plan
+
+
+def _close_earlier(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> AttemptFacts:
+    """Record the end of the run's newest attempt if that is missing; returns the facts with it.
+
+    Raises: EndedError for a successor job that must not continue the run.
+    """
+    before = lookup.predecessor(run_dir)
+    check = successor.check_predecessor(run_dir, found, me.job_id, before)
+    refused = successor.EndedError(
+        f"{run_dir.path}: job {me.job_id} does not continue the run: {check.reason}"
+    )
+    if not check.may_continue and check.final_action is None:
+        raise refused
+    for message in purge.recreate_missing_dirs(run_dir):
+        say(message)
+    found = close_lost(run_dir, found, me, before)
+    # A user's script may have completed the run before its job ended.
+    if check.final_action is not None and not interpret.is_completed(found):
+        history.end_run(run_dir, found, check.final_action, Cause.LOST, check.reason)
+        raise refused
+    return found
+
+
+def _write_plan(run_dir: RunDir, found: AttemptFacts, plan: AttemptPlan) -> None:
+    """Write the files of an attempt that the batch script and the agents read."""
+    attempt_dir = run_dir.attempt(plan.attempt)
+    attempt_dir.path.mkdir(exist_ok=True)
+    argv = srun_step.argv_from_spec(found.spec, os.environ.get("SLURM_CPUS_PER_TASK"))
+    write_atomic(attempt_dir.srun_argv, "".join(f"{argument}\0" for argument in argv))
+    records.write(attempt_dir.plan, plan)
 
 
 def plan_of(
@@ -102,18 +126,16 @@ def plan_of(
 
 
 class HeldError(FailedError):
-    """The run was held or cancelled, and nobody has resumed it."""
+    """The run was held or cancelled, and no user has resumed it."""
 
 
-def refuse(
-    run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner, predecessor: str | None
-) -> None:
+def refuse(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> None:
     """Raises HeldError for a run that was cancelled, or held while only Slurm starts this job."""
     # Also a job that was queued before the cancel, and that the cancel did not find.
     is_cancelled = run_dir.cancelled.exists()
-    last = history.refusal(found.last, me, predecessor)
+    last = refusal(found.last, me.job_id, lookup.predecessor(run_dir))
     reason = "the run was cancelled" if is_cancelled else last
     if reason is not None:
         raise HeldError(
-            f"{run_dir.path}: not started again: {reason}\n  hint: make resume goes on with it"
+            f"{run_dir.path}: not started again: {reason}\n  hint: make resume continues it"
         )

@@ -1,9 +1,9 @@
-"""The job that waits for the end of the present one, to go on with the run where a requeue cannot.
+"""The job that waits for the end of the present one, to continue the run where a requeue cannot.
 
-It is queued from inside the first attempt of a job, on the same run directory with the same script
-and options, behind `--dependency=afterany`: so it starts when the job has ended for good (a job
-that is requeued has not). What became of its predecessor it finds out first: a run that was
-cancelled or held stays so, and one of which nobody can tell waits for `resume`. Standard library
+The first attempt of a job queues it, on the same run directory with the same script and options,
+behind `--dependency=afterany`: it starts when the job has ended for good (a job that is requeued
+has not). At its start it checks how its predecessor ended. A run that was cancelled or held stays
+so. If the predecessor's end is unknown, the run is held; `resume` continues it. Standard library
 only.
 """
 
@@ -14,8 +14,8 @@ import re
 from dataclasses import dataclass
 
 from jobs import records
-from jobs.attempt import facts, history, interpret, run_lock
-from jobs.attempt.decision import Action, Cause
+from jobs.attempt import interpret
+from jobs.attempt.decision import Action
 from jobs.attempt.interpret import AttemptFacts
 from jobs.console import say
 from jobs.errors import FailedError
@@ -27,16 +27,19 @@ from jobs.slurm import site as slurm_site
 
 
 class EndedError(FailedError):
-    """This job was to go on after another one, and must not; the text says why."""
+    """This job was queued to continue the run after another job, and must not; the text has why."""
 
 
 @dataclass(frozen=True)
-class Fate:
-    """Whether a successor goes on with the run, why not, and how the run ends by that."""
+class PredecessorCheck:
+    """Whether a successor job may continue the run; if not, why, and how the run ends by that."""
 
-    goes_on: bool
+    may_continue: bool
     reason: str = ""
-    ends: Action | None = None  # None: it has ended, or is somebody else's
+    final_action: Action | None = None  # None: the run has ended already, or another job has it
+
+
+MAY_CONTINUE = PredecessorCheck(True)
 
 
 def reason_for(run_dir: RunDir, found: AttemptFacts, can_requeue: bool) -> str:
@@ -48,7 +51,7 @@ def reason_for(run_dir: RunDir, found: AttemptFacts, can_requeue: bool) -> str:
         return "slurm.restart=successor"
     if not can_requeue:
         return "this job cannot be requeued (Requeue=0)"
-    # Written at submit, else asked now.
+    # submit writes site.json; where it could not, Slurm is asked now.
     known = found.site
     if known is None:
         known = site_warnings.record_site(run_dir, spec.slurm, slurm_site.query(spec.slurm))
@@ -74,16 +77,16 @@ def ensure(run_dir: RunDir, found: AttemptFacts, job_id: str) -> None:
 def queue(
     run_dir: RunDir, found: AttemptFacts, job_id: str, can_requeue: bool, reason: str
 ) -> str | None:
-    """Queue a job that starts after this one; its id, or None where Slurm takes none.
+    """Queue a job that starts after this one; its id, or None where Slurm refuses it.
 
-    Raises: OSError, with the new job cancelled, if it cannot be noted.
+    Raises: OSError if it cannot be recorded; the new job is cancelled then.
     """
     argv = argv_after(run_dir, found, job_id, can_requeue)
     environ = sbatch.successor_environ(os.environ, run_dir)
     environ |= {lookup.SUCCEEDS: f"{run_dir.run_id}:{job_id}"}
     new_id, problem = client.submit(argv, environ)
     if new_id is None:
-        say(f"no successor of job {job_id} ({reason}): {problem}\n  hint: make resume goes on")
+        say(f"no successor of job {job_id} ({reason}): {problem}\n  hint: make resume continues")
         return None
     try:
         records.write(run_dir.successor, Successor(new_id, job_id, reason))
@@ -91,7 +94,7 @@ def queue(
     except OSError:
         client.cancel(new_id)
         raise
-    say(f"job {new_id} waits for the end of job {job_id}, to go on with the run: {reason}")
+    say(f"job {new_id} waits for the end of job {job_id}, to continue the run: {reason}")
     return new_id
 
 
@@ -106,14 +109,17 @@ def argv_after(run_dir: RunDir, found: AttemptFacts, job_id: str, can_requeue: b
 
 
 def confirm(run_dir: RunDir, found: AttemptFacts, job_id: str) -> str | None:
-    """The id of the job that continues the run after this one, queued now if need be; or None."""
+    """The id of the job that continues the run after this one; queues it if there is none yet.
+
+    None where the spec forbids it, or Slurm refuses it.
+    """
     present = interpret.successor_of(found, job_id)
     if present is not None and client.is_alive(present) is not False:
         return present
     if found.spec.slurm.restart == "requeue":
         return None
     can_requeue = found.last is None or found.last.evidence.can_requeue
-    return queue(run_dir, found, job_id, can_requeue, "it cannot go on itself")
+    return queue(run_dir, found, job_id, can_requeue, "this job cannot be started again")
 
 
 def cancel(run_dir: RunDir, found: AttemptFacts, job_id: str) -> None:
@@ -124,58 +130,48 @@ def cancel(run_dir: RunDir, found: AttemptFacts, job_id: str) -> None:
         run_dir.successor.unlink(missing_ok=True)
 
 
-def look_back(run_dir: RunDir, me: run_lock.Owner) -> None:
-    """Find out whether this job may continue the run, before it opens an attempt.
+def check_predecessor(
+    run_dir: RunDir, found: AttemptFacts, my_id: str, before: str | None
+) -> PredecessorCheck:
+    """Whether job `my_id` may continue the run. `before`: the job whose successor it is, if any.
 
-    Only a successor reads anything here; the claim comes after it, so `open` reads again.
-    Raises: EndedError, with the run's end recorded if no other process did that.
+    A cancelled run must never continue, so an unknown end of that job holds the run.
     """
-    before = lookup.predecessor(run_dir)
     if before is None:
-        return
-    found = facts.read(run_dir, history.newest_opened(run_dir))
-    fate = fate_of(run_dir, found, me.job_id, before)
-    if fate.goes_on:
-        return
-    if fate.ends is not None:
-        run_lock.claim(run_dir, me, interpret.newest_number(found))
-        found = history.close_lost(run_dir, found, me, before)
-        was_through = interpret.is_completed(found)  # a script that ended before its job did
-        if not was_through:
-            history.end_run(run_dir, found, fate.ends, Cause.LOST, fate.reason)
-        run_lock.release(run_dir, me)
-        if was_through:
-            return
-    raise EndedError(f"{run_dir.path}: job {me.job_id} does not go on: {fate.reason}")
+        return MAY_CONTINUE
+    if (check := _check_records(found, my_id, before)) is not None:
+        return check
+    return _check_end(found, before, end_state(run_dir, found, before))
 
 
-def fate_of(run_dir: RunDir, found: AttemptFacts, my_id: str, before: str) -> Fate:
-    """Whether this job, the successor of job `before`, continues the run.
-
-    A cancelled run must never come back, so an unknown end of that job holds the run.
-    """
+def _check_records(found: AttemptFacts, my_id: str, before: str) -> PredecessorCheck | None:
+    """The check as far as the run directory decides it; None if the end of job `before` does."""
     last_job = _last_job(found)
-    if last_job == my_id:  # requeued: it looked when it first started
-        return Fate(True)
+    if last_job == my_id:  # requeued: the check was made at its first start
+        return MAY_CONTINUE
     if last_job not in (None, before):
-        return Fate(False, f"after job {before} the run went on as job {last_job}")
+        return PredecessorCheck(False, f"after job {before}, job {last_job} continued the run")
     if interpret.is_completed(found):
-        return Fate(True)  # `attempt open` says so
+        return MAY_CONTINUE  # `attempt open` finds that it is complete
     if result := found.result:
-        return Fate(False, f"job {before} left it {result.status}: {result.reason}")
-    state = end_state(run_dir, found, before)
+        return PredecessorCheck(False, f"job {before} left it {result.status}: {result.reason}")
+    return None
+
+
+def _check_end(found: AttemptFacts, before: str, state: str | None) -> PredecessorCheck:
+    """The check by the state in which job `before` ended; None: unknown."""
     if state == "CANCELLED":
-        return Fate(False, f"job {before} was cancelled", Action.CANCEL)
+        return PredecessorCheck(False, f"job {before} was cancelled", Action.CANCEL)
     if state is not None and state not in client.ENDED_STATES:
-        return Fate(False, f"job {before} has not ended, it is {state}")
+        return PredecessorCheck(False, f"job {before} has not ended, it is {state}")
     if state is None and not _was_handed_over(found):
-        what = f"it is not known any more whether job {before} was cancelled"
-        return Fate(False, f"{what}; if not, make resume goes on", Action.HOLD)
-    return Fate(True)
+        reason = f"it is unknown whether job {before} was cancelled; if not, make resume continues"
+        return PredecessorCheck(False, reason, Action.HOLD)
+    return MAY_CONTINUE
 
 
 def _last_job(found: AttemptFacts) -> str | None:
-    """The id of the job that opened the newest attempt, as far as a scratch purge leaves it."""
+    """The id of the job that opened the newest attempt; None if a scratch purge removed it."""
     newest = interpret.newest_number(found)
     if found.plan is not None and found.attempt == newest:
         return found.plan.job_id
@@ -183,7 +179,7 @@ def _last_job(found: AttemptFacts) -> str | None:
 
 
 def _was_handed_over(found: AttemptFacts) -> bool:
-    """Whether the last attempt gave its run to the successor while its job was sound."""
+    """Whether the last attempt left its run to the successor while its job was running."""
     last = found.last
     if last is None or last.attempt != interpret.newest_number(found):
         return False
@@ -191,9 +187,9 @@ def _was_handed_over(found: AttemptFacts) -> bool:
 
 
 def end_state(run_dir: RunDir, found: AttemptFacts, job_id: str) -> str | None:
-    """How a job ended: slurmctld's word for some minutes (MinJobAge), then sacct's, then its log's.
+    """The state in which a job ended; None if it is unknown.
 
-    None where nobody knows.
+    slurmctld keeps it for some minutes (MinJobAge); after that sacct has it, or the job's log.
     """
     job = client.show_job_patiently(job_id)
     if job is not None:
@@ -202,7 +198,7 @@ def end_state(run_dir: RunDir, found: AttemptFacts, job_id: str) -> str | None:
 
 
 def state_in_log(run_dir: RunDir, site: SlurmSite | None, job_id: str) -> str | None:
-    """What slurmstepd wrote last into the job's log of its end; None if that is not its end.
+    """The state that the last such line of slurmstepd in the job's log shows; None without one.
 
     Source: src/slurmd/slurmstepd/req.c: `*** JOB 7 ON n1 CANCELLED AT <time> DUE TO ... ***`.
     """
@@ -214,6 +210,6 @@ def state_in_log(run_dir: RunDir, site: SlurmSite | None, job_id: str) -> str | 
     why = next(iter(re.findall(line, text)[-1:]), None)
     if why == "":
         return "CANCELLED"
-    # Elsewhere a preempted job is queued again, and may have been cancelled there.
+    # Where preemption requeues, the job may have been cancelled in the queue after that line.
     is_final = site is not None and bool(site.cancels_preempted)
     return "PREEMPTED" if is_final and why == "DUE TO PREEMPTION " else None

@@ -8,7 +8,8 @@ import signal
 import sys
 import time
 
-from jobs.attempt import history, run_lock
+from jobs.attempt import facts, run_lock
+from jobs.attempt.close import end_between_attempts
 from jobs.attempt.decision import Action, Cause
 from jobs.commands import run_jobs
 from jobs.commands.submit_claim import claimed, uninterrupted
@@ -26,7 +27,7 @@ def cancel(run_dir: RunDir) -> int:
 
     Raises: UserError for a run that does not run; FailedError if scancel fails.
     """
-    if history.is_complete(run_dir):
+    if facts.is_complete(run_dir):
         raise UserError(f"{run_dir.run_id} is complete, there is nothing to cancel")
     owner = run_lock.read(run_dir)
     if owner is not None and owner.is_local and run_lock.is_alive(owner) is not False:
@@ -72,7 +73,7 @@ def cancel_jobs(run_dir: RunDir, jobs: list[str], record: BestEffort) -> None:
             raise FailedError(f"scancel {' '.join(jobs)}: {error}")
     if all(job is not None and job.state == "PENDING" for job in shown):
         try:
-            history.end_between(run_dir, Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
+            end_between_attempts(run_dir, Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
         except RecordError as error:  # the jobs are cancelled all the same
             print(f"cancel: the end of the run is not recorded: {error}", file=sys.stderr)
         if owner is not None:  # of an earlier start of a job that had been requeued

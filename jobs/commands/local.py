@@ -21,8 +21,8 @@ from pathlib import Path
 from types import FrameType
 
 from jobs import records
-from jobs.attempt import history, run_lock
-from jobs.attempt.close import close_attempt
+from jobs.attempt import run_lock
+from jobs.attempt.close import close_attempt, end_between_attempts
 from jobs.attempt.decision import Action, Cause, Decision
 from jobs.attempt.execute import retry_delay_s
 from jobs.attempt.open import open_attempt
@@ -86,7 +86,7 @@ def wait_for_stop(stops: list[int], seconds: float) -> bool:
 def give_up(run_dir: RunDir, me: run_lock.Owner) -> Decision:
     """Hold a run that was stopped between two attempts; returns that decision."""
     reason = "stopped on request"
-    history.end_between(run_dir, Action.HOLD, Cause.INTERRUPTED, reason)
+    end_between_attempts(run_dir, Action.HOLD, Cause.INTERRUPTED, reason)
     run_lock.release(run_dir, me)
     return Decision(Action.HOLD, Cause.INTERRUPTED, reason)
 

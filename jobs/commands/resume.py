@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from jobs.attempt import history, run_lock
+from jobs.attempt import facts, run_lock
 from jobs.commands import run_jobs
 from jobs.commands.submit import announce, choose_cluster, run_here, shown
 from jobs.commands.submit_claim import claimed
@@ -24,7 +24,7 @@ def resume(
 
     Raises: UserError, FailedError; then the run is as it was, with no new job.
     """
-    if history.is_complete(run_dir):
+    if facts.is_complete(run_dir):
         return nothing_to_resume(run_dir, overrides)
     cluster = choose_cluster(cluster)
     with claimed(run_dir):

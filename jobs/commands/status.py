@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jobs import records
-from jobs.attempt import history, run_lock
+from jobs.attempt import facts, run_lock
 from jobs.attempt.close import write_missing_result
 from jobs.attempt.interpret import start_up_warning
 from jobs.commands import live_progress
@@ -115,7 +115,7 @@ def describe_readable(run_dir: RunDir, states: dict[str, str]) -> dict[str, Any]
         "job_id": job_id,
         "successor": waiting,
         "state": state,
-        "attempt": history.newest_attempt(run_dir),
+        "attempt": facts.newest_attempt(run_dir),
         "step": now.step if now else None,
         "progress": reason or (live_progress.words(now) if now else None),
         "reason": reason,
@@ -145,7 +145,7 @@ def state_of(run_dir: RunDir, result: Result | None, slurm_state: str | None) ->
         return slurm_state.lower()
     owner = run_lock.read(run_dir)
     if owner is None:
-        return "stopped" if history.newest_attempt(run_dir) else "frozen"
+        return "stopped" if facts.newest_attempt(run_dir) else "frozen"
     return {True: "running", False: "lost", None: "unknown"}[run_lock.is_alive(owner)]
 
 

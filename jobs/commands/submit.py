@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs import records
-from jobs.attempt import history
+from jobs.attempt import facts
 from jobs.attempt.decision import Action, Cause
 from jobs.attempt.execute import hold_hint
 from jobs.commands import local, packages
@@ -139,7 +139,7 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
     # The reason of a failure stands in the attempt's own line, just above.
     why = decision.reason if decision.cause is Cause.INTERRUPTED else f"{decision.cause}, see above"
     print(f"stopped after step {step}: {why}", file=sys.stderr)
-    last = history.last_record(run_dir)
+    last = facts.last_record(run_dir)
     is_user_error = last is not None and last.evidence.is_user_error
     print(f"next: {hold_hint(decision, run_dir, is_user_error)}", file=sys.stderr)
     return 130 if decision.cause is Cause.INTERRUPTED else 1

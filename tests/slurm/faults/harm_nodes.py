@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from jobs.attempt import history
+from jobs.attempt import facts
 from jobs.rundir import read_json
 
 from ..kit import Run
@@ -16,7 +16,7 @@ AWAY_S = 60.0
 
 def nodes_of(run: Run) -> list[str]:
     """The nodes of the newest attempt; on the first one the batch shell runs, and mostly rank 0."""
-    newest = run.dir.attempt(history.newest_attempt(run.dir))
+    newest = run.dir.attempt(facts.newest_attempt(run.dir))
     return list(read_json(newest.plan)["nodes"])
 
 

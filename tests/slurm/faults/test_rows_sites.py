@@ -188,7 +188,10 @@ def test_row_11_successor_of_a_cancelled_job_ends_without_training(kit: Kit, row
     assert paced.run.result()["status"] == "cancelled"
     oracles.causes(paced.run, ["preemption"])
     log = paced.run.dir.job_log.read_text()
-    assert f"job {waiting.job_id} does not go on: job {paced.run.job_id} was cancelled" in log
+    assert (
+        f"job {waiting.job_id} does not continue the run: job {paced.run.job_id} was cancelled"
+        in log
+    )
     oracles.nothing_left(paced.run)
 
 

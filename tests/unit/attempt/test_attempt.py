@@ -44,7 +44,7 @@ def calls(tmp_path, monkeypatch):
 
 
 def act(decision, run, me):
-    return execute.act(decision, run, facts.read(run, 1), me)
+    return execute.execute(decision, run, facts.read(run, 1), me)
 
 
 def test_a_refused_requeue_is_held_with_its_reason(tmp_path, calls, monkeypatch, capfd):
@@ -176,7 +176,7 @@ def test_a_warned_job_that_nobody_can_start_again_is_held_with_its_reason(
     assert command("open", "a") == 0
     close(run, 1)
     assert command("close", "1", "--stop", "SIGTERM") == 1
-    assert "NOT requeued: this job cannot be, and no other" in capfd.readouterr().err
+    assert "NOT requeued: Slurm cannot start this job again" in capfd.readouterr().err
     assert read_json(run.result)["status"] == "held"
     assert read_jsonl(run.attempts)[-1]["decision"] == "hold"
     assert not run.owner.exists()
@@ -441,6 +441,10 @@ def test_open_and_close_read_each_file_once(
         assert records.read_attempts(run)[-1].decision == decision
         counts.append(reads(command, *OPEN))  # refused after a hold
     counts.append(reads(command, *OPEN))  # of a lost attempt, which it closes
+    monkeypatch.setenv("SLURM_JOB_ID", "8")
+    monkeypatch.setenv("KIT_SUCCEEDS", f"{run.run_id}:7")
+    monkeypatch.setenv("FAKE_STATE", "FAILED")
+    counts.append(reads(command, *OPEN))  # of the successor job
     for count in counts:
         assert "spec.json" in count
         assert {path: n for path, n in count.items() if n > 1 and path != "owner.json"} == {}

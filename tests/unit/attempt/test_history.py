@@ -6,8 +6,18 @@ import time
 import pytest
 
 from jobs import records
+from jobs.attempt import close as close_module
 from jobs.attempt import facts, history, interpret, run_lock
-from jobs.attempt.decision import COMPLETED, Action, Cause, Decision, History, decide
+from jobs.attempt.decision import (
+    COMPLETED,
+    Action,
+    Cause,
+    Decision,
+    History,
+    budget_used,
+    decide,
+    refusal,
+)
 from jobs.rundir import RunDir, Timeline, append_jsonl, read_json, read_jsonl, write_json
 from jobs.runs import checkpoints
 from jobs.slurm import client
@@ -52,11 +62,11 @@ def entry(
 
 
 def close_lost(run, me):
-    history.close_lost(run, facts.read(run, history.newest_opened(run)), me, None)
+    close_module.close_lost(run, facts.read_newest(run), me, None)
 
 
-def refusal(run, me):
-    return history.refusal(facts.read(run, 1).last, me, None)
+def refused(run, me):
+    return refusal(facts.read(run, 1).last, me.job_id, None)
 
 
 def parsed(entries):
@@ -64,11 +74,11 @@ def parsed(entries):
 
 
 def test_the_newest_attempt_is_the_highest_number_that_was_planned(run):
-    assert history.newest_attempt(run) == 0
+    assert facts.newest_attempt(run) == 0
     for attempt in (9, 10):
         opened(run, attempt)
     run.attempt(11).path.mkdir()
-    assert history.newest_attempt(run) == 10
+    assert facts.newest_attempt(run) == 10
 
 
 def test_only_committed_checkpoints_count(run):
@@ -327,7 +337,7 @@ def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
     ],
 )
 def test_budgets_are_counted_since_the_last_progress_and_anew_after_a_hold(attempts, counted):
-    assert history.of(parsed(attempts)) == counted
+    assert budget_used(parsed(attempts)) == counted
 
 
 def test_three_preemptions_before_the_first_step_are_a_warning_with_both_figures():
@@ -477,7 +487,7 @@ def test_a_lost_attempt_counts_unless_somebody_resumed(
     close_lost(run, me)
     last = read_jsonl(run.attempts)[-1]
     assert (last["decision"], last["cause"]) == (decision, "lost")
-    is_refused = refusal(run, me) is not None
+    is_refused = refused(run, me) is not None
     assert is_refused == (decision == "hold" and job_id == "7")
 
 
@@ -496,7 +506,7 @@ def test_a_lost_attempt_counts_against_the_budget_of_the_spec(run, monkeypatch):
 
 def test_an_attempt_of_which_nobody_knows_the_job_holds_no_resume(run):
     append_jsonl(run.attempts, entry("hold", "lost") | {"job_id": None, "reason": "x"})
-    assert refusal(run, ME) is None
+    assert refused(run, ME) is None
 
 
 @pytest.mark.parametrize("lost", ["a", "b"])
@@ -517,19 +527,19 @@ def test_an_attempt_that_was_lost_with_a_node_names_it_in_the_jobs_log(
 )
 def test_a_requeue_without_an_answer_may_start(run, answer, may_start):
     append_jsonl(run.attempts, entry("hold", "preemption", requeue=answer))
-    assert (refusal(run, ME) is None) == may_start
+    assert (refused(run, ME) is None) == may_start
 
 
 @pytest.mark.parametrize("decision", ["hold", "cancel"])
 def test_a_job_that_was_held_or_cancelled_starts_again_as_another_one_only(run, decision):
     append_jsonl(run.attempts, entry(decision, "crash") | {"job_id": "7", "reason": "x"})
-    assert refusal(run, ME) == f"{decision}: x"
-    assert refusal(run, run_lock.this_process("8")) is None
+    assert refused(run, ME) == f"{decision}: x"
+    assert refused(run, run_lock.this_process("8")) is None
 
 
 def test_a_requeued_job_is_not_refused(run):
     append_jsonl(run.attempts, entry("requeue", "preemption") | {"job_id": "7", "reason": "x"})
-    assert refusal(run, ME) is None
+    assert refused(run, ME) is None
 
 
 def test_an_amended_record_is_the_newest_one_and_keeps_the_rest(run):

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from jobs import records
-from jobs.attempt import execute, facts, history, run_lock, successor
-from jobs.attempt.decision import Action, Cause, Decision
+from jobs.attempt import execute, facts, run_lock, successor
+from jobs.attempt.decision import Action, Cause, Decision, budget_used
+from jobs.attempt.open import open_attempt
 from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
 from jobs.runs import lookup
 from jobs.spec import Launch, Slurm, Spec
@@ -84,7 +85,7 @@ def run(tmp_path):
 
 
 def now(run):
-    return facts.read(run, history.newest_opened(run))
+    return facts.read_newest(run)
 
 
 def ensure(run, attempt):
@@ -229,40 +230,40 @@ def test_a_run_whose_user_wants_no_successor_is_handed_over_to_nobody(run, slurm
     assert slurm.calls == []
 
 
-def fate(run, job_id="8", after="7"):
-    return successor.fate_of(run, now(run), job_id, after)
+def check(run, job_id="8", after="7"):
+    return successor.check_predecessor(run, now(run), job_id, after)
 
 
-def test_a_job_that_a_user_submitted_looks_at_nothing(run, slurm):
-    successor.look_back(run, run_lock.this_process("8"))  # raises nothing
+def test_a_job_that_a_user_submitted_checks_nothing(run, slurm):
+    assert check(run, after=None).may_continue
     assert slurm.calls == []
 
 
-def test_it_looks_once_and_not_again_when_it_was_requeued(run, slurm):
+def test_it_checks_once_and_not_again_when_it_was_requeued(run, slurm):
     opened(run, 2, "8")
-    assert fate(run).goes_on
+    assert check(run).may_continue
     assert slurm.calls == []
 
 
 def test_it_keeps_off_a_run_that_went_on_as_another_job(run, slurm):
     opened(run, 2, "9")
-    found = fate(run)
-    assert (found.goes_on, found.ends) == (False, None)
-    assert "went on as job 9" in found.reason
+    found = check(run)
+    assert (found.may_continue, found.final_action) == (False, None)
+    assert "job 9" in found.reason
 
 
 @pytest.mark.parametrize("status", ["held", "cancelled"])
 def test_a_run_that_has_ended_stays_so(run, slurm, status):
     write_json(run.result, {"status": status, "reason": "three crashes"})
-    found = fate(run)
-    assert (found.goes_on, found.ends) == (False, None)
+    found = check(run)
+    assert (found.may_continue, found.final_action) == (False, None)
     assert status in found.reason
     assert "three crashes" in found.reason
 
 
 @pytest.mark.parametrize("recorded", [None, "retry", "requeue", "wait", "successor"])
 @pytest.mark.parametrize(
-    ("state", "goes_on", "ends"),
+    ("state", "may_continue", "final_action"),
     [
         ("CANCELLED", False, Action.CANCEL),
         ("PENDING", False, None),
@@ -274,26 +275,26 @@ def test_a_run_that_has_ended_stays_so(run, slurm, status):
     ],
 )
 def test_whatever_was_recorded_what_slurm_says_of_the_job_counts(
-    run, slurm, recorded, state, goes_on, ends
+    run, slurm, recorded, state, may_continue, final_action
 ):
     if recorded:
         closed(run, recorded)
     slurm.job(state)
-    found = fate(run)
-    assert (found.goes_on, found.ends) == (goes_on, ends)
+    found = check(run)
+    assert (found.may_continue, found.final_action) == (may_continue, final_action)
 
 
 @pytest.mark.parametrize(
-    ("line", "goes_on"), [("7|CANCELLED by 0\n", False), ("7|NODE_FAIL\n", True), ("", False)]
+    ("line", "may_continue"), [("7|CANCELLED by 0\n", False), ("7|NODE_FAIL\n", True), ("", False)]
 )
-def test_a_job_that_left_the_queue_is_asked_of_sacct(run, slurm, line, goes_on):
+def test_a_job_that_left_the_queue_is_asked_of_sacct(run, slurm, line, may_continue):
     slurm.job(None)
     slurm.sacct(line)
-    assert fate(run).goes_on is goes_on
+    assert check(run).may_continue is may_continue
 
 
 @pytest.mark.parametrize(
-    ("decision", "job_state", "goes_on"),
+    ("decision", "job_state", "may_continue"),
     [
         ("successor", "RUNNING", True),
         ("successor", "COMPLETING", False),  # preempted, or cancelled in its grace
@@ -302,19 +303,21 @@ def test_a_job_that_left_the_queue_is_asked_of_sacct(run, slurm, line, goes_on):
     ],
 )
 def test_where_nobody_knows_only_a_job_that_handed_over_is_succeeded(
-    run, slurm, decision, job_state, goes_on
+    run, slurm, decision, job_state, may_continue
 ):
     if decision:
         closed(run, decision, job_state)
     slurm.job(None)
     slurm.say("sacct", "", "Slurm accounting storage is disabled\n")
-    found = fate(run)
-    assert found.goes_on is goes_on
-    assert goes_on or (found.ends, "make resume" in found.reason) == (Action.HOLD, True)
+    found = check(run)
+    assert found.may_continue is may_continue
+    if not may_continue:
+        assert found.final_action is Action.HOLD
+        assert "make resume" in found.reason
 
 
 @pytest.mark.parametrize(
-    ("line", "cancels", "goes_on", "ends"),
+    ("line", "cancels", "may_continue", "final_action"),
     [
         ("*** JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE TO PREEMPTION ***", 1, 1, None),
         ("*** JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE TO PREEMPTION ***", 0, 0, "hold"),
@@ -325,13 +328,13 @@ def test_where_nobody_knows_only_a_job_that_handed_over_is_succeeded(
     ],
 )
 def test_without_accounting_the_log_says_whether_slurm_or_a_user_ended_the_job(
-    run, slurm, line, cancels, goes_on, ends
+    run, slurm, line, cancels, may_continue, final_action
 ):
     slurm.job(None)
     write_json(run.site, {"cancels_preempted": bool(cancels)})
     run.job_log.write_text(f"slurmstepd-n1: error: {line}\nbye\n")
-    found = fate(run)
-    assert (found.goes_on, found.ends) == (bool(goes_on), ends)
+    found = check(run)
+    assert (found.may_continue, found.final_action) == (bool(may_continue), final_action)
 
 
 def test_a_successor_of_a_cancelled_job_writes_down_that_the_run_was_cancelled(
@@ -340,22 +343,23 @@ def test_a_successor_of_a_cancelled_job_writes_down_that_the_run_was_cancelled(
     monkeypatch.setenv("KIT_SUCCEEDS", f"{run.run_id}:7")
     slurm.job("CANCELLED")
     me = run_lock.this_process("8")
-    with pytest.raises(successor.EndedError, match="job 8 does not go on: job 7 was cancelled"):
-        successor.look_back(run, me)
+    refused = "job 8 does not continue the run: job 7 was cancelled"
+    with pytest.raises(successor.EndedError, match=refused):
+        open_attempt(run, me, ["a"], "10.0.0.1")
     assert read_json(run.result)["status"] == "cancelled"
     (record,) = records.read_attempts(run)
     assert (record.decision, record.cause) == ("cancel", Cause.LOST)
     assert run_lock.read(run) is None
     decision = Decision(Action.CANCEL, Cause.LOST, "x")
     assert decision.action == record.decision
-    assert history.of(records.read_attempts(run)).restarts == 0  # a resume sets the counts back
+    assert budget_used(records.read_attempts(run)).restarts == 0  # a resume begins anew
 
 
 def test_a_run_that_was_through_before_its_job_was_cancelled_is_complete(run, slurm, monkeypatch):
     monkeypatch.setenv("KIT_SUCCEEDS", f"{run.run_id}:7")
     slurm.job("CANCELLED")
     write_json(run.attempt(1).outcome, {"status": "completed", "global_step": 9})
-    successor.look_back(run, run_lock.this_process("8"))
+    assert open_attempt(run, run_lock.this_process("8"), ["a"], "10.0.0.1") is None
     assert read_json(run.result)["status"] == "completed"
     (record,) = read_jsonl(run.attempts)
     assert record["decision"] == "done"
@@ -382,7 +386,7 @@ def last(run):
 
 
 def test_a_refused_requeue_hands_the_run_over(run, slurm, me, capfd):
-    assert execute.act(REQUEUE, run, now(run), me) == 1
+    assert execute.execute(REQUEUE, run, now(run), me) == 1
     assert last(run) == ("successor", "RUNNING")
     assert lookup.successor_of(run, "7") == "8"
     assert "NOT requeued" in capfd.readouterr().err
@@ -397,14 +401,14 @@ def test_one_that_preemption_may_have_cancelled_is_left_to_the_successor_to_judg
     write_json(run.site, {"cancels_preempted": cancels})
     preempted = SHOWN.format("COMPLETING") + "   PreemptTime=2026-11-21T12:16:47\n"
     slurm.say("scontrol", preempted)
-    assert execute.act(REQUEUE, run, now(run), me) == 1
+    assert execute.execute(REQUEUE, run, now(run), me) == 1
     assert last(run) == (decision, "COMPLETING")  # only Slurm can tell which
 
 
 def test_one_that_was_cancelled_takes_its_successor_with_it(run, slurm, me):
     write_json(run.successor, {"job_id": "8", "after": "7", "reason": ""})
     slurm.job("COMPLETING")
-    assert execute.act(REQUEUE, run, now(run), me) == 1
+    assert execute.execute(REQUEUE, run, now(run), me) == 1
     assert last(run) == ("cancel", "COMPLETING")
     assert slurm.calls[-1] == "scancel 8"
     assert read_json(run.result)["status"] == "cancelled"
@@ -412,7 +416,7 @@ def test_one_that_was_cancelled_takes_its_successor_with_it(run, slurm, me):
 
 def test_a_run_that_nobody_can_take_over_is_held(run, slurm, me, capfd):
     slurm.say("sbatch", "", "sbatch: error: Access/permission denied\n")
-    assert execute.act(HAND_OVER, run, now(run), me) == 1
+    assert execute.execute(HAND_OVER, run, now(run), me) == 1
     assert last(run)[0] == "hold"
     assert read_json(run.result)["status"] == "held"
     assert "make resume" in capfd.readouterr().err

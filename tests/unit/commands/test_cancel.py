@@ -95,7 +95,7 @@ def test_resume_refuses_a_run_that_a_plain_sbatch_has_queued(slurm, here, capsys
 
 def refuse_start(run, me):
     """Refuse the start of a job as `attempt open` does."""
-    refuse(run, facts.read(run, 1), me, None)
+    refuse(run, facts.read(run, 1), me)
 
 
 def test_a_job_of_a_cancelled_run_starts_only_after_a_resume(slurm, here):

@@ -132,7 +132,7 @@ def test_a_spec_that_this_machine_cannot_run_leaves_no_run(here, capsys):
 @pytest.mark.parametrize("is_user_error", [True, False])
 def test_the_log_of_a_held_job_has_the_same_one_hint(here, is_user_error):
     decision, run = Decision(Action.HOLD, Cause.CRASH, "why"), make_run(here)
-    line, hint = execute.in_words(decision, run, is_user_error).splitlines()
+    line, hint = execute.format_for_log(decision, run, is_user_error).splitlines()
     assert line == "crash: why -> hold"
     assert hint == f"  hint: {execute.hold_hint(decision, run, is_user_error)}"
     assert ("submit again; for a wrong key" in hint) is is_user_error

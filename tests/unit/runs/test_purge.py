@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from jobs.attempt import history
+from jobs.attempt import facts
 from jobs.errors import UserError
 from jobs.rundir import RunDir, Timeline, append_jsonl, write_json
 from jobs.runs import code_snapshot, purge, spec_changes
@@ -103,12 +103,12 @@ def test_a_lost_setup_script_is_written_anew(run):
 
 def test_a_lost_plan_or_record_makes_no_attempt_begin_again(run):
     run.attempt(1).path.mkdir()
-    assert history.newest_attempt(run) == 0
+    assert facts.newest_attempt(run) == 0
     write_json(run.attempt(1).plan, {})
-    assert history.newest_attempt(run) == 1
+    assert facts.newest_attempt(run) == 1
     run.attempt(3).path.mkdir()
-    assert history.newest_attempt(run) == 1
+    assert facts.newest_attempt(run) == 1
     write_json(run.attempt(3).agent(0), {})
-    assert history.newest_attempt(run) == 3
+    assert facts.newest_attempt(run) == 3
     append_jsonl(run.attempts, run_files.attempt(attempt=4))
-    assert history.newest_attempt(run) == 4
+    assert facts.newest_attempt(run) == 4
