@@ -194,6 +194,7 @@ class Evidence:
     has_successor: bool = False  # another job waits for the end of this one
     bad_nodes: tuple[str, ...] = ()  # nodes that failed the preflight
     silent_nodes: tuple[str, ...] = ()  # nodes whose agent never ended, and that do not answer
+    rebooted_nodes: tuple[str, ...] = ()  # of a lost attempt: nodes that booted after it began
 
 
 @dataclass(frozen=True)

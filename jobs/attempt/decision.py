@@ -218,6 +218,9 @@ def decide_lost(
     cause, reason = Cause.LOST, LOST_REASON
     if evidence.silent_nodes:
         cause, reason = Cause.NODE, no_answer(evidence)
+    elif evidence.rebooted_nodes:
+        nodes = ", ".join(evidence.rebooted_nodes)
+        cause, reason = Cause.NODE, f"rebooted after the attempt began: {nodes}"
     return _bounded(Decision(Action.RETRY, cause, reason), evidence, history, budget)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jobs.attempt.decision import ENDS, Decision
@@ -32,6 +32,9 @@ from jobs.spec import Spec
 RETRY_S = 120.0
 # What the clocks of two nodes may differ by.
 SKEW_S = 2.0
+# What the clocks of a node and of slurmctld may differ by: munge refuses messages that are older.
+# Source: munged(8), default time-to-live of a credential.
+CLOCK_SKEW_S = 300.0
 MIN_SHORT_SLOTS = 3
 
 
@@ -321,6 +324,15 @@ def steps_redone(attempts: Sequence[AttemptRecord]) -> int:
             redone += max(0, done - entry.first_step + 1)
             done = entry.last_step
     return redone
+
+
+def rebooted(found: AttemptFacts, boot_times: Mapping[str, float]) -> tuple[str, ...]:
+    """The nodes of the attempt that certainly booted after it began.
+
+    `boot_times`: seconds since the epoch by slurmctld's clock; the plan has the first node's.
+    """
+    start = math.inf if found.plan is None else found.plan.start + CLOCK_SKEW_S
+    return tuple(node for node in found.nodes if boot_times.get(node, 0.0) > start)
 
 
 def record_of(found: AttemptFacts, seen: Evidence, decision: Decision, now: float) -> AttemptRecord:

@@ -265,6 +265,23 @@ def past_states(job_ids: Iterable[str]) -> dict[str, str]:
     return {job_id: state.split(" ")[0] for job_id, state in pairs}
 
 
+def boot_times(nodes: Iterable[str]) -> dict[str, float]:
+    """Return when each node booted, in seconds since the epoch; empty if Slurm does not answer.
+
+    By slurmctld's clock: its own time less the up-time that slurmd sent. Source: scontrol(1),
+    SLURM_TIME_FORMAT; slurmctld/node_mgr.c, validate_node_specs.
+    """
+    answer = call(["scontrol", "show", "node", ",".join(nodes)], SLURM_TIME_FORMAT="%s")
+    text = answer.stdout if answer and answer.returncode == 0 else ""
+    found = {}
+    for block in re.split(r"^(?=NodeName=)", text, flags=re.MULTILINE):
+        name = re.match(r"NodeName=(\S+)", block)
+        boot = re.search(r"^   BootTime=(\d+) ", block, re.MULTILINE)
+        if name is not None and boot is not None:
+            found[name[1]] = float(boot[1])
+    return found
+
+
 def cancel(*ids: str) -> subprocess.CompletedProcess[str] | None:
     """Cancel jobs (`12`, `12_3`) or srun steps (`12.0`); None if scancel is missing or hangs."""
     return call(["scancel", *ids])

@@ -393,6 +393,39 @@ def test_a_lost_attempt_that_had_finished_is_complete(run):
     assert [record["decision"] for record in read_jsonl(run.attempts)] == [Action.DONE]
 
 
+NODE = """\
+NodeName={} Arch=x86_64 CoresPerSocket=1
+   State=IDLE ThreadsPerCore=1
+   Partitions=batch
+   BootTime={} SlurmdStartTime=1900000000
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("boots", "job_id", "cause", "nodes"),
+    [
+        ((900, 2000), "7", "node", ["b"]),
+        ((900, 1200), "7", "lost", []),  # the clocks may differ by that
+        ((900, None), "7", "lost", []),  # Slurm does not know it
+        ((900, 2000), "8", "lost", []),  # a user has resumed the run meanwhile
+    ],
+)
+def test_a_node_that_was_rebooted_is_the_cause_of_a_lost_attempt(
+    run, fake_slurm, monkeypatch, boots, job_id, cause, nodes
+):
+    """Every node answers again when Slurm starts the job again."""
+    opened(run, 1)
+    write_json(run.attempt(1).plan, run_files.plan(start=1000.0))
+    shown = "".join(NODE.format(name, boot) for name, boot in zip("ab", boots, strict=True))
+    fake_slurm.install("scontrol", f"#!/bin/sh\n[ $SLURM_TIME_FORMAT = %s ] && echo '{shown}'\n")
+    monkeypatch.setattr(client, "is_answering", lambda place, port: True)
+    close_lost(run, run_lock.this_process(job_id))
+    (record,) = read_jsonl(run.attempts)
+    assert (record["cause"], record["evidence"]["rebooted_nodes"]) == (cause, nodes)
+    assert cause != "node" or "rebooted after the attempt began: b" in record["reason"]
+
+
 def test_a_closed_attempt_is_closed_once(run):
     close_lost(run, run_lock.this_process("7"))
     opened(run, 1)
