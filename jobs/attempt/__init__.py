@@ -2,12 +2,12 @@
 
 - __main__: the three commands of the batch script: open, watch, close.
 - open: claims the run and writes the plan of the next attempt.
-- close: gathers what happened, decides and records what follows.
-- facts: reads what ranks, agents and Slurm left behind, each file once.
-- interpret: the pure functions from these facts to evidence.
-- decision: the pure function from facts to what happens next.
-- execute: carries a decision out: requeue, successor, retry, hold.
-- history: the records of all attempts, the budgets they used, the result.
+- close: reads the facts, decides what follows, records it.
+- facts: reads the files of ranks and agents, each once; asks Slurm and the nodes.
+- interpret: the pure functions from these facts to evidence, records and result.
+- decision: the pure functions from evidence and earlier records to a decision.
+- execute: executes a decision: requeue, successor, retry, hold.
+- history: writes the records of all attempts, and the result.
 - run_lock: which job may write into the run directory (owner.json).
 - successor: the job that waits for the present one to end.
 - exclude_nodes: which nodes the next start of the job leaves out.

@@ -5,7 +5,7 @@
     python -m jobs.attempt close RUN_DIR ATTEMPT
 
 The batch script calls them on the first node; `jobs.commands.local` and hand-launched runs call
-the same functions. An attempt that nobody closed is closed as `lost` by the next `open`. Standard
+the same functions. The next `open` records an attempt whose batch script was killed. Standard
 library only: the batch host may have nothing else.
 """
 

@@ -84,12 +84,12 @@ def evidence_of(
     found: AttemptFacts, me: run_lock.Owner, stops: tuple[str, ...], srun_exit: int
 ) -> Evidence:
     """What ended the attempt; Slurm is asked only where the run is not complete."""
-    seen = interpret.of_ranks(found, "LOCAL" if me.is_local else "UNKNOWN", srun_exit)
+    seen = interpret.rank_evidence(found, "LOCAL" if me.is_local else "UNKNOWN", srun_exit)
     if not me.is_local and seen.outcome != "completed":
         seen = facts.ask_slurm(found, seen, me.job_id)
     if seen.signals:
         return seen
-    return replace(seen, signals=stops or interpret.stops_at_start(found, srun_exit))
+    return replace(seen, signals=stops or interpret.stop_signals_at_start(found, srun_exit))
 
 
 def close_lost(
@@ -103,7 +103,7 @@ def close_lost(
         return found
     last_job_id = None if found.plan is None else found.plan.job_id
     is_automatic = is_automatic_start(me.job_id, last_job_id, predecessor)
-    seen = interpret.of_ranks(found, "LOST")
+    seen = interpret.rank_evidence(found, "LOST")
     if is_automatic and not me.is_local:  # has a node failed, and the batch script with it?
         seen = facts.ask_nodes(found, seen)
     budgets = budget_used(found.attempts), budget_of(found.spec)
@@ -133,7 +133,7 @@ def write_missing_result(run_dir: RunDir) -> None:
     # A command that only looks at the run must work without this.
     with contextlib.suppress(UserError, FailedError, OSError):
         found = facts.read_newest(run_dir)
-        seen = interpret.of_ranks(found, "LOST")
+        seen = interpret.rank_evidence(found, "LOST")
         is_open = interpret.is_lost(found)
         if not (interpret.is_completed(found) or (is_open and seen.outcome == "completed")):
             return

@@ -1,4 +1,4 @@
-"""What the files of an attempt mean: pure functions of the values that `facts` has read."""
+"""What the files of an attempt mean: pure functions of the values that `facts` reads."""
 
 from __future__ import annotations
 
@@ -71,17 +71,17 @@ class AttemptFacts:
         return self.attempts[-1] if self.attempts else None
 
 
-def of_ranks(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Evidence:
-    """What ranks and agents left behind; of Slurm's facts only the job's state."""
+def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Evidence:
+    """The evidence in the files of ranks and agents. `job_state`: all that is known from Slurm."""
     failed = first_error(found.errors)
     killed = [agent.host for agent in found.agents if agent is not None and agent.oom_kill]
-    signals = warnings(found, failed)
-    if has_fallen(found.agents, srun_exit):
+    signals = warning_signals(found, failed)
+    if has_agent_died(found.agents, srun_exit):
         signals = tuple(name for name in signals if name != "SIGTERM")
     outcome = outcome_of(found, signals)
     error = error_of(found, failed, killed)
     if error is None and outcome is None:
-        error = ends_of_agents(found)
+        error = format_agent_exits(found)
     return Evidence(
         outcome=outcome,
         job_state=job_state,
@@ -99,7 +99,7 @@ def of_ranks(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Evidenc
 
 
 def first_error(errors: Sequence[RankError]) -> RankError | None:
-    """The record of the rank that failed first, or that hung; its peers fail of its absence."""
+    """The record of the rank that failed first, or that hung: its peers failed because of it."""
     return min(errors, key=_distance_from_cause, default=None)
 
 
@@ -115,24 +115,24 @@ def bad_nodes(errors: Sequence[RankError]) -> tuple[str, ...]:
 def has_progress(found: AttemptFacts) -> bool:
     """Whether a newer checkpoint than at the start was committed.
 
-    Another one is not enough: where a damaged one was put aside, an older one is the newest.
+    A different one is not enough: after a damaged one was quarantined, an older one is the newest.
     """
     before = None if found.plan is None else found.plan.checkpoint
     return is_newer(found.checkpoint, before)
 
 
 def error_of(found: AttemptFacts, failed: RankError | None, killed: list[str]) -> str | None:
-    """Why the attempt failed, in one line; None where no rank and no kernel recorded a reason."""
+    """Why the attempt failed, in one line; None where neither rank nor kernel has a reason."""
     # A rank killed for memory writes no error record, and its peers only see a closed connection.
     if killed:
         return f"{', '.join(killed)}: the kernel killed a process for want of memory"
     if failed is None:
         return None
-    return (failed.caused_by_peer and vanished(found)) or in_one_line(failed)
+    return (failed.caused_by_peer and ranks_without_record(found)) or format_error(failed)
 
 
-def ends_of_agents(found: AttemptFacts) -> str | None:
-    """How torchrun ended on each node; None where there is no node."""
+def format_agent_exits(found: AttemptFacts) -> str | None:
+    """The exit of torchrun on each node, in one line; None where there is no node."""
     ended = [f"{each.host}: torchrun exit {each.torchrun_exit}" for each in found.agents if each]
     ended += [
         f"{node}: the node agent wrote no record (killed, or never started)"
@@ -142,15 +142,18 @@ def ends_of_agents(found: AttemptFacts) -> str | None:
     return "; ".join(ended) or None
 
 
-def vanished(found: AttemptFacts) -> str | None:
-    """Which ranks left no record, where all the others only lost a peer; None if none did."""
+def ranks_without_record(found: AttemptFacts) -> str | None:
+    """A text that names the started ranks without an error record; None if each has one.
+
+    Their peers' records only show a lost connection.
+    """
     recorded = {record.rank for record in found.errors}
     gone = [f"rank {rank} on {host}" for rank, host in found.places if rank not in recorded]
     why = "died without an error record (SIGKILL or a crash of the interpreter)"
     return f"{', '.join(gone)} {why}" if gone else None
 
 
-def in_one_line(failed: RankError) -> str:
+def format_error(failed: RankError) -> str:
     """A rank's error without its hint and traceback, which job.log shows."""
     first = next(iter(failed.error.strip().splitlines()), "")
     return f"rank {failed.rank} on {failed.host}: {first}"
@@ -174,21 +177,21 @@ def outcome_of(found: AttemptFacts, signals: tuple[str, ...]) -> str | None:
     return "stopped" if signals and found.spec.launch.stop_signal != "none" else "completed"
 
 
-def has_fallen(agents: Sequence[AgentRecord | None], srun_exit: int) -> bool:
-    """Whether an agent ended without a stop signal of its own: killed, or before it began.
+def has_agent_died(agents: Sequence[AgentRecord | None], srun_exit: int) -> bool:
+    """Whether an agent died without having received a stop signal.
 
-    srun then sends the others a SIGTERM, maybe before any rank has noticed. An agent that dies of
-    a signal in its first moments was warned like the others. `srun_exit`: 0 where it is unknown.
+    srun then sends SIGTERM to the other agents, perhaps before any rank has failed. An agent that
+    a stop signal killed while it started was warned like the others. `srun_exit`: 0: unknown.
     """
-    fallen = any(a is not None and a.end is None and not a.signals for a in agents)
-    return fallen or (None in agents and 0 < srun_exit < 128)
+    died = any(a is not None and a.end is None and not a.signals for a in agents)
+    return died or (None in agents and 0 < srun_exit < 128)
 
 
-def warnings(found: AttemptFacts, failed: RankError | None) -> tuple[str, ...]:
-    """The stop signals that came before anything failed, in order.
+def warning_signals(found: AttemptFacts, failed: RankError | None) -> tuple[str, ...]:
+    """The stop signals that agents received before anything failed, in order.
 
-    Once the agent of one node fails, srun sends SIGTERM to the others: no warning, but the
-    consequence of a crash.
+    After the agent of one node has failed, srun sends SIGTERM to the others: that is a consequence
+    of the failure and no warning.
     """
     agents = [agent for agent in found.agents if agent is not None]
     failures = [(a.end, a.host) for a in agents if a.torchrun_exit and a.end is not None]
@@ -204,11 +207,11 @@ def warnings(found: AttemptFacts, failed: RankError | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for _, name in arrived))
 
 
-def stops_at_start(found: AttemptFacts, srun_exit: int) -> tuple[str, ...]:
-    """The stop signal that an agent died of while it was starting, before it could record it.
+def stop_signals_at_start(found: AttemptFacts, srun_exit: int) -> tuple[str, ...]:
+    """The stop signal that killed an agent while it started, before it could record the signal.
 
-    It shows in srun's exit code only. That alone is no proof: after a failure srun ends the other
-    agents itself. Source: srun(1), exit values.
+    Only srun's exit code shows it, and only where no agent has failed: after a failure srun itself
+    kills the other agents. Source: srun(1), exit values.
     """
     has_failed = any(agent.torchrun_exit for agent in found.agents if agent is not None)
     is_missed = None in found.agents and not has_failed
@@ -223,7 +226,7 @@ def unended(found: AttemptFacts) -> dict[str, AgentRecord | None]:
 
 
 def is_near_limit(found: AttemptFacts, now: float) -> bool:
-    """Whether the time limit's warning, sent once, might come between two srun steps."""
+    """Whether the time limit's warning, which Slurm sends once, might come between two steps."""
     deadline = None if found.plan is None else found.plan.deadline
     return deadline is not None and now > deadline - found.spec.slurm.signal_lead_s - RETRY_S
 
@@ -235,7 +238,7 @@ def successor_of(found: AttemptFacts, job_id: str) -> str | None:
 
 
 def newly_quarantined(found: AttemptFacts) -> tuple[str, ...]:
-    """The checkpoints put aside since the attempt was opened: by names, as clocks may differ."""
+    """The checkpoints quarantined since the attempt was opened, by name: clocks may differ."""
     before = () if found.plan is None else found.plan.quarantined
     return tuple(name for name in found.quarantined if name not in before)
 
@@ -249,7 +252,7 @@ def steps_of(found: AttemptFacts) -> tuple[int | None, int | None]:
 
 
 def times_of(found: AttemptFacts, is_warned: bool, now: float) -> tuple[float | None, float | None]:
-    """How long the attempt took to stop and to start, in s; None where it did not.
+    """How long the attempt took to stop and to start, in seconds; None where it did not.
 
     The stop: from the first warning to now; the start: from the opening to the first step.
     `is_warned`: signals that only follow from a failure are no warning.

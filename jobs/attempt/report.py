@@ -1,4 +1,4 @@
-"""Writes to job.log what an attempt ended with: damaged checkpoints, the first failure."""
+"""Writes to job.log which checkpoints an attempt found damaged, and why it failed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def report_error(run_dir: RunDir, found: AttemptFacts, evidence: Evidence) -> No
 
 
 def without_record(rank_logs: Sequence[Path], torchrun_logs: Sequence[Path]) -> str:
-    """The end of the first log that shows an error: no rank wrote an error record."""
+    """The end of the first log that shows an error, where no rank wrote an error record."""
     for log in (*rank_logs, *torchrun_logs):
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         if "Traceback" in text or "error: " in text:  # such as a disk without room for a record
@@ -56,14 +56,14 @@ def without_record(rank_logs: Sequence[Path], torchrun_logs: Sequence[Path]) -> 
 
 
 def first_failure(failed: RankError, evidence: Evidence, log: str) -> str:
-    """The text about the first failure; `failed`: the record nearest to its cause.
+    """The text about the first failure. `failed`: the error record nearest to its cause.
 
-    A rank that only lost its peer is no cause: the attempt's own reason stands first, without that
-    rank's traceback.
+    A rank that only lost its peer is not the cause: the text begins with the attempt's own error
+    then, and has no traceback of that rank.
     """
     where = f"rank {failed.rank} on {failed.host}"
     if failed.caused_by_peer:
-        return f"first failure: {evidence.error}\n{where} lost its peer by it, log {log}"
+        return f"first failure: {evidence.error}\n{where} lost its peer because of it, log {log}"
     text = f"first failure: {where}, log {log}\n"
     if not failed.traceback:
         return text + failed.error

@@ -23,7 +23,7 @@ def read(run_dir: RunDir) -> Progress | None:
         return None
 
 
-def words(progress: Progress) -> str:
+def format_progress(progress: Progress) -> str:
     """The progress as one line of text."""
     parts = []
     # The present epoch, where the file counts finished ones.
@@ -73,11 +73,11 @@ class ProgressLine:
             return
         if self._is_terminal:
             width = shutil.get_terminal_size().columns - 1  # a wrapped line is not rewritten
-            _write(f"\r\033[K{words(progress)[:width]}")
+            _write(f"\r\033[K{format_progress(progress)[:width]}")
             self._is_open = True
         elif progress.epoch != self._epoch and self._is_line_due():
             self._epoch, self._last_line = progress.epoch, time.monotonic()
-            _write(f"{words(progress)}\n")
+            _write(f"{format_progress(progress)}\n")
 
     def _is_line_due(self) -> bool:
         return time.monotonic() - self._last_line >= EPOCH_LINES_APART_S

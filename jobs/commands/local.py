@@ -76,7 +76,7 @@ def run(run_dir: RunDir) -> Decision | None:
 
 
 def wait_for_stop(stops: list[int], seconds: float) -> bool:
-    """Wait before a retry; True if a stop signal came. `stops`: filled by a signal handler."""
+    """Wait before a retry; True if a stop signal came. `stops`: a signal handler appends to it."""
     deadline = time.monotonic() + seconds
     while not stops and time.monotonic() < deadline:
         time.sleep(POLL_S)

@@ -26,7 +26,7 @@ class SnapshotError(OSError):
 def take(repository: Path, runs_root: Path) -> Path:
     """Copy the repository to `<runs_root>/.code/<sha>` unless it is there; returns that folder.
 
-    A copy that was tampered with, or that a scratch purge took files from, is made anew.
+    A copy with changed or missing files (a scratch purge, for example) is replaced.
 
     Raises: OSError.
     """

@@ -99,7 +99,7 @@ def test_an_attempt_that_is_superseded_while_slurm_is_silent_is_not_recorded(tmp
 
 def test_a_complete_run_stays_complete_without_its_outcome(run):
     write_json(run.result, {"status": "completed"})
-    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").outcome == "completed"
+    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome == "completed"
 
 
 @pytest.mark.parametrize(("crashes", "delay_s"), [(0, 2), (1, 2), (2, 8), (3, 32), (4, 60)])

@@ -101,17 +101,17 @@ def test_the_newest_file_is_the_checkpoint_of_a_script_of_ones_own(run):
     first = checkpoints.newest(run, True)
     assert first.endswith(" sub/a.pt")
     opened(run, 1, checkpoint=first)
-    assert not interpret.of_ranks(facts.read(run, 1), "RUNNING").has_progress
+    assert not interpret.rank_evidence(facts.read(run, 1), "RUNNING").has_progress
     os.utime(run.checkpoints / "z.pt", (10, 10))
-    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").has_progress
+    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").has_progress
 
 
 def test_a_checkpoint_of_one_more_digit_is_progress(run):
     opened(run, 1, checkpoint="step-99999999")
     (run.checkpoints / "step-99999999").mkdir()
-    assert not interpret.of_ranks(facts.read(run, 1), "RUNNING").has_progress
+    assert not interpret.rank_evidence(facts.read(run, 1), "RUNNING").has_progress
     (run.checkpoints / "step-100000000").mkdir()
-    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").has_progress
+    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").has_progress
 
 
 @pytest.mark.parametrize(
@@ -137,18 +137,18 @@ def test_the_outcome_of_a_script_of_ones_own(run, stop_signal, warned, marker, e
         node(attempt, rank, *[(1.0, "SIGTERM")] * warned, torchrun_exit=code)
     if marker is not None:
         write_json(attempt.outcome, marker)
-    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").outcome == outcome
+    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome == outcome
 
 
 def test_the_trainer_that_left_no_marker_is_not_through(run):
     run.spec.write_text(Spec().to_json())
     node(opened(run, 1, nodes=("a",)), 0)
-    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").outcome is None
+    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome is None
 
 
 def test_a_marker_that_is_no_json_is_none(run):
     opened(run, 1).outcome.write_text("stopped")
-    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").outcome is None
+    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome is None
 
 
 def test_a_script_of_ones_own_that_nobody_closed_is_complete_for_good(run):
@@ -163,13 +163,13 @@ def test_a_hang_is_the_cause_of_its_peers_errors(run):
     failed(attempt, 0, 5.0)
     failed(attempt, 1, 5.2, kind="hang", error="no step in 60 s")
     failed(attempt, 2, 5.1, kind="error", caused_by_peer=True)
-    seen = interpret.of_ranks(facts.read(run, 1), "RUNNING")
+    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
     assert (seen.is_hang, seen.error) == (True, "rank 1 on n1: no step in 60 s")
 
 
 def test_an_error_is_no_hang(run):
     failed(opened(run, 1), 0, 5.0, kind="error")
-    assert not interpret.of_ranks(facts.read(run, 1), "RUNNING").is_hang
+    assert not interpret.rank_evidence(facts.read(run, 1), "RUNNING").is_hang
 
 
 def test_the_rank_that_failed_first_is_the_cause(run):
@@ -196,16 +196,16 @@ def test_evidence_has_the_signals_in_the_order_of_their_arrival(run):
     attempt = opened(run, 1)
     node(attempt, 0, (3.0, "SIGTERM"), (4.0, "SIGUSR1"))
     node(attempt, 1, (2.0, "SIGUSR1"))
-    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").signals == ("SIGUSR1", "SIGTERM")
+    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").signals == ("SIGUSR1", "SIGTERM")
 
 
 def test_a_stop_that_follows_a_failure_is_no_warning(run):
     attempt = opened(run, 1)
     node(attempt, 0, (8.0, "SIGUSR1"), (19.1, "SIGTERM"))
     node(attempt, 1, (18.9, "SIGUSR2"), torchrun_exit=1, end=19.0)
-    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").signals == ("SIGUSR1", "SIGUSR2")
+    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").signals == ("SIGUSR1", "SIGUSR2")
     failed(attempt, 1, 7.0)
-    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").signals == ()
+    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").signals == ()
 
 
 @pytest.mark.parametrize(
@@ -215,16 +215,16 @@ def test_what_srun_sends_when_an_agent_could_not_begin_is_no_warning(run, srun_e
     """Nor if an agent was killed; but an agent that died of a stop signal counts as warned."""
     attempt = opened(run, 1)
     node(attempt, 0, (8.0, "SIGTERM"), torchrun_exit=1, end=9.0)
-    assert interpret.of_ranks(facts.read(run, 1), "RUNNING", srun_exit).signals == signals
+    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING", srun_exit).signals == signals
     node(attempt, 1, torchrun_exit=None, end=None)
-    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").signals == ()
+    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").signals == ()
 
 
 def test_a_clock_that_is_behind_makes_no_warning_of_what_follows_a_failure(run):
     attempt = opened(run, 1)
     node(attempt, 0, (8.0, "SIGTERM"))  # by a clock that is more than a second behind
     node(attempt, 1, torchrun_exit=1, end=9.0)
-    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").signals == ()
+    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").signals == ()
 
 
 def test_a_line_that_a_late_write_has_spoilt_is_passed_over(run):
@@ -234,7 +234,7 @@ def test_a_line_that_a_late_write_has_spoilt_is_passed_over(run):
     run.timeline("rank-00000").write_bytes(spoilt)
     append_jsonl(run.timeline("rank-00000"), good)
     assert interpret.times_of(facts.read(run, 1), False, time.time())[1] == 7.5
-    assert interpret.vanished(facts.read(run, 1)) is None
+    assert interpret.ranks_without_record(facts.read(run, 1)) is None
 
 
 def test_an_attempt_whose_plan_was_purged_is_closed_as_lost(run):
@@ -258,27 +258,30 @@ def test_an_attempt_knows_when_its_allocation_is_too_short_for_another(run):
 
 def test_an_agent_that_wrote_no_end_is_no_failure(run):
     node(opened(run, 1), 0, (8.0, "SIGTERM"), torchrun_exit=None, end=None)
-    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").signals == ("SIGTERM",)
+    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").signals == ("SIGTERM",)
 
 
 def test_evidence_names_the_failing_rank_or_the_nodes_that_ended(run):
     attempt = opened(run, 1)
     node(attempt, 0, torchrun_exit=-9)
-    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").error == (
+    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").error == (
         "n0: torchrun exit -9; b: the node agent wrote no record (killed, or never started)"
     )
     failed(attempt, 1, 5.0)
-    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").error == "rank 1 on n1: ValueError: x"
+    assert (
+        interpret.rank_evidence(facts.read(run, 1), "RUNNING").error
+        == "rank 1 on n1: ValueError: x"
+    )
 
 
 def test_an_error_is_told_in_its_first_line_everywhere(run):
     failed(opened(run, 1), 0, 5.0, error="the loss is nan at step 10\n  hint: a lower train.lr")
-    seen = interpret.of_ranks(facts.read(run, 1), "RUNNING")
+    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
     assert seen.error == "rank 0 on n0: the loss is nan at step 10"
     history.record(run, facts.read(run, 1), seen, decide(seen, History(0, 0, 0)))
     assert read_jsonl(run.attempts)[0]["reason"].endswith(seen.error)
     failed(opened(run, 2), 0, 5.0, error="")
-    assert interpret.of_ranks(facts.read(run, 2), "RUNNING").error == "rank 0 on n0: "
+    assert interpret.rank_evidence(facts.read(run, 2), "RUNNING").error == "rank 0 on n0: "
 
 
 def test_a_record_names_the_checkpoints_that_were_put_aside_in_its_attempt(run):
@@ -294,7 +297,7 @@ def test_a_record_names_the_checkpoints_that_were_put_aside_in_its_attempt(run):
 
 
 def test_evidence_of_nothing_is_no_error(run):
-    seen = interpret.of_ranks(facts.read(run, 1), "RUNNING")
+    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
     assert (seen.outcome, seen.signals, seen.has_progress, seen.error) == (None, (), False, None)
 
 
@@ -312,7 +315,7 @@ def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
     opened(run, 1, checkpoint=before)
     if after is not None:
         (run.checkpoints / after).mkdir()
-    assert interpret.of_ranks(facts.read(run, 1), "RUNNING").has_progress is has_progress
+    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").has_progress is has_progress
 
 
 @pytest.mark.parametrize(
@@ -436,7 +439,7 @@ def test_a_closed_attempt_is_closed_once(run):
 
 def test_a_record_has_the_evidence_beside_the_decision(run):
     opened(run, 1)
-    seen = interpret.of_ranks(facts.read(run, 1), "RUNNING")
+    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
     history.record(run, facts.read(run, 1), seen, Decision(Action.RETRY, Cause.CRASH, "why"))
     (record,) = read_jsonl(run.attempts)
     assert record["stop"] > record["start"]
@@ -607,14 +610,14 @@ def test_a_kill_for_memory_is_named_by_its_node(run):
     node(attempt, 1, torchrun_exit=1)
     write_json(attempt.agent(1), read_json(attempt.agent(1)) | {"oom_kill": 1})
     failed(attempt, 0, 5.0, caused_by_peer=True)
-    seen = interpret.of_ranks(facts.read(run, 1), "RUNNING")
+    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
     assert seen.is_out_of_memory
     assert seen.error == "n1: the kernel killed a process for want of memory"
 
 
 def test_a_rank_without_memory_is_out_of_memory(run):
     failed(opened(run, 1), 0, 5.0, kind="out_of_memory", error="cannot allocate")
-    seen = interpret.of_ranks(facts.read(run, 1), "RUNNING")
+    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
     assert (seen.is_out_of_memory, seen.error) == (True, "rank 0 on n0: cannot allocate")
 
 
@@ -625,7 +628,7 @@ def test_a_bad_node_is_the_cause_and_named_once(run):
         failed(attempt, rank, 5.0 + rank, kind="bad_node", error="preflight: 2 is not 3")
         record = read_json(attempt.rank_error(rank))
         write_json(attempt.rank_error(rank), record | {"host": "n1"})
-    seen = interpret.of_ranks(facts.read(run, 1), "RUNNING")
+    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
     assert seen.bad_nodes == ("n1",)
     assert seen.error == "rank 1 on n1: preflight: 2 is not 3"
 
@@ -637,8 +640,11 @@ def test_a_rank_that_ended_without_a_word_is_named_by_what_its_peers_lost(run):
             Timeline(run, f"rank-{rank:05d}", number).event("spawn", host=f"n{rank}")
     for rank in (0, 2):
         failed(attempt, rank, 5.0 + rank, error="closed by peer", caused_by_peer=True)
-    assert interpret.of_ranks(facts.read(run, 2), "RUNNING").error.startswith(
+    assert interpret.rank_evidence(facts.read(run, 2), "RUNNING").error.startswith(
         "rank 1 on n1 died without an error record"
     )
     failed(attempt, 1, 9.0)
-    assert interpret.of_ranks(facts.read(run, 2), "RUNNING").error == "rank 1 on n1: ValueError: x"
+    assert (
+        interpret.rank_evidence(facts.read(run, 2), "RUNNING").error
+        == "rank 1 on n1: ValueError: x"
+    )

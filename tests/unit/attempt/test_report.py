@@ -25,7 +25,7 @@ def run(tmp_path):
 
 def shown(run, capfd):
     found = facts.read(run, 1)
-    report.report_error(run, found, interpret.of_ranks(found, "RUNNING"))
+    report.report_error(run, found, interpret.rank_evidence(found, "RUNNING"))
     return capfd.readouterr().err
 
 

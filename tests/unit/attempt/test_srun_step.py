@@ -260,4 +260,4 @@ def test_an_agent_that_dies_of_a_stop_before_its_first_record_was_stopped(
     for rank, code in enumerate(codes):
         if code != "missing":
             node(run, rank, code)
-    assert interpret.stops_at_start(facts.read(run, 1), srun_exit) == stops
+    assert interpret.stop_signals_at_start(facts.read(run, 1), srun_exit) == stops
