@@ -139,7 +139,7 @@ def ask_slurm(found: AttemptFacts, seen: Evidence, job_id: str) -> Evidence:
 
 def ask_nodes(found: AttemptFacts, seen: Evidence) -> Evidence:
     """`seen` of a lost attempt with its nodes that do not answer, or that were rebooted since."""
-    if silent := srun_step.silent(found, found.nodes):
+    if silent := srun_step.unreachable_nodes(found, found.nodes):
         return replace(seen, silent_nodes=silent)
     boot_times = client.boot_times(found.nodes) if found.nodes else {}
     return replace(seen, rebooted_nodes=interpret.rebooted(found, boot_times))
