@@ -39,7 +39,9 @@ def run(arguments: list[str], stop: StopSignal, started: float, watchdog: Watchd
         rank = RankProcess(stop, started)
         if rank.attempt is not None and arguments and is_run_dir(Path(arguments[0])):
             rank.open(RunDir(Path(arguments[0]).resolve()), rank.attempt)
-            watchdog.open_early(arguments, os.environ)  # a second try, after a slow file server
+            watchdog.open_early(
+                arguments, os.environ
+            )  # again: before, the file server may not have answered
         _train(rank, arguments, watchdog)
     except BaseException as error:
         fail(error, rank.context.rank if rank else None, rank.attempt_dir if rank else None)

@@ -14,4 +14,7 @@
 - requeue_policy: whether Slurm requeues a preempted job by itself.
 - srun_step: the srun command of an attempt, and the bounds of its end.
 - report: what job.log shows of an attempt that ended.
+
+Three names are the same in all of them: `found` is the AttemptFacts, `seen` the Evidence made of
+them, `me` the Owner that this process stands for.
 """

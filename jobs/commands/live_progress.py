@@ -23,8 +23,8 @@ def read(run_dir: RunDir) -> Progress | None:
         return None
 
 
-def format_progress(progress: Progress) -> str:
-    """The progress as one line of text."""
+def format_progress(progress: Progress, is_running: bool = True) -> str:
+    """The progress as one line of text; speed and time left only of a run that is running."""
     parts = []
     # The present epoch, where the file counts finished ones.
     if progress.epoch is not None and progress.epochs is not None:
@@ -34,9 +34,9 @@ def format_progress(progress: Progress) -> str:
         parts.append(f"loss {progress.loss:.4f}")
     if progress.accuracy is not None:
         parts.append(f"accuracy {progress.accuracy:.2%}")
-    if progress.samples_per_s is not None:
+    if is_running and progress.samples_per_s is not None:
         parts.append(f"{progress.samples_per_s:.0f} samples/s")
-    if progress.time_left is not None:
+    if is_running and progress.time_left is not None:
         parts.append(f"{progress.time_left} left")
     return "  ".join(parts)
 

@@ -14,7 +14,7 @@ from jobs.attempt.close import write_missing_result
 from jobs.attempt.interpret import start_up_warning
 from jobs.commands import live_progress
 from jobs.commands.run_jobs import waiting_job
-from jobs.records import RecordError, Result
+from jobs.records import Progress, RecordError, Result
 from jobs.rundir import RunDir
 from jobs.runs import lookup
 from jobs.slurm import client
@@ -117,11 +117,20 @@ def describe_readable(run_dir: RunDir, states: dict[str, str]) -> dict[str, Any]
         "state": state,
         "attempt": facts.newest_attempt(run_dir),
         "step": now.step if now else None,
-        "progress": reason or (live_progress.format_progress(now) if now else None),
+        "progress": format_state(now, reason, is_running=result is None),
         "reason": reason,
         "metrics": metrics,
         "warning": start_up_warning(records.read_attempts(run_dir)),
     }
+
+
+def format_state(now: Progress | None, reason: str | None, is_running: bool) -> str | None:
+    """How far the run is, or at which step it ended and why."""
+    if now is None:
+        return reason
+    if reason is not None:
+        return f"at step {now.step}: {reason}"
+    return live_progress.format_progress(now, is_running)
 
 
 def unreadable(run_dir: RunDir, reason: str) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def dry_run(spec: Spec, cluster: str) -> int:
     verdict = test_only(spec, run_dir, script) if is_asked else None
     could_run = verdict is None or show_site(spec)
     if verdict is None:
-        print("no sbatch asked: without Slurm the spec would run right here", file=sys.stderr)
+        print("sbatch was not asked: submit would run the spec on this machine", file=sys.stderr)
         return 0
     print(verdict.text, file=sys.stderr)
     return 0 if verdict.is_accepted and could_run else 1

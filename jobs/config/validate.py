@@ -152,6 +152,7 @@ def _typed(report: _Report) -> Spec | None:
     """Return the spec of the values. A second try without the wrong keys lets other checks run."""
     for _ in range(2):
         try:
+            # As JSON text: in strict mode pydantic makes a dataclass of a mapping only from there.
             return adapter().validate_json(json.dumps(report.values))
         except pydantic.ValidationError as error:
             report.add(_type_problems(error, report.document))

@@ -124,7 +124,7 @@ class Agent:
         log = None
         with self.best_effort():
             path = self.attempt_dir.torchrun_log(self.node.rank)
-            log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             yield log
         finally:
@@ -134,7 +134,7 @@ class Agent:
     def create_stop_file(self) -> None:
         """Create the file in which a user's own script can see the stop."""
         with self.best_effort():
-            os.close(os.open(self.attempt_dir.stop_requested, os.O_CREAT | os.O_WRONLY, 0o600))
+            os.close(os.open(self.attempt_dir.stop_requested, os.O_CREAT | os.O_WRONLY, 0o666))
 
     def event(self, name: str, **fields: Any) -> None:
         """Append the event `name`, with the present time, to the timeline."""

@@ -37,7 +37,7 @@ def remove_kit_code(search_path: str, code: Path) -> str:
 
 def redirect_output(log: Path) -> None:
     """Append stdout and stderr to `log`."""
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     os.close(fd)

@@ -33,7 +33,7 @@ POLL_S = 0.5  # between two beats while a save is waited for
 
 
 class Checkpoints:
-    """The checkpoints of a run. All ranks call `load`, `save` and `finish`; the rest is rank 0's.
+    """The checkpoints of a run. All ranks call every method; only rank 0 reads and writes files.
 
     newest_step: the step of the newest checkpoint that was loaded, or whose save was started.
     """
@@ -85,6 +85,7 @@ class Checkpoints:
         started = time.monotonic()
         self._writer.wait()
         saved = SavedState.of(replica, self._setup, state, windows)
+        # As a dict: Staging copies the tensors of nested containers.
         values, copied = self._staging.take(saved.to_dict())
         parameters = [name for name, _ in replica.module.named_parameters()]
         stall_s = time.monotonic() - started

@@ -249,7 +249,7 @@ class Watchdog:
         attempt_dir = run_dir.attempt(attempt)
         records.write(attempt_dir.rank_hang(self._rank), state)
         try:
-            os.close(os.open(attempt_dir.hang, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            os.close(os.open(attempt_dir.hang, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         except FileExistsError:
             return self._await_conclusion(run_dir, attempt)
         return self._conclude(run_dir, attempt)

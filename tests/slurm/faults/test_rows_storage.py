@@ -147,7 +147,7 @@ def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
             assert run.dir.metrics.read_bytes() == before[1]
             return run.dir.job_log.read_text()[before[0] :]
 
-    assert f"error: {run.dir.spec} is gone, perhaps by a scratch purge" in fail_without(
+    assert f"error: {run.dir.spec} is missing, perhaps deleted by a scratch purge" in fail_without(
         run.dir.spec
     )
     assert f"error: {run.dir.setup} is gone" in fail_without(run.dir.setup)

@@ -41,6 +41,24 @@ def test_status_as_json_has_state_progress_and_metrics(here, capsys):
 
 
 @pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        ({"status": "completed"}, "step 42/50"),
+        ({"status": "held", "reason": "stopped on request"}, "at step 42: stopped on request"),
+        (None, "step 42/50  93 samples/s  1 s left"),
+    ],
+)
+def test_a_run_that_ended_has_no_speed_and_no_time_left(here, capsys, result, shown):
+    run = make_run(here)
+    if result:
+        write_json(run.result, result)
+    values = {"step": 42, "total": 50, "samples_per_s": 93.0, "time_left": "1 s"}
+    write_json(run.progress, values)
+    assert main(["status", "tiny"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].endswith(f"  {shown}")
+
+
+@pytest.mark.parametrize(
     ("result", "slurm_state", "state"),
     [
         ({}, None, "frozen"),

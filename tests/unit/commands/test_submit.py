@@ -71,7 +71,7 @@ def test_a_dry_run_shows_command_script_and_spec_and_writes_nothing(slurm, here,
 
 def test_a_dry_run_needs_no_slurm(here, capsys):
     assert main(["submit", "tiny.yaml", "--dry-run"]) == 0
-    assert "no sbatch asked" in capsys.readouterr().err
+    assert "sbatch was not asked" in capsys.readouterr().err
     assert not (here / "runs").exists()
 
 
@@ -84,7 +84,7 @@ def test_auto_runs_here_where_slurm_is_only_installed(slurm, here, capsys):
     lost = "#!/bin/sh\necho 'fatal: Could not establish a configuration source' >&2\nexit 1\n"
     slurm.install("sbatch", lost)
     assert main(["submit", "tiny.yaml", "--dry-run"]) == 0
-    assert "no sbatch asked" in capsys.readouterr().err
+    assert "sbatch was not asked" in capsys.readouterr().err
     assert submit.choose_cluster("auto") == "local"
     assert "no cluster: running here" in capsys.readouterr().err
 
