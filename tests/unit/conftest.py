@@ -4,10 +4,10 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
-from fake_slurm import FakeSlurm
 
 from jobs.config.load import SpecError, load
 from jobs.spec import Spec
+from tests.unit.fake_slurm import FakeSlurm
 
 
 @pytest.fixture
@@ -49,10 +49,9 @@ def refuse(spec_file):
 
 @pytest.fixture
 def fake_slurm(tmp_path, monkeypatch):
-    """Slurm's clients as executables on PATH, and no enclosing job."""
+    """Fakes of Slurm's clients on PATH, and no enclosing job."""
     slurm = FakeSlurm(tmp_path / "fake-slurm")
     monkeypatch.setenv("PATH", f"{slurm.bin}:/usr/bin:/bin")
-    monkeypatch.setenv("FAKE_SLURM", str(slurm.folder))
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     return slurm
 

@@ -1,17 +1,26 @@
-"""Slurm's client commands as small executables that record how they are called.
+"""Fakes of Slurm's client commands: small executables on PATH that record how they are called.
 
-They come before the real ones on PATH. A test that needs another answer installs its own script
-for one client.
+They come before the real ones on PATH. A fake stands here because a unit test needs answers that
+no real Slurm gives on request: a refusal, a controller that is down, a preemption mode of another
+site. It only prints what a test gives it and shows nothing about Slurm. The kit runs against a real
+Slurm in tests/slurm.
 """
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 JOB_ID = "4711"  # of every job that the fake sbatch takes
-SBATCH = f"""#!/bin/sh
-printf '%s\\0' "$@" >"$FAKE_SLURM/sbatch.argv"
-env >"$FAKE_SLURM/sbatch.env"
+# Each client begins with it. The clients need no variable of the environment and no PATH.
+RECORD = """#!/bin/sh
+FAKE_SLURM={folder}
+/usr/bin/env >"$FAKE_SLURM/{name}.env"
+printf '%s\\0' "$@" >"$FAKE_SLURM/{name}.argv"
+printf '%s\\n' "{name} $*" >>"$FAKE_SLURM/calls"
+PATH=/usr/bin:/bin
+"""
+SBATCH = f"""
 if [ -e "$FAKE_SLURM/refusal" ]; then
     cat "$FAKE_SLURM/refusal" >&2
     exit "$(cat "$FAKE_SLURM/refusal.exit")"
@@ -21,17 +30,16 @@ case "$*" in *--version*) exit ;; esac
 echo submitted >>"$FAKE_SLURM/submitted"
 echo 'Submitted batch job {JOB_ID}'
 """
-SCANCEL = """#!/bin/sh
-echo "$@" >>"$FAKE_SLURM/cancelled"
-for job in "$@"; do echo CANCELLED >"$FAKE_SLURM/state.$job"; done
-"""
-SCONTROL = """#!/bin/sh
+SCANCEL = 'for job in "$@"; do echo CANCELLED >"$FAKE_SLURM/state.$job"; done'
+SCONTROL = """
 [ "$2" = job ] || exit 0
 state=$(cat "$FAKE_SLURM/state.$3" 2>/dev/null) || state=RUNNING
+requeue=$(cat "$FAKE_SLURM/requeue.$3" 2>/dev/null) || requeue='Requeue=1 Restarts=0'
 echo "   JobState=$state Reason=None Dependency=(null)"
+echo "   $requeue BatchFlag=1"
 """
 # %o: the commands of queued jobs; else the states of all jobs that have one.
-SQUEUE = """#!/bin/sh
+SQUEUE = """
 case "$*" in *%o*) cat "$FAKE_SLURM/queue" 2>/dev/null; exit 0 ;; esac
 for file in "$FAKE_SLURM"/state.*; do
     [ -e "$file" ] || exit 1
@@ -43,8 +51,8 @@ CLIENTS = {
     "scancel": SCANCEL,
     "scontrol": SCONTROL,
     "squeue": SQUEUE,
-    "sacct": "#!/bin/sh\nexit 1\n",
-    "srun": "#!/bin/sh\n",
+    "sacct": "exit 1",
+    "srun": "",
 }
 
 
@@ -55,27 +63,56 @@ class FakeSlurm:
         self.folder = folder
         self.bin = folder / "bin"
         self.bin.mkdir(parents=True)
+        self._texts: dict[str, dict[str, str]] = {}  # of each client, by its pattern, newest first
         for name, text in CLIENTS.items():
             self.install(name, text)
 
-    def install(self, name: str, text: str) -> None:
-        """Replace the script of a client."""
-        (self.bin / name).write_text(text)
+    def install(self, name: str, text: str, when: str = "*") -> None:
+        """Let a client run a shell text where its arguments match a shell pattern.
+
+        The newest pattern that matches decides; `*` replaces all earlier texts. $FAKE_SLURM is the
+        folder of the records.
+        """
+        older = {} if when == "*" else self._texts[name]
+        self._texts[name] = {when: text} | {key: older[key] for key in older if key != when}
+        script = RECORD.format(folder=shlex.quote(str(self.folder)), name=name)
+        for pattern, body in self._texts[name].items():
+            quoted = pattern.replace(" ", "\\ ")
+            script += f'case "$*" in {quoted})\n{body}\nexit ;;\nesac\n'
+        (self.bin / name).write_text(script)
         (self.bin / name).chmod(0o755)
+
+    def answer(
+        self, name: str, output: str = "", error: str = "", status: int = 0, when: str = "*"
+    ) -> None:
+        """Let a client print two texts and exit with a status; `when` as in `install`."""
+        printed = f"printf %s {shlex.quote(output)}\nprintf %s {shlex.quote(error)} >&2"
+        self.install(name, f"{printed}\nexit {status}", when)
+
+    def remove(self, *names: str) -> None:
+        """Remove these clients; without names all of them."""
+        for name in names or CLIENTS:
+            (self.bin / name).unlink()
 
     def refuse(self, code: int, error: str = "sbatch: error: no such partition") -> None:
         """Let sbatch fail from now on with an exit code and a message."""
         (self.folder / "refusal").write_text(f"{error}\n")
         (self.folder / "refusal.exit").write_text(str(code))
 
-    def set_state(self, job_id: str, state: str) -> None:
+    def set_state(self, job_id: str, state: str, requeue: str = "Requeue=1 Restarts=0") -> None:
         """Let scontrol and squeue show a job in a state; without one it is RUNNING."""
         (self.folder / f"state.{job_id}").write_text(state)
+        (self.folder / f"requeue.{job_id}").write_text(requeue)
 
     def enqueue(self, job_id: str, work_dir: Path, command: str) -> None:
         """Put a job into the queue that squeue shows with its command."""
         with open(self.folder / "queue", "a", encoding="utf-8") as queue:
             queue.write(f"{job_id}|{work_dir}|{command}\n")
+
+    @property
+    def calls(self) -> list[str]:
+        """All calls of all clients, in their order: the client's name and its arguments."""
+        return self._lines("calls")
 
     @property
     def argv(self) -> list[str]:
@@ -85,7 +122,7 @@ class FakeSlurm:
     @property
     def env(self) -> list[str]:
         """The environment of the last sbatch, NAME=value."""
-        return (self.folder / "sbatch.env").read_text().splitlines()
+        return self._lines("sbatch.env")
 
     @property
     def submitted(self) -> int:
@@ -95,7 +132,8 @@ class FakeSlurm:
     @property
     def cancelled(self) -> list[str]:
         """The arguments of each scancel."""
-        return self._lines("cancelled")
+        calls = [call.partition(" ") for call in self.calls]
+        return [arguments for name, _, arguments in calls if name == "scancel"]
 
     def _lines(self, name: str) -> list[str]:
         path = self.folder / name

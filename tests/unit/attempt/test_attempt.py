@@ -19,36 +19,22 @@ from jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files
 from trainer.checkpoint.reader import quarantine
 
-SCONTROL = """#!/bin/sh
-echo "$*" >> "$FAKE_CALLS"
-[ "$1" = show ] && echo "   JobState=$FAKE_STATE Reason=None Dependency=(null)" &&
-    echo "   ${FAKE_REQUEUE:-Requeue=1 Restarts=0} BatchFlag=1"
-exit 0
-"""
 RECORD = run_files.attempt(decision="requeue", cause="preemption")
 REQUEUE = Decision(Action.REQUEUE, Cause.PREEMPTION, "preempted")
 
 
 @pytest.fixture
-def calls(tmp_path, monkeypatch):
-    """A fake scontrol, because a real one does not refuse on request; returns its calls.
-
-    The folder is also the directory of a run without a successor.
-    """
+def slurm(tmp_path, fake_slurm):
+    """Slurm's clients; `tmp_path` is the directory of a run without a successor."""
     RunDir(tmp_path).spec.write_text(Spec(slurm=Slurm(restart="requeue")).to_json())
-    (tmp_path / "scontrol").write_text(SCONTROL)
-    (tmp_path / "scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("FAKE_CALLS", str(tmp_path / "calls"))
-    return tmp_path / "calls"
+    return fake_slurm
 
 
 def act(decision, run, me):
     return execute.execute(decision, run, facts.read(run, 1), me)
 
 
-def test_a_refused_requeue_is_held_with_its_reason(tmp_path, calls, monkeypatch, capfd):
-    monkeypatch.setenv("FAKE_STATE", "RUNNING")
+def test_a_refused_requeue_is_held_with_its_reason(tmp_path, slurm, capfd):
     run, me = RunDir(tmp_path), run_lock.this_process("7")
     run_lock.claim(run, me, 1)
     append_jsonl(run.attempts, RECORD)
@@ -60,8 +46,8 @@ def test_a_refused_requeue_is_held_with_its_reason(tmp_path, calls, monkeypatch,
     assert not run.owner.exists()
 
 
-def test_a_scancel_between_decision_and_requeue_is_recorded_as_one(tmp_path, calls, monkeypatch):
-    monkeypatch.setenv("FAKE_STATE", "CANCELLED")
+def test_a_scancel_between_decision_and_requeue_is_recorded_as_one(tmp_path, slurm):
+    slurm.set_state("7", "CANCELLED")
     run, me = RunDir(tmp_path), run_lock.this_process("7")
     run_lock.claim(run, me, 1)
     append_jsonl(run.attempts, RECORD)
@@ -71,8 +57,7 @@ def test_a_scancel_between_decision_and_requeue_is_recorded_as_one(tmp_path, cal
     assert (record.decision, record.cause) == ("cancel", "cancelled")
 
 
-def test_a_start_that_was_superseded_meanwhile_ends_nothing(tmp_path, calls, monkeypatch):
-    monkeypatch.setenv("FAKE_STATE", "RUNNING")
+def test_a_start_that_was_superseded_meanwhile_ends_nothing(tmp_path, slurm):
     run, me = RunDir(tmp_path), run_lock.this_process("7")
     now = replace(me, restart_count=1)
     run_lock.claim(run, now, 2)
@@ -110,12 +95,12 @@ def test_each_crash_without_progress_waits_longer(tmp_path, crashes, delay_s):
     assert execute.retry_delay_s(records.read_attempts(run)) == delay_s
 
 
-def test_a_requeue_is_asked_for_once_and_never_of_a_finished_job(tmp_path, calls, monkeypatch):
-    monkeypatch.setenv("FAKE_STATE", "PENDING")
+def test_a_requeue_is_asked_for_once_and_never_of_a_finished_job(tmp_path, slurm):
+    slurm.set_state("7", "PENDING")
     run = RunDir(tmp_path)
     assert act(REQUEUE, run, run_lock.this_process("7")) == 1
-    asked = [line for line in calls.read_text().splitlines() if "requeue" in line]
-    assert asked == ["requeue Incomplete 7"]
+    asked = [call for call in slurm.calls if "requeue" in call]
+    assert asked == ["scontrol requeue Incomplete 7"]
     assert not run.result.exists()
 
 
@@ -136,9 +121,8 @@ def run(tmp_path):
 
 
 @pytest.fixture
-def command(run, calls, monkeypatch):
+def command(run, slurm, monkeypatch):
     """The batch script's commands, inside of job 7."""
-    monkeypatch.setenv("FAKE_STATE", "RUNNING")
     monkeypatch.setattr(execute, "MAX_DELAY_S", 0)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_END_TIME", "4102444800")
@@ -169,10 +153,10 @@ def test_a_timeline_that_cannot_be_written_changes_nothing(run, command, exit_co
 
 
 def test_a_warned_job_that_nobody_can_start_again_is_held_with_its_reason(
-    run, command, monkeypatch, capfd
+    run, command, slurm, capfd
 ):
     run.spec.write_text(Spec(slurm=Slurm(restart="requeue")).to_json())
-    monkeypatch.setenv("FAKE_REQUEUE", "Requeue=0 Restarts=0")
+    slurm.set_state("7", "RUNNING", "Requeue=0 Restarts=0")
     assert command("open", "a") == 0
     close(run, 1)
     assert command("close", "1", "--stop", "SIGTERM") == 1
@@ -182,18 +166,14 @@ def test_a_warned_job_that_nobody_can_start_again_is_held_with_its_reason(
     assert not run.owner.exists()
 
 
-def test_a_shell_whose_job_runs_again_elsewhere_leaves_the_steps_alone(
-    run, command, monkeypatch, tmp_path
-):
+def test_a_shell_whose_job_runs_again_elsewhere_leaves_the_steps_alone(run, command, slurm):
     """They have the same ids: job 7's first srun step is 7.0 in each of its starts."""
-    (tmp_path / "scancel").write_text('#!/bin/sh\necho "scancel $*" >>"$FAKE_CALLS"\n')
-    (tmp_path / "scancel").chmod(0o755)
     assert command("open", "a") == 0
     left = {"host": "a", "signals": [], "torchrun_exit": None, "end": None, "step_id": "0"}
     write_json(run.attempt(1).agent(0), left)
-    monkeypatch.setenv("FAKE_REQUEUE", "Requeue=1 Restarts=1")
+    slurm.set_state("7", "RUNNING", "Requeue=1 Restarts=1")
     command("close", "1")
-    assert "scancel" not in (tmp_path / "calls").read_text()
+    assert slurm.cancelled == []
     assert read_jsonl(run.attempts)[-1]["cause"] == "requeued"
 
 
@@ -330,12 +310,12 @@ HOOKS = []
     [(0, "", "completed"), (1, "SIGTERM", "held"), (1, "", None)],
 )
 def test_a_close_writes_the_result_once_and_only_at_the_end_of_the_run(
-    run, command, reads, monkeypatch, exit_code, stop, status
+    run, command, reads, slurm, exit_code, stop, status
 ):
     run.spec.write_text(
         Spec(slurm=Slurm(restart="requeue"), launch=Launch(script="x.py")).to_json()
     )
-    monkeypatch.setenv("FAKE_REQUEUE", "Requeue=0 Restarts=0")
+    slurm.set_state("7", "RUNNING", "Requeue=0 Restarts=0")
     assert command("open", "a") == 0
     close(run, exit_code)
     REPLACED.clear()
@@ -352,10 +332,8 @@ def through(run, attempt=1):
 
 
 @pytest.mark.parametrize("has_owner", [True, False])
-def test_a_missing_result_of_a_complete_run_is_written_with_its_record(
-    run, calls, monkeypatch, has_owner
-):
-    monkeypatch.setenv("FAKE_STATE", "FAILED")
+def test_a_missing_result_of_a_complete_run_is_written_with_its_record(run, slurm, has_owner):
+    slurm.set_state("7", "FAILED")
     run.spec.write_text(Spec().to_json())
     through(run)
     if not has_owner:
@@ -369,27 +347,28 @@ def test_a_missing_result_of_a_complete_run_is_written_with_its_record(
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "PENDING", None])
-def test_no_result_is_written_while_the_job_may_still_do_it(run, calls, monkeypatch, state):
+def test_no_result_is_written_while_the_job_may_still_do_it(run, slurm, state):
     through(run)
-    monkeypatch.setenv("FAKE_STATE", state or "")
     if state is None:  # slurmctld does not answer
-        (calls.parent / "scontrol").write_text("#!/bin/sh\necho 'Unable to contact' >&2\nexit 1\n")
+        slurm.answer("scontrol", error="Unable to contact\n", status=1)
+    else:
+        slurm.set_state("7", state)
     close_module.write_missing_result(run)
     assert not run.result.exists() and not run.attempts.exists()
     assert read_json(run.owner) == run_files.claim()
 
 
 @pytest.mark.parametrize("status", ["stopped", None])
-def test_no_result_is_written_of_a_run_that_may_continue(run, calls, monkeypatch, status):
-    monkeypatch.setenv("FAKE_STATE", "FAILED")
+def test_no_result_is_written_of_a_run_that_may_continue(run, slurm, status):
+    slurm.set_state("7", "FAILED")
     through(run)
     write_json(run.attempt(1).outcome, {"status": status})
     close_module.write_missing_result(run)
     assert not run.result.exists() and not run.attempts.exists()
-    assert not calls.exists()  # Slurm is asked of complete runs only
+    assert slurm.calls == []  # Slurm is asked of complete runs only
 
 
-def test_a_result_that_another_process_is_writing_is_left_to_it(run, calls):
+def test_a_result_that_another_process_is_writing_is_left_to_it(run, slurm):
     through(run)
     run.owner.unlink()
     other = run_lock.process(os.getppid())
@@ -429,11 +408,12 @@ OPEN = ("open", "--head-address", "10.0.0.1", "a", "b")
     [("RUNNING", "", "retry"), ("RUNNING", "SIGTERM", "hold"), ("PENDING", "SIGTERM", "wait")],
 )
 def test_open_and_close_read_each_file_once(
-    run, command, reads, monkeypatch, state, stop, decision
+    run, command, reads, slurm, monkeypatch, state, stop, decision
 ):
     write_json(run.site, {"cancels_preempted": True})
     write_json(run.submission, {"argv": None, "job_id": "7"})
-    monkeypatch.setenv("FAKE_STATE", state)
+    slurm.set_state("7", state)
+    slurm.refuse(1)  # no successor
     counts = [reads(command, *OPEN)]
     for attempt in (1,) if decision == "hold" else (1, 2):
         crashed(run, attempt)
@@ -443,7 +423,7 @@ def test_open_and_close_read_each_file_once(
     counts.append(reads(command, *OPEN))  # of a lost attempt, which it closes
     monkeypatch.setenv("SLURM_JOB_ID", "8")
     monkeypatch.setenv("KIT_SUCCEEDS", f"{run.run_id}:7")
-    monkeypatch.setenv("FAKE_STATE", "FAILED")
+    slurm.set_state("7", "FAILED")
     counts.append(reads(command, *OPEN))  # of the successor job
     for count in counts:
         assert "spec.json" in count

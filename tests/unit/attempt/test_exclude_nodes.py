@@ -1,9 +1,7 @@
 """The bad nodes that the next start of a job leaves out, and the calls of Slurm for it."""
 
 import json
-import os
 import time
-from pathlib import Path
 
 import pytest
 
@@ -87,27 +85,16 @@ def test_hostlists(hostlist, nodes):
     assert expand_hostlist(hostlist) == nodes
 
 
-SLURM = """#!/bin/sh
-# A Slurm of four nodes: notes what it is asked, and takes no job without n4.
-printf '%s\\n' "$(basename "$0") $*" >>"$FAKE_LOG"
-case "$(basename "$0") $*" in
-    *--test-only*--exclude=*n4*) exit 1 ;;
-    *--test-only*) [ -z "$SLURM_JOB_ID" ] ;;
-    *show*partition*) echo "   State=UP TotalCPUs=16 TotalNodes=4" ;;
-    *update*) if [ -n "$FAKE_REFUSAL" ]; then echo "$FAKE_REFUSAL" >&2; exit 1; fi ;;
-esac
-"""
-
-
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    """`run(records, present, **slurm)`: the calls of Slurm of an update of the list."""
-    log = tmp_path / "calls"
-    for name in ("scontrol", "sbatch"):
-        (tmp_path / name).write_text(SLURM)
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv("FAKE_LOG", str(log))
+def run(tmp_path, fake_slurm, monkeypatch):
+    """`run(records, present, **slurm)`: the calls of Slurm of an update of the list.
+
+    This Slurm has four nodes, and takes no job without n4.
+    """
+    fake_slurm.answer("scontrol", "   State=UP TotalCPUs=16 TotalNodes=4\n")
+    fake_slurm.answer("scontrol", when="update*")
+    fake_slurm.answer("sbatch")
+    fake_slurm.answer("sbatch", status=1, when="*--exclude=*n4*")
     monkeypatch.setenv("SLURM_JOB_PARTITION", "batch")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
@@ -117,9 +104,9 @@ def run(tmp_path, monkeypatch):
         run_dir.spec.write_text(Spec(slurm=Slurm(**{"nodes": 3, **slurm})).to_json())
         lines = [json.dumps(records.encode(entry)) for entry in parsed(attempts)]
         run_dir.attempts.write_text("".join(f"{line}\n" for line in lines))
-        log.write_text("")
+        earlier = len(fake_slurm.calls)
         update_exclude_list(run_dir, facts.read(run_dir, 1), "7", present)
-        return log.read_text().splitlines()
+        return fake_slurm.calls[earlier:]
 
     return renewed
 
@@ -128,8 +115,9 @@ def now(*bad, ago_s=0.0):
     return record(*bad, ago_s=ago_s, now=time.time())
 
 
-def test_a_bad_node_is_left_out_after_slurm_was_asked(run, capfd):
+def test_a_bad_node_is_left_out_after_slurm_was_asked(run, fake_slurm, capfd):
     asked = run([now("n2")])
+    assert not [line for line in fake_slurm.env if line.startswith("SLURM_JOB_ID=")]
     assert [call.split()[:2] for call in asked] == [
         ["scontrol", "--all"],
         ["sbatch", "--test-only"],
@@ -174,8 +162,9 @@ def test_the_newest_bad_node_takes_the_place_of_an_older_one(run, capfd):
     )
 
 
-def test_a_refusal_is_told(run, monkeypatch, capfd):
-    monkeypatch.setenv("FAKE_REFUSAL", "Job is no longer pending execution")
+def test_a_refusal_is_told(run, fake_slurm, capfd):
+    refusal = "Job is no longer pending execution\n"
+    fake_slurm.answer("scontrol", error=refusal, status=1, when="update*")
     run([now("n2")])
     assert "(Job is no longer pending execution)" in capfd.readouterr().err
 
@@ -193,9 +182,9 @@ def test_what_the_submit_noted_is_not_asked_again():
     assert exclude_nodes.partition_size(site, "") == 8  # at submit: the smallest one
 
 
-def test_a_run_that_is_submitted_again_does_without_its_bad_nodes(run, capfd):
+def test_a_run_that_is_submitted_again_does_without_its_bad_nodes(run, tmp_path, capfd):
     run([now("n2")])
-    run_dir = RunDir(Path(os.environ["FAKE_LOG"]).with_name("run"))
+    run_dir = RunDir(tmp_path / "run")
     spec = Spec(slurm=Slurm(nodes=2, exclude="n1"))
     assert exclude_nodes.without_bad_nodes(run_dir, spec).slurm.exclude == "n1,n2"
     assert "node n2 is left out: preflight: wrong sums" in capfd.readouterr().err

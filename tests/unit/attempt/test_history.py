@@ -421,7 +421,7 @@ def test_a_node_that_was_rebooted_is_the_cause_of_a_lost_attempt(
     opened(run, 1)
     write_json(run.attempt(1).plan, run_files.plan(start=1000.0))
     shown = "".join(NODE.format(name, boot) for name, boot in zip("ab", boots, strict=True))
-    fake_slurm.install("scontrol", f"#!/bin/sh\n[ $SLURM_TIME_FORMAT = %s ] && echo '{shown}'\n")
+    fake_slurm.install("scontrol", f"[ $SLURM_TIME_FORMAT = %s ] && echo '{shown}'\n")
     monkeypatch.setattr(client, "is_answering", lambda place, port: True)
     close_lost(run, run_lock.this_process(job_id))
     (record,) = read_jsonl(run.attempts)

@@ -20,23 +20,12 @@ PreemptType             = preempt/{kind}
 SLURM_VERSION           = {version}
 """
 PLAIN = {"limit": 5, "kind": "partition_prio", "version": "24.11.5", "mode": "REQUEUE", "qos": ""}
-# A fake of both clients; it records its calls.
-CLIENT = """\
-#!/bin/sh
-echo "$*" >>{folder}/calls
-case "$*" in
-"show config") echo "{config}" ;;
-*"show partition low") echo "PartitionName=low PreemptMode={mode} GraceTime=30" ;;
-*"show qos name=cheap "*) echo "{qos}" ;;
-*) exit 1 ;;
-esac
-"""
+LOW = "PartitionName=low PreemptMode={mode} GraceTime=30\n"
 
 
 @pytest.fixture
-def left(tmp_path, monkeypatch):
+def left(tmp_path, fake_slurm, monkeypatch):
     """Returns the policy for a preempted job on a site with these settings."""
-    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("SLURM_JOB_PARTITION", "low")
     monkeypatch.setenv("SLURM_JOB_QOS", "cheap")
     run_dir = RunDir(tmp_path)
@@ -44,9 +33,10 @@ def left(tmp_path, monkeypatch):
     def ask(seen=SEEN, job=PREEMPTED, waits=0, **settings):
         site = PLAIN | settings
         for name in ("scontrol", "sacctmgr"):
-            fake = tmp_path / name
-            fake.write_text(CLIENT.format(folder=tmp_path, config=CONFIG.format_map(site), **site))
-            fake.chmod(0o755)
+            fake_slurm.answer(name, status=1)
+        fake_slurm.answer("scontrol", CONFIG.format_map(site), when="show config")
+        fake_slurm.answer("scontrol", LOW.format_map(site), when="*show partition low")
+        fake_slurm.answer("sacctmgr", site["qos"], when="*show qos name=cheap *")
         run_dir.attempts.unlink(missing_ok=True)
         before = [("6", "wait"), ("7", "requeue"), *[("7", "wait")] * waits]
         for attempt, (job_id, decision) in enumerate(before):
@@ -98,13 +88,13 @@ def test_without_an_answer_we_requeue(left, tmp_path, monkeypatch):
         ({"bad_nodes": ("n2",)}, {}),
     ],
 )
-def test_slurm_is_asked_only_in_a_grace_that_we_stop_in(left, tmp_path, seen, job):
+def test_slurm_is_asked_only_in_a_grace_that_we_stop_in(left, fake_slurm, seen, job):
     assert not left(dataclasses.replace(SEEN, **seen), dataclasses.replace(PREEMPTED, **job))
-    assert not (tmp_path / "calls").exists()
+    assert fake_slurm.calls == []
 
 
-def test_it_costs_one_question_where_slurm_is_old_and_two_where_it_is_not(left, tmp_path):
+def test_it_costs_one_question_where_slurm_is_old_and_two_where_it_is_not(left, fake_slurm):
     left(version="22.05.8")
-    assert len((tmp_path / "calls").read_text().splitlines()) == 1
+    assert len(fake_slurm.calls) == 1
     left()
-    assert len((tmp_path / "calls").read_text().splitlines()) == 1 + 2
+    assert len(fake_slurm.calls) == 1 + 2

@@ -42,16 +42,13 @@ def dead(run):
 
 
 @pytest.fixture
-def scontrol(tmp_path, monkeypatch):
+def scontrol(fake_slurm, monkeypatch):
     """Makes `scontrol show job` print a text."""
+    monkeypatch.setattr(client, "PATIENCE_S", 0.0)
 
     def prints(text, status=0, stream=1):
-        fake = tmp_path / "bin" / "scontrol"
-        fake.parent.mkdir(exist_ok=True)
-        fake.write_text(f"#!/bin/sh\necho '{text}' >&{stream}\nexit {status}\n")
-        fake.chmod(0o755)
-        monkeypatch.setenv("PATH", str(fake.parent))
-        monkeypatch.setattr(client, "PATIENCE_S", 0.0)
+        output, error = (text, "") if stream == 1 else ("", text)
+        fake_slurm.answer("scontrol", output, error, status)
 
     return prints
 

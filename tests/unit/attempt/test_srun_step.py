@@ -178,12 +178,9 @@ def test_the_batch_scripts_commands_survive_what_slurm_sends_to_its_tree(run, wa
     [("TimeLimit", "SIGUSR1", True), ("None", "SIGUSR1", False), ("TimeLimit", "SIGTERM", False)],
 )
 def test_an_srun_that_lasts_into_the_end_of_the_time_limit_is_ended_in_time_to_decide(
-    run, waiter, monkeypatch, tmp_path, capfd, reason, warned, is_ended
+    run, waiter, fake_slurm, capfd, reason, warned, is_ended
 ):
-    fake, shown = tmp_path / "scontrol", f"   JobState=COMPLETING Reason={reason} Dependency="
-    fake.write_text(f"#!/bin/sh\necho asked >>{tmp_path}/questions\necho '{shown}'\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    fake_slurm.answer("scontrol", f"   JobState=COMPLETING Reason={reason} Dependency=\n")
     write_json(run.site, {"kill_wait_s": 1})
     node(run, 0, None, signals=[{"t": 1.0, "signal": warned}])
     words = [sys.executable, "-m", "jobs.attempt", "watch", str(run.path), "1", str(waiter.pid)]
@@ -200,37 +197,26 @@ def test_an_srun_that_lasts_into_the_end_of_the_time_limit_is_ended_in_time_to_d
             watch.send_signal(signal.SIGTERM)
         waiter.kill()
     assert watch.wait(30) == 0
-    questions = tmp_path / "questions"
-    assert questions.exists() == (warned == "SIGUSR1")
-    assert not questions.exists() or questions.read_text() == "asked\n"
+    assert len(fake_slurm.calls) == (warned == "SIGUSR1")
     assert ("at the end of the time limit" in capfd.readouterr().err) == is_ended
     assert waiter.wait(10) == -signal.SIGKILL
 
 
-@pytest.fixture
-def scancel(tmp_path, monkeypatch):
-    """A fake scancel; returns the file with its calls."""
-    (tmp_path / "scancel").write_text('#!/bin/sh\necho "$@" >>"$0.calls"\n')
-    (tmp_path / "scancel").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    return tmp_path / "scancel.calls"
-
-
-def test_a_step_whose_agents_have_ended_needs_nothing(run, scancel):
+def test_a_step_whose_agents_have_ended_needs_nothing(run, fake_slurm):
     node(run, 0, 1, step_id="0")
     node(run, 1, 0, step_id="0")
     srun_step.end_leftover("7", interpret.unended(facts.read(run, 1)))
-    assert not scancel.exists()
+    assert fake_slurm.cancelled == []
 
 
-def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, scancel, monkeypatch):
+def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, fake_slurm, monkeypatch):
     write_json(run.site, {"slurmd_port": 7000})
     answering = {("10.0.0.1", 7000)}
     monkeypatch.setattr(client, "is_answering", lambda *place: place in answering)
     node(run, 0, None, step_id="3", address="10.0.0.1")
     left = interpret.unended(facts.read(run, 1))
     srun_step.end_leftover("7", left)
-    assert scancel.read_text() == "7.3\n"
+    assert fake_slurm.cancelled == ["7.3"]
     assert srun_step.unreachable_nodes(facts.read(run, 1), left) == ("b",)
 
 

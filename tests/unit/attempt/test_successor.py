@@ -14,12 +14,6 @@ from jobs.runs import lookup
 from jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files
 
-FAKE = """#!/bin/sh
-echo "$(basename $0) $*" >>"$FAKE/calls"
-env >"$FAKE/env.$(basename $0)"
-cat "$FAKE/$(basename $0).out" 2>/dev/null
-[ ! -e "$FAKE/$(basename $0).err" ] || { cat "$FAKE/$(basename $0).err" >&2; exit 1; }
-"""
 SHOWN = """\
 JobId=7
    JobState={} Reason=None Dependency=(null)
@@ -29,48 +23,22 @@ GONE = "slurm_load_jobs error: Invalid job id specified\n"
 SPEC = Spec(name="x", slurm=Slurm(restart="successor"), launch=Launch(script="x.py"))
 
 
-class Fakes:
-    """Slurm's commands as executables with the output of a test's choice; records their calls."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        for name in ("sbatch", "scontrol", "scancel", "sacct"):
-            (folder / name).write_text(FAKE)
-            (folder / name).chmod(0o755)
-        self.say("sbatch", "Submitted batch job 8\n")
-        self.job("RUNNING")
-
-    def say(self, name, text="", error=None):
-        (self.folder / f"{name}.out").write_text(text)
-        (self.folder / f"{name}.err").unlink(missing_ok=True)
-        if error is not None:
-            (self.folder / f"{name}.err").write_text(error)
-
-    def job(self, state):
-        self.say("scontrol", SHOWN.format(state)) if state else self.say("scontrol", "", GONE)
-
-    def sacct(self, line):
-        self.say("sacct", line)
-
-    @property
-    def calls(self):
-        path = self.folder / "calls"
-        return path.read_text().splitlines() if path.exists() else []
-
-    def environment(self, name):
-        lines = (self.folder / f"env.{name}").read_text().splitlines()
-        return dict(line.split("=", 1) for line in lines if "=" in line)
-
-
 @pytest.fixture
-def slurm(tmp_path, monkeypatch):
-    folder = tmp_path / "fakes"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    monkeypatch.setenv("FAKE", str(folder))
+def slurm(fake_slurm, monkeypatch):
+    """Slurm's clients, outside of a job; sbatch takes job 8."""
     for name in [name for name in os.environ if name.startswith(("SLURM_", "KIT_"))]:
         monkeypatch.delenv(name)
-    return Fakes(folder)
+    fake_slurm.answer("sbatch", "Submitted batch job 8\n")
+    show(fake_slurm, "RUNNING")
+    return fake_slurm
+
+
+def show(slurm, state):
+    """Let scontrol show every job in a state; None: it knows none."""
+    if state:
+        slurm.answer("scontrol", SHOWN.format(state))
+    else:
+        slurm.answer("scontrol", error=GONE, status=1)
 
 
 @pytest.fixture
@@ -170,7 +138,7 @@ def test_it_gets_the_environment_but_nothing_of_the_enclosing_job(run, slurm, mo
     for name, value in {**variables, **of_job, "SLURM_CONF": "/c", "SLURM_JWT": "t"}.items():
         monkeypatch.setenv(name, value)
     ensure(run, 1)
-    seen = slurm.environment("sbatch")
+    seen = dict(line.split("=", 1) for line in slurm.env if "=" in line)
     assert (seen["OWN"], seen["PYTHONPATH"], seen["KIT_SUCCEEDS"]) == ("1", "/mine", "2026:7")
     left = [name for name in seen if name.startswith(("SLURM", "SBATCH", "CUDA"))]
     assert sorted(left) == ["SLURM_CONF", "SLURM_JWT"]
@@ -179,7 +147,7 @@ def test_it_gets_the_environment_but_nothing_of_the_enclosing_job(run, slurm, mo
 
 
 def test_a_site_that_takes_no_job_from_a_job_is_told_and_stops_nothing(run, slurm, capfd):
-    slurm.say("sbatch", "", "sbatch: error: Access/permission denied\n")
+    slurm.answer("sbatch", "", "sbatch: error: Access/permission denied\n", 1)
     ensure(run, 1)
     assert not run.successor.exists()
     said = capfd.readouterr().err
@@ -217,8 +185,8 @@ def test_nothing_is_left_to_go_on_with_so_it_is_cancelled(run, slurm):
 @pytest.mark.parametrize(("state", "queued"), [("PENDING", 0), ("CANCELLED", 1), (None, 1)])
 def test_a_run_is_handed_over_to_somebody_who_is_there(run, slurm, state, queued):
     write_json(run.successor, {"job_id": "8", "after": "7", "reason": ""})
-    slurm.job(state)
-    slurm.say("sbatch", "Submitted batch job 9\n")
+    show(slurm, state)
+    slurm.answer("sbatch", "Submitted batch job 9\n")
     assert successor.confirm(run, now(run), "7")
     assert len([call for call in slurm.calls if call.startswith("sbatch")]) == queued
     assert lookup.successor_of(run, "7") == ("9" if queued else "8")
@@ -279,7 +247,7 @@ def test_whatever_was_recorded_what_slurm_says_of_the_job_counts(
 ):
     if recorded:
         closed(run, recorded)
-    slurm.job(state)
+    show(slurm, state)
     found = check(run)
     assert (found.may_continue, found.final_action) == (may_continue, final_action)
 
@@ -288,8 +256,8 @@ def test_whatever_was_recorded_what_slurm_says_of_the_job_counts(
     ("line", "may_continue"), [("7|CANCELLED by 0\n", False), ("7|NODE_FAIL\n", True), ("", False)]
 )
 def test_a_job_that_left_the_queue_is_asked_of_sacct(run, slurm, line, may_continue):
-    slurm.job(None)
-    slurm.sacct(line)
+    show(slurm, None)
+    slurm.answer("sacct", line)
     assert check(run).may_continue is may_continue
 
 
@@ -307,8 +275,8 @@ def test_where_nobody_knows_only_a_job_that_handed_over_is_succeeded(
 ):
     if decision:
         closed(run, decision, job_state)
-    slurm.job(None)
-    slurm.say("sacct", "", "Slurm accounting storage is disabled\n")
+    show(slurm, None)
+    slurm.answer("sacct", "", "Slurm accounting storage is disabled\n", 1)
     found = check(run)
     assert found.may_continue is may_continue
     if not may_continue:
@@ -330,7 +298,7 @@ def test_where_nobody_knows_only_a_job_that_handed_over_is_succeeded(
 def test_without_accounting_the_log_says_whether_slurm_or_a_user_ended_the_job(
     run, slurm, line, cancels, may_continue, final_action
 ):
-    slurm.job(None)
+    show(slurm, None)
     write_json(run.site, {"cancels_preempted": bool(cancels)})
     run.job_log.write_text(f"slurmstepd-n1: error: {line}\nbye\n")
     found = check(run)
@@ -341,7 +309,7 @@ def test_a_successor_of_a_cancelled_job_writes_down_that_the_run_was_cancelled(
     run, slurm, monkeypatch
 ):
     monkeypatch.setenv("KIT_SUCCEEDS", f"{run.run_id}:7")
-    slurm.job("CANCELLED")
+    show(slurm, "CANCELLED")
     me = run_lock.this_process("8")
     refused = "job 8 does not continue the run: job 7 was cancelled"
     with pytest.raises(successor.EndedError, match=refused):
@@ -357,7 +325,7 @@ def test_a_successor_of_a_cancelled_job_writes_down_that_the_run_was_cancelled(
 
 def test_a_run_that_was_through_before_its_job_was_cancelled_is_complete(run, slurm, monkeypatch):
     monkeypatch.setenv("KIT_SUCCEEDS", f"{run.run_id}:7")
-    slurm.job("CANCELLED")
+    show(slurm, "CANCELLED")
     write_json(run.attempt(1).outcome, {"status": "completed", "global_step": 9})
     assert open_attempt(run, run_lock.this_process("8"), ["a"], "10.0.0.1") is None
     assert read_json(run.result)["status"] == "completed"
@@ -400,14 +368,14 @@ def test_one_that_preemption_may_have_cancelled_is_left_to_the_successor_to_judg
 ):
     write_json(run.site, {"cancels_preempted": cancels})
     preempted = SHOWN.format("COMPLETING") + "   PreemptTime=2026-11-21T12:16:47\n"
-    slurm.say("scontrol", preempted)
+    slurm.answer("scontrol", preempted)
     assert execute.execute(REQUEUE, run, now(run), me) == 1
     assert last(run) == (decision, "COMPLETING")  # only Slurm can tell which
 
 
 def test_one_that_was_cancelled_takes_its_successor_with_it(run, slurm, me):
     write_json(run.successor, {"job_id": "8", "after": "7", "reason": ""})
-    slurm.job("COMPLETING")
+    show(slurm, "COMPLETING")
     assert execute.execute(REQUEUE, run, now(run), me) == 1
     assert last(run) == ("cancel", "COMPLETING")
     assert slurm.calls[-1] == "scancel 8"
@@ -415,7 +383,7 @@ def test_one_that_was_cancelled_takes_its_successor_with_it(run, slurm, me):
 
 
 def test_a_run_that_nobody_can_take_over_is_held(run, slurm, me, capfd):
-    slurm.say("sbatch", "", "sbatch: error: Access/permission denied\n")
+    slurm.answer("sbatch", "", "sbatch: error: Access/permission denied\n", 1)
     assert execute.execute(HAND_OVER, run, now(run), me) == 1
     assert last(run)[0] == "hold"
     assert read_json(run.result)["status"] == "held"

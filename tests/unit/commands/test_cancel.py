@@ -119,7 +119,7 @@ def test_a_job_of_a_cancelled_run_starts_only_after_a_resume(slurm, here):
 def test_cancel_that_slurm_refuses_leaves_the_run_as_it_was(slurm, here):
     main(["submit", "tiny.yaml"])
     (run,) = lookup.all_runs()
-    slurm.install("scancel", "#!/bin/sh\necho 'no contact' >&2\nexit 1\n")
+    slurm.answer("scancel", error="no contact\n", status=1)
     assert main(["cancel", "tiny"]) == 1
     refuse_start(run, run_lock.this_process("4711"))
 

@@ -55,7 +55,7 @@ def test_resume_of_a_running_job_is_a_users_error(slurm, capsys):
 
 def test_resume_needs_to_know_whether_the_job_still_runs(slurm, here, capsys):
     main(["submit", "tiny.yaml"])
-    slurm.install("scontrol", "#!/bin/sh\necho Unable to contact slurmctld >&2\nexit 1\n")
+    slurm.answer("scontrol", error="Unable to contact slurmctld\n", status=1)
     assert main(["resume", "4711"]) == 1
     assert "whether job 4711 still runs" in capsys.readouterr().err
 
@@ -91,7 +91,7 @@ def test_a_resume_that_slurm_refuses_leaves_the_spec_as_it_was(slurm, here, caps
     assert (run.spec.read_text(), run.overrides.read_text()) == before
 
 
-SLOW_SBATCH = """#!/bin/sh
+SLOW_SBATCH = """
 case "$*" in *--version*) exit ;; esac
 echo submitted >>"$FAKE_SLURM/submitted"
 for i in $(seq 200); do [ -e "$FAKE_SLURM/go" ] && break; sleep 0.05; done

@@ -19,8 +19,8 @@ from tests.unit import run_files
 
 
 def test_a_requested_slurm_is_asked_even_if_it_knows_no_cluster(slurm, here, capsys):
-    lost = "#!/bin/sh\necho 'fatal: Could not establish a configuration source' >&2\nexit 1\n"
-    slurm.install("sbatch", lost)
+    lost = "fatal: Could not establish a configuration source\n"
+    slurm.answer("sbatch", error=lost, status=1)
     assert main(["submit", "tiny.yaml", "--dry-run", "--cluster", "slurm"]) == 1
     assert "configuration source" in capsys.readouterr().err
 
@@ -81,8 +81,8 @@ def test_auto_takes_slurm_where_it_is(slurm):
 
 
 def test_auto_runs_here_where_slurm_is_only_installed(slurm, here, capsys):
-    lost = "#!/bin/sh\necho 'fatal: Could not establish a configuration source' >&2\nexit 1\n"
-    slurm.install("sbatch", lost)
+    lost = "fatal: Could not establish a configuration source\n"
+    slurm.answer("sbatch", error=lost, status=1)
     assert main(["submit", "tiny.yaml", "--dry-run"]) == 0
     assert "sbatch was not asked" in capsys.readouterr().err
     assert submit.choose_cluster("auto") == "local"

@@ -25,22 +25,11 @@ SACCT = "12|CANCELLED by 0\n13|TIMEOUT\n"
 
 
 @pytest.fixture
-def command(tmp_path, monkeypatch):
-    """Puts a fake Slurm command on PATH, without any other command."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-    def installs(name, text="", status=0):
-        (tmp_path / f"{name}.out").write_text(text)
-        fake = tmp_path / name
-        fake.write_text(
-            f'#!/bin/sh\necho "$@" >>{tmp_path}/calls\n'
-            f'while IFS= read -r line; do echo "$line"; done <{tmp_path}/{name}.out\n'
-            f"exit {status}\n"
-        )
-        fake.chmod(0o755)
-        return tmp_path / "calls"
-
-    return installs
+def slurm(fake_slurm, monkeypatch):
+    """Slurm's clients; on PATH are only those that a test gives an answer to."""
+    fake_slurm.remove()
+    monkeypatch.setenv("PATH", str(fake_slurm.bin))
+    return fake_slurm
 
 
 @pytest.mark.parametrize(
@@ -81,17 +70,15 @@ def test_an_array_task_is_named_by_its_array_and_number(variables, job_id):
     assert client.job_id_from(variables) == job_id
 
 
-def test_a_missing_command_returns_none(command):
+def test_a_missing_command_returns_none(slurm):
     assert client.call(["scontrol", "show", "job", "1"]) is None
     assert client.show_job("1") is None
     assert client.is_alive("1") is None
     assert client.job_states(["1"]) == {}
 
 
-def test_an_answer_that_cannot_be_parsed_leaves_the_jobs_state_unknown(tmp_path, monkeypatch):
-    (tmp_path / "scontrol").write_text("#!/bin/sh\necho slow down\n")
-    (tmp_path / "scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+def test_an_answer_that_cannot_be_parsed_leaves_the_jobs_state_unknown(slurm):
+    slurm.answer("scontrol", "slow down\n")
     assert client.is_alive("1") is None
 
 
@@ -100,103 +87,102 @@ def test_a_command_that_hangs_returns_none(tmp_path, monkeypatch):
     assert client.call(["sleep", "60"]) is None
 
 
-def test_states_come_from_one_query(command):
-    calls = command("squeue", "12|RUNNING\n13|PENDING\n99|RUNNING\n")
-    command("sacct", SACCT)
+def test_states_come_from_one_query(slurm):
+    slurm.answer("squeue", "12|RUNNING\n13|PENDING\n99|RUNNING\n")
+    slurm.answer("sacct", SACCT)
     assert client.job_states(["13", "12", "12"]) == {"12": "RUNNING", "13": "PENDING"}
-    assert len(calls.read_text().splitlines()) == 1
+    assert len(slurm.calls) == 1
 
 
-def test_the_states_of_jobs_that_left_the_queue_come_from_sacct(command):
-    command("squeue", "12|RUNNING\n")
-    command("sacct", SACCT)
+def test_the_states_of_jobs_that_left_the_queue_come_from_sacct(slurm):
+    slurm.answer("squeue", "12|RUNNING\n")
+    slurm.answer("sacct", SACCT)
     assert client.job_states(["12", "13", "14"]) == {"12": "RUNNING", "13": "TIMEOUT"}
 
 
-def test_a_state_of_sacct_is_one_word(command):
-    command("squeue", status=1)
-    command("sacct", SACCT)
+def test_a_state_of_sacct_is_one_word(slurm):
+    slurm.answer("squeue", status=1)
+    slurm.answer("sacct", SACCT)
     assert client.job_states(["12"]) == {"12": "CANCELLED"}
 
 
-def test_without_sacct_the_states_come_from_the_queue_only(command):
-    command("squeue", "12|RUNNING\n")
+def test_without_sacct_the_states_come_from_the_queue_only(slurm):
+    slurm.answer("squeue", "12|RUNNING\n")
     assert client.job_states(["12", "13"]) == {"12": "RUNNING"}
 
 
-def test_past_states_come_from_sacct_alone(command):
-    command("sacct", SACCT)
+def test_past_states_come_from_sacct_alone(slurm):
+    slurm.answer("sacct", SACCT)
     assert client.past_states(["12", "13"]) == {"12": "CANCELLED", "13": "TIMEOUT"}
-    command("sacct", SACCT, status=1)
+    slurm.answer("sacct", SACCT, status=1)
     assert client.past_states(["12"]) == {}
 
 
-def test_a_submission_gives_the_job_id_or_what_sbatch_printed(command, tmp_path, monkeypatch):
-    calls = command("sbatch", "Submitted batch job 12 on cluster c\n")
-    environ = {"PATH": str(tmp_path)}
+def test_a_submission_gives_the_job_id_or_what_sbatch_printed(slurm):
+    slurm.answer("sbatch", "Submitted batch job 12 on cluster c\n")
+    environ = {"PATH": str(slurm.bin)}
     assert client.submit(["sbatch", "--hold", "x"], environ) == ("12", "")
-    assert calls.read_text() == "--hold x\n"
-    (tmp_path / "sbatch").write_text("#!/bin/sh\necho no such account >&2\nexit 1\n")
+    assert slurm.calls == ["sbatch --hold x"]
+    slurm.answer("sbatch", error="no such account\n", status=1)
     assert client.submit(["sbatch", "x"], environ) == (None, "no such account")
-    (tmp_path / "sbatch").unlink()
+    slurm.remove("sbatch")
     assert client.submit(["sbatch", "x"], environ)[0] is None
 
 
-def test_a_trial_submission_queues_nothing(command, tmp_path):
-    calls = command("sbatch", status=3)
-    answer = client.test_only(["sbatch", "--nodes=2", "x"], {"PATH": str(tmp_path)})
+def test_a_trial_submission_queues_nothing(slurm):
+    slurm.answer("sbatch", status=3)
+    answer = client.test_only(["sbatch", "--nodes=2", "x"], {"PATH": str(slurm.bin)})
     assert answer is not None and answer.returncode == 3
-    assert calls.read_text() == "--test-only --nodes=2 x\n"
+    assert slurm.calls == ["sbatch --test-only --nodes=2 x"]
 
 
-def test_jobs_and_srun_steps_are_cancelled_by_one_command(command):
-    calls = command("scancel")
+def test_jobs_and_srun_steps_are_cancelled_by_one_command(slurm):
+    slurm.answer("scancel")
     answer = client.cancel("12", "13.0")
     assert answer is not None and answer.returncode == 0
-    assert calls.read_text() == "12 13.0\n"
+    assert slurm.calls == ["scancel 12 13.0"]
 
 
-def test_excluded_nodes_are_replaced_and_an_error_is_returned(command, tmp_path):
-    calls = command("scontrol")
+def test_excluded_nodes_are_replaced_and_an_error_is_returned(slurm):
+    slurm.answer("scontrol")
     assert client.set_excluded("12", ["n1", "n2"]) == ""
-    assert calls.read_text() == "update JobId=12 ExcNodeList=n1,n2\n"
-    (tmp_path / "scontrol").write_text("#!/bin/sh\necho Access denied >&2\nexit 1\n")
+    assert slurm.calls == ["scontrol update JobId=12 ExcNodeList=n1,n2"]
+    slurm.answer("scontrol", error="Access denied\n", status=1)
     assert client.set_excluded("12", []) == "Access denied"
-    (tmp_path / "scontrol").unlink()
+    slurm.remove("scontrol")
     assert "does not answer" in client.set_excluded("12", [])
 
 
 @pytest.mark.parametrize(("text", "size"), [("   TotalCPUs=8 TotalNodes=2 x=1\n", 2), ("", None)])
-def test_the_size_of_a_partition_is_read(command, text, size):
-    command("scontrol", text)
+def test_the_size_of_a_partition_is_read(slurm, text, size):
+    slurm.answer("scontrol", text)
     assert client.partition_size("batch") == size
 
 
-def test_no_jobs_need_no_query(command):
-    calls = command("squeue")
+def test_no_jobs_need_no_query(slurm):
+    slurm.answer("squeue")
     assert client.job_states([]) == {}
-    assert not calls.exists()
+    assert slurm.calls == []
 
 
-def test_a_requeue_is_incomplete_and_read_back(command):
-    calls = command("scontrol", "   JobState=PENDING Reason=BeginTime Dependency=(null)\n")
+def test_a_requeue_is_incomplete_and_read_back(slurm):
+    slurm.answer("scontrol", "   JobState=PENDING Reason=BeginTime Dependency=(null)\n")
     assert client.requeue("12_3").answer is RequeueAnswer.ACCEPTED
-    assert "requeue Incomplete 12_3" in calls.read_text().splitlines()
+    assert "scontrol requeue Incomplete 12_3" in slurm.calls
 
 
-def test_a_requeue_that_did_not_happen_returns_the_jobs_state(command):
-    command("scontrol", "   JobState=COMPLETING Reason=None Dependency=(null)\n")
+def test_a_requeue_that_did_not_happen_returns_the_jobs_state(slurm):
+    slurm.answer("scontrol", "   JobState=COMPLETING Reason=None Dependency=(null)\n")
     assert client.requeue("12").problem == "scontrol requeue left the job COMPLETING None"
 
 
-def test_a_requeue_without_an_answer_returns_no_answer(command):
+def test_a_requeue_without_an_answer_returns_no_answer(slurm):
     assert client.requeue("12").answer is RequeueAnswer.NO_ANSWER
 
 
 # A fake, because a real controller cannot be down for exactly two calls.
-AWAY_TWICE = """#!/bin/sh
-echo "$@" >>$0.calls
-if [ $(/usr/bin/wc -l <$0.calls) -le 2 ]; then
+AWAY_TWICE = """
+if [ $(wc -l <"$FAKE_SLURM/calls") -le 2 ]; then
     echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2
     exit 1
 fi
@@ -204,17 +190,14 @@ echo "   JobState=PENDING Reason=BeginTime Dependency=(null)"
 """
 
 
-def test_a_call_is_repeated_while_slurmctld_does_not_answer(tmp_path, monkeypatch):
-    scontrol = tmp_path / "scontrol"
-    scontrol.write_text(AWAY_TWICE)
-    scontrol.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_a_call_is_repeated_while_slurmctld_does_not_answer(slurm, monkeypatch):
+    slurm.install("scontrol", AWAY_TWICE)
     monkeypatch.setattr(client, "MAX_PAUSE_S", 0.01)
     monkeypatch.setattr(client.time, "sleep", lambda _: None)
     requeued = client.requeue("12")
     assert requeued.job.state == "PENDING" and requeued.answer is RequeueAnswer.ACCEPTED
-    calls = (tmp_path / "scontrol.calls").read_text().splitlines()
-    assert calls == ["requeue Incomplete 12", "show job 12", "show job 12"]
+    asked = ["requeue Incomplete 12", "show job 12", "show job 12"]
+    assert slurm.calls == [f"scontrol {words}" for words in asked]
 
 
 def test_pauses_grow_and_end():
@@ -247,9 +230,9 @@ def test_a_slurmd_answers_or_not():
     assert client.is_answering("no-such-host.invalid", port)  # unknown: counts as answering
 
 
-def test_slurm_on_path_needs_no_loading(command, tmp_path):
-    command("sbatch")
-    environ = {"PATH": str(tmp_path), "SLURM_CONF": "x"}
+def test_slurm_on_path_needs_no_loading(slurm, tmp_path):
+    slurm.answer("sbatch")
+    environ = {"PATH": str(slurm.bin), "SLURM_CONF": "x"}
     assert client.unloaded_reason(environ, [tmp_path]) is None
 
 
@@ -272,17 +255,17 @@ def test_slurms_folders_are_detected(tmp_path):
     assert client.unloaded_reason({"PATH": ""}, paths=[tmp_path]) == f"{tmp_path} exists"
 
 
-def test_the_end_of_the_time_limit_is_in_the_jobs_environment(command):
-    calls = command("squeue", "1\n")
+def test_the_end_of_the_time_limit_is_in_the_jobs_environment(slurm):
+    slurm.answer("squeue", "1\n")
     assert client.end_time("7", {"SLURM_JOB_END_TIME": "1795252802"}) == 1795252802.0
-    assert not calls.exists()
+    assert slurm.calls == []
 
 
 @pytest.mark.parametrize(
     ("text", "status", "expected"),
     [("1795252802\n", 0, 1795252802.0), ("N/A\n", 0, None), ("", 1, None)],
 )
-def test_an_older_slurm_prints_the_end_of_the_time_limit_in_squeue(command, text, status, expected):
-    calls = command("squeue", text, status)
+def test_an_older_slurm_prints_the_end_of_the_time_limit_in_squeue(slurm, text, status, expected):
+    slurm.answer("squeue", text, status=status)
     assert client.end_time("7", {}) == expected
-    assert "--jobs=7" in calls.read_text()
+    assert "--jobs=7" in slurm.calls[0]

@@ -45,7 +45,7 @@ def test_submitit_keeps_a_copy_of_the_batch_script(fake_slurm, submit, tmp_path)
 def test_sbatch_gets_the_given_environment_and_this_process_keeps_its_own(
     fake_slurm, submit, monkeypatch
 ):
-    given = {"PATH": os.environ["PATH"], "FAKE_SLURM": os.environ["FAKE_SLURM"], "OWN": "1"}
+    given = {"PATH": os.environ["PATH"], "OWN": "1"}
     monkeypatch.setenv("HIDDEN", "1")
     before = dict(os.environ)
     submit(environ=given)
@@ -68,13 +68,13 @@ def test_a_refused_job_is_an_error_with_sbatchs_exit_code_and_message(fake_slurm
 
 @pytest.mark.parametrize("missing", ["sbatch", "srun"])
 def test_a_missing_client_is_an_error(fake_slurm, submit, monkeypatch, missing):
-    (fake_slurm.bin / missing).unlink()
+    fake_slurm.remove(missing)
     monkeypatch.setenv("PATH", str(fake_slurm.bin))
     with pytest.raises(FailedError, match="nothing is queued"):
         submit()
 
 
 def test_an_answer_without_a_job_id_is_an_error(fake_slurm, submit):
-    fake_slurm.install("sbatch", "#!/bin/sh\necho accepted\n")
+    fake_slurm.answer("sbatch", "accepted\n")
     with pytest.raises(FailedError, match="accepted"):
         submit()

@@ -228,21 +228,11 @@ def test_an_unknown_site_is_not_recorded(tmp_path):
 
 
 @pytest.fixture
-def scontrol(tmp_path, monkeypatch):
-    """A fake scontrol that prints output of real ones."""
-
-    def installs(**settings):
-        (tmp_path / "config").write_text(CONFIG.format_map(PLAIN | settings))
-        (tmp_path / "partitions").write_text(PARTITIONS)
-        (tmp_path / "scontrol").write_text(
-            f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n'
-            f'case "$*" in *config) cat {tmp_path}/config ;; *) cat {tmp_path}/partitions ;; esac\n'
-        )
-        (tmp_path / "scontrol").chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-        return tmp_path / "calls"
-
-    return installs
+def scontrol(fake_slurm):
+    """A fake scontrol that prints output of real ones; returns the clients."""
+    fake_slurm.answer("scontrol", PARTITIONS)
+    fake_slurm.answer("scontrol", CONFIG.format_map(PLAIN), when="*config")
+    return fake_slurm
 
 
 @pytest.mark.parametrize(
@@ -252,10 +242,9 @@ def scontrol(tmp_path, monkeypatch):
 def test_each_slurm_command_runs_once_and_the_jobs_partitions_are_returned(
     scontrol, partition, expected
 ):
-    calls = scontrol()
     sites = site.query(replace(HOUR, partition=partition))
     assert sites == [Site(USUAL, each) for each in expected]
-    assert len(calls.read_text().splitlines()) == 2
+    assert len(scontrol.calls) == 2
 
 
 def test_a_controller_that_does_not_answer_blocks_nothing(tmp_path, monkeypatch):
