@@ -83,7 +83,7 @@ def _count_reduced(replica: Replica) -> list[int]:
     reduced: list[int] = []
 
     # Without annotations: DDP compares them with types, and here they would be strings.
-    def hook(group, bucket):  # type: ignore[no-untyped-def]
+    def hook(group, bucket):
         reduced.append(bucket.buffer().numel())
         return allreduce_hook(group, bucket)
 

@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from jobs.spec import Train
 from tests.bench.place import Place, StepClock
 from trainer.data import builtin
+from trainer.data.sources import Samples
 from trainer.model import models
 
 
@@ -18,7 +19,9 @@ def train(place: Place, spec: Train, num_steps: int, clock: StepClock) -> None:
     Model, data and the fused optimizer are the kit's. Deterministic operators are off.
     """
     torch.use_deterministic_algorithms(False)
-    samples = builtin.create(spec.dataset, spec.dataset_args)[0].to(place.device)
+    source, _ = builtin.create(spec.dataset, spec.dataset_args)
+    assert isinstance(source, Samples)
+    samples = source.to(place.device)
     size, world_size = spec.micro_batch_size, place.context.world_size
     example = samples.batch(torch.zeros(1, dtype=torch.int64))[0]
     torch.manual_seed(0)

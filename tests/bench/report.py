@@ -10,7 +10,7 @@ HEADS = ("bench", "", "measured", "middle half", "to reach", "reached")
 
 def table(results: Sequence[dict[str, Any]]) -> str:
     """A row for each figure; one for a bench that gave none, with the reason."""
-    rows = [HEADS]
+    rows: list[tuple[str, ...]] = [HEADS]
     for result in results:
         if result["error"] is not None:
             rows.append((result["bench"], result["error"], "-", "", "", ""))

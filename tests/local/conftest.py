@@ -1,7 +1,8 @@
 """Fixtures of the tests with real processes."""
 
 import pytest
-from local_kit import Kit
+
+from tests.local.local_kit import Kit
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ class Misbehaving(nn.Module):
         self.norm = nn.BatchNorm2d(1)
         self.hidden = nn.Linear(36, 512)
         self.head = nn.Linear(512, 3)
+        self.calls: torch.Tensor
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 
     def forward(self, images):

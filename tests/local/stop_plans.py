@@ -20,15 +20,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import stoppable
 import torch
 import torch.distributed as dist
-from stoppable import Stop
 
 import trainer.dist.context
 from jobs.rundir import RunDir, read_jsonl, write_json
 from jobs.runs.compare import compare
 from jobs.spec import Checkpoint, Launch, Log, Spec, Train
+from tests.local import stoppable
+from tests.local.stoppable import Stop
 from trainer.dist.context import DistributedContext, init_process_group
 from trainer.dist.run_handle import RankContext, RunHandle
 from trainer.dist.stop_consensus import StopConsensus
@@ -39,8 +39,8 @@ from trainer.stop import StopSignal
 MAX_ATTEMPTS = 40
 EPOCHS = 2
 BASE: dict[str, Any] = {
-    "model": "stoppable:net",
-    "dataset": "stoppable:in_memory",
+    "model": "tests.local.stoppable:net",
+    "dataset": "tests.local.stoppable:in_memory",
     "transform": "image",
     "transform_args": {"crop_padding": 1, "flip": True, "mean": [0.5], "std": [0.25]},
     "epochs": EPOCHS,
@@ -62,7 +62,11 @@ SPECS: dict[str, dict[str, Any]] = {
     "bf16": {**ADAMW, **ACCUMULATION, "precision": "bf16"},
     # Scores so large that gradients overflow: steps are skipped, the scale is halved.
     "fp16_scaler": {**ACCUMULATION, "precision": "fp16", "model_args": {"gain": 30.0}},
-    "loader_workers": {"dataset": "stoppable:by_sample", "transform": None, "transform_args": {}},
+    "loader_workers": {
+        "dataset": "tests.local.stoppable:by_sample",
+        "transform": None,
+        "transform_args": {},
+    },
     "ten_in_one_epoch": {"epochs": 1, "micro_batch_size": 1},
     "random_times": {**ADAMW, **ACCUMULATION},
     # Slow enough that every batch is agreed on; five batches of 256 samples on rank 0.
@@ -117,7 +121,8 @@ class Bench:
 
     def train(self, name: str, spec: Spec, plans: Sequence[PutUp] = ()) -> tuple[RunDir, list[int]]:
         """Train to the end, with the n-th plan set before the n-th attempt: (run, stops)."""
-        run, steps = RunDir(self.folder / name), []
+        steps: list[int] = []
+        run = RunDir(self.folder / name)
         for number in range(1, MAX_ATTEMPTS):
             stoppable.planned = None
             if number <= len(plans):

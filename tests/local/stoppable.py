@@ -14,10 +14,10 @@ from trainer.data.sources import Samples
 
 
 class Stop(NamedTuple):
-    """A signal to one rank at its `index`-th pass of a kind."""
+    """A signal to one rank at its `number`-th pass of a kind."""
 
     moment: str  # "start", "forward", "backward" or "evaluation"
-    index: int
+    number: int
     rank: int
 
 
@@ -44,6 +44,7 @@ class Net(nn.Module):
         self.dropout = nn.Dropout(0.3)
         self.norm = nn.BatchNorm2d(4)
         self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.passes: torch.Tensor
         self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
         self.evaluations = 0
         self.is_warm = False
@@ -86,7 +87,7 @@ def in_memory(num_train: int = 60, num_test: int = 11) -> tuple[Samples, Samples
     return Samples(*train, scale=1 / 255), Samples(*test, scale=1 / 255)
 
 
-class Loaded(torch.utils.data.Dataset):  # type: ignore[type-arg]
+class Loaded(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
     """The same, sample by sample, with noise from the default generator."""
 
     num_classes = 3

@@ -6,9 +6,9 @@ import sys
 import time
 
 import pytest
-from test_trainer import REPOSITORY, environment, make_run
 
 from jobs.rundir import read_json, read_jsonl
+from tests.local.test_trainer import REPOSITORY, environment, make_run
 
 FAULTY_NODE = REPOSITORY / "tests/local/faulty_node"
 RANKS = 3

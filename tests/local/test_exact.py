@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from stop_plans import EVALUATION_BATCHES, SPECS
-from test_trainer import torchrun
 
 from jobs.rundir import read_json
+from tests.local.stop_plans import EVALUATION_BATCHES, SPECS
+from tests.local.test_trainer import torchrun
 
 PROGRAM = Path(__file__).with_name("stop_plans.py")
 RANKS = [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)]

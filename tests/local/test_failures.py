@@ -10,15 +10,16 @@ import socket
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
-from local_kit import wait_for
-from test_trainer import REPOSITORY, TINY, environment
 
 from jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step
 from jobs.records import read_progress_step
 from jobs.rundir import RunDir, read_json, read_jsonl
 from jobs.spec import Checkpoint, Launch, Log, Spec, Train
+from tests.local.local_kit import wait_for
+from tests.local.test_trainer import REPOSITORY, TINY, environment
 from trainer.checkpoint import reader
 from trainer.stop import EXIT_STOPPED_IN_STARTUP, STOP_SIGNALS
 
@@ -31,7 +32,11 @@ def make_run(path, num_ranks=3, **model_args):
     run = RunDir(path)
     for folder in (run.checkpoints, run.timeline("x").parent):
         folder.mkdir(parents=True)
-    args = {**TINY, "model": "misbehaving:misbehaving", "model_args": model_args}
+    args: dict[str, Any] = {
+        **TINY,
+        "model": "tests.local.misbehaving:misbehaving",
+        "model_args": model_args,
+    }
     args["micro_batch_size"] = 12 // num_ranks
     launch = Launch(stop_check_steps=1, hang_timeout_s=HANG_TIMEOUT_S)
     run.spec.write_text(Spec(launch=launch, train=Train(**args), log=Log(every_steps=3)).to_json())
@@ -225,7 +230,8 @@ def test_a_broken_disk_ends_the_training_with_one_line_and_the_older_checkpoint(
     assert f"step-{2 * EPOCH:08d}" in line
     assert "Traceback" not in output.partition("trainer: rank 0 on ")[0]
     # A failed write of a small file takes far less than a step of 0.2 s.
-    assert read_progress_step(run.progress) <= 2 * EPOCH + 1
+    step = read_progress_step(run.progress)
+    assert step is not None and step <= 2 * EPOCH + 1
     assert checkpoint_names(run.checkpoints) == [checkpoint_name(EPOCH)]
     reader.check(run.checkpoints / checkpoint_name(EPOCH))
 
@@ -248,6 +254,7 @@ def rank_alone(run):
         stderr=subprocess.STDOUT,
         text=True,
     )
+    assert process.stdout is not None
     try:
         yield process
     finally:

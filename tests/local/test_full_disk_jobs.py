@@ -5,10 +5,10 @@ import signal
 import subprocess
 
 import pytest
-from local_kit import wait_for
 
 from jobs.rundir import RunDir, read_json, read_jsonl
 from tests.checkout import copy_checkout
+from tests.local.local_kit import wait_for
 
 SIZE = "size=96m"  # submit needs 64 MiB free
 SPEC = """

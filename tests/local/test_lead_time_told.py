@@ -4,13 +4,13 @@ import os
 import re
 import signal
 import time
-
-from local_kit import wait_for
-from test_failures import Attempt, events_of
-from test_trainer import TINY
+from typing import Any
 
 from jobs.rundir import RunDir, read_json, write_json
 from jobs.spec import Checkpoint, Launch, Log, Slurm, Spec, Train
+from tests.local.local_kit import wait_for
+from tests.local.test_failures import Attempt, events_of
+from tests.local.test_trainer import TINY
 from tests.unit import run_files
 
 SAVE_S = 8  # misbehaving.save_slowly adds it to each save
@@ -22,7 +22,12 @@ def make_run(path):
     for folder in (run.checkpoints, run.timeline("x").parent):
         folder.mkdir(parents=True)
     slow = {"1": {"step": 2, "rank": 0, "harm": "save slowly"}}
-    args = {**TINY, "model": "misbehaving:misbehaving", "epochs": 400, "eval_every_epochs": None}
+    args: dict[str, Any] = {
+        **TINY,
+        "model": "tests.local.misbehaving:misbehaving",
+        "epochs": 400,
+        "eval_every_epochs": None,
+    }
     args["model_args"] = {"plans": slow, "pause_s": 0.1}
     spec = Spec(
         slurm=Slurm(signal_lead_s=12),

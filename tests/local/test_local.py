@@ -5,12 +5,12 @@ import signal
 import socket
 
 import pytest
-from local_kit import Kit, wait_for
 
 from jobs.records import read_progress_step
 from jobs.rundir import RunDir, read_json, read_jsonl
 from jobs.runs.compare import compare
 from tests.checkout import copy_checkout
+from tests.local.local_kit import Kit, wait_for
 from trainer.health.phases import start_up_limit_s
 
 SPEC = """

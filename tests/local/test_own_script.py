@@ -7,10 +7,10 @@ import sys
 
 import pytest
 import torch
-from local_kit import FOREIGN, REPOSITORY, wait_for
 
 from jobs.rundir import RunDir, read_json, read_jsonl
 from tests.checkout import copy_checkout
+from tests.local.local_kit import FOREIGN, REPOSITORY, wait_for
 
 EXAMPLE = REPOSITORY / "configs/own_script/train.py"
 STEPS = 1500

@@ -3,10 +3,10 @@
 from collections import defaultdict
 
 import pytest
-from test_trainer import TINY, make_run, train
 
 from jobs.rundir import read_json, read_jsonl
 from jobs.spec import Train
+from tests.local.test_trainer import TINY, make_run, train
 from trainer.data.batches import Batches
 
 GLOBAL_BATCH, SAMPLES = 12, 62
@@ -18,7 +18,7 @@ def resized(tmp_path_factory):
     """(run, folder of the recorded indices) of three attempts in worlds of other sizes."""
     folder = tmp_path_factory.mktemp("recorded")
     spec = TINY | {
-        "dataset": "test_trainer_plugins:recorded_blobs",
+        "dataset": "tests.local.test_trainer_plugins:recorded_blobs",
         "dataset_args": {"folder": str(folder)},
         "model_args": {"signal_at": {"1": 6, "2": 13}},
         "global_batch_size": GLOBAL_BATCH,
@@ -40,7 +40,7 @@ def micro_batches(folder, attempt, rank):
 
 def trained_on(run, folder):
     """The indices of each global step, sorted, over all attempts."""
-    seen = defaultdict(list)
+    seen: dict[int, list[int]] = defaultdict(list)
     events = read_jsonl(run.timeline("rank-00000"))
     firsts = {e["attempt"]: e["step"] for e in events if e["event"] == "loaded"}
     for attempt, world_size in WORLDS.items():

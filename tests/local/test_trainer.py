@@ -20,8 +20,8 @@ from jobs.spec import Launch, Log, Spec, Train
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLUGINS = Path(__file__).with_name("test_trainer_plugins.py")
 TINY = {
-    "dataset": "test_trainer_plugins:blobs",
-    "model": "test_trainer_plugins:troubled",
+    "dataset": "tests.local.test_trainer_plugins:blobs",
+    "model": "tests.local.test_trainer_plugins:troubled",
     "epochs": 4,
     "micro_batch_size": 4,
     "lr": 0.05,
@@ -42,9 +42,8 @@ def make_run(path, **train):
 
 def environment(attempt):
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("KIT_", "SLURM_"))}
-    paths = os.pathsep.join([str(REPOSITORY), str(PLUGINS.parent)])
     extra = {} if attempt is None else {"KIT_ATTEMPT": str(attempt)}
-    return {**inherited, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **extra}
+    return {**inherited, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **extra}
 
 
 def torchrun(*arguments, ranks=3, attempt=1, limit_s=100):
@@ -202,7 +201,7 @@ def test_evaluation_counts_every_sample_once_at_any_world_size(tmp_path):
     assert status == 0, output
     results = set()
     for kind, world_size in itertools.product(("Samples", "Numbers"), (1, 2, 3)):
-        seen = []
+        seen: list[int] = []
         for rank in range(world_size):
             text = (tmp_path / f"seen-{kind}-{world_size}-{rank}").read_text().split()
             results.add((round(float(text[0]), 12), text[1]))

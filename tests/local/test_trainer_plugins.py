@@ -71,6 +71,7 @@ class Troubled(nn.Module):
         self.hidden = nn.Linear(8 * 36, 128)
         self.norm = nn.BatchNorm2d(8)
         self.conv = nn.Conv2d(1, 8, 3, padding=1)
+        self.calls: torch.Tensor
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
         if self.signal_step == "startup":
             self.signal_self()
@@ -113,7 +114,8 @@ class Recorder(nn.Module):
 
     def __init__(self, rank):
         super().__init__()
-        self.seen = []
+        self.seen: list[int] = []
+        self.offset: torch.Tensor
         self.register_buffer("offset", torch.tensor(float(rank)))
 
     def forward(self, numbers):
@@ -160,7 +162,7 @@ def evaluate_at_each_world_size(folder):
                 held_out.close()
                 name = f"seen-{type(test).__name__}-{world_size}-{rank}"
                 with open(f"{folder}/{name}", "w") as file:
-                    print(*values, *model.seen, file=file)
+                    print(*(values or ()), *model.seen, file=file)
             dist.destroy_process_group()
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .conf import Site
 from .host import PATH
@@ -80,7 +80,7 @@ class Client:
     @contextmanager
     def running_on(self, node: str, *argv: str | Path) -> Iterator[subprocess.Popen[str]]:
         """A process on a node, outside of any job, that ends with the block; stdout is piped."""
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
         command = self._entering(node, *map(str, argv))
         with subprocess.Popen(command, env=self.env, text=True, **pipes) as process:
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -34,8 +35,10 @@ class Run:
         """One record for each attempt: a later line corrects an earlier one."""
         return list({each["attempt"]: each for each in read_jsonl(self.dir.attempts)}.values())
 
-    def wait(self, state: str = "COMPLETED", timeout_s: float = JOB_TIMEOUT_S) -> dict[str, str]:
-        return self.cluster.wait_job(self.job_id, state, timeout_s)
+    def wait(
+        self, states: str | Collection[str] = "COMPLETED", timeout_s: float = JOB_TIMEOUT_S
+    ) -> dict[str, str]:
+        return self.cluster.wait_job(self.job_id, states, timeout_s)
 
     def wait_for_step(self, step: int) -> None:
         """Wait until the run has finished an optimizer step."""

@@ -26,7 +26,7 @@ def spec_file(tmp_path, monkeypatch):
 def take(spec_file):
     """Loads a text, and checks that its frozen spec loads as the same spec."""
 
-    def taken(text, *overrides) -> Spec:
+    def taken(text: str | bytes, *overrides: str) -> Spec:
         loaded = load(spec_file(text), overrides)
         assert load(spec_file(loaded.text), loaded.overrides) == loaded
         assert Spec.from_json(loaded.spec.to_json()) == loaded.spec
@@ -39,7 +39,7 @@ def take(spec_file):
 def refuse(spec_file):
     """The errors of a text as the user sees them."""
 
-    def refused(text, *overrides) -> str:
+    def refused(text: str | bytes, *overrides: str) -> str:
         with pytest.raises(SpecError) as caught:
             load(spec_file(text), overrides)
         return str(caught.value)

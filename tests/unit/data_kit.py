@@ -25,9 +25,9 @@ def job_of(rank=0, world_size=1, workers=0, **train):
 
 def feed_of(source, transform=None, /, **job):
     """Return the training batches of a rank's job."""
-    job = job_of(**job)
-    batches = Batches.of(job.train, len(source), job.context.world_size)
-    return TrainBatches(source, transform, batches, job)
+    rank = job_of(**job)
+    batches = Batches.of(rank.train, len(source), rank.context.world_size)
+    return TrainBatches(source, transform, batches, rank)
 
 
 class Chancy:

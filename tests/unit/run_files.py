@@ -1,8 +1,9 @@
 """Files of a run directory as JSON values; a test gives only the keys that it needs."""
 
 import time
+from typing import Any
 
-EVIDENCE = {
+EVIDENCE: dict[str, Any] = {
     "outcome": None,
     "job_state": "RUNNING",
     "job_reason": "None",

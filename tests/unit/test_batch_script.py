@@ -76,7 +76,7 @@ def test_a_run_directory_is_not_to_be_a_link(tmp_path, end):
     (tmp_path / "1").mkdir()
     (tmp_path / "1/spec.json").write_text("{}")
     (tmp_path / "latest").symlink_to("1")
-    words = ["bash", SCRIPT, f"latest{end}"]
+    words = ["bash", str(SCRIPT), f"latest{end}"]
     env = {"SLURM_JOB_ID": "7", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 1

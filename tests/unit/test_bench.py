@@ -1,6 +1,7 @@
 """The figures of the benches and their table: arithmetic only, no measurement of time."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_rounds_alternate_and_the_first_one_does_not_count():
 def test_the_table_tells_what_was_reached_and_what_failed():
     missed = Figure("stall", 8.3, Target(">=", 9), (8.0, 8.5)).record()
     exact = Figure("reductions", 1.0, Target("==", 1)).record()
-    results = [
+    results: list[dict[str, Any]] = [
         {"bench": "B8 checkpoint_stall", "figures": [missed], "error": None},
         {"bench": "B7 accumulation", "figures": [exact], "error": None},
         {"bench": "B10 seek", "figures": [], "error": "failed with status 1"},

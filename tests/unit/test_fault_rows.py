@@ -1,5 +1,7 @@
 """The table of the fault tests: the row of each test, and the content of a line."""
 
+from typing import Any
+
 from tests.slurm.faults.rows import is_of, row_of
 from tests.slurm.faults.table import markdown
 
@@ -14,7 +16,7 @@ LINE = {
     "start_s": [4.0, 5.55],
     "steps_redone": 0,
 }
-NO_RUN = {"stop_s": [], "start_s": [], "steps_redone": None}
+NO_RUN: dict[str, Any] = {"stop_s": [], "start_s": [], "steps_redone": None}
 
 
 def test_a_test_is_of_the_row_in_its_name():

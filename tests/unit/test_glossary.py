@@ -21,7 +21,8 @@ def entries():
     """Each word of the glossary with the names in backticks of its entry."""
     text = (REPOSITORY / "docs/glossary.md").read_text(encoding="utf-8")
     for entry in re.split(r"^(?=\*\*)", text, flags=re.MULTILINE)[1:]:
-        yield re.match(r"\*\*(.+?)\*\*", entry)[1], re.findall(r"`([^`]+)`", entry)
+        word = entry.removeprefix("**").partition("**")[0]
+        yield word, re.findall(r"`([^`]+)`", entry)
 
 
 ENTRIES = dict(entries())

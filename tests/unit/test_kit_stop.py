@@ -20,6 +20,7 @@ def kit_stop(monkeypatch):
     before = [signal.getsignal(number) for number in numbers]
     monkeypatch.setenv("RANK", "0")
     spec = importlib.util.spec_from_file_location("kit_stop", PATH)
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module.os, "_exit", sys.exit)  # this process must not exit

@@ -1,6 +1,7 @@
 """The training loop against the same training written by hand, with one rank."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -23,8 +24,8 @@ pytestmark = pytest.mark.usefixtures("process_group")
 CPU = torch.device("cpu")
 # Five micro batches an epoch: two groups of two and one of one.
 TRAIN = Train(
-    model="test_loop:net",
-    dataset="test_loop:points",
+    model="tests.unit.test_loop:net",
+    dataset="tests.unit.test_loop:points",
     epochs=3,
     micro_batch_size=4,
     grad_accum_steps=2,
@@ -133,7 +134,7 @@ def test_ranks_exchange_gradients_once_in_each_optimizer_step(tmp_path):
 
     def count(_, bucket):
         exchanges.append(bucket.index())
-        done = torch.futures.Future()
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())
         return done
 
@@ -177,7 +178,7 @@ def test_the_loss_of_a_window_survives_another_interval_of_the_log(tmp_path):
     [(1, "the last good checkpoint is step-00000001"), (None, "there is no checkpoint yet")],
 )
 def test_a_loss_that_is_not_finite_names_the_last_good_checkpoint(tmp_path, every_steps, words):
-    spoilt = dataclasses.replace(TRAIN, dataset="test_loop:spoilt_points")
+    spoilt = dataclasses.replace(TRAIN, dataset="tests.unit.test_loop:spoilt_points")
     keep = Checkpoint(every_steps=every_steps, every_epochs=None)
     spec = Spec(train=spoilt, checkpoint=keep, log=Log(every_steps=1))
     with pytest.raises(NotFinite, match=rf"is nan at step 2: {words}\n  hint: .* for a NaN"):
@@ -185,7 +186,9 @@ def test_a_loss_that_is_not_finite_names_the_last_good_checkpoint(tmp_path, ever
 
 
 def test_an_evaluation_draws_the_same_numbers_after_a_stop(tmp_path):
-    spec = Spec(train=dataclasses.replace(TRAIN, model="test_loop:chancy", eval_every_steps=2))
+    spec = Spec(
+        train=dataclasses.replace(TRAIN, model="tests.unit.test_loop:chancy", eval_every_steps=2)
+    )
     untouched, _ = train(tmp_path / "untouched", spec)
     # Seen in step 4, agreed on before the evaluation that is due after it.
     run, loop = train(tmp_path / "run", spec, stop_at=3)
@@ -197,11 +200,14 @@ def test_an_evaluation_draws_the_same_numbers_after_a_stop(tmp_path):
 def test_a_stop_in_an_evaluation_gives_it_up_and_the_next_attempt_repeats_it(tmp_path):
     spec = Spec(
         train=dataclasses.replace(
-            TRAIN, model="test_loop:chancy", dataset="test_loop:many_points", eval_every_steps=2
+            TRAIN,
+            model="tests.unit.test_loop:chancy",
+            dataset="tests.unit.test_loop:many_points",
+            eval_every_steps=2,
         )
     )
     reference, whole = train(tmp_path / "reference", spec)
-    beats = []
+    beats: list[Any] = []
     run, loop = train(tmp_path / "run", spec, stop_at=("evaluation", 4), beats=beats)
     # Requested in the first of five batches; sent before the second, read before the third.
     assert beats.count(("evaluation", 4)) == 2
@@ -214,7 +220,7 @@ def test_a_stop_in_an_evaluation_gives_it_up_and_the_next_attempt_repeats_it(tmp
 
 
 def test_a_stop_in_the_last_evaluation_leaves_the_run_to_be_completed(tmp_path):
-    spec = Spec(train=dataclasses.replace(TRAIN, dataset="test_loop:many_points"))
+    spec = Spec(train=dataclasses.replace(TRAIN, dataset="tests.unit.test_loop:many_points"))
     run, _ = train(tmp_path, spec, stop_at=("evaluation", 9))
     assert read_json(run.attempt(1).outcome)["status"] == "stopped"
     train(tmp_path, spec, attempt=2)

@@ -26,14 +26,16 @@ def test_seeds_differ_in_every_part():
 
 
 def test_the_digest_changes_with_any_bit_of_a_parameter_or_buffer():
-    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    linear, norm = nn.Linear(3, 3), nn.BatchNorm1d(3)
+    model = nn.Sequential(linear, norm)
     digest = weights_sha256(model)
     assert digest == weights_sha256(model) and len(digest) == 64
-    model[1].num_batches_tracked += 1
+    assert norm.num_batches_tracked is not None
+    norm.num_batches_tracked += 1
     changed = weights_sha256(model)
     assert changed != digest
     with torch.no_grad():
-        model[0].weight.view(-1).view(torch.int32)[4] ^= 1
+        linear.weight.view(-1).view(torch.int32)[4] ^= 1
     assert weights_sha256(model) not in (digest, changed)
 
 

@@ -8,7 +8,7 @@ LEADS = (("a", "plain"), ("b", "plain"), ("c", "plain"), ("end", "plain"), ("a",
 OTHERS = {"plain": ("a", "b", "c"), "odd": ("b",)}
 
 
-def campaign(number: int, seed: int = 1):
+def campaign(number, seed=1):
     return draws(number, seed, Table(LEADS, OTHERS, ("end",), 48))
 
 

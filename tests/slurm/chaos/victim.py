@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jobs.attempt.history import newest_attempt
+from jobs.attempt.facts import newest_attempt
 from jobs.rundir import read_json
 
 from ..faults import harm_processes

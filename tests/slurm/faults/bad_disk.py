@@ -4,6 +4,7 @@ import errno
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 from ..paced import Paced
 
@@ -17,7 +18,7 @@ class BadDisk(Paced):
         super().__init__()
         file, fsync = Path(os.environ["ERRNO_FILE"]), os.fsync
 
-        def failing_fsync(fd: int) -> None:
+        def failing_fsync(fd: Any) -> None:
             is_writer = threading.current_thread().name.startswith(_WRITER)
             if is_writer and os.environ["KIT_ATTEMPT"] == "1" and file.exists():
                 number = getattr(errno, file.read_text())

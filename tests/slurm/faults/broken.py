@@ -3,6 +3,7 @@
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -52,7 +53,7 @@ class Phased(torch.nn.Module):
         self.model = Paced().model
         fsync = os.fsync
 
-        def slow_fsync(fd: int) -> None:
+        def slow_fsync(fd: Any) -> None:
             fsync(fd)
             if Path(os.environ.get("PACE_FILE", "/nowhere")).exists():
                 time.sleep(PASS_S)

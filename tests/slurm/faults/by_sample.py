@@ -7,7 +7,7 @@ from trainer.data import builtin
 from trainer.data.sources import Samples
 
 
-class BySample(Dataset):  # type: ignore[type-arg]
+class BySample(Dataset[tuple[torch.Tensor, int]]):
     """In-memory samples as a set that is read one by one."""
 
     num_classes = 10

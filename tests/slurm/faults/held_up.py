@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from ..paced import Paced
 
@@ -29,7 +30,7 @@ class HeldUp(Paced):
         super().__init__()
         disk, fsync = Path(os.environ.get("DISK_FILE", "/nowhere")), os.fsync
 
-        def slow_fsync(fd: int) -> None:
+        def slow_fsync(fd: Any) -> None:
             if threading.current_thread().name.startswith(_WRITER):
                 wait_while(disk)
             fsync(fd)

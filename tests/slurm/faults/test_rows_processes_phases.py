@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.attempt.history import newest_attempt
+from jobs.attempt.facts import newest_attempt
 from jobs.records import read_progress_step
 from jobs.rundir import AttemptDir
 

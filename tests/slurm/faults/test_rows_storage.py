@@ -26,7 +26,8 @@ def wait_for_saves(run: Run, attempt: int, number: int) -> None:
     """Wait until an attempt has committed this many checkpoints."""
 
     def is_there() -> bool:
-        return sum(e["attempt"] == attempt for e in run.events("save")) >= number
+        saves = [e for e in run.events("save") if e["attempt"] == attempt]
+        return len(saves) >= number
 
     what = f"{number} checkpoints of attempt {attempt} of {run.dir.path}"
     run.cluster.wait_for(is_there, what, JOB_TIMEOUT_S)

@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -169,7 +170,7 @@ def test_a_warned_job_that_nobody_can_start_again_is_held_with_its_reason(
 def test_a_shell_whose_job_runs_again_elsewhere_leaves_the_steps_alone(run, command, slurm):
     """They have the same ids: job 7's first srun step is 7.0 in each of its starts."""
     assert command("open", "a") == 0
-    left = {"host": "a", "signals": [], "torchrun_exit": None, "end": None, "step_id": "0"}
+    left = {"host": "a", "torchrun_exit": None, "end": None, "step_id": "0"}
     write_json(run.attempt(1).agent(0), left)
     slurm.set_state("7", "RUNNING", "Requeue=1 Restarts=1")
     command("close", "1")
@@ -263,9 +264,9 @@ def test_a_rank_that_lost_its_peer_is_not_called_the_first_failure(run, command,
     assert "Traceback" not in first
 
 
-READS = []
-REPLACED = []
-WATCHED = []
+READS: list[str] = []
+REPLACED: list[str] = []
+WATCHED: list[str] = []
 
 
 def note_open(event, arguments):
@@ -302,7 +303,7 @@ def reads(run):
     return counted
 
 
-HOOKS = []
+HOOKS: list[Any] = []
 
 
 @pytest.mark.parametrize(

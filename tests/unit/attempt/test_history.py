@@ -99,7 +99,7 @@ def test_the_newest_file_is_the_checkpoint_of_a_script_of_ones_own(run):
         (run.checkpoints / name).touch()
         os.utime(run.checkpoints / name, (moment, moment))
     first = checkpoints.newest(run, True)
-    assert first.endswith(" sub/a.pt")
+    assert first is not None and first.endswith(" sub/a.pt")
     opened(run, 1, checkpoint=first)
     assert not interpret.rank_evidence(facts.read(run, 1), "RUNNING").has_progress
     os.utime(run.checkpoints / "z.pt", (10, 10))
@@ -176,19 +176,22 @@ def test_the_rank_that_failed_first_is_the_cause(run):
     attempt = opened(run, 1)
     for rank, moment in ((0, 5.2), (1, 5.1), (2, 5.3)):
         failed(attempt, rank, moment)
-    assert interpret.first_error(facts.read(run, 1).errors).rank == 1
+    first = interpret.first_error(facts.read(run, 1).errors)
+    assert first is not None and first.rank == 1
 
 
 def test_a_rank_that_lost_its_peer_is_not_the_cause(run):
     attempt = opened(run, 1)
     failed(attempt, 0, 5.0, caused_by_peer=True)
     failed(attempt, 1, 5.1, caused_by_peer=False)
-    assert interpret.first_error(facts.read(run, 1).errors).rank == 1
+    first = interpret.first_error(facts.read(run, 1).errors)
+    assert first is not None and first.rank == 1
 
 
 def test_a_lost_peer_is_better_than_no_reason(run):
     failed(opened(run, 1), 0, 5.0, caused_by_peer=True)
-    assert interpret.first_error(facts.read(run, 1).errors).rank == 0
+    first = interpret.first_error(facts.read(run, 1).errors)
+    assert first is not None and first.rank == 0
     assert interpret.first_error(facts.read(run, 2).errors) is None
 
 
@@ -347,9 +350,10 @@ def test_three_preemptions_before_the_first_step_are_a_warning_with_both_figures
     short = entry("requeue", "preemption", start=100.0, stop=141.0)
     assert interpret.start_up_warning(parsed([short] * 2)) is None
     warning = interpret.start_up_warning(parsed([short] * 3))
+    assert warning is not None
     assert "41 s at most" in warning and "more than 41 s" in warning
     known = entry("requeue", "preemption", progress=True, start_s=63.0, steps=(1, 5))
-    assert "took 63 s before" in interpret.start_up_warning(parsed([known, *[short] * 3]))
+    assert "took 63 s before" in str(interpret.start_up_warning(parsed([known, *[short] * 3])))
     stepped = entry("requeue", "preemption", has_step=True, start=100.0, stop=141.0)
     assert interpret.start_up_warning(parsed([short, short, stepped])) is None
     assert interpret.start_up_warning(parsed([short] * 3 + [entry("hold", "crash")])) is None
@@ -599,7 +603,7 @@ def test_the_times_of_an_attempt_are_from_its_warning_and_its_opening(run):
         event = {"t": t, "event": "first_step", "attempt": number}
         append_jsonl(run.timeline("rank-00000"), event)
     times = interpret.times_of(facts.read(run, 1), True, time.time())
-    assert times == (pytest.approx(5, abs=1), 7.5)
+    assert times[0] == pytest.approx(5, abs=1) and times[1] == 7.5
     assert interpret.times_of(facts.read(run, 1), False, time.time()) == (None, 7.5)
     assert interpret.times_of(facts.read(run, 3), True, time.time()) == (None, None)
 
@@ -640,7 +644,7 @@ def test_a_rank_that_ended_without_a_word_is_named_by_what_its_peers_lost(run):
             Timeline(run, f"rank-{rank:05d}", number).event("spawn", host=f"n{rank}")
     for rank in (0, 2):
         failed(attempt, rank, 5.0 + rank, error="closed by peer", caused_by_peer=True)
-    assert interpret.rank_evidence(facts.read(run, 2), "RUNNING").error.startswith(
+    assert str(interpret.rank_evidence(facts.read(run, 2), "RUNNING").error).startswith(
         "rank 1 on n1 died without an error record"
     )
     failed(attempt, 1, 9.0)

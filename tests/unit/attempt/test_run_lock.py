@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
@@ -53,10 +54,16 @@ def scontrol(fake_slurm, monkeypatch):
     return prints
 
 
+def owner_of(run):
+    owner = run_lock.read(run)
+    assert owner is not None
+    return owner
+
+
 def claims_at_once(run, num):
     command = [sys.executable, "-c", CLAIM, run.path]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    claimers = [subprocess.Popen(command, **pipes) for _ in range(num)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    claimers: list[Any] = [subprocess.Popen(command, **pipes) for _ in range(num)]
     try:
         assert [claimer.stdout.readline() for claimer in claimers] == ["ready\n"] * num
         for claimer in claimers:
@@ -81,14 +88,14 @@ def test_a_claim_says_who_and_which_attempt(run):
 def test_of_claims_at_once_one_wins(run, round_number):
     answers, pids = claims_at_once(run, 4)
     assert sorted(answers) == ["mine", "taken", "taken", "taken"]
-    assert run_lock.read(run).pid == pids[answers.index("mine")]
+    assert owner_of(run).pid == pids[answers.index("mine")]
 
 
 @pytest.mark.parametrize("round_number", range(3))
 def test_of_claims_at_once_one_replaces_a_dead_owner(run, dead, round_number):
     answers, pids = claims_at_once(run, 2)
     assert sorted(answers) == ["mine", "taken"]
-    assert run_lock.read(run).pid == pids[answers.index("mine")]
+    assert owner_of(run).pid == pids[answers.index("mine")]
 
 
 def test_an_owner_that_evicts_at_the_same_moment_wins(run, dead, monkeypatch):
@@ -183,7 +190,7 @@ def test_a_start_of_a_job_is_known_by_slurms_count(monkeypatch):
 def test_a_requeued_job_replaces_its_start_before(run):
     run_lock.claim(run, started_again("7", 0), 1)
     run_lock.claim(run, started_again("7", 1), 2)
-    assert run_lock.read(run).restart_count == 1
+    assert owner_of(run).restart_count == 1
 
 
 def test_the_start_before_a_requeue_can_neither_claim_nor_release(run):
@@ -202,7 +209,7 @@ def test_an_owner_of_an_older_kit_is_understood(run, scontrol):
     write_json(run.owner, old)
     scontrol("   JobState=FAILED Reason=NonZeroExitCode")
     run_lock.claim(run, run_lock.this_process("7"), 5)
-    assert run_lock.read(run).job_id == "7"
+    assert owner_of(run).job_id == "7"
 
 
 @pytest.mark.parametrize("num_dead", [1, 2])

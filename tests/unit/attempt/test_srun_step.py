@@ -47,6 +47,7 @@ def stand_in():
                 subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, text=True)
             )
             started.callback(process.kill)
+            assert process.stdout is not None
             line = process.stdout.readline()
             threading.Thread(target=process.wait, daemon=True).start()  # as the batch shell does
             return process, line
@@ -156,7 +157,8 @@ def test_a_disk_that_does_not_answer_is_looked_at_again(run, waiter, monkeypatch
 def blocked(pid):
     """The signals that a process blocks. Source: proc(5), SigBlk."""
     status = Path(f"/proc/{pid}/status").read_text()
-    mask = int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16)
+    (mask_text,) = re.findall(r"SigBlk:\s*(\w+)", status)
+    mask = int(mask_text, 16)
     return {number for number in signal.Signals if mask >> (number - 1) & 1}
 
 

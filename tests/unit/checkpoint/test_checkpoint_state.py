@@ -4,12 +4,14 @@ import dataclasses
 import hashlib
 import io
 import json
+import os
 import pickle
 import shutil
 import threading
 import time
 import zipfile
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -36,7 +38,7 @@ from trainer.events import Events
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
-BATCHES = SimpleNamespace(global_batch_size=12, samples_per_epoch=96)
+BATCHES: Any = SimpleNamespace(global_batch_size=12, samples_per_epoch=96)
 LIMIT_S = 20
 
 
@@ -83,7 +85,7 @@ def bits(replica):
 @pytest.fixture
 def gate(monkeypatch):
     """An event that saves wait for; `most` is the highest number of saves at one time."""
-    gate = threading.Event()
+    gate: Any = threading.Event()
     gate.most, inside, really = 0, [], commit.save
 
     def save(*arguments):
@@ -570,7 +572,7 @@ def test_a_hint_that_cannot_be_written_ends_no_training(tmp_path, monkeypatch, c
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(commit.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     checkpoints.point_at_best(state)
     assert "checkpoints/best: [Errno 28] No space left" in capsys.readouterr().out
 

@@ -12,7 +12,7 @@ import pytest
 
 from jobs.checkpoint_names import checkpoint_name, checkpoint_names
 from jobs.records import Metric
-from jobs.rundir import write_atomic
+from jobs.rundir import fsync_directory, write_atomic
 from trainer.checkpoint import commit, reader
 from trainer.checkpoint.commit import PendingCheckpoint, Retention
 from trainer.checkpoint.manifest import Manifest, manifest_text
@@ -94,7 +94,7 @@ def test_row_20_any_damage_is_found_quarantined_and_the_older_one_used(tmp_path,
     damage(tmp_path / save(tmp_path, 7, random.Random(0).randbytes(10_000)) / file, how)
     with pytest.raises(reader.Damaged, match=file):
         reader.check(tmp_path / "step-00000007")
-    reports = []
+    reports: list[str] = []
     assert read_newest(tmp_path, reports) == ({"state.pt": b"older"}, b"older")
     assert len(reports) == 1 and "step-00000007 is damaged and now quarantined" in reports[0]
     assert names(tmp_path) == ["latest", "quarantined-step-00000007", "step-00000006"]
@@ -168,7 +168,7 @@ def test_a_checkpoint_that_cannot_be_parsed_is_quarantined_each_time(tmp_path):
 
     for _ in range(3):
         save(tmp_path, 7)
-        assert reader.read_newest(tmp_path, parse, [].append) is None
+        assert reader.read_newest(tmp_path, parse, lambda _: None) is None
     aside = "quarantined-step-00000007"
     assert names(tmp_path) == ["latest", aside, f"{aside}.2", f"{aside}.3"]
 
@@ -187,7 +187,7 @@ def test_an_error_that_may_pass_is_retried_and_never_taken_for_damage(
             raise failures.pop()
         return really(*arguments)
 
-    monkeypatch.setattr(reader.os, "open", open_later)
+    monkeypatch.setattr(os, "open", open_later)
     assert read_newest(tmp_path)[1] == b"seven"
     if number == errno.EIO:
         return
@@ -222,7 +222,7 @@ def test_a_sector_that_stays_unreadable_is_damage(tmp_path, monkeypatch):
     for read in (reader.read, reader.check):
         with pytest.raises(reader.Damaged, match="^state.pt: Input/output error"):
             read(directory)
-    reports = []
+    reports: list[str] = []
     assert read_newest(tmp_path, reports) is None and len(reports) == 2
 
 
@@ -234,7 +234,7 @@ def test_a_server_that_answers_nothing_puts_no_checkpoint_aside(tmp_path, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(reader, "open", open_bad_sectors("manifest.json"), raising=False)
-        patch.setattr(reader.os, "rename", fail)
+        patch.setattr(os, "rename", fail)
         with pytest.raises(OSError, match="Input/output error"):
             read_newest(tmp_path)
     assert checkpoint_names(tmp_path) == ["step-00000007"]
@@ -292,7 +292,7 @@ def test_retention_and_reading_order_checkpoints_by_step_beyond_eight_digits(tmp
 
 def test_older_checkpoints_are_removed_only_after_the_new_one_was_read_back(tmp_path, monkeypatch):
     save(tmp_path, 5, b"old")
-    really = commit.fsync_directory
+    really = fsync_directory
 
     def lose_bytes(path):
         if path == tmp_path and (path / "step-00000010").exists():

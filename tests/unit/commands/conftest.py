@@ -3,11 +3,11 @@
 import os
 
 import pytest
-from commands_kit import TINY
 
 from jobs.__main__ import main
 from jobs.rundir import write_json
 from jobs.runs import lookup
+from tests.unit.commands.commands_kit import TINY
 
 
 @pytest.fixture

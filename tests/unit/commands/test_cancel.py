@@ -5,7 +5,6 @@ import json
 from dataclasses import asdict
 
 import pytest
-from commands_kit import make_run
 
 from jobs import records
 from jobs.__main__ import main
@@ -14,7 +13,9 @@ from jobs.attempt.open import HeldError, refuse
 from jobs.commands import cancel
 from jobs.rundir import append_jsonl, read_json, write_json
 from jobs.runs import lookup
+from jobs.slurm import client
 from tests.unit import run_files
+from tests.unit.commands.commands_kit import make_run
 
 
 def test_cancel_stops_a_queued_job_and_the_run_is_cancelled(slurm, here, capsys):
@@ -172,7 +173,7 @@ def test_a_cancel_that_is_interrupted_before_scancel_leaves_no_mark(slurm, here,
     def interrupted(job_id):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cancel.client, "show_job", interrupted)
+    monkeypatch.setattr(client, "show_job", interrupted)
     assert main(["cancel", "tiny"]) == 130
     assert slurm.cancelled == []
     refuse_start(run, run_lock.this_process("4711"))

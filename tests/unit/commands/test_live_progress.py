@@ -2,10 +2,10 @@
 
 import json
 import os
+import time
 
 import pytest
 
-from jobs.commands import live_progress
 from jobs.commands.live_progress import ProgressLine
 from jobs.rundir import RunDir
 
@@ -19,7 +19,7 @@ def run(tmp_path):
 def clock(monkeypatch):
     """The time in seconds, to be moved by hand."""
     now = [100.0]
-    monkeypatch.setattr(live_progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 

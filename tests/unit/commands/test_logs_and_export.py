@@ -4,11 +4,11 @@ import os
 import sys
 
 import pytest
-from commands_kit import make_run
 
 from jobs.__main__ import main
 from jobs.rundir import read_json, write_json
 from tests.unit import run_files
+from tests.unit.commands.commands_kit import make_run
 
 
 def test_logs_shows_a_rank_or_says_which_there_are(here, capsys):

@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from commands_kit import REPOSITORY, make_run
 
 from jobs.__main__ import main
+from tests.unit.commands.commands_kit import REPOSITORY, make_run
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import subprocess
 import sys
 
 import pytest
-from commands_kit import REPOSITORY
 
 from jobs.__main__ import main
 from jobs.commands import packages
 from jobs.runs import lookup
 from jobs.spec import Launch, Log, Slurm, Spec, Train
+from tests.unit.commands.commands_kit import REPOSITORY
 
 
 @pytest.fixture

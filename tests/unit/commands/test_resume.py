@@ -7,13 +7,13 @@ import sys
 import time
 
 import pytest
-from commands_kit import REPOSITORY, make_run
 
 from jobs.__main__ import main
 from jobs.commands.submit_claim import claimed
 from jobs.rundir import read_json, read_jsonl, write_json
 from jobs.runs import lookup
 from jobs.spec import Launch, Spec
+from tests.unit.commands.commands_kit import REPOSITORY, make_run
 
 
 def test_resume_refuses_a_run_that_its_successor_continues(guarded, capsys):

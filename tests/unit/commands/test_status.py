@@ -2,9 +2,9 @@
 
 import json
 from dataclasses import asdict
+from typing import Any
 
 import pytest
-from commands_kit import make_run
 
 from jobs.__main__ import main
 from jobs.attempt import run_lock
@@ -12,6 +12,7 @@ from jobs.commands import status
 from jobs.records import Result
 from jobs.rundir import append_jsonl, write_json
 from tests.unit import run_files
+from tests.unit.commands.commands_kit import make_run
 
 
 def test_status_lists_runs_newest_first(here, capsys):
@@ -155,7 +156,7 @@ def test_a_run_of_another_kit_is_listed_with_what_it_is(here, capsys):
 def test_status_warns_of_a_start_up_that_is_longer_than_the_slots(here, capsys):
     run = make_run(here)
     for number in (1, 2, 3):
-        short = {"attempt": number, "start": 100.0, "stop": 141.0}
+        short: dict[str, Any] = {"attempt": number, "start": 100.0, "stop": 141.0}
         short |= {"cause": "preemption", "decision": "requeue"}
         append_jsonl(run.attempts, run_files.attempt(**short))
     assert main(["status"]) == 0

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from commands_kit import REPOSITORY, make_run
 
 from jobs.__main__ import main
 from jobs.attempt import execute
@@ -16,6 +15,7 @@ from jobs.rundir import append_jsonl
 from jobs.runs import lookup
 from jobs.spec import Spec
 from tests.unit import run_files
+from tests.unit.commands.commands_kit import REPOSITORY, make_run
 
 
 def test_a_requested_slurm_is_asked_even_if_it_knows_no_cluster(slurm, here, capsys):

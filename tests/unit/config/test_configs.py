@@ -10,6 +10,7 @@ from jobs.config.load import load
 from jobs.spec import DATASETS, MODELS, TRANSFORMS
 from trainer.data import builtin, image_files, transforms
 from trainer.data.sample_rng import SampleRandom
+from trainer.data.sources import BatchSource
 from trainer.errors import UserError
 from trainer.model import models
 
@@ -27,7 +28,9 @@ def test_an_example_on_ones_own_images_fits_its_parts(name, dataset, num_classes
     train = load(CONFIGS / f"{name}.yaml").spec.train
     inspect.signature(dataset).bind(**train.dataset_args)
     images = torch.zeros(2, 3, size, size)
-    moved = transforms.create(train.transform, train.transform_args)(images, None)
+    transform = transforms.create(train.transform, train.transform_args)
+    assert transform is not None
+    moved = transform(images, None)
     with torch.device("meta"):
         model = models.create(train.model, train.model_args, images, num_classes)
         assert model(moved.to("meta")).shape == (2, num_classes)
@@ -36,8 +39,10 @@ def test_an_example_on_ones_own_images_fits_its_parts(name, dataset, num_classes
 def test_the_example_of_own_parts_fits_together():
     train = load(CONFIGS / "own_parts.yaml").spec.train
     samples, held_out = builtin.create(train.dataset, train.dataset_args)
+    assert isinstance(samples, BatchSource)
     inputs, labels = samples.batch(torch.arange(8))
     transform = transforms.create(train.transform, train.transform_args)
+    assert transform is not None
     random = SampleRandom(0, 1, torch.arange(8))
     moved = transform(inputs, random)
     assert moved.shape == inputs.shape and not torch.equal(moved, inputs)

@@ -1,6 +1,7 @@
 """Keys that a spec leaves open are filled in; given values stay."""
 
 import copy
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_a_key_is_left_out_of_a_copy_and_a_list_as_a_whole(path, left):
 
 
 def test_the_canonical_spec_has_sbatchs_spelling_and_no_false_flags():
-    args = {"mail_type": "END", "hold": False, "time_min": "4:00", "nice": 0}
+    args: dict[str, Any] = {"mail_type": "END", "hold": False, "time_min": "4:00", "nice": 0}
     spec = Spec(slurm=Slurm(time="90", sbatch_args=args))
     slurm = resolve.canonical(spec).slurm
     assert slurm.time == "01:30:00"

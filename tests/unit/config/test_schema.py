@@ -3,7 +3,6 @@
 import json
 import re
 from functools import lru_cache
-from pathlib import Path
 
 import pytest
 
@@ -93,7 +92,7 @@ def test_references_of_the_schema_lead_somewhere():
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.name)
-def test_each_config_names_the_schema_for_editors(config: Path):
+def test_each_config_names_the_schema_for_editors(config):
     first = config.read_text(encoding="utf-8").splitlines()[0]
     assert first == "# yaml-language-server: $schema=schema.json"
 

@@ -1,9 +1,11 @@
 """Random numbers of the augmentation follow from (seed, step, sample), not from the batch."""
 
+from typing import Any
+
 import pytest
 import torch
-from data_kit import feed_of, pixels_by_sample
 
+from tests.unit.data_kit import feed_of, pixels_by_sample
 from trainer.data import transforms
 from trainer.data.sample_rng import SampleRandom
 from trainer.data.sources import Samples
@@ -69,7 +71,7 @@ def test_augmentation_is_the_same_however_the_global_batch_is_cut_and_resumed():
     for world_size, micro_batch_size in ((1, 5), (2, 6), (3, 1), (4, 3)):
         size = {"world_size": world_size, "micro_batch_size": micro_batch_size, **elastic}
         for first in (0, 5):
-            found = {}
+            found: dict[tuple[int, int], torch.Tensor] = {}
             for rank in range(world_size):
                 feed = feed_of(source, AUGMENT, rank=rank, **size)
                 found |= pixels_by_sample(feed, range(first, 9))
@@ -86,7 +88,13 @@ def test_augmentation_differs_by_step_and_seed():
     assert sum(not torch.equal(a[0, sample], b[0, sample]) for sample in range(12)) > 8
 
 
-class Fixed:
+def image(args: dict[str, Any]) -> transforms.Transform:
+    transform = transforms.create("image", args)
+    assert transform is not None
+    return transform
+
+
+class Fixed(SampleRandom):
     """Random numbers that are given."""
 
     def __init__(self, *rows):
@@ -97,10 +105,10 @@ class Fixed:
 
 
 def test_the_crop_moves_over_zeros_and_the_flip_mirrors():
-    image = torch.arange(1.0, 10).reshape(1, 1, 3, 3).repeat(4, 1, 1, 1)
-    transform = transforms.create("image", {"crop_padding": 1, "flip": True})
+    images = torch.arange(1.0, 10).reshape(1, 1, 3, 3).repeat(4, 1, 1, 1)
+    transform = image({"crop_padding": 1, "flip": True})
     rows = ([0.0, 0.0, 0.9], [0.5, 0.5, 0.9], [0.99, 0.99, 0.9], [0.5, 0.99, 0.1])
-    found = transform(image, Fixed(*rows))[:, 0].tolist()
+    found = transform(images, Fixed(*rows))[:, 0].tolist()
     assert found[0] == [[0, 0, 0], [0, 1, 2], [0, 4, 5]]
     assert found[1] == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
     assert found[2] == [[5, 6, 0], [8, 9, 0], [0, 0, 0]]
@@ -110,10 +118,10 @@ def test_the_crop_moves_over_zeros_and_the_flip_mirrors():
 def test_evaluation_is_normalised_only():
     images = torch.rand(5, 2, 4, 4)
     args = {"crop_padding": 2, "flip": True, "mean": [0.5, 0.25], "std": [0.5, 2.0]}
-    found = transforms.create("image", args)(images, None)
+    found = image(args)(images, None)
     mean, std = torch.tensor([0.5, 0.25]), torch.tensor([0.5, 2.0])
     assert torch.allclose(found, (images - mean[:, None, None]) / std[:, None, None], atol=1e-6)
-    assert torch.equal(transforms.create("image", {"flip": True})(images, None), images)
+    assert torch.equal(image({"flip": True})(images, None), images)
 
 
 @pytest.mark.parametrize(

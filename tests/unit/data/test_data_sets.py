@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,21 +11,27 @@ from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_digits
 
 from trainer.data import builtin
-from trainer.data.sources import Samples, num_classes
+from trainer.data.sources import BatchSource, PerSampleSet, Samples, num_classes
 from trainer.errors import UserError
+
+
+def in_memory(name: str, args: dict[str, Any]) -> tuple[Samples, Samples]:
+    train, test = builtin.create(name, args)
+    assert isinstance(train, Samples) and isinstance(test, Samples)
+    return train, test
 
 
 @pytest.mark.parametrize(
     ("name", "sizes"), [("breast_cancer", (455, 114)), ("digits", (1437, 360))]
 )
 def test_splits_are_fixed_stratified_and_disjoint(name, sizes):
-    train, test = builtin.create(name, {})
+    train, test = in_memory(name, {})
     assert (len(train), len(test)) == sizes
     torch.manual_seed(5)
-    again, _ = builtin.create(name, {})
+    again, _ = in_memory(name, {})
     assert torch.equal(train.inputs, again.inputs)
-    shares = [torch.bincount(part.labels) / len(part) for part in (train, test)]
-    assert torch.allclose(*shares, atol=0.01)
+    one, other = [torch.bincount(part.labels) / len(part) for part in (train, test)]
+    assert torch.allclose(one, other, atol=0.01)
 
 
 def test_the_two_parts_of_a_split_share_no_sample():
@@ -35,14 +42,14 @@ def test_the_two_parts_of_a_split_share_no_sample():
 
 
 def test_the_cancer_table_is_standardised_by_the_training_set():
-    train, test = builtin.create("breast_cancer", {})
+    train, test = in_memory("breast_cancer", {})
     assert torch.allclose(train.inputs.mean(0), torch.zeros(30), atol=1e-5)
     assert torch.allclose(train.inputs.std(0), torch.ones(30), atol=1e-5)
     assert not torch.allclose(test.inputs.mean(0), torch.zeros(30), atol=1e-3)
 
 
 def test_digits_are_eight_by_eight_pixels_up_to_one():
-    train, test = builtin.create("digits", {})
+    train, test = in_memory("digits", {})
     assert train.inputs.dtype == torch.uint8 and num_classes(train, test) == 10
     images, labels = train.batch(torch.arange(100))
     assert images.shape == (100, 1, 8, 8) and images.dtype == torch.float32
@@ -104,6 +111,7 @@ def test_synthetic_images_depend_only_on_their_index_and_need_no_memory():
     args = {"num_train": 10**12, "num_test": 50, "size": 5, "channels": 2, "num_classes": 4}
     train, test = builtin.create("synthetic_images", args)
     assert (len(train), len(test), num_classes(train, test)) == (10**12, 50, 4)
+    assert isinstance(train, BatchSource) and isinstance(test, BatchSource)
     indices = torch.tensor([3, 10**12 - 1, 7])
     images, labels = train.batch(indices)
     assert images.shape == (3, 2, 5, 5) and images.dtype == torch.float32
@@ -116,6 +124,7 @@ def test_synthetic_images_depend_only_on_their_index_and_need_no_memory():
 
 def test_synthetic_classes_differ_in_brightness():
     train, _ = builtin.create("synthetic_images", {"num_train": 400, "num_test": 1, "size": 8})
+    assert isinstance(train, BatchSource)
     images, labels = train.batch(torch.arange(400))
     assert images.min() >= 0 and images.max() <= 1
     means = [images[labels == label].mean().item() for label in range(10)]
@@ -139,7 +148,7 @@ def make_cifar(folder):
 def test_cifar10_is_read_from_its_own_binary_files(tmp_path, monkeypatch):
     make_cifar(tmp_path)
     monkeypatch.setenv("DATA", str(tmp_path))
-    train, test = builtin.create("cifar10", {"path": "$DATA"})
+    train, test = in_memory("cifar10", {"path": "$DATA"})
     assert (len(train), len(test), num_classes(train, test)) == (20, 3, 10)
     assert train.inputs.dtype == torch.uint8 and train.inputs.shape == (20, 3, 32, 32)
     assert test.labels.tolist() == [7, 8, 9] and train.labels[:8].tolist() == [
@@ -189,12 +198,13 @@ def test_an_image_folder_gives_the_centre_of_each_image(tmp_path):
     make_images(tmp_path)
     train, test = builtin.create("image_folder", {"path": str(tmp_path), "size": 20})
     assert (len(train), len(test), num_classes(train, test)) == (6, 6, 2)
+    assert isinstance(train, PerSampleSet)
     assert [train[index][1] for index in range(6)] == [0, 0, 0, 1, 1, 1]
     image, _ = train[3]
     assert image.dtype == torch.uint8 and image.shape == (3, 20, 20)
     assert image.float().mean().item() == pytest.approx(100, abs=3)
     bright, _ = builtin.create("image_folder", {"path": str(tmp_path), "size": 80})
-    assert bright[0][0].shape == (3, 80, 80)
+    assert isinstance(bright, PerSampleSet) and bright[0][0].shape == (3, 80, 80)
 
 
 def test_an_image_folder_that_does_not_fit_names_both_sides(tmp_path):
@@ -216,6 +226,7 @@ def test_a_broken_image_is_named(tmp_path):
     broken = tmp_path / "train" / "cat" / "0.png"
     broken.write_bytes(broken.read_bytes()[:60])
     train, _ = builtin.create("image_folder", {"path": str(tmp_path)})
+    assert isinstance(train, PerSampleSet)
     with pytest.raises(UserError, match=r"cannot read .*/train/cat/0.png"):
         train[0]
 

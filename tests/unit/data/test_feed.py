@@ -3,13 +3,15 @@
 import contextlib
 import os
 import random
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from data_kit import Chancy, feed_of, job_of, pixels_by_sample
 from torch import nn
 
+from tests.unit.data_kit import Chancy, feed_of, job_of, pixels_by_sample
 from trainer.data.batches import Batches
 from trainer.data.feed import BatchSchedule, HeldOut, TrainBatches
 from trainer.data.sources import Samples
@@ -43,7 +45,7 @@ def test_bits_do_not_depend_on_the_number_of_workers():
 def test_random_numbers_in_a_data_set_depend_on_seed_step_and_sample():
     size = {"global_batch_size": 12, "epochs": 2}
     one = pixels_by_sample(feed_of(Chancy(), **size), range(6))
-    other = {}
+    other: dict[tuple[int, int], torch.Tensor] = {}
     for rank in range(3):
         feed = feed_of(Chancy(), rank=rank, world_size=3, micro_batch_size=2, **size)
         other |= pixels_by_sample(feed, range(2, 6))
@@ -245,9 +247,9 @@ def test_an_error_in_the_first_sample_is_not_retried():
         feed_of(First(KeyError("image")), dataset="x").example(2)
     assert str(caught.value) == "train.dataset x: KeyError: 'image'"
     assert "raise self.error" in caught.value.trace
-    with pytest.raises(CodeError, match="train.dataset x: TimeoutError: no answer") as caught:
+    with pytest.raises(CodeError, match="train.dataset x: TimeoutError: no answer") as raised:
         feed_of(First(TimeoutError("no answer")), dataset="x").example(2)
-    assert not isinstance(caught.value, UserError)
+    assert not isinstance(raised.value, UserError)
 
 
 def needs_random(inputs, random):
@@ -297,7 +299,7 @@ def test_an_error_of_a_transform_in_training_or_evaluation_appears_at_the_start(
 class Table(Samples):
     """A user's data set that returns the result of `given`."""
 
-    given = None
+    given: Callable[..., Any]
 
     def batch(self, indices):
         return self.given(*super().batch(indices))
@@ -363,6 +365,7 @@ def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, workers
     )
     scores = module.eval()(inputs)
     loss = nn.functional.cross_entropy(scores.double(), labels)
+    assert results[0] is not None
     assert results[0][0] == pytest.approx(loss.item(), rel=1e-6)
     assert results[0][1] == (scores.argmax(1) == labels).sum().item() / 600
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from data_kit import Chancy, feed_of
 
+from tests.unit.data_kit import Chancy, feed_of
 from trainer.stop import STOP_SIGNALS
 
+REPOSITORY = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.usefixtures("no_reader_left")
 
 
@@ -81,19 +82,19 @@ def test_a_worker_survives_stop_signals_and_epochs_until_its_batches_are_closed(
 
 
 def test_a_worker_dies_with_its_rank_even_during_a_read():
-    here = Path(__file__).resolve().parent
     script = (
-        "import test_feed_workers as t\n"
+        "import tests.unit.data.test_feed_workers as t\n"
         "feed = t.feed_of(t.Stuck(8), workers=1, micro_batch_size=1)\n"
         "print(t.readers(feed, [0])[0][0], flush=True)\n"
         "t.time.sleep(60)\n"
     )
     rank = subprocess.Popen(
         [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": f"{here}:{here.parents[0]}:{here.parents[2]}"},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         stdout=subprocess.PIPE,
         text=True,
     )
+    assert rank.stdout is not None
     try:
         pid = int(rank.stdout.readline())
         assert is_running(pid)
@@ -116,16 +117,15 @@ if any("multiprocessing" in word for word in sys.orig_argv):
 
 def test_workers_survive_a_stop_signal_during_their_start(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(STOP_AT_ONCE)
-    here = Path(__file__).resolve().parent
     script = (
-        "import signal, test_feed_workers as t\n"
+        "import signal, tests.unit.data.test_feed_workers as t\n"
         "feed = t.feed_of(t.Pids(8), workers=1, micro_batch_size=1)\n"
         "print(t.readers(feed, range(3))[0][0], signal.pthread_sigmask(signal.SIG_BLOCK, ()))\n"
         "feed.close()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{here}:{here.parents[0]}:{here.parents[2]}"},
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{REPOSITORY}"},
         capture_output=True,
         text=True,
         timeout=180,

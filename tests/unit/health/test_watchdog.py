@@ -141,6 +141,7 @@ class Ranks:
         for process in self.processes:
             process.kill()
             process.wait()
+            assert process.stdout is not None
             process.stdout.close()
 
     def hang_error(self):

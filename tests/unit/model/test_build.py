@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -78,7 +79,7 @@ def test_options_of_the_spec_reach_ddp(built):
     ddp = built(MLP)[1].ddp
     assert (ddp.bucket_bytes_cap, ddp.find_unused_parameters) == (25 * 2**20, False)
     assert (ddp.static_graph, ddp.gradient_as_bucket_view) == (False, True)
-    options = {"find_unused_parameters": True, "gradient_as_bucket_view": False}
+    options: dict[str, Any] = {"find_unused_parameters": True, "gradient_as_bucket_view": False}
     ddp = built(dataclasses.replace(MLP, bucket_cap_mb=3, **options))[1].ddp
     assert (ddp.bucket_bytes_cap, ddp.find_unused_parameters) == (3 * 2**20, True)
     assert (ddp.static_graph, ddp.gradient_as_bucket_view) == (False, False)
@@ -90,7 +91,7 @@ def test_the_throw_away_pass_changes_neither_weights_nor_buffers_nor_gradients(b
     replica = built(train)[1]
     norms = [module for module in replica.module.modules() if isinstance(module, nn.BatchNorm2d)]
     assert all(norm.num_batches_tracked == 0 for norm in norms)
-    assert all(norm.running_var.eq(1).all() for norm in norms)
+    assert all(norm.running_var is not None and norm.running_var.eq(1).all() for norm in norms)
     assert all(parameter.grad is None for parameter in replica.module.parameters())
     again = built(train)[1]
     for name, value in replica.module.state_dict().items():
@@ -204,7 +205,7 @@ def unreadable(kind):
 def test_an_exception_of_a_callable_is_reported_with_its_key(built, key):
     name = f"{__name__}:unreadable"
     for kind, is_mistake in (("bug", True), ("disk", False)):
-        changes = {key: name, f"{key}_args": {"kind": kind}}
+        changes: dict[str, Any] = {key: name, f"{key}_args": {"kind": kind}}
         with pytest.raises(CodeError, match=f"^train.{key} {name}: .*a planted error") as caught:
             built(dataclasses.replace(MLP, **changes))
         assert isinstance(caught.value, UserError) is is_mistake

@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -205,12 +206,12 @@ def host(tmp_path):
     run = RunDir(tmp_path)
     for folder in (run.attempt(1).path, run.timeline("x").parent):
         folder.mkdir()
-    started = []
+    started: list[Any] = []
 
     def start(*command, stop="SIGTERM"):
         argv = [sys.executable, "-c", HOST, run.path, stop, *map(str, command)]
         env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         started.append(subprocess.Popen(argv, env=env, text=True, **pipes))
         assert started[0].stdout.readline() == "ready\n"
         return run, started[0]
@@ -347,7 +348,7 @@ def test_a_stop_that_comes_before_the_handlers_is_taken(tmp_path, imports, befor
     run.spec.write_text(Spec().to_json())
     (tmp_path / "sitecustomize.py").write_text(imports)
     env = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "SLURM_STEP_ID": "7"}
-    argv = [sys.executable, "-m", "jobs.node", run.path, "1", "--node-rank=0"]
+    argv = [sys.executable, "-m", "jobs.node", str(run.path), "1", "--node-rank=0"]
     argv.append("--rdzv-endpoint=127.0.0.1:15001")
     done = subprocess.run(argv, env=env, preexec_fn=before_exec, timeout=60, check=False)
     assert done.returncode == 1
@@ -377,8 +378,8 @@ def test_torchrun_dies_with_its_agent(host, tmp_path):
     log, torchrun = two_ranks(tmp_path)
     _, process = host(*torchrun)
     wait_for(lambda: log.read_text().count("ready") == 2)
-    (pid,) = agent.children(process.pid)
-    ranks = agent.children(pid)
+    (pid,) = procfs.children(process.pid)
+    ranks = procfs.children(pid)
     process.kill()
     wait_for(lambda: procfs.parent_of(pid) in (None, process.pid) and not is_running(pid))
     for orphan in ranks:

@@ -158,12 +158,18 @@ def test_progress_and_lines_on_a_full_disk_end_no_training(report, tmp_path, mon
     assert len(read_jsonl(tmp_path / "metrics.jsonl")) == 5
 
 
+def live_line(path):
+    found = live.read(RunDir(path))
+    assert found is not None
+    return live.format_progress(found)
+
+
 def test_the_live_line_reads_what_the_reporter_wrote(report, clock, tmp_path):
     reporter = report()
-    assert live.format_progress(live.read(RunDir(tmp_path))) == "epoch 1/3  step 0/12"
+    assert live_line(tmp_path) == "epoch 1/3  step 0/12"
     clock.s += 100
     train(reporter, [4])
-    assert live.format_progress(live.read(RunDir(tmp_path))) == (
+    assert live_line(tmp_path) == (
         "epoch 2/3  step 4/12  loss 0.2500  accuracy 75.00%  2 samples/s  3 min 20 s left"
     )
     assert json.loads((tmp_path / "progress.json").read_text())["eta_s"] == 200

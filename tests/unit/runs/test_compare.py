@@ -1,12 +1,14 @@
 """The comparison of an interrupted run with a reference."""
 
+from typing import Any
+
 import pytest
 
 from jobs.rundir import RunDir, append_jsonl, write_json
 from jobs.runs.compare import compare, summary
 from jobs.spec import Slurm, Spec, Train
 
-RESULT = {
+RESULT: dict[str, Any] = {
     "status": "completed",
     "global_step": 20,
     "metrics": {"eval_accuracy": 0.5, "train_loss": float("nan")},

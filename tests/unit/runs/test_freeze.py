@@ -93,7 +93,7 @@ def test_a_disk_that_fills_up_leaves_no_run(root, repository, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.records, "write", full)
+    monkeypatch.setattr(records, "write", full)
     with pytest.raises(FreezeError, match="No space left"):
         frozen(repository)
     assert not (root / "first").exists()

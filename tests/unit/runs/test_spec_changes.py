@@ -23,7 +23,9 @@ OVERRIDES = ["train.epochs=3"]
 
 
 def frozen_overrides(run):
-    return list(records.read(Overrides, run.overrides).words)
+    overrides = records.read(Overrides, run.overrides)
+    assert overrides is not None
+    return list(overrides.words)
 
 
 def reloaded(run):
@@ -64,7 +66,7 @@ def test_what_moves_no_bit_of_the_result_changes_without_a_question(run):
     spec_changes.change(run, FREE, is_confirmed=False)
     assert frozen(run) == reloaded(run)
     assert frozen(run).train.epochs == 3
-    changed = {".".join(path) for path in spec_changes.differences(before, frozen(run))}
+    changed = {".".join(map(str, path)) for path in spec_changes.differences(before, frozen(run))}
     assert changed == {word.partition("=")[0] for word in FREE}
     assert not run.changes.exists()
 

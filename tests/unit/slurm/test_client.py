@@ -193,9 +193,10 @@ echo "   JobState=PENDING Reason=BeginTime Dependency=(null)"
 def test_a_call_is_repeated_while_slurmctld_does_not_answer(slurm, monkeypatch):
     slurm.install("scontrol", AWAY_TWICE)
     monkeypatch.setattr(client, "MAX_PAUSE_S", 0.01)
-    monkeypatch.setattr(client.time, "sleep", lambda _: None)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     requeued = client.requeue("12")
-    assert requeued.job.state == "PENDING" and requeued.answer is RequeueAnswer.ACCEPTED
+    assert requeued.job and requeued.job.state == "PENDING"
+    assert requeued.answer is RequeueAnswer.ACCEPTED
     asked = ["requeue Incomplete 12", "show job 12", "show job 12"]
     assert slurm.calls == [f"scontrol {words}" for words in asked]
 

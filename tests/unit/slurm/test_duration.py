@@ -101,7 +101,7 @@ def test_a_form_with_clear_units_is_not_misread(written):
 
 def test_every_rewrite_that_is_offered_is_read_as_its_hint_claims():
     for written in [*map(str, range(1, 300)), *(f"{m}:{s:02}" for m in range(60) for s in (1, 30))]:
-        what, hint = duration.misreading(written)
+        what, hint = duration.misreading(written) or ("", "")
         first, second = hint.split('"')[1::2]
         assert format_duration(duration.parse(second)) in what
         assert format_duration(duration.parse(first)) in hint

@@ -1,6 +1,7 @@
 """sbatch's command line and environment: data, one argument for each option."""
 
 from pathlib import Path
+from typing import Any
 
 from jobs.rundir import RunDir
 from jobs.slurm import sbatch
@@ -28,7 +29,7 @@ def test_the_command_line_of_the_default_spec():
 
 
 def test_the_options_of_a_spec_with_all_keys():
-    extra = {"mail_type": "END", "exclusive": True, "overcommit": False, "nice": 5}
+    extra: dict[str, Any] = {"mail_type": "END", "exclusive": True, "overcommit": False, "nice": 5}
     slurm = Slurm(
         nodes=4,
         gpus_per_node=8,
@@ -73,7 +74,12 @@ def test_zero_is_a_value_and_false_is_not():
 
 
 def test_a_successor_has_the_options_of_its_predecessor_without_those_of_one_job():
-    extra = {"mem": "4G", "hold": True, "begin": "now+1hour", "dependency": "afterok:3"}
+    extra: dict[str, Any] = {
+        "mem": "4G",
+        "hold": True,
+        "begin": "now+1hour",
+        "dependency": "afterok:3",
+    }
     argv = sbatch.sbatch_argv(Spec(slurm=Slurm(sbatch_args=extra)), RUN)
     own = {"--requeue", "--hold", "--begin=now+1hour", "--dependency=afterok:3"}
     kept = [argument for argument in argv if argument not in own]

@@ -109,7 +109,8 @@ def test_each_setting_of_the_configuration_is_parsed(settings, expected):
 )
 def test_no_accounting_is_read_from_older_and_newer_slurms(printed, has_accounting):
     text = CONFIG.format_map(PLAIN).replace("accounting_storage/none", printed)
-    assert site.parse_config(text).has_accounting is has_accounting
+    config = site.parse_config(text)
+    assert config is not None and config.has_accounting is has_accounting
 
 
 def test_newer_slurms_have_parameters_of_preemption():
