@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -139,8 +140,10 @@ def test_lost_metrics_are_a_warning_and_the_training_continues(report, tmp_path,
 
 def test_metrics_on_a_full_disk_are_an_error_in_one_line(tmp_path):
     reporter = Reporter(RunHandle(RunDir(tmp_path), Spec(), 1), LENGTH, 0, 0)
+    links = Path("/proc/self/fd").iterdir()
+    (metrics,) = [link for link in links if link.resolve() == tmp_path / "metrics.jsonl"]
     full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, reporter._metrics.fileno())
+    os.dup2(full, int(metrics.name))
     os.close(full)
     with pytest.raises(StorageError, match=r"^writing \S+metrics.jsonl: No space left .* resume"):
         reporter.trained(1, loss=1.0, lr=0.1, data_wait_s=0.0)
