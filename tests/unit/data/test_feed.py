@@ -3,7 +3,6 @@
 import contextlib
 import os
 import random
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -299,7 +298,7 @@ def test_an_error_of_a_transform_in_training_or_evaluation_appears_at_the_start(
 class Table(Samples):
     """A user's data set that returns the result of `given`."""
 
-    given: Callable[..., Any]
+    given: Any = None
 
     def batch(self, indices):
         return self.given(*super().batch(indices))
