@@ -91,7 +91,7 @@ class AttemptPlan:
 
 
 @dataclass(frozen=True)
-class StopSignal:
+class ReceivedSignal:
     """A stop signal that an agent received first at `t`, seconds since the epoch."""
 
     t: float
@@ -105,7 +105,7 @@ class AgentRecord:
     host: str
     address: str | None = None  # the node's IPv4 address towards the first node
     step_id: str | None = None  # of the srun step that started the agent
-    signals: tuple[StopSignal, ...] = ()
+    signals: tuple[ReceivedSignal, ...] = ()
     torchrun_exit: int | None = None  # -N: ended by signal N; None while it runs
     end: float | None = None  # seconds since the epoch; None while torchrun runs
     oom_kill: int = 0  # processes of the node that the kernel killed for memory
@@ -148,7 +148,7 @@ class Best:
 
 
 @dataclass(frozen=True)
-class RankExit:
+class Outcome:
     """outcome.json: how the training of an attempt ended, by rank 0 or by a user's kit_stop.py.
 
     kit_stop.py writes the first two keys. The trainer writes the first four, and all of them when
@@ -290,9 +290,9 @@ class SlurmSite:
 
 @dataclass(frozen=True)
 class Overrides:
-    """overrides.json: the `KEY=VALUE` words of submit and of all resumes, in order."""
+    """overrides.json: the `KEY=VALUE` arguments of submit and of all resumes, in order."""
 
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def train_step(
     # The first step of an optimizer allocates its state: the last batch must be free by then.
     del inputs, labels, scores, loss
     # Clips the gradients to train.grad_clip_norm, does the optimizer's step, drops the gradients.
-    optim.apply(replica.optimizer, replica.scaler, replica.module.parameters(), train)
+    optim.clip_and_step(replica.optimizer, replica.scaler, replica.module.parameters(), train)
     return shares
 
 
@@ -63,31 +63,31 @@ class Loop:
 
     def __init__(
         self,
-        job: RankContext,
+        context: RankContext,
         data: Data,
         replica: Replica,
         state: TrainState,
         checkpoints: Checkpoints,
     ) -> None:
-        self.spec = job.run.spec
-        self.train = job.train
-        self.context = job.context
-        self.device = job.device
-        self.events = job.events
+        self.spec = context.run.spec
+        self.train = context.train
+        self.distributed = context.distributed
+        self.device = context.device
+        self.events = context.events
         self.data = data
         self.replica = replica
         self.state = state
         self.checkpoints = checkpoints
         self.length = TrainingLength.of(self.train.epochs, data.batches)
-        self.tracer = Tracer(job.run, job.context.rank, job.device)
+        self.tracer = Tracer(context.run, context.distributed.rank, context.device)
         self.reporter: Reporter | None = None
-        if self.context.is_first:
+        if self.distributed.is_first:
             step, metrics_bytes = state.global_step, state.metrics_bytes
-            self.reporter = Reporter(job.run, self.length, step, metrics_bytes)
+            self.reporter = Reporter(context.run, self.length, step, metrics_bytes)
         self._beat: Beat = lambda what, step: None  # `run` replaces it
         self._data_wait_s = 0.0
         self._last_save = time.monotonic()
-        self._lead = LeadTime.of(job.run)
+        self._lead = LeadTime.of(context.run)
 
     def run(self, stop_consensus: StopConsensus, beat: Beat) -> str:
         """Train; return "completed", or "stopped" where the ranks agreed to stop.
@@ -99,12 +99,12 @@ class Loop:
         first_step = self.state.global_step
         while True:
             step = self.state.global_step
-            self._lead.boundary(time.monotonic())
-            self._check_save()
-            self._check_lead()
+            self._lead.begin_step(time.monotonic())
+            self._note_saves()
+            self._warn_of_short_lead()
             is_last = step >= self.length.total_steps  # greater where a resume lowered train.epochs
             drain = step == first_step or is_last or self._is_evaluation_due()
-            agreed = stop_consensus.check(step, self._wants_save(), drain)
+            agreed = stop_consensus.check(step, self._is_save_due_by_clock(), drain)
             is_stopping = agreed.stop
             if not is_stopping and self._is_evaluation_due():
                 with self._lead.excluded():
@@ -139,7 +139,7 @@ class Loop:
         distances = [steps, epochs and epochs * self.length.steps_per_epoch]
         return step > 0 and any(distance and step % distance == 0 for distance in distances)
 
-    def _wants_save(self) -> bool:
+    def _is_save_due_by_clock(self) -> bool:
         minutes = self.spec.checkpoint.every_minutes
         return minutes is not None and time.monotonic() - self._last_save >= 60 * minutes
 
@@ -171,7 +171,7 @@ class Loop:
             started = time.perf_counter()
             batch = next(batches)
             self._data_wait_s += time.perf_counter() - started
-            seed = seeds.mix(seeds.STEP, self.train.seed, step, index, self.context.rank)
+            seed = seeds.mix(seeds.STEP, self.train.seed, step, index, self.distributed.rank)
             seeds.seed_generators(seed, self.device)
             yield batch
 
@@ -182,7 +182,7 @@ class Loop:
         """
         window, step = self.state.loss_window, self.state.global_step
         dist.all_reduce(window)
-        loss = window.item() / (self.context.world_size * self.state.window_steps)
+        loss = window.item() / (self.distributed.world_size * self.state.window_steps)
         if self.train.stop_on_nan and not math.isfinite(loss):
             raise self._not_finite(loss)
         window.zero_()
@@ -219,7 +219,7 @@ class Loop:
             self._lead.evaluated(time.monotonic() - began)
             began = time.monotonic()
 
-        seed = seeds.mix(seeds.HELD_OUT, self.train.seed, step, self.context.rank)
+        seed = seeds.mix(seeds.HELD_OUT, self.train.seed, step, self.distributed.rank)
         seeds.seed_generators(seed, self.device)
         result = evaluate(
             self.replica.module,
@@ -267,21 +267,21 @@ class Loop:
     def _finish_save(self) -> None:
         """Wait, all ranks together, until the save in flight is committed."""
         self.checkpoints.finish(lambda: self._beat("save", self.state.global_step))
-        self._check_save()
+        self._note_saves()
 
-    def _check_save(self) -> None:
+    def _note_saves(self) -> None:
         """Raise the error of the save in flight, if it failed; log the saves that are committed."""
         self.checkpoints.check()
         for saved in self.checkpoints.completed():
             seconds, stall_s = round(saved.seconds, 3), round(saved.stall_s, 4)
             self.events.event("save", step=saved.step, seconds=seconds, stall_s=stall_s)
-            self.context.log(f"checkpoint {saved.name} committed in {seconds:.2f} s")
+            self.distributed.log(f"checkpoint {saved.name} committed in {seconds:.2f} s")
             self._lead.saved(saved.seconds)
 
-    def _check_lead(self) -> None:
+    def _warn_of_short_lead(self) -> None:
         """Warn where a stop needs more time than it has; only rank 0 knows how long saves take."""
-        if self.context.is_first and (warning := self._lead.warning()):
-            self.context.log(f"warning: {warning}")
+        if self.distributed.is_first and (warning := self._lead.warning()):
+            self.distributed.log(f"warning: {warning}")
 
     def close(self) -> None:
         """Close files and trackers and end the data workers; call it after the loop."""

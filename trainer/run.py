@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from jobs import records
 from jobs.checkpoint_names import checkpoint_name
-from jobs.records import Best, Metric, RankExit
+from jobs.records import Best, Metric, Outcome
 from jobs.rundir import RunDir
 from jobs.spec import Spec
 from trainer.checkpoint.checkpoints import Checkpoints
@@ -21,7 +21,13 @@ from trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from trainer.checkpoint.ownership import check_owner
 from trainer.dist.context import check_device, choose_device, init_process_group
 from trainer.dist.rank_process import RankProcess
-from trainer.dist.run_handle import RankContext, close_by_hand, find_run, is_run_dir, share_run
+from trainer.dist.run_handle import (
+    RankContext,
+    close_by_hand,
+    find_or_begin_run,
+    is_run_dir,
+    share_run,
+)
 from trainer.dist.stop_consensus import StopConsensus
 from trainer.errors import fail, log, storage_error
 from trainer.health.preflight import preflight
@@ -44,45 +50,49 @@ def run(arguments: list[str], stop: StopSignal, started: float, watchdog: Watchd
             )  # again: before, the file server may not have answered
         _train(rank, arguments, watchdog)
     except BaseException as error:
-        fail(error, rank.context.rank if rank else None, rank.attempt_dir if rank else None)
+        fail(error, rank.distributed.rank if rank else None, rank.attempt_dir if rank else None)
 
 
 def _train(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> NoReturn:
-    job = _initialize(rank, arguments, watchdog)
-    loop = prepare(job, watchdog.beat)
+    context = _initialize(rank, arguments, watchdog)
+    loop = prepare(context, watchdog.beat)
     rank.stop.enter_loop()
-    stop_consensus = StopConsensus(rank.stop, job.run.spec.launch.stop_check_steps, job.device)
+    stop_consensus = StopConsensus(
+        rank.stop, context.run.spec.launch.stop_check_steps, context.device
+    )
     watchdog.beat("first step")
     status = loop.run(stop_consensus, watchdog.beat)
     watchdog.beat("exit", loop.state.global_step)
-    _leave(job, loop, status)
+    _leave(context, loop, status)
 
 
-def prepare(job: RankContext, begin: Callable[[str], None] = lambda phase: None) -> Loop:
+def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: None) -> Loop:
     """Return the loop at the step after the newest checkpoint; `begin` gets each phase's name."""
     begin("data")
-    set_up_torch(job)
-    data = build_data(job)
-    job.events.event("data")
+    set_up_torch(context)
+    data = build_data(context)
+    context.events.event("data")
     begin("model")
-    replica = build_replica(job, data)
-    job.events.event("model")
+    replica = build_replica(context, data)
+    context.events.event("model")
     begin("restore")
-    checkpoints = Checkpoints(job, data.batches)
+    checkpoints = Checkpoints(context, data.batches)
     state = checkpoints.load(replica)
     newest = checkpoints.newest_step
     loaded = None if newest is None else checkpoint_name(newest)
-    job.context.log(f"resuming from checkpoint {loaded}" if loaded else "starting at step 0")
-    state.environments = extended(state.environments, describe(job))
-    job.events.event("loaded", step=state.global_step, checkpoint=loaded)
-    return Loop(job, data, replica, state, checkpoints)
+    context.distributed.log(
+        f"resuming from checkpoint {loaded}" if loaded else "starting at step 0"
+    )
+    state.environments = extended(state.environments, describe(context))
+    context.events.event("loaded", step=state.global_step, checkpoint=loaded)
+    return Loop(context, data, replica, state, checkpoints)
 
 
 def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> RankContext:
     """Connect to the other ranks, test the node, and get the run from rank 0."""
     watchdog.beat("rendezvous")
-    context = rank.context
-    device, reason = choose_device(context)
+    distributed = rank.distributed
+    device, reason = choose_device(distributed)
     if rank.attempt_dir is not None:  # this machine has the run directory
         check_device(Spec.read(RunDir(Path(arguments[0])).spec), device, reason)
     init_process_group(device)
@@ -90,41 +100,41 @@ def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> 
     preflight(rank, device, watchdog.beat)
     watchdog.beat("init")
     # After the rendezvous: if rank 0 fails here, its peers see the connection close at once.
-    found = find_run(arguments, rank.attempt) if context.is_first else None
+    found = find_or_begin_run(arguments, rank.attempt) if distributed.is_first else None
     run = share_run(found, device)
     rank.open(run.dir, run.attempt)
     watchdog.open(run.dir, run.attempt, run.spec.launch.hang_timeout_s)
     rank.events.event("init")
     log(
-        f"rank {context.rank} of {context.world_size} on {context.host}, node {context.node_rank}, "
-        f"pid {os.getpid()}, {device} ({reason})"
+        f"rank {distributed.rank} of {distributed.world_size} on {distributed.host}, "
+        f"group {distributed.group_rank}, pid {os.getpid()}, {device} ({reason})"
     )
     check_device(run.spec, device, reason)
-    return RankContext(run, context, device, rank.events)
+    return RankContext(run, distributed, device, rank.events)
 
 
-def conclude(job: RankContext, loop: Loop, status: str) -> None:
+def conclude(context: RankContext, loop: Loop, status: str) -> None:
     """Write the outcome of the attempt on rank 0; all saves are committed."""
-    run, step = job.run, loop.state.global_step
-    if job.context.is_first:
+    run, step = context.run, loop.state.global_step
+    if context.distributed.is_first:
         check_owner(run)
-        outcome = RankExit(
+        outcome = Outcome(
             status="completed" if status == "completed" else "stopped",
             global_step=step,
             epoch=step // loop.length.steps_per_epoch,
             checkpoint=checkpoint_name(step),
         )
         if outcome.status == "completed":
-            outcome = _with_result(outcome, job, loop)
+            outcome = _with_result(outcome, context, loop)
         try:
             records.write(run.dir.attempt(run.attempt).outcome, outcome)
         except OSError as error:
             raise storage_error(error, f"writing the outcome to {run.dir.path}") from error
-    job.context.log(f"{status} at step {step} of {loop.length.total_steps}")
+    context.distributed.log(f"{status} at step {step} of {loop.length.total_steps}")
     loop.close()
 
 
-def _leave(job: RankContext, loop: Loop, status: str) -> NoReturn:
+def _leave(context: RankContext, loop: Loop, status: str) -> NoReturn:
     """Exit with 0 together with all other ranks: then everything is committed.
 
     Skips Python's tear-down, for two reasons. It restores the default signal handlers, and the
@@ -133,20 +143,20 @@ def _leave(job: RankContext, loop: Loop, status: str) -> NoReturn:
     of 141 ranks 6 hung there (torch 2.13, two busy cores) and others aborted; of 240 ranks that
     exit like this none did.
     """
-    conclude(job, loop, status)
+    conclude(context, loop, status)
     dist.barrier()
-    if job.context.is_first and "KIT_ATTEMPT" not in os.environ:
-        close_by_hand(job.run)
-    job.events.event(status, step=loop.state.global_step)
+    if context.distributed.is_first and "KIT_ATTEMPT" not in os.environ:
+        close_by_hand(context.run)
+    context.events.event(status, step=loop.state.global_step)
     dist.destroy_process_group()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
-def _with_result(outcome: RankExit, job: RankContext, loop: Loop) -> RankExit:
+def _with_result(outcome: Outcome, context: RankContext, loop: Loop) -> Outcome:
     """Return the outcome with what `attempt close` copies into result.json."""
-    exact, reason = exactness(loop.state.environments, job.is_deterministic)
+    exact, reason = exactness(loop.state.environments, context.is_deterministic)
     return replace(
         outcome,
         metrics=tuple(Metric(name, value) for name, value in loop.state.metrics.items()),

@@ -19,15 +19,15 @@ from jobs.records import (
     AttemptRecord,
     Event,
     Evidence,
+    Outcome,
     RankError,
-    RankExit,
     Result,
     SlurmSite,
     Submission,
     Successor,
 )
 from jobs.rundir import RunDir
-from jobs.runs import checkpoints, purge
+from jobs.runs import checkpoints, scratch_purge
 from jobs.slurm import client
 
 RANK_0 = "rank-00000"
@@ -74,7 +74,7 @@ def read(run_dir: RunDir, attempt: int) -> AttemptFacts:
     found = [records.read(RankError, path) for path in paths]
     errors = tuple(error for error in found if error is not None)
     events = records.read_events(run_dir.timeline(RANK_0))
-    spec, spec_error = purge.read_spec(run_dir)
+    spec, spec_error = scratch_purge.read_spec(run_dir)
     return AttemptFacts(
         attempt=attempt,
         plan=plan,
@@ -86,7 +86,7 @@ def read(run_dir: RunDir, attempt: int) -> AttemptFacts:
         places=_places(run_dir, attempt, errors, events),
         events=tuple(event for event in events if event.attempt == attempt),
         progress_step=records.read_progress_step(run_dir.progress),
-        exit=records.read_leniently(RankExit, attempt_dir.outcome) or RankExit(),
+        outcome=records.read_leniently(Outcome, attempt_dir.outcome) or Outcome(),
         result=records.read(Result, run_dir.result),
         attempts=tuple(records.read_attempts(run_dir)),
         spec=spec,

@@ -18,8 +18,8 @@ from jobs.records import (
     Cause,
     Event,
     Evidence,
+    Outcome,
     RankError,
-    RankExit,
     Result,
     SlurmSite,
     Submission,
@@ -49,7 +49,7 @@ class AttemptFacts:
     places: tuple[tuple[int, str], ...]  # (rank, host) of started ranks; see facts.read
     events: tuple[Event, ...]  # rank 0's, of this attempt
     progress_step: int | None  # the last finished optimizer step of the run
-    exit: RankExit
+    outcome: Outcome
     result: Result | None
     attempts: tuple[AttemptRecord, ...]  # closed ones, oldest first
     spec: Spec  # the defaults where spec_error says why spec.json cannot be read
@@ -172,8 +172,8 @@ def outcome_of(found: AttemptFacts, signals: tuple[str, ...]) -> str | None:
         return "completed"
     exits = [agent.torchrun_exit for agent in found.agents if agent is not None]
     is_clean = bool(exits) and exits == [0] * len(found.nodes)
-    if found.exit.status is not None or not is_clean or found.spec.launch.is_trainer:
-        return found.exit.status
+    if found.outcome.status is not None or not is_clean or found.spec.launch.is_trainer:
+        return found.outcome.status
     return "stopped" if signals and found.spec.launch.stop_signal != "none" else "completed"
 
 
@@ -295,7 +295,7 @@ def reached_step(found: AttemptFacts) -> int:
 
     A user's script has no progress.json; it may write its step into outcome.json.
     """
-    step = found.progress_step if found.progress_step is not None else found.exit.global_step
+    step = found.progress_step if found.progress_step is not None else found.outcome.global_step
     return step or 0
 
 
@@ -398,12 +398,12 @@ def result_of(found: AttemptFacts, decision: Decision) -> Result:
         return complete
     return replace(
         complete,
-        global_step=found.exit.global_step,
-        epoch=found.exit.epoch,
-        metrics=found.exit.metrics,
-        weights_sha256=found.exit.weights_sha256,
-        optimizer_sha256=found.exit.optimizer_sha256,
-        best=found.exit.best,
-        exactness=found.exit.exactness,
-        exactness_reason=found.exit.exactness_reason,
+        global_step=found.outcome.global_step,
+        epoch=found.outcome.epoch,
+        metrics=found.outcome.metrics,
+        weights_sha256=found.outcome.weights_sha256,
+        optimizer_sha256=found.outcome.optimizer_sha256,
+        best=found.outcome.best,
+        exactness=found.outcome.exactness,
+        exactness_reason=found.outcome.exactness_reason,
     )

@@ -17,7 +17,7 @@ from jobs.errors import FailedError, UserError
 from jobs.node import rendezvous
 from jobs.records import AttemptPlan
 from jobs.rundir import RunDir, write_atomic
-from jobs.runs import lookup, purge
+from jobs.runs import lookup, scratch_purge
 from jobs.slurm import client
 
 
@@ -55,7 +55,7 @@ def _open(
         return None
     if found.spec_error is not None:
         raise found.spec_error
-    purge.check_code(run_dir)
+    scratch_purge.check_code(run_dir)
     refuse(run_dir, found, me)
     run_dir.result.unlink(missing_ok=True)
     plan = plan_of(found, me, attempt, nodes, resolved)
@@ -81,7 +81,7 @@ def _close_earlier(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> 
     )
     if not check.may_continue and check.final_action is None:
         raise refused
-    for message in purge.recreate_missing_dirs(run_dir):
+    for message in scratch_purge.recreate_missing_dirs(run_dir):
         say(message)
     found = close_lost(run_dir, found, me, before)
     # A user's script may have completed the run before its job ended.

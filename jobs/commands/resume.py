@@ -12,7 +12,7 @@ from jobs.commands.submit import announce, choose_cluster, run_here, shown
 from jobs.commands.submit_claim import claimed
 from jobs.errors import FailedError, UserError
 from jobs.rundir import RunDir
-from jobs.runs import checkpoints, lookup, purge, spec_changes
+from jobs.runs import checkpoints, lookup, scratch_purge, spec_changes
 from jobs.slurm import client
 from jobs.spec import Spec
 
@@ -29,7 +29,7 @@ def resume(
     cluster = choose_cluster(cluster)
     with claimed(run_dir):
         refuse_living(run_dir, cluster)
-        purge.check(run_dir)
+        scratch_purge.check(run_dir)
         spec_changes.mend_setup(run_dir)
         changed = spec_changes.change(run_dir, overrides, is_confirmed) if overrides else {}
         with restored_on_failure(run_dir, changed):

@@ -24,7 +24,7 @@ from jobs.node.rank import die_with_parent
 from jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_signals
 from jobs.node.torchrun import Node, stop_signal, torchrun_command
 from jobs.procfs import children
-from jobs.records import AgentRecord, AttemptPlan, StopSignal
+from jobs.records import AgentRecord, AttemptPlan, ReceivedSignal
 from jobs.rundir import AttemptDir, RunDir, Timeline
 from jobs.spec import Spec
 
@@ -68,7 +68,7 @@ class Agent:
         self.oom_kills_before = oom_kills()
         # A record that cannot be written (full disk) must not end the training.
         self.best_effort = BestEffort(f"agent on {node.host}")
-        self.signals: list[StopSignal] = []
+        self.signals: list[ReceivedSignal] = []
         self.wakeup, wakeup_write = socket.socketpair()
         self.wakeup.setblocking(False)
         wakeup_write.setblocking(False)
@@ -84,7 +84,7 @@ class Agent:
 
         `stop`: the signal on which the ranks stop; None: the ranks are never signalled.
         """
-        self.save(None)
+        self.write_record(None)
         self.event("torchrun", host=self.node.host, nproc_per_node=self.node.nproc)
         prepare = partial(prepare_torchrun, os.getpid())
         with self.torchrun_log() as log:
@@ -113,8 +113,8 @@ class Agent:
             for name in new:  # after the signals: a slow file system must not delay the stop
                 self.create_stop_file()
                 self.event("signal", signal=name)
-                self.save(None)
-        self.save(torchrun.returncode)
+                self.write_record(None)
+        self.write_record(torchrun.returncode)
         self.event("torchrun_end", exit_code=torchrun.returncode)
         return torchrun.returncode
 
@@ -151,10 +151,10 @@ class Agent:
         known = {each.signal for each in self.signals}
         stops = [signal.Signals(number).name for number in arrived if number in STOP_SIGNALS]
         new = [name for name in dict.fromkeys(stops) if name not in known]
-        self.signals += [StopSignal(round(time.time(), 3), name) for name in new]
+        self.signals += [ReceivedSignal(round(time.time(), 3), name) for name in new]
         return new
 
-    def save(self, exit_code: int | None) -> None:
+    def write_record(self, exit_code: int | None) -> None:
         """Write the agent's record, which `attempt close` reads; `exit_code` is torchrun's."""
         record = AgentRecord(
             host=self.node.host,

@@ -80,7 +80,7 @@ def _frozen_overrides(run_dir: RunDir) -> list[str]:
             f"{run_dir.overrides} is missing, and the spec cannot be changed without it\n"
             "  hint: resume without SET, or submit a new run with train.init_from"
         )
-    return list(frozen.words)
+    return list(frozen.arguments)
 
 
 def restore(texts: Mapping[Path, str]) -> None:

@@ -39,7 +39,7 @@ def measure(place: Place) -> list[Figure]:
         return clock.seconds
 
     def naive() -> float:
-        loop = prepare(place.job(SPEC))
+        loop = prepare(place.context(SPEC))
         clock = StepClock(WARM_UP_STEPS, WARM_UP_STEPS + NUM_STEPS)
         _accumulate_naively(loop, clock)
         loop.close()
@@ -68,10 +68,10 @@ def _accumulate_naively(loop: Loop, clock: StepClock) -> None:
 
 def _reductions(place: Place) -> Figure:
     """How often DDP reduces each gradient in an optimizer step, counted by a communication hook."""
-    job = place.job(SPEC)
-    loop = prepare(job)
+    context = place.context(SPEC)
+    loop = prepare(context)
     reduced = _count_reduced(loop.replica)
-    place.run(job, loop, StepClock(0, 0))
+    place.run(context, loop, StepClock(0, 0))
     num_parameters = sum(p.numel() for p in loop.replica.module.parameters())
     each = sum(reduced) / (num_parameters * loop.state.global_step)
     what = f"reductions of each gradient per optimizer step ({loop.state.global_step} steps)"

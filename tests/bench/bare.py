@@ -22,7 +22,7 @@ def train(place: Place, spec: Train, num_steps: int, clock: StepClock) -> None:
     source, _ = builtin.create(spec.dataset, spec.dataset_args)
     assert isinstance(source, Samples)
     samples = source.to(place.device)
-    size, world_size = spec.micro_batch_size, place.context.world_size
+    size, world_size = spec.micro_batch_size, place.distributed.world_size
     example = samples.batch(torch.zeros(1, dtype=torch.int64))[0]
     torch.manual_seed(0)
     model = models.create(spec.model, spec.model_args, example, samples.num_classes)
@@ -31,7 +31,7 @@ def train(place: Place, spec: Train, num_steps: int, clock: StepClock) -> None:
     step = 0
     while True:
         order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(step))
-        own = order[place.context.rank :: world_size]
+        own = order[place.distributed.rank :: world_size]
         for start in range(0, len(samples) // world_size - size + 1, size):
             clock.begin(step)
             if step == num_steps:

@@ -29,8 +29,8 @@ def measure(place: Place) -> list[Figure]:
     when no save is in flight, as in any training that does not save all the time.
     """
     model = f"{__name__}:{sixteen_layers.__name__}"
-    job = place.job(Spec(train=Train(model=model, dataset="digits")))
-    loop = prepare(job)
+    context = place.context(Spec(train=Train(model=model, dataset="digits")))
+    loop = prepare(context)
     replica, state, checkpoints = loop.replica, loop.state, loop.checkpoints
     path = place.folder / "plain.pt"
 

@@ -58,12 +58,12 @@ class _Steps(StepClock):
 
 def measure(place: Place) -> list[Figure]:
     """The waits of a step between log lines; the waits of a logging step show that they count."""
-    job = place.job(SPEC)
-    loop = prepare(job)
+    context = place.context(SPEC)
+    loop = prepare(context)
     is_gpu = place.device.type == "cuda"
     with (_sync_warnings if is_gpu else _waiting_operators)() as num_waits:
         steps = _Steps(num_waits)
-        place.run(job, loop, steps)
+        place.run(context, loop, steps)
     between, logging = steps.waits()
     how = "torch.cuda's sync debug mode" if is_gpu else "operators that wait; there is no GPU"
     return [

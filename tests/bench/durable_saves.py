@@ -27,9 +27,9 @@ def measure(place: Place) -> list[Figure]:
     saving = replace(WITHOUT, checkpoint=Checkpoint(every_epochs=None, every_steps=EVERY_STEPS))
 
     def trained(spec: Spec) -> float:
-        job = place.job(spec)
-        loop = prepare(job)
-        return timed(lambda: place.run(job, loop, StepClock(0, 0)))
+        context = place.context(spec)
+        loop = prepare(context)
+        return timed(lambda: place.run(context, loop, StepClock(0, 0)))
 
     times = interleaved({"with": lambda: trained(saving), "without": lambda: trained(WITHOUT)})
     steps = milliseconds(times["without"], NUM_SAMPLES // BATCH_SIZE)

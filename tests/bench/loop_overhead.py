@@ -49,7 +49,7 @@ def measure(place: Place) -> list[Figure]:
 
 def _figure(place: Place, case: Case) -> Figure:
     end = WARM_UP_STEPS + case.num_steps
-    spec = spec_of(case.model, end + 1, place.context.world_size)
+    spec = spec_of(case.model, end + 1, place.distributed.world_size)
 
     def kit() -> float:
         clock = StepClock(WARM_UP_STEPS, end)

@@ -42,36 +42,39 @@ class StepClock:
 class Place:
     """The rank and the device of a bench, and a folder for its runs."""
 
-    context: DistributedContext
+    distributed: DistributedContext
     device: torch.device
     folder: Path
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def job(self, spec: Spec, run: RunDir | None = None, attempt: int = 1) -> RankContext:
+    def context(self, spec: Spec, run: RunDir | None = None, attempt: int = 1) -> RankContext:
         """An attempt of a run, by default of a new one; the same on all ranks."""
         run = run or RunDir(self.folder / f"run-{next(self._numbers)}")
-        if self.context.is_first:
+        if self.distributed.is_first:
             run.attempt(attempt).path.mkdir(parents=True, exist_ok=True)
             write_json(run.owner, {"attempt": attempt})
         dist.barrier()
         return RankContext(
-            RunHandle(run, spec, attempt), self.context, self.device, Events(self.context.rank)
+            RunHandle(run, spec, attempt),
+            self.distributed,
+            self.device,
+            Events(self.distributed.rank),
         )
 
     def train(self, spec: Spec, clock: StepClock) -> None:
         """Train a new run to its end, and measure the time."""
-        job = self.job(spec)
-        status = self.run(job, prepare(job), clock)
+        context = self.context(spec)
+        status = self.run(context, prepare(context), clock)
         assert status == "completed", status
 
     def run(
-        self, job: RankContext, loop: Loop, clock: StepClock, stop: StopSignal | None = None
+        self, context: RankContext, loop: Loop, clock: StepClock, stop: StopSignal | None = None
     ) -> str:
         """Train a prepared run as `trainer.run` does; returns how it ended."""
-        interval_steps = job.run.spec.launch.stop_check_steps
-        agreement = StopConsensus(stop or StopSignal(), interval_steps, job.device)
-        watchdog = Watchdog(job.context.rank, job.context.world_size)
-        watchdog.open(job.run.dir, job.run.attempt, job.run.spec.launch.hang_timeout_s)
+        interval_steps = context.run.spec.launch.stop_check_steps
+        agreement = StopConsensus(stop or StopSignal(), interval_steps, context.device)
+        watchdog = Watchdog(context.distributed.rank, context.distributed.world_size)
+        watchdog.open(context.run.dir, context.run.attempt, context.run.spec.launch.hang_timeout_s)
         with watchdog:
 
             def beat(doing: str, step: int) -> None:

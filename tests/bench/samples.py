@@ -94,29 +94,29 @@ def _figure(place: Place, title: str, dataset: str, workers: int, every: int) ->
     )
     launch = Launch(stop_check_steps=1, num_workers=workers)
     spec = Spec(train=train, launch=launch, checkpoint=Checkpoint(every_epochs=None))
-    steps_per_epoch = NUM_SAMPLES // (MICRO_BATCH_SIZE * place.context.world_size)
+    steps_per_epoch = NUM_SAMPLES // (MICRO_BATCH_SIZE * place.distributed.world_size)
     firsts = range(0, EPOCHS * steps_per_epoch - STOPS * DISTANCE, every)
     wrong, num_stops = 0, 0
     for first in firsts:
         num_stops += _stopped_run(place, spec, range(first, first + STOPS * DISTANCE, DISTANCE))
-        wrong += num_wrong(_of_all_ranks(place.context.world_size), steps_per_epoch)
+        wrong += num_wrong(_of_all_ranks(place.distributed.world_size), steps_per_epoch)
     what = f"{title}: samples twice or missing, {num_stops} stops in {len(firsts)} runs"
     return Figure(what, wrong, Target("==", 0))
 
 
 def _stopped_run(place: Place, spec: Spec, stops: range) -> int:
     """Train a run with a stop at each of these steps, from one rank; returns their number."""
-    run = place.job(spec).run.dir
+    run = place.context(spec).run.dir
     trained.clear()
     statuses = []
     for number, step in enumerate([*stops, None], start=1):
-        job = place.job(spec, run, number)
-        is_asked = number % place.context.world_size == place.context.rank
+        context = place.context(spec, run, number)
+        is_asked = number % place.distributed.world_size == place.distributed.rank
         stopper = _Stopper(step if is_asked else None)
         _Stopper.step = -1
-        loop = prepare(job)
+        loop = prepare(context)
         trained[:] = [seen for seen in trained if seen[0] >= 0]  # without the throw-away pass
-        statuses.append(place.run(job, loop, stopper, stopper.stop))
+        statuses.append(place.run(context, loop, stopper, stopper.stop))
     assert statuses[-1] == "completed", statuses
     return statuses.count("stopped")
 

@@ -40,14 +40,14 @@ def measure(place: Place) -> list[Figure]:
 
 def _figure(place: Place, title: str, source: Source, workers: int) -> Figure:
     train = Train(micro_batch_size=32)
-    job = place.job(Spec(train=train, launch=Launch(num_workers=workers)))
+    context = place.context(Spec(train=train, launch=Launch(num_workers=workers)))
     batches = Batches.of(train, len(source), world_size=1)
 
     def resume_at(share: float) -> Callable[[], float]:
         step = int(share * batches.steps_per_epoch)
 
         def first_batch() -> float:
-            feed = TrainBatches(source, None, batches, job)
+            feed = TrainBatches(source, None, batches, context)
             took_s = timed(lambda: next(feed.micro_batches(step)))
             feed.close()
             return took_s

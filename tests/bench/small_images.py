@@ -51,7 +51,7 @@ def measure(place: Place) -> list[Figure]:
     args = {"crop_padding": PADDING, "flip": True, "mean": MEAN, "std": STD}
     samples = Samples(images, labels, scale=1 / 255)
     feed = TrainBatches(
-        samples, transforms.create("image", args), batches, place.job(Spec(train=train))
+        samples, transforms.create("image", args), batches, place.context(Spec(train=train))
     )
     loader = DataLoader(OneByOne(images, labels), BATCH_SIZE, shuffle=True, drop_last=True)
 

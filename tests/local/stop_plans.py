@@ -81,7 +81,7 @@ PutUp = Callable[[], None]
 class Bench:
     """This rank, and the folder of its runs."""
 
-    context: DistributedContext
+    distributed: DistributedContext
     stop: StopSignal
     folder: Path
     evaluated: list[int] = dataclasses.field(default_factory=list)  # batches of each attempt
@@ -89,11 +89,11 @@ class Bench:
     def spec(self, name: str) -> Spec:
         """The spec of a scenario, with as many steps in a world of any size."""
         values = {**BASE, **SPECS[name]}
-        used = ROUNDS.get(name, 5) * values["micro_batch_size"] * self.context.world_size
+        used = ROUNDS.get(name, 5) * values["micro_batch_size"] * self.distributed.world_size
         sizes = {"num_train": used + 1}
         if name == "slow_evaluation":
             # One sample more than four batches of each rank: the other ranks have a batch less.
-            sizes["num_test"] = (EVALUATION_BATCHES - 1) * 256 * self.context.world_size + 1
+            sizes["num_test"] = (EVALUATION_BATCHES - 1) * 256 * self.distributed.world_size + 1
         train = Train(**values, dataset_args=sizes)
         return Spec(
             launch=Launch(stop_check_steps=1),
@@ -105,16 +105,16 @@ class Bench:
     def attempt(self, run: RunDir, spec: Spec, number: int) -> tuple[str, int]:
         """One attempt's (status, last step), with all state of the attempt before reset."""
         self.stop.requested = False
-        if self.context.is_first:
+        if self.distributed.is_first:
             run.attempt(number).path.mkdir(parents=True)
             run.checkpoints.mkdir(exist_ok=True)
             write_json(run.owner, {"attempt": number})
         dist.barrier()
-        device, events = torch.device("cpu"), Events(self.context.rank)
-        job = RankContext(RunHandle(run, spec, number), self.context, device, events)
-        loop = prepare(job)
+        device, events = torch.device("cpu"), Events(self.distributed.rank)
+        context = RankContext(RunHandle(run, spec, number), self.distributed, device, events)
+        loop = prepare(context)
         status = loop.run(StopConsensus(self.stop, 1, device), lambda what, step: None)
-        conclude(job, loop, status)
+        conclude(context, loop, status)
         self.evaluated.append(int(loop.replica.module.evaluations))  # type: ignore[arg-type]
         dist.barrier()
         return status, loop.state.global_step
@@ -140,7 +140,7 @@ class Bench:
         """A plan: a signal to one rank at a moment of the model."""
 
         def put_up() -> None:
-            stoppable.planned = Stop(moment, index, index % self.context.world_size)
+            stoppable.planned = Stop(moment, index, index % self.distributed.world_size)
 
         return put_up
 
@@ -148,7 +148,7 @@ class Bench:
         """A plan: a signal after some time, at any point of the rank's work."""
 
         def put_up() -> None:
-            if rank == self.context.rank:
+            if rank == self.distributed.rank:
                 timer = threading.Timer(delay_s, os.kill, (os.getpid(), signal.SIGTERM))
                 timer.daemon = True
                 timer.start()
@@ -160,9 +160,9 @@ class Bench:
         if name == "ten_in_one_epoch":
             yield [self.at("forward", 2 * attempt) for attempt in range(10)]
         elif name == "random_times":
-            chance = random.Random(self.context.world_size)
+            chance = random.Random(self.distributed.world_size)
             for _ in range(10):
-                ranks = [chance.randrange(self.context.world_size) for _ in range(3)]
+                ranks = [chance.randrange(self.distributed.world_size) for _ in range(3)]
                 yield [self.after(chance.uniform(0, took_s), rank) for rank in ranks]
         elif name in ("every_step", "every_pass"):
             for index in range(EPOCHS * 5):
@@ -187,8 +187,8 @@ class Bench:
             self.evaluated.clear()
             run, stops = self.train(f"{name}/{number}", spec, plans)
             evaluated = self.evaluated[: len(stops)]
-            differences = compare(run, untouched) if self.context.is_first else []
-            if self.context.is_first and best_of(run) != best_of(untouched):
+            differences = compare(run, untouched) if self.distributed.is_first else []
+            if self.distributed.is_first and best_of(run) != best_of(untouched):
                 differences.append(f"best is {best_of(run)}, not {best_of(untouched)}")
             runs.append({"stops": stops, "evaluated": evaluated, "differences": differences})
         return {"runs": runs, "lines": len(read_jsonl(untouched.metrics)), "took_s": took_s.item()}

@@ -154,10 +154,10 @@ def evaluate_at_each_world_size(folder):
         if rank < world_size:
             store = dist.FileStore(f"{folder}/store-{world_size}", world_size)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-            context = DistributedContext(rank, rank, 0, world_size, world_size, "here")
-            job = RankContext(run, context, torch.device("cpu"), Events(rank))
+            distributed = DistributedContext(rank, rank, 0, world_size, world_size, "here")
+            context = RankContext(run, distributed, torch.device("cpu"), Events(rank))
             for test in (whole, Numbers()):
-                model, held_out = Recorder(rank), HeldOut(test, None, job)
+                model, held_out = Recorder(rank), HeldOut(test, None, context)
                 values = evaluate(model, held_out, contextlib.nullcontext, lambda: None)
                 held_out.close()
                 name = f"seen-{type(test).__name__}-{world_size}-{rank}"

@@ -23,10 +23,10 @@ def job_of(rank=0, world_size=1, workers=0, **train):
     return RankContext(run, context, torch.device("cpu"), Events(rank))
 
 
-def feed_of(source, transform=None, /, **job):
+def feed_of(source, transform=None, /, **context):
     """Return the training batches of a rank's job."""
-    rank = job_of(**job)
-    batches = Batches.of(rank.train, len(source), rank.context.world_size)
+    rank = job_of(**context)
+    batches = Batches.of(rank.train, len(source), rank.distributed.world_size)
     return TrainBatches(source, transform, batches, rank)
 
 

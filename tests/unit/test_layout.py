@@ -53,7 +53,7 @@ MAX_MODULES = 14
 STANDARD_LIBRARY_ONLY = [
     *("jobs.spec", "jobs.rundir", "jobs.records", "jobs.attempt.__main__"),
     *("jobs.node.__main__", "jobs.node.rank"),
-    *("jobs.runs.purge", "jobs.slurm.client", "jobs.slurm.site_warnings"),
+    *("jobs.runs.scratch_purge", "jobs.slurm.client", "jobs.slurm.site_warnings"),
     "jobs.commands.packages",
 ]
 
@@ -363,7 +363,7 @@ def test_nothing_is_decided_by_the_text_of_a_reason(module):
 WORDS = {"step", "plan", "run", "job", "attempt", "start"}
 NAMED_BY_A_WORD = {"trainer.run", "jobs.slurm.client.Job", "jobs.attempt"}
 # A class and the record that it writes.
-SAME_NAME = {"Progress", "StopSignal"}
+SAME_NAME = {"Progress"}
 
 
 def classes():

@@ -80,9 +80,9 @@ def train(folder, spec, attempt=1, stop_at=None, hook=None, beats=None):
     run = RunDir(folder)
     run.attempt(attempt).path.mkdir(parents=True)
     write_json(run.owner, {"attempt": attempt})
-    context = DistributedContext(0, 0, 0, 1, 1, "here")
-    job = RankContext(RunHandle(run, spec, attempt), context, CPU, Events(0))
-    loop = prepare(job)
+    distributed = DistributedContext(0, 0, 0, 1, 1, "here")
+    context = RankContext(RunHandle(run, spec, attempt), distributed, CPU, Events(0))
+    loop = prepare(context)
     if hook is not None:
         loop.replica.ddp.register_comm_hook(None, hook)
     stop = StopSignal()
@@ -97,7 +97,7 @@ def train(folder, spec, attempt=1, stop_at=None, hook=None, beats=None):
     except BaseException:
         loop.close()
         raise
-    conclude(job, loop, status)
+    conclude(context, loop, status)
     return run, loop
 
 

@@ -14,15 +14,15 @@ from jobs.records import (
     Claim,
     KeyChange,
     Metric,
+    Outcome,
     PartitionNodes,
     Progress,
     RankError,
-    RankExit,
+    ReceivedSignal,
     RecordError,
     Result,
     SlurmSite,
     SpecChange,
-    StopSignal,
 )
 from jobs.rundir import RunDir, append_jsonl, read_json, write_json
 from tests.unit import run_files
@@ -34,7 +34,7 @@ PLAN = records.decode(AttemptPlan, run_files.plan(), "here")
     "record",
     [
         PLAN,
-        AgentRecord("a", signals=(StopSignal(1.0, "SIGTERM"),), torchrun_exit=-9, end=2.0),
+        AgentRecord("a", signals=(ReceivedSignal(1.0, "SIGTERM"),), torchrun_exit=-9, end=2.0),
         RankError(1.0, 3, "a", "ValueError: x", kind="hang"),
         records.decode(AttemptRecord, run_files.attempt({"signals": ["SIGUSR1"]}), "here"),
         Result("held", reason="three crashes", attempts=3),
@@ -120,21 +120,21 @@ def test_a_later_line_of_an_attempt_corrects_the_earlier_one(tmp_path):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ('{"status": "stopped", "global_step": 7}', RankExit("stopped", 7)),
-        ('{"status": ["odd"], "global_step": 7}', RankExit(None, 7)),
-        ('{"status": "stopped", "global_step": "far"}', RankExit("stopped", None)),
+        ('{"status": "stopped", "global_step": 7}', Outcome("stopped", 7)),
+        ('{"status": ["odd"], "global_step": 7}', Outcome(None, 7)),
+        ('{"status": "stopped", "global_step": "far"}', Outcome("stopped", None)),
         ('"odd"', None),
         ("stopped", None),
     ],
 )
 def test_nonsense_of_a_users_script_is_ignored(tmp_path, text, found):
     (tmp_path / "outcome.json").write_text(text)
-    assert records.read_leniently(RankExit, tmp_path / "outcome.json") == found
+    assert records.read_leniently(Outcome, tmp_path / "outcome.json") == found
 
 
 def test_a_file_that_is_missing_is_no_record(tmp_path):
     assert records.read(AttemptPlan, tmp_path / "x") is None
-    assert records.read_leniently(RankExit, tmp_path / "x") is None
+    assert records.read_leniently(Outcome, tmp_path / "x") is None
     assert records.read_lines(AttemptRecord, tmp_path / "x") == []
     assert records.read_events(tmp_path / "x") == []
     assert records.read_progress_step(tmp_path / "x") is None

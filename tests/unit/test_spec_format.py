@@ -5,7 +5,7 @@ import json
 import pytest
 
 from jobs.rundir import FORMAT, RunDir
-from jobs.runs import purge
+from jobs.runs import scratch_purge
 from jobs.spec import FormatError, Spec
 
 
@@ -30,7 +30,7 @@ def test_a_run_of_another_kit_is_named_and_never_called_damaged(run, number, who
     if number is None:
         del values["format"]
     run.spec.write_text(json.dumps(values))
-    for read in (lambda: Spec.read(run.spec), lambda: purge.check(run)):
+    for read in (lambda: Spec.read(run.spec), lambda: scratch_purge.check(run)):
         with pytest.raises(FormatError) as raised:
             read()
         text = str(raised.value)

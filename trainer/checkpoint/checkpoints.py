@@ -38,17 +38,18 @@ class Checkpoints:
     newest_step: the step of the newest checkpoint that was loaded, or whose save was started.
     """
 
-    def __init__(self, job: RankContext, batches: Batches) -> None:
-        self._job = job
-        self._root = job.run.dir.checkpoints
-        self._setup = TrainSetup.of(batches, job.train)
+    def __init__(self, context: RankContext, batches: Batches) -> None:
+        self._context = context
+        self._root = context.run.dir.checkpoints
+        self._setup = TrainSetup.of(batches, context.train)
         self._staging = Staging()
         self._writer = Writer()
         self.newest_step: int | None = None
-        if job.context.is_first:
+        if context.distributed.is_first:
             try:
                 self._root.mkdir(exist_ok=True)
-                check_owner(job.run)  # the temporary files may be a newer attempt's save in flight
+                # The temporary files may be those of a newer attempt's save in flight.
+                check_owner(context.run)
                 commit.remove_leftovers(self._root)
             except OSError as error:
                 raise storage_error(error, f"opening {self._root}") from error
@@ -59,8 +60,8 @@ class Checkpoints:
         Only rank 0 reads it from the disk. A fresh state has the weights of `train.init_from`, if
         that is set.
         """
-        context, device = self._job.context, self._job.device
-        contents, saved = self._read_newest() if context.is_first else (b"", None)
+        distributed, device = self._context.distributed, self._context.device
+        contents, saved = self._read_newest() if distributed.is_first else (b"", None)
         contents = broadcast_bytes(contents, device)
         if not contents:
             self._load_initial(replica)
@@ -68,7 +69,7 @@ class Checkpoints:
         saved = saved or SavedState.parse({STATE: contents})
         changes = broadcast_bytes(b"accepted" if self._accepts_changes() else b"", device)
         self._check_setup(saved.setup, is_change_accepted=bool(changes))
-        state = restore(saved, replica, context)
+        state = restore(saved, replica, distributed)
         state.loss_window = state.loss_window.to(device)
         self.newest_step = state.global_step
         return state
@@ -80,7 +81,7 @@ class Checkpoints:
         """
         windows = torch.cat(gather(state.loss_window))
         self.newest_step = state.global_step
-        if not self._job.context.is_first:
+        if not self._context.distributed.is_first:
             return
         started = time.monotonic()
         self._writer.wait()
@@ -90,7 +91,7 @@ class Checkpoints:
         parameters = [name for name, _ in replica.module.named_parameters()]
         stall_s = time.monotonic() - started
         self._writer.start(
-            self._commit, SavedState.from_dict(values), copied, parameters, started, stall_s
+            self._finish_save, SavedState.from_dict(values), copied, parameters, started, stall_s
         )
 
     def check(self) -> None:
@@ -103,7 +104,7 @@ class Checkpoints:
         Calls `beat` every POLL_S seconds: the watchdog must not take a long save for a hang, and
         no collective may last as long as a save.
         """
-        is_busy = torch.ones(1, dtype=torch.int64, device=self._job.device)
+        is_busy = torch.ones(1, dtype=torch.int64, device=self._context.device)
         while is_busy.item():
             beat()
             is_busy.fill_(self._writer.is_busy_after(POLL_S))  # other ranks have no save in flight
@@ -114,12 +115,12 @@ class Checkpoints:
 
         An error is logged and does not end the training: no decision depends on that file alone.
         """
-        if self._job.context.is_first and state.best:
+        if self._context.distributed.is_first and state.best:
             self._writer.wait()
             try:
                 commit.point_at_best(self._root, state.best["step"])
             except OSError as error:
-                self._job.context.log(f"cannot write {self._root / BEST}: {error}")
+                self._context.distributed.log(f"cannot write {self._root / BEST}: {error}")
 
     def completed(self) -> list[Saved]:
         """Return the saves that `check`, `save` or `finish` found committed since the last call."""
@@ -127,31 +128,31 @@ class Checkpoints:
 
     def _read_newest(self) -> tuple[bytes, SavedState | None]:
         try:
-            newest = reader.read_newest_of(
-                self._job.run.dir, SavedState.parse, self._job.context.log
+            newest = reader.read_newest_of_run(
+                self._context.run.dir, SavedState.parse, self._context.distributed.log
             )
         except OSError as error:
             raise storage_error(error, f"loading a checkpoint of {self._root}") from error
         return (newest[0][STATE], newest[1]) if newest else (b"", None)
 
     def _load_initial(self, replica: Replica) -> None:
-        path = self._job.train.init_from
+        path = self._context.train.init_from
         if path is None:
             return
-        context = self._job.context
-        data = weights.read_initial(Path(path)) if context.is_first else b""
-        weights.load_initial(replica.module, broadcast_bytes(data, self._job.device), path)
-        context.log(f"loaded the weights of {path}")
+        distributed = self._context.distributed
+        data = weights.read_initial(Path(path)) if distributed.is_first else b""
+        weights.load_initial(replica.module, broadcast_bytes(data, self._context.device), path)
+        distributed.log(f"loaded the weights of {path}")
 
     def _accepts_changes(self) -> bool:
         """Return whether a user confirmed the changes of exactly this spec at a resume."""
-        if not self._job.context.is_first:
+        if not self._context.distributed.is_first:
             return False
-        changes = records.read_lines(SpecChange, self._job.run.dir.changes)
+        changes = records.read_lines(SpecChange, self._context.run.dir.changes)
         return any(change.spec_sha256 == self._spec_sha256() for change in changes)
 
     def _spec_sha256(self) -> str:
-        return hashlib.sha256(self._job.run.spec.to_json().encode()).hexdigest()
+        return hashlib.sha256(self._context.run.spec.to_json().encode()).hexdigest()
 
     def _check_setup(self, saved: TrainSetup, is_change_accepted: bool) -> None:
         """Refuse a checkpoint of other batches or, unless the user confirmed it, of another spec.
@@ -160,7 +161,7 @@ class Checkpoints:
         """
         now = self._setup
         if saved.global_batch_size != now.global_batch_size:
-            raise UserError(_other_batch(saved.global_batch_size, self._job, now))
+            raise UserError(_other_batch(saved.global_batch_size, self._context, now))
         if saved.samples_per_epoch != now.samples_per_epoch:
             raise UserError(
                 f"the checkpoint was saved with {saved.samples_per_epoch} samples per epoch, this "
@@ -171,12 +172,12 @@ class Checkpoints:
         if changes and not is_change_accepted:
             raise UserError(
                 f"the checkpoint was saved with another spec: {', '.join(changes)}; make resume "
-                f"RUN={self._job.run.dir.run_id} SET=... shows the changes and accepts --yes"
+                f"RUN={self._context.run.dir.run_id} SET=... shows the changes and accepts --yes"
             )
         for change in changes:
-            self._job.context.log(f"changed on request: {change}")
+            self._context.distributed.log(f"changed on request: {change}")
 
-    def _commit(
+    def _finish_save(
         self,
         saved: SavedState,
         copied: torch.cuda.Event | None,
@@ -193,32 +194,32 @@ class Checkpoints:
         """
         if copied is not None:
             copied.synchronize()
-        step, checkpoint = saved.state.global_step, self._job.run.spec.checkpoint
+        step, checkpoint = saved.state.global_step, self._context.run.spec.checkpoint
         # The parameters only: a buffer may hold infinities, as an attention mask does.
         tensors = {name: saved.model[name] for name in parameters}
-        if self._job.train.stop_on_nan and (name := first_not_finite(tensors)):
+        if self._context.train.stop_on_nan and (name := first_not_finite(tensors)):
             raise NotFinite(
                 f"{name} is not finite at step {step}: no checkpoint of this step is committed\n"
                 "  hint: use a lower train.lr, or train.grad_clip_norm; train.stop_on_nan: false "
                 "saves it regardless"
             )
-        check_before_rename = functools.partial(check_owner, self._job.run)
+        check_before_rename = functools.partial(check_owner, self._context.run)
         files = {STATE: saved.write}
         pending = PendingCheckpoint(self._manifest(saved), files, check_before_rename)
         best_step = saved.state.best.get("step")
         retention = Retention(checkpoint.keep_last, checkpoint.keep_every_steps, best_step)
-        nbytes = commit.save(self._root, pending, retention)
+        nbytes = commit.commit_and_prune(self._root, pending, retention)
         return Saved(checkpoint_name(step), step, time.monotonic() - started, stall_s, nbytes)
 
     def _manifest(self, saved: SavedState) -> Manifest:
         """Return the manifest of a checkpoint, without its files."""
-        run, state = self._job.run, saved.state
+        run, state = self._context.run, saved.state
         return Manifest(
             global_step=state.global_step,
             run_id=run.dir.run_id,
             attempt=run.attempt,
             spec_sha256=self._spec_sha256(),
-            world_size=self._job.context.world_size,
+            world_size=self._context.distributed.world_size,
             global_batch_size=saved.setup.global_batch_size,
             metrics_bytes=state.metrics_bytes,
             metrics=tuple(Metric(name, value) for name, value in state.metrics.items()),
@@ -236,10 +237,10 @@ def changed_keys(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
     ]
 
 
-def _other_batch(saved: int, job: RankContext, now: TrainSetup) -> str:
+def _other_batch(saved: int, context: RankContext, now: TrainSetup) -> str:
     text = (
         f"the checkpoint was saved with a global batch of {saved}, this start has "
         f"{now.global_batch_size}: set train.global_batch_size to {saved}"
     )
-    micro, rest = divmod(saved, job.context.world_size * job.train.grad_accum_steps)
+    micro, rest = divmod(saved, context.distributed.world_size * context.train.grad_accum_steps)
     return text if rest else f"{text}, or train.micro_batch_size to {micro}"

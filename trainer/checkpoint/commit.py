@@ -66,7 +66,7 @@ class Retention:
         return is_multiple or step == self.best_step
 
 
-def save(root: Path, pending: PendingCheckpoint, retention: Retention) -> int:
+def commit_and_prune(root: Path, pending: PendingCheckpoint, retention: Retention) -> int:
     """Commit a checkpoint, read it back, then remove older ones; return its size in bytes.
 
     Raises: StorageError or TransientStorageError; what `check_before_rename` raises.

@@ -81,7 +81,7 @@ def read_newest(
     return None
 
 
-def read_newest_of(
+def read_newest_of_run(
     run_dir: RunDir, parse: Callable[[Contents], Value], report: Callable[[str], None]
 ) -> tuple[Contents, Value] | None:
     """Return what `read_newest` reads of a run; None only before its first checkpoint.

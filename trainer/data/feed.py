@@ -25,13 +25,13 @@ class TrainBatches:
     """The transformed training batches of this rank; the step alone decides their samples."""
 
     def __init__(
-        self, source: Source, transform: Transform | None, batches: Batches, job: RankContext
+        self, source: Source, transform: Transform | None, batches: Batches, context: RankContext
     ) -> None:
-        self._inputs = _Inputs(source, transform, job, SAMPLE)
+        self._inputs = _Inputs(source, transform, context, SAMPLE)
         self._batches = batches
-        self._rank = job.context.rank
-        self._seed = job.train.seed
-        self._last_step = job.train.epochs * batches.steps_per_epoch
+        self._rank = context.distributed.rank
+        self._seed = context.train.seed
+        self._last_step = context.train.epochs * batches.steps_per_epoch
         self._stream: Iterator[RawBatch] | None = None
         self._next_step = 0
 
@@ -68,13 +68,12 @@ class TrainBatches:
 class HeldOut:
     """The held-out samples; each belongs to exactly one rank, at any world size."""
 
-    def __init__(self, source: Source, transform: Transform | None, job: RankContext) -> None:
-        self._inputs = _Inputs(source, transform, job, HELD_OUT)
+    def __init__(self, source: Source, transform: Transform | None, context: RankContext) -> None:
+        self._inputs = _Inputs(source, transform, context, HELD_OUT)
         self._num_samples = len(source)
-        self.device = job.device
-        context = job.context
+        self.device = context.device
         all_indices = torch.arange(len(source), device=self._inputs.index_device)
-        own = all_indices[context.rank :: context.world_size]
+        own = all_indices[context.distributed.rank :: context.distributed.world_size]
         parts = torch.split(own, HELD_OUT_BATCH_SIZE) if len(own) else ()
         self._schedule = [BatchIndices(0, indices) for indices in parts]
         self._batches: Iterable[RawBatch] | None = None
@@ -129,28 +128,28 @@ class _Inputs:
     """
 
     def __init__(
-        self, source: Source, transform: Transform | None, job: RankContext, seed_kind: int
+        self, source: Source, transform: Transform | None, context: RankContext, seed_kind: int
     ) -> None:
-        self._device = job.device
+        self._device = context.device
         self._transform = transform
-        self._dataset = job.train.dataset
-        self._transform_name = job.train.transform or ""
-        self._is_channels_last = job.train.channels_last
-        self._num_workers = job.run.spec.launch.num_workers
+        self._dataset = context.train.dataset
+        self._transform_name = context.train.transform or ""
+        self._is_channels_last = context.train.channels_last
+        self._num_workers = context.run.spec.launch.num_workers
         self._reader: Reader | None = None
         self._loader: Loader | None = None
         self._source: BatchSource | None = None
         if isinstance(source, BatchSource):
-            self.index_device = job.device
-            self._source = source.to(job.device)
+            self.index_device = context.device
+            self._source = source.to(context.device)
             if self._num_workers > 0 and seed_kind == SAMPLE:
-                job.context.log(
-                    f"launch.num_workers is not used: {job.train.dataset} is indexed by whole "
+                context.distributed.log(
+                    f"launch.num_workers is not used: {context.train.dataset} is indexed by whole "
                     "batches on the device"
                 )
         else:
             self.index_device = torch.device("cpu")
-            self._reader = Reader(source, job.train.dataset, seed_kind, job.train.seed)
+            self._reader = Reader(source, context.train.dataset, seed_kind, context.train.seed)
 
     def read(self, schedule: Iterable[BatchIndices]) -> Iterable[RawBatch]:
         """Return the batches of a schedule; worker processes, if any, read them until `close`."""

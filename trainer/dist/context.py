@@ -22,7 +22,7 @@ BROADCAST_BYTES = 64 * 2**20
 TORCHRUN_VARIABLES = {
     "rank": "RANK",
     "local_rank": "LOCAL_RANK",
-    "node_rank": "GROUP_RANK",
+    "group_rank": "GROUP_RANK",
     "world_size": "WORLD_SIZE",
     "local_world_size": "LOCAL_WORLD_SIZE",
 }
@@ -34,7 +34,7 @@ class DistributedContext:
 
     rank: int
     local_rank: int
-    node_rank: int
+    group_rank: int
     world_size: int
     local_world_size: int
     host: str

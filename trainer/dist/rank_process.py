@@ -18,9 +18,9 @@ class RankProcess:
         self.attempt = int(os.environ["KIT_ATTEMPT"]) if "KIT_ATTEMPT" in os.environ else None
         self.run_dir: RunDir | None = None
         self.attempt_dir: AttemptDir | None = None
-        self.context = DistributedContext.from_env(os.environ)
-        self.events = Events(self.context.rank)
-        self.events.event("start", t=round(started, 3), host=self.context.host, pid=os.getpid())
+        self.distributed = DistributedContext.from_env(os.environ)
+        self.events = Events(self.distributed.rank)
+        self.events.event("start", t=round(started, 3), host=self.distributed.host, pid=os.getpid())
         self.events.event("import")
 
     def open(self, run_dir: RunDir, attempt: int) -> None:

@@ -45,7 +45,7 @@ class RankContext:
     """A run, this rank's place in it, its device and its timeline."""
 
     run: RunHandle
-    context: DistributedContext
+    distributed: DistributedContext
     device: torch.device
     events: Events
 
@@ -66,7 +66,7 @@ def is_run_dir(path: Path) -> bool:
     return RunDir(path).spec.is_file()
 
 
-def find_run(arguments: list[str], attempt: int | None) -> RunHandle:
+def find_or_begin_run(arguments: list[str], attempt: int | None) -> RunHandle:
     """Return the run of the command line; a launch by hand freezes a config and opens an attempt.
 
     Raises: UserError (wrong arguments, a run that is complete or cannot be started).
@@ -104,7 +104,7 @@ def _open_by_hand(run_dir: RunDir) -> int:
 
 
 def close_by_hand(run: RunHandle) -> None:
-    """Close the attempt that `find_run` opened. If this rank dies before, it is closed as lost."""
+    """Close the attempt that `find_or_begin_run` opened. If this rank dies before, it is closed as lost."""
     command = ("close", f"--pid={os.getpid()}", str(run.dir.path), str(run.attempt))
     _python("jobs.attempt", *command, ignore_status=True)  # closing a stopped run exits with 1
 

@@ -73,7 +73,7 @@ class LeadTime:
             check_s = self._check_steps * step_s
         return 2 * check_s + step_s + self._evaluation_s + self._save_s + MARGIN_S
 
-    def boundary(self, now: float) -> None:
+    def begin_step(self, now: float) -> None:
         """A step begins at `now` (monotonic). The first is not measured, because it compiles."""
         if self._boundary is not None:
             self._num_steps += 1

@@ -51,7 +51,7 @@ def preflight(rank: RankProcess, device: torch.device, begin: Callable[[str], No
     started = time.monotonic()
     # Started first: gloo reports a peer that dies, the store never does. Before DEVICE_TEST: NCCL
     # connects in here, so a broken network must not look like a broken device.
-    numbers, exchange = _begin_all_reduce(rank.context.rank, device)
+    numbers, exchange = _begin_all_reduce(rank.distributed.rank, device)
     begin(DEVICE_TEST)
 
     def raise_if_peer_died() -> None:
@@ -62,13 +62,13 @@ def preflight(rank: RankProcess, device: torch.device, begin: Callable[[str], No
     rank.events.event("device_test")
     begin("all-reduce test")
     store = rank_report.rendezvous_store()
-    report = RankReport(store, "device", rank.context, rank.may_report)
+    report = RankReport(store, "device", rank.distributed, rank.may_report)
     _report(report, problem, raise_if_peer_died, rank)
     while not exchange.is_completed():
         time.sleep(0.001)
     exchange.wait()
-    problem = sum_problem(numbers, rank.context.world_size)
-    report = RankReport(store, "sum", rank.context, rank.may_report)
+    problem = sum_problem(numbers, rank.distributed.world_size)
+    report = RankReport(store, "sum", rank.distributed, rank.may_report)
     _report(report, problem, raise_if_peer_died, rank)
     rank.events.event("preflight", seconds=round(time.monotonic() - started, 4))
 
@@ -97,7 +97,7 @@ def device_problem(rank: RankProcess, device: torch.device) -> str:
         return in_one_line(error)
     readings, reason = gpu_health.read(device)
     if readings is None:
-        rank.context.log(f"preflight: ECC errors and throttling are not checked: {reason}")
+        rank.distributed.log(f"preflight: ECC errors and throttling are not checked: {reason}")
         return problem
     if warning := gpu_health.warning(readings):
         log(f"preflight: {warning}")
@@ -144,10 +144,10 @@ def _report(report: RankReport, problem: str, poll: Callable[[], None], rank: Ra
     summary = report.collect(problem, poll)
     if not summary.bad:
         return
-    if not are_few(summary.bad, rank.context):
+    if not are_few(summary.bad, rank.distributed):
         count = len(summary.bad)
         raise RuntimeError(f"preflight: {count} ranks failed: {_first_problem(summary, rank)}")
-    me = rank.context.rank
+    me = rank.distributed.rank
     if summary.silent:
         run_with_timeout(RECORD_LIMIT_S, lambda: _end_silent(summary, rank, report.is_reporter))
     if me in summary.bad:
@@ -183,7 +183,7 @@ def _end_silent(summary: Summary, rank: RankProcess, is_reporter: bool) -> None:
                 host,
                 f"preflight: {SILENT}",
                 kind="bad_node",
-                told_by=rank.context.rank,
+                told_by=rank.distributed.rank,
             )
             records.write(rank.attempt_dir.rank_error(silent), record)
     end_siblings(_place_of(silent, rank) for silent in summary.silent)

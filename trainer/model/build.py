@@ -58,48 +58,48 @@ class Replica:
         return self.precision.autocast()
 
 
-def set_up_torch(job: RankContext) -> None:
+def set_up_torch(context: RankContext) -> None:
     """Set torch's global switches on which results depend: threads and choice of operators."""
-    if job.train.compile:
-        _set_compile_cache(job)
-    torch.set_num_threads(job.run.spec.launch.threads_per_rank)
-    if job.is_deterministic:
+    if context.train.compile:
+        _set_compile_cache(context)
+    torch.set_num_threads(context.run.spec.launch.threads_per_rank)
+    if context.is_deterministic:
         # cuBLAS reads it when it starts; without it torch refuses matrix products in this mode.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.backends.cudnn.benchmark = not job.is_deterministic
-    torch.use_deterministic_algorithms(job.is_deterministic)
+    torch.backends.cudnn.benchmark = not context.is_deterministic
+    torch.use_deterministic_algorithms(context.is_deterministic)
     # Filling memory that is overwritten anyway took 5 to 8 % of a small CNN's step.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def _set_compile_cache(job: RankContext) -> None:
+def _set_compile_cache(context: RankContext) -> None:
     """Keep compiled code in the run directory, unless the user set TORCHINDUCTOR_CACHE_DIR.
 
     Each rank has its own directory, because torch locks files in it and locks on NFS are not
     reliable. The variable must be set before torch imports its compiler, which otherwise uses
     /tmp. Triton's cache is inside this directory.
     """
-    if job.run.dir.path.is_dir():
-        cache = job.run.dir.compile_cache / f"rank-{job.context.rank:05d}"
+    if context.run.dir.path.is_dir():
+        cache = context.run.dir.compile_cache / f"rank-{context.distributed.rank:05d}"
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
 
 
-def build_data(job: RankContext) -> Data:
+def build_data(context: RankContext) -> Data:
     """Return the data set of the spec as batches for this world size."""
-    spec = job.train
+    spec = context.train
     with user_code("train.dataset", spec.dataset):
         train, test = builtin.create(spec.dataset, spec.dataset_args)
         classes = num_classes(train, test)
     with user_code("train.transform", spec.transform or ""):
         transform = transforms.create(spec.transform, spec.transform_args)
     sizes = {"training samples": len(train), "held-out samples": len(test), "classes": classes}
-    check_same_data(spec.dataset, sizes, job.device)
-    batches = Batches.of(spec, len(train), job.context.world_size)
-    job.context.log(
+    check_same_data(spec.dataset, sizes, context.device)
+    batches = Batches.of(spec, len(train), context.distributed.world_size)
+    context.distributed.log(
         f"{spec.dataset}: {len(train)} training samples, {len(test)} held out; {batches.describe()}"
     )
-    train_batches = TrainBatches(train, transform, batches, job)
-    return Data(train_batches, HeldOut(test, transform, job), batches, classes)
+    train_batches = TrainBatches(train, transform, batches, context)
+    return Data(train_batches, HeldOut(test, transform, context), batches, classes)
 
 
 def check_same_data(dataset: str, sizes: dict[str, int], device: torch.device) -> None:
@@ -118,40 +118,40 @@ def check_same_data(dataset: str, sizes: dict[str, int], device: torch.device) -
                 )
 
 
-def build_replica(job: RankContext, data: Data) -> Replica:
+def build_replica(context: RankContext, data: Data) -> Replica:
     """Return model, wrapper and optimizer with their initial weights; a checkpoint may follow.
 
     DDP rebuilds its gradient buckets after the first backward pass of a process, which changes the
     order of summation. So every attempt, including the first, spends that backward pass on zeros
     and then loads its state. Otherwise the first step after a resume differs from 3 ranks on.
     """
-    spec = job.train
-    check_device(spec, job.device)
-    numbers = precision.set_up(spec, job.device, job.context.log)
+    spec = context.train
+    check_device(spec, context.device)
+    numbers = precision.set_up(spec, context.device, context.distributed.log)
     example = data.train_batches.example(data.batches.micro_batch_size)
     # After the example, because a user's transform may draw random numbers there.
     torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
     with user_code("train.model", spec.model):
         module = models.create(spec.model, spec.model_args, example[0], data.num_classes)
-        module = _placed(module, job)
-        ddp = wrap(module, spec, job.device)
+        module = _placed(module, context)
+        ddp = wrap(module, spec, context.device)
     replica = Replica(ddp, module, optim.create(module, spec), numbers)
     # After the wrap, which broadcasts rank 0's weights.
     initial = {name: value.clone() for name, value in module.state_dict().items()}
     with user_code("train.model", spec.model):
-        _throw_away_pass(job, data.num_classes, replica, example)
+        _throw_away_pass(context, data.num_classes, replica, example)
     module.load_state_dict(initial)
     return replica
 
 
-def _placed(module: nn.Module, job: RankContext) -> nn.Module:
+def _placed(module: nn.Module, context: RankContext) -> nn.Module:
     """Return the model on its device, in the memory format of the spec, compiled in place."""
-    module = module.to(job.device)
-    if job.train.channels_last:
+    module = module.to(context.device)
+    if context.train.channels_last:
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if job.train.sync_batchnorm:
+    if context.train.sync_batchnorm:
         module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
-    if job.train.compile:
+    if context.train.compile:
         # torch.compile(module) would rename all parameters; module.compile() silently compiles
         # nothing of an nn.Sequential (torch 2.13).
         module.forward = torch.compile(module.forward)
@@ -186,13 +186,13 @@ def wrap(module: nn.Module, train: Train, device: torch.device) -> DistributedDa
     )
 
 
-def _throw_away_pass(job: RankContext, classes: int, replica: Replica, example: Batch) -> None:
+def _throw_away_pass(context: RankContext, classes: int, replica: Replica, example: Batch) -> None:
     """Run one forward and backward pass on zeros, with the exchange of gradients.
 
     Raises UserError where the model's scores do not fit the data set, or where parameters get no
     gradient.
     """
-    spec = job.train
+    spec = context.train
     inputs, labels = torch.zeros_like(example[0]), torch.zeros_like(example[1])
     with replica.autocast():
         scores = replica.ddp(inputs)

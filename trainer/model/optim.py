@@ -65,7 +65,7 @@ def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
         _begin_momentum(optimizer)
 
 
-def apply(
+def clip_and_step(
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
     parameters: Iterable[nn.Parameter],

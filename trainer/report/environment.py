@@ -16,19 +16,19 @@ from trainer.dist.context import gather
 from trainer.dist.run_handle import RankContext
 
 
-def describe(job: RankContext) -> dict[str, Any]:
+def describe(context: RankContext) -> dict[str, Any]:
     """Return this attempt's environment, the same on every rank.
 
     `ranks` has one fingerprint of the environment per rank, so that differences between ranks show.
     """
-    device = job.device
+    device = context.device
     own: dict[str, Any] = {
         "torch": str(torch.__version__),
         **{package: _version(package) for package in ("numpy", "pillow")},
         "processor": _processor(),
         "instruction set": torch.backends.cpu.get_cpu_capability(),
         "threads per rank": torch.get_num_threads(),
-        "world size": job.context.world_size,
+        "world size": context.distributed.world_size,
         "device": device.type,
     }
     if device.type == "cuda":
@@ -37,7 +37,7 @@ def describe(job: RankContext) -> dict[str, Any]:
         own["cuDNN"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         own["NCCL"] = list(torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
     # A resume may change keys of the section `train`.
-    own |= {f"train.{key}": value for key, value in dataclasses.asdict(job.train).items()}
+    own |= {f"train.{key}": value for key, value in dataclasses.asdict(context.train).items()}
     digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).digest()[:7]
     fingerprint = torch.tensor(int.from_bytes(digest, "big"), dtype=torch.int64, device=device)
     return {**own, "ranks": [int(value) for value in gather(fingerprint)]}

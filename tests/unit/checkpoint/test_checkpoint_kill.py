@@ -30,7 +30,7 @@ NEW = b"new" * 1000
 def save(root, step, content):
     files = {"state.pt": lambda sink: sink.write(content)}
     pending = PendingCheckpoint(Manifest(step, files=()), files, lambda: None)
-    commit.save(root, pending, Retention(2, best_step=step))
+    commit.commit_and_prune(root, pending, Retention(2, best_step=step))
 
 
 def ptrace(request, pid, data=0):

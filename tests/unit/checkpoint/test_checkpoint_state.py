@@ -86,7 +86,7 @@ def bits(replica):
 def gate(monkeypatch):
     """An event that saves wait for; `most` is the highest number of saves at one time."""
     gate: Any = threading.Event()
-    gate.most, inside, really = 0, [], commit.save
+    gate.most, inside, really = 0, [], commit.commit_and_prune
 
     def save(*arguments):
         inside.append(1)
@@ -97,26 +97,26 @@ def gate(monkeypatch):
         finally:
             inside.pop()
 
-    monkeypatch.setattr(commit, "save", save)
+    monkeypatch.setattr(commit, "commit_and_prune", save)
     yield gate
     gate.set()
 
 
 def test_all_that_was_saved_comes_back(tmp_path):
-    job, saved = job_of(tmp_path), replica_of()
+    context, saved = job_of(tmp_path), replica_of()
     saved.scaler.load_state_dict({**saved.scaler.state_dict(), "scale": 512.0})
     best = {"metric": "eval_loss", "value": 0.5, "step": 6}
     state = state_at(6, last_eval_step=6, metrics_bytes=9, environments=[{"torch": "2"}], best=best)
-    checkpoints = Checkpoints(job, BATCHES)
+    checkpoints = Checkpoints(context, BATCHES)
     checkpoints.save(saved, state)
     checkpoints.finish(lambda: None)
-    fresh, checkpoints = replica_of(seed=1), Checkpoints(job, BATCHES)
+    fresh, checkpoints = replica_of(seed=1), Checkpoints(context, BATCHES)
     assert bits(fresh) != bits(saved)
     loaded = checkpoints.load(fresh)
     assert loaded == state and checkpoints.newest_step == 6
     assert bits(fresh) == bits(saved) and fresh.scaler.state_dict() == saved.scaler.state_dict()
     assert [group["betas"] for group in fresh.optimizer.param_groups] == [(0.9, 0.999)]
-    manifest = read_json(job.run.dir.checkpoints / "step-00000006" / "manifest.json")
+    manifest = read_json(context.run.dir.checkpoints / "step-00000006" / "manifest.json")
     assert (manifest["world_size"], manifest["attempt"], manifest["best"]) == (1, 1, best)
 
 
@@ -126,67 +126,67 @@ def test_without_a_checkpoint_the_state_is_fresh(tmp_path):
     assert (state.global_step, state.best, checkpoints.newest_step) == (0, {}, None)
 
 
-def save(job, replica, step):
-    checkpoints = Checkpoints(job, BATCHES)
+def save(context, replica, step):
+    checkpoints = Checkpoints(context, BATCHES)
     checkpoints.save(replica, state_at(step))
     checkpoints.finish(lambda: None)
 
 
-def record_attempts(job, *checkpoints):
+def record_attempts(context, *checkpoints):
     lines = [json.dumps({"attempt": i, "checkpoint": name}) for i, name in enumerate(checkpoints)]
-    job.run.dir.attempts.write_text("".join(f"{line}\n" for line in lines))
+    context.run.dir.attempts.write_text("".join(f"{line}\n" for line in lines))
 
 
-def lose_all(job, how):
+def lose_all(context, how):
     """Delete the checkpoints; `how` names the file that still shows that they existed."""
     if how == "records":
-        shutil.rmtree(job.run.dir.checkpoints)
-        record_attempts(job, "step-00000006", None)
+        shutil.rmtree(context.run.dir.checkpoints)
+        record_attempts(context, "step-00000006", None)
     elif how == "hint":
-        shutil.rmtree(job.run.dir.checkpoints / "step-00000006")
+        shutil.rmtree(context.run.dir.checkpoints / "step-00000006")
     else:
-        (job.run.dir.checkpoints / "step-00000006" / "state.pt").unlink()
-        (job.run.dir.checkpoints / LATEST).unlink()
+        (context.run.dir.checkpoints / "step-00000006" / "state.pt").unlink()
+        (context.run.dir.checkpoints / LATEST).unlink()
 
 
 @pytest.mark.parametrize("how", ["records", "hint", "damaged"])
 def test_a_run_that_lost_all_its_checkpoints_does_not_start_at_step_0(tmp_path, how):
-    job = job_of(tmp_path)
-    save(job, replica_of(), 6)
-    lose_all(job, how)
+    context = job_of(tmp_path)
+    save(context, replica_of(), 6)
+    lose_all(context, how)
     words = (
         rf"^the run had checkpoint step-00000006, but {tmp_path}/checkpoints has no undamaged one: "
         "bring its files back and resume, or begin a new run; nothing was overwritten$"
     )
     with pytest.raises(UserError, match=words):
-        Checkpoints(job, BATCHES).load(replica_of())
+        Checkpoints(context, BATCHES).load(replica_of())
 
 
 def test_a_run_that_was_stopped_before_its_first_checkpoint_starts_at_step_0(tmp_path):
-    job = job_of(tmp_path)
-    record_attempts(job, None, None)
-    assert Checkpoints(job, BATCHES).load(replica_of()).global_step == 0
+    context = job_of(tmp_path)
+    record_attempts(context, None, None)
+    assert Checkpoints(context, BATCHES).load(replica_of()).global_step == 0
 
 
 def test_a_checkpoint_that_is_gone_is_named_and_an_older_one_used(tmp_path, capsys):
-    job = job_of(tmp_path)
+    context = job_of(tmp_path)
     for step in (3, 6):
-        save(job, replica_of(), step)
-    shutil.rmtree(job.run.dir.checkpoints / "step-00000006")
-    assert Checkpoints(job, BATCHES).load(replica_of()).global_step == 3
+        save(context, replica_of(), step)
+    shutil.rmtree(context.run.dir.checkpoints / "step-00000006")
+    assert Checkpoints(context, BATCHES).load(replica_of()).global_step == 3
     words = f"step-00000006 is missing from {tmp_path}/checkpoints: continuing from an older one\n"
     assert words in capsys.readouterr().out
-    save(job, replica_of(), 4)
-    Checkpoints(job, BATCHES).load(replica_of())
+    save(context, replica_of(), 4)
+    Checkpoints(context, BATCHES).load(replica_of())
     assert "is missing" not in capsys.readouterr().out
 
 
 def test_a_save_does_not_contain_later_steps_of_the_training(tmp_path, gate):
-    job, replica = job_of(tmp_path), replica_of()
-    checkpoints, state = Checkpoints(job, BATCHES), state_at(6)
+    context, replica = job_of(tmp_path), replica_of()
+    checkpoints, state = Checkpoints(context, BATCHES), state_at(6)
     before = bits(replica)
     checkpoints.save(replica, state)
-    assert checkpoints.newest_step == 6 and checkpoint_names(job.run.dir.checkpoints) == []
+    assert checkpoints.newest_step == 6 and checkpoint_names(context.run.dir.checkpoints) == []
     train(replica)
     state.metrics["train_loss"] = -1.0
     state.loss_window.zero_()
@@ -194,14 +194,14 @@ def test_a_save_does_not_contain_later_steps_of_the_training(tmp_path, gate):
     gate.set()
     checkpoints.finish(lambda: None)
     fresh = replica_of(seed=1)
-    loaded = Checkpoints(job, BATCHES).load(fresh)
+    loaded = Checkpoints(context, BATCHES).load(fresh)
     assert bits(fresh) == before != bits(replica)
     assert (loaded.metrics, loaded.loss_window.item()) == ({"train_loss": 6 / 7}, 2.0)
 
 
 def test_one_save_is_in_flight_and_the_next_waits_for_it(tmp_path, gate):
-    job, replica = job_of(tmp_path, Checkpoint(keep_last=9)), replica_of()
-    checkpoints, digests = Checkpoints(job, BATCHES), []
+    context, replica = job_of(tmp_path, Checkpoint(keep_last=9)), replica_of()
+    checkpoints, digests = Checkpoints(context, BATCHES), []
     opener = threading.Timer(1.0, gate.set)  # the second save waits for it
     for step in range(1, 6):
         if step == 2:
@@ -216,15 +216,15 @@ def test_one_save_is_in_flight_and_the_next_waits_for_it(tmp_path, gate):
     assert saved[1].stall_s > 0.02 and saved[0].seconds > 0.1 and saved[0].nbytes > 1000
     assert checkpoints.completed() == []
     for step, digest in enumerate(digests, start=1):
-        export.export(job.run.dir.checkpoints / checkpoint_name(step), tmp_path / "out")
+        export.export(context.run.dir.checkpoints / checkpoint_name(step), tmp_path / "out")
         with safetensors.safe_open(tmp_path / "out", "pt") as file:
             assert file.metadata()["weights_sha256"] == digest
 
 
 def test_an_error_of_the_writer_is_raised_at_a_check_that_never_waits(tmp_path, gate):
-    job, replica = job_of(tmp_path), replica_of()
-    checkpoints = Checkpoints(job, BATCHES)
-    job.run.dir.checkpoints.rmdir()
+    context, replica = job_of(tmp_path), replica_of()
+    checkpoints = Checkpoints(context, BATCHES)
+    context.run.dir.checkpoints.rmdir()
     checkpoints.save(replica, state_at(6))
     checkpoints.check()
     gate.set()
@@ -238,27 +238,27 @@ def test_an_error_of_the_writer_is_raised_at_a_check_that_never_waits(tmp_path, 
     "owner", [None, '{"job_id": "7", "attempt": 2}', '{"job_id": "8", "attempt": 1}']
 )
 def test_an_attempt_that_does_not_own_the_run_commits_nothing(tmp_path, owner):
-    job = job_of(tmp_path)
-    checkpoints = Checkpoints(job, BATCHES)
-    job.run.dir.owner.unlink()
+    context = job_of(tmp_path)
+    checkpoints = Checkpoints(context, BATCHES)
+    context.run.dir.owner.unlink()
     if owner is not None:
-        job.run.dir.owner.write_text(owner)
+        context.run.dir.owner.write_text(owner)
     checkpoints.save(replica_of(), state_at(6))
     now = {None: "owner.json is missing", "7": "attempt 2 of job 7", "8": "attempt 1 of job 8"}
     job_id = owner and json.loads(owner)["job_id"]
     words = rf"{now[job_id]}.* owns .* this is attempt 1 of job 7"
     with pytest.raises(Superseded, match=words):
         checkpoints.finish(lambda: None)
-    assert list(job.run.dir.checkpoints.iterdir()) == []
+    assert list(context.run.dir.checkpoints.iterdir()) == []
 
 
 def test_an_attempt_that_comes_back_leaves_a_newer_ones_save_in_flight_alone(tmp_path):
-    job = job_of(tmp_path)
-    job.run.dir.owner.write_text('{"attempt": 2}')
-    in_flight = job.run.dir.checkpoints / ".tmp-step-00000006-1234"
+    context = job_of(tmp_path)
+    context.run.dir.owner.write_text('{"attempt": 2}')
+    in_flight = context.run.dir.checkpoints / ".tmp-step-00000006-1234"
     in_flight.mkdir(parents=True)
     with pytest.raises(Superseded):
-        Checkpoints(job, BATCHES)
+        Checkpoints(context, BATCHES)
     assert in_flight.is_dir()
 
 
@@ -275,10 +275,10 @@ def test_an_attempt_superseded_while_it_reads_back_moves_no_hint_and_removes_not
 
     root.mkdir()
     for step in (4, 5):
-        commit.save(root, pending(step), commit.Retention(keep_last=2))
+        commit.commit_and_prune(root, pending(step), commit.Retention(keep_last=2))
     with pytest.raises(Superseded):
         superseded = pending(6, check_before_rename=check_before_rename)
-        commit.save(root, superseded, commit.Retention(keep_last=1))
+        commit.commit_and_prune(root, superseded, commit.Retention(keep_last=1))
     assert checkpoint_names(root) == [checkpoint_name(step) for step in (6, 5, 4)]
     assert (root / LATEST).read_text() == f"{checkpoint_name(5)}\n"
 
@@ -289,14 +289,14 @@ def test_weights_that_are_not_finite_are_committed_only_on_request(tmp_path, val
     with torch.no_grad():
         replica.module[2].bias[1] = value
     for stop_on_nan in (True, False):
-        job = job_of(tmp_path / str(stop_on_nan), stop_on_nan=stop_on_nan)
-        checkpoints = Checkpoints(job, BATCHES)
+        context = job_of(tmp_path / str(stop_on_nan), stop_on_nan=stop_on_nan)
+        checkpoints = Checkpoints(context, BATCHES)
         checkpoints.save(replica, state_at(6))
         if stop_on_nan:
             with pytest.raises(NotFinite, match=r"2.bias is not finite at step 6"):
                 checkpoints.finish(lambda: None)
         checkpoints.finish(lambda: None)
-        assert bool(checkpoint_names(job.run.dir.checkpoints)) is not stop_on_nan
+        assert bool(checkpoint_names(context.run.dir.checkpoints)) is not stop_on_nan
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
@@ -318,8 +318,8 @@ class Sleeper:
 
 @pytest.mark.parametrize("kind", ["pickle", "zip", "list", "text"])
 def test_a_checkpoint_of_more_than_tensors_is_quarantined_unread(tmp_path, kind, capsys):
-    job, replica = job_of(tmp_path), replica_of()
-    checkpoints = Checkpoints(job, BATCHES)
+    context, replica = job_of(tmp_path), replica_of()
+    checkpoints = Checkpoints(context, BATCHES)
     checkpoints.save(replica, state_at(6))
     checkpoints.finish(lambda: None)
     write = {
@@ -328,10 +328,10 @@ def test_a_checkpoint_of_more_than_tensors_is_quarantined_unread(tmp_path, kind,
         "list": lambda sink: torch.save([1], sink),
         "text": lambda sink: sink.write(b"hello"),
     }[kind]
-    commit.commit(job.run.dir.checkpoints, pending(9, {"state.pt": write}))
-    assert Checkpoints(job, BATCHES).load(replica_of(seed=1)).global_step == 6
+    commit.commit(context.run.dir.checkpoints, pending(9, {"state.pt": write}))
+    assert Checkpoints(context, BATCHES).load(replica_of(seed=1)).global_step == 6
     assert "step-00000009 is damaged and now quarantined-step-00000009" in capsys.readouterr().out
-    assert checkpoint_names(job.run.dir.checkpoints) == ["step-00000006"]
+    assert checkpoint_names(context.run.dir.checkpoints) == ["step-00000006"]
 
 
 def test_staging_reuses_its_memory_and_refuses_other_types():
@@ -353,8 +353,8 @@ def load_of(tmp_path, batches=BATCHES, **train):
     checkpoints = Checkpoints(first, BATCHES)
     checkpoints.save(replica_of(), state_at(6))
     checkpoints.finish(lambda: None)
-    job = job_of(tmp_path, **train)
-    return Checkpoints(job, batches).load(replica_of(seed=1))
+    context = job_of(tmp_path, **train)
+    return Checkpoints(context, batches).load(replica_of(seed=1))
 
 
 @pytest.mark.parametrize(
@@ -415,9 +415,9 @@ def saved_state(replica, **changes):
 
 def test_the_keys_of_a_saved_state_stay_those_of_the_format(tmp_path):
     """An older and a newer kit of format 2 read each other's checkpoints."""
-    job = job_of(tmp_path)
-    save(job, replica_of(), 6)
-    _, contents = reader.read(job.run.dir.checkpoints / "step-00000006")
+    context = job_of(tmp_path)
+    save(context, replica_of(), 6)
+    _, contents = reader.read(context.run.dir.checkpoints / "step-00000006")
     values = parse(contents)
     assert [*values] == [
         *("model", "optimizer", "optimizer_class", "scaler", "loss_windows"),
@@ -463,14 +463,14 @@ def test_a_checkpoint_of_another_model_or_optimizer_names_both_sides():
 @pytest.fixture
 def trained(tmp_path):
     """A run directory with two checkpoints of which the older one is the best, and its replica."""
-    job, replica = job_of(tmp_path / "trained"), replica_of()
-    checkpoints = Checkpoints(job, BATCHES)
+    context, replica = job_of(tmp_path / "trained"), replica_of()
+    checkpoints = Checkpoints(context, BATCHES)
     checkpoints.save(replica, state_at(6, best={"metric": "eval_loss", "value": 1.0, "step": 6}))
     train(replica)
     best = {"metric": "eval_loss", "value": 1.0, "step": 6}
     checkpoints.save(replica, state_at(9, best=best))
     checkpoints.finish(lambda: None)
-    return job.run.dir, replica
+    return context.run.dir, replica
 
 
 def test_a_new_run_begins_with_the_weights_of_another(trained, tmp_path, capsys):
@@ -482,19 +482,19 @@ def test_a_new_run_begins_with_the_weights_of_another(trained, tmp_path, capsys)
     assert "after step 9: train_loss 1.286\n" in printed.err and "not finished" in printed.err
     for path in (run_dir.path, run_dir.checkpoints / "step-00000009", out):
         fresh = replica_of(seed=1)
-        job = job_of(tmp_path / "new", init_from=str(path))
-        assert Checkpoints(job, BATCHES).load(fresh).global_step == 0
+        context = job_of(tmp_path / "new", init_from=str(path))
+        assert Checkpoints(context, BATCHES).load(fresh).global_step == 0
         assert weights_sha256(fresh.module) == weights_sha256(replica.module)
 
 
 def test_weights_that_do_not_fit_name_the_first_difference(trained, tmp_path):
     run_dir, _ = trained
-    job = job_of(tmp_path / "new", init_from=str(run_dir.path))
+    context = job_of(tmp_path / "new", init_from=str(run_dir.path))
     words = (
         r"init_from .*trained is of another model: it has 0.weight \(3, 2\), train.model has 0.w"
     )
     with pytest.raises(UserError, match=words):
-        Checkpoints(job, BATCHES).load(replica_of(width=4))
+        Checkpoints(context, BATCHES).load(replica_of(width=4))
     text = tmp_path / "x.safetensors"
     text.write_text("hello, this is no such file")
     for path, words in [
@@ -502,9 +502,9 @@ def test_weights_that_do_not_fit_name_the_first_difference(trained, tmp_path):
         (tmp_path / "gone", "train.init_from: cannot read .*gone: .*No such file"),
         (tmp_path, "has no checkpoint"),
     ]:
-        job = job_of(tmp_path / "new", init_from=str(path))
+        context = job_of(tmp_path / "new", init_from=str(path))
         with pytest.raises(UserError, match=words):
-            Checkpoints(job, BATCHES).load(replica_of())
+            Checkpoints(context, BATCHES).load(replica_of())
 
 
 def test_an_export_is_of_the_checkpoint_that_is_meant(trained, tmp_path, capsys):
@@ -556,16 +556,16 @@ def test_the_digest_of_an_optimizer_changes_with_any_of_its_values():
 
 
 def test_a_mask_of_infinities_is_committed_as_the_buffer_that_it_is(tmp_path):
-    job, replica = job_of(tmp_path), replica_of()
+    context, replica = job_of(tmp_path), replica_of()
     replica.module.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
-    save(job, replica, 6)
-    assert checkpoint_names(job.run.dir.checkpoints) == ["step-00000006"]
+    save(context, replica, 6)
+    assert checkpoint_names(context.run.dir.checkpoints) == ["step-00000006"]
 
 
 def test_a_hint_that_cannot_be_written_ends_no_training(tmp_path, monkeypatch, capsys):
-    job, replica = job_of(tmp_path), replica_of()
+    context, replica = job_of(tmp_path), replica_of()
     state = state_at(6, best={"metric": "eval_loss", "value": 0.5, "step": 6})
-    checkpoints = Checkpoints(job, BATCHES)
+    checkpoints = Checkpoints(context, BATCHES)
     checkpoints.save(replica, state)
     checkpoints.finish(lambda: None)
 
@@ -579,15 +579,15 @@ def test_a_hint_that_cannot_be_written_ends_no_training(tmp_path, monkeypatch, c
 
 def test_a_rank_that_waits_for_a_save_beats(tmp_path, gate, monkeypatch):
     monkeypatch.setattr(module, "POLL_S", 0.01)
-    job, beats = job_of(tmp_path), []
-    checkpoints = Checkpoints(job, BATCHES)
+    context, beats = job_of(tmp_path), []
+    checkpoints = Checkpoints(context, BATCHES)
     checkpoints.save(replica_of(), state_at(6))
 
     def beat():
-        beats.append(checkpoint_names(job.run.dir.checkpoints))
+        beats.append(checkpoint_names(context.run.dir.checkpoints))
         if len(beats) == 5:
             gate.set()
 
     checkpoints.finish(beat)
     assert beats[:5] == [[]] * 5
-    assert checkpoint_names(job.run.dir.checkpoints) == ["step-00000006"]
+    assert checkpoint_names(context.run.dir.checkpoints) == ["step-00000006"]

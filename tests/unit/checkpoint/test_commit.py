@@ -33,7 +33,7 @@ def pending(step, content=b"weights", check_before_rename=allow):
 
 
 def save(root, step, content=b"weights", keep=ALL, check_before_rename=allow):
-    commit.save(root, pending(step, content, check_before_rename), keep)
+    commit.commit_and_prune(root, pending(step, content, check_before_rename), keep)
     return checkpoint_name(step)
 
 

@@ -7,7 +7,7 @@ from jobs.rundir import RunDir, write_json
 from jobs.spec import Spec
 from tests.unit import run_files
 from trainer.checkpoint.ownership import check_owner
-from trainer.dist.run_handle import find_run, share_run
+from trainer.dist.run_handle import find_or_begin_run, share_run
 from trainer.errors import Superseded
 
 
@@ -16,7 +16,7 @@ def test_an_attempt_of_the_same_number_in_another_job_does_not_own_the_run(proce
     run_dir.attempt(2).path.mkdir()
     run_dir.spec.write_text(Spec().to_json())
     write_json(run_dir.attempt(2).plan, run_files.plan(job_id="7", attempt=2))
-    run = share_run(find_run([str(tmp_path)], 2), torch.device("cpu"))
+    run = share_run(find_or_begin_run([str(tmp_path)], 2), torch.device("cpu"))
     write_json(run_dir.owner, {"job_id": "7", "attempt": 2})
     check_owner(run)
     for owner in ({"job_id": "8", "attempt": 2}, {"job_id": "7", "attempt": 3}):

@@ -64,7 +64,7 @@ def test_it_warns_once_and_again_when_the_need_has_grown_by_half():
 def test_a_stop_in_an_evaluation_needs_two_batches_in_a_row(evaluations, expected):
     lead = lead_of(2.0, 2.0)
     for batches in evaluations:
-        lead.boundary(0.0)
+        lead.begin_step(0.0)
         for batch_s in batches:
             lead.evaluated(batch_s)
     assert lead.need_s == pytest.approx(3 * 2.0 + expected + MARGIN_S)
@@ -84,12 +84,12 @@ def test_evaluations_and_saves_are_no_steps():
     lead = LeadTime(1.0)
     clock = [100.0, 160.0, 161.0]  # the first step compiles
     for now in clock:
-        lead.boundary(now)
+        lead.begin_step(now)
     with lead.excluded():
         pass
     for now in (193.0, 225.0):  # each of 2 s, behind an evaluation of 30 s
         lead._excluded_s = lead._evaluation_s = 30.0
-        lead.boundary(now)
+        lead.begin_step(now)
     assert lead.step_s == pytest.approx(2.0)
     assert lead.need_s == pytest.approx(3 * 2.0 + 30.0 + MARGIN_S)
 

@@ -46,11 +46,11 @@ class Unsteady(nn.Module):
 def job_of(tmp_path):
     """A job of one rank with these hyperparameters."""
 
-    def job(train, launch=None):
+    def context(train, launch=None):
         run = RunHandle(RunDir(tmp_path), Spec(train=train, launch=launch or Launch()), 1)
         return RankContext(run, DistributedContext(0, 0, 0, 1, 1, "here"), CPU, Events(0))
 
-    return job
+    return context
 
 
 @pytest.fixture
@@ -58,10 +58,10 @@ def built(job_of):
     """(data, replica) of hyperparameters."""
 
     def build_both(train):
-        job = job_of(train)
-        build.set_up_torch(job)
-        data = build.build_data(job)
-        return data, build.build_replica(job, data)
+        context = job_of(train)
+        build.set_up_torch(context)
+        data = build.build_data(context)
+        return data, build.build_replica(context, data)
 
     return build_both
 
@@ -320,11 +320,12 @@ root = Path(sys.argv[1])
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 train = Train(dataset="breast_cancer", model="mlp", micro_batch_size=8, compile=True)
 run = RunHandle(RunDir(root), Spec(train=train, launch=Launch()), 1)
-job = RankContext(run, DistributedContext(0, 0, 0, 1, 1, "here"), torch.device("cpu"), Events(0))
-build.set_up_torch(job)
-data = build.build_data(job)
+distributed = DistributedContext(0, 0, 0, 1, 1, "here")
+context = RankContext(run, distributed, torch.device("cpu"), Events(0))
+build.set_up_torch(context)
+data = build.build_data(context)
 started = time.monotonic()
-replica = build.build_replica(job, data)
+replica = build.build_replica(context, data)
 seconds = time.monotonic() - started
 from torch._dynamo.utils import counters
 hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]

@@ -25,7 +25,7 @@ OVERRIDES = ["train.epochs=3"]
 def frozen_overrides(run):
     overrides = records.read(Overrides, run.overrides)
     assert overrides is not None
-    return list(overrides.words)
+    return list(overrides.arguments)
 
 
 def reloaded(run):

@@ -7,7 +7,7 @@ import pytest
 from jobs.attempt import facts
 from jobs.errors import UserError
 from jobs.rundir import RunDir, Timeline, append_jsonl, write_json
-from jobs.runs import code_snapshot, purge, spec_changes
+from jobs.runs import code_snapshot, scratch_purge, spec_changes
 from jobs.spec import Spec
 from tests.unit import run_files
 
@@ -27,25 +27,25 @@ def run(tmp_path):
 
 
 def test_a_run_that_lost_nothing_is_as_it_was(run):
-    purge.check(run)
-    assert purge.recreate_missing_dirs(run) == []
+    scratch_purge.check(run)
+    assert scratch_purge.recreate_missing_dirs(run) == []
 
 
 def test_missing_folders_are_recreated_and_named(run):
     for folder in (run.checkpoints, run.timeline("").parent, run.rank_log(0).parent):
         shutil.rmtree(folder)
-    messages = purge.recreate_missing_dirs(run)
+    messages = scratch_purge.recreate_missing_dirs(run)
     assert len(messages) == 3 and all("is recreated" in line for line in messages)
-    assert purge.recreate_missing_dirs(run) == []
+    assert scratch_purge.recreate_missing_dirs(run) == []
 
 
 def test_lost_records_are_named_where_there_were_some(run):
     Timeline(run, "attempt", 1).event("open")
-    assert purge.recreate_missing_dirs(run) == []  # its batch shell was killed
+    assert scratch_purge.recreate_missing_dirs(run) == []  # its batch shell was killed
     Timeline(run, "attempt", 1).event("close")
-    assert "attempts.jsonl is missing" in purge.recreate_missing_dirs(run)[0]
+    assert "attempts.jsonl is missing" in scratch_purge.recreate_missing_dirs(run)[0]
     append_jsonl(run.attempts, run_files.attempt())
-    assert purge.recreate_missing_dirs(run) == []
+    assert scratch_purge.recreate_missing_dirs(run) == []
 
 
 def remove_spec(run):
@@ -82,7 +82,7 @@ def change_code_file(run):
 def test_what_cannot_be_made_anew_is_named_in_one_line_with_a_way_out(run, lose, words):
     lose(run)
     with pytest.raises(UserError, match=words) as messages:
-        purge.check(run)
+        scratch_purge.check(run)
     first, _, hint = str(messages.value).partition("\n  hint: ")
     assert str(run.path.parent.parent) in first and "\n" not in first + hint and hint
 
@@ -90,7 +90,7 @@ def test_what_cannot_be_made_anew_is_named_in_one_line_with_a_way_out(run, lose,
 def test_a_submit_from_the_same_checkout_brings_the_code_back(run, tmp_path):
     remove_code_file(run)
     code_snapshot.take(tmp_path / "checkout", tmp_path / "runs")
-    purge.check(run)
+    scratch_purge.check(run)
 
 
 def test_a_lost_setup_script_is_written_anew(run):
