@@ -208,7 +208,7 @@ def small_disk(tmp_path):
     [
         ("fill", "No space left on device", "free space"),
         ("read-only", "Read-only file system", "make it writable"),
-        ("move", "No such file or directory", "back where it was"),
+        ("move", "No such file or directory", "move the run directory back"),
     ],
 )
 def test_a_broken_disk_ends_the_training_with_one_line_and_the_older_checkpoint(
