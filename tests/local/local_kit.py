@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from jobs.attempt import facts, history
+from jobs.attempt.decision import COMPLETED
+from jobs.rundir import RunDir
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOREIGN = ("KIT_", "SLURM_", "SBATCH_", "PYTHONPATH")
 
@@ -22,6 +26,11 @@ def wait_for(condition, what, limit_s=100):
             pytest.fail(f"{what}: not within {limit_s} s")
         time.sleep(0.02)
     return value
+
+
+def write_result(run: RunDir, attempt: int) -> None:
+    """Write result.json after an attempt that completed the run, as `attempt close` does."""
+    history.write_result(run, facts.read(run, attempt), COMPLETED)
 
 
 class Kit:

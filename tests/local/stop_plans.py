@@ -28,6 +28,7 @@ from jobs.rundir import RunDir, read_jsonl, write_json
 from jobs.runs.compare import compare
 from jobs.spec import Checkpoint, Launch, Log, Spec, Train
 from tests.local import stoppable
+from tests.local.local_kit import write_result
 from tests.local.stoppable import Stop
 from trainer.dist.context import DistributedContext, init_process_group
 from trainer.dist.run_handle import RankContext, RunHandle
@@ -115,6 +116,8 @@ class Bench:
         loop = prepare(context)
         status = loop.run(StopConsensus(self.stop, 1, device), lambda what, step: None)
         conclude(context, loop, status)
+        if status == "completed" and self.distributed.is_first:
+            write_result(run, number)
         self.evaluated.append(int(loop.replica.module.evaluations))  # type: ignore[arg-type]
         dist.barrier()
         return status, loop.state.global_step
