@@ -103,7 +103,7 @@ def close_lost(
         return found
     last_job_id = None if found.plan is None else found.plan.job_id
     is_automatic = is_automatic_start(me.job_id, last_job_id, predecessor)
-    seen = interpret.rank_evidence(found, "LOST")
+    seen = _lost_evidence(found)
     if is_automatic and not me.is_local:  # has a node failed, and the batch script with it?
         seen = facts.ask_nodes(found, seen)
     budgets = budget_used(found.attempts), budget_of(found.spec)
@@ -117,9 +117,31 @@ def close_lost(
 def end_between_attempts(run_dir: RunDir, action: Action, cause: Cause, reason: str) -> None:
     """End a run between two attempts: the last one is not continued, whatever ended it.
 
-    `cause`: where no attempt was closed yet.
+    A run whose training is complete stays complete. `cause`: where no attempt was closed yet.
     """
-    history.end_run(run_dir, facts.read_newest(run_dir), action, cause, reason)
+    found = facts.read_newest(run_dir)
+    if is_training_complete(found):
+        record_completed(run_dir, found)
+    else:
+        history.end_run(run_dir, found, action, cause, reason)
+
+
+def is_training_complete(found: AttemptFacts) -> bool:
+    """Whether the run is complete, also where its batch script was killed before it recorded it."""
+    if interpret.is_completed(found):
+        return True
+    return interpret.is_lost(found) and _lost_evidence(found).outcome == "completed"
+
+
+def record_completed(run_dir: RunDir, found: AttemptFacts) -> None:
+    """Write the result of a complete run, and the record of its last attempt if it has none."""
+    if interpret.is_lost(found):
+        found = history.record(run_dir, found, _lost_evidence(found), COMPLETED)
+    history.write_result(run_dir, found, COMPLETED)
+
+
+def _lost_evidence(found: AttemptFacts) -> Evidence:
+    return interpret.rank_evidence(found, "LOST")
 
 
 def write_missing_result(run_dir: RunDir) -> None:
@@ -133,9 +155,7 @@ def write_missing_result(run_dir: RunDir) -> None:
     # A command that only looks at the run must work without this.
     with contextlib.suppress(UserError, FailedError, OSError):
         found = facts.read_newest(run_dir)
-        seen = interpret.rank_evidence(found, "LOST")
-        is_open = interpret.is_lost(found)
-        if not (interpret.is_completed(found) or (is_open and seen.outcome == "completed")):
+        if not is_training_complete(found):
             return
         me = run_lock.this_process(None)
         run_lock.claim(run_dir, me, found.attempt)
@@ -143,8 +163,6 @@ def write_missing_result(run_dir: RunDir) -> None:
             # Before the claim another command may have written it, or a job begun an attempt.
             is_unchanged = facts.newest_opened(run_dir) == found.attempt
             if is_unchanged and not run_dir.result.exists():
-                if is_open:
-                    found = history.record(run_dir, found, seen, COMPLETED)
-                history.write_result(run_dir, found, COMPLETED)
+                record_completed(run_dir, found)
         finally:
             run_lock.release(run_dir, me)

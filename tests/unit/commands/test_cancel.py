@@ -54,6 +54,23 @@ def test_cancel_leaves_a_completed_run_alone(slurm, here, capsys):
     assert read_json(run.result) == {"status": "completed"}
 
 
+def test_cancel_of_a_complete_run_that_slurm_has_requeued_leaves_it_complete(slurm, here):
+    """Its batch script was killed after the training ended, before the attempt was recorded."""
+    main(["submit", "tiny.yaml"])
+    (run,) = lookup.all_runs()
+    run.attempt(1).path.mkdir(exist_ok=True)
+    write_json(run.attempt(1).plan, run_files.plan(nodes=["a"], job_id="4711"))
+    ended = {"status": "completed", "global_step": 9, "weights_sha256": "ab"}
+    write_json(run.attempt(1).outcome, ended)
+    write_json(run.owner, run_files.claim(job_id="4711"))
+    slurm.set_state("4711", "PENDING")
+    assert main(["cancel", "tiny"]) == 0
+    assert slurm.cancelled == ["4711"]
+    result = read_json(run.result)
+    assert (result["status"], result["weights_sha256"]) == ("completed", "ab")
+    assert [record.decision for record in records.read_attempts(run)] == ["done"]
+
+
 def test_cancel_of_what_does_not_run_is_a_users_error(slurm, here, capsys):
     make_run(here)
     assert main(["cancel", "tiny"]) == 2
