@@ -27,6 +27,7 @@ from jobs.console import BestEffort, say
 from jobs.errors import FailedError, UserError
 from jobs.records import Evidence
 from jobs.rundir import RunDir
+from jobs.slurm import client
 
 FINAL = (Action.DONE, Action.HOLD, Action.CANCEL)
 
@@ -140,6 +141,13 @@ def record_completed(run_dir: RunDir, found: AttemptFacts) -> None:
     history.write_result(run_dir, found, COMPLETED)
 
 
+def is_job_left(found: AttemptFacts) -> bool:
+    """Whether a recorded job of the run may still start or run, its successor included."""
+    after = found.successor
+    jobs = (found.submission.job_id, None if after is None else after.job_id)
+    return any(job_id is not None and client.is_alive(job_id) is not False for job_id in jobs)
+
+
 def _lost_evidence(found: AttemptFacts) -> Evidence:
     return interpret.rank_evidence(found, "LOST")
 
@@ -149,13 +157,15 @@ def write_missing_result(run_dir: RunDir) -> None:
 
     It records the last attempt, too. Nothing is written while the job or the process that owns the
     run may still write, and nothing for a run that is not complete: Slurm may start its job again.
+    While a job or its successor is left, `attempt open` of that job does it: a claim of this
+    process could make that job fail.
     """
     if run_dir.result.exists():
         return
     # A command that only looks at the run must work without this.
     with contextlib.suppress(UserError, FailedError, OSError):
         found = facts.read_newest(run_dir)
-        if not is_training_complete(found):
+        if not is_training_complete(found) or is_job_left(found):
             return
         me = run_lock.this_process(None)
         run_lock.claim(run_dir, me, found.attempt)

@@ -359,6 +359,22 @@ def test_no_result_is_written_while_the_job_may_still_do_it(run, slurm, state):
     assert read_json(run.owner) == run_files.claim()
 
 
+@pytest.mark.parametrize("state", ["RUNNING", "PENDING", "FAILED"])
+@pytest.mark.parametrize("is_successor", [True, False])
+def test_a_job_that_may_be_starting_writes_the_result_itself(run, slurm, state, is_successor):
+    """It would find the claim of a command on another host, and end without its attempt."""
+    slurm.set_state("7", "FAILED")
+    slurm.set_state("8", state)
+    through(run)
+    if is_successor:
+        write_json(run.successor, {"job_id": "8", "after": "7", "reason": "because"})
+    else:
+        write_json(run.submission, {"argv": None, "job_id": "8"})
+    close_module.write_missing_result(run)
+    assert run.result.exists() == (state == "FAILED")
+    assert run.owner.exists() != run.result.exists()
+
+
 @pytest.mark.parametrize("status", ["stopped", None])
 def test_no_result_is_written_of_a_run_that_may_continue(run, slurm, status):
     slurm.set_state("7", "FAILED")
