@@ -77,7 +77,8 @@ def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> D
         return within_budget(after_requeue(evidence), evidence, history, budget)
     if is_cancelled(evidence.job_state, evidence.job_reason):
         return within_budget(after_cancel(evidence), evidence, history, budget)
-    if evidence.job_state == "LOCAL" and evidence.signals:
+    # After a launch by hand there is no agent that records the signal.
+    if evidence.job_state == "LOCAL" and (evidence.signals or evidence.outcome == "stopped"):
         return Decision(Action.HOLD, Cause.INTERRUPTED, "stopped on request")
     is_stopped = evidence.outcome == "stopped" or is_over_limit(evidence)
     if evidence.signals or evidence.is_preempted or is_stopped:
@@ -178,8 +179,6 @@ def after_warning(evidence: Evidence) -> Decision:
     cause, reason = cause_of_stop(evidence)
     if evidence.outcome is None:
         reason += "; the attempt ended before it could save"
-    if evidence.job_state == "LOCAL":
-        return Decision(Action.HOLD, Cause.INTERRUPTED, reason)
     does_slurm_requeue = is_ending(evidence) or evidence.is_left_to_slurm
     action = Action.WAIT if does_slurm_requeue else Action.REQUEUE
     return start_again(evidence, cause, reason, action)

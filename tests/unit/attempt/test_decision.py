@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from jobs.attempt.decision import Action, Budget, Cause, Evidence, History, decide
+from jobs.attempt.decision import Action, Budget, Cause, Decision, Evidence, History, decide
 
 FRESH = History(restarts=0, crashes_without_progress=0, attempts_without_progress=0)
 OVER_LIMIT = {"job_state": "COMPLETING", "job_reason": "TimeLimit"}
@@ -188,6 +188,12 @@ def test_a_hold_says_what_ended_the_last_attempt():
     decision = decide(evidence, History(0, 2, 2))
     assert decision.cause is Cause.CRASH
     assert "rank 3 on n7: ValueError: x" in decision.reason
+
+
+@pytest.mark.parametrize("signals", [TERM, ()])  # (): a launch by hand has no agent
+def test_a_stop_without_slurm_is_not_called_a_preemption(signals):
+    seen = dataclasses.replace(NOTHING, job_state="LOCAL", signals=signals, outcome="stopped")
+    assert decide(seen, FRESH) == Decision(Action.HOLD, Cause.INTERRUPTED, "stopped on request")
 
 
 def test_a_stop_that_saved_nothing_says_so():
