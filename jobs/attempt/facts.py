@@ -36,8 +36,9 @@ RANK_0 = "rank-00000"
 def newest_opened(run_dir: RunDir) -> int:
     """The number of the newest attempt by its folder's files, of which none is read; 0 for none."""
     files = (run_dir.path.glob(f"attempt-*/{name}.json") for name in ("plan", "agent-*"))
-    opened = (int(path.parent.name.partition("-")[2]) for path in chain.from_iterable(files))
-    return max(opened, default=0)
+    numbers = (path.parent.name.partition("-")[2] for path in chain.from_iterable(files))
+    # A user's copy of such a folder may have any name.
+    return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
 def newest_attempt(run_dir: RunDir) -> int:

@@ -79,6 +79,10 @@ def test_the_newest_attempt_is_the_highest_number_that_was_planned(run):
         opened(run, attempt)
     run.attempt(11).path.mkdir()
     assert facts.newest_attempt(run) == 10
+    for copy in ("attempt-12.old", "attempt-"):
+        (run.path / copy).mkdir()
+        write_json(run.path / copy / "plan.json", run_files.plan(attempt=12))
+    assert facts.newest_attempt(run) == 10
 
 
 def test_only_committed_checkpoints_count(run):
