@@ -28,6 +28,7 @@ from jobs.errors import FailedError, UserError
 from jobs.records import Evidence
 from jobs.rundir import RunDir
 from jobs.slurm import client
+from jobs.spec import FormatError
 
 FINAL = (Action.DONE, Action.HOLD, Action.CANCEL)
 
@@ -165,6 +166,8 @@ def write_missing_result(run_dir: RunDir) -> None:
     # A command that only looks at the run must work without this.
     with contextlib.suppress(UserError, FailedError, OSError):
         found = facts.read_newest(run_dir)
+        if isinstance(found.spec_error, FormatError):  # another version of the kit wrote the run
+            return
         if not is_training_complete(found) or is_job_left(found):
             return
         me = run_lock.this_process(None)

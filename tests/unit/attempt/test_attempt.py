@@ -14,7 +14,7 @@ from jobs.attempt import __main__ as attempt_command
 from jobs.attempt import close as close_module
 from jobs.attempt import execute, facts, interpret, run_lock
 from jobs.attempt.decision import Action, Cause, Decision
-from jobs.rundir import RunDir, Timeline, append_jsonl, read_json, read_jsonl, write_json
+from jobs.rundir import FORMAT, RunDir, Timeline, append_jsonl, read_json, read_jsonl, write_json
 from jobs.slurm import client
 from jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files
@@ -373,6 +373,14 @@ def test_a_job_that_may_be_starting_writes_the_result_itself(run, slurm, state, 
     close_module.write_missing_result(run)
     assert run.result.exists() == (state == "FAILED")
     assert run.owner.exists() != run.result.exists()
+
+
+def test_no_result_is_written_into_a_run_of_another_version(run, slurm):
+    slurm.set_state("7", "FAILED")
+    through(run)
+    write_json(run.spec, {"format": FORMAT + 1})
+    close_module.write_missing_result(run)
+    assert not run.result.exists() and not run.attempts.exists()
 
 
 @pytest.mark.parametrize("status", ["stopped", None])
