@@ -117,7 +117,7 @@ def describe_readable(run_dir: RunDir, states: dict[str, str]) -> dict[str, Any]
         "state": state,
         "attempt": facts.newest_attempt(run_dir),
         "step": now.step if now else None,
-        "progress": format_state(now, reason, is_running=result is None),
+        "progress": format_state(now, reason, is_running=state == "running"),
         "reason": reason,
         "metrics": metrics,
         "warning": start_up_warning(records.read_attempts(run_dir)),

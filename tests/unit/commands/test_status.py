@@ -46,12 +46,15 @@ def test_status_as_json_has_state_progress_and_metrics(here, capsys):
     [
         ({"status": "completed"}, "step 42/50"),
         ({"status": "held", "reason": "stopped on request"}, "at step 42: stopped on request"),
-        (None, "step 42/50  93 samples/s  1 s left"),
+        (None, "step 42/50"),  # its process was killed
+        ("running", "step 42/50  93 samples/s  1 s left"),
     ],
 )
 def test_a_run_that_ended_has_no_speed_and_no_time_left(here, capsys, result, shown):
     run = make_run(here)
-    if result:
+    if result == "running":
+        run_lock.claim(run, run_lock.this_process(None), 1)
+    elif result:
         write_json(run.result, result)
     values = {"step": 42, "total": 50, "samples_per_s": 93.0, "time_left": "1 s"}
     write_json(run.progress, values)
