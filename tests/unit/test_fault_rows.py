@@ -1,10 +1,13 @@
 """The table of the fault tests: the row of each test, and the content of a line."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 from tests.slurm.faults.rows import is_of, row_of
 from tests.slurm.faults.table import markdown
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 LINE = {
     "row": 2,
     "test": "test_row_02_preemption_with_grace[cgroup]",
@@ -41,3 +44,14 @@ def test_table_has_a_line_for_each_test_by_row_and_the_last_result_counts():
         "| 11 | scancel, not-twice | cgroup | 22.05.8 | NO |  |  |  |",
         "|  | an array task | cgroup | 22.05.8 | yes |  |  |  |",
     ]
+
+
+def test_docs_have_a_line_for_each_row_and_each_test_of_one():
+    text = (REPOSITORY / "docs" / "faults.md").read_text(encoding="utf-8")
+    _, rest = text.split("\n## The rows\n")
+    rows, tests = rest.partition("\n## How to run them\n")[0].split("\n## The tests of each row\n")
+    numbers = [re.findall(r"^\| (\d+) \|", part, re.M) for part in (rows, tests)]
+    assert numbers == [[str(row) for row in range(1, 42)]] * 2
+    texts = (path.read_text(encoding="utf-8") for path in REPOSITORY.glob("tests/**/test_*.py"))
+    defined = {name for each in texts for name in re.findall(r"def (test_row_\d\d_\w+)", each)}
+    assert defined == set(re.findall(r"`(test_row_\d\d_\w+)`", tests))
