@@ -21,7 +21,7 @@ from typing import NoReturn, TextIO
 from jobs import records
 from jobs.console import with_time
 from jobs.errors import UserError as UserError
-from jobs.records import ErrorKind, RankError
+from jobs.records import ErrorKind, RankError, RecordError
 from jobs.rundir import AttemptDir
 
 EXIT_FAILED = 1
@@ -150,6 +150,15 @@ def memory_hint(error: BaseException) -> str:
     return MEMORY_HINT if is_device else f"more slurm.mem, or {MEMORY_HINT}"
 
 
+def is_user_error(error: BaseException) -> bool:
+    """Return whether the next attempt would repeat the error, so that only a person can remove it.
+
+    A RecordError is none: `attempt open` has read the same files, or written them, just before. If
+    the file stays damaged, it holds the run.
+    """
+    return isinstance(error, UserError) and not isinstance(error, RecordError)
+
+
 def in_one_line(error: BaseException) -> str:
     """Return the type of an error and the first line of its message."""
     name, text = type(error).__name__, str(error).strip().partition("\n")[0]
@@ -207,7 +216,7 @@ def fail(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None)
     """
     exit_lock.acquire()
     run_with_timeout(REPORT_LIMIT_S, lambda: _report(error, rank, attempt_dir))
-    os._exit(EXIT_USER_ERROR if isinstance(error, UserError) else EXIT_FAILED)
+    os._exit(EXIT_USER_ERROR if is_user_error(error) else EXIT_FAILED)
 
 
 def _report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None) -> None:
@@ -234,7 +243,7 @@ def _report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | No
                 kind=kind_of(error),
                 traceback=trace,
                 caused_by_peer=is_caused_by_peer(error),
-                is_user_error=isinstance(error, UserError),
+                is_user_error=is_user_error(error),
             )
             records.write(attempt_dir.rank_error(rank), record)
     if not is_caused_by_peer(error):

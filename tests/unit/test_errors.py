@@ -114,6 +114,15 @@ def test_a_reason_is_one_line_and_perhaps_a_hint_of_ours(tmp_path, raising, word
     assert read_json(AttemptDir(tmp_path).rank_error(3))["error"] == words
 
 
+def test_a_damaged_file_of_the_run_directory_is_worth_another_attempt(tmp_path):
+    (tmp_path / "owner.json").write_text('{"attempt": 1')
+    read = f"errors.records.read(errors.RankError, Path({str(tmp_path / 'owner.json')!r}))"
+    done = fail_with(read, tmp_path)
+    assert done.returncode == errors.EXIT_FAILED and "Traceback" not in done.stderr
+    record = read_json(AttemptDir(tmp_path).rank_error(3))
+    assert "owner.json is not JSON" in record["error"] and not record["is_user_error"]
+
+
 @pytest.mark.parametrize("name", ["ValueError", "errors.NotFinite", "errors.PeerHang"])
 def test_torchruns_summary_shows_the_error_of_the_rank_at_fault(tmp_path, name):
     path = tmp_path / "error.json"
