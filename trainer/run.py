@@ -45,9 +45,8 @@ def run(arguments: list[str], stop: StopSignal, started: float, watchdog: Watchd
         rank = RankProcess(stop, started)
         if rank.attempt is not None and arguments and is_run_dir(Path(arguments[0])):
             rank.open(RunDir(Path(arguments[0]).resolve()), rank.attempt)
-            watchdog.open_early(
-                arguments, os.environ
-            )  # again: before, the file server may not have answered
+            # Again, because the file server may not have answered the first time.
+            watchdog.open_early(arguments, os.environ)
         _train(rank, arguments, watchdog)
     except BaseException as error:
         fail(error, rank.distributed.rank if rank else None, rank.attempt_dir if rank else None)

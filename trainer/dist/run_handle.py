@@ -104,7 +104,10 @@ def _open_by_hand(run_dir: RunDir) -> int:
 
 
 def close_by_hand(run: RunHandle) -> None:
-    """Close the attempt that `find_or_begin_run` opened. If this rank dies before, it is closed as lost."""
+    """Close the attempt that `find_or_begin_run` opened.
+
+    If this rank is killed before, the next attempt records it as lost.
+    """
     command = ("close", f"--pid={os.getpid()}", str(run.dir.path), str(run.attempt))
     _python("jobs.attempt", *command, ignore_status=True)  # closing a stopped run exits with 1
 
