@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jobs.attempt.close import write_missing_result
 from jobs.commands import cancel, compare, export, logs, packages, resume, status, submit
-from jobs.console import discard_output
+from jobs.console import discard_output, with_time
 from jobs.errors import FailedError, UserError
 from jobs.rundir import RunDir
 from jobs.runs import lookup
@@ -183,14 +183,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         absent = packages.missing(names)
         if not absent or error.name not in ("pydantic", "yaml", "submitit"):
             raise
-        print(f"error: {packages.message(absent)}", file=sys.stderr)
+        print(with_time(f"error: {packages.message(absent)}"), file=sys.stderr)
         return EXIT_USER
     except (UserError, FailedError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(with_time(f"error: {error}"), file=sys.stderr)
         return EXIT_USER if isinstance(error, UserError) else EXIT_FAILED
     except OSError as error:
         place = "" if error.filename is None else f"{error.filename}: "
-        print(f"error: {place}{error.strerror or error}", file=sys.stderr)
+        print(with_time(f"error: {place}{error.strerror or error}"), file=sys.stderr)
         return EXIT_FAILED
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from jobs import records
 from jobs.config.load import load
+from jobs.console import begin_lines_with_time, say
 from jobs.records import Submission
 from jobs.rundir import RunDir
 from jobs.runs import lookup
@@ -27,6 +27,7 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
     job_id = client.job_id_from(os.environ)
     if job_id is None:
         raise SystemExit("error: adopt is for slurm/ddp.sbatch, inside a job")
+    begin_lines_with_time()  # stderr is the job's log
     cluster = client.cluster_name()
     known = lookup.recall(job_id, cluster)
     # A rebuilt cluster counts its job ids from 1 again: only a restart can have a run already.
@@ -37,14 +38,14 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
     granted = allocation(os.environ, job.time_limit if job else "", requested.signal_lead_s)
     loaded = load(config, [*overrides, *granted])
     for line in differences(requested, loaded.spec.slurm):
-        print(f"warning: {line}", file=sys.stderr)
+        say(f"warning: {line}")
     with freeze(loaded) as run_dir:
         records.write(run_dir.submission, Submission(job_id=job_id))
         noted = site_warnings.record_site(run_dir, loaded.spec.slurm, site.query(loaded.spec.slurm))
         lookup.remember(run_dir, job_id, cluster)
     for line in noted.remarks:
-        print(line, file=sys.stderr)
-    print(f"run directory {run_dir.path}\ntail -F {run_dir.rank_log(0)}", file=sys.stderr)
+        say(line)
+    say(f"run directory {run_dir.path}\ntail -F {run_dir.rank_log(0)}")
     return run_dir
 
 

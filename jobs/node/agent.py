@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs import records
-from jobs.console import BestEffort, say
+from jobs.console import BestEffort, say, with_time
 from jobs.node.oom import oom_kills
 from jobs.node.rank import die_with_parent
 from jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_signals
@@ -183,10 +183,9 @@ def wait_for_plan(attempt_dir: AttemptDir) -> AttemptPlan:
     deadline = time.monotonic() + PLAN_TIMEOUT_S
     while (plan := records.read(AttemptPlan, attempt_dir.plan)) is None:
         if time.monotonic() > deadline:
-            sys.exit(
-                f"{socket.gethostname()}: {attempt_dir.plan} is not there after {PLAN_TIMEOUT_S} s"
-                "\n  hint: runs_root must lie on a file system that all nodes share"
-            )
+            text = f"{attempt_dir.plan} is not there after {PLAN_TIMEOUT_S} s"
+            hint = "runs_root must lie on a file system that all nodes share"
+            sys.exit(with_time(f"{socket.gethostname()}: {text}\n  hint: {hint}"))
         time.sleep(0.1)
     return plan
 
@@ -207,12 +206,13 @@ def main(argv: list[str]) -> int:
         plan = wait_for_plan(attempt_dir)
         spec = Spec.read(run_dir.spec)
     except OSError as error:
-        sys.exit(f"{socket.gethostname()}: the run directory cannot be read: {error}")
+        text = f"{socket.gethostname()}: the run directory cannot be read: {error}"
+        sys.exit(with_time(text))
     try:
         node = Node(int(args.node_rank), plan, spec)
     except OSError as error:
         host, head = socket.gethostname(), plan.head_address
-        sys.exit(f"{host}: no network route to the first node at {head}: {error}")
+        sys.exit(with_time(f"{host}: no network route to the first node at {head}: {error}"))
     timeline = Timeline(run_dir, f"agent-{node.rank:05d}", args.attempt)
     agent = Agent(attempt_dir, node, timeline)
     command = torchrun_command(spec, run_dir, node.options(plan, args.rdzv_endpoint))

@@ -13,7 +13,7 @@ import socket
 import sys
 from pathlib import Path
 
-from jobs.console import BestEffort, begin_lines_with_time, say
+from jobs.console import BestEffort, begin_lines_with_time, say, with_time
 from jobs.procfs import parent_of
 from jobs.rundir import RunDir, Timeline, relink
 
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
     # torchrun may have died between fork and prctl. Then the agent is not the grandparent of this
     # process, the kernel sends no signal, and this process would run for ever.
     if parent_of(os.getppid()) != int(os.environ["KIT_AGENT_PID"]):
-        sys.exit("torchrun ended before the rank started")
+        sys.exit(with_time("torchrun ended before the rank started"))
     run_dir, command = RunDir(Path(argv[0])), argv[1:]
     attempt, rank = int(os.environ["KIT_ATTEMPT"]), int(os.environ["RANK"])
     log = run_dir.attempt(attempt).rank_log(rank)

@@ -1,8 +1,10 @@
 """The batch script: no shellcheck findings, and the same defaults as the spec."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,3 +99,24 @@ def test_the_script_shows_how_the_endpoint_reaches_the_agents():
     ]
     places = [text.index(step) for step in steps]
     assert places == sorted(places)
+
+
+# The batch script's own lines, and those of `adopt`, stand in the job's log.
+TIME = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d error: "
+
+
+def test_a_line_of_the_batch_script_begins_with_the_time(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    env = {**os.environ, "SLURM_JOB_ID": "7"}
+    command = ["bash", str(SCRIPT), str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.match(rf"{TIME}{tmp_path}/spec.json is missing", done.stderr)
+
+
+def test_a_line_of_adopt_begins_with_the_time(fake_slurm, tmp_path):
+    env = {**os.environ, "SLURM_JOB_ID": "7", "KIT_RUNS": str(tmp_path)}
+    command = [sys.executable, "-m", "jobs", "adopt", "no_such.yaml"]
+    done = subprocess.run(command, env=env, cwd=SCRIPT.parents[1], capture_output=True, text=True)
+    assert done.returncode == 2 and not done.stdout
+    assert re.match(rf"{TIME}no_such.yaml: cannot be read", done.stderr)

@@ -1,6 +1,7 @@
 """The node agent: torchrun's command line and environment, and the stop of the ranks."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -315,7 +316,7 @@ def test_an_unreadable_run_directory_is_one_line(tmp_path):
     argv.append("--rdzv-endpoint=127.0.0.1:15001")
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "cannot be read" in done.stderr
+    assert re.match(r"\d{4}-\d\d-\d\d \S+ \S+: .* cannot be read", done.stderr)
     assert len(done.stderr.splitlines()) == 1
 
 
