@@ -13,7 +13,7 @@ Completed or stopped? Without a warning exit 0 is completed. After one the marke
 no marker exit 0 is stopped where launch.stop_signal names a signal (the next attempt finds out in
 a moment if all is done), and completed where it is none; any other exit is a preemption. The
 warning comes as that signal, each second, and as the file KIT_STOP_FILE. KIT_DEADLINE is when the
-time limit ends (seconds since the epoch; empty if nobody knows). Under plain torchrun, without
+time limit ends (seconds since the epoch; empty if it is not known). Under plain torchrun, without
 these variables, nothing ever stops and signals do what they always do.
 """
 

@@ -9,7 +9,7 @@ import pytest
 from jobs.__main__ import parse
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PAGES = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "slurm/README.md")]
+PAGES = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("slurm/*.md"), *REPOSITORY.glob("configs/*.md")]
 PAGES += sorted((REPOSITORY / "docs").glob("*.md"))
 MAX_LINES = 150
 
