@@ -3,6 +3,10 @@
 The reports are keys in torchrun's store. A collective would wait for ever for a rank that does not
 answer; the summary of these reports names it. Each rank needs a handful of round trips to the
 store, at any world size.
+
+The watchdog exchanges the states of ranks, too, but through files. Its limits are minutes, and the
+store may have ended with the node that hangs. This exchange must take seconds, and comes before
+the run directory is known on every node.
 """
 
 from __future__ import annotations
