@@ -193,7 +193,7 @@ class Evidence:
     is_left_to_slurm: bool = False
     has_successor: bool = False  # another job waits for the end of this one
     bad_nodes: tuple[str, ...] = ()  # nodes that failed the preflight
-    silent_nodes: tuple[str, ...] = ()  # nodes whose agent never ended, and that do not answer
+    unreachable_nodes: tuple[str, ...] = ()  # nodes whose agent never ended, and that do not answer
     rebooted_nodes: tuple[str, ...] = ()  # of a lost attempt: nodes that booted after it began
 
 
@@ -398,7 +398,7 @@ class HangConclusion:
 
     rank: int
     error: str
-    silent: tuple[int, ...]
+    unresponsive: tuple[int, ...]
 
 
 @dataclass(frozen=True)

@@ -86,10 +86,10 @@ def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> D
     if is_ending(evidence):
         state = f"{evidence.job_state} {evidence.job_reason}"
         reason = f"Slurm ended the job: {state}"
-        cause = Cause.NODE if evidence.silent_nodes else Cause.REQUEUED
+        cause = Cause.NODE if evidence.unreachable_nodes else Cause.REQUEUED
         decision = start_again(evidence, cause, reason, Action.WAIT)
         return within_budget(decision, evidence, history, budget)
-    if evidence.bad_nodes or evidence.silent_nodes:
+    if evidence.bad_nodes or evidence.unreachable_nodes:
         return within_budget(after_node_trouble(evidence), evidence, history, budget)
     return after_crash(evidence, history, budget)
 
@@ -124,7 +124,7 @@ def after_cancel(evidence: Evidence) -> Decision:
 
 def after_requeue(evidence: Evidence) -> Decision:
     """The decision about a job that was requeued meanwhile: by Slurm or by an administrator."""
-    if evidence.silent_nodes:
+    if evidence.unreachable_nodes:
         reason = f"{no_answer(evidence)}; Slurm has requeued the job"
         return Decision(Action.WAIT, Cause.NODE, reason)
     return Decision(Action.WAIT, Cause.REQUEUED, "Slurm or an administrator requeued the job")
@@ -132,7 +132,7 @@ def after_requeue(evidence: Evidence) -> Decision:
 
 def no_answer(evidence: Evidence) -> str:
     """A text that names the nodes that do not answer."""
-    return f"no answer from {', '.join(evidence.silent_nodes)}"
+    return f"no answer from {', '.join(evidence.unreachable_nodes)}"
 
 
 def after_node_trouble(evidence: Evidence) -> Decision:
@@ -215,7 +215,7 @@ def decide_lost(
     if not is_automatic:
         return Decision(Action.HOLD, Cause.LOST, LOST_REASON)
     cause, reason = Cause.LOST, LOST_REASON
-    if evidence.silent_nodes:
+    if evidence.unreachable_nodes:
         cause, reason = Cause.NODE, no_answer(evidence)
     elif evidence.rebooted_nodes:
         nodes = ", ".join(evidence.rebooted_nodes)

@@ -133,14 +133,14 @@ def ask_slurm(found: AttemptFacts, seen: Evidence, job_id: str) -> Evidence:
         can_requeue=job.can_requeue,
         has_successor=interpret.successor_of(found, job_id) is not None,
         is_near_limit=interpret.is_near_limit(found, time.time()),
-        silent_nodes=srun_step.unreachable_nodes(found, interpret.unended(found)),
+        unreachable_nodes=srun_step.unreachable_nodes(found, interpret.unended(found)),
         is_left_to_slurm=requeue_policy.slurm_requeues_itself(found.attempts, seen, job, job_id),
     )
 
 
 def ask_nodes(found: AttemptFacts, seen: Evidence) -> Evidence:
     """`seen` of a lost attempt with its nodes that do not answer, or that were rebooted since."""
-    if silent := srun_step.unreachable_nodes(found, found.nodes):
-        return replace(seen, silent_nodes=silent)
+    if unreachable := srun_step.unreachable_nodes(found, found.nodes):
+        return replace(seen, unreachable_nodes=unreachable)
     boot_times = client.boot_times(found.nodes) if found.nodes else {}
     return replace(seen, rebooted_nodes=interpret.rebooted(found, boot_times))

@@ -39,7 +39,7 @@ def choose_cluster(requested: str) -> str:
             "  hint: load Slurm (module load slurm), or --cluster local to train on this machine"
         )
     if has_sbatch and not client.is_configured():
-        print("sbatch is installed, but configured for no cluster: running here", file=sys.stderr)
+        print("sbatch is installed, but configured for no cluster", file=sys.stderr)
         return "local"
     return "slurm" if has_sbatch else "local"
 
@@ -75,7 +75,8 @@ def submit(
 def dry_run(spec: Spec, cluster: str) -> int:
     """Print sbatch command, script and resolved spec; queue and write nothing.
 
-    Returns 1 if the job could never run or sbatch --test-only refuses it.
+    Returns 1 if the job could never run, or sbatch --test-only refuses it or does not answer.
+    Raises: UserError where `choose_cluster` does.
     """
     from jobs.commands.queue import show_site, test_only
     from jobs.node.torchrun import placeholder_options, torchrun_command
@@ -89,12 +90,14 @@ def dry_run(spec: Spec, cluster: str) -> int:
     print(f"\n# torchrun, as the first node's agent starts it\n{shlex.join(torchrun)}")
     print(f"\n# script: {SCRIPT}\n{script.read_text(encoding='utf-8')}")
     print(f"# resolved spec\n{spec.to_json()}", end="", flush=True)
-    is_asked = cluster == "slurm" or (cluster == "auto" and client.is_configured())
-    verdict = test_only(spec, run_dir, script) if is_asked else None
-    could_run = verdict is None or show_site(spec)
-    if verdict is None:
+    if choose_cluster(cluster) == "local":
         print("sbatch was not asked: submit would run the spec on this machine", file=sys.stderr)
         return 0
+    verdict = test_only(spec, run_dir, script)
+    if verdict is None:
+        print("sbatch did not answer: whether it accepts the job is unknown", file=sys.stderr)
+        return 1
+    could_run = show_site(spec)
     print(verdict.text, file=sys.stderr)
     return 0 if verdict.is_accepted and could_run else 1
 

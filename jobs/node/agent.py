@@ -19,6 +19,7 @@ from typing import Any
 
 from jobs import records
 from jobs.console import BestEffort, say, with_time
+from jobs.errors import UserError
 from jobs.node.oom import oom_kills
 from jobs.node.rank import die_with_parent
 from jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_signals
@@ -205,7 +206,7 @@ def main(argv: list[str]) -> int:
     try:
         plan = wait_for_plan(attempt_dir)
         spec = Spec.read(run_dir.spec)
-    except OSError as error:
+    except (OSError, UserError) as error:
         text = f"{socket.gethostname()}: the run directory cannot be read: {error}"
         sys.exit(with_time(text))
     try:

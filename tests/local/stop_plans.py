@@ -181,7 +181,7 @@ class Bench:
     def scenario(self, name: str) -> dict[str, Any]:
         """The findings of a scenario: its run, stopped in each way."""
         spec, started = self.spec(name), time.monotonic()
-        untouched, _ = self.train(f"{name}/untouched", spec)
+        reference, _ = self.train(f"{name}/reference", spec)
         # Rank 0's random number, so that all ranks make the same plans.
         took_s = torch.tensor([time.monotonic() - started])
         dist.broadcast(took_s, src=0)
@@ -190,11 +190,11 @@ class Bench:
             self.evaluated.clear()
             run, stops = self.train(f"{name}/{number}", spec, plans)
             evaluated = self.evaluated[: len(stops)]
-            differences = compare(run, untouched) if self.distributed.is_first else []
-            if self.distributed.is_first and best_of(run) != best_of(untouched):
-                differences.append(f"best is {best_of(run)}, not {best_of(untouched)}")
+            differences = compare(run, reference) if self.distributed.is_first else []
+            if self.distributed.is_first and best_of(run) != best_of(reference):
+                differences.append(f"best is {best_of(run)}, not {best_of(reference)}")
             runs.append({"stops": stops, "evaluated": evaluated, "differences": differences})
-        return {"runs": runs, "lines": len(read_jsonl(untouched.metrics)), "took_s": took_s.item()}
+        return {"runs": runs, "lines": len(read_jsonl(reference.metrics)), "took_s": took_s.item()}
 
 
 def best_of(run: RunDir) -> str:

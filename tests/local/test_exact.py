@@ -22,7 +22,7 @@ def found(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_stopped_runs_end_with_the_bits_of_the_untouched_one(found, name):
+def test_stopped_runs_end_with_the_bits_of_the_reference_run(found, name):
     runs = found[name]["runs"]
     assert [run["differences"] for run in runs] == [[]] * len(runs)
     assert any(run["stops"] for run in runs)

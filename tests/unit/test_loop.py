@@ -163,7 +163,7 @@ def test_the_best_checkpoint_is_kept_and_named(tmp_path, metric, choose):
 def test_the_loss_of_a_window_survives_another_interval_of_the_log(tmp_path):
     """log.every_steps may change at any resume."""
     each, first, later = (Spec(train=TRAIN, log=Log(every_steps=n)) for n in (1, 2, 7))
-    run, _ = train(tmp_path / "untouched", each)
+    run, _ = train(tmp_path / "reference", each)
     losses = [line["train_loss"] for line in read_jsonl(run.metrics) if "train_loss" in line]
     run, loop = train(tmp_path / "run", first, stop_at=3)
     assert loop.state.global_step == 5
@@ -189,12 +189,12 @@ def test_an_evaluation_draws_the_same_numbers_after_a_stop(tmp_path):
     spec = Spec(
         train=dataclasses.replace(TRAIN, model="tests.unit.test_loop:chancy", eval_every_steps=2)
     )
-    untouched, _ = train(tmp_path / "untouched", spec)
+    reference, _ = train(tmp_path / "reference", spec)
     # Seen in step 4, agreed on before the evaluation that is due after it.
     run, loop = train(tmp_path / "run", spec, stop_at=3)
     assert (loop.state.global_step, loop.state.last_eval_step) == (4, 3)
     train(tmp_path / "run", spec, attempt=2)
-    assert run.metrics.read_bytes() == untouched.metrics.read_bytes()
+    assert run.metrics.read_bytes() == reference.metrics.read_bytes()
 
 
 def test_a_stop_in_an_evaluation_gives_it_up_and_the_next_attempt_repeats_it(tmp_path):

@@ -41,12 +41,12 @@ class RankPlace(NamedTuple):
     phase: str = ""
 
 
-def diagnose(states: Mapping[int, RankHang], silent: Mapping[int, RankPlace]) -> str:
+def diagnose(states: Mapping[int, RankHang], unresponsive: Mapping[int, RankPlace]) -> str:
     """Return which ranks the others wait for: those that do not answer, else those that lag."""
     stacks = f"stacks of {ranks_text(states)} are in their logs"
-    if silent:
-        places = [_silent_text(rank, place) for rank, place in sorted(silent.items())]
-        verb = "does" if len(silent) == 1 else "do"
+    if unresponsive:
+        places = [_unresponsive_text(rank, place) for rank, place in sorted(unresponsive.items())]
+        verb = "does" if len(unresponsive) == 1 else "do"
         return f"{_listed(places)} {verb} not answer; {stacks}"
     lagging = laggards(states.values())
     places = [
@@ -79,7 +79,7 @@ def _listed(texts: list[str]) -> str:
     return ", ".join(texts[:MAX_NAMED]) + more
 
 
-def _silent_text(rank: int, place: RankPlace) -> str:
+def _unresponsive_text(rank: int, place: RankPlace) -> str:
     phase = f", in {place.phase}" if place.phase in NAMES else ""
     return f"rank {rank} on {place.host} (pid {place.pid or 'unknown'}{phase})"
 

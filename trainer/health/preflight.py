@@ -38,7 +38,7 @@ RIGHT = (1, -1, 1, 0, 1)
 INNER = 1024
 OUTER_ON_CPU, OUTER_ON_GPU = 256, 4096
 
-SILENT = f"it did not answer within {rank_report.SILENT_S:.0f} s"
+NO_ANSWER = f"it did not answer within {rank_report.NO_ANSWER_AFTER_S:.0f} s"
 
 
 def preflight(rank: RankProcess, device: torch.device, begin: Callable[[str], None]) -> None:
@@ -148,10 +148,12 @@ def _report(report: RankReport, problem: str, poll: Callable[[], None], rank: Ra
         count = len(summary.bad)
         raise RuntimeError(f"preflight: {count} ranks failed: {_first_problem(summary, rank)}")
     me = rank.distributed.rank
-    if summary.silent:
-        run_with_timeout(RECORD_LIMIT_S, lambda: _end_silent(summary, rank, report.is_reporter))
+    if summary.unresponsive:
+        run_with_timeout(
+            RECORD_LIMIT_S, lambda: _end_unresponsive(summary, rank, report.is_reporter)
+        )
     if me in summary.bad:
-        own = summary.problems.get(me, ("", SILENT))[1]
+        own = summary.problems.get(me, ("", NO_ANSWER))[1]
         raise BadNode(f"preflight: {own}")
     raise PeerBadNode(f"preflight: {_first_problem(summary, rank)}")
 
@@ -159,31 +161,31 @@ def _report(report: RankReport, problem: str, poll: Callable[[], None], rank: Ra
 def _first_problem(summary: Summary, rank: RankProcess) -> str:
     """Return the first bad rank, its host and its problem, and how many more there are."""
     first = summary.bad[0]
-    host, problem = summary.problems.get(first, (_place_of(first, rank).host, SILENT))
+    host, problem = summary.problems.get(first, (_place_of(first, rank).host, NO_ANSWER))
     more = f" (and {len(summary.bad) - 1} more)" if len(summary.bad) > 1 else ""
     return f"rank {first} on {host}: {problem}{more}"
 
 
-def _place_of(silent: int, rank: RankProcess) -> RankPlace:
+def _place_of(number: int, rank: RankProcess) -> RankPlace:
     """Return where a rank that does not answer runs, from its timeline."""
     if rank.run_dir is None or rank.attempt is None:
         return RankPlace("an unknown host", 0)
-    return place_of(rank.run_dir, rank.attempt, silent)
+    return place_of(rank.run_dir, rank.attempt, number)
 
 
-def _end_silent(summary: Summary, rank: RankProcess, is_reporter: bool) -> None:
+def _end_unresponsive(summary: Summary, rank: RankProcess, is_reporter: bool) -> None:
     """Write the error record of each rank that does not answer; kill those of this node."""
-    for silent in summary.silent if is_reporter else ():
-        host = _place_of(silent, rank).host
-        log(f"preflight: rank {silent} on {host}: {SILENT}", sys.stderr)
+    for number in summary.unresponsive if is_reporter else ():
+        host = _place_of(number, rank).host
+        log(f"preflight: rank {number} on {host}: {NO_ANSWER}", sys.stderr)
         if rank.attempt_dir is not None and rank.attempt_dir.path.is_dir():
             record = RankError(
                 round(time.time(), 3),
-                silent,
+                number,
                 host,
-                f"preflight: {SILENT}",
+                f"preflight: {NO_ANSWER}",
                 kind="bad_node",
                 told_by=rank.distributed.rank,
             )
-            records.write(rank.attempt_dir.rank_error(silent), record)
-    end_siblings(_place_of(silent, rank) for silent in summary.silent)
+            records.write(rank.attempt_dir.rank_error(number), record)
+    end_siblings(_place_of(number, rank) for number in summary.unresponsive)

@@ -23,7 +23,7 @@ from trainer.dist.context import DistributedContext
 
 # After so many seconds without a report the summary names a rank: it was in the rendezvous a moment
 # ago. Counted in ticks, so that time spent suspended does not count.
-SILENT_S = 5.0
+NO_ANSWER_AFTER_S = 5.0
 MAX_POLL_S = 0.1
 MAX_TICK_S = 0.5
 
@@ -33,25 +33,25 @@ class Summary:
     """The reports of all ranks, the same on each rank.
 
     problems: (host, problem) of each rank that reported one.
-    silent: the ranks that did not report in time.
+    unresponsive: the ranks that did not report in time.
     """
 
     problems: dict[int, tuple[str, str]] = field(default_factory=dict)
-    silent: tuple[int, ...] = ()
+    unresponsive: tuple[int, ...] = ()
 
     @property
     def bad(self) -> list[int]:
         """The ranks that reported a problem, and those that did not report."""
-        return sorted({*self.problems, *self.silent})
+        return sorted({*self.problems, *self.unresponsive})
 
     def to_json(self) -> str:
-        return json.dumps([{str(k): v for k, v in self.problems.items()}, self.silent])
+        return json.dumps([{str(k): v for k, v in self.problems.items()}, self.unresponsive])
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Summary:
-        problems, silent = json.loads(text)
+        problems, unresponsive = json.loads(text)
         by_rank = {int(rank): (host, problem) for rank, (host, problem) in problems.items()}
-        return cls(by_rank, tuple(silent))
+        return cls(by_rank, tuple(unresponsive))
 
 
 def are_few(ranks: list[int], context: DistributedContext) -> bool:
@@ -68,8 +68,8 @@ def rendezvous_store() -> Store:
     """Return the store of this attempt's rendezvous, over the connection that this rank has to it.
 
     torch looks up the host name of each address that it connects to. If the name server does not
-    answer, a new connection takes longer than SILENT_S. Source: torchrun, "Environment Variables";
-    its agents' store outlives the ranks.
+    answer, a new connection takes longer than NO_ANSWER_AFTER_S. The store of torchrun's agents
+    outlives the ranks (source: torchrun, "Environment Variables").
     """
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     prefix = f"kit/preflight/{os.environ.get('KIT_ATTEMPT')}/{restart}"
@@ -101,8 +101,8 @@ class RankReport:
         waited_s, poll_s, last = 0.0, 0.001, time.monotonic()
         while not self._store.check(["summary"]):
             poll()
-            if waited_s > SILENT_S:
-                self._report_silent_ranks()
+            if waited_s > NO_ANSWER_AFTER_S:
+                self._report_unresponsive_ranks()
             time.sleep(poll_s)
             now = time.monotonic()
             waited_s += min(now - last, MAX_TICK_S)
@@ -118,18 +118,18 @@ class RankReport:
         if self._store.add("answers", 1) == self._context.world_size:
             self._publish(range(self._context.world_size), ())
 
-    def _report_silent_ranks(self) -> None:
+    def _report_unresponsive_ranks(self) -> None:
         """Publish which ranks did not report, unless most did not: then all ranks are slow."""
         if not self._may_report():
             return
         self.is_reporter = self.is_reporter or self._store.add("reporters", 1) == 1
         if self.is_reporter:
             ranks = range(self._context.world_size)
-            silent = [rank for rank in ranks if not self._store.check([self._key(rank)])]
-            if silent and are_few(silent, self._context):
-                self._publish(set(ranks) - {*silent}, silent)
+            unresponsive = [rank for rank in ranks if not self._store.check([self._key(rank)])]
+            if unresponsive and are_few(unresponsive, self._context):
+                self._publish(set(ranks) - {*unresponsive}, unresponsive)
 
-    def _publish(self, present: range | set[int], silent: list[int] | tuple[()]) -> None:
+    def _publish(self, present: range | set[int], unresponsive: list[int] | tuple[()]) -> None:
         """Publish the summary; the first writer wins."""
         problems = {}
         if self._store.add("problems", 0):
@@ -138,7 +138,7 @@ class RankReport:
             parsed = [json.loads(answer) for answer in answers]
             reports = zip(ranks, parsed, strict=True)
             problems = {rank: (host, problem) for rank, (host, problem) in reports if problem}
-        self._store.compare_set("summary", "", Summary(problems, tuple(silent)).to_json())
+        self._store.compare_set("summary", "", Summary(problems, tuple(unresponsive)).to_json())
 
     @staticmethod
     def _key(rank: int) -> str:

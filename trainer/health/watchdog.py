@@ -266,10 +266,12 @@ class Watchdog:
                 state = records.read(RankHang, attempt_dir.rank_hang(rank))
                 if state is not None:
                     states[rank] = state
-        silent = {rank: place_of(run_dir, attempt, rank) for rank in all_ranks - states.keys()}
-        text = f"{self._head()}: {diagnose(states, silent)}"
-        records.write(attempt_dir.hang, HangConclusion(self._rank, text, tuple(sorted(silent))))
-        end_siblings(silent.values())
+        missing = all_ranks - states.keys()
+        unresponsive = {rank: place_of(run_dir, attempt, rank) for rank in missing}
+        text = f"{self._head()}: {diagnose(states, unresponsive)}"
+        conclusion = HangConclusion(self._rank, text, tuple(sorted(unresponsive)))
+        records.write(attempt_dir.hang, conclusion)
+        end_siblings(unresponsive.values())
         return Hang(text)
 
     def _await_conclusion(self, run_dir: RunDir, attempt: int) -> Hang:
@@ -282,7 +284,7 @@ class Watchdog:
                 concluded = records.read(HangConclusion, run_dir.attempt(attempt).hang)
         if concluded is None:
             return PeerHang(f"{self._head()}: the rank that found it first wrote no conclusion")
-        end_siblings(place_of(run_dir, attempt, rank) for rank in concluded.silent)
+        end_siblings(place_of(run_dir, attempt, rank) for rank in concluded.unresponsive)
         return PeerHang(f"found by rank {concluded.rank}: {concluded.error}")
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster import Cluster, why_not
-from ..faults.scenario import Untouched
+from ..faults.scenario import ReferenceRuns
 from ..kit import Kit, Run
 from .draws import Draw, draws
 from .harms import HARMS, TABLE
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
     root = Path(f"/tmp/slurm-chaos-{os.getpid()}")
     again = f"make chaos N={args.number} SEED={args.seed} DRAW={{}}"
     with Cluster(root) as cluster, open(args.out / "draws.jsonl", "a") as lines:
-        expected = Untouched(Kit(cluster, args.out.resolve() / "untouched"))(MODEL)
+        expected = ReferenceRuns(Kit(cluster, args.out.resolve() / "reference"))(MODEL)
         records = []
         for draw in chosen:
             record = {"seed": args.seed} | play(cluster, draw, expected, args.out.resolve())

@@ -17,7 +17,7 @@ import pytest
 from ..cluster import Cluster
 from ..kit import REPOSITORY, Kit
 from .rows import FAST, Row, is_of, row_of
-from .scenario import Untouched
+from .scenario import ReferenceRuns
 
 _HERE = Path(__file__).parent
 _STARTED = time.monotonic()
@@ -89,9 +89,9 @@ def kit(cluster: Cluster, tmp_path: Path) -> Kit:
 
 
 @pytest.fixture(scope="session")
-def untouched(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Untouched:
-    """`untouched(*overrides)`: the reference run without faults, trained once in a session."""
-    return Untouched(Kit(cluster, tmp_path_factory.mktemp("untouched")))
+def reference(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> ReferenceRuns:
+    """`reference(*overrides)`: the reference run without faults, trained once in a session."""
+    return ReferenceRuns(Kit(cluster, tmp_path_factory.mktemp("reference")))
 
 
 @pytest.fixture

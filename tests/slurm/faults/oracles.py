@@ -11,9 +11,9 @@ from ..kit import Run
 from .scenario import STEPS_PER_EPOCH
 
 
-def bitwise(run: Run, untouched: Run) -> None:
+def bitwise(run: Run, reference: Run) -> None:
     """BW: weights, optimizer, metrics and best checkpoint are those of the reference run."""
-    found = compare(run.dir, untouched.dir)
+    found = compare(run.dir, reference.dir)
     assert found == [], found
 
 

@@ -51,7 +51,7 @@ def start(kit: Kit, *overrides: str, pace: Path | None = None) -> Paced:
     return Paced(kit.submit(*SPEC, f"launch.env.PACE_FILE={pace}", *overrides), pace)
 
 
-class Untouched:
+class ReferenceRuns:
     """Reference runs without faults, each trained once; only their files are used afterwards."""
 
     def __init__(self, kit: Kit) -> None:

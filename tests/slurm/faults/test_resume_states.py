@@ -12,7 +12,7 @@ import pytest
 from ..kit import Kit, Run
 from . import harm_processes, harm_slurm, oracles
 from .rows import Row
-from .scenario import Untouched, start
+from .scenario import ReferenceRuns, start
 
 TIMEOUT_S = 240
 
@@ -73,7 +73,7 @@ def time_out(case: Case) -> list[str]:
 
 @pytest.mark.parametrize("end", [cancel, crash, fail, lose, time_out])
 def test_resume_goes_on_with_a_run_that_was_ended(
-    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path, end: Callable[[Case], list[str]]
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path, end: Callable[[Case], list[str]]
 ) -> None:
     wanted = tmp_path / "wanted"
     wanted.touch()
@@ -89,7 +89,7 @@ def test_resume_goes_on_with_a_run_that_was_ended(
     paced = replace(paced, run=kit.resume(run))
     paced.finish()
     row.record(paced.run)
-    oracles.bitwise(paced.run, untouched())
+    oracles.bitwise(paced.run, reference())
     oracles.at_most_one_interval(paced.run)
     if end is fail:  # the run got a warning in time
         oracles.no_step_redone(paced.run)

@@ -9,7 +9,7 @@ from jobs.rundir import read_json
 from ..kit import REPOSITORY, Kit, Run
 from . import oracles
 from .rows import Row
-from .scenario import AT_ONCE, Untouched, start
+from .scenario import AT_ONCE, ReferenceRuns, start
 
 BAD = "n2"
 FAULTY_NODE = REPOSITORY / "tests/local/faulty_node"
@@ -35,7 +35,9 @@ def records(run: Run, attempt: int) -> list[dict[str, object]]:
         ("stop", "preflight: it did not answer within 5 s"),
     ],
 )
-def test_row_25_a_bad_node(kit: Kit, untouched: Untouched, row: Row, harm: str, told: str) -> None:
+def test_row_25_a_bad_node(
+    kit: Kit, reference: ReferenceRuns, row: Row, harm: str, told: str
+) -> None:
     """The node is named and left out, and the run completes on the other three nodes."""
     run = start(kit, *faulty(harm), pace=AT_ONCE).run
     row.record(run)
@@ -50,13 +52,13 @@ def test_row_25_a_bad_node(kit: Kit, untouched: Untouched, row: Row, harm: str, 
     assert f"node {BAD} is left out of the next attempts for 24 h: {told}" in log
     assert run.cluster.job(run.job_id)["ExcNodeList"] == BAD
     oracles.causes(run, ["node", "completed"])
-    oracles.bitwise(run, untouched())
+    oracles.bitwise(run, reference())
     oracles.requeues(run, 1)
     oracles.nothing_left(run)
 
 
 def test_row_25_a_bad_node_that_the_job_cannot_do_without(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     """The kit sets no list that Slurm could never satisfy: the job starts again with the node."""
     wanted = ("slurm.sbatch_args.nodelist=n[1-3]", "launch.env.FAULTY_ATTEMPT='1'")
@@ -69,4 +71,4 @@ def test_row_25_a_bad_node_that_the_job_cannot_do_without(
     assert f"{told}: preflight: a matrix product" in log
     assert run.cluster.job(run.job_id)["ExcNodeList"] == "(null)"
     oracles.causes(run, ["node", "completed"])
-    oracles.bitwise(run, untouched())
+    oracles.bitwise(run, reference())

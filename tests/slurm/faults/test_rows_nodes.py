@@ -11,7 +11,7 @@ from jobs.rundir import read_json
 from ..kit import Kit, Run
 from . import harm_nodes, harm_slurm, oracles
 from .rows import Row
-from .scenario import Paced, Untouched, start
+from .scenario import Paced, ReferenceRuns, start
 
 FIRST, OTHER = 0, 1
 HANG_TIMEOUT_S = 10
@@ -33,12 +33,12 @@ def wait_for_aborts(run: Run, ranks: list[int]) -> None:
     )
 
 
-def assert_came_back(paced: Paced, untouched: Untouched, lost: str, cause: str) -> None:
+def assert_came_back(paced: Paced, reference: ReferenceRuns, lost: str, cause: str) -> None:
     """One requeue without the lost node, BW, LK, and the cause is recorded."""
     run = paced.run
     harm_slurm.wait_for_restarts(run, 1)
     paced.finish()
-    oracles.bitwise(run, untouched())
+    oracles.bitwise(run, reference())
     oracles.at_most_one_interval(run)
     oracles.requeues(run, 1)
     oracles.causes(run, [cause, "completed"])
@@ -46,29 +46,31 @@ def assert_came_back(paced: Paced, untouched: Untouched, lost: str, cause: str) 
 
 
 @where
-def test_row_17_a_node_loses_power(kit: Kit, untouched: Untouched, row: Row, index: int) -> None:
+def test_row_17_a_node_loses_power(
+    kit: Kit, reference: ReferenceRuns, row: Row, index: int
+) -> None:
     paced = start(kit, *SPEC)
     row.record(paced.run)
     paced.run.wait_for_step(7)
     lost = harm_nodes.lose_power(paced.run, index)
     wait_for_aborts(paced.run, [rank for rank in range(3) if rank != index])
-    assert_came_back(paced, untouched, lost, "node")
+    assert_came_back(paced, reference, lost, "node")
 
 
 @where
 def test_row_18_a_node_loses_its_network(
-    kit: Kit, untouched: Untouched, row: Row, index: int
+    kit: Kit, reference: ReferenceRuns, row: Row, index: int
 ) -> None:
     paced = start(kit, *SPEC)
     row.record(paced.run)
     paced.run.wait_for_step(7)
     lost = harm_nodes.cut_off(paced.run, index)
     wait_for_aborts(paced.run, [0, 1, 2])
-    assert_came_back(paced, untouched, lost, "node")
+    assert_came_back(paced, reference, lost, "node")
 
 
 def test_row_18_a_node_loses_its_network_and_slurm_is_slow_to_notice(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     kit.cluster.restart(extra_conf=f"SlurmdTimeout={LONG_SLURMD_TIMEOUT_S}")
     paced = start(kit, *SPEC)
@@ -76,9 +78,9 @@ def test_row_18_a_node_loses_its_network_and_slurm_is_slow_to_notice(
     paced.run.wait_for_step(7)
     cut = time.time()
     lost = harm_nodes.cut_off(paced.run, OTHER)
-    assert_came_back(paced, untouched, lost, "node")
+    assert_came_back(paced, reference, lost, "node")
     attempt = paced.run.attempts()[0]
-    assert attempt["decision"] == "requeue" and attempt["evidence"]["silent_nodes"] == [lost]
+    assert attempt["decision"] == "requeue" and attempt["evidence"]["unreachable_nodes"] == [lost]
     assert attempt["stop"] - cut < LONG_SLURMD_TIMEOUT_S
 
 
@@ -88,12 +90,12 @@ def wait_for_stop(run: Run) -> None:
     run.cluster.wait_for(lambda: read_json(outcome), "the first attempt stopped", 60)
 
 
-def assert_requeued_once(paced: Paced, untouched: Untouched, *causes: str) -> None:
+def assert_requeued_once(paced: Paced, reference: ReferenceRuns, *causes: str) -> None:
     """BW L0 R1 NO; the first attempt ended by one of the causes."""
     run = paced.run
     harm_slurm.wait_for_restarts(run, 1)
     paced.finish()
-    oracles.bitwise(run, untouched())
+    oracles.bitwise(run, reference())
     oracles.no_step_redone(run)
     oracles.requeues(run, 1)
     first = run.attempts()[0]["cause"]
@@ -103,7 +105,7 @@ def assert_requeued_once(paced: Paced, untouched: Untouched, *causes: str) -> No
 
 
 def test_row_19_slurmctld_is_away_when_the_run_wants_its_requeue(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     paced = start(kit)
     row.record(paced.run)
@@ -111,11 +113,11 @@ def test_row_19_slurmctld_is_away_when_the_run_wants_its_requeue(
     kit.cluster.run("scancel", "--signal=USR1", paced.run.job_id)
     with harm_nodes.controller_away(paced.run):
         wait_for_stop(paced.run)
-    assert_requeued_once(paced, untouched, "time_limit")
+    assert_requeued_once(paced, reference, "time_limit")
 
 
 def test_row_19_slurmctld_goes_away_in_a_preemption(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     paced = start(kit)
     row.record(paced.run)
@@ -127,4 +129,4 @@ def test_row_19_slurmctld_goes_away_in_a_preemption(
     with harm_nodes.controller_away(paced.run):
         wait_for_stop(paced.run)
     # A slurmctld that is killed before it saved its state forgets the PreemptTime.
-    assert_requeued_once(paced, untouched, "preemption", "manual_stop")
+    assert_requeued_once(paced, reference, "preemption", "manual_stop")

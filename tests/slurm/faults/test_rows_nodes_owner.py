@@ -18,7 +18,7 @@ from jobs.rundir import read_json
 from ..kit import JOB_TIMEOUT_S, Kit, Run
 from . import harm_nodes, harm_processes, harm_slurm, oracles
 from .rows import Row
-from .scenario import AT_ONCE, Paced, Untouched, start
+from .scenario import AT_ONCE, Paced, ReferenceRuns, start
 from .test_rows_nodes import FIRST, SPEC
 
 _LISTEN = """
@@ -42,7 +42,7 @@ def assert_resume_is_refused(kit: Kit, run: Run) -> None:
 
 
 def test_row_30_a_second_job_is_refused_while_the_run_is_running(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     paced = start(kit)
     run = paced.run
@@ -53,12 +53,12 @@ def test_row_30_a_second_job_is_refused_while_the_run_is_running(
     kit.cluster.wait_job(second, "FAILED", JOB_TIMEOUT_S)
     assert f"job {run.job_id} is still running it" in job_output(kit, second)
     paced.finish()
-    oracles.bitwise(run, untouched())
+    oracles.bitwise(run, reference())
     oracles.causes(run, ["completed"])
     oracles.nothing_left(run)
 
 
-def test_row_30_of_two_queued_jobs_one_runs(kit: Kit, untouched: Untouched, row: Row) -> None:
+def test_row_30_of_two_queued_jobs_one_runs(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     nodes = ",".join(kit.cluster.nodes)
     drain = ("scontrol", "update", f"NodeName={nodes}", "Reason=test")
     kit.cluster.run(*drain, "State=DRAIN")
@@ -73,7 +73,7 @@ def test_row_30_of_two_queued_jobs_one_runs(kit: Kit, untouched: Untouched, row:
     refused = states.index("FAILED")
     said = job_output(kit, jobs[1]) if refused else run.dir.job_log.read_text()
     assert f"job {jobs[1 - refused]} " in said or "took this run just now" in said, said
-    oracles.bitwise(run, untouched())
+    oracles.bitwise(run, reference())
     oracles.causes(run, ["completed"])
     oracles.nothing_left(run)
 
@@ -102,11 +102,11 @@ def wait_until_it_gave_up(run: Run, node: str) -> None:
     run.cluster.wait_for(has_given_up, f"the old attempt on {node} gives up", JOB_TIMEOUT_S)
 
 
-def assert_old_attempt_changed_nothing(paced: Paced, untouched: Run, old_node: str) -> None:
+def assert_old_attempt_changed_nothing(paced: Paced, reference: Run, old_node: str) -> None:
     """BW, one requeue, and each attempt recorded once."""
     run = paced.run
     paced.finish()
-    oracles.bitwise(run, untouched)
+    oracles.bitwise(run, reference)
     oracles.requeues(run, 1)
     oracles.causes(run, ["node", "completed"])
     assert old_node not in run.attempts()[1]["nodes"]
@@ -115,7 +115,7 @@ def assert_old_attempt_changed_nothing(paced: Paced, untouched: Run, old_node: s
 
 
 def test_row_33_the_batch_shell_of_a_cut_off_node_comes_back(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     paced = start(kit, *SPEC)
     run = paced.run
@@ -127,11 +127,11 @@ def test_row_33_the_batch_shell_of_a_cut_off_node_comes_back(
     # slurmd does not register yet: the batch shell on the node asks slurmctld for the job's state.
     kit.cluster.plug(cut)
     wait_for_end_on(run, cut)
-    assert_old_attempt_changed_nothing(paced, untouched(), cut)
+    assert_old_attempt_changed_nothing(paced, reference(), cut)
 
 
 def test_row_33_ranks_that_trained_on_while_the_job_runs_elsewhere_commit_nothing(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     world = ("slurm.nodes=1", "launch.nproc_per_node=3", "train.epochs=8")
     paced = start(kit, *world, "checkpoint.every_steps=20")
@@ -147,10 +147,10 @@ def test_row_33_ranks_that_trained_on_while_the_job_runs_elsewhere_commit_nothin
     # Until then the new start may check whether the old node answers.
     wait_for_first_step(run, attempt=2)
     harm_nodes.reconnect(run, cut)
-    assert_old_attempt_changed_nothing(paced, untouched(*world), cut)
+    assert_old_attempt_changed_nothing(paced, reference(*world), cut)
 
 
-def test_row_23_the_rendezvous_port_is_taken(kit: Kit, untouched: Untouched, row: Row) -> None:
+def test_row_23_the_rendezvous_port_is_taken(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     nodes = kit.cluster.nodes
     drain = ("scontrol", "update", f"NodeName={','.join(nodes)}", "Reason=test")
     kit.cluster.run(*drain, "State=DRAIN")
@@ -166,7 +166,7 @@ def test_row_23_the_rendezvous_port_is_taken(kit: Kit, untouched: Untouched, row
         run.wait()
     endpoint = read_json(run.dir.attempt(1).plan)["rdzv_endpoint"]
     assert not endpoint.endswith(f":{taken}"), endpoint
-    oracles.bitwise(run, untouched())
+    oracles.bitwise(run, reference())
     oracles.causes(run, ["completed"])
 
 
@@ -189,7 +189,7 @@ def resume_twice_at_once(kit: Kit, run: Run) -> Run:
 
 
 def test_row_37_of_two_resumes_one_queues_and_a_cancel_ends_all_jobs(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     paced = start(kit, "slurm.restart=requeue")
     run = paced.run
@@ -209,11 +209,11 @@ def test_row_37_of_two_resumes_one_queues_and_a_cancel_ends_all_jobs(
     assert len(run.attempts()) == 1
     oracles.nothing_left(run)
     Paced(kit.resume(run), paced.pace).finish()
-    oracles.bitwise(run, untouched())
+    oracles.bitwise(run, reference())
 
 
 def test_row_39_resume_by_every_name_of_a_run_in_another_root(
-    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
 ) -> None:
     root = tmp_path / "elsewhere"
     paced = start(kit, f"runs_root={root}", "slurm.restart=requeue")
@@ -230,5 +230,5 @@ def test_row_39_resume_by_every_name_of_a_run_in_another_root(
         wait_for_first_step(run, attempt)
     Paced(run, paced.pace).finish()
     row.record(run)
-    oracles.bitwise(run, untouched())
+    oracles.bitwise(run, reference())
     oracles.nothing_left(run)

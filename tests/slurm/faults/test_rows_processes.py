@@ -10,7 +10,7 @@ import pytest
 from ..kit import Kit, Run
 from . import harm_processes, oracles
 from .rows import Row
-from .scenario import HELD_UP, Paced, Untouched, start
+from .scenario import HELD_UP, Paced, ReferenceRuns, start
 from .test_rows_slurm import on_every_proctrack
 
 # With worker processes that read the data, which must not be left behind either.
@@ -28,9 +28,9 @@ def start_with_readers(kit: Kit) -> Paced:
     return paced
 
 
-def assert_retried(run: Run, untouched: Run) -> None:
+def assert_retried(run: Run, reference: Run) -> None:
     """BW LK NO; a crash, and a new attempt in the same start of the job."""
-    oracles.bitwise(run, untouched)
+    oracles.bitwise(run, reference)
     oracles.at_most_one_interval(run)
     oracles.causes(run, ["crash", "completed"])
     oracles.requeues(run, 0)
@@ -39,7 +39,7 @@ def assert_retried(run: Run, untouched: Run) -> None:
 
 @pytest.mark.parametrize("stop", [signal.SIGUSR1, signal.SIGTERM], ids=lambda stop: stop.name)
 def test_row_07_only_one_rank_is_warned(
-    kit: Kit, untouched: Untouched, row: Row, stop: signal.Signals
+    kit: Kit, reference: ReferenceRuns, row: Row, stop: signal.Signals
 ) -> None:
     paced = start(kit)
     row.record(paced.run)
@@ -47,7 +47,7 @@ def test_row_07_only_one_rank_is_warned(
     harm_processes.warn_rank(paced.run, 1, stop)
     paced.finish()
     oracles.stopped_together(paced.run, 1)
-    oracles.bitwise(paced.run, untouched())
+    oracles.bitwise(paced.run, reference())
     oracles.no_step_redone(paced.run)
     oracles.causes(paced.run, ["manual_stop", "completed"])
     oracles.requeues(paced.run, 1)
@@ -57,13 +57,13 @@ def test_row_07_only_one_rank_is_warned(
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack")
 def test_row_09_storm_of_signals_to_the_whole_tree(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     paced = start_with_readers(kit)
     row.record(paced.run)
     assert harm_processes.storm(paced.run) > 50
     paced.finish()
-    oracles.bitwise(paced.run, untouched(*READERS))
+    oracles.bitwise(paced.run, reference(*READERS))
     # At SIGTERM srun kills its step: steps that could not be saved are lost.
     oracles.at_most_one_interval(paced.run)
     assert [a["cause"] for a in paced.run.attempts()] in AFTER_A_STOP
@@ -73,21 +73,21 @@ def test_row_09_storm_of_signals_to_the_whole_tree(
 
 @pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.fault)])
 def test_row_14_sigkill_of_a_rank_is_retried_in_the_allocation(
-    kit: Kit, untouched: Untouched, row: Row, number: int
+    kit: Kit, reference: ReferenceRuns, row: Row, number: int
 ) -> None:
     paced = start(kit, OFTEN)
     row.record(paced.run)
     paced.run.wait_for_step(4)
     harm_processes.send([harm_processes.rank(paced.run, number)], signal.SIGKILL)
     paced.finish()
-    assert_retried(paced.run, untouched())
+    assert_retried(paced.run, reference())
     assert f"rank {number} on n" in paced.run.attempts()[0]["evidence"]["error"]
 
 
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack")
 @pytest.mark.parametrize("role", ["torchrun", "agent", "srun"])
-def test_row_15_sigkill_of(kit: Kit, untouched: Untouched, row: Row, role: str) -> None:
+def test_row_15_sigkill_of(kit: Kit, reference: ReferenceRuns, row: Row, role: str) -> None:
     paced = start_with_readers(kit)
     row.record(paced.run)
     first = [p for p in harm_processes.tree(paced.run) if p.role not in ("shell", "attempt")]
@@ -95,13 +95,13 @@ def test_row_15_sigkill_of(kit: Kit, untouched: Untouched, row: Row, role: str) 
     ended = f"end of the first attempt's {first}"
     paced.run.cluster.wait_for(lambda: all(map(harm_processes.is_gone, first)), ended, 120)
     paced.finish()
-    assert_retried(paced.run, untouched(*READERS))
+    assert_retried(paced.run, reference(*READERS))
 
 
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack")
 def test_row_15_sigkill_of_the_batch_shell_is_recorded_as_lost(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     paced = start_with_readers(kit)
     row.record(paced.run)
@@ -110,13 +110,15 @@ def test_row_15_sigkill_of_the_batch_shell_is_recorded_as_lost(
     oracles.nothing_left(paced.run)
     paced.hurry()
     kit.resume(paced.run).wait()
-    oracles.bitwise(paced.run, untouched(*READERS))
+    oracles.bitwise(paced.run, reference(*READERS))
     oracles.at_most_one_interval(paced.run)
     oracles.causes(paced.run, ["lost", "completed"])
     oracles.nothing_left(paced.run)
 
 
-def test_row_16_sigkill_in_a_save(kit: Kit, untouched: Untouched, row: Row, tmp_path: Path) -> None:
+def test_row_16_sigkill_in_a_save(
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
+) -> None:
     disk = tmp_path / "disk-stands-still"
     paced = start(kit, HELD_UP, OFTEN, f"launch.env.DISK_FILE={disk}")
     row.record(paced.run)
@@ -128,19 +130,21 @@ def test_row_16_sigkill_in_a_save(kit: Kit, untouched: Untouched, row: Row, tmp_
     harm_processes.send([harm_processes.rank(paced.run, 0)], signal.SIGKILL)
     disk.unlink()
     paced.finish()
-    assert_retried(paced.run, untouched(HELD_UP))
+    assert_retried(paced.run, reference(HELD_UP))
     first, second = paced.run.attempts()
     assert second["first_step"] == int(first["checkpoint"].removeprefix("step-")) + 1
 
 
-def test_row_38_the_slurmstepd_of_one_node_dies(kit: Kit, untouched: Untouched, row: Row) -> None:
+def test_row_38_the_slurmstepd_of_one_node_dies(
+    kit: Kit, reference: ReferenceRuns, row: Row
+) -> None:
     """The training completes, and the kit ends the job although srun would wait for ever."""
     paced = start(kit)
     row.record(paced.run)
     paced.run.wait_for_step(2)
     harm_processes.kill_slurmstepd(paced.run)
     paced.finish()
-    oracles.bitwise(paced.run, untouched())
+    oracles.bitwise(paced.run, reference())
     oracles.causes(paced.run, ["completed"])
     oracles.nothing_left(paced.run)
     done = max(event["t"] for event in paced.run.events("completed"))

@@ -11,7 +11,7 @@ from trainer.health.phases import start_up_limit_s
 from ..kit import Kit, Run
 from . import harm_processes, oracles
 from .rows import Row
-from .scenario import HELD_UP, Untouched, start
+from .scenario import HELD_UP, ReferenceRuns, start
 from .test_rows_slurm import on_every_proctrack
 
 BROKEN = "train.model=tests.slurm.faults.broken:Broken"
@@ -44,16 +44,16 @@ def assert_found(run: Run, since: float, text: str, limit_s: float = HANG_TIMEOU
         assert f"rank {rank}: no progress for" in log and "its stacks:" in log
 
 
-def assert_went_on(run: Run, untouched: Run) -> None:
+def assert_went_on(run: Run, reference: Run) -> None:
     """BW LK NO, with one more attempt in the same allocation."""
-    oracles.bitwise(run, untouched)
+    oracles.bitwise(run, reference)
     oracles.at_most_one_interval(run)
     oracles.causes(run, ["hang", "completed"])
     oracles.requeues(run, 0)
     oracles.nothing_left(run)
 
 
-def test_row_22_hang_of_a_stopped_rank(kit: Kit, untouched: Untouched, row: Row) -> None:
+def test_row_22_hang_of_a_stopped_rank(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     paced = start(kit, BROKEN, OFTEN, f"launch.hang_timeout_s={HANG_TIMEOUT_S}")
     row.record(paced.run)
     paced.run.wait_for_step(4)
@@ -63,11 +63,11 @@ def test_row_22_hang_of_a_stopped_rank(kit: Kit, untouched: Untouched, row: Row)
     assert_found(paced.run, since, named)
     assert harm_processes.is_gone(stopped)
     paced.finish()
-    assert_went_on(paced.run, untouched(BROKEN))
+    assert_went_on(paced.run, reference(BROKEN))
 
 
 def test_row_22_hang_of_a_rank_in_a_loop(
-    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
 ) -> None:
     trouble = (f"launch.env.TROUBLE_FOLDER={tmp_path}", f"launch.hang_timeout_s={HANG_TIMEOUT_S}")
     paced = start(kit, BROKEN, OFTEN, *trouble)
@@ -80,7 +80,7 @@ def test_row_22_hang_of_a_rank_in_a_loop(
     assert "loop_for_ever" in paced.run.attempts()[0]["evidence"]["error"]
     assert harm_processes.is_gone(looping)
     paced.finish()
-    assert_went_on(paced.run, untouched(BROKEN))
+    assert_went_on(paced.run, reference(BROKEN))
 
 
 def test_row_24_crash_that_repeats_at_the_same_step_is_held(kit: Kit, row: Row) -> None:
@@ -104,7 +104,7 @@ def test_row_24_crash_that_repeats_at_the_same_step_is_held(kit: Kit, row: Row) 
 
 @on_every_proctrack
 def test_row_34_suspended_job_is_no_hang(
-    kit: Kit, untouched: Untouched, row: Row, proctrack: str
+    kit: Kit, reference: ReferenceRuns, row: Row, proctrack: str
 ) -> None:
     hang_timeout_s = 5
     paced = start(kit, BROKEN, f"launch.hang_timeout_s={hang_timeout_s}")
@@ -129,7 +129,7 @@ def test_row_34_suspended_job_is_no_hang(
     harm_processes.resume(run)
     paced.finish()
     assert not run.dir.attempt(1).hang.exists() and "no progress" not in run.log()
-    oracles.bitwise(run, untouched(BROKEN))
+    oracles.bitwise(run, reference(BROKEN))
     oracles.no_step_redone(run)
     oracles.causes(run, ["completed"])
     oracles.nothing_left(run)
@@ -141,7 +141,7 @@ def wait_for_all_ranks(run: Run, event: str) -> None:
 
 
 def test_row_41_hang_of_a_data_sets_constructor(
-    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
 ) -> None:
     data = "train.dataset=tests.slurm.faults.broken:digits"
     trouble = (
@@ -158,11 +158,11 @@ def test_row_41_hang_of_a_data_sets_constructor(
     assert "loop_for_ever, in data" in paced.run.attempts()[0]["evidence"]["error"]
     assert harm_processes.is_gone(looping)
     paced.finish()
-    assert_went_on(paced.run, untouched(BROKEN, data))
+    assert_went_on(paced.run, reference(BROKEN, data))
 
 
 def test_row_41_hang_of_a_rank_that_is_stopped_before_the_first_step(
-    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
 ) -> None:
     hold = tmp_path / "hold"
     hold.touch()
@@ -176,11 +176,11 @@ def test_row_41_hang_of_a_rank_that_is_stopped_before_the_first_step(
     assert_found(paced.run, since, named, start_up_limit_s("model", START_UP_TIMEOUT_S))
     assert harm_processes.is_gone(stopped)
     paced.finish()
-    assert_went_on(paced.run, untouched(HELD_UP))
+    assert_went_on(paced.run, reference(HELD_UP))
 
 
 def test_row_41_hang_of_a_rank_that_is_stopped_in_its_import(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     paced = start(kit, BROKEN, OFTEN, f"launch.hang_timeout_s={START_UP_TIMEOUT_S}")
     run = paced.run
@@ -196,4 +196,4 @@ def test_row_41_hang_of_a_rank_that_is_stopped_in_its_import(
     assert_found(run, since, named, start_up_limit_s("rendezvous", START_UP_TIMEOUT_S))
     assert harm_processes.is_gone(stopped)
     paced.finish()
-    assert_went_on(run, untouched(BROKEN))
+    assert_went_on(run, reference(BROKEN))

@@ -17,7 +17,7 @@ from jobs.rundir import AttemptDir
 from ..kit import Kit, Run
 from . import harm_processes, oracles
 from .rows import Row
-from .scenario import STEPS_PER_EPOCH, Paced, Untouched, start
+from .scenario import STEPS_PER_EPOCH, Paced, ReferenceRuns, start
 
 PHASED = ("train.model=tests.slurm.faults.broken:Phased", "train.eval_every_steps=5")
 OFTEN = "checkpoint.every_steps=3"
@@ -89,7 +89,7 @@ def stop_in(paced: Paced, moments: Moments, phase: str, chance: random.Random) -
     ids=["start", "training"],
 )
 def test_row_10_signal_in_any_phase(
-    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path, phases: Sequence[str]
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path, phases: Sequence[str]
 ) -> None:
     seed = int(os.environ.get(SEED) or random.randrange(10_000))
     print(f"{SEED}={seed} repeats this")
@@ -102,7 +102,7 @@ def test_row_10_signal_in_any_phase(
     for phase in phases:
         stop_in(paced, moments, phase, chance)
     paced.finish()
-    oracles.bitwise(run, untouched(*PHASED))
+    oracles.bitwise(run, reference(*PHASED))
     *stopped, last = run.attempts()
     assert {record["cause"] for record in stopped} <= {"manual_stop", "time_limit"}, stopped
     assert last["cause"] == "completed"

@@ -11,7 +11,7 @@ from jobs.rundir import read_json
 from ..kit import JOB_TIMEOUT_S, Kit, Run
 from . import harm_processes, harm_slurm, oracles
 from .rows import Row
-from .scenario import Paced, Untouched, start
+from .scenario import Paced, ReferenceRuns, start
 
 # Also tests of fast rows: each restarts the cluster, or tests a detail of its row.
 pytestmark = pytest.mark.fault
@@ -52,15 +52,15 @@ def begin(kit: Kit, row: Row, *overrides: str) -> Paced:
     return paced
 
 
-def assert_went_on(run: Run, untouched: Run, causes: list[str]) -> None:
-    oracles.bitwise(run, untouched)
+def assert_went_on(run: Run, reference: Run, causes: list[str]) -> None:
+    oracles.bitwise(run, reference)
     oracles.causes(run, causes)
     oracles.nothing_left(run)
     assert run.cluster.job_ids() == []
 
 
 def test_row_05_preemption_that_cancels_after_a_grace_is_requeued_in_it(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     """scontrol requeue works in the grace; the successor keeps waiting meanwhile."""
     kit.cluster.restart(extra_conf=CANCEL.format(30))
@@ -72,11 +72,11 @@ def test_row_05_preemption_that_cancels_after_a_grace_is_requeued_in_it(
     waiting.wait("CANCELLED")
     oracles.no_step_redone(paced.run)
     oracles.requeues(paced.run, 1)
-    assert_went_on(paced.run, untouched(), ["preemption", "completed"])
+    assert_went_on(paced.run, reference(), ["preemption", "completed"])
 
 
 def test_row_05_preemption_that_cancels_at_once_goes_on_as_the_successor(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     kit.cluster.restart(extra_conf=CANCEL.format(0))
     paced = begin(kit, row)
@@ -86,11 +86,11 @@ def test_row_05_preemption_that_cancels_at_once_goes_on_as_the_successor(
     paced.hurry()
     waiting.wait()
     oracles.no_step_redone(paced.run)  # the save fits KillWait
-    assert_went_on(paced.run, untouched(), ["preemption", "completed"])
+    assert_went_on(paced.run, reference(), ["preemption", "completed"])
 
 
 def test_row_05_preemption_that_cancels_without_a_successor_keeps_the_checkpoint_for_resume(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     kit.cluster.restart(extra_conf=CANCEL.format(0))
     said = kit.jobs("submit", "configs/resnet.yaml", "slurm.restart=requeue", "--dry-run").stderr
@@ -105,7 +105,7 @@ def test_row_05_preemption_that_cancels_without_a_successor_keeps_the_checkpoint
     paced.hurry()
     kit.resume(paced.run).wait()
     oracles.no_step_redone(paced.run)
-    assert_went_on(paced.run, untouched(), ["cancelled", "completed"])
+    assert_went_on(paced.run, reference(), ["cancelled", "completed"])
 
 
 def test_row_05_cancelled_in_the_end_of_a_cancelling_preemption_stays_cancelled(
@@ -134,7 +134,7 @@ def test_row_05_cancelled_in_the_end_of_a_cancelling_preemption_stays_cancelled(
 
 @pytest.mark.parametrize("options", [(), ("--no-requeue",)], ids=["asks", "no-requeue"])
 def test_row_13_job_requeue_0_is_overridden_and_no_requeue_has_a_successor(
-    kit: Kit, untouched: Untouched, row: Row, options: tuple[str, ...], tmp_path: Path
+    kit: Kit, reference: ReferenceRuns, row: Row, options: tuple[str, ...], tmp_path: Path
 ) -> None:
     kit.cluster.restart(extra_conf="JobRequeue=0")
     pace = tmp_path / "pace"
@@ -160,11 +160,11 @@ def test_row_13_job_requeue_0_is_overridden_and_no_requeue_has_a_successor(
         decision = "successor"
     assert [a["decision"] for a in run.attempts()] == [decision, "done"]
     oracles.no_step_redone(run)
-    assert_went_on(run, untouched(), ["preemption", "completed"])
+    assert_went_on(run, reference(), ["preemption", "completed"])
 
 
 def test_row_15_killed_batch_shell_goes_on_by_itself_with_a_guard(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     paced = begin(kit, row, GUARD, "checkpoint.every_steps=4")
     paced.run.wait_for_step(6)
@@ -174,7 +174,7 @@ def test_row_15_killed_batch_shell_goes_on_by_itself_with_a_guard(
     paced.hurry()
     waiting.wait()
     oracles.at_most_one_interval(paced.run)
-    assert_went_on(paced.run, untouched(), ["lost", "completed"])
+    assert_went_on(paced.run, reference(), ["lost", "completed"])
 
 
 def test_row_11_successor_of_a_cancelled_job_ends_without_training(kit: Kit, row: Row) -> None:
@@ -207,7 +207,7 @@ def test_row_11_cancelled_job_takes_its_successor_with_it(kit: Kit, row: Row) ->
 
 
 def test_row_02_without_any_slurm_command_in_the_wrap(
-    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
 ) -> None:
     wrap = tmp_path / "contained"
     wrap.write_text(WRAP)
@@ -216,4 +216,4 @@ def test_row_02_without_any_slurm_command_in_the_wrap(
     harm_slurm.preempt(paced.run)
     paced.finish()
     oracles.no_step_redone(paced.run)
-    assert_went_on(paced.run, untouched(), ["preemption", "completed"])
+    assert_went_on(paced.run, reference(), ["preemption", "completed"])

@@ -9,16 +9,16 @@ import pytest
 from ..kit import Kit, Run
 from . import harm_slurm, oracles
 from .rows import Row
-from .scenario import HELD_UP, Paced, Untouched, start
+from .scenario import HELD_UP, Paced, ReferenceRuns, start
 
 on_every_proctrack = pytest.mark.parametrize(
     "proctrack", ["cgroup", "linuxproc", "pgid"], indirect=True
 )
 
 
-def assert_went_on(run: Run, untouched: Run, causes: list[str]) -> None:
+def assert_went_on(run: Run, reference: Run, causes: list[str]) -> None:
     """BW, L0, one requeue for each cause, nothing left; all ranks stopped together."""
-    oracles.bitwise(run, untouched)
+    oracles.bitwise(run, reference)
     oracles.no_step_redone(run)
     oracles.requeues(run, len(causes))
     oracles.causes(run, [*causes, "completed"])
@@ -29,24 +29,24 @@ def assert_went_on(run: Run, untouched: Run, causes: list[str]) -> None:
 
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack")
-def test_row_01_time_limit(kit: Kit, untouched: Untouched, row: Row) -> None:
+def test_row_01_time_limit(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     paced = start(kit, "slurm.signal_lead_s=110")
     row.record(paced.run)
     paced.run.wait_for_step(2)
     harm_slurm.reach_time_limit(paced.run)
     paced.finish()
-    assert_went_on(paced.run, untouched(), ["time_limit"])
+    assert_went_on(paced.run, reference(), ["time_limit"])
 
 
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack")
-def test_row_02_preemption_with_grace(kit: Kit, untouched: Untouched, row: Row) -> None:
+def test_row_02_preemption_with_grace(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     paced = start(kit)
     row.record(paced.run)
     paced.run.wait_for_step(2)
     harm_slurm.preempt(paced.run)
     paced.finish()
-    assert_went_on(paced.run, untouched(), ["preemption"])
+    assert_went_on(paced.run, reference(), ["preemption"])
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from jobs.rundir import RunDir
 from ..kit import Kit, Run
 from . import harm_slurm, oracles, recorded
 from .rows import Row
-from .scenario import HELD_UP, SPEC, Paced, Untouched, start
+from .scenario import HELD_UP, SPEC, Paced, ReferenceRuns, start
 
 RANKS = 3
 
 
 @pytest.mark.usefixtures("patient_site")
-def test_row_12_an_admin_requeues_twice(kit: Kit, untouched: Untouched, row: Row) -> None:
+def test_row_12_an_admin_requeues_twice(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     paced = start(kit)
     row.record(paced.run)
     paced.run.wait_for_step(2)
@@ -26,14 +26,16 @@ def test_row_12_an_admin_requeues_twice(kit: Kit, untouched: Untouched, row: Row
     harm_slurm.requeue(paced.run)
     harm_slurm.wait_for_restarts(paced.run, 1)
     paced.finish()
-    oracles.bitwise(paced.run, untouched())
+    oracles.bitwise(paced.run, reference())
     oracles.no_step_redone(paced.run)
     oracles.requeues(paced.run, 1)
     oracles.causes(paced.run, ["requeued", "completed"])
     oracles.nothing_left(paced.run)
 
 
-def test_row_13_requeue_refused(kit: Kit, untouched: Untouched, row: Row, tmp_path: Path) -> None:
+def test_row_13_requeue_refused(
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
+) -> None:
     pace = tmp_path / "pace"
     pace.touch()
     # Without a successor, which `auto` would queue.
@@ -52,7 +54,7 @@ def test_row_13_requeue_refused(kit: Kit, untouched: Untouched, row: Row, tmp_pa
     oracles.nothing_left(run)
     pace.unlink()
     kit.resume(run).wait()
-    oracles.bitwise(run, untouched())
+    oracles.bitwise(run, reference())
     oracles.no_step_redone(run)
     oracles.causes(run, ["preemption", "completed"])
     oracles.nothing_left(run)
@@ -95,7 +97,7 @@ def preempt_after_a_step(run: Run, number: int) -> None:
 
 
 def test_row_36_start_up_outlasts_every_slot(
-    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
 ) -> None:
     (tmp_path / "start").touch()
     paced = start(kit, HELD_UP, f"launch.env.START_FILE={tmp_path}/start")
@@ -107,7 +109,7 @@ def test_row_36_start_up_outlasts_every_slot(
         wait_for_record(run, number)
     (tmp_path / "start").unlink()
     paced.finish()
-    oracles.bitwise(run, untouched(HELD_UP))
+    oracles.bitwise(run, reference(HELD_UP))
     oracles.causes(run, ["preemption"] * 5 + ["completed"])
     oracles.nothing_left(run)
     log = run.dir.job_log.read_text()
@@ -139,7 +141,7 @@ def wait_for_agents(run: Run, attempt: int) -> None:
     run.cluster.wait_for(lambda: all(path.exists() for path in agents), started, 240)
 
 
-def test_an_array_task_is_requeued_alone(kit: Kit, untouched: Untouched, row: Row) -> None:
+def test_an_array_task_is_requeued_alone(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     """The bare id of an array would requeue every one of its tasks."""
     words = ("slurm.nodes=1", "launch.nproc_per_node=3")
     tasks = [freeze(kit, *words, f"train.seed={seed}") for seed in range(2)]
@@ -164,7 +166,7 @@ def test_an_array_task_is_requeued_alone(kit: Kit, untouched: Untouched, row: Ro
     oracles.requeues(second, 0)
     oracles.causes(first, ["preemption", "completed"])
     oracles.causes(second, ["completed"])
-    oracles.bitwise(first, untouched(*words, "train.seed=0"))
+    oracles.bitwise(first, reference(*words, "train.seed=0"))
     oracles.no_step_redone(first)
 
 

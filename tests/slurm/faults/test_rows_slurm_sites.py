@@ -9,7 +9,7 @@ import pytest
 from ..kit import Kit
 from . import harm_processes, harm_slurm, oracles
 from .rows import Row, slurm_version
-from .scenario import HELD_UP, Untouched, start
+from .scenario import HELD_UP, ReferenceRuns, start
 from .test_rows_sites import successor
 
 SHORT_GRACE_S, SHORT_KILL_WAIT_S = 4, 3
@@ -20,7 +20,7 @@ SHORT_GRACE = f"""
 
 
 def test_row_03_preemption_with_the_job_s_own_signal(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     # Slurm 22.05 does not start with the newer setting. Source: slurm.conf(5) of each.
     version = tuple(map(int, slurm_version(kit.cluster).split(".")[:2]))
@@ -33,7 +33,7 @@ def test_row_03_preemption_with_the_job_s_own_signal(
     harm_slurm.preempt(paced.run)
     paced.finish()
     assert paced.run.attempts()[0]["evidence"]["signals"] == ["SIGUSR1"]
-    oracles.bitwise(paced.run, untouched())
+    oracles.bitwise(paced.run, reference())
     oracles.no_step_redone(paced.run)
     oracles.requeues(paced.run, 1)
     oracles.causes(paced.run, ["preemption", "completed"])
@@ -41,14 +41,14 @@ def test_row_03_preemption_with_the_job_s_own_signal(
 
 
 @pytest.mark.usefixtures("patient_site")
-def test_row_04_preemption_without_grace(kit: Kit, untouched: Untouched, row: Row) -> None:
+def test_row_04_preemption_without_grace(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     """The save fits into KillWait."""
     paced = start(kit, "slurm.partition=nograce")
     row.record(paced.run)
     paced.run.wait_for_step(2)
     harm_slurm.preempt(paced.run)
     paced.finish()
-    oracles.bitwise(paced.run, untouched())
+    oracles.bitwise(paced.run, reference())
     oracles.no_step_redone(paced.run)
     oracles.requeues(paced.run, 1)
     # Slurm has requeued the job by then, and no longer shows the preemption.
@@ -57,7 +57,7 @@ def test_row_04_preemption_without_grace(kit: Kit, untouched: Untouched, row: Ro
 
 
 def test_row_06_save_longer_than_the_grace(
-    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
 ) -> None:
     kit.cluster.restart(extra_conf=SHORT_GRACE)
     disk = tmp_path / "disk-stands-still"
@@ -75,7 +75,7 @@ def test_row_06_save_longer_than_the_grace(
     disk.unlink()
     paced.finish()
     assert run.attempts()[1]["first_step"] == 5
-    oracles.bitwise(run, untouched())
+    oracles.bitwise(run, reference())
     oracles.at_most_one_interval(run)
     oracles.requeues(run, 1)
     # The batch shell may die before it records the attempt.
@@ -87,7 +87,7 @@ def test_row_06_save_longer_than_the_grace(
 
 @pytest.mark.usefixtures("patient_site")
 def test_row_06_save_longer_than_what_is_left_before_the_time_limit(
-    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
 ) -> None:
     """The limit ends the job in its save. Slurm requeues no such job, so a successor continues."""
     disk = tmp_path / "disk-stands-still"
@@ -109,7 +109,7 @@ def test_row_06_save_longer_than_what_is_left_before_the_time_limit(
     paced.hurry()
     waiting.wait()
     assert run.attempts()[1]["first_step"] == 5
-    oracles.bitwise(run, untouched())
+    oracles.bitwise(run, reference())
     # LK: the interval up to the save in flight, and the steps until the next save was due.
     assert run.result()["steps_redone"] <= 2 * oracles.interval_steps(run)
     oracles.causes(run, ["time_limit", "completed"])

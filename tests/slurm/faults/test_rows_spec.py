@@ -14,7 +14,7 @@ from trainer.data.batches import Batches
 from ..kit import Kit, Run
 from . import harm_slurm, harm_storage, oracles, recorded
 from .rows import Row
-from .scenario import STEPS, STEPS_PER_EPOCH, Untouched, start
+from .scenario import STEPS, STEPS_PER_EPOCH, ReferenceRuns, start
 from .test_rows_storage import loaded
 
 GLOBAL_BATCH, NUM_SAMPLES = 48, 1437
@@ -70,7 +70,7 @@ def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -
     assert result["exactness_reason"] == "world size was 2, then 3"
 
 
-def test_row_27_other_number_of_data_workers(kit: Kit, untouched: Untouched, row: Row) -> None:
+def test_row_27_other_number_of_data_workers(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     by_sample = "train.dataset=tests.slurm.faults.by_sample:digits"
     paced = start(kit, by_sample, "launch.num_workers=0")
     row.record(paced.run)
@@ -79,14 +79,14 @@ def test_row_27_other_number_of_data_workers(kit: Kit, untouched: Untouched, row
     paced = replace(paced, run=kit.resume(paced.run, "launch.num_workers=2"))
     paced.finish()
     row.record(paced.run)
-    oracles.bitwise(paced.run, untouched(by_sample))
+    oracles.bitwise(paced.run, reference(by_sample))
     oracles.no_step_redone(paced.run)
     oracles.causes(paced.run, ["time_limit", "completed"])
     oracles.nothing_left(paced.run)
 
 
 def test_row_28_config_and_code_change_between_attempts(
-    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
 ) -> None:
     checkout = tmp_path / "checkout"
     copy_checkout(checkout)
@@ -114,7 +114,7 @@ def test_row_28_config_and_code_change_between_attempts(
     paced = replace(paced, run=resumed)
     paced.finish()
     row.record(paced.run)
-    oracles.bitwise(paced.run, untouched())
+    oracles.bitwise(paced.run, reference())
     oracles.no_step_redone(paced.run)
     oracles.causes(paced.run, ["preemption", "time_limit", "completed"])
     oracles.nothing_left(paced.run)

@@ -17,7 +17,7 @@ from trainer.checkpoint.manifest import MANIFEST, manifest_text
 from ..kit import REPOSITORY, Kit
 from . import harm_storage, oracles
 from .rows import Row
-from .scenario import Untouched, start
+from .scenario import ReferenceRuns, start
 from .test_rows_storage import loaded, step_of
 
 TOUCH = "touch hacked"
@@ -79,7 +79,7 @@ class Evil:
 
 
 def test_row_31_hostile_name_and_a_pickle_as_checkpoint(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     paced = start(kit, f"name={json.dumps(NAME)}", "checkpoint.every_steps=1")
     run = paced.run
@@ -102,7 +102,7 @@ def test_row_31_hostile_name_and_a_pickle_as_checkpoint(
 
     assert loaded(run, 2) == {step_of(older)}
     assert f"put aside, {run.dir.checkpoints}/quarantined-{newest}: " in run.dir.job_log.read_text()
-    oracles.bitwise(run, untouched())
+    oracles.bitwise(run, reference())
     oracles.causes(run, ["time_limit", "completed"])
     oracles.nothing_left(run)
     assert_nothing_happened(kit, run.dir.path)

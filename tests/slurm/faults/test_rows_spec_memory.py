@@ -10,14 +10,14 @@ from ..cluster import Cluster
 from ..kit import Kit
 from . import oracles
 from .rows import Row
-from .scenario import Untouched, start
+from .scenario import ReferenceRuns, start
 
 EATING = "train.model=tests.slurm.faults.eating:Eating"
 # Settings of a site that enforces the memory limit of jobs; cgroup.conf has ConstrainRAMSpace.
 LIMITED = "TaskPlugin=task/cgroup\nSelectTypeParameters=CR_Core_Memory"
 
 
-def test_row_29_an_allocation_fails(kit: Kit, untouched: Untouched, row: Row) -> None:
+def test_row_29_an_allocation_fails(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     paced = start(kit, EATING, 'launch.env.EATING="allocator 1"', "checkpoint.every_steps=1")
     row.record(paced.run)
     paced.finish()
@@ -29,7 +29,7 @@ def test_row_29_an_allocation_fails(kit: Kit, untouched: Untouched, row: Row) ->
         "hint: more slurm.mem, or a smaller train.micro_batch_size" in run.dir.job_log.read_text()
     )
     oracles.requeues(run, 0)
-    oracles.bitwise(run, untouched())
+    oracles.bitwise(run, reference())
     oracles.at_most_one_interval(run)
     oracles.nothing_left(run)
 
@@ -49,11 +49,11 @@ def test_row_29_memory_that_is_never_enough_is_held(kit: Kit, row: Row) -> None:
 
 
 def test_row_29_the_kernel_kills_a_rank(
-    cluster: Cluster, kit: Kit, untouched: Untouched, row: Row
+    cluster: Cluster, kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     if cluster.site.proctrack != "cgroup":
         pytest.skip("no cgroup here that limits memory")
-    baseline = untouched()
+    baseline = reference()
     cluster.restart(extra_conf=LIMITED)
     words = ('launch.env.EATING="kernel 1"', "slurm.mem=2G", "checkpoint.every_steps=1")
     paced = start(kit, EATING, *words)

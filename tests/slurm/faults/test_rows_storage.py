@@ -12,7 +12,7 @@ import pytest
 from ..kit import JOB_TIMEOUT_S, Kit, Run
 from . import harm_storage, oracles
 from .rows import Row
-from .scenario import Paced, Untouched, start
+from .scenario import Paced, ReferenceRuns, start
 
 EVERY_STEP = ("checkpoint.every_steps=1", "checkpoint.keep_last=99")
 
@@ -59,7 +59,7 @@ def assert_put_aside(run: Run, names: Sequence[str], loaded_step: int) -> None:
 
 
 def test_row_20_damaged_checkpoints_and_a_dangling_hint(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     """Five damages at once: each checkpoint is the newest one left when the run reads it."""
     paced = pause_behind(7, kit, row)
@@ -71,13 +71,13 @@ def test_row_20_damaged_checkpoints_and_a_dangling_hint(
     harm_storage.release(run)
     paced.finish()
     assert_put_aside(run, damaged, older)
-    oracles.bitwise(run, untouched())
+    oracles.bitwise(run, reference())
     oracles.nothing_left(run)
 
 
 @pytest.mark.fault
 def test_row_20_a_damaged_manifest_and_a_stale_hint(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     paced = pause_behind(4, kit, row)
     run = paced.run
@@ -87,12 +87,12 @@ def test_row_20_a_damaged_manifest_and_a_stale_hint(
     harm_storage.release(run)
     paced.finish()
     assert_put_aside(run, damaged, step_of(older))
-    oracles.bitwise(run, untouched())
+    oracles.bitwise(run, reference())
     oracles.nothing_left(run)
 
 
 def test_row_35_a_purge_takes_what_the_run_can_do_without(
-    kit: Kit, untouched: Untouched, row: Row
+    kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     paced = pause_behind(4, kit, row)
     run = paced.run
@@ -112,7 +112,7 @@ def test_row_35_a_purge_takes_what_the_run_can_do_without(
     assert f"a damaged checkpoint was put aside, {run.dir.checkpoints}/quarantined-{lost}: " in said
     oracles.causes(run, ["lost", "completed"])
     assert not list(run.dir.attempt(1).path.glob("rank-*.log")), "attempt 1 began again"
-    oracles.bitwise(run, untouched())
+    oracles.bitwise(run, reference())
     oracles.nothing_left(run)
 
 
@@ -125,7 +125,7 @@ def away(path: Path, elsewhere: Path) -> Iterator[None]:
 
 
 def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
-    kit: Kit, untouched: Untouched, row: Row, tmp_path_factory: pytest.TempPathFactory
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Each time the queued job ends with the reason, writes nothing, and a resume continues."""
     paced = start(kit)
@@ -166,7 +166,7 @@ def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
     resumed = replace(paced, run=kit.resume(run, "slurm.sbatch_args.hold=false"))
     resumed.finish()
     row.record(resumed.run)
-    oracles.bitwise(run, untouched())
+    oracles.bitwise(run, reference())
     # Without its checkpoints the ranks start, and find no checkpoint to read.
     oracles.causes(run, ["time_limit", "crash", "completed"])
     oracles.nothing_left(run)

@@ -16,7 +16,7 @@ from ..cluster import Cluster
 from ..kit import Kit, Run
 from . import harm_storage, oracles
 from .rows import Row
-from .scenario import Untouched, start
+from .scenario import ReferenceRuns, start
 from .test_rows_storage import step_of, wait_for_saves
 
 EVERY = "checkpoint.every_steps=2"
@@ -35,7 +35,7 @@ def assert_kept(run: Run, before: list[str]) -> None:
 
 @pytest.mark.parametrize("name", ["EIO", "EDQUOT", "EROFS"])
 def test_row_21_a_save_meets_an_error(
-    kit: Kit, untouched: Untouched, row: Row, tmp_path: Path, name: str
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path, name: str
 ) -> None:
     """An error that may pass is retried at once; one that a user must repair waits for a resume."""
     file = tmp_path / "errno"
@@ -63,7 +63,7 @@ def test_row_21_a_save_meets_an_error(
     run = paced.run
     row.record(run)
     oracles.causes(run, ["crash", "completed"])
-    oracles.bitwise(run, untouched())
+    oracles.bitwise(run, reference())
     oracles.at_most_one_interval(run)
     oracles.nothing_left(run)
 
@@ -87,12 +87,12 @@ def move_away(run: Run) -> Repair:
 def test_row_21_a_disk_is_full_or_a_directory_gone(
     cluster: Cluster,
     kit: Kit,
-    untouched: Untouched,
+    reference: ReferenceRuns,
     row: Row,
     tmp_path: Path,
     harm: Callable[[Run], Repair],
 ) -> None:
-    baseline = untouched()
+    baseline = reference()
     pace = tmp_path / "pace"
     pace.touch()
     with harm_storage.small_disk(tmp_path / "disk", DISK_MIB) as disk:

@@ -45,8 +45,8 @@ TABLE = [
     # Requeued by Slurm or an administrator: COMPLETING, too, but the kit must not requeue it again.
     ({"job_state": "COMPLETING", "is_requeued": True}, "wait", "requeued"),
     ({"job_state": "RUNNING", "is_requeued": True, "signals": TERM}, "wait", "requeued"),
-    ({"silent_nodes": ("b",), "is_requeued": True}, "wait", "node"),
-    ({"silent_nodes": ("b",), "job_state": "NODE_FAIL"}, "wait", "node"),
+    ({"unreachable_nodes": ("b",), "is_requeued": True}, "wait", "node"),
+    ({"unreachable_nodes": ("b",), "job_state": "NODE_FAIL"}, "wait", "node"),
     ({"outcome": "completed", "is_requeued": True}, "done", "completed"),
     # A mistake in the spec that only a rank can find would repeat.
     ({"error": "rank 0 on a: 5 classes", "is_user_error": True}, "hold", "crash"),
@@ -104,9 +104,9 @@ TABLE = [
     ({"is_out_of_memory": True, "error": "rank 0 on a: x"}, "retry", "out_of_memory"),
     # A bad or lost node: requeue to other nodes. Without other nodes a user has to act.
     ({"bad_nodes": ("b",), "error": "rank 1 on b: x"}, "requeue", "node"),
-    ({"silent_nodes": ("b",), "is_hang": True}, "requeue", "node"),
-    ({"silent_nodes": ("b",), "signals": TERM}, "requeue", "manual_stop"),
-    ({"silent_nodes": ("b",), "job_state": "CANCELLED"}, "cancel", "cancelled"),
+    ({"unreachable_nodes": ("b",), "is_hang": True}, "requeue", "node"),
+    ({"unreachable_nodes": ("b",), "signals": TERM}, "requeue", "manual_stop"),
+    ({"unreachable_nodes": ("b",), "job_state": "CANCELLED"}, "cancel", "cancelled"),
     ({"bad_nodes": ("b",), "job_state": "LOCAL"}, "hold", "node"),
     # A job that cannot be requeued: its successor, if there is one, continues.
     ({"can_requeue": False, "has_successor": True, "signals": TERM}, "successor", "manual_stop"),
@@ -144,7 +144,7 @@ BUDGETS = [
     ({"is_hang": True}, (0, 1, 1), "retry", ""),
     ({"is_out_of_memory": True}, (0, 2, 2), "hold", "3 crashes without progress"),
     ({"bad_nodes": ("b",)}, (0, 2, 2), "requeue", ""),
-    ({"silent_nodes": ("b",)}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
+    ({"unreachable_nodes": ("b",)}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
     ({"is_requeued": True}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
     ({"job_state": "NODE_FAIL"}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
     ({"is_hang": True}, (0, 2, 2), "hold", "3 crashes without progress"),
@@ -165,7 +165,7 @@ BUDGETS = [
     ({"signals": TERM, "has_progress": True}, (199, 0, 0), "requeue", ""),
     ({"signals": TERM, "has_progress": True}, (200, 0, 0), "hold", "200 restarts"),
     ({"has_progress": True}, (200, 0, 0), "retry", ""),
-    ({"silent_nodes": ("n1",), "has_progress": True}, (200, 0, 0), "hold", "200 restarts"),
+    ({"unreachable_nodes": ("n1",), "has_progress": True}, (200, 0, 0), "hold", "200 restarts"),
     ({"outcome": "completed"}, (200, 2, 4), "done", ""),
     ({"job_state": "CANCELLED"}, (200, 2, 4), "cancel", ""),
 ]

@@ -13,6 +13,7 @@ from jobs.config.load import load
 from jobs.errors import UserError
 from jobs.rundir import append_jsonl
 from jobs.runs import lookup
+from jobs.slurm import client
 from jobs.spec import Spec
 from tests.unit import run_files
 from tests.unit.commands.commands_kit import REPOSITORY, make_run
@@ -69,7 +70,8 @@ def test_a_dry_run_shows_command_script_and_spec_and_writes_nothing(slurm, here,
     assert not (here / "runs").exists()
 
 
-def test_a_dry_run_needs_no_slurm(here, capsys):
+def test_a_dry_run_needs_no_slurm(here, monkeypatch, capsys):
+    monkeypatch.setattr(client, "unloaded_reason", lambda: None)  # a laptop
     assert main(["submit", "tiny.yaml", "--dry-run"]) == 0
     assert "sbatch was not asked" in capsys.readouterr().err
     assert not (here / "runs").exists()
@@ -84,9 +86,21 @@ def test_auto_runs_here_where_slurm_is_only_installed(slurm, here, capsys):
     lost = "fatal: Could not establish a configuration source\n"
     slurm.answer("sbatch", error=lost, status=1)
     assert main(["submit", "tiny.yaml", "--dry-run"]) == 0
-    assert "sbatch was not asked" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "configured for no cluster" in printed and "sbatch was not asked" in printed
     assert submit.choose_cluster("auto") == "local"
-    assert "no cluster: running here" in capsys.readouterr().err
+
+
+def test_a_dry_run_that_sbatch_does_not_answer_fails(slurm, here, monkeypatch, capsys):
+    monkeypatch.setattr(client, "test_only", lambda argv, env: None)
+    assert main(["submit", "tiny.yaml", "--dry-run"]) == 1
+    assert "did not answer" in capsys.readouterr().err
+
+
+def test_a_dry_run_names_a_login_node_whose_slurm_is_not_loaded(here, monkeypatch, capsys):
+    monkeypatch.setattr(client, "unloaded_reason", lambda: "SLURM_CONF is set")
+    assert main(["submit", "tiny.yaml", "--dry-run"]) == 2
+    assert "SLURM_CONF is set" in capsys.readouterr().err
 
 
 def test_auto_trains_on_no_login_node_whose_slurm_is_not_loaded(here, monkeypatch):

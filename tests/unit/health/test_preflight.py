@@ -95,10 +95,10 @@ def test_all_ranks_get_the_same_summary(store):
     assert [summary for summary, _ in collected.values()] == [Summary({1: ("n1", "broken")})] * 3
 
 
-def test_a_silent_rank_is_reported_by_exactly_one(store, monkeypatch):
-    monkeypatch.setattr(rank_report, "SILENT_S", 0.3)
+def test_an_unresponsive_rank_is_reported_by_exactly_one(store, monkeypatch):
+    monkeypatch.setattr(rank_report, "NO_ANSWER_AFTER_S", 0.3)
     collected = collect_all(store, {0: "", 2: "broken"})
-    assert {summary.silent for summary, _ in collected.values()} == {(1,)}
+    assert {summary.unresponsive for summary, _ in collected.values()} == {(1,)}
     assert {summary.bad[-1] for summary, _ in collected.values()} == {2}
     assert sorted(is_reporter for _, is_reporter in collected.values()) == [False, True]
     # A rank that reports late gets the same summary as the others.
@@ -117,15 +117,15 @@ def test_a_problem_is_reported_as_soon_as_its_rank_answers(store):
 
         def set(self, key, value):
             connection.set(key, value)
-            reporter._report_silent_ranks()
+            reporter._report_unresponsive_ranks()
 
     looked: Any = Looked()
     connection, call._store = call._store, looked
     assert call.collect("broken", lambda: None) == Summary({1: ("n1", "broken")}, (2,))
 
 
-def test_where_most_are_silent_they_are_waited_for(store, monkeypatch):
-    monkeypatch.setattr(rank_report, "SILENT_S", 0.2)
+def test_where_most_are_unresponsive_they_are_waited_for(store, monkeypatch):
+    monkeypatch.setattr(rank_report, "NO_ANSWER_AFTER_S", 0.2)
     looks = iter(range(3))
 
     def may_report():
@@ -138,7 +138,7 @@ def test_where_most_are_silent_they_are_waited_for(store, monkeypatch):
 
 
 def test_a_rank_that_is_asked_to_stop_reports_no_other_rank(store, monkeypatch):
-    monkeypatch.setattr(rank_report, "SILENT_S", 0.2)
+    monkeypatch.setattr(rank_report, "NO_ANSWER_AFTER_S", 0.2)
     call = {"may_report": lambda: False}
     late = threading.Timer(1.0, collect_all, (store, {1: ""}), call)
     late.start()
@@ -224,8 +224,8 @@ def test_a_warm_gpu_is_worth_a_warning_only():
     )
 
 
-def test_a_report_of_ranks_that_all_answer_is_over_before_one_counts_as_silent(store):
+def test_a_report_of_ranks_that_all_answer_is_over_before_one_counts_as_unresponsive(store):
     connections = [store() for _ in range(8)]  # which may take seconds by themselves
     began = time.monotonic()
     collect_all(connections.pop, dict.fromkeys(range(8), ""), world_size=8)
-    assert time.monotonic() - began < rank_report.SILENT_S
+    assert time.monotonic() - began < rank_report.NO_ANSWER_AFTER_S

@@ -175,9 +175,9 @@ def test_ranks_that_do_not_answer_are_named_and_all_others_write_their_stacks(st
     assert time.monotonic() - started < LIMIT_S + 6
     assert statuses == [EXIT_FAILED, EXIT_FAILED]
     error, host = ranks.hang_error(), os.uname().nodename
-    silent = f"rank 2 on {host} (pid {ranks.pids[2]}), rank 3 on {host} (pid {ranks.pids[3]})"
+    unresponsive = f"rank 2 on {host} (pid {ranks.pids[2]}), rank 3 on {host} (pid {ranks.pids[3]})"
     assert error["error"].startswith("no progress for ")
-    assert f"(limit {LIMIT_S} s): {silent} do not answer; " in error["error"]
+    assert f"(limit {LIMIT_S} s): {unresponsive} do not answer; " in error["error"]
     assert error["error"].endswith("stacks of ranks 0, 1 are in their logs")
     for output in outputs:
         assert "in wait_for_peers" in output and "in _watch" in output
@@ -236,8 +236,10 @@ def test_a_rank_that_is_stopped_in_an_earlier_phase_is_named_with_that_phase(sta
     statuses, _ = ranks.end(0)
     assert statuses == [EXIT_FAILED]
     error = ranks.hang_error()["error"]
-    silent = f"rank 1 on {os.uname().nodename} (pid {ranks.pids[1]}, in import) does not answer"
-    assert f"in rendezvous: {silent}" in error
+    unresponsive = (
+        f"rank 1 on {os.uname().nodename} (pid {ranks.pids[1]}, in import) does not answer"
+    )
+    assert f"in rendezvous: {unresponsive}" in error
     assert ranks.end(1)[0] == [-signal.SIGKILL]
 
 
@@ -414,7 +416,7 @@ def test_the_diagnosis_says_so_if_no_rank_stands_out():
 
 def test_the_diagnosis_stays_short_in_a_large_job():
     findings = {rank: found(rank) for rank in range(1000)}
-    silent = {rank: RankPlace("n", 0) for rank in range(1000, 2000)}
-    assert len(diagnose(findings, silent)) < 400
+    unresponsive = {rank: RankPlace("n", 0) for rank in range(1000, 2000)}
+    assert len(diagnose(findings, unresponsive)) < 400
     assert ranks_text(range(1000)) == "ranks 0, 1, 2, 3 and 996 more"
     assert ranks_text([7]) == "rank 7"

@@ -310,8 +310,13 @@ def test_an_agent_that_cannot_record_says_so_once_and_still_passes_the_stop_on(h
     assert "continuing without its records" in said
 
 
-def test_an_unreadable_run_directory_is_one_line(tmp_path):
-    (tmp_path / "attempt-1").write_text("a file")
+@pytest.mark.parametrize("damage", ["a file for the folder", "a plan without its keys"])
+def test_an_unreadable_run_directory_is_one_line(tmp_path, damage):
+    if damage == "a file for the folder":
+        (tmp_path / "attempt-1").write_text("a file")
+    else:
+        (tmp_path / "attempt-1").mkdir()
+        (tmp_path / "attempt-1/plan.json").write_text("{}")
     argv = [sys.executable, "-m", "jobs.node", tmp_path, "1", "--node-rank=0"]
     argv.append("--rdzv-endpoint=127.0.0.1:15001")
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)

@@ -1,0 +1,75 @@
+"""The make commands of README.md, typed as a user types them, on local runs."""
+
+import subprocess
+import sys
+
+import pytest
+
+from jobs.node.rendezvous import choose_port
+from jobs.records import read_progress_step
+from jobs.rundir import RunDir, read_json
+from tests.local.local_kit import Kit, wait_for
+
+# The interpreter of the tests, and no installation of .venv.
+MAKE = ("make", f"PYTHON={sys.executable}", "READY=")
+CANCER = "CONFIG=configs/cancer.yaml"
+SMALL = "slurm.nodes=1 launch.nproc_per_node=2"
+LOCAL = "FLAGS=--cluster local"
+
+
+class Make(Kit):
+    """`make ...` with a runs root of its own."""
+
+    def start(self, *words):
+        return subprocess.Popen(
+            [*MAKE, *words],
+            cwd=self.repository,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def check(self, *words):
+        """The stdout of a command that must succeed."""
+        status, stdout, stderr = self.run(*words)
+        assert status == 0, stderr
+        return stdout
+
+
+@pytest.fixture
+def make(tmp_path):
+    kit = Make(tmp_path / "runs")
+    yield kit
+    kit.kill()
+
+
+def test_the_commands_of_the_readme_lead_a_run_from_submit_to_export(make):
+    assert "torch.distributed.run" in make.check("dry-run", CANCER, LOCAL)
+    submit = make.start("submit", CANCER, f"SET={SMALL} train.epochs=9", LOCAL)
+    wait_for((make.root / "cancer/latest/progress.json").exists, "no step is done")
+    run = RunDir((make.root / "cancer/latest").resolve())
+    assert "running" in make.check("status")
+    make.check("cancel", f"RUN={run.run_id}")
+    assert make.end(submit)[0] != 0
+    assert "rank 0 of 2" in make.check("logs", f"RUN={run.run_id}")
+    assert "stopped on request" in make.check("status", "RUN=cancer")
+
+    make.check("resume", "RUN=cancer", LOCAL)
+    assert read_json(run.result)["status"] == "completed"
+    assert read_progress_step(run.progress) == read_json(run.result)["global_step"]
+    assert ".safetensors" in make.check("export", f"RUN={run.path}")
+    make.check("submit", CANCER, f"SET={SMALL} train.epochs=9", LOCAL)
+    other = (make.root / "cancer/latest").resolve()
+    assert other != run.path
+    make.check("compare", f"RUN={run.run_id}", f"WITH={other}")
+
+
+def test_make_train_starts_plain_torchrun_also_by_hand_on_two_nodes(make):
+    port = choose_port("make", 1)
+    nodes = ("NNODES=2", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}", "SET=train.epochs=1")
+    second = make.start("train", CANCER, *nodes, "NODE_RANK=1")
+    status, stdout, stderr = make.run("train", CANCER, *nodes, "NODE_RANK=0")
+    assert status == 0, stderr
+    assert make.end(second)[0] == 0
+    assert "rank 0 of 2" in stdout + stderr
