@@ -111,7 +111,8 @@ class AgentRecord:
     oom_kill: int = 0  # processes of the node that the kernel killed for memory
 
 
-ErrorKind = Literal["error", "hang", "bad_node", "out_of_memory"]
+# "stopped": the rank was asked to stop before it reached its training loop.
+ErrorKind = Literal["error", "hang", "bad_node", "out_of_memory", "stopped"]
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,7 @@ class Evidence:
     bad_nodes: tuple[str, ...] = ()  # nodes that failed the preflight
     unreachable_nodes: tuple[str, ...] = ()  # nodes whose agent never ended, and that do not answer
     rebooted_nodes: tuple[str, ...] = ()  # of a lost attempt: nodes that booted after it began
+    is_stopped_in_startup: bool = False  # a rank was asked to stop before its training loop
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,10 @@ class TransientStorageError(Exception):
     """The run directory could not be reached; the next attempt may reach it again."""
 
 
+class StoppedInStartup(Exception):
+    """This rank was asked to stop and did not reach the training loop in time."""
+
+
 class Superseded(Exception):
     """A newer attempt owns the run: this one may not commit a checkpoint any more."""
 
@@ -104,7 +108,7 @@ class PeerBadNode(Exception):
 
 ONE_LINE = (
     *(UserError, CodeError, TransientStorageError, Superseded, Hang),
-    *(BadNode, PeerBadNode),
+    *(BadNode, PeerBadNode, StoppedInStartup),
 )
 HINT = "\n  hint: "
 
@@ -166,11 +170,13 @@ def in_one_line(error: BaseException) -> str:
 
 
 def kind_of(error: BaseException) -> ErrorKind:
-    """Return the `kind` of the error record: hang, bad_node, out_of_memory or error."""
+    """Return the `kind` of the error record."""
     if isinstance(error, Hang):
         return "hang"
     if isinstance(error, BadNode):
         return "bad_node"
+    if isinstance(error, StoppedInStartup):
+        return "stopped"
     return "out_of_memory" if is_out_of_memory(error) else "error"
 
 
@@ -215,11 +221,12 @@ def fail(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None)
     torchrun ends them when this rank has exited. Only the first thread that gets here reports.
     """
     exit_lock.acquire()
-    run_with_timeout(REPORT_LIMIT_S, lambda: _report(error, rank, attempt_dir))
+    run_with_timeout(REPORT_LIMIT_S, lambda: report(error, rank, attempt_dir))
     os._exit(EXIT_USER_ERROR if is_user_error(error) else EXIT_FAILED)
 
 
-def _report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None) -> None:
+def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None) -> None:
+    """Write an error of this rank to its log and, as a record, to the run directory."""
     host = socket.gethostname()
     trace = traceback_of(error)
     message = str(error) if isinstance(error, ONE_LINE) else in_one_line(error)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from pathlib import Path
 from types import FrameType
-
-from jobs.console import with_time
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 STARTUP_GRACE_S = 10.0
+REPORT_LIMIT_S = 5.0
 EXIT_STOPPED_IN_STARTUP = 128 + signal.SIGTERM
 
 
@@ -53,7 +53,24 @@ class StopSignal:
         while os.read(read_fd, 1)[0] not in STOP_SIGNALS:
             pass  # the byte is the signal's number; other signals may have handlers, too
         if not self._in_loop.wait(STARTUP_GRACE_S):
-            grace = f"{STARTUP_GRACE_S:.0f} s"
-            text = f"trainer: asked to stop during start-up; not ready after {grace}, exiting"
-            os.write(2, f"{with_time(text)}\n".encode())
+            report = threading.Thread(target=_report, daemon=True)
+            report.start()
+            report.join(REPORT_LIMIT_S)  # the file server may be what the start-up waits for
             os._exit(EXIT_STOPPED_IN_STARTUP)
+
+
+def _report() -> None:
+    """Write to the log and the run directory that this rank leaves before its first step.
+
+    Where only ranks got the signal, the record is all that tells this stop from a crash.
+    """
+    # Not at the top: the signal handlers are installed before all that takes time.
+    from jobs.rundir import RunDir
+    from trainer.errors import StoppedInStartup, report
+
+    rank, folder = os.environ.get("RANK"), os.environ.get("KIT_RUN_DIR")
+    attempt = os.environ.get("KIT_ATTEMPT")
+    grace = f"{STARTUP_GRACE_S:.0f} s"
+    error = StoppedInStartup(f"asked to stop during start-up; not ready after {grace}, exiting")
+    attempt_dir = RunDir(Path(folder)).attempt(int(attempt)) if folder and attempt else None
+    report(error, None if rank is None else int(rank), attempt_dir)

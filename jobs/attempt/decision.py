@@ -78,10 +78,11 @@ def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> D
     if is_cancelled(evidence.job_state, evidence.job_reason):
         return within_budget(after_cancel(evidence), evidence, history, budget)
     # After a launch by hand there is no agent that records the signal.
-    if evidence.job_state == "LOCAL" and (evidence.signals or evidence.outcome == "stopped"):
+    is_stopped = evidence.outcome == "stopped" or evidence.is_stopped_in_startup
+    if evidence.job_state == "LOCAL" and (evidence.signals or is_stopped):
         return Decision(Action.HOLD, Cause.INTERRUPTED, "stopped on request")
-    is_stopped = evidence.outcome == "stopped" or is_over_limit(evidence)
-    if evidence.signals or evidence.is_preempted or is_stopped:
+    is_over = evidence.is_preempted or is_over_limit(evidence)
+    if evidence.signals or is_stopped or is_over:
         return within_budget(after_warning(evidence), evidence, history, budget)
     if is_ending(evidence):
         state = f"{evidence.job_state} {evidence.job_reason}"

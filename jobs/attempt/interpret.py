@@ -95,6 +95,7 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         is_hang=failed is not None and failed.kind == "hang",
         is_out_of_memory=bool(killed) or (failed is not None and failed.kind == "out_of_memory"),
         bad_nodes=bad_nodes(found.errors),
+        is_stopped_in_startup=failed is not None and failed.kind == "stopped",
     )
 
 

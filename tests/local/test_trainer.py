@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.attempt import facts, interpret
 from jobs.records import read_progress_step
 from jobs.rundir import RunDir, read_json, read_jsonl
 from jobs.runs.compare import compare
@@ -233,6 +234,7 @@ def test_a_stop_ends_a_rank_whose_peer_never_comes(tmp_path):
         port = str(probe.getsockname()[1])
     place = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": "2"}
     place |= {"LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    place |= {"KIT_RUN_DIR": str(run.path)}
     process = subprocess.Popen(
         [sys.executable, "-m", "trainer", run.path],
         cwd=REPOSITORY,
@@ -251,3 +253,5 @@ def test_a_stop_ends_a_rank_whose_peer_never_comes(tmp_path):
         process.kill()
     assert process.returncode == 143
     assert "asked to stop during start-up" in errors
+    found = facts.read(run, 1)  # no agent received the signal: only the rank's record names it
+    assert interpret.rank_evidence(found, "RUNNING").is_stopped_in_startup

@@ -69,6 +69,7 @@ TABLE = [
     ({"outcome": "completed", "is_left_to_slurm": True}, "done", "completed"),
     # Stopped, although no agent recorded the signal.
     ({"outcome": "stopped"}, "requeue", "manual_stop"),
+    ({"is_stopped_in_startup": True}, "requeue", "manual_stop"),
     ({"outcome": "stopped", "is_preempted": True}, "requeue", "preemption"),
     ({"is_preempted": True}, "requeue", "preemption"),
     # The end of the time limit does not end the run.
@@ -125,6 +126,7 @@ TABLE = [
     ({"job_state": "LOCAL", "signals": TERM, "outcome": "stopped"}, "hold", "interrupted"),
     ({"job_state": "LOCAL", "signals": TERM}, "hold", "interrupted"),
     ({"job_state": "LOCAL", "outcome": "stopped"}, "hold", "interrupted"),
+    ({"job_state": "LOCAL", "is_stopped_in_startup": True}, "hold", "interrupted"),
 ]
 
 
