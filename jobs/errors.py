@@ -1,4 +1,10 @@
-"""The two kinds of errors that end a command without a traceback."""
+"""The two kinds of errors that end a command without a traceback, and texts of torch's errors."""
+
+# Gloo reports a dead peer as a plain RuntimeError with these texts (gloo/transport/tcp).
+PEER_TEXTS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out")
+
+# Texts of a lack of memory, on a host or a device; torch raises some as RuntimeErrors.
+MEMORY_TEXTS = ("can't allocate memory", "Cannot allocate memory", "out of memory", "MemoryError")
 
 
 class UserError(Exception):

@@ -15,10 +15,10 @@ def parent_of(pid: int) -> int | None:
     return int(fields[1]) if fields else None
 
 
-def children(pid: int) -> list[int]:
-    """Return the pids of a process's children."""
+def children(*parents: int) -> list[int]:
+    """Return the pids of the children of these processes."""
     pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
-    return [each for each in pids if parent_of(each) == pid]
+    return [each for each in pids if parent_of(each) in parents]
 
 
 def start_of(pid: int) -> str:

@@ -127,13 +127,15 @@ class RankError:
     traceback: str = ""
     caused_by_peer: bool = False  # another rank or node failed first
     is_user_error: bool = False  # in the spec or the launch: a retry would repeat it
+    # Of a user's script: the exit code of its process; -N: ended by signal N.
+    exit_code: int | None = field(default=None, metadata=OMIT_NONE)
     # The rank that wrote this record for one that does not answer.
     told_by: int | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of the finished training."""
+    """A metric, by its name."""
 
     name: str
     value: float | None
@@ -182,7 +184,7 @@ class Evidence:
     is_preempted: bool  # Slurm has a PreemptTime for this start of the job
     has_progress: bool  # a checkpoint was committed during the attempt
     error: str | None  # the first failing rank, its node and its error
-    # An optimizer step was finished; True for a user's script, whose steps are unknown.
+    # An optimizer step was finished; True for a user's script that never reported a step.
     has_step: bool = False
     is_requeued: bool = False  # Slurm has counted the job's next start already
     is_user_error: bool = False  # the error is in the spec or the launch: a retry would repeat it
@@ -334,6 +336,7 @@ class Provenance:
     host: str
     versions: tuple[PackageVersion, ...] = field(metadata=AS_OBJECT)
     lock_sha256: str | None = None
+    repository: str | None = None  # the checkout that the run was submitted from
 
 
 @dataclass(frozen=True)
@@ -366,7 +369,10 @@ class NewestCheckpoint:
 
 @dataclass(frozen=True)
 class Progress:
-    """progress.json: rank 0's last finished optimizer step, and what a live line shows."""
+    """progress.json: rank 0's last finished optimizer step, and what a live line shows.
+
+    The trainer writes all keys but `metrics`. A user's kit_stop.py writes step, total and metrics.
+    """
 
     step: int
     total: int | None = None  # optimizer steps of the run
@@ -378,6 +384,14 @@ class Progress:
     eta_s: float | None = None
     time_left: str | None = None  # eta_s for people
     lr: float | None = None
+    metrics: tuple[Metric, ...] | None = field(default=None, metadata=AS_OBJECT | OMIT_NONE)
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint:
+    """saved.json: the step of a user script's newest checkpoint, by its kit_stop.py."""
+
+    step: int
 
 
 @dataclass(frozen=True)
@@ -513,7 +527,7 @@ def progress_step_text(step: int) -> str:
 
 def progress_text(progress: Progress) -> str:
     """The whole text of progress.json, of always the same length."""
-    fields = {each.name: getattr(progress, each.name) for each in dataclasses.fields(progress)}
+    fields = typing.cast(dict[str, object], encode(progress))
     rest = json.dumps({name: fields[name] for name in fields if name != "step"})
     text = f"{_BEFORE_STEP}{progress_step_text(progress.step)}, {rest[1:]}"
     return f"{text:<{_PROGRESS_BYTES - 1}}\n"

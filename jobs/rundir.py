@@ -54,6 +54,16 @@ class RunDir:
         return self.path / "code"
 
     @property
+    def script_code(self) -> Path:
+        """The frozen folder of a `launch.script` that lies outside of the repository."""
+        return self.path / "script_code"
+
+    @property
+    def work(self) -> Path:
+        """The working directory of a user's script or module, over all attempts of the run."""
+        return self.path / "work"
+
+    @property
     def setup(self) -> Path:
         return self.path / "setup.sh"
 
@@ -100,6 +110,11 @@ class RunDir:
     @property
     def progress(self) -> Path:
         return self.path / "progress.json"
+
+    @property
+    def saved(self) -> Path:
+        """The step of the newest checkpoint of a user's script, as its kit_stop.py reports it."""
+        return self.path / "saved.json"
 
     @property
     def tensorboard(self) -> Path:

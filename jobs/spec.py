@@ -88,6 +88,11 @@ class Launch:
     module: str | None = key(None, "Python module that each rank runs; trainer if unset.")
     script: str | None = key(None, "Your own torchrun script instead of a module.")
     args: list[str] = key([], "Arguments of your module or script.")
+    inputs: list[str] = key(
+        [],
+        "Files and folders of this repository that git ignores and your module or script opens by "
+        "a relative path.",
+    )
     env: dict[str, str] = key({}, "Environment variables of the ranks.")
     allow_public_rendezvous: bool = key(
         False, "Allow a public address for the rendezvous; torchrun trusts all who can connect."

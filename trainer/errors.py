@@ -20,6 +20,7 @@ from typing import NoReturn, TextIO
 
 from jobs import records
 from jobs.console import with_time
+from jobs.errors import MEMORY_TEXTS, PEER_TEXTS
 from jobs.errors import UserError as UserError
 from jobs.records import ErrorKind, RankError, RecordError
 from jobs.rundir import AttemptDir
@@ -28,11 +29,6 @@ EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 REPORT_LIMIT_S = 10.0
 
-# Gloo reports a dead peer as a plain RuntimeError with these texts (gloo/transport/tcp).
-PEER_TEXTS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out")
-
-# Texts of a lack of memory, on a host or a device; torch raises some as RuntimeErrors.
-MEMORY_TEXTS = ("can't allocate memory", "Cannot allocate memory", "out of memory", "MemoryError")
 MEMORY_HINT = "a smaller train.micro_batch_size with more train.grad_accum_steps"
 
 # Errors that repeat until a person has removed the cause, each with the remedy.

@@ -2,10 +2,12 @@
 
     from kit_stop import Stop
     stop = Stop()                    # early; the warnings before it are repeated
-    for step in ...:
+    for step in ...:                 # counted over the whole run, from 1
         ...                          # one training step on every rank
+        stop.progress(step, total, loss=loss)  # if you like: for make status, the log, the budgets
         if stop.should_stop(step):   # the same answer on all ranks
             ...                      # save, every rank or rank 0
+            stop.saved(step)         # if you like, after each save: a checkpoint of this step
             stop.stopped()           # leaves the marker, exits with 0
     stop.completed()                 # likewise, at the end
 
@@ -17,12 +19,16 @@ time limit ends (seconds since the epoch; empty if it is not known). Under plain
 these variables, nothing ever stops and signals do what they always do.
 """
 
+import atexit
 import json
 import os
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
+
+WRITE_S, PRINT_S = 1, 10  # the shortest time between two writes of progress.json, two lines
 
 
 class Stop:
@@ -32,6 +38,8 @@ class Stop:
         self.file = os.environ.get("KIT_STOP_FILE")
         self.rank = int(os.environ.get("RANK", "0"))
         self.every, self.step, self.warned, self.next_look = every, 0, False, 0.0
+        self.reported: tuple[int, int | None, dict[str, Any]] | None = None
+        self.written, self.printed, self.next_write, self.next_print = -1, -1, 0.0, 0.0
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2) if self.file else ():
             signal.signal(number, self._warn)
 
@@ -58,6 +66,63 @@ class Stop:
         dist.all_reduce(flag, op=dist.ReduceOp.MAX)
         return bool(flag.item())
 
+    def progress(self, step: int, total: int | None = None, **metrics: Any) -> None:
+        """Report a finished step, of `total`, and numbers; rank 0 writes them once a second.
+
+        A tensor is read only when it is written: call it after each step, on all ranks or rank 0.
+        """
+        if self.file is None or self.rank != 0:
+            return
+        is_first, self.reported = self.reported is None, (int(step), total, metrics)
+        if is_first:
+            atexit.register(self._report, is_exit=True)
+            self._note_first_step(step)
+        if time.monotonic() >= self.next_write:
+            self._report()
+
+    def saved(self, step: int) -> None:
+        """Report that a whole checkpoint of this step is on the disk, wherever you save it."""
+        if self.file is not None and self.rank == 0:
+            self._write(self._run_dir() / "saved.json", {"step": step})
+
+    def _run_dir(self) -> Path:
+        return Path(str(self.file)).parent.parent
+
+    def _note_first_step(self, step: int) -> None:
+        attempt = int(Path(str(self.file)).parent.name.partition("-")[2])
+        event = {"t": time.time(), "event": "first_step", "attempt": attempt, "step": int(step)}
+        try:
+            with open(self._run_dir() / "timeline/rank-00000.jsonl", "a") as file:
+                file.write(json.dumps(event) + "\n")
+        except OSError as error:  # a full disk ends no training
+            print(f"kit_stop: {error}", file=sys.stderr, flush=True)
+
+    def _report(self, is_last: bool = False, is_exit: bool = False) -> None:
+        """Write the newest report to progress.json; to the log every ten seconds, and the last."""
+        if self.reported is None:
+            return
+        step, total, metrics = self.reported
+        if is_exit:  # perhaps after an error: to read a tensor of a GPU may then take for ever
+            metrics = {name: n for name, n in metrics.items() if isinstance(n, (int, float))}
+        numbers = {name: float(value) for name, value in metrics.items()}
+        now = time.monotonic()
+        if step != self.printed and (is_last or is_exit or now >= self.next_print):
+            shown = "".join(f"  {name} {number:.4g}" for name, number in numbers.items())
+            print(f"step {step}/{total or '?'}{shown}", flush=True)
+            self.printed, self.next_print = step, now + PRINT_S
+        if step != self.written:
+            values = {"step": step, "total": total and int(total), "metrics": numbers}
+            self._write(self._run_dir() / "progress.json", values)
+            self.written, self.next_write = step, now + WRITE_S
+
+    def _write(self, path: Path, value: dict[str, Any]) -> None:
+        temporary = path.with_suffix(".tmp")
+        try:
+            temporary.write_text(json.dumps(value))
+            os.replace(temporary, path)
+        except OSError as error:  # a full disk ends no training
+            print(f"kit_stop: {error}", file=sys.stderr, flush=True)
+
     def stopped(self) -> None:
         """Exit with 0 after the save: the run goes on at its next attempt."""
         self._leave("stopped")
@@ -67,6 +132,7 @@ class Stop:
         self._leave("completed")
 
     def _leave(self, status: str) -> None:
+        self._report(is_last=True)
         if self.file is not None and self.rank == 0:
             marker = Path(self.file).with_name("outcome.json")
             temporary = marker.with_suffix(".tmp")

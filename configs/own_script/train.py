@@ -39,6 +39,7 @@ def save() -> None:
         state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
         torch.save(state, f"{checkpoint}.tmp")
         os.replace(f"{checkpoint}.tmp", checkpoint)
+        stop.saved(step)
         print(f"saved after step {step}: loss {loss.item():.4f}", flush=True)
 
 
@@ -50,6 +51,7 @@ while step < num_steps:
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+    stop.progress(step, num_steps, loss=loss.detach())
     if step % 100 == 0 or step == num_steps:
         save()
     if stop.should_stop(step):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jobs.attempt.decision import ENDS, Decision
-from jobs.checkpoint_names import is_newer
+from jobs.checkpoint_names import checkpoint_step, is_newer
 from jobs.errors import UserError
 from jobs.node.stop_signals import STOP_SIGNALS
 from jobs.records import (
@@ -89,7 +89,7 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         signals=signals,
         is_preempted=False,
         has_progress=has_progress(found),
-        has_step=steps_of(found)[0] is not None or not found.spec.launch.is_trainer,
+        has_step=steps_of(found)[0] is not None or is_step_unknown(found),
         error=error,
         is_user_error=failed is not None and failed.is_user_error,
         is_hang=failed is not None and failed.kind == "hang",
@@ -102,6 +102,12 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
 def first_error(errors: Sequence[RankError]) -> RankError | None:
     """The record of the rank that failed first, or that hung: its peers failed because of it."""
     return min(errors, key=_distance_from_cause, default=None)
+
+
+def further_errors(errors: Sequence[RankError]) -> list[RankError]:
+    """The other ranks that failed and did not only lose a peer, the first one first."""
+    own = [each for each in errors if not each.caused_by_peer]
+    return sorted(own, key=_distance_from_cause)[1:]
 
 
 def _distance_from_cause(record: RankError) -> tuple[bool, bool, float]:
@@ -133,8 +139,20 @@ def error_of(found: AttemptFacts, failed: RankError | None, killed: list[str]) -
 
 
 def format_agent_exits(found: AttemptFacts) -> str | None:
-    """The exit of torchrun on each node, in one line; None where there is no node."""
-    ended = [f"{each.host}: torchrun exit {each.torchrun_exit}" for each in found.agents if each]
+    """How torchrun failed on each node, in one line; None where it failed on none.
+
+    Where it failed on one node, its end on the others is a consequence, which may have no record.
+    """
+    agents = [each for each in found.agents if each is not None]
+    ended = [
+        f"{each.host}: torchrun exit {each.torchrun_exit}" for each in agents if each.torchrun_exit
+    ]
+    if not ended:
+        ended = [
+            f"{each.host}: the node agent recorded no end (killed)"
+            for each in agents
+            if each.torchrun_exit is None
+        ]
     ended += [
         f"{node}: the node agent wrote no record (killed, or never started)"
         for node, agent in zip(found.nodes, found.agents, strict=True)
@@ -155,9 +173,13 @@ def ranks_without_record(found: AttemptFacts) -> str | None:
 
 
 def format_error(failed: RankError) -> str:
-    """A rank's error without its hint and traceback, which job.log shows."""
+    """A rank's error without its hint and traceback, which job.log shows.
+
+    `rank 1 on n2: ValueError: x`, or `rank 1 on n2 exited with code 3` of a user's script.
+    """
     first = next(iter(failed.error.strip().splitlines()), "")
-    return f"rank {failed.rank} on {failed.host}: {first}"
+    is_exit = failed.exit_code is not None and not failed.traceback
+    return f"rank {failed.rank} on {failed.host}{' ' if is_exit else ': '}{first}"
 
 
 def outcome_of(found: AttemptFacts, signals: tuple[str, ...]) -> str | None:
@@ -246,10 +268,31 @@ def newly_quarantined(found: AttemptFacts) -> tuple[str, ...]:
 
 def steps_of(found: AttemptFacts) -> tuple[int | None, int | None]:
     """The first and the last optimizer step that the attempt did; None where it did none."""
-    loaded, last = first_event(found, "loaded"), found.progress_step
-    if loaded is None or loaded.step is None or last is None or last <= loaded.step:
+    loaded, last = loaded_step(found), found.progress_step
+    if loaded is None or last is None or last <= loaded:
         return None, None
-    return loaded.step + 1, last
+    return loaded + 1, last
+
+
+def loaded_step(found: AttemptFacts) -> int | None:
+    """The step at which the attempt began; None where it is not known.
+
+    A user's script reports only the first step that it finished. It may report every tenth step,
+    so a checkpoint that it reported before is the better beginning.
+    """
+    if (loaded := first_event(found, "loaded")) is not None:
+        return loaded.step
+    first = first_event(found, "first_step")
+    if first is None or first.step is None or found.spec.launch.is_trainer:
+        return None
+    name = None if found.plan is None else found.plan.checkpoint
+    saved = None if name is None else checkpoint_step(name)
+    return saved if saved is not None and saved < first.step else first.step - 1
+
+
+def is_step_unknown(found: AttemptFacts) -> bool:
+    """Whether the ranks are a user's script that has never reported a step."""
+    return not found.spec.launch.is_trainer and found.progress_step is None
 
 
 def times_of(found: AttemptFacts, is_warned: bool, now: float) -> tuple[float | None, float | None]:
@@ -294,7 +337,7 @@ def first_event(found: AttemptFacts, name: str) -> Event | None:
 def reached_step(found: AttemptFacts) -> int:
     """The last finished optimizer step of the run; 0 before the first.
 
-    A user's script has no progress.json; it may write its step into outcome.json.
+    A user's script may write no progress.json, but its step into outcome.json.
     """
     step = found.progress_step if found.progress_step is not None else found.outcome.global_step
     return step or 0
@@ -383,7 +426,8 @@ def corrected(last: AttemptRecord, decision: Decision, requeued: Requeued | None
 def result_of(found: AttemptFacts, decision: Decision) -> Result:
     """The result of a run that ends by this decision. `found`: with the last attempt's record.
 
-    What the outcome.json of a user's script has beside its status is not copied.
+    What the outcome.json of a user's script has beside its status is not copied; `global_step` is
+    the last one that the script reported, if it did.
     """
     redone = steps_redone(found.attempts)
     if decision.action is not Action.DONE:
@@ -396,7 +440,7 @@ def result_of(found: AttemptFacts, decision: Decision) -> Result:
         )
     complete = Result("completed", attempts=len(found.attempts), steps_redone=redone)
     if not found.spec.launch.is_trainer:
-        return complete
+        return replace(complete, global_step=found.progress_step)
     return replace(
         complete,
         global_step=found.outcome.global_step,

@@ -7,12 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs.attempt.decision import Evidence
-from jobs.attempt.interpret import AttemptFacts, first_error, newly_quarantined
+from jobs.attempt.interpret import (
+    AttemptFacts,
+    first_error,
+    format_error,
+    further_errors,
+    newly_quarantined,
+)
 from jobs.console import say
 from jobs.records import RankError
 from jobs.rundir import RunDir
 
 LOG_LINES = 15
+MAX_FURTHER = 3
 
 
 def report_quarantine(run_dir: RunDir, found: AttemptFacts) -> None:
@@ -37,7 +44,12 @@ def report_error(run_dir: RunDir, found: AttemptFacts, evidence: Evidence) -> No
         if agent is not None and agent.torchrun_exit
     ]
     if failed is not None:
-        say(first_failure(failed, evidence, str(attempt_dir.rank_log(failed.rank))))
+        say(first_failure(failed, evidence, attempt_dir.rank_log(failed.rank)))
+        further = further_errors(found.errors)
+        for each in further[:MAX_FURTHER]:
+            say(f"failed after it: {format_error(each)}")
+        if len(further) > MAX_FURTHER:
+            say(f"failed after it: {len(further) - MAX_FURTHER} more ranks, see {attempt_dir.path}")
     elif evidence.signals:
         say("the stop came before the ranks had anything to save")
     else:
@@ -51,20 +63,28 @@ def without_record(rank_logs: Sequence[Path], torchrun_logs: Sequence[Path]) -> 
     for log in (*rank_logs, *torchrun_logs):
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         if "Traceback" in text or "error: " in text:  # such as a disk without room for a record
-            return f"the end of {log}:\n" + "\n".join(text.splitlines()[-LOG_LINES:])
+            return end_of(log, text)
     return "no rank wrote an error record, and no log shows an error"
 
 
-def first_failure(failed: RankError, evidence: Evidence, log: str) -> str:
+def end_of(log: Path, text: str) -> str:
+    """The last lines of a log. `text`: its content."""
+    return f"the end of {log}:\n" + "\n".join(text.splitlines()[-LOG_LINES:])
+
+
+def first_failure(failed: RankError, evidence: Evidence, log: Path) -> str:
     """The text about the first failure. `failed`: the error record nearest to its cause.
 
     A rank that only lost its peer is not the cause: the text begins with the attempt's own error
     then, and has no traceback of that rank.
     """
     where = f"rank {failed.rank} on {failed.host}"
-    if failed.caused_by_peer:
+    if failed.caused_by_peer and evidence.error != format_error(failed):
         return f"first failure: {evidence.error}\n{where} lost its peer because of it, log {log}"
     text = f"first failure: {where}, log {log}\n"
+    if failed.exit_code is not None and not failed.traceback:  # what did the script print?
+        printed = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        return f"first failure: {format_error(failed)}\n{end_of(log, printed)}"
     if not failed.traceback:
         return text + failed.error
     _, _, hint = failed.error.partition("\n")  # the traceback does not have it

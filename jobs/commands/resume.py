@@ -33,6 +33,7 @@ def resume(
         spec_changes.mend_setup(run_dir)
         changed = spec_changes.change(run_dir, overrides, is_confirmed) if overrides else {}
         with restored_on_failure(run_dir, changed):
+            spec_changes.mend_work(run_dir)
             job_id = None if cluster == "local" else queue_again(run_dir)
     if job_id is None:
         return run_here(run_dir, as_json)

@@ -81,9 +81,10 @@ def dry_run(spec: Spec, cluster: str) -> int:
     from jobs.commands.queue import show_site, test_only
     from jobs.node.torchrun import placeholder_options, torchrun_command
     from jobs.runs.freeze import REPOSITORY, planned
+    from jobs.runs.own_script import normalised
     from jobs.slurm.sbatch import SCRIPT, sbatch_argv
 
-    run_dir = planned(spec)
+    run_dir, spec = planned(spec), normalised(spec, REPOSITORY)
     script = REPOSITORY / SCRIPT
     print(f"# command\n{shlex.join(sbatch_argv(spec, run_dir))}")
     torchrun = torchrun_command(spec, run_dir, placeholder_options(spec))

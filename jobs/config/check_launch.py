@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -127,6 +128,13 @@ def _launch(launch: Launch) -> Iterator[Problem]:
     if launch.script and launch.script.startswith("-"):
         hint = f"write ./{launch.script}"
         yield Problem(("launch", "script"), f"{shown(launch.script)} is not a path", hint)
+    for index, name in enumerate(launch.inputs):
+        if launch.is_trainer or not is_inside(name):
+            what = f"{shown(name)} is no path inside of the repository"
+            hint = "your script opens an absolute path as it is; leave it out here"
+            if launch.is_trainer:
+                what, hint = "is for your own script or module, not for the trainer", "leave it out"
+            yield Problem(("launch", "inputs", index), what, hint)
     if launch.is_trainer and launch.stop_signal != "none":
         what = f"{launch.stop_signal} is for your own script or module, not for the trainer"
         own = (("launch", "script"), ("launch", "module"))
@@ -141,6 +149,11 @@ def _env(env: dict[str, str]) -> Iterator[Problem]:
             yield Problem(path, f"{shown(name)} is not the name of a variable", hint)
         elif hint_reserved := reserved.reserved_variable(name):
             yield Problem(path, f"{name} belongs to the kit", hint_reserved)
+
+
+def is_inside(path: str) -> bool:
+    """Whether a relative path leads to something below the folder in which it begins."""
+    return not os.path.isabs(path) and os.path.normpath(path).split("/")[0] not in (".", "..")
 
 
 def is_dotted(name: str) -> bool:

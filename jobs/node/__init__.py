@@ -4,6 +4,7 @@
 - agent: starts torchrun, sends a stop to the ranks, writes the agent's record.
 - torchrun: the command line of torchrun and its environment.
 - rank: wraps each rank: opens its log file, and makes it die with torchrun.
+- script_failure: why a user's script failed, from its exit code and its log.
 - rendezvous: the address and the port at which the ranks meet.
 - oom: how many processes the kernel killed because memory ran out.
 - stop_signals: the signals that ask a job to stop; blocks and unblocks them.

@@ -80,10 +80,17 @@ class Agent:
         signal.set_wakeup_fd(wakeup_write.fileno(), warn_on_full_buffer=False)
         unblock_stop_signals()
 
-    def run(self, command: list[str], env: dict[str, str], stop: signal.Signals | None) -> int:
+    def run(
+        self,
+        command: list[str],
+        env: dict[str, str],
+        stop: signal.Signals | None,
+        has_wrappers: bool = False,
+    ) -> int:
         """Run torchrun to its end; returns its exit code (-N: killed by signal N).
 
         `stop`: the signal on which the ranks stop; None: the ranks are never signalled.
+        `has_wrappers`: the ranks are children of torchrun's children; see jobs.node.rank.
         """
         self.write_record(None)
         self.event("torchrun", host=self.node.host, nproc_per_node=self.node.nproc)
@@ -110,7 +117,7 @@ class Agent:
             if not has_ranks:
                 torchrun.send_signal(signal.SIGHUP)
             elif stop is not None:
-                signal_ranks(ranks, stop)
+                signal_ranks(children(*ranks) if has_wrappers else ranks, stop)
             for name in new:  # after the signals: a slow file system must not delay the stop
                 self.create_stop_file()
                 self.event("signal", signal=name)
@@ -220,4 +227,5 @@ def main(argv: list[str]) -> int:
     if node.rank == 0:  # once for all nodes: the others differ only in is_host and --local-addr
         say(f"attempt {args.attempt}, {node.host}: {shlex.join(command)}")
     env = node.environment(spec, run_dir, plan)
-    return 0 if agent.run(command, env, stop_signal(spec.launch)) == 0 else 1
+    has_wrappers = not spec.launch.is_trainer
+    return 0 if agent.run(command, env, stop_signal(spec.launch), has_wrappers) == 0 else 1

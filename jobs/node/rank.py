@@ -1,7 +1,9 @@
 """The wrapper of each rank: dies with torchrun, opens the log of its global rank, execs the rank.
 
 torchrun starts `python -m jobs.node.rank RUN_DIR COMMAND...`. COMMAND replaces this process by
-exec, so the pid that torchrun watches and the agent signals is the pid of the rank itself.
+exec, so the pid that torchrun watches and the agent signals is the pid of the rank itself. If
+COMMAND is a user's script or module, it replaces a child of this process instead, and this process
+waits for the child and records why it failed.
 """
 
 from __future__ import annotations
@@ -11,9 +13,12 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from jobs import records
 from jobs.console import BestEffort, begin_lines_with_time, say, with_time
+from jobs.node import script_failure
 from jobs.procfs import parent_of
 from jobs.rundir import RunDir, Timeline, relink
 
@@ -29,7 +34,7 @@ def remove_kit_code(search_path: str, code: Path) -> str:
     """A PYTHONPATH without `code`, the frozen code of the kit, and without empty entries.
 
     Otherwise `import trainer` in a user's script would find the kit's package. An empty entry is
-    the working directory, which is the frozen code, too.
+    the working directory.
     """
     entries = filter(None, search_path.split(os.pathsep))
     return os.pathsep.join(entry for entry in entries if entry != str(code))
@@ -43,6 +48,26 @@ def redirect_output(log: Path) -> None:
     os.close(fd)
 
 
+def fork_rank(on_failure: Callable[[int], None]) -> None:
+    """Return in a child process, which becomes the rank; this process waits for it and exits.
+
+    A user's script cannot be trusted to record why it fails: it may be killed, or call sys.exit.
+    This process has the exit code of the script. It ignores the stop signals, as torchrun does. The
+    agent sends them to the script.
+    """
+    waiting = os.getpid()
+    child = os.fork()
+    if child == 0:
+        die_with_parent()
+        if os.getppid() != waiting:  # it died before prctl(): the kernel sends no signal
+            os._exit(1)
+        return
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code != 0:
+        on_failure(code)
+    os._exit(code if code >= 0 else 128 - code)
+
+
 def main(argv: list[str]) -> None:
     """Become `argv[1:]` as a rank of the run directory `argv[0]`."""
     die_with_parent()
@@ -53,9 +78,18 @@ def main(argv: list[str]) -> None:
         sys.exit(with_time("torchrun ended before the rank started"))
     run_dir, command = RunDir(Path(argv[0])), argv[1:]
     attempt, rank = int(os.environ["KIT_ATTEMPT"]), int(os.environ["RANK"])
-    log = run_dir.attempt(attempt).rank_log(rank)
-    host = socket.gethostname()
+    attempt_dir, host = run_dir.attempt(attempt), socket.gethostname()
+    log = attempt_dir.rank_log(rank)
     best_effort = BestEffort(f"rank {rank} on {host}")
+    work = os.environ.get("KIT_WORK_DIR")  # set for a user's script or module
+
+    def record_failure(exit_code: int) -> None:
+        with best_effort():
+            error = script_failure.record_of(exit_code, rank, host, log, str(work))
+            records.write(attempt_dir.rank_error(rank), error)
+
+    if work is not None:
+        fork_rank(record_failure)
     # If the disk is full or gone, the rank still starts; its output then goes to the job's log.
     with best_effort():
         redirect_output(log)
@@ -65,12 +99,17 @@ def main(argv: list[str]) -> None:
         # torchrun chooses which rank runs where: it sorts the nodes by the text of their addresses.
         Timeline(run_dir, f"rank-{rank:05d}", attempt).event("spawn", host=host, pid=os.getpid())
     say(f"attempt {attempt}: rank {rank} of {os.environ['WORLD_SIZE']} on {host}")
-    # launch.script. The trainer and launch.module have -m: Python finds them in the working
-    # directory.
-    if "-m" not in command[:3]:
-        search_path = os.environ.get("PYTHONPATH", "")
-        os.environ["PYTHONPATH"] = remove_kit_code(search_path, run_dir.code)
+    if work is not None:
+        enter_work(Path(work), command, run_dir.code)
     os.execvp(command[0], command)
+
+
+def enter_work(work: Path, command: list[str], code: Path) -> None:
+    """Make a user's script or module start in its working directory."""
+    work.mkdir(exist_ok=True)  # a scratch purge may have deleted it
+    os.chdir(work)
+    if command[2:4] != ["-P", "-m"]:  # a script; Python finds a module by the search path
+        os.environ["PYTHONPATH"] = remove_kit_code(os.environ.get("PYTHONPATH", ""), code)
 
 
 if __name__ == "__main__":

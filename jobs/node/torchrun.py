@@ -7,9 +7,11 @@ import signal
 import socket
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
+from jobs import records
 from jobs.node import rendezvous
-from jobs.records import AttemptPlan
+from jobs.records import AttemptPlan, Provenance
 from jobs.rundir import RunDir
 from jobs.spec import Launch, Spec
 
@@ -36,9 +38,12 @@ def rank_command(spec: Spec, run_dir: RunDir) -> list[str]:
     """The command line of a rank, which replaces the wrapper jobs.node.rank."""
     launch = spec.launch
     if launch.script is not None:
-        return [sys.executable, "-u", launch.script, *launch.args]
+        script = Path(launch.script)  # absolute: outside of the repository
+        code = run_dir.script_code / script.name if script.is_absolute() else run_dir.code / script
+        return [sys.executable, "-u", str(code), *launch.args]
     if launch.module is not None:
-        return [sys.executable, "-u", "-m", launch.module, *launch.args]
+        # -P: a file in the working directory hides no module of the frozen code.
+        return [sys.executable, "-u", "-P", "-m", launch.module, *launch.args]
     return [sys.executable, "-u", "-m", "trainer", str(run_dir.path), *launch.args]
 
 
@@ -114,6 +119,10 @@ class Node:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             if self.interface is not None:
                 env.setdefault(name, self.interface)
+        env.pop("KIT_WORK_DIR", None)  # of an outer run
+        if not spec.launch.is_trainer:
+            env["KIT_WORK_DIR"] = str(run_dir.work)
+            env["PYTHONPATH"] = search_path(env.get("PYTHONPATH", ""), run_dir)
         return env | {
             "KIT_AGENT_PID": str(os.getpid()),
             "KIT_RUN_DIR": str(run_dir.path),
@@ -124,6 +133,25 @@ class Node:
             "OMP_NUM_THREADS": str(spec.launch.threads_per_rank),
             **spec.launch.env,
         }
+
+
+def search_path(inherited: str, run_dir: RunDir) -> str:
+    """The PYTHONPATH of a user's script or module: the frozen code stands for the repository.
+
+    A relative entry begins in the frozen code. Empty entries are left out: an empty one would be
+    the working directory.
+    """
+    known = records.read(Provenance, run_dir.provenance)
+    live = None if known is None or known.repository is None else Path(known.repository)
+    entries = []
+    for entry in filter(None, inherited.split(os.pathsep)):
+        path = Path(entry)
+        if live is not None and path.is_relative_to(live) and path != run_dir.code:
+            path = path.relative_to(live)
+        # Not by Path: the repository's top, asked for by the user, stays different from the kit's
+        # own entry, which a script does not get (jobs.node.rank).
+        entries.append(entry if path.is_absolute() else f"{run_dir.code}/{path}")
+    return os.pathsep.join(entries)
 
 
 def stop_signal(launch: Launch) -> signal.Signals | None:

@@ -3,6 +3,7 @@
 - lookup: finds a run by directory, run id, job id or name.
 - freeze: makes a run directory from a loaded spec.
 - code_snapshot: the read-only copy of the user's code, shared by equal copies.
+- own_script: the code and the working directory of a user's own script or module.
 - scratch_purge: what a scratch purge deleted, and what can be recreated.
 - checkpoints: the names of committed checkpoints and which is the newest.
 - spec_changes: what a resume changes in a frozen spec.

@@ -4,22 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
-from jobs.checkpoint_names import QUARANTINE_PREFIX, checkpoint_names, checkpoint_step
+from jobs import records
+from jobs.checkpoint_names import (
+    QUARANTINE_PREFIX,
+    checkpoint_name,
+    checkpoint_names,
+    checkpoint_step,
+)
+from jobs.records import SavedCheckpoint
 from jobs.rundir import RunDir
 from jobs.spec import Spec
+
+# How scripts name the files that torch.save and others write.
+SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")
 
 
 def newest(run_dir: RunDir, is_users: bool) -> str | None:
     """Return the name of the newest committed checkpoint; None if there is none.
 
-    A user's script (`is_users`) names its files as it likes: then it is the time and path of its
-    newest file. `is_newer` compares two of either kind.
+    A user's script (`is_users`) names its files as it likes. If its kit_stop.py has reported the
+    step of its newest checkpoint, the name is made of that step. Else it is the time and path of
+    the newest file: in the folder of checkpoints, or with one of SUFFIXES in the working directory.
+    `is_newer` compares two of any kind.
     """
-    if is_users:
-        return _newest_file(run_dir.checkpoints)
-    return next(iter(committed(run_dir)), None)
+    if not is_users:
+        return next(iter(committed(run_dir)), None)
+    saved = records.read_leniently(SavedCheckpoint, run_dir.saved)
+    if saved is not None:
+        return checkpoint_name(saved.step)
+    files = chain(_files_of(run_dir.checkpoints), _snapshots_of(run_dir.work))
+    return _newest_of(files, run_dir.path)
 
 
 def committed(run_dir: RunDir) -> list[str]:
@@ -41,18 +59,32 @@ def _quarantined_step(name: str) -> int:
     return checkpoint_step(name.removeprefix(QUARANTINE_PREFIX).partition(".")[0]) or 0
 
 
-def _newest_file(folder: Path) -> str | None:
-    """Return the time and path of the newest file in a folder, except hidden and .tmp files.
+def _files_of(folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder, except hidden and .tmp files."""
+    for parent, _, names in os.walk(folder):
+        yield from (Path(parent, n) for n in names if n[0] != "." and not n.endswith(".tmp"))
+
+
+def _snapshots_of(work: Path) -> Iterator[Path]:
+    """Yield the files in a script's working directory whose names are those of checkpoints.
+
+    No link counts: it leads to an input. The folders of a data set below are not walked through.
+    """
+    for pattern in ("*", "*/*"):
+        for path in work.glob(pattern):
+            if path.suffix in SUFFIXES and not path.is_symlink():
+                yield path
+
+
+def _newest_of(files: Iterable[Path], top: Path) -> str | None:
+    """Return the time and path, relative to `top`, of the newest file.
 
     The times come from the file system alone and are compared with each other only.
     """
     found = []
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            if not name.startswith(".") and not name.endswith(".tmp"):
-                path = Path(parent, name)
-                with contextlib.suppress(FileNotFoundError):  # the script replaces it right now
-                    found.append(f"{path.stat().st_mtime_ns:020d} {path.relative_to(folder)}")
+    for path in files:
+        with contextlib.suppress(FileNotFoundError):  # the script replaces it right now
+            found.append(f"{path.stat().st_mtime_ns:020d} {path.relative_to(top)}")
     return max(found, default=None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import shutil
 import stat
@@ -23,14 +24,15 @@ class SnapshotError(OSError):
         super().__init__(0, message, str(place))
 
 
-def take(repository: Path, runs_root: Path) -> Path:
+def take(repository: Path, runs_root: Path, paths: list[Path] | None = None) -> Path:
     """Copy the repository to `<runs_root>/.code/<sha>` unless it is there; returns that folder.
 
     A copy with changed or missing files (a scratch purge, for example) is replaced.
+    `paths`: the files to copy; by default those of `source_files`.
 
     Raises: OSError.
     """
-    paths = source_files(repository)
+    paths = source_files(repository) if paths is None else paths
     if runs_root.is_relative_to(repository):  # not where the repository itself lies in it
         paths = [path for path in paths if not path.is_relative_to(runs_root)]
     size = sum(path.lstat().st_size for path in paths)
@@ -71,8 +73,7 @@ def is_whole(copy: Path) -> bool:
     It is their working directory.
     """
     try:
-        names = (copy / LIST).read_bytes().split(b"\0")
-        paths = [copy / os.fsdecode(name) for name in names if name]
+        paths = [copy / name for name in frozen_names(copy)]
     except FileNotFoundError:
         paths = sorted(_walk(copy, skipped={"__pycache__"}))
     try:
@@ -81,13 +82,24 @@ def is_whole(copy: Path) -> bool:
         return False
 
 
-def source_files(repository: Path) -> list[Path]:
-    """The files to freeze, sorted: tracked, and untracked but not ignored; all without git."""
+def frozen_names(copy: Path) -> list[str]:
+    """The names of a copy's files, relative to it. Raises: FileNotFoundError, OSError."""
+    return [os.fsdecode(name) for name in (copy / LIST).read_bytes().split(b"\0") if name]
+
+
+def source_files(repository: Path, at_most: int | None = None) -> list[Path]:
+    """The files to freeze, sorted: tracked, and untracked but not ignored; all without git.
+
+    `at_most`: so many of them, in any order.
+    """
     listed = git(repository, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if listed is None:
-        return sorted(_walk(repository, SKIPPED_FOLDERS | {"/runs"}))
-    paths = (repository / name for name in set(listed.split("\0")) if name)
-    return sorted(path for path in paths if path.is_symlink() or path.is_file())
+        paths = _walk(repository, SKIPPED_FOLDERS | {"/runs"})
+    else:
+        paths = (repository / name for name in set(listed.split("\0")) if name)
+    # Not a FIFO: reading it would wait.
+    files = (path for path in paths if path.is_symlink() or path.is_file())
+    return sorted(itertools.islice(files, at_most))
 
 
 def git(repository: Path, *arguments: str) -> str | None:

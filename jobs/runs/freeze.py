@@ -15,16 +15,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from jobs import records
 from jobs.config.load import Loaded
+from jobs.console import say
 from jobs.errors import UserError
 from jobs.records import Overrides, PackageVersion, Provenance
 from jobs.rundir import RunDir, Timeline, relink
-from jobs.runs import code_snapshot
+from jobs.runs import code_snapshot, own_script
 from jobs.runs.lookup import runs_root
-from jobs.spec import Spec
+from jobs.spec import Launch, Spec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("torch", "numpy", "scikit-learn", "submitit", "pydantic", "pyyaml")
@@ -52,12 +54,13 @@ def freeze(loaded: Loaded, repository: Path = REPOSITORY) -> Iterator[RunDir]:
     Raises: FreezeError.
     """
     run_dir = planned(loaded.spec)
-    script = loaded.spec.launch.script
-    if script is not None and not (repository / script).is_file():
-        raise FreezeError(
-            f"launch.script: {script} does not exist\n"
-            f"  hint: give its path relative to {repository}"
-        )
+    if (written := loaded.spec.launch.script) is not None:
+        loaded = replace(loaded, spec=own_script.normalised(loaded.spec, repository))
+        if not (repository / str(loaded.spec.launch.script)).is_file():
+            raise FreezeError(
+                f"launch.script: {written} does not exist\n"
+                f"  hint: give its path relative to {repository}"
+            )
     check_writable(run_dir.path.parent.parent)
     with _errors_of(run_dir):
         code = code_snapshot.take(repository, run_dir.path.parent.parent)
@@ -66,6 +69,8 @@ def freeze(loaded: Loaded, repository: Path = REPOSITORY) -> Iterator[RunDir]:
     try:
         with _errors_of(run_dir):
             _fill(run_dir, loaded, code, repository)
+            if not loaded.spec.launch.is_trainer:
+                _fill_for_script(run_dir, loaded.spec.launch, repository)
         yield run_dir
     except BaseException:
         shutil.rmtree(run_dir.path, ignore_errors=True)
@@ -132,6 +137,20 @@ def _fill(run_dir: RunDir, loaded: Loaded, code: Path, repository: Path) -> None
     Timeline(run_dir, "submit").event("freeze")
 
 
+def _fill_for_script(run_dir: RunDir, launch: Launch, repository: Path) -> None:
+    """Freeze a script outside of the repository; make the working directory; print what to know."""
+    lines = []
+    if launch.script is not None and os.path.isabs(launch.script):
+        runs_root = run_dir.path.parent.parent
+        copy, line = own_script.freeze_outside(Path(launch.script), runs_root)
+        run_dir.script_code.symlink_to(os.path.relpath(copy, run_dir.path))
+        lines.append(line)
+    own_script.check_frozen(launch, run_dir)
+    lines += own_script.fill_work(run_dir, launch, repository)
+    for line in filter(None, [*lines, own_script.unfrozen_module(launch, repository)]):
+        say(line)
+
+
 def setup_script(python: str, lines: Sequence[str]) -> str:
     """The text of setup.sh, which the batch script sources at each start of the job."""
     return "\n".join([f"export KIT_PYTHON={shlex.quote(python)}", *lines]) + "\n"
@@ -149,6 +168,7 @@ def provenance(repository: Path, code: str) -> Provenance:
         host=socket.gethostname(),
         versions=tuple(PackageVersion(name, _version(name)) for name in PACKAGES),
         lock_sha256=hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else None,
+        repository=str(repository),
     )
 
 

@@ -37,16 +37,17 @@ def read_spec(run_dir: RunDir) -> tuple[Spec, UserError | None]:
 
 
 def check_code(run_dir: RunDir) -> None:
-    """Raises UserError where the frozen code is gone or altered."""
-    code = run_dir.code.resolve()
-    if run_dir.code.is_symlink() and not code.is_dir():
-        raise UserError(f"{code}, the frozen code, is gone\n  hint: {HINT}")
-    is_snapshot = re.fullmatch("[0-9a-f]{64}", code.name)
-    if is_snapshot and not code_snapshot.is_whole(code):
-        raise UserError(
-            f"{code}, the frozen code, has lost or changed files\n  hint: a submit from "
-            "the checkout that it is a copy of restores it, then make resume continues"
-        )
+    """Raises UserError where the frozen code, or that of a user's script, is gone or altered."""
+    for link in (run_dir.code, run_dir.script_code):
+        code = link.resolve()
+        if link.is_symlink() and not code.is_dir():
+            raise UserError(f"{code}, the frozen code, is gone\n  hint: {HINT}")
+        is_snapshot = re.fullmatch("[0-9a-f]{64}", code.name)
+        if is_snapshot and not code_snapshot.is_whole(code):
+            raise UserError(
+                f"{code}, the frozen code, has lost or changed files\n  hint: a submit from "
+                "the checkout that it is a copy of restores it, then make resume continues"
+            )
 
 
 def recreate_missing_dirs(run_dir: RunDir) -> list[str]:

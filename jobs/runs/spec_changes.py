@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from jobs import records
+from jobs.console import say
 from jobs.errors import UserError
 from jobs.problems import KeyPath, dotted, printable
 from jobs.records import KeyChange, Overrides, Provenance, SpecChange
 from jobs.rundir import RunDir, write_atomic
+from jobs.runs import own_script
 from jobs.spec import Spec
 
 FIXED = ("name", "runs_root", "dir_mode")  # the run directory was made with them
@@ -46,7 +48,8 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
 
     text = run_dir.spec.read_text(encoding="utf-8")
     loaded = load(run_dir.spec_yaml, [*_frozen_overrides(run_dir), *overrides])
-    changed = differences(Spec.from_json(text), loaded.spec)
+    spec = _as_frozen(run_dir, loaded.spec)
+    changed = differences(Spec.from_json(text), spec)
     weighty = {path: both for path, both in changed.items() if not is_free(path)}
     _refuse_fixed(weighty)
     if weighty and not is_confirmed:
@@ -56,17 +59,47 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
             + "\n  hint: repeat it with --yes (make: YES=1), or submit a new run"
         )
     new = {
-        run_dir.spec: loaded.spec.to_json(),
+        run_dir.spec: spec.to_json(),
         run_dir.overrides: records.text(Overrides(tuple(loaded.overrides))),
     }
     if any(path[0] == "setup" for path in weighty):
-        new[run_dir.setup] = _setup_script(run_dir, loaded.spec.setup)
+        new[run_dir.setup] = _setup_script(run_dir, spec.setup)
     # Before the spec: the trainer accepts another spec than its checkpoint's only with a record.
     if weighty or _is_recorded(run_dir, text):
         _record(run_dir, changed, new[run_dir.spec])
     before = {file: file.read_text(encoding="utf-8") for file in new}
     restore(new)
     return before
+
+
+def _as_frozen(run_dir: RunDir, spec: Spec) -> Spec:
+    """The spec with the path of a user's script as a submit freezes it.
+
+    Raises: UserError for a script that the run has not frozen.
+    """
+    if (repository := _repository(run_dir)) is None:
+        return spec
+    spec = own_script.normalised(spec, repository)
+    own_script.check_frozen(spec.launch, run_dir)
+    return spec
+
+
+def _repository(run_dir: RunDir) -> Path | None:
+    """The checkout that the run was submitted from; None where its record is gone."""
+    known = records.read(Provenance, run_dir.provenance)
+    return None if known is None or known.repository is None else Path(known.repository)
+
+
+def mend_work(run_dir: RunDir) -> None:
+    """Put the inputs of a user's script that are missing into its working directory.
+
+    A scratch purge may have deleted them, or a resume have changed launch.inputs.
+    """
+    spec, repository = Spec.read(run_dir.spec), _repository(run_dir)
+    if spec.launch.is_trainer or repository is None:
+        return
+    for line in own_script.fill_work(run_dir, spec.launch, repository):
+        say(line)
 
 
 def _frozen_overrides(run_dir: RunDir) -> list[str]:

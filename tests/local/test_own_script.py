@@ -1,13 +1,16 @@
 """A user's own torchrun script under the kit: its life cycle and its stop."""
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 
 import pytest
 import torch
 
+from jobs.checkpoint_names import checkpoint_name
 from jobs.rundir import RunDir, read_json, read_jsonl
 from tests.checkout import copy_checkout
 from tests.local.local_kit import FOREIGN, REPOSITORY, wait_for
@@ -89,6 +92,22 @@ def log_with(kit, words, rank=0):
     return run, log.read_text()
 
 
+# Rank 1 raises while rank 0 waits for it.
+FAILING = """
+import os
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+if os.environ["RANK"] == "1":
+    raise ValueError("bad batch")
+dist.all_reduce(torch.zeros(1))
+"""
+TUTORIAL = """
+name: own
+launch: {script: tests/own_scripts/snapshotting.py, nproc_per_node: 3, args: [5, 1]}
+"""
+
+
 def weights(checkpoint):
     state = torch.load(checkpoint, weights_only=True)
     assert state["step"] == STEPS
@@ -110,8 +129,21 @@ def test_the_example_stops_resumes_and_ends_with_the_bits_of_plain_torchrun(kit,
 
     status, _, stderr = kit.run("resume", run.run_id, "--cluster", "local")
     assert status == 0, stderr
-    causes = [record["cause"] for record in read_jsonl(run.attempts)]
-    assert causes == ["interrupted", "completed"]
+    first, second = read_jsonl(run.attempts)
+    assert (first["cause"], second["cause"]) == ("interrupted", "completed")
+    # kit_stop.py reports steps and checkpoints as the trainer does.
+    stopped = marker["global_step"]
+    assert (first["first_step"], first["last_step"]) == (1, stopped)
+    assert (second["first_step"], second["last_step"]) == (stopped + 1, STEPS)
+    assert (first["checkpoint"], first["evidence"]["has_progress"]) == (
+        checkpoint_name(stopped),
+        True,
+    )
+    result = read_json(run.result)
+    assert (result["global_step"], result["steps_redone"]) == (STEPS, 0)
+    assert f"step {STEPS}/{STEPS}  loss 0.0" in run.rank_log(0).read_text()
+    status, stdout, _ = kit.run("status", run.run_id)
+    assert status == 0 and f"completed  2        step {STEPS}/{STEPS}  loss 0.0" in stdout
 
     plain = tmp_path / "plain"
     plain.mkdir()
@@ -169,3 +201,61 @@ def test_usr1_reaches_a_script_that_handles_it_and_spares_one_that_does_not_yet(
     (record,) = read_jsonl(run.attempts)
     # The script wrote no marker: it may have more steps to do.
     assert (record["cause"], record["evidence"]["outcome"]) == ("interrupted", "stopped")
+
+
+def epochs(run, attempt):
+    """The epoch at which each rank of an attempt began, and the epochs that rank 0 saved."""
+    logs = [run.attempt(attempt).rank_log(rank).read_text() for rank in range(3)]
+    begun = [int(re.findall(r"rank \d begins at epoch (\d+)", log)[0]) for log in logs]
+    return begun, [int(epoch) for epoch in re.findall(r"epoch (\d+) saved", logs[0])]
+
+
+def test_two_runs_of_a_tutorial_script_share_no_snapshot_and_each_goes_on_from_its_own(kit):
+    before = sorted(os.listdir(REPOSITORY))
+    process = submit_config(kit, TUTORIAL)
+    first, _ = log_with(kit, "epoch 1 saved")
+    for _ in range(2):  # it knows no stop: the second Ctrl-C kills it
+        process.send_signal(signal.SIGINT)
+        wait_for(first.attempt(1).stop_requested.exists, "no stop file", 10)
+    status, _, stderr = kit.end(process, 60)
+    assert status == 130, stderr
+
+    process = submit_config(kit, TUTORIAL)
+    wait_for(lambda: (kit.root / "own/latest").resolve() != first.path, "no second run")
+    second, _ = log_with(kit, "epoch 1 saved")
+    (second.work / "go").touch()
+    status, _, stderr = kit.end(process, 60)
+    assert status == 0, stderr
+    assert epochs(second, 1) == ([0, 0, 0], [0, 1, 2, 3, 4])
+
+    (first.work / "configs/own_script.yaml").unlink()  # an input, by a scratch purge
+    status, _, stderr = kit.run("resume", first.run_id, "--cluster", "local")
+    assert status == 0, stderr
+    assert epochs(first, 1) == ([0, 0, 0], [0, 1])
+    assert epochs(first, 2) == ([2, 2, 2], [2, 3, 4])
+    ends = [torch.load(run.work / "snapshot.pt", weights_only=True) for run in (first, second)]
+    assert torch.equal(*(end["MODEL_STATE"]["weight"] for end in ends))
+    # A snapshot in the working directory is progress.
+    assert read_jsonl(first.attempts)[0]["evidence"]["has_progress"]
+    assert sorted(os.listdir(REPOSITORY)) == before
+    assert not list(first.code.resolve().rglob("snapshot.pt"))
+
+
+def test_the_reason_of_a_failing_script_is_the_error_of_the_rank_that_failed_first(kit, tmp_path):
+    script = tmp_path / "outside/train.py"
+    script.parent.mkdir()
+    script.write_text(FAILING)
+    text = f"name: own\nslurm: {{nodes: 2}}\nlaunch: {{script: {script}, max_crashes: 1}}\n"
+    status, _, stderr = kit.end(submit_config(kit, text), 60)
+    assert status == 1, stderr
+    run = RunDir((kit.root / "own/latest").resolve())
+    reason = f"rank 1 on {socket.gethostname()}: ValueError: bad batch"
+    assert f"attempt 1: crash: {reason} -> hold" in stderr
+    assert read_json(run.result)["reason"] == reason
+    (record,) = read_jsonl(run.attempts)
+    assert (record["reason"], record["evidence"]["error"]) == (reason, reason)
+    # job.log of a job; a local run shows it on the terminal.
+    assert f'{run.script_code / "train.py"}", line 7, in <module>' in stderr
+    assert 'caused_by_peer": false' in run.attempt(1).rank_error(1).read_text()
+    status, stdout, _ = kit.run("status", run.run_id)
+    assert status == 0 and reason in stdout

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import datetime
+import re
 from pathlib import Path
+
+import torch
 
 from jobs.rundir import read_json
 
 from .cluster import Cluster
-from .kit import Kit
+from .kit import JOB_TIMEOUT_S, Kit, Run
+
+# The script knows no stop.
+OVERRIDES = (
+    "launch.script=tests/own_scripts/snapshotting.py",
+    "launch.args=['5', '1']",
+    "launch.stop_signal=none",
+    "launch.nproc_per_node=2",
+)
 
 
 def test_a_warned_script_is_requeued_and_completes(cluster: Cluster, tmp_path: Path) -> None:
@@ -25,3 +36,42 @@ def test_a_warned_script_is_requeued_and_completes(cluster: Cluster, tmp_path: P
     assert (first["decision"], first["evidence"]["outcome"]) == ("requeue", "stopped")
     assert first["evidence"]["has_progress"]
     assert second["decision"] == "done"
+
+
+def snapshotting(kit: Kit) -> Run:
+    """A run of the tutorial's script, when it waits after its second epoch; 4 ranks."""
+    run = kit.submit("configs/own_script.yaml", *OVERRIDES)
+    wait = kit.cluster.wait_for
+    wait(lambda: "epoch 1 saved" in run.log(), f"epoch 1 of {run.dir.path}", JOB_TIMEOUT_S)
+    return run
+
+
+def epochs(run: Run, attempt: int) -> tuple[list[int], list[int]]:
+    """The epoch at which each rank of an attempt began, and the epochs that rank 0 saved."""
+    logs = [run.dir.attempt(attempt).rank_log(rank).read_text() for rank in range(4)]
+    begun = [int(re.findall(r"rank \d begins at epoch (\d+)", log)[0]) for log in logs]
+    return begun, [int(epoch) for epoch in re.findall(r"epoch (\d+) saved", logs[0])]
+
+
+def test_a_tutorial_script_submitted_twice_and_requeued_goes_on_from_its_own_snapshot(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    kit = Kit(cluster, tmp_path)
+    first = snapshotting(kit)
+    cluster.run("scontrol", "requeue", first.job_id)
+    cluster.wait_for(lambda: first.log().count("begins at epoch") == 2, "attempt 2", JOB_TIMEOUT_S)
+    first.wait()
+    second = snapshotting(kit)
+    (second.dir.work / "go").touch()
+    second.wait()
+    assert epochs(first, 1) == ([0] * 4, [0, 1])
+    assert epochs(first, 2) == ([2] * 4, [2, 3, 4])
+    assert epochs(second, 1) == ([0] * 4, [0, 1, 2, 3, 4])
+    before, after = first.attempts()
+    # The script does not stop, so KillWait may end the batch script before it records the attempt.
+    assert before["cause"] in ("requeued", "lost")
+    assert after["decision"] == "done"
+    assert before["evidence"]["has_progress"]
+    ends = [torch.load(run.dir.work / "snapshot.pt", weights_only=True) for run in (first, second)]
+    assert torch.equal(*(end["MODEL_STATE"]["weight"] for end in ends))
+    assert not list(first.dir.code.resolve().rglob("snapshot.pt"))

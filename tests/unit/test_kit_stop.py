@@ -4,10 +4,14 @@ import importlib.util
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from jobs import records
+from jobs.records import Metric, Progress, SavedCheckpoint
 from jobs.rundir import RunDir, read_json
 
 PATH = Path(__file__).resolve().parents[2] / "configs/own_script/kit_stop.py"
@@ -99,3 +103,113 @@ def test_without_the_kit_nothing_stops_and_signals_are_left_alone(kit_stop, monk
     with pytest.raises(SystemExit):
         stop.completed()
     assert os.listdir(tmp_path) == []
+
+
+@pytest.fixture
+def run(attempt):
+    """The run directory of `attempt`, with the folder that the kit makes."""
+    run = RunDir(attempt.path.parent)
+    run.timeline("x").parent.mkdir()
+    return run
+
+
+@pytest.fixture
+def clock(kit_stop, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(kit_stop.time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def at_exit(kit_stop, monkeypatch):
+    """The functions that the interpreter would call at its end."""
+    found: list[Any] = []
+    monkeypatch.setattr(
+        kit_stop.atexit, "register", lambda f, **named: found.append(partial(f, **named))
+    )
+    return found
+
+
+def test_a_report_is_what_the_kit_reads(kit_stop, run, at_exit, capsys):
+    stop = kit_stop.Stop()
+    stop.progress(3, 40, loss=0.25, samples=7)
+    stop.saved(2)
+    metrics = (Metric("loss", 0.25), Metric("samples", 7.0))
+    assert records.read(Progress, run.progress) == Progress(3, 40, metrics=metrics)
+    assert records.read_progress_step(run.progress) == 3
+    assert records.read(SavedCheckpoint, run.saved) == SavedCheckpoint(2)
+    (event,) = records.read_events(run.timeline("rank-00000"))
+    assert (event.event, event.attempt, event.step) == ("first_step", 1, 3)
+    assert capsys.readouterr().out == "step 3/40  loss 0.25  samples 7\n"
+    assert sorted(os.listdir(run.path)) == ["attempt-1", "progress.json", "saved.json", "timeline"]
+
+
+def test_a_report_at_every_step_is_written_once_a_second_and_the_last_one_at_the_end(
+    kit_stop, run, clock, at_exit, capsys
+):
+    stop, written = kit_stop.Stop(), []
+    for step in range(1, 51):
+        stop.progress(step, loss=step / 4)
+        written.append(records.read_progress_step(run.progress))
+        clock[0] += 0.25
+    assert list(dict.fromkeys(written)) == list(range(1, 51, 4))
+    (last,) = at_exit
+    last()
+    assert records.read_progress_step(run.progress) == 50
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["step 1/?  loss 0.25", "step 41/?  loss 10.25", "step 50/?  loss 12.5"]
+    assert len(records.read_events(run.timeline("rank-00000"))) == 1
+
+
+@pytest.mark.parametrize("end", ["stopped", "completed"])
+def test_the_last_report_is_written_before_the_marker(kit_stop, run, clock, at_exit, end):
+    stop = kit_stop.Stop()
+    for step in (1, 2):
+        stop.progress(step)
+    with pytest.raises(SystemExit):
+        getattr(stop, end)()
+    assert records.read_progress_step(run.progress) == 2
+    assert read_json(run.attempt(1).outcome) == {"status": end, "global_step": 0}
+
+
+class OfGpu:
+    """A number that can be read only while its device works."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("the device has failed")
+
+
+def test_at_an_exit_nothing_is_read_from_a_device(kit_stop, run, clock, at_exit):
+    stop = kit_stop.Stop()
+    stop.progress(1)
+    stop.progress(2, loss=OfGpu(), lr=0.5)
+    at_exit[0]()
+    progress = records.read(Progress, run.progress)
+    assert progress is not None
+    assert (progress.step, progress.metrics) == (2, (Metric("lr", 0.5),))
+
+
+def test_only_rank_0_reports(kit_stop, run, at_exit, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    stop = kit_stop.Stop()
+    stop.progress(1, loss=OfGpu())
+    stop.saved(1)
+    assert sorted(os.listdir(run.path)) == ["attempt-1", "timeline"] and not at_exit
+
+
+def test_a_disk_that_takes_no_report_ends_no_training(kit_stop, attempt, at_exit, capsys):
+    (attempt.path.parent / "saved.tmp").mkdir()
+    stop = kit_stop.Stop()
+    stop.progress(1)  # there is no folder timeline
+    stop.saved(1)
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2 and all(line.startswith("kit_stop: [Errno ") for line in errors)
+
+
+def test_without_the_kit_a_report_does_nothing(kit_stop, monkeypatch, tmp_path, at_exit, capsys):
+    monkeypatch.delenv("KIT_STOP_FILE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    stop = kit_stop.Stop()
+    stop.progress(1, 2, loss=OfGpu())
+    stop.saved(1)
+    assert not os.listdir(tmp_path) and not at_exit and capsys.readouterr().out == ""

@@ -103,11 +103,65 @@ def test_the_newest_file_is_the_checkpoint_of_a_script_of_ones_own(run):
         (run.checkpoints / name).touch()
         os.utime(run.checkpoints / name, (moment, moment))
     first = checkpoints.newest(run, True)
-    assert first is not None and first.endswith(" sub/a.pt")
+    assert first is not None and first.endswith(" checkpoints/sub/a.pt")
     opened(run, 1, checkpoint=first)
     assert not interpret.rank_evidence(facts.read(run, 1), "RUNNING").has_progress
     os.utime(run.checkpoints / "z.pt", (10, 10))
     assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").has_progress
+
+
+def test_a_snapshot_in_its_working_directory_is_the_checkpoint_of_a_script(run):
+    own_script(run)
+    (run.work / "logs/deep").mkdir(parents=True)
+    for name in ("events.log", "logs/deep/x.pt"):
+        (run.work / name).touch()
+    (run.work / "input.pt").symlink_to(run.work / "logs/deep/x.pt")
+    assert checkpoints.newest(run, True) is None
+    (run.work / "logs/snapshot.pt").touch()
+    assert str(checkpoints.newest(run, True)).endswith(" work/logs/snapshot.pt")
+
+
+def test_the_step_that_a_script_reports_as_saved_is_its_checkpoint(run):
+    own_script(run)
+    (run.checkpoints / "x.pt").touch()
+    before = checkpoints.newest(run, True)
+    write_json(run.saved, {"step": 100})
+    assert checkpoints.newest(run, True) == "step-00000100"
+    opened(run, 1, checkpoint=before)
+    opened(run, 2, checkpoint="step-00000100")
+    seen = [interpret.rank_evidence(facts.read(run, each), "RUNNING") for each in (1, 2)]
+    assert [each.has_progress for each in seen] == [True, False]
+    write_json(run.saved, {"step": 110})
+    assert interpret.rank_evidence(facts.read(run, 2), "RUNNING").has_progress
+    run.saved.write_text("nonsense")
+    assert checkpoints.newest(run, True) == before
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "first", "last", "steps"),
+    [
+        (None, 1, 40, (1, 40)),
+        (None, 31, 40, (31, 40)),  # it may know of a checkpoint that the kit does not
+        ("step-00000020", 21, 40, (21, 40)),
+        ("step-00000020", 30, 40, (21, 40)),  # it reports every tenth step
+        ("step-00000020", 11, 40, (11, 40)),  # it took an older one
+        ("00012 checkpoints/a.pt", 30, 40, (30, 40)),
+        ("step-00000020", None, 40, (None, None)),  # that step is of an earlier attempt
+        (None, None, None, (None, None)),
+    ],
+)
+def test_the_steps_of_a_script_follow_from_its_reports(run, checkpoint, first, last, steps):
+    own_script(run)
+    opened(run, 2, checkpoint=checkpoint)
+    if first is not None:
+        Timeline(run, "rank-00000", 2).event("first_step", step=first)
+    if last is not None:
+        run.progress.write_text(f'{{"step": {last}}}')
+    found = facts.read(run, 2)
+    assert interpret.steps_of(found) == steps
+    # A script that never reported a step may have done many.
+    has_step = steps != (None, None) or last is None
+    assert interpret.rank_evidence(found, "RUNNING").has_step == has_step
 
 
 def test_a_checkpoint_of_one_more_digit_is_progress(run):
@@ -279,6 +333,29 @@ def test_evidence_names_the_failing_rank_or_the_nodes_that_ended(run):
         interpret.rank_evidence(facts.read(run, 1), "RUNNING").error
         == "rank 1 on n1: ValueError: x"
     )
+
+
+def test_an_agent_without_an_end_is_not_named_beside_the_torchrun_that_failed(run):
+    attempt = opened(run, 1)
+    node(attempt, 0, torchrun_exit=1)
+    node(attempt, 1, torchrun_exit=None, end=None)
+    assert interpret.rank_evidence(facts.read(run, 1), "LOST").error == "n0: torchrun exit 1"
+    node(attempt, 0, torchrun_exit=None, end=None)
+    error = (
+        "n0: the node agent recorded no end (killed); n1: the node agent recorded no end (killed)"
+    )
+    assert interpret.rank_evidence(facts.read(run, 1), "LOST").error == error
+
+
+def test_of_several_failing_ranks_of_a_script_the_first_is_the_reason(run):
+    own_script(run)
+    attempt = opened(run, 1)
+    failed(attempt, 0, 5.0, error="was killed by SIGTERM", caused_by_peer=True, exit_code=-15)
+    failed(attempt, 1, 6.2, error="ValueError: later", exit_code=1, traceback="x")
+    failed(attempt, 2, 6.1, error="exited with code 3", exit_code=3)
+    found = facts.read(run, 1)
+    assert interpret.rank_evidence(found, "RUNNING").error == "rank 2 on n2 exited with code 3"
+    assert [each.rank for each in interpret.further_errors(found.errors)] == [1]
 
 
 def test_an_error_is_told_in_its_first_line_everywhere(run):
@@ -482,7 +559,12 @@ def test_the_result_of_a_script_of_ones_own_has_no_key_of_its_marker(run):
     own_script(run)
     write_json(opened(run, 1).outcome, {"status": "completed", "global_step": 7, "metrics": 1})
     history.write_result(run, facts.read(run, 1), COMPLETED)
-    assert read_json(run.result) == {"status": "completed", "attempts": 0, "steps_redone": 0}
+    counted = {"status": "completed", "attempts": 0, "steps_redone": 0}
+    assert read_json(run.result) == counted
+    run.result.unlink()
+    run.progress.write_text('{"step": 9}')  # its kit_stop.py reports steps
+    history.write_result(run, facts.read(run, 1), COMPLETED)
+    assert read_json(run.result) == counted | {"global_step": 9}
 
 
 def test_the_result_of_a_complete_run_is_never_replaced(run):

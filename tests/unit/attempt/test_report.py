@@ -52,6 +52,28 @@ def test_without_a_record_the_end_of_the_log_with_an_error_is_shown(run, capfd):
     assert "ModuleNotFoundError" in shown(run, capfd)
 
 
+def test_a_script_that_exited_is_shown_with_the_end_of_its_log_and_the_ranks_after_it(run, capfd):
+    run.attempt(1).rank_log(1).write_text("".join(f"line {n}\n" for n in range(100)))
+    errors = [RankError(5.0, 1, "b", "exited with code 3", exit_code=3)]
+    errors += [RankError(5.0 + n, n, "a", "ValueError: x", traceback="x") for n in range(2, 7)]
+    for error in errors:
+        records.write(run.attempt(1).rank_error(error.rank), error)
+    lines = shown(run, capfd).splitlines()
+    log = run.attempt(1).rank_log(1)
+    assert lines[:2] == ["first failure: rank 1 on b exited with code 3", f"the end of {log}:"]
+    assert lines[2:17] == [f"line {n}" for n in range(85, 100)]
+    after = [f"failed after it: rank {n} on a: ValueError: x" for n in (2, 3, 4)]
+    assert lines[17:21] == [*after, f"failed after it: 2 more ranks, see {run.attempt(1).path}"]
+
+
+def test_a_rank_that_only_a_sigterm_ended_did_not_lose_a_peer(run, capfd):
+    error = RankError(5.0, 1, "b", "was killed by SIGTERM", caused_by_peer=True, exit_code=-15)
+    records.write(run.attempt(1).rank_error(1), error)
+    text = shown(run, capfd)
+    assert text.startswith("first failure: rank 1 on b was killed by SIGTERM\n")
+    assert "lost its peer" not in text
+
+
 def test_a_stop_before_the_ranks_is_no_failure(run, capfd):
     stopped = {"host": "a", "signals": [{"t": 1.0, "signal": "SIGTERM"}], "torchrun_exit": 1}
     write_json(run.attempt(1).agent(0), stopped | {"end": 9.0})

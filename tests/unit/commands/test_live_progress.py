@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from jobs.commands import live_progress
 from jobs.commands.live_progress import ProgressLine
 from jobs.rundir import RunDir
 
@@ -32,6 +33,14 @@ def write(run, step, epoch, at, total=40):
 def shown(line, capsys):
     line.show()
     return capsys.readouterr().err
+
+
+def test_the_metrics_of_a_script_are_shown_by_their_names(run):
+    values = {"step": 7, "total": None, "metrics": {"loss": 0.123456, "bleu": 31.0}}
+    run.progress.write_text(json.dumps(values))
+    now = live_progress.read(run)
+    assert now is not None
+    assert live_progress.format_progress(now) == "step 7/?  loss 0.1235  bleu 31"
 
 
 def test_what_an_earlier_attempt_wrote_is_not_shown(run, clock, capsys):

@@ -107,6 +107,10 @@ nodes: 3
         ("launch: {module: a.b, script: c.py}", "launch.script: excludes launch.module"),
         ("launch: {module: a/b.py}", 'launch.module: "a/b.py" is not a module name'),
         ("launch: {script: -x.py}", "hint: write ./-x.py"),
+        ("launch: {inputs: [data]}", "launch.inputs[0]: is for your own script or module, not for"),
+        ("launch: {script: x.py, inputs: [/data]}", '"/data" is no path inside of the repository'),
+        ("launch: {script: x.py, inputs: [a/../..]}", "is no path inside of the repository"),
+        ("launch: {script: x.py, inputs: [./]}", "is no path inside of the repository"),
         (
             "train: {optimizer: adam}",
             'must be one of sgd, adamw, not "adam"\n  hint: did you mean adamw?',

@@ -15,10 +15,11 @@ import pytest
 
 from jobs import procfs, records
 from jobs.attempt import srun_step
-from jobs.node import agent, rank
+from jobs.node import agent, rank, torchrun
 from jobs.node.stop_signals import STOP_SIGNALS
 from jobs.node.torchrun import Node, nproc_per_node, rank_command, stop_signal, torchrun_command
 from jobs.rundir import RunDir, read_json, read_jsonl, write_json
+from jobs.runs.freeze import provenance
 from jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files
 
@@ -95,8 +96,9 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
     ("launch", "command"),
     [
         (Launch(), ["-m", "trainer", "/runs/x y/1"]),
-        (Launch(module="my.train", args=["1"]), ["-m", "my.train", "1"]),
-        (Launch(script="my train.py", args=["a b"]), ["my train.py", "a b"]),
+        (Launch(module="my.train", args=["1"]), ["-P", "-m", "my.train", "1"]),
+        (Launch(script="my train.py", args=["a b"]), ["/runs/x y/1/code/my train.py", "a b"]),
+        (Launch(script="/else/where.py"), ["/runs/x y/1/script_code/where.py"]),
     ],
 )
 def test_a_rank_becomes_the_trainer_or_the_users_own(launch, command):
@@ -168,12 +170,40 @@ def test_a_script_of_ones_own_gets_the_signal_that_it_is_made_for(launch, number
     [
         ("/code", ""),
         ("/code:/mine:/code", "/mine"),
-        ("/mine::/code:", "/mine"),  # empty is the working directory, which is the kit's code
+        ("/mine::/code:", "/mine"),  # empty is the working directory
         ("/code/sub", "/code/sub"),
     ],
 )
 def test_the_kits_code_is_taken_off_the_search_path(search_path, left):
     assert rank.remove_kit_code(search_path, Path("/code")) == left
+
+
+@pytest.mark.parametrize(
+    ("entry", "becomes"),
+    [
+        ("{run}/code", "{run}/code"),  # the kit's own entry
+        ("/mine", "/mine"),
+        ("lib", "{run}/code/lib"),
+        (".", "{run}/code/."),
+        ("/live/checkout/lib", "{run}/code/lib"),
+        ("/live/checkout", "{run}/code/."),
+        ("/live/checkout2", "/live/checkout2"),
+        ("", ""),
+    ],
+)
+def test_the_frozen_code_stands_for_the_repository_on_the_search_path(tmp_path, entry, becomes):
+    run = RunDir(tmp_path)
+    known = replace(provenance(REPOSITORY, "x"), repository="/live/checkout")
+    records.write(run.provenance, known)
+    found = torchrun.search_path(f"{entry.format(run=run.path)}:/last", run)
+    assert found == ":".join(filter(None, [becomes.format(run=run.path), "/last"]))
+
+
+def test_only_a_users_script_gets_a_working_directory(node, monkeypatch):
+    monkeypatch.setenv("KIT_WORK_DIR", "/of/an/outer/run")
+    assert "KIT_WORK_DIR" not in node().environment(Spec(), RUN, PLAN)
+    spec = Spec(launch=Launch(module="x"))
+    assert node().environment(spec, RUN, PLAN)["KIT_WORK_DIR"] == "/runs/x y/1/work"
 
 
 def test_a_rank_that_just_ended_is_no_error():

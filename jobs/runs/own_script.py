@@ -1,0 +1,189 @@
+"""The code and the working directory of a user's own script or module (launch.script, .module).
+
+The ranks start in RUN_DIR/work, which each run has for itself. It begins with the input files of
+the repository: the script finds them by the relative paths that it uses in the repository, and
+what it writes changes neither the frozen code nor the repository.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from jobs.errors import UserError
+from jobs.rundir import RunDir
+from jobs.runs import code_snapshot
+from jobs.spec import Launch, Spec
+
+# A larger file is not copied into each run: there the working directory has a link to the frozen,
+# read-only file.
+MAX_COPIED_BYTES = 2**20
+# The folder of a script outside of the repository may be a home directory.
+MAX_OUTSIDE_FILES = 2000
+MAX_OUTSIDE_MIB = 64
+
+
+def normalised(spec: Spec, repository: Path) -> Spec:
+    """The spec with launch.script relative to the repository, or absolute if it lies outside."""
+    if spec.launch.script is None:
+        return spec
+    top = repository.resolve()
+    # Links are resolved, as Python does for sys.path[0]: the code is where the link leads to.
+    path = (top / os.path.expanduser(spec.launch.script)).resolve()
+    script = str(path.relative_to(top) if path.is_relative_to(top) else path)
+    return replace(spec, launch=replace(spec.launch, script=script))
+
+
+def check_frozen(launch: Launch, run_dir: RunDir) -> None:
+    """Raises UserError for a launch.script that the frozen code of the run does not have."""
+    if launch.script is None:
+        return
+    script = Path(launch.script)
+    frozen = run_dir.script_code / script.name if script.is_absolute() else run_dir.code / script
+    if not frozen.is_file():
+        raise UserError(
+            f"launch.script: {launch.script} is not in the frozen code\n"
+            "  hint: git ignores it (git add -f), or it is newer than this run: submit a new run"
+        )
+
+
+def freeze_outside(script: Path, runs_root: Path) -> tuple[Path, str]:
+    """Copy the folder of a script, or the script alone; returns the copy, and a line for the user.
+
+    The script alone where the folder is too large, or has files that cannot be read.
+    """
+    folder = script.parent
+    try:
+        listed = code_snapshot.source_files(folder, MAX_OUTSIDE_FILES + 1)
+        # Hidden files of a home directory hold secrets.
+        paths = [each for each in listed if not _is_hidden(str(each.relative_to(folder)))]
+        size = sum(each.lstat().st_size for each in paths)
+        if len(listed) <= MAX_OUTSIDE_FILES and size <= MAX_OUTSIDE_MIB * 2**20:
+            copy = code_snapshot.take(folder, runs_root, sorted({*paths, script}))
+            return copy, f"launch.script: its folder {folder} is frozen, too: {len(paths)} files"
+        why = f"more than {MAX_OUTSIDE_FILES} files or {MAX_OUTSIDE_MIB} MiB"
+    except OSError as error:
+        why = f"{error.filename}: {error.strerror}"
+    copy = code_snapshot.take(folder, runs_root, [script])
+    return copy, f"launch.script: {script} alone is frozen, not its folder ({why})"
+
+
+def unfrozen_module(launch: Launch, repository: Path) -> str | None:
+    """A line about a launch.module that is not in the repository; None for one that is."""
+    if launch.module is None:
+        return None
+    path = repository / launch.module.replace(".", "/")
+    if path.is_dir() or path.with_suffix(".py").is_file():
+        return None
+    return f"launch.module: {launch.module} is not in {repository}: its code is not frozen"
+
+
+def fill_work(run_dir: RunDir, launch: Launch, repository: Path) -> list[str]:
+    """Put the repository's input files into the working directory; returns lines for the user.
+
+    Inputs are the frozen files but Python code. A file at the top counts if git tracks it: others
+    are often what a script left there when it was started by hand. What launch.args and
+    launch.inputs name is an input, too; it is linked where it is not frozen. Nothing that the
+    working directory has already is replaced.
+    """
+    run_dir.work.mkdir(exist_ok=True)
+    names = code_snapshot.frozen_names(run_dir.code)
+    tracked = (code_snapshot.git(repository, "ls-files", "-z") or "").split("\0")
+    named, lines = _named(launch, repository)
+    inputs = [each for each in names if _is_input(each, tracked, named, run_dir.code)]
+    for name in inputs:
+        _place(run_dir, name, repository)
+    folders = {str(parent) for name in inputs for parent in Path(name).parents}
+    for key, name in named.items():
+        unfrozen = list(_unfrozen(repository, key, set(names), folders))
+        for each in unfrozen:
+            _link(run_dir.work / each, str(repository / each))
+        if unfrozen:
+            lines.append(
+                f"{name}: {key} is not frozen, the script's working directory has a link to "
+                f"{repository / key}"
+            )
+    return lines
+
+
+def _named(launch: Launch, repository: Path) -> tuple[dict[str, str], list[str]]:
+    """The paths of the repository in launch.inputs and launch.args, with the key; lines to print.
+
+    A word of launch.args that begins with ./ is none: it names an output of the script.
+    """
+    named, lines = {}, []
+    for word in launch.inputs:
+        if not (repository / word).exists():
+            raise UserError(
+                f"launch.inputs: {repository / word} does not exist\n"
+                f"  hint: give a path relative to {repository}"
+            )
+        named[os.path.normpath(word)] = "launch.inputs"
+    for argument in launch.args:
+        word = argument.partition("=")[2] if argument.startswith("-") else argument
+        path = os.path.normpath(word)
+        is_output = not word or word.startswith("./") or path == "."
+        if is_output or os.path.isabs(word) or not os.path.lexists(repository / word):
+            continue
+        if path.startswith(".."):
+            full = os.path.normpath(repository / word)
+            lines.append(
+                f"launch.args: {word} begins in the script's working directory, RUN_DIR/work; "
+                f"if you mean {full}, write that"
+            )
+        else:
+            named.setdefault(path, "launch.args")
+    return named, lines
+
+
+def _is_input(name: str, tracked: Collection[str], named: Collection[str], code: Path) -> bool:
+    # A folder with nothing but a .gitkeep counts as not frozen.
+    if name in named or _is_hidden(name):
+        return name in named
+    if any(name.startswith(f"{each}/") for each in named):
+        return True
+    if name.endswith(".py"):
+        return False
+    return "/" in name or name in tracked or (code / name).is_symlink()
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in Path(name).parts)
+
+
+def _place(run_dir: RunDir, name: str, repository: Path) -> None:
+    """Copy a frozen file into the working directory, or link it there if it is large."""
+    source, target = run_dir.code / name, run_dir.work / name
+    if source.is_symlink():
+        full = (repository / name).resolve()
+        is_inside = full.is_relative_to(repository.resolve())
+        _link(target, os.readlink(source) if is_inside else str(full))
+    elif source.stat().st_size > MAX_COPIED_BYTES:
+        _link(target, os.path.relpath(source, target.parent))
+    elif not os.path.lexists(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
+        target.chmod(target.stat().st_mode | 0o200)
+
+
+def _link(target: Path, text: str) -> None:
+    if not os.path.lexists(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(text)
+
+
+def _unfrozen(
+    repository: Path, name: str, frozen: Collection[str], folders: Collection[str]
+) -> Iterator[str]:
+    """The files and whole folders at or below a path that the working directory lacks."""
+    path = repository / name
+    if name in frozen or path.name in code_snapshot.SKIPPED_FOLDERS:
+        return
+    if path.is_dir() and name in folders:
+        for child in sorted(os.listdir(path)):
+            yield from _unfrozen(repository, f"{name}/{child}", frozen, folders)
+    else:
+        yield name

@@ -1,0 +1,118 @@
+"""The error record of a user's script: from its exit code and the end of its log."""
+
+import signal
+
+import pytest
+
+from jobs.attempt.interpret import format_error
+from jobs.node.script_failure import record_of
+
+TRACE = """Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    main()
+    ~~~~^^
+ValueError: bad batch
+"""
+GLOO = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.1]:1"
+
+
+@pytest.fixture
+def failed(tmp_path):
+    """The record of rank 1 on n2, with a log and an exit code."""
+
+    def record(text, exit_code=1):
+        (tmp_path / "log").write_text(text)
+        return record_of(exit_code, 1, "n2", tmp_path / "log", "/run/work")
+
+    return record
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (TRACE, "ValueError: bad batch"),
+        (f"step 1\n{TRACE}step 7/10\nWarning: a process group was not destroyed\n", None),
+        (TRACE.replace("bad batch", "bad batch\nof 7"), "ValueError: bad batch"),
+        ("".join(f"[rank1]: {line}\n" for line in TRACE.splitlines()), "ValueError: bad batch"),
+        (TRACE.replace("ValueError", "KeyError") + "\nDuring handling of it:\n\n" + TRACE, None),
+        (TRACE.replace("ValueError: bad batch", "torch.cuda.Odd"), "torch.cuda.Odd"),
+        (
+            '  File "train.py", line 1\n    x =\n       ^\nSyntaxError: invalid\n',
+            "SyntaxError: invalid",
+        ),
+    ],
+)
+def test_the_reason_is_the_last_line_of_the_last_traceback(failed, text, line):
+    record = failed(text)
+    assert format_error(record) == f"rank 1 on n2: {line or 'ValueError: bad batch'}"
+    assert record.traceback.splitlines()[-1] == (line or "ValueError: bad batch")
+    assert "[rank1]" not in record.traceback
+    assert not record.caused_by_peer
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "reason"),
+    [
+        (3, "exited with code 3"),
+        (-signal.SIGSEGV, "was killed by SIGSEGV"),
+        (-signal.SIGKILL, "was killed by SIGKILL"),
+        (-40, "was killed by signal 40"),
+    ],
+)
+def test_an_earlier_traceback_is_not_the_reason_of_another_end(failed, exit_code, reason):
+    record = failed(f"caught:\n{TRACE}step 2\n", exit_code)
+    assert format_error(record) == f"rank 1 on n2 {reason}"
+    assert (record.exit_code, record.traceback) == (exit_code, "")
+
+
+def test_an_exit_without_a_traceback_is_its_code(failed):
+    assert format_error(failed("usage: train.py\n")) == "rank 1 on n2 exited with code 1"
+
+
+@pytest.mark.parametrize(
+    ("line", "exit_code", "is_peers"),
+    [
+        (GLOO, 1, True),
+        ("torch.distributed.DistBackendError: NCCL error, remote process exited", 1, True),
+        ("torch.distributed.DistNetworkError: failed to recv, got 0 bytes", 1, True),
+        ("BrokenPipeError: [Errno 32] Broken pipe", 1, False),
+        ("RuntimeError: shapes differ", 1, False),
+        ("", -signal.SIGTERM, True),
+        ("", 128 + signal.SIGTERM, True),
+        ("", -signal.SIGKILL, False),
+    ],
+)
+def test_a_rank_that_lost_its_peer_or_that_torchrun_ended_is_not_the_cause(
+    failed, line, exit_code, is_peers
+):
+    text = TRACE.replace("ValueError: bad batch", line)
+    assert failed(text, exit_code).caused_by_peer == is_peers
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried", "out_of_memory"),
+        ("RuntimeError: DefaultCPUAllocator: can't allocate memory", "out_of_memory"),
+        ("MemoryError", "out_of_memory"),
+        ("ValueError: out of memory cells", "error"),
+    ],
+)
+def test_a_lack_of_memory_is_known_by_torchs_errors(failed, line, kind):
+    assert failed(TRACE.replace("ValueError: bad batch", line)).kind == kind
+
+
+def test_a_relative_path_that_is_not_there_comes_with_the_key_that_puts_it_there(failed):
+    line = "FileNotFoundError: [Errno 2] No such file or directory: 'data/x.txt'"
+    error = failed(TRACE.replace("ValueError: bad batch", line)).error
+    assert error.startswith(f"{line}\n  hint: the script starts in /run/work; ")
+    assert 'SET="launch.inputs=[data/x.txt]"' in error
+    assert (
+        "hint"
+        not in failed(TRACE.replace("ValueError: bad batch", line.replace("'d", "'/d"))).error
+    )
+
+
+def test_a_log_that_is_gone_leaves_the_exit_code(tmp_path):
+    record = record_of(1, 1, "n2", tmp_path / "gone", "/run/work")
+    assert record.error == "exited with code 1"

@@ -1,0 +1,215 @@
+"""A user's script: its frozen code outside of the repository, its working directory, its inputs."""
+
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from jobs.config.load import Loaded
+from jobs.errors import UserError
+from jobs.node.torchrun import rank_command
+from jobs.rundir import RunDir
+from jobs.runs import own_script, scratch_purge, spec_changes
+from jobs.runs.freeze import FreezeError, freeze
+from jobs.spec import Launch, Spec
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository with code, tracked, untracked and ignored files; runs lie outside of it."""
+    monkeypatch.setenv("KIT_RUNS", str(tmp_path / "runs"))
+    folder = tmp_path / "repository"
+    for name in (
+        *("mine/run.py", "mine/helper.py", "mine/words.txt", "vocab.json", "results.csv"),
+        *("data/x.txt", "data/.gitkeep", "data/raw/big.bin", "images/.gitkeep", "images/1.png"),
+    ):
+        write(folder / name, f"# {name}\n")
+    write(folder / ".gitignore", "raw/\n*.png\nsecret.py\n")
+    git = ["git", "-C", folder]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "vocab.json", "data/.gitkeep", "images/.gitkeep"], check=True)
+    return folder
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def frozen(repository, **launch):
+    launch = {"script": "mine/run.py"} | launch
+    spec = Spec(name="own", launch=Launch(**launch))
+    with freeze(Loaded(spec, f"name: own\nlaunch: {launch}\n", ()), repository) as run_dir:
+        return run_dir
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_working_directory_has_the_frozen_inputs_but_no_code_and_no_stray_file(repository):
+    run = frozen(repository)
+    assert files(run.work) == ["data/x.txt", "mine/words.txt", "vocab.json"]
+
+
+def test_what_a_script_writes_changes_neither_the_frozen_code_nor_the_repository(repository):
+    first, second = frozen(repository), frozen(repository)
+    assert first.code.resolve() == second.code.resolve()
+    write(first.work / "data/x.txt", "changed")
+    write(first.work / "data/new.txt", "new")
+    for folder in (repository, first.code, second.work):
+        assert (folder / "data/x.txt").read_text() == "# data/x.txt\n"
+        assert not (folder / "data/new.txt").exists()
+
+
+def test_a_large_input_is_a_link_that_survives_a_move_of_the_runs(repository, monkeypatch):
+    monkeypatch.setattr(own_script, "MAX_COPIED_BYTES", 3)
+    run = frozen(repository)
+    moved = RunDir(run.path.parents[1].rename(repository.parent / "moved") / "own" / run.run_id)
+    assert (moved.work / "data/x.txt").is_symlink()
+    assert (moved.work / "data/x.txt").resolve() == (moved.code / "data/x.txt").resolve()
+    assert (moved.work / "data/x.txt").read_text() == "# data/x.txt\n"
+
+
+@pytest.mark.parametrize(
+    ("launch", "name", "is_link"),
+    [
+        ({"args": ["results.csv"]}, "results.csv", False),  # frozen, but git does not track it
+        ({"args": ["mine/helper.py"]}, "mine/helper.py", False),
+        ({"args": ["data/raw/big.bin"]}, "data/raw/big.bin", True),
+        ({"args": ["--data=data/"]}, "data/raw/big.bin", True),
+        ({"inputs": ["data/raw"]}, "data/raw/big.bin", True),
+        ({"inputs": ["images"]}, "images/1.png", True),
+    ],
+)
+def test_what_the_spec_names_is_found_by_its_relative_path(
+    repository, capfd, launch, name, is_link
+):
+    run = frozen(repository, **launch)
+    assert (run.work / name).read_text() == f"# {name}\n"
+    assert ((run.work / name).resolve() == repository / name) == is_link
+    lines = capfd.readouterr().err.splitlines()
+    key = f"launch.{next(iter(launch))}"
+    assert len(lines) == is_link
+    assert all(line.startswith(f"{key}: ") and str(repository) in line for line in lines)
+
+
+def test_a_folder_with_nothing_but_a_hidden_frozen_file_is_one_link(repository):
+    assert (frozen(repository, inputs=["images"]).work / "images").is_symlink()
+
+
+@pytest.mark.parametrize("word", ["./results.csv", "/etc/hosts", ".", "--x=", "nowhere.csv", "-1"])
+def test_other_words_of_the_arguments_put_nothing_there(repository, capfd, word):
+    assert files(frozen(repository, args=[word]).work) == files(frozen(repository).work)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_path_that_leads_out_of_the_repository_is_named(repository, capfd):
+    write(repository.parent / "beside.csv", "x")
+    frozen(repository, args=["../beside.csv"])
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("launch.args: ../beside.csv")
+    assert line.endswith(f"if you mean {repository.parent / 'beside.csv'}, write that")
+
+
+def test_an_input_that_does_not_exist_is_an_error_and_makes_no_run(repository):
+    with pytest.raises(UserError, match=r"(?s)launch.inputs: .*gone does not exist.*hint: "):
+        frozen(repository, inputs=["gone"])
+    assert not (repository.parent / "runs/own").exists()
+
+
+def test_a_link_to_a_folder_elsewhere_leads_there(repository):
+    write(repository.parent / "disk/y.txt", "y")
+    (repository / "disk").symlink_to("../disk")
+    assert (frozen(repository).work / "disk/y.txt").read_text() == "y"
+
+
+def test_a_resume_brings_purged_inputs_back_and_keeps_what_the_script_wrote(repository):
+    run = frozen(repository)
+    (run.work / "vocab.json").unlink()
+    write(run.work / "data/x.txt", "changed")
+    spec_changes.mend_work(run)
+    assert (run.work / "vocab.json").is_file()
+    assert (run.work / "data/x.txt").read_text() == "changed"
+
+
+@pytest.mark.parametrize(
+    "script", ["mine/run.py", "mine/../mine/run.py", "{repository}/mine/run.py"]
+)
+def test_a_script_of_the_repository_runs_from_the_frozen_code(repository, script):
+    run = frozen(repository, script=script.format(repository=repository))
+    spec = Spec.read(run.spec)
+    assert spec.launch.script == "mine/run.py"
+    assert rank_command(spec, run)[2:] == [str(run.code / "mine/run.py")]
+    assert not run.script_code.exists()
+
+
+def test_the_folder_of_a_script_outside_is_frozen_too(repository, capfd, monkeypatch):
+    outside = repository.parent / "outside"
+    for name in ("train.py", "lib/part.py", ".netrc", ".ssh/key"):
+        write(outside / name, "# first\n")
+    monkeypatch.chdir(outside)  # the path of a socket must be short
+    with socket.socket(socket.AF_UNIX) as unreadable:
+        unreadable.bind("socket")
+    run = frozen(repository, script=str(outside / "train.py"))
+    (outside / "train.py").write_text("# edited\n")
+    command = rank_command(Spec.read(run.spec), run)
+    assert Path(command[2]) == run.script_code / "train.py"
+    assert Path(command[2]).read_text() == "# first\n"
+    assert files(run.script_code) == [".frozen-files", "lib/part.py", "train.py"]
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line == f"launch.script: its folder {outside} is frozen, too: 2 files"
+    scratch_purge.check_code(run)
+    (run.script_code / "lib/part.py").unlink()
+    with pytest.raises(UserError, match="has lost or changed files"):
+        scratch_purge.check_code(run)
+
+
+@pytest.mark.parametrize("limit", ["MAX_OUTSIDE_FILES", "MAX_OUTSIDE_MIB"])
+def test_of_a_large_folder_the_script_alone_is_frozen(repository, capfd, monkeypatch, limit):
+    monkeypatch.setattr(own_script, limit, 0)
+    outside = repository.parent / "outside"
+    for name in ("train.py", "lib/part.py"):
+        write(outside / name, "x")
+    run = frozen(repository, script="../outside/train.py")
+    assert files(run.script_code) == [".frozen-files", "train.py"]
+    assert f"{outside / 'train.py'} alone is frozen, not its folder" in capfd.readouterr().err
+
+
+def test_a_link_in_the_repository_to_a_script_elsewhere_is_no_frozen_code(repository):
+    write(repository.parent / "outside/train.py", "x")
+    (repository / "linked.py").symlink_to("../outside/train.py")
+    run = frozen(repository, script="linked.py")
+    assert (run.script_code / "train.py").is_file()
+
+
+def test_a_script_that_git_ignores_is_an_error(repository):
+    write(repository / "secret.py", "x")
+    with pytest.raises(UserError, match="secret.py is not in the frozen code.*\n  hint: git ignor"):
+        frozen(repository, script="secret.py")
+
+
+def test_a_script_that_does_not_exist_is_an_error(repository):
+    with pytest.raises(FreezeError, match="launch.script: mine/rum.py does not exist\n  hint: "):
+        frozen(repository, script="mine/rum.py")
+
+
+@pytest.mark.parametrize(("module", "is_frozen"), [("mine.run", True), ("elsewhere.train", False)])
+def test_a_module_whose_code_is_not_frozen_is_named(repository, capfd, module, is_frozen):
+    run = frozen(repository, script=None, module=module)
+    assert (f"launch.module: {module} is not in" in capfd.readouterr().err) == (not is_frozen)
+    assert run.work.is_dir()
+
+
+def test_a_resume_takes_the_frozen_form_of_the_path_for_no_change(repository):
+    run = frozen(repository, script=str(repository / "mine/run.py"))
+    assert spec_changes.change(run, ["slurm.time=8:00:00"], is_confirmed=False)
+    assert Spec.read(run.spec).launch.script == "mine/run.py"
+    with pytest.raises(UserError, match="launch.script: mine/new.py is not in the frozen code"):
+        spec_changes.change(run, ["launch.script=mine/new.py"], is_confirmed=True)
+
+
+def test_the_trainer_has_no_working_directory(repository):
+    with freeze(Loaded(Spec(name="own"), "name: own\n", ()), repository) as run:
+        assert not run.work.exists()
