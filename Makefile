@@ -45,11 +45,17 @@ export: $(READY) ## Weights of a run as one .safetensors file [RUN=...] [FLAGS="
 	@$(JOBS) export $${KIT_RUN:+"$$KIT_RUN"} $(FLAGS)
 train: $(READY) ## Plain torchrun: CONFIG=... [NPROC, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT]
 	$(call need,$(KIT_CONFIG),make train CONFIG=configs/resnet.yaml)
+	$(if $(MISSING),$(error missing for several machines: $(MISSING), as in `$(BY_HAND)`))
 	@$(TORCHRUN) -m trainer "$$KIT_CONFIG" $${KIT_SET:+--set="$$KIT_SET"}
 TORCHRUN = $(PYTHON) -m torch.distributed.run --nproc-per-node=$(NPROC) \
-	$(if $(MASTER_ADDR),$(RENDEZVOUS),--standalone)
+	$(if $(ON_SEVERAL),$(RENDEZVOUS),--standalone)
 RENDEZVOUS = --nnodes=$(NNODES) --node-rank=$(NODE_RANK) \
 	--master-addr=$(MASTER_ADDR) --master-port=$(MASTER_PORT)
+# One of the four alone would start a run of one machine on each of them. NNODES=1 alone is one.
+ON_SEVERAL = $(filter-out 1,$(NNODES))$(NODE_RANK)$(MASTER_ADDR)$(MASTER_PORT)
+MISSING = $(if $(ON_SEVERAL),$(strip $(foreach name,$(BY_HAND_NAMES),$(if $($(name)),,$(name)))))
+BY_HAND_NAMES := NNODES NODE_RANK MASTER_ADDR MASTER_PORT
+BY_HAND = make train CONFIG=... NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 MASTER_PORT=15000
 
 ##@ Work on the kit
 setup: $(READY) ## Make the virtual environment .venv from requirements.lock

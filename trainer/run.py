@@ -101,6 +101,8 @@ def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> 
     # After the rendezvous: if rank 0 fails here, its peers see the connection close at once.
     found = find_or_begin_run(arguments, rank.attempt) if distributed.is_first else None
     run = share_run(found, device)
+    if rank.attempt is None:
+        distributed.log(f"run directory {run.dir.path}")
     rank.open(run.dir, run.attempt)
     watchdog.open(run.dir, run.attempt, run.spec.launch.hang_timeout_s)
     rank.events.event("init")
@@ -146,6 +148,7 @@ def _leave(context: RankContext, loop: Loop, status: str) -> NoReturn:
     dist.barrier()
     if context.distributed.is_first and "KIT_ATTEMPT" not in os.environ:
         close_by_hand(context.run)
+        log(f"run directory {context.run.dir.path}")
     context.events.event(status, step=loop.state.global_step)
     dist.destroy_process_group()
     sys.stdout.flush()

@@ -20,6 +20,11 @@ LOCAL = "FLAGS=--cluster local"
 class Make(Kit):
     """`make ...` with a runs root of its own."""
 
+    def __init__(self, root):
+        super().__init__(root)
+        for name in ("NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"):
+            self.env.pop(name, None)  # make reads them from the environment, too
+
     def start(self, *words):
         return subprocess.Popen(
             [*MAKE, *words],
@@ -71,5 +76,38 @@ def test_make_train_starts_plain_torchrun_also_by_hand_on_two_nodes(make):
     second = make.start("train", CANCER, *nodes, "NODE_RANK=1")
     status, stdout, stderr = make.run("train", CANCER, *nodes, "NODE_RANK=0")
     assert status == 0, stderr
-    assert make.end(second)[0] == 0
+    other = make.end(second)
+    assert other[0] == 0
     assert "rank 0 of 2" in stdout + stderr
+    line = f"run directory {(make.root / 'cancer/latest').resolve()}"
+    places = [place for place, each in enumerate(stdout.splitlines()) if each.endswith(line)]
+    steps = [place for place, each in enumerate(stdout.splitlines()) if "loss" in each]
+    assert len(places) == 2 and places[0] < steps[0] < steps[-1] < places[1]
+    assert line not in "".join(other[1:])
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        (["NNODES=2"], "NODE_RANK MASTER_ADDR MASTER_PORT"),
+        (["NNODES=2", "NODE_RANK=0", "MASTER_ADDR=10.0.0.1"], "MASTER_PORT"),
+        (["NNODES=2", "NODE_RANK=0", "MASTER_PORT=15000"], "MASTER_ADDR"),
+        (["MASTER_ADDR=10.0.0.1", "MASTER_PORT=15000"], "NNODES NODE_RANK"),
+        (["MASTER_ADDR=10.0.0.1", "MASTER_PORT=15000", "NNODES=2"], "NODE_RANK"),
+        (["NNODES=1", "NODE_RANK=0"], "MASTER_ADDR MASTER_PORT"),
+        (["NODE_RANK=0"], "NNODES MASTER_ADDR MASTER_PORT"),
+    ],
+)
+def test_make_train_refuses_a_half_given_launch_in_one_line(make, given, missing):
+    status, stdout, stderr = make.run("train", CANCER, *given)
+    assert status == 2 and not stdout
+    (line,) = stderr.splitlines()
+    assert (
+        f"missing for several machines: {missing}, as in `make train CONFIG=... NNODES=2 " in line
+    )
+    assert not make.root.exists()
+
+
+@pytest.mark.parametrize("given", [[], ["NNODES=1"]])
+def test_make_train_on_one_machine_needs_no_address(make, given):
+    assert " --standalone " in make.check("--dry-run", "train", CANCER, *given)
