@@ -80,9 +80,9 @@ class AttemptPlan:
     attempt: int
     job_id: str
     nodes: tuple[str, ...]
-    head_address: str  # IPv4 address of the first node
+    head_address: str  # IPv4 or IPv6 address of the first node
     head_address_is: str  # how that address was found
-    rdzv_endpoint: str  # address:port
+    rdzv_endpoint: str  # address:port, or [address]:port for IPv6
     rdzv_id: str
     start: float  # seconds since the epoch
     deadline: float | None  # end of the time limit, seconds since the epoch
@@ -103,11 +103,13 @@ class AgentRecord:
     """agent-NNNNN.json: the stop signals that an agent received, and how its torchrun ended."""
 
     host: str
-    address: str | None = None  # the node's IPv4 address towards the first node
+    address: str | None = None  # the node's address towards the first node
     step_id: str | None = None  # of the srun step that started the agent
     signals: tuple[ReceivedSignal, ...] = ()
     torchrun_exit: int | None = None  # -N: ended by signal N; None while it runs
     end: float | None = None  # seconds since the epoch; None while torchrun runs
+    # Why the agent started no torchrun: a mistake in the spec, which a retry would repeat.
+    error: str | None = field(default=None, metadata=OMIT_NONE)
     oom_kill: int = 0  # processes of the node that the kernel killed for memory
 
 

@@ -97,6 +97,11 @@ class Launch:
     allow_public_rendezvous: bool = key(
         False, "Allow a public address for the rendezvous; torchrun trusts all who can connect."
     )
+    interface: str | None = key(
+        None,
+        "Network interface of the rendezvous, gloo and NCCL: its name or the beginning of it, such "
+        "as ib0 or hsn; unset: the one with the first node's address.",
+    )
     command_prefix: list[str] = key(
         [], "Command before each agent, such as [apptainer, exec, image.sif]."
     )

@@ -91,7 +91,7 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         has_progress=has_progress(found),
         has_step=steps_of(found)[0] is not None or is_step_unknown(found),
         error=error,
-        is_user_error=failed is not None and failed.is_user_error,
+        is_user_error=is_user_error(found, failed),
         is_hang=failed is not None and failed.kind == "hang",
         is_out_of_memory=bool(killed) or (failed is not None and failed.kind == "out_of_memory"),
         bad_nodes=bad_nodes(found.errors),
@@ -138,12 +138,22 @@ def error_of(found: AttemptFacts, failed: RankError | None, killed: list[str]) -
     return (failed.caused_by_peer and ranks_without_record(found)) or format_error(failed)
 
 
-def format_agent_exits(found: AttemptFacts) -> str | None:
-    """How torchrun failed on each node, in one line; None where it failed on none.
+def is_user_error(found: AttemptFacts, failed: RankError | None) -> bool:
+    """Whether a mistake in the spec or the launch ended the attempt: a retry would repeat it."""
+    if failed is not None:
+        return failed.is_user_error
+    return any(agent is not None and agent.error is not None for agent in found.agents)
 
-    Where it failed on one node, its end on the others is a consequence, which may have no record.
+
+def format_agent_exits(found: AttemptFacts) -> str | None:
+    """How the agents ended, in one line; None where torchrun failed on no node.
+
+    An agent that started no torchrun has the reason; the ends of the others follow from it. Where
+    torchrun failed on one node, its end on the others is a consequence, which may have no record.
     """
     agents = [each for each in found.agents if each is not None]
+    if errors := [each.error for each in agents if each.error]:
+        return errors[0]
     ended = [
         f"{each.host}: torchrun exit {each.torchrun_exit}" for each in agents if each.torchrun_exit
     ]
@@ -210,6 +220,11 @@ def has_agent_died(agents: Sequence[AgentRecord | None], srun_exit: int) -> bool
     return died or (None in agents and 0 < srun_exit < 128)
 
 
+def has_failed(agent: AgentRecord) -> bool:
+    """Whether an agent's torchrun ended with an error or could not be started."""
+    return bool(agent.torchrun_exit) or agent.error is not None
+
+
 def warning_signals(found: AttemptFacts, failed: RankError | None) -> tuple[str, ...]:
     """The stop signals that agents received before anything failed, in order.
 
@@ -217,7 +232,7 @@ def warning_signals(found: AttemptFacts, failed: RankError | None) -> tuple[str,
     of the failure and no warning.
     """
     agents = [agent for agent in found.agents if agent is not None]
-    failures = [(a.end, a.host) for a in agents if a.torchrun_exit and a.end is not None]
+    failures = [(a.end, a.host) for a in agents if has_failed(a) and a.end is not None]
     if failed is not None:
         failures.append((failed.time, failed.host))
     first, host = min(failures, default=(math.inf, ""))
@@ -236,8 +251,8 @@ def stop_signals_at_start(found: AttemptFacts, srun_exit: int) -> tuple[str, ...
     Only srun's exit code shows it, and only where no agent has failed: after a failure srun itself
     kills the other agents. Source: srun(1), exit values.
     """
-    has_failed = any(agent.torchrun_exit for agent in found.agents if agent is not None)
-    is_missed = None in found.agents and not has_failed
+    any_failed = any(has_failed(agent) for agent in found.agents if agent is not None)
+    is_missed = None in found.agents and not any_failed
     died_of = [number.name for number in STOP_SIGNALS if srun_exit == 128 + number]
     return tuple(died_of) if is_missed else ()
 

@@ -27,7 +27,7 @@ def open_attempt(
     """Open the next attempt: write its plan and return it; None if the run is already complete.
 
     `resolved`: the first node's address, if the batch script found one.
-    Raises: OwnedError, RendezvousError, HeldError, EndedError, RecordError.
+    Raises: OwnedError, RendezvousError, InterfaceError, HeldError, EndedError, RecordError.
     """
     run_lock.claim(run_dir, me, facts.newest_opened(run_dir) + 1)
     try:
@@ -103,12 +103,16 @@ def _write_plan(run_dir: RunDir, found: AttemptFacts, plan: AttemptPlan) -> None
 def plan_of(
     found: AttemptFacts, me: run_lock.Owner, attempt: int, nodes: Sequence[str], resolved: str
 ) -> AttemptPlan:
-    """The plan of the next attempt. `found`: of the attempt before. Raises: RendezvousError."""
+    """The plan of the next attempt. `found`: of the attempt before.
+
+    Raises: RendezvousError, InterfaceError.
+    """
     if me.is_local:
         address, how = "127.0.0.1", "a local run"
     else:
-        address, how = rendezvous.head_address(resolved, nodes)
-        rendezvous.check_private(address, found.spec.launch.allow_public_rendezvous)
+        launch = found.spec.launch
+        address, how = rendezvous.head_address(resolved, nodes, launch.interface)
+        rendezvous.check_private(address, launch.allow_public_rendezvous)
     port = rendezvous.choose_port(me.job_id, attempt)
     return AttemptPlan(
         attempt=attempt,
@@ -116,7 +120,7 @@ def plan_of(
         nodes=tuple(nodes),
         head_address=address,
         head_address_is=how,
-        rdzv_endpoint=f"{address}:{port}",
+        rdzv_endpoint=rendezvous.endpoint(address, port),
         rdzv_id=f"{me.job_id}-{attempt}",
         start=round(time.time(), 3),
         deadline=None if me.is_local else client.end_time(me.job_id),

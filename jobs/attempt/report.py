@@ -50,6 +50,8 @@ def report_error(run_dir: RunDir, found: AttemptFacts, evidence: Evidence) -> No
             say(f"failed after it: {format_error(each)}")
         if len(further) > MAX_FURTHER:
             say(f"failed after it: {len(further) - MAX_FURTHER} more ranks, see {attempt_dir.path}")
+    elif evidence.is_user_error:
+        say(f"first failure: {evidence.error}")
     elif evidence.signals:
         say("the stop came before the ranks had anything to save")
     else:

@@ -19,6 +19,7 @@ from jobs import records
 from jobs.attempt import interpret, run_lock
 from jobs.attempt.interpret import AttemptFacts
 from jobs.console import say
+from jobs.node.interfaces import is_reachable
 from jobs.node.stop_signals import STOP_SIGNALS
 from jobs.procfs import children
 from jobs.records import AgentRecord, AttemptPlan, SlurmSite
@@ -141,8 +142,8 @@ def _is_at_limit(job_id: str) -> bool:
 
 
 def has_failed_agent(run_dir: RunDir, attempt: int) -> bool:
-    """Whether an agent recorded an exit code of torchrun other than 0."""
-    return any(agent.torchrun_exit for agent in records.read_agents(run_dir, attempt))
+    """Whether an agent recorded that its torchrun failed or could not be started."""
+    return any(interpret.has_failed(agent) for agent in records.read_agents(run_dir, attempt))
 
 
 def _unended(run_dir: RunDir, attempt: int) -> list[str]:
@@ -181,7 +182,7 @@ def _host_to_connect(node: str, agent: AgentRecord | None) -> str:
     The agent of a job with one node records a loopback address.
     """
     address = agent.address if agent is not None and agent.address is not None else node
-    return node if address.startswith("127.") else address
+    return address if is_reachable(address) else node
 
 
 def site_of_run(run_dir: RunDir) -> SlurmSite:

@@ -19,6 +19,8 @@ from jobs.spec import SECTIONS, Launch, Slurm, Spec
 
 MAX_NAME_BYTES = 100
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+# A name of at most 15 bytes. Source: the kernel's dev_valid_name(); NCCL gives , = ^ a meaning.
+_INTERFACE = re.compile(r"[^\s/:,=^]{1,15}", re.ASCII)
 _CONTROL = re.compile(f"[{CONTROL}]")
 # Keys of launch that hold a number or auto: lower bound, upper bound, hint.
 _OR_AUTO: dict[str, tuple[int, float, str]] = {
@@ -135,6 +137,12 @@ def _launch(launch: Launch) -> Iterator[Problem]:
             if launch.is_trainer:
                 what, hint = "is for your own script or module, not for the trainer", "leave it out"
             yield Problem(("launch", "inputs", index), what, hint)
+    if launch.interface and not _INTERFACE.fullmatch(launch.interface):
+        hint = (
+            "write one name, or the beginning of names, as `ip -brief address` lists them on a node"
+        )
+        what = f"{shown(launch.interface)} is not the name of a network interface"
+        yield Problem(("launch", "interface"), what, hint)
     if launch.is_trainer and launch.stop_signal != "none":
         what = f"{launch.stop_signal} is for your own script or module, not for the trainer"
         own = (("launch", "script"), ("launch", "module"))

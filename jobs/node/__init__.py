@@ -6,6 +6,7 @@
 - rank: wraps each rank: opens its log file, and makes it die with torchrun.
 - script_failure: why a user's script failed, from its exit code and its log.
 - rendezvous: the address and the port at which the ranks meet.
+- interfaces: the addresses of the node's network interfaces, and the one of launch.interface.
 - oom: how many processes the kernel killed because memory ran out.
 - stop_signals: the signals that ask a job to stop; blocks and unblocks them.
 """

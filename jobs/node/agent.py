@@ -20,6 +20,7 @@ from typing import Any
 from jobs import records
 from jobs.console import BestEffort, say, with_time
 from jobs.errors import UserError
+from jobs.node.interfaces import InterfaceError
 from jobs.node.oom import oom_kills
 from jobs.node.rank import die_with_parent
 from jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_signals
@@ -198,6 +199,15 @@ def wait_for_plan(attempt_dir: AttemptDir) -> AttemptPlan:
     return plan
 
 
+def write_refusal(attempt_dir: AttemptDir, rank: int, error: InterfaceError) -> None:
+    """Write the record of an agent that cannot start torchrun because of a mistake in the spec."""
+    host, now = socket.gethostname(), round(time.time(), 3)
+    step_id = os.environ.get("SLURM_STEP_ID")
+    record = AgentRecord(host, step_id=step_id, end=now, error=str(error).partition("\n")[0])
+    with BestEffort(f"agent on {host}")():
+        records.write(attempt_dir.agent(rank), record)
+
+
 def main(argv: list[str]) -> int:
     """Run one node's part of an attempt; returns 0 if its torchrun exited with 0."""
     parser = argparse.ArgumentParser(prog="python -m jobs.node", description=__doc__)
@@ -221,6 +231,9 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         host, head = socket.gethostname(), plan.head_address
         sys.exit(with_time(f"{host}: no network route to the first node at {head}: {error}"))
+    except InterfaceError as error:
+        write_refusal(attempt_dir, int(args.node_rank), error)
+        sys.exit(with_time(f"error: {error}"))
     timeline = Timeline(run_dir, f"agent-{node.rank:05d}", args.attempt)
     agent = Agent(attempt_dir, node, timeline)
     command = torchrun_command(spec, run_dir, node.options(plan, args.rdzv_endpoint))

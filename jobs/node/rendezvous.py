@@ -1,86 +1,87 @@
-"""Address and port of the first node, where the agents of an attempt meet; interfaces of a node.
+"""Address and port of the first node, where the agents of an attempt meet.
 
 Standard library only: it runs on the batch host and inside the agents.
 """
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
+import errno
 import ipaddress
+import itertools
 import socket
-import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jobs.errors import UserError
+from jobs.node import interfaces
+from jobs.node.interfaces import is_ipv6, is_reachable
 
 EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 PORTS = range(15000, 32000)
 PORT_TRIES = 64
-SIOCGIFADDR = 0x8915  # Source: linux/sockios.h
-DISCARD_PORT = 9
 
 
 class RendezvousError(UserError):
     """There is no address or no port at which the agents could meet; the text has a hint."""
 
 
-def is_reachable(address: str) -> bool:
-    """Whether other hosts could reach this IPv4 address (not loopback, not link-local)."""
-    try:
-        ip = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    return not (ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast)
-
-
 def resolve(host: str) -> list[str]:
-    """The reachable IPv4 addresses of a host name, in the resolver's order; [] if none."""
+    """The reachable addresses of a host name, IPv4 first; [] if none."""
     try:
-        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         return []
-    return [str(info[4][0]) for info in found if is_reachable(str(info[4][0]))]
+    return sorted(filter(is_reachable, (str(info[4][0]) for info in found)), key=is_ipv6)
 
 
-def source_address(peer: str) -> str:
-    """The IPv4 address from which this host would reach `peer`. Sends no packet.
-
-    Raises: OSError if there is no route.
-    """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((peer, DISCARD_PORT))
-        return str(probe.getsockname()[0])
-
-
-def head_address(resolved: str, nodes: Sequence[str]) -> tuple[str, str]:
+def head_address(
+    resolved: str, nodes: Sequence[str], interface: str | None = None
+) -> tuple[str, str]:
     """(the first node's address, how it was found). Must be called on the first node.
 
+    `interface`: launch.interface; its address is taken. Without it, IPv4 comes before IPv6.
     `resolved` is the address from `getent` in the batch script, which drops loopback and
     link-local addresses. It is empty where only such addresses exist: Debian maps a host's own name
     to 127.0.1.1. Then the source address on the route to another node is taken. Only a job of a
     single node uses loopback, because no other node has to reach it.
 
     Raises: RendezvousError if there is no such address; it never falls back to localhost.
+    InterfaceError if the node has no such interface.
     """
-    if is_reachable(resolved):
-        return resolved, f"address of {nodes[0]}"
-    for other in nodes[1:]:
-        for address in resolve(other):
-            try:
-                source = source_address(address)
-            except OSError:
-                continue
-            if is_reachable(source):
-                return source, f"source address of {nodes[0]} towards {other}"
+    if interface is not None:
+        name, address = interfaces.choose(interface)
+        return address, f"{name} of {nodes[0]}"
+    named = [(resolved, f"address of {nodes[0]}")] if is_reachable(resolved) else []
+    if named and not is_ipv6(resolved):
+        return named[0]
+    found = [*named, *itertools.islice(_source_addresses(nodes), 1)]
+    if found:
+        return min(found, key=lambda pair: is_ipv6(pair[0]))
     if len(nodes) == 1:
         return "127.0.0.1", "loopback: the job has one node"
     raise RendezvousError(
         f"{nodes[0]}: its name resolves to no address that other nodes could reach, and no route "
         f"leads to {', '.join(nodes[1:])}\n"
-        "  hint: ask the site to put the nodes' addresses into DNS or /etc/hosts"
+        "  hint: ask the site to put the nodes' addresses into DNS or /etc/hosts, or name a "
+        "network interface with launch.interface"
     )
+
+
+def _source_addresses(nodes: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(address, how it was found): from where the first node reaches each address of the others."""
+    for other in nodes[1:]:
+        for address in resolve(other):
+            with contextlib.suppress(OSError):
+                source = interfaces.source_address(address)
+                if is_reachable(source):
+                    yield source, f"source address of {nodes[0]} towards {other}"
+
+
+def endpoint(address: str, port: int) -> str:
+    """The text that torchrun reads as --rdzv-endpoint; an IPv6 address stands in brackets."""
+    return f"[{address}]:{port}" if is_ipv6(address) else f"{address}:{port}"
 
 
 def check_private(address: str, is_allowed: bool) -> None:
@@ -128,31 +129,23 @@ def ephemeral_ports() -> range:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this port, on all interfaces, now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As torch's TCPStore does: then connections in TIME_WAIT do not block the port.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    """Whether a server could listen on this port, on all interfaces, now.
+
+    torch's TCPStore listens on IPv4 and IPv6 (2.13), and on IPv4 alone where the port of IPv6 is
+    taken. So both must be free; a protocol that the kernel has not is not looked at.
+    """
+    return not any(_is_taken(family, port) for family in (socket.AF_INET, socket.AF_INET6))
+
+
+def _is_taken(family: socket.AddressFamily, port: int) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            # As torch's TCPStore does: then connections in TIME_WAIT do not block the port.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             probe.bind(("", port))
             probe.listen(1)
-        except OSError:
-            return False
-    return True
-
-
-def interface_of(address: str) -> str | None:
-    """The name of the network interface that owns an IPv4 address of this host."""
-    for _, name in socket.if_nameindex():
-        if _interface_address(name) == address:
-            return name
-    return None
-
-
-def _interface_address(name: str) -> str | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        request = struct.pack("256s", name.encode()[:15])
-        try:
-            answer = fcntl.ioctl(probe, SIOCGIFADDR, request)
-        except OSError:
-            return None  # an interface without an IPv4 address
-    return socket.inet_ntoa(answer[20:24])
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False

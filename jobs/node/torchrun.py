@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobs import records
-from jobs.node import rendezvous
+from jobs.node import interfaces
 from jobs.records import AttemptPlan, Provenance
 from jobs.rundir import RunDir
 from jobs.spec import Launch, Spec
@@ -88,14 +88,25 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
 
 
 class Node:
-    """This node in the attempt: rank, host name, address, interface, number of ranks."""
+    """This node in the attempt: rank, host name, address, interface, number of ranks.
+
+    Raises: OSError if no route leads to the first node; InterfaceError for launch.interface.
+    """
 
     def __init__(self, rank: int, plan: AttemptPlan, spec: Spec) -> None:
         self.rank = rank
         self.host = socket.gethostname()
         head = plan.head_address
-        self.address = head if rank == 0 else rendezvous.source_address(head)
-        self.interface = rendezvous.interface_of(self.address)
+        # Over loopback all agents run on one machine: a local run, or a job of one node.
+        chosen = spec.launch.interface if interfaces.is_reachable(head) else None
+        self.is_interface_chosen = chosen is not None
+        if rank == 0:
+            self.address = head
+        elif chosen is not None:
+            self.address = interfaces.choose(chosen, head)[1]
+        else:
+            self.address = interfaces.source_address(head)
+        self.interface = interfaces.interface_of(self.address)
         self.nproc = nproc_per_node(spec, dict(os.environ))
 
     def options(self, plan: AttemptPlan, rdzv_endpoint: str) -> NodeOptions:
@@ -113,12 +124,11 @@ class Node:
     def environment(self, spec: Spec, run_dir: RunDir, plan: AttemptPlan) -> dict[str, str]:
         """The environment of torchrun and the ranks; launch.env overrides the kit's variables."""
         attempt = plan.attempt
-        env = dict(os.environ)
-        # Gloo resolves its own host name, and takes loopback without an error if that gives
-        # 127.0.1.1. A value that the user has exported stays.
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            if self.interface is not None:
-                env.setdefault(name, self.interface)
+        env = {
+            **self._socket_variables(),
+            **os.environ,
+            **(self._socket_variables() if self.is_interface_chosen else {}),
+        }
         env.pop("KIT_WORK_DIR", None)  # of an outer run
         if not spec.launch.is_trainer:
             env["KIT_WORK_DIR"] = str(run_dir.work)
@@ -133,6 +143,18 @@ class Node:
             "OMP_NUM_THREADS": str(spec.launch.threads_per_rank),
             **spec.launch.env,
         }
+
+    def _socket_variables(self) -> dict[str, str]:
+        """The variables that select the interface of gloo and NCCL.
+
+        Gloo resolves its own host name, and takes loopback without an error if that gives
+        127.0.1.1. A value that the user has exported stays, unless launch.interface is set. NCCL
+        reads a name as a prefix, but with = before it as the whole name: eth1 is also a prefix of
+        eth10. Source: NCCL, environment variables, NCCL_SOCKET_IFNAME.
+        """
+        if self.interface is None:
+            return {}
+        return {"GLOO_SOCKET_IFNAME": self.interface, "NCCL_SOCKET_IFNAME": f"={self.interface}"}
 
 
 def search_path(inherited: str, run_dir: RunDir) -> str:

@@ -27,6 +27,7 @@ FREE_LAUNCH = (
     "hang_timeout_s",
     "stop_check_steps",
     "allow_public_rendezvous",
+    "interface",
     "max_crashes",
 )
 # The number of ranks follows from these keys.

@@ -174,7 +174,19 @@ def is_answering(node: str, port: int) -> bool:
             return True
     except socket.gaierror:
         return True
+    except ConnectionRefusedError:
+        # slurmd listens on IPv4 only, unless the site has set EnableIPv6. A refusal over IPv6
+        # shows at least that the node is up. Source: slurm.conf(5), CommunicationParameters.
+        return not _has_ipv4(node)
     except OSError:
+        return False
+
+
+def _has_ipv4(node: str) -> bool:
+    """Whether this name or address has an IPv4 address."""
+    try:
+        return bool(socket.getaddrinfo(node, None, socket.AF_INET))
+    except socket.gaierror:
         return False
 
 

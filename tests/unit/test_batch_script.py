@@ -91,7 +91,7 @@ def test_the_script_shows_how_the_endpoint_reaches_the_agents():
     """The script shows how the first node's address becomes the endpoint for each agent."""
     text = SCRIPT.read_text()
     steps = [
-        'getent ahostsv4 "${nodes[0]}"',
+        'getent ahosts "${nodes[0]}"',
         '--head-address "$head_address"',
         "rdzv_endpoint=${opened#* }",
         "srun --nodes=",

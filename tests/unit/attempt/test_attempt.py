@@ -14,6 +14,7 @@ from jobs.attempt import __main__ as attempt_command
 from jobs.attempt import close as close_module
 from jobs.attempt import execute, facts, interpret, run_lock
 from jobs.attempt.decision import Action, Cause, Decision
+from jobs.node import interfaces
 from jobs.rundir import FORMAT, RunDir, Timeline, append_jsonl, read_json, read_jsonl, write_json
 from jobs.slurm import client
 from jobs.spec import Launch, Slurm, Spec
@@ -137,6 +138,34 @@ def command(run, slurm, monkeypatch):
 def close(run, code):
     record = {"host": "a", "signals": [], "torchrun_exit": code, "end": 1.0}
     write_json(run.attempt(1).agent(0), record)
+
+
+def test_a_node_without_the_interface_of_the_spec_holds_the_run_at_once(
+    run, command, monkeypatch, capfd
+):
+    own = [("eth0", "10.0.0.1"), ("ib0", "fd00::1")]
+    monkeypatch.setattr(interfaces, "addresses", lambda: own)
+    run.spec.write_text(Spec(launch=Launch(script="x.py", interface="ib")).to_json())
+    assert command("open", "--head-address", "10.0.0.1", "a", "b") == 0
+    attempt, endpoint = capfd.readouterr().out.split()
+    assert attempt == "1" and endpoint.startswith("[fd00::1]:")
+    # srun ends the first node's agent after the second one has failed.
+    ended = {"signals": [{"t": 5.5, "signal": "SIGTERM"}], "torchrun_exit": -1, "end": 6.0}
+    write_json(run.attempt(1).agent(0), {"host": "a", **ended})
+    error = "b: launch.interface: ib is no interface with an IPv6 address"
+    write_json(run.attempt(1).agent(1), {"host": "b", "end": 5.0, "error": error})
+    assert command("close", "1", "--srun-exit", "1") == 1
+    assert f"first failure: {error}" in capfd.readouterr().err
+    (record,) = records.read_attempts(run)
+    assert (record.cause, record.decision) == ("crash", "hold")
+    assert record.evidence.error == error and record.evidence.signals == ()
+
+
+def test_no_attempt_begins_where_the_first_node_lacks_the_interface(run, command, capfd):
+    run.spec.write_text(Spec(launch=Launch(script="x.py", interface="nope9")).to_json())
+    assert command("open", "--head-address", "10.0.0.1", "a", "b") == 1
+    assert "launch.interface: nope9 is no interface with an address" in capfd.readouterr().err
+    assert not run.attempt(1).plan.exists() and not run.owner.exists()
 
 
 def test_an_attempt_knows_when_its_time_limit_ends(run, command):

@@ -62,10 +62,11 @@ def waiter(stand_in):
     return process
 
 
-def test_srun_that_outlives_a_failed_agent_is_ended(run, waiter, monkeypatch, capfd):
+@pytest.mark.parametrize("failure", [{"torchrun_exit": 1}, {"error": "no such interface"}])
+def test_srun_that_outlives_a_failed_agent_is_ended(run, waiter, monkeypatch, capfd, failure):
     for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S"):
         monkeypatch.setattr(srun_step, limit, 0.05)
-    node(run, 0, 1)
+    write_json(run.attempt(1).agent(0), {"host": "a", "end": 9.0} | failure)
     srun_step.watch(run, "7", 1, waiter.pid)
     assert waiter.wait(10) == -signal.SIGKILL
     assert "srun waits for b" in capfd.readouterr().err
@@ -222,9 +223,10 @@ def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, fake_slu
     assert srun_step.unreachable_nodes(facts.read(run, 1), left) == ("b",)
 
 
-def test_a_node_that_was_alone_is_looked_for_by_its_name(run, monkeypatch):
-    node(run, 0, None, address="127.0.0.1")  # loopback: on every node its own
-    monkeypatch.setattr(client, "is_answering", lambda place, port: place == "127.0.0.1")
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_a_node_that_was_alone_is_looked_for_by_its_name(run, monkeypatch, address):
+    node(run, 0, None, address=address)  # loopback: on every node its own
+    monkeypatch.setattr(client, "is_answering", lambda place, port: place == address)
     assert srun_step.unreachable_nodes(facts.read(run, 1), ["a"]) == ("a",)
 
 

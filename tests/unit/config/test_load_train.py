@@ -91,6 +91,7 @@ from jobs.config.load import load
             "launch: {hang_timeout_s: 600}",
             "launch.hang_timeout_s: must be at most 540, or auto, not 600\n  hint: torch ends",
         ),
+        ("launch: {interface: ''}", "launch.interface: is empty"),
         ("launch: {hang_timeout_s: 0}", "must be at least 1, or auto, not 0"),
     ],
 )
@@ -99,6 +100,14 @@ def test_keys_that_exclude_each_other_are_refused_with_a_hint(refuse, text, mess
     assert errors.startswith("x.yaml:1: ")
     assert message in errors
     assert errors.count("x.yaml:") == 1, "one mistake, one error"
+
+
+@pytest.mark.parametrize(
+    "name", ["=ib0", "^ib0", "ib0,ib1", "eth0:1", "ib 0", "/dev/ib0", "interface0123456"]
+)
+def test_an_interface_is_one_name_without_the_syntax_of_nccl(refuse, name):
+    message = f'x.yaml:1: launch.interface: "{name}" is not the name of a network interface\n'
+    assert message in refuse(f"launch: {{interface: '{name}'}}")
 
 
 @pytest.mark.parametrize(
@@ -120,6 +129,7 @@ def test_keys_that_exclude_each_other_are_refused_with_a_hint(refuse, text, mess
         "launch: {stop_signal: USR1, script: mine.py}",
         "launch: {stop_signal: TERM, module: my.train}",
         "launch: {hang_timeout_s: 540}",
+        *(f"launch: {{interface: {name}}}" for name in ("ib0", "hsn", "eth0.100", "enp65s0f0np0")),
     ],
 )
 def test_keys_that_fit_each_other_are_accepted(take, text):

@@ -15,7 +15,7 @@ import pytest
 
 from jobs import procfs, records
 from jobs.attempt import srun_step
-from jobs.node import agent, rank, torchrun
+from jobs.node import agent, interfaces, rank, torchrun
 from jobs.node.stop_signals import STOP_SIGNALS
 from jobs.node.torchrun import Node, nproc_per_node, rank_command, stop_signal, torchrun_command
 from jobs.rundir import RunDir, read_json, read_jsonl, write_json
@@ -25,6 +25,7 @@ from tests.unit import run_files
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 RUN = RunDir(Path("/runs/x y/1"))
+SOCKET_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 PLAN_JSON = run_files.plan(
     attempt=2, head_address="127.0.0.1", rdzv_endpoint="127.0.0.1:15001", rdzv_id="7-2"
 )
@@ -67,7 +68,7 @@ sys.exit(agent.run(sys.argv[3:], dict(os.environ), stop) != 0)
 
 @pytest.fixture
 def node(monkeypatch):
-    for name in ("SLURM_GPUS_ON_NODE", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME"):
+    for name in ("SLURM_GPUS_ON_NODE", "CUDA_VISIBLE_DEVICES", *SOCKET_VARIABLES):
         monkeypatch.delenv(name, raising=False)
     return lambda node_rank=0, spec=None: Node(node_rank, PLAN, spec or Spec())
 
@@ -128,6 +129,7 @@ def test_ranks_get_where_they_are_and_what_the_spec_says(node):
     env = node().environment(spec, RUN, replace(PLAN, deadline=1795252802.0))
     expected = {
         "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "=lo",  # without = it is a prefix
         "KIT_AGENT_PID": str(os.getpid()),
         "KIT_RUN_DIR": "/runs/x y/1",
         "KIT_CHECKPOINT_DIR": "/runs/x y/1/checkpoints",
@@ -141,9 +143,58 @@ def test_ranks_get_where_they_are_and_what_the_spec_says(node):
     assert env["PATH"] == os.environ["PATH"]
 
 
-def test_the_users_interface_wins(node, monkeypatch):
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
-    assert node().environment(Spec(), RUN, PLAN)["GLOO_SOCKET_IFNAME"] == "ib0"
+@pytest.fixture
+def second_node(node, monkeypatch):
+    """The node of rank 1 with eth0 and ib1, where the first node has 10.0.0.9 or fd00::9."""
+    own = [("eth0", "10.0.0.2"), ("ib1", "10.1.1.2"), ("eth0", "fd00::2"), ("ib1", "fd00:1::2")]
+    monkeypatch.setattr(interfaces, "addresses", lambda: own)
+    monkeypatch.setattr(interfaces, "source_address", {"10.0.0.9": "10.0.0.2"}.get)
+
+    def place(launch, head="10.0.0.9"):
+        plan = replace(PLAN, head_address=head)
+        return Node(1, plan, Spec(launch=launch)), plan
+
+    return place
+
+
+@pytest.mark.parametrize(
+    ("launch", "head", "address", "interface"),
+    [
+        (Launch(), "10.0.0.9", "10.0.0.2", "eth0"),
+        (Launch(interface="ib"), "10.0.0.9", "10.1.1.2", "ib1"),
+        (Launch(interface="ib"), "fd00::9", "fd00:1::2", "ib1"),
+    ],
+)
+def test_rendezvous_gloo_and_nccl_use_one_interface(second_node, launch, head, address, interface):
+    at, plan = second_node(launch, head)
+    assert at.options(plan, "x").local_addr == address
+    env = at.environment(Spec(launch=launch), RUN, plan)
+    assert [env[name] for name in SOCKET_VARIABLES] == [interface, f"={interface}"]
+
+
+@pytest.mark.parametrize(
+    ("launch", "interface"),
+    [
+        (Launch(), "user0"),
+        (Launch(interface="ib"), "ib1"),
+        (Launch(interface="ib", env={"GLOO_SOCKET_IFNAME": "own0"}), "own0"),
+        (Launch(env={"GLOO_SOCKET_IFNAME": "own0"}), "own0"),
+    ],
+)
+def test_launch_env_comes_before_the_interface_and_that_before_an_exported_variable(
+    second_node, monkeypatch, launch, interface
+):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "user0")
+    at, plan = second_node(launch)
+    assert at.environment(Spec(launch=launch), RUN, plan)["GLOO_SOCKET_IFNAME"] == interface
+
+
+@pytest.mark.parametrize("node_rank", [0, 1])
+def test_a_local_run_needs_no_interface_of_the_cluster(node, node_rank):
+    spec = Spec(launch=Launch(interface="ib0"))
+    at = node(node_rank, spec)
+    assert at.options(PLAN, "x").local_addr == "127.0.0.1"
+    assert at.environment(spec, RUN, PLAN)["GLOO_SOCKET_IFNAME"] == "lo"
 
 
 def test_a_deadline_that_nobody_knows_is_empty_and_not_that_of_an_outer_job(node, monkeypatch):
@@ -229,6 +280,19 @@ def test_an_agent_that_finds_no_way_to_the_first_node_says_so(tmp_path):
     write_json(run.attempt(1).plan, PLAN_JSON | {"head_address": "no.address.invalid"})
     with pytest.raises(SystemExit, match="route to the first node at no.address.invalid: "):
         agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:1"])
+
+
+def test_an_agent_without_the_interface_records_the_reason_and_ends(tmp_path):
+    run = RunDir(tmp_path)
+    run.attempt(1).path.mkdir()
+    run.spec.write_text(Spec(launch=Launch(interface="nope9")).to_json())
+    write_json(run.attempt(1).plan, PLAN_JSON | {"head_address": "10.0.0.9"})
+    with pytest.raises(SystemExit) as caught:
+        agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.9:1"])
+    record = records.read(records.AgentRecord, run.attempt(1).agent(1))
+    assert record is not None and record.end is not None and record.error is not None
+    assert "launch.interface: nope9 is no interface" in record.error
+    assert f"error: {record.error}\n  hint: " in str(caught.value)
 
 
 @pytest.fixture

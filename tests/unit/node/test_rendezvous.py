@@ -1,10 +1,11 @@
 """The rendezvous of the agents: an address that other nodes can reach, and a free port."""
 
+import errno
 import socket
 
 import pytest
 
-from jobs.node import rendezvous
+from jobs.node import interfaces, rendezvous
 from jobs.node.rendezvous import RendezvousError
 
 
@@ -13,7 +14,7 @@ def names(monkeypatch):
     """A resolver with these names, and routes with these source addresses."""
 
     def knows(hosts, sources=()):
-        def getaddrinfo(host, *_):
+        def getaddrinfo(host, *_, **__):
             if host not in hosts:
                 raise socket.gaierror(-2, "Name or service not known")
             return [(None, None, None, "", (address, 0)) for address in hosts[host]]
@@ -24,7 +25,7 @@ def names(monkeypatch):
             return dict(sources)[peer]
 
         monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-        monkeypatch.setattr(rendezvous, "source_address", source_address)
+        monkeypatch.setattr(interfaces, "source_address", source_address)
 
     return knows
 
@@ -36,14 +37,6 @@ def ephemeral(tmp_path, monkeypatch):
         monkeypatch.setattr(rendezvous, "EPHEMERAL_RANGE", tmp_path / "range")
 
     return is_range
-
-
-@pytest.mark.parametrize(
-    "address",
-    ["127.0.0.1", "127.0.1.1", "169.254.3.4", "0.0.0.0", "224.0.0.1", "", "n1", "::1", "fe80::1"],
-)
-def test_no_other_node_could_reach(address):
-    assert not rendezvous.is_reachable(address)
 
 
 def test_the_resolved_address_of_the_first_node_is_taken():
@@ -74,6 +67,38 @@ def test_nodes_that_cannot_meet_are_an_error_and_never_localhost(names, hosts, s
         rendezvous.head_address("127.0.1.1", ["a", "b"])
 
 
+@pytest.mark.parametrize(
+    ("resolved", "hosts", "expected"),
+    [
+        ("fd00::5", {}, ("fd00::5", "address of a")),
+        ("fd00::5", {"b": ["fd00::7"]}, ("fd00::5", "address of a")),
+        ("fd00::5", {"b": ["10.0.0.7"]}, ("10.0.0.5", "source address of a towards b")),
+        ("", {"b": ["fd00::7"]}, ("fd00::6", "source address of a towards b")),
+        ("fe80::1", {"b": ["fd00::7"]}, ("fd00::6", "source address of a towards b")),
+        ("", {"b": ["fd00::7", "10.0.0.7"]}, ("10.0.0.5", "source address of a towards b")),
+        ("10.0.0.9", {"b": ["fd00::7"]}, ("10.0.0.9", "address of a")),
+    ],
+)
+def test_ipv6_is_taken_where_no_ipv4_leads_to_the_nodes(names, resolved, hosts, expected):
+    names(hosts, {"10.0.0.7": "10.0.0.5", "fd00::7": "fd00::6"})
+    assert rendezvous.head_address(resolved, ["a", "b"]) == expected
+
+
+def test_the_interface_of_the_spec_comes_before_the_name_of_the_node(monkeypatch):
+    monkeypatch.setattr(interfaces, "addresses", lambda: [("eth0", "10.0.0.5"), ("ib0", "fd00::1")])
+    found = rendezvous.head_address("10.0.0.5", ["a", "b"], "ib")
+    assert found == ("fd00::1", "ib0 of a")
+
+
+@pytest.mark.parametrize(
+    ("address", "endpoint"), [("10.0.0.1", "10.0.0.1:15000"), ("fd00::1", "[fd00::1]:15000")]
+)
+def test_torchrun_reads_the_endpoint_of_either_protocol(address, endpoint):
+    utils = pytest.importorskip("torch.distributed.elastic.rendezvous.utils")
+    assert rendezvous.endpoint(address, 15000) == endpoint
+    assert utils.parse_rendezvous_endpoint(endpoint, 1) == (address, 15000)
+
+
 def test_a_single_node_may_meet_on_loopback():
     assert rendezvous.head_address("", ["a"]) == ("127.0.0.1", "loopback: the job has one node")
 
@@ -97,6 +122,29 @@ def test_a_taken_port_is_skipped():
         assert rendezvous.choose_port("7", 1) != port
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="the kernel has no IPv6")
+@pytest.mark.parametrize("is_dualstack", [False, True])
+def test_a_port_that_is_taken_on_ipv6_alone_is_skipped(is_dualstack):
+    port = rendezvous.choose_port("8", 1)
+    address = ("", port)
+    with socket.create_server(address, family=socket.AF_INET6, dualstack_ipv6=is_dualstack):
+        assert not rendezvous.is_free(port)
+    assert rendezvous.is_free(port)
+
+
+def test_on_a_kernel_without_ipv6_a_port_of_ipv4_is_free(monkeypatch):
+    port = rendezvous.choose_port("9", 1)
+    create = socket.socket
+
+    def without_ipv6(family, kind):
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return create(family, kind)
+
+    monkeypatch.setattr(socket, "socket", without_ipv6)
+    assert rendezvous.is_free(port)
+
+
 def test_without_a_free_port_there_is_an_error(monkeypatch):
     monkeypatch.setattr(rendezvous, "is_free", lambda _: False)
     with pytest.raises(RendezvousError, match="no free port among 64"):
@@ -108,17 +156,11 @@ def test_the_ephemeral_range_is_the_kernels(ephemeral):
     assert rendezvous.ephemeral_ports() == range(40000, 50001)
 
 
-def test_the_interface_of_an_address_is_the_one_that_owns_it():
-    assert rendezvous.interface_of("127.0.0.1") == "lo"
-    assert rendezvous.interface_of("192.0.2.1") is None
-
-
-def test_the_source_address_towards_this_host_is_loopback():
-    assert rendezvous.source_address("127.0.0.1") == "127.0.0.1"
-
-
-def test_a_public_address_is_refused_unless_the_spec_allows_it():
-    rendezvous.check_private("10.0.0.1", is_allowed=False)
-    rendezvous.check_private("8.8.8.8", is_allowed=True)
+@pytest.mark.parametrize(
+    ("private", "public"), [("10.0.0.1", "8.8.8.8"), ("fd00::1", "2600:1f18::1")]
+)
+def test_a_public_address_is_refused_unless_the_spec_allows_it(private, public):
+    rendezvous.check_private(private, is_allowed=False)
+    rendezvous.check_private(public, is_allowed=True)
     with pytest.raises(RendezvousError, match=r"allow_public_rendezvous: true"):
-        rendezvous.check_private("8.8.8.8", is_allowed=False)
+        rendezvous.check_private(public, is_allowed=False)

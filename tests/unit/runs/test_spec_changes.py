@@ -58,7 +58,7 @@ FREE = [
 ]
 FREE += ["checkpoint.every_steps=5", "log.wandb=offline", "profile.steps=[1, 2]"]
 FREE += ["launch.num_workers=2", "launch.hang_timeout_s=60", "launch.stop_check_steps=1"]
-FREE += ["launch.allow_public_rendezvous=true"]
+FREE += ["launch.allow_public_rendezvous=true", "launch.interface=ib0"]
 
 
 def test_what_moves_no_bit_of_the_result_changes_without_a_question(run):
@@ -77,7 +77,7 @@ def test_every_other_key_needs_a_confirmation_or_is_fixed():
         *("slurm", "launch", "checkpoint", "log", "profile")
     }
     assert {name for name in free if name.startswith("launch.")} == {
-        *("launch.num_workers", "launch.hang_timeout_s"),
+        *("launch.num_workers", "launch.hang_timeout_s", "launch.interface"),
         *("launch.stop_check_steps", "launch.allow_public_rendezvous", "launch.max_crashes"),
     }
     assert not free & {"slurm.nodes", "slurm.gpus_per_node"}

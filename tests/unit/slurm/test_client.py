@@ -231,6 +231,15 @@ def test_a_slurmd_answers_or_not():
     assert client.is_answering("no-such-host.invalid", port)  # unknown: counts as answering
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="the kernel has no IPv6")
+def test_a_refusal_over_ipv6_alone_shows_that_the_node_is_up():
+    """slurmd listens on IPv4 only unless the site has set EnableIPv6."""
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+        port = server.getsockname()[1]
+        assert client.is_answering("::1", port)
+    assert client.is_answering("::1", port)
+
+
 def test_slurm_on_path_needs_no_loading(slurm, tmp_path):
     slurm.answer("sbatch")
     environ = {"PATH": str(slurm.bin), "SLURM_CONF": "x"}

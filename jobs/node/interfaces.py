@@ -1,0 +1,122 @@
+"""The addresses of this node's network interfaces, IPv4 and IPv6. Standard library only."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from jobs.errors import UserError
+
+SIOCGIFADDR = 0x8915  # Source: linux/sockios.h
+# Address, index of the interface, prefix length, scope, flags, name of the interface.
+# Source: net/ipv6/addrconf.c, if6_seq_show.
+IF_INET6 = Path("/proc/net/if_inet6")
+# Tentative, deprecated, or in use on another host. Source: linux/if_addr.h.
+UNUSABLE = 0x40 | 0x20 | 0x08
+DISCARD_PORT = 9
+
+
+class InterfaceError(UserError):
+    """This node has no interface for launch.interface; the text lists those that it has."""
+
+
+def is_reachable(address: str) -> bool:
+    """Whether other hosts could reach this address (not loopback, not link-local)."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return not (ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast)
+
+
+def is_ipv6(address: str) -> bool:
+    """Whether this address is IPv6; False for IPv4 and for a name."""
+    return ":" in address
+
+
+def source_address(peer: str) -> str:
+    """The address from which this host would reach the address `peer`. Sends no packet.
+
+    Raises: OSError if there is no route.
+    """
+    family = socket.AF_INET6 if is_ipv6(peer) else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((peer, DISCARD_PORT))
+        return str(probe.getsockname()[0])
+
+
+def addresses() -> list[tuple[str, str]]:
+    """(interface, address) of this node: the first IPv4 address of each, then all of IPv6."""
+    names = [name for _, name in socket.if_nameindex()]
+    ipv4 = [(name, address) for name in names if (address := _ipv4_address(name)) is not None]
+    return [*ipv4, *_ipv6_addresses()]
+
+
+def interface_of(address: str) -> str | None:
+    """The name of the network interface that owns an address of this host."""
+    wanted = ipaddress.ip_address(address)
+    return next((name for name, own in addresses() if ipaddress.ip_address(own) == wanted), None)
+
+
+def choose(wanted: str, head: str | None = None) -> tuple[str, str]:
+    """(interface, its address) for launch.interface: the interface of that name, else by prefix.
+
+    Of several addresses IPv4 comes first, then private before public ones, then the older
+    interface. `head`: the first node's address, which has the IP version to choose.
+
+    Raises: InterfaceError if no address fits.
+    """
+    found = addresses()
+    usable = [
+        (name, address)
+        for name, address in found
+        if is_reachable(address) and (head is None or is_ipv6(address) == is_ipv6(head))
+    ]
+    named = [pair for pair in usable if pair[0] == wanted]
+    named = named or [pair for pair in usable if _begins(pair[0], wanted)]
+    if named:
+        return min(named, key=lambda pair: _preference(pair[1]))
+    kind = "address" if head is None else f"{'IPv6' if is_ipv6(head) else 'IPv4'} address"
+    listed = ", ".join(f"{name} {address}" for name, address in found)
+    raise InterfaceError(
+        f"{socket.gethostname()}: launch.interface: {wanted} is no interface with an {kind} that "
+        f"other nodes could reach; the node has {listed}\n"
+        '  hint: make resume SET="launch.interface=..." with a name, or the beginning of a name, '
+        "that all nodes have; null: the kit chooses"
+    )
+
+
+def _begins(name: str, wanted: str) -> bool:
+    """Whether an interface's name begins with `wanted`; eth10 does not begin with eth1."""
+    rest = name.removeprefix(wanted)
+    return name.startswith(wanted) and not (wanted[-1].isdigit() and rest[:1].isdigit())
+
+
+def _preference(address: str) -> tuple[int, bool]:
+    ip = ipaddress.ip_address(address)
+    return ip.version, ip.is_global
+
+
+def _ipv4_address(name: str) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        request = struct.pack("256s", name.encode()[:15])
+        try:
+            answer = fcntl.ioctl(probe, SIOCGIFADDR, request)
+        except OSError:
+            return None  # an interface without an IPv4 address
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _ipv6_addresses() -> Iterator[tuple[str, str]]:
+    """(interface, address) by the index of the interface; none where the kernel has no IPv6."""
+    try:
+        lines = [line.split() for line in IF_INET6.read_text(encoding="ascii").splitlines()]
+    except OSError:
+        return
+    for digits, _, _, _, flags, name in sorted(lines, key=lambda line: int(line[1], 16)):
+        if not int(flags, 16) & UNUSABLE:
+            yield name, str(ipaddress.IPv6Address(bytes.fromhex(digits)))
