@@ -97,8 +97,14 @@ class Cluster(Machines):
         )
         self._boot()
 
+    def name_by_ipv6(self, *nodes: str) -> None:
+        """Makes the names of these nodes, and of no others, resolve to IPv6 addresses only."""
+        self.site = replace(self.site, ipv6_nodes=nodes)
+        self._write_hosts()
+
     def reset(self) -> None:
         """Gives the next test an idle cluster with its first settings."""
+        self.name_by_ipv6()
         for node in self.nodes:
             self.plug(node)
         is_unchanged = (self.site.proctrack, self.site.extra_conf) == self._settings
@@ -128,8 +134,7 @@ class Cluster(Machines):
         next_job_id = max(int(time.time()) % 10_000_000, self.site.first_job_id + 1000)
         self.site = replace(self.site, first_job_id=next_job_id)
         etc = self.site.conf_dir
-        for name in self.site.machines:
-            (etc / f"hosts.{name}").write_text(conf.hosts(self.site, name))
+        self._write_hosts()
         (etc / "init-cgroup").write_text("0::/\n")
         (etc / "cgroup.conf").write_text(conf.cgroup_conf(host.cgroup_version() or 1))
         (etc / "slurm.conf").write_text(conf.slurm_conf(self.site))
@@ -138,6 +143,11 @@ class Cluster(Machines):
         daemons = {node: self._daemon("slurmd") for node in self.nodes}
         self._launch({CONTROLLER: [*self._daemon("slurmctld"), "-c"], **daemons})
         self.wait_idle()
+
+    def _write_hosts(self) -> None:
+        """Writes /etc/hosts of each machine in place: running processes see the same file."""
+        for name in self.site.machines:
+            (self.site.conf_dir / f"hosts.{name}").write_text(conf.hosts(self.site, name))
 
     def __enter__(self) -> Self:
         self.start()

@@ -8,10 +8,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 CONTROLLER = "ctl"
+# Private, and seen by the nodes only.
+DATA_SUBNET = IPv6Network("fd6b:6974:7465:7374::/64")
 # A job that is requeued waits until its credential has expired and one second more; 120 s is
 # Slurm's default. Source: slurm.conf(5), AuthInfo; src/slurmctld/job_mgr.c.
 CRED_EXPIRE_S = 5
@@ -25,9 +27,10 @@ class Site:
     """One cluster: where its files lie, its machines, its addresses and its settings.
 
     `trap_node` is the node that knows itself as 127.0.1.1, as the /etc/hosts of a stock Debian
-    makes it; all the others see its real address. `subnet` and `first_job_id` are chosen when the
-    cluster starts. `prefix` is the folder with Slurm's programs and plugins, None where they lie
-    in the system's.
+    makes it; all the others see its real address. The nodes find the names of `ipv6_nodes` in the
+    data network, which has IPv6 only; Slurm itself uses IPv4 addresses. `subnet` and `first_job_id`
+    are chosen when the cluster starts. `prefix` is the folder with Slurm's programs and plugins,
+    None where they lie in the system's.
     """
 
     root: Path
@@ -39,6 +42,7 @@ class Site:
     subnet: IPv4Network = field(default_factory=lambda: IPv4Network("10.192.0.0/24"))
     first_job_id: int = 1
     prefix: Path | None = None
+    ipv6_nodes: tuple[str, ...] = ()
 
     @property
     def tag(self) -> str:
@@ -76,6 +80,10 @@ class Site:
         index = 254 if machine == CONTROLLER else self.nodes.index(machine) + 1
         return str(self.subnet[index])
 
+    def data_address(self, node: str) -> str:
+        """The IPv6 address of a node's second interface, data0."""
+        return str(DATA_SUBNET[self.nodes.index(node) + 1])
+
 
 def tag_of(root: Path) -> str:
     """Returns the prefix of all names that the cluster at `root` has on this machine.
@@ -89,8 +97,12 @@ def hosts(site: Site, machine: str) -> str:
     """Returns /etc/hosts as `machine` sees it."""
     lines = ["127.0.0.1 localhost", "::1 localhost"]
     for name in site.machines:
-        trapped = name == machine == site.trap_node
-        lines.append(f"{'127.0.1.1' if trapped else site.address(name)} {name}")
+        address = site.address(name)
+        if name in site.ipv6_nodes and machine != CONTROLLER:
+            address = site.data_address(name)
+        elif name == machine == site.trap_node:
+            address = "127.0.1.1"
+        lines.append(f"{address} {name}")
     return "\n".join(lines) + "\n"
 
 

@@ -2,8 +2,9 @@
 
 Each node and the controller get a namespace of their own. The bridge that joins them lies in the
 controller's, so that a firewall or Docker's forwarding rules on the host do not apply to it; the
-host itself gets one link into it. All names begin with the tag of the cluster. Every process in
-these namespaces belongs to the cluster.
+host itself gets one link into it. Each node has two interfaces on that bridge: eth0 with IPv4, for
+Slurm and for jobs, and data0 with IPv6, for jobs that ask for it. All names begin with the tag of
+the cluster. Every process in these namespaces belongs to the cluster.
 """
 
 from __future__ import annotations
@@ -67,19 +68,28 @@ def build(site: Site) -> None:
         "link set br0 up",
     ]
     for node in site.nodes:
-        bridge.append(f"link add {node} type veth peer name eth0 netns {site.netns(node)}")
-        bridge.append(f"link set {node} master br0 up")
+        for port, interface in _cables(node).items():
+            peer = f"peer name {interface} netns {site.netns(node)}"
+            bridge.append(f"link add {port} type veth {peer}")
+            bridge.append(f"link set {port} master br0 up")
     _ip("-batch", "-", stdin=host)
     _ip("-n", bridge_ns, "-batch", "-", stdin=bridge)
     for node in site.nodes:
-        address = f"addr add {site.address(node)}/24 dev eth0"
-        up = ["link set lo up", address, "link set eth0 up"]
+        up = [
+            "link set lo up",
+            f"addr add {site.address(node)}/24 dev eth0",
+            # nodad: usable at once; no other host can have it.
+            f"addr add {site.data_address(node)}/64 dev data0 nodad",
+            "link set eth0 up",
+            "link set data0 up",
+        ]
         _ip("-n", site.netns(node), "-batch", "-", stdin=up)
 
 
 def set_cable(site: Site, node: str, plugged: bool) -> None:
-    """Plugs or pulls the cable of a node at the switch; the node keeps its address meanwhile."""
-    _ip("-n", site.netns(CONTROLLER), "link", "set", node, "up" if plugged else "down")
+    """Plugs or pulls the cables of a node at the switch; the node keeps its addresses meanwhile."""
+    for port in _cables(node):
+        _ip("-n", site.netns(CONTROLLER), "link", "set", port, "up" if plugged else "down")
 
 
 def remove(tag: str) -> None:
@@ -163,6 +173,11 @@ def _remove_cgroup(folder: Path, timeout_s: float = 5) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
+
+
+def _cables(node: str) -> dict[str, str]:
+    """The ports of the bridge that a node is connected to, each with the node's interface."""
+    return {node: "eth0", f"{node}-data": "data0"}
 
 
 def _host_link(tag: str) -> str:
