@@ -101,6 +101,31 @@ def test_the_script_shows_how_the_endpoint_reaches_the_agents():
     assert places == sorted(places)
 
 
+@pytest.mark.parametrize(
+    ("found", "address"),
+    [
+        (["127.0.1.1", "10.0.0.5", "10.0.0.6"], "10.0.0.5"),
+        (["fd00::5", "10.0.0.5"], "10.0.0.5"),  # IPv4 first, whatever the resolver's order
+        (["fe80::1%eth0", "::1", "fd00::5", "fd00::6"], "fd00::5"),
+        (["febf::1", "169.254.3.4", "127.0.0.1", "::1"], ""),
+        (["127.0.1.1", "fd00::5"], "fd00::5"),
+        ([], ""),  # getent then fails
+    ],
+)
+def test_the_first_nodes_address_is_one_that_others_could_reach(tmp_path, found, address):
+    getent = tmp_path / "getent"
+    lines = [f"{each:<24} STREAM a" for each in found]
+    answer = f"printf '%s\\n' '{chr(10).join(lines)}'" if found else "exit 2"
+    getent.write_text(f'#!/bin/sh\n[ "$*" = "ahosts a" ] || exit 1\n{answer}\n')
+    getent.chmod(0o755)
+    assignment = re.search(r"^head_address=.*?'\)$", SCRIPT.read_text(), re.MULTILINE | re.DOTALL)
+    assert assignment is not None
+    text = f'set -euo pipefail\nnodes=(a b)\n{assignment[0]}\nprintf "%s" "$head_address"'
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(["bash", "-c", text], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == address
+
+
 # The batch script's own lines, and those of `adopt`, stand in the job's log.
 TIME = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d error: "
 
