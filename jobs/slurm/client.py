@@ -175,8 +175,8 @@ def is_answering(node: str, port: int) -> bool:
     except socket.gaierror:
         return True
     except ConnectionRefusedError:
-        # slurmd listens on IPv4 only (measured: 22.05), unless the site has set EnableIPv6. A refusal
-        # over IPv6 shows at least that the node is up. Source: slurm.conf(5),
+        # slurmd listens on IPv4 only (measured: 22.05), unless the site has set EnableIPv6. A
+        # refusal over IPv6 shows at least that the node is up. Source: slurm.conf(5),
         # CommunicationParameters.
         return not _has_ipv4(node)
     except OSError:
