@@ -22,8 +22,13 @@ class Make(Kit):
 
     def __init__(self, root):
         super().__init__(root)
-        for name in ("NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"):
-            self.env.pop(name, None)  # make reads them from the environment, too
+        # make reads the first four from the environment, too. The others come from the `make test`
+        # around the tests, and let make print lines of its own.
+        for name in (
+            *("NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
+            *("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES"),
+        ):
+            self.env.pop(name, None)
 
     def start(self, *words):
         return subprocess.Popen(
