@@ -73,16 +73,17 @@ def read(run_dir: RunDir, attempt: int) -> AttemptFacts:
     plan = records.read(AttemptPlan, attempt_dir.plan)
     paths = attempt_dir.path.glob("rank-*.error.json")
     found = [records.read(RankError, path) for path in paths]
-    errors = tuple(error for error in found if error is not None)
+    agents = tuple(
+        records.read(AgentRecord, attempt_dir.agent(rank))
+        for rank in range(len(plan.nodes) if plan else 0)
+    )
+    errors = interpret.causes([error for error in found if error is not None], agents)
     events = records.read_events(run_dir.timeline(RANK_0))
     spec, spec_error = scratch_purge.read_spec(run_dir)
     return AttemptFacts(
         attempt=attempt,
         plan=plan,
-        agents=tuple(
-            records.read(AgentRecord, attempt_dir.agent(rank))
-            for rank in range(len(plan.nodes) if plan else 0)
-        ),
+        agents=agents,
         errors=errors,
         places=_places(run_dir, attempt, errors, events),
         events=tuple(event for event in events if event.attempt == attempt),

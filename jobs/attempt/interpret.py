@@ -45,7 +45,7 @@ class AttemptFacts:
     attempt: int
     plan: AttemptPlan | None  # None: lost, or there was no such attempt
     agents: tuple[AgentRecord | None, ...]  # of each node of the plan; None where it wrote none
-    errors: tuple[RankError, ...]
+    errors: tuple[RankError, ...]  # see `causes`
     places: tuple[tuple[int, str], ...]  # (rank, host) of started ranks; see facts.read
     events: tuple[Event, ...]  # rank 0's, of this attempt
     progress_step: int | None  # the last finished optimizer step of the run
@@ -97,6 +97,18 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         bad_nodes=bad_nodes(found.errors),
         is_stopped_in_startup=failed is not None and failed.kind == "stopped",
     )
+
+
+def causes(
+    errors: Sequence[RankError], agents: Sequence[AgentRecord | None]
+) -> tuple[RankError, ...]:
+    """The error records without those of ranks that obeyed a stop of their agents in start-up.
+
+    An agent passes on each signal, also that which srun sends after another agent has died: what
+    the agents recorded decides what it was. A signal that no agent got was sent to a rank.
+    """
+    is_passed_on = any(agent is None or agent.signals for agent in agents)
+    return tuple(each for each in errors if each.kind != "stopped" or not is_passed_on)
 
 
 def first_error(errors: Sequence[RankError]) -> RankError | None:

@@ -43,7 +43,7 @@ def report_error(run_dir: RunDir, found: AttemptFacts, evidence: Evidence) -> No
         for rank, agent in enumerate(found.agents)
         if agent is not None and agent.torchrun_exit
     ]
-    if failed is not None:
+    if failed is not None and not evidence.is_stopped_in_startup:
         say(first_failure(failed, evidence, attempt_dir.rank_log(failed.rank)))
         further = further_errors(found.errors)
         for each in further[:MAX_FURTHER]:
@@ -52,7 +52,7 @@ def report_error(run_dir: RunDir, found: AttemptFacts, evidence: Evidence) -> No
             say(f"failed after it: {len(further) - MAX_FURTHER} more ranks, see {attempt_dir.path}")
     elif evidence.is_user_error:
         say(f"first failure: {evidence.error}")
-    elif evidence.signals:
+    elif evidence.signals or evidence.is_stopped_in_startup:
         say("the stop came before the ranks had anything to save")
     else:
         say(without_record(sorted(attempt_dir.path.glob("rank-*.log")), torchrun_logs))

@@ -335,6 +335,28 @@ def test_evidence_names_the_failing_rank_or_the_nodes_that_ended(run):
     )
 
 
+def stopped_in_startup(run, attempt_dir):
+    failed(attempt_dir, 1, 6.0, error="asked to stop during start-up", kind="stopped")
+    return interpret.rank_evidence(facts.read(run, 1), "RUNNING", srun_exit=1)
+
+
+def test_a_signal_that_only_a_rank_got_in_its_start_up_is_a_stop(run):
+    attempt = opened(run, 1)
+    node(attempt, 0, torchrun_exit=1)
+    node(attempt, 1, torchrun_exit=1)
+    seen = stopped_in_startup(run, attempt)
+    assert decide(seen, History(0, 0, 0)).cause is Cause.MANUAL_STOP
+
+
+def test_a_rank_that_obeyed_the_sigterm_after_the_death_of_an_agent_explains_nothing(run):
+    attempt = opened(run, 1)
+    node(attempt, 1, (5.0, "SIGTERM"), torchrun_exit=1)  # from srun: the agent of `a` was killed
+    seen = stopped_in_startup(run, attempt)
+    decision = decide(seen, History(0, 0, 0))
+    assert (decision.action, decision.cause) == (Action.RETRY, Cause.CRASH)
+    assert "a: the node agent wrote no record" in decision.reason
+
+
 def test_an_agent_without_an_end_is_not_named_beside_the_torchrun_that_failed(run):
     attempt = opened(run, 1)
     node(attempt, 0, torchrun_exit=1)
