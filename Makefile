@@ -78,7 +78,7 @@ bench: $(READY_DEV) ## Measure the kit against its rivals, some minutes [FLAGS="
 	@$(PYTHON) -m tests.bench all $(FLAGS)
 lint: $(READY_DEV) ## ruff, mypy and shellcheck
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy
-	@shellcheck slurm/ddp.sbatch .ci/run tests/slurm/*.sh
+	@shellcheck slurm/ddp.sbatch slurm/agent.sh .ci/run tests/slurm/*.sh
 schema: $(READY) ## Write configs/schema.json and the tables of keys from jobs/spec.py
 	@$(PYTHON) -m jobs.config.schema
 cluster-up: $(READY_DEV) ## Start a real Slurm of four nodes on this machine (root)

@@ -111,6 +111,8 @@ class AgentRecord:
     # Why the agent started no torchrun: a mistake in the spec, which a retry would repeat.
     error: str | None = field(default=None, metadata=OMIT_NONE)
     oom_kill: int = 0  # processes of the node that the kernel killed for memory
+    interpreter: str | None = None  # of the agent, so of torchrun and the ranks
+    python: str | None = None  # its version
 
 
 # "stopped": the rank was asked to stop before it reached its training loop.
@@ -334,11 +336,13 @@ class Provenance:
     git_sha: str | None
     git_diff: str | None
     python: str
-    interpreter: str
+    interpreter: str  # that submitted; it runs the commands of the batch script
     host: str
     versions: tuple[PackageVersion, ...] = field(metadata=AS_OBJECT)
     lock_sha256: str | None = None
     repository: str | None = None  # the checkout that the run was submitted from
+    # Of agents and ranks, before it is looked up on a node: agent-NNNNN.json has what was found.
+    agent_interpreter: str | None = None
 
 
 @dataclass(frozen=True)

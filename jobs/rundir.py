@@ -169,8 +169,13 @@ class AttemptDir:
 
     @property
     def srun_argv(self) -> Path:
-        """What the spec adds to the batch script's srun, NUL-separated: no value is re-split."""
+        """The options of srun from the spec, NUL-separated: no value is re-split."""
         return self.path / "srun.argv"
+
+    @property
+    def agent_argv(self) -> Path:
+        """The command prefix and the interpreter of the agents, NUL-separated."""
+        return self.path / "agent.argv"
 
     @property
     def outcome(self) -> Path:
@@ -185,6 +190,14 @@ class AttemptDir:
     def agent(self, node_rank: int) -> Path:
         """The signals that a node's agent received, and how its torchrun ended."""
         return self.path / f"agent-{node_rank:05d}.json"
+
+    def agent_error(self, node_rank: int) -> Path:
+        """Why a node's agent did not start torchrun: one line, by slurm/agent.sh or the agent."""
+        return self.path / f"agent-{node_rank:05d}.error"
+
+    def setup_log(self, node_rank: int) -> Path:
+        """The output of the setup lines on a node."""
+        return self.path / f"setup-{node_rank:05d}.log"
 
     def torchrun_log(self, node_rank: int) -> Path:
         """The output of torchrun itself on a node; its tracebacks repeat those of the ranks."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -24,6 +25,8 @@ MODELS = ("mini_resnet", "resnet18", "resnet50", "mlp")
 DATASETS = ("digits", "breast_cancer", "synthetic_images", "cifar10", "image_folder")
 TRANSFORMS = ("image",)
 STRATEGIES = ("ddp",)
+# srun's options of pyxis (--container-image, --container-name) and Slurm's own (--container).
+CONTAINER_OPTIONS = "--container"
 _OR_YOURS = "or your own package.module:callable."
 
 
@@ -104,6 +107,11 @@ class Launch:
     )
     command_prefix: list[str] = key(
         [], "Command before each agent, such as [apptainer, exec, image.sif]."
+    )
+    python: str | None = key(
+        None,
+        "Interpreter of agents and ranks, a path or a name on PATH after setup and inside of "
+        "command_prefix; unset: the one that submits, or python3 inside of a prefix or container.",
     )
     num_workers: int = key(
         0,
@@ -256,7 +264,27 @@ class Spec:
     checkpoint: Checkpoint = dataclasses.field(default_factory=Checkpoint)
     log: Log = dataclasses.field(default_factory=Log)
     profile: Profile = dataclasses.field(default_factory=Profile)
-    setup: list[str] = key([], "Shell lines run on each start, such as module load or conda.")
+    setup: list[str] = key(
+        [],
+        "Shell lines that each node sources before its agent starts, outside of command_prefix, "
+        "such as module load; each must exit with 0.",
+    )
+
+    @property
+    def runs_inside(self) -> bool:
+        """Whether a command prefix or a container of srun may hide the host's files from agents."""
+        options = self.slurm.srun_args
+        has_container = any(option.startswith(CONTAINER_OPTIONS) for option in options)
+        return bool(self.launch.command_prefix) or has_container
+
+    @property
+    def interpreter(self) -> str:
+        """The interpreter of agents and ranks, a path or a name on PATH.
+
+        The host's interpreter is never the default inside of a prefix or a container: its path may
+        be missing there, or belong to other libraries.
+        """
+        return self.launch.python or ("python3" if self.runs_inside else sys.executable)
 
     def to_json(self) -> str:
         """Return the text of `spec.json`."""

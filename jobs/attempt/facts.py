@@ -73,6 +73,10 @@ def read(run_dir: RunDir, attempt: int) -> AttemptFacts:
     plan = records.read(AttemptPlan, attempt_dir.plan)
     paths = attempt_dir.path.glob("rank-*.error.json")
     found = [records.read(RankError, path) for path in paths]
+    texts = [
+        path.read_text(encoding="utf-8", errors="replace").strip()
+        for path in sorted(attempt_dir.path.glob("agent-*.error"))
+    ]
     agents = tuple(
         records.read(AgentRecord, attempt_dir.agent(rank))
         for rank in range(len(plan.nodes) if plan else 0)
@@ -83,6 +87,11 @@ def read(run_dir: RunDir, attempt: int) -> AttemptFacts:
     return AttemptFacts(
         attempt=attempt,
         plan=plan,
+        agents=tuple(
+            records.read(AgentRecord, attempt_dir.agent(rank))
+            for rank in range(len(plan.nodes) if plan else 0)
+        ),
+        agent_errors=tuple(filter(None, texts)),  # empty: written on a full disk
         agents=agents,
         errors=errors,
         places=_places(run_dir, attempt, errors, events),

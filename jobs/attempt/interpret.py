@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from jobs.attempt.decision import ENDS, Decision
 from jobs.checkpoint_names import checkpoint_step, is_newer
+from jobs.console import counted
 from jobs.errors import UserError
 from jobs.node.stop_signals import STOP_SIGNALS
 from jobs.records import (
@@ -45,6 +46,7 @@ class AttemptFacts:
     attempt: int
     plan: AttemptPlan | None  # None: lost, or there was no such attempt
     agents: tuple[AgentRecord | None, ...]  # of each node of the plan; None where it wrote none
+    agent_errors: tuple[str, ...]  # why agents did not start torchrun, by node rank
     errors: tuple[RankError, ...]  # see `causes`
     places: tuple[tuple[int, str], ...]  # (rank, host) of started ranks; see facts.read
     events: tuple[Event, ...]  # rank 0's, of this attempt
@@ -76,10 +78,11 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
     failed = first_error(found.errors)
     killed = [agent.host for agent in found.agents if agent is not None and agent.oom_kill]
     signals = warning_signals(found, failed)
-    if has_agent_died(found.agents, srun_exit):
+    if found.agent_errors or has_agent_died(found.agents, srun_exit):
         signals = tuple(name for name in signals if name != "SIGTERM")
     outcome = outcome_of(found, signals)
-    error = error_of(found, failed, killed)
+    # srun ended the other nodes because of it.
+    error = format_agent_errors(found.agent_errors) or error_of(found, failed, killed)
     if error is None and outcome is None:
         error = format_agent_exits(found)
     return Evidence(
@@ -155,6 +158,12 @@ def is_user_error(found: AttemptFacts, failed: RankError | None) -> bool:
     if failed is not None:
         return failed.is_user_error
     return any(agent is not None and agent.error is not None for agent in found.agents)
+
+
+def format_agent_errors(errors: Sequence[str]) -> str | None:
+    """The first reason for which an agent did not start torchrun; None where all did."""
+    others = f"; {counted(len(errors) - 1, 'other node')} failed as well" if len(errors) > 1 else ""
+    return f"{errors[0]}{others}" if errors else None
 
 
 def format_agent_exits(found: AttemptFacts) -> str | None:
@@ -264,7 +273,7 @@ def stop_signals_at_start(found: AttemptFacts, srun_exit: int) -> tuple[str, ...
     kills the other agents. Source: srun(1), exit values.
     """
     any_failed = any(has_failed(agent) for agent in found.agents if agent is not None)
-    is_missed = None in found.agents and not any_failed
+    is_missed = None in found.agents and not any_failed and not found.agent_errors
     died_of = [number.name for number in STOP_SIGNALS if srun_exit == 128 + number]
     return tuple(died_of) if is_missed else ()
 

@@ -95,8 +95,10 @@ def _write_plan(run_dir: RunDir, found: AttemptFacts, plan: AttemptPlan) -> None
     """Write the files of an attempt that the batch script and the agents read."""
     attempt_dir = run_dir.attempt(plan.attempt)
     attempt_dir.path.mkdir(exist_ok=True)
-    argv = srun_step.argv_from_spec(found.spec, os.environ.get("SLURM_CPUS_PER_TASK"))
-    write_atomic(attempt_dir.srun_argv, "".join(f"{argument}\0" for argument in argv))
+    srun_argv = srun_step.srun_argv(found.spec, os.environ.get("SLURM_CPUS_PER_TASK"))
+    agent_argv = srun_step.agent_argv(found.spec)
+    for path, argv in ((attempt_dir.srun_argv, srun_argv), (attempt_dir.agent_argv, agent_argv)):
+        write_atomic(path, "".join(f"{argument}\0" for argument in argv))
     records.write(attempt_dir.plan, plan)
 
 

@@ -50,7 +50,7 @@ def report_error(run_dir: RunDir, found: AttemptFacts, evidence: Evidence) -> No
             say(f"failed after it: {format_error(each)}")
         if len(further) > MAX_FURTHER:
             say(f"failed after it: {len(further) - MAX_FURTHER} more ranks, see {attempt_dir.path}")
-    elif evidence.is_user_error:
+    elif evidence.is_user_error or found.agent_errors:
         say(f"first failure: {evidence.error}")
     elif evidence.signals or evidence.is_stopped_in_startup:
         say("the stop came before the ranks had anything to save")

@@ -203,15 +203,17 @@ def _signal(pid: int, number: int) -> bool:
     return True
 
 
-def argv_from_spec(spec: Spec, cpus: str | None) -> list[str]:
-    """The arguments of srun that depend on the spec; slurm/ddp.sbatch has all others.
+def srun_argv(spec: Spec, cpus: str | None) -> list[str]:
+    """The options of srun that depend on the spec; slurm/ddp.sbatch has all others.
 
     `cpus`: SLURM_CPUS_PER_TASK. srun does not inherit it since Slurm 22.05. Source: srun(1).
     """
-    return [
-        f"--cpus-per-task={cpus or spec.slurm.cpus_per_task}",
-        *spec.slurm.srun_args,
-        # Not in addition to the user's prefix: that program may have to receive the signals and
-        # pass them on.
-        *(spec.launch.command_prefix or block_signals_prefix()),
-    ]
+    return [f"--cpus-per-task={cpus or spec.slurm.cpus_per_task}", *spec.slurm.srun_args]
+
+
+def agent_argv(spec: Spec) -> list[str]:
+    """What slurm/agent.sh puts before `-m jobs.node`: a command prefix and the interpreter."""
+    # Not in addition to the user's prefix: that program may have to receive the signals and pass
+    # them on.
+    prefix = spec.launch.command_prefix or block_signals_prefix()
+    return [*prefix, spec.interpreter]

@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from jobs import records
-from jobs.attempt import run_lock
+from jobs.attempt import run_lock, srun_step
 from jobs.attempt.close import close_attempt, end_between_attempts
 from jobs.attempt.decision import Action, Cause, Decision
 from jobs.attempt.execute import retry_delay_s
@@ -120,9 +119,10 @@ def check_machine(spec: Spec, gpus: int) -> None:
             f"for the {counted(cores, 'core')} here\n"
             '  hint: make submit SET="slurm.nodes=2"'
         )
-    if spec.launch.command_prefix and shutil.which(spec.launch.command_prefix[0]) is None:
+    prefix = spec.launch.command_prefix
+    if prefix and not spec.setup and shutil.which(prefix[0]) is None:
         raise LocalError(
-            f"launch.command_prefix: {spec.launch.command_prefix[0]} is not on PATH here\n"
+            f"launch.command_prefix: {prefix[0]} is not on PATH here\n"
             '  hint: make submit SET="launch.command_prefix=[]"'
         )
 
@@ -139,12 +139,11 @@ def start_agent(
 ) -> subprocess.Popen[bytes]:
     """Start one node agent, with its output and torchrun's in job.log. `place`: rank, devices."""
     rank, devices = place
-    agent = [sys.executable, "-m", "jobs.node", str(run_dir.path), str(plan.attempt)]
-    options = [f"--rdzv-endpoint={plan.rdzv_endpoint}", f"--node-rank={rank}"]
-    command = [*spec.launch.command_prefix, *agent, *options]
-    if spec.setup:
-        command = ["bash", "-ec", 'source "$0"; exec "$@"', str(run_dir.setup), *command]
+    script = str(run_dir.code / "slurm/agent.sh")
+    arguments = [str(run_dir.path), str(plan.attempt), plan.rdzv_endpoint]
+    command = ["bash", script, *arguments, *srun_step.agent_argv(spec)]
     env = os.environ | {
+        "KIT_NODE_RANK": str(rank),
         "PYTHONPATH": os.pathsep.join(
             filter(None, [str(run_dir.code), os.environ.get("PYTHONPATH")])
         ),

@@ -8,6 +8,7 @@ Standard library only: it runs before anything is installed.
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shlex
 import subprocess
@@ -17,8 +18,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from jobs.errors import UserError
+from jobs.node.__main__ import OLDEST
 from jobs.spec import Spec
 
+# Prints the version, and the modules that are missing. Every Python from 3.4 on can run it.
+LOOK_UP = """
+import sys
+from importlib.util import find_spec
+print("%d.%d" % sys.version_info[:2])
+for name in sys.argv[1:]:
+    if find_spec(name) is None:
+        print(name)
+"""
+LOOK_UP_LIMIT_S = 60
+WAY_OUT = "set launch.python to another interpreter, or leave it out to use the one that submits"
 REPOSITORY = Path(__file__).resolve().parents[2]
 # The names under which packages are imported, where they differ.
 IMPORT_NAMES = {"pyyaml": "yaml", "pillow": "PIL", "scikit-learn": "sklearn"}
@@ -31,38 +44,90 @@ CPU_BUILD = "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu"
 
 
 def needed(spec: Spec) -> list[str]:
-    """The packages of pyproject.toml that a run of this spec imports on this machine's Python.
-
-    None for the ranks where setup lines, a command prefix or srun options choose their Python.
-    """
-    if spec.setup or spec.launch.command_prefix or spec.slurm.srun_args:
-        return [*COMMANDS]
+    """The packages of pyproject.toml that the ranks of a run import."""
     if not spec.launch.is_trainer:
-        return [*COMMANDS, "torch"]
-    names = [*COMMANDS, *TRAINER]
+        return ["torch"]
+    names = [*TRAINER]
     names += [DATASETS[spec.train.dataset]] if spec.train.dataset in DATASETS else []
     names += ["tensorboard"] if spec.log.tensorboard else []
     return names + (["wandb"] if spec.log.wandb != "off" else [])
 
 
 def check(spec: Spec, is_on_slurm: bool) -> None:
-    """Raises: UserError that names every missing package of a run and how to install them."""
-    if absent := missing([*needed(spec), *(["submitit"] if is_on_slurm else [])]):
+    """Raises: UserError that names every missing package of a run and how to install them.
+
+    The packages of the ranks are looked up in their interpreter, if that can be done here.
+    """
+    here = [*COMMANDS, *(["submitit"] if is_on_slurm else [])]
+    if ranks_python(spec) == sys.executable:
+        here += needed(spec)
+    if absent := missing(here):
         raise UserError(message(absent))
+    check_interpreter(spec)
+
+
+def ranks_python(spec: Spec) -> str | None:
+    """The path of the ranks' interpreter; None where only a node can find or start it.
+
+    Setup lines may set what it needs, such as LD_LIBRARY_PATH or PYTHONPATH.
+    """
+    is_known = not (spec.setup or spec.runs_inside) and os.path.isabs(spec.interpreter)
+    return spec.interpreter if is_known else None
+
+
+def check_interpreter(spec: Spec) -> None:
+    """Raises: UserError if launch.python is a path that cannot be used as this machine shows it.
+
+    A path in a folder that this machine lacks may exist on the nodes: the agents check it there.
+    """
+    python = ranks_python(spec)
+    if python is None or python == sys.executable or not os.path.isdir(os.path.dirname(python)):
+        return
+    if not os.access(python, os.X_OK):
+        raise UserError(f"launch.python: {python} is no program\n  hint: {WAY_OUT}")
+    version, *absent = _look_up(python, [import_name(name) for name in needed(spec)])
+    if tuple(map(int, version.split("."))) < OLDEST:
+        wanted = ".".join(map(str, OLDEST))
+        raise UserError(
+            f"launch.python: {python} is Python {version}, and agents and ranks need {wanted} "
+            f"or newer\n  hint: {WAY_OUT}"
+        )
+    if absent:
+        names = [name for name in needed(spec) if import_name(name) in absent]
+        raise UserError(f"launch.python: {message(names, python)}")
+
+
+def _look_up(python: str, modules: Sequence[str]) -> list[str]:
+    """The version of an interpreter, then those of the modules that it lacks."""
+    try:
+        asked = [python, "-c", LOOK_UP, *modules]
+        answer = subprocess.run(asked, capture_output=True, text=True, timeout=LOOK_UP_LIMIT_S)
+        lines, errors = answer.stdout.splitlines(), answer.stderr.splitlines()
+        why = (errors or [f"exit code {answer.returncode}"])[-1]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        lines, why = [], str(error)
+    if not lines or not re.fullmatch(r"[0-9]+\.[0-9]+", lines[0]):
+        raise UserError(f"launch.python: {python} is no working Python: {why}\n  hint: {WAY_OUT}")
+    return lines
+
+
+def import_name(package: str) -> str:
+    """The name under which a package is imported."""
+    return IMPORT_NAMES.get(package, package)
 
 
 def missing(names: Iterable[str]) -> list[str]:
     """Those of the packages that this Python cannot import."""
-    return [name for name in names if not importlib.util.find_spec(IMPORT_NAMES.get(name, name))]
+    return [name for name in names if not importlib.util.find_spec(import_name(name))]
 
 
-def message(absent: Sequence[str]) -> str:
-    """Which packages this Python lacks, and the pip command that leaves an installed torch alone.
+def message(absent: Sequence[str], python: str = sys.executable) -> str:
+    """Which packages a Python lacks, and the pip command that leaves an installed torch alone.
 
     Not `-r requirements.lock`: the lock would replace a torch that was built for this cluster.
     """
-    command = shlex.join([sys.executable, "-m", "pip", "install", *requirements(absent)])
-    return f"{sys.executable} has no {', '.join(absent)}\n  hint: {command}"
+    command = shlex.join([python, "-m", "pip", "install", *requirements(absent)])
+    return f"{python} has no {', '.join(absent)}\n  hint: {command}"
 
 
 def requirements(names: Iterable[str]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jobs.attempt import facts, run_lock
-from jobs.commands import run_jobs
+from jobs.commands import packages, run_jobs
 from jobs.commands.submit import announce, choose_cluster, run_here, shown
 from jobs.commands.submit_claim import claimed
 from jobs.errors import FailedError, UserError
@@ -34,6 +34,7 @@ def resume(
         changed = spec_changes.change(run_dir, overrides, is_confirmed) if overrides else {}
         with restored_on_failure(run_dir, changed):
             spec_changes.mend_work(run_dir)
+            packages.check_interpreter(Spec.read(run_dir.spec))
             job_id = None if cluster == "local" else queue_again(run_dir)
     if job_id is None:
         return run_here(run_dir, as_json)

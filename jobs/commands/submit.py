@@ -87,7 +87,9 @@ def dry_run(spec: Spec, cluster: str) -> int:
     run_dir, spec = planned(spec), normalised(spec, REPOSITORY)
     script = REPOSITORY / SCRIPT
     print(f"# command\n{shlex.join(sbatch_argv(spec, run_dir))}")
-    torchrun = torchrun_command(spec, run_dir, placeholder_options(spec))
+    command = torchrun_command(spec, run_dir, placeholder_options(spec))
+    # The agents start torchrun by their own interpreter.
+    torchrun = [spec.interpreter if word == sys.executable else word for word in command]
     print(f"\n# torchrun, as the first node's agent starts it\n{shlex.join(torchrun)}")
     print(f"\n# script: {SCRIPT}\n{script.read_text(encoding='utf-8')}")
     print(f"# resolved spec\n{spec.to_json()}", end="", flush=True)

@@ -143,10 +143,19 @@ def _launch(launch: Launch) -> Iterator[Problem]:
         )
         what = f"{shown(launch.interface)} is not the name of a network interface"
         yield Problem(("launch", "interface"), what, hint)
+    yield from _python(launch.python)
     if launch.is_trainer and launch.stop_signal != "none":
         what = f"{launch.stop_signal} is for your own script or module, not for the trainer"
         own = (("launch", "script"), ("launch", "module"))
         yield Problem(("launch", "stop_signal"), what, "leave it out", own)
+
+
+def _python(python: str | None) -> Iterator[Problem]:
+    """A relative path would begin in the frozen code on the nodes, where no environment is."""
+    if python and (python.startswith("-") or ("/" in python and not python.startswith("/"))):
+        what = f"{shown(python)} is neither an absolute path nor the name of a command"
+        hint = f"write {os.path.abspath(python)}, or a name such as python3"
+        yield Problem(("launch", "python"), what, hint)
 
 
 def _env(env: dict[str, str]) -> Iterator[Problem]:

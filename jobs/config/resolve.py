@@ -48,7 +48,7 @@ def expand(values: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
     of that name moves its link `latest`. An absolute one may exist on the nodes only.
     """
     problems: list[Problem] = []
-    for path in (("runs_root",), INIT_FROM):
+    for path in (("runs_root",), ("launch", "python"), INIT_FROM):
         written = _get(values, path)
         if not isinstance(written, str):
             continue

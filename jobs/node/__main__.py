@@ -1,6 +1,6 @@
 """The node agent: receives the stop signals of one node, starts torchrun, stops the ranks.
 
-    srun python -m jobs.node RUN_DIR ATTEMPT --rdzv-endpoint ADDRESS:PORT
+    python -m jobs.node RUN_DIR ATTEMPT --rdzv-endpoint ADDRESS:PORT --node-rank N
 
 Slurm signals different processes on different sites: the whole process tree (proctrack/linuxproc),
 the process group, or only the agent (proctrack/cgroup). So only the agent handles stop signals.
@@ -11,19 +11,44 @@ Each rank installs its own handler first of all. A signal that arrives before th
 agent sends the stop every second. The trainer stops at SIGTERM. A user's own script stops at
 launch.stop_signal; with `none` the agent never signals it. The inherited ignored signals protect a
 script that is still starting from a signal that Slurm sends to the whole tree.
+
+This file must be readable for Python 3.6, and imports the kit's modules after it has checked the
+version: launch.python, or the python3 of an image, may be older than the kit needs.
 """
 
-from __future__ import annotations
-
+import contextlib
+import socket
 import sys
+import time
+from pathlib import Path
 
-from jobs.node.stop_signals import block_stop_signals
+OLDEST = (3, 11)
+
+
+def refuse_old_python(argv: "list[str]", version: "tuple[int, ...]") -> None:
+    """Exit with the reason if this interpreter is too old; `attempt close` reads it, too.
+
+    argv: as above. The path is that of AttemptDir.agent_error, which an old Python cannot import.
+    """
+    if version >= OLDEST:
+        return
+    wanted, found = (".".join(map(str, each)) for each in (OLDEST, version))
+    what = f"{sys.executable} is Python {found}, and agents and ranks need {wanted} or newer"
+    reason = f"{socket.gethostname()}: launch.python: {what}"
+    name = f"agent-{int(argv[-1].rpartition('=')[2]):05d}.error"
+    with contextlib.suppress(OSError):
+        Path(argv[0], f"attempt-{argv[1]}", name).write_text(f"{reason}\n")
+    hint = "set launch.python to a newer interpreter of the node or the image"
+    sys.exit(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {reason}\n  hint: {hint}")
 
 
 def main() -> int:
     """Run one node's part of an attempt; returns 0 if its torchrun exited with 0."""
+    refuse_old_python(sys.argv[1:], sys.version_info[:3])
     # Before all imports that take time: a stop signal that arrives before its handler is installed
     # would kill the agent, and srun would then end the attempt.
+    from jobs.node.stop_signals import block_stop_signals
+
     block_stop_signals()
     from jobs.console import begin_lines_with_time
     from jobs.node.agent import main as run

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import os
+import platform
 import select
 import shlex
 import signal
@@ -15,7 +17,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from jobs import records
 from jobs.console import BestEffort, say, with_time
@@ -174,6 +176,8 @@ class Agent:
             torchrun_exit=exit_code,
             end=None if exit_code is None else round(time.time(), 3),
             oom_kill=self.oom_kills(),
+            interpreter=sys.executable,
+            python=platform.python_version(),
         )
         with self.best_effort():
             records.write(self.attempt_dir.agent(self.node.rank), record)
@@ -208,16 +212,22 @@ def write_refusal(attempt_dir: AttemptDir, rank: int, error: InterfaceError) -> 
         records.write(attempt_dir.agent(rank), record)
 
 
+def fail(attempt_dir: AttemptDir, node_rank: int, reason: str, hint: str) -> NoReturn:
+    """End the agent before it starts torchrun; `attempt close` reads the reason."""
+    text = f"{socket.gethostname()}: {reason}"
+    with contextlib.suppress(OSError):
+        attempt_dir.agent_error(node_rank).write_text(f"{text}\n", encoding="utf-8")
+    sys.exit(with_time(f"{text}\n  hint: {hint}"))
+
+
 def main(argv: list[str]) -> int:
     """Run one node's part of an attempt; returns 0 if its torchrun exited with 0."""
     parser = argparse.ArgumentParser(prog="python -m jobs.node", description=__doc__)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("attempt", type=int)
     parser.add_argument("--rdzv-endpoint", required=True, metavar="ADDRESS:PORT")
-    parser.add_argument("--node-rank", type=int, default=os.environ.get("SLURM_NODEID"))
+    parser.add_argument("--node-rank", required=True, type=int)
     args = parser.parse_args(argv)
-    if args.node_rank is None:
-        parser.error("no SLURM_NODEID: give --node-rank")
     run_dir = RunDir(args.run_dir)
     attempt_dir = run_dir.attempt(args.attempt)
     try:
@@ -226,13 +236,16 @@ def main(argv: list[str]) -> int:
     except (OSError, UserError) as error:
         text = f"{socket.gethostname()}: the run directory cannot be read: {error}"
         sys.exit(with_time(text))
+    if importlib.util.find_spec("torch") is None:
+        hint = "install torch there, or set launch.python to an interpreter that has it"
+        fail(attempt_dir, args.node_rank, f"launch.python: {sys.executable} has no torch", hint)
     try:
-        node = Node(int(args.node_rank), plan, spec)
+        node = Node(args.node_rank, plan, spec)
     except OSError as error:
-        host, head = socket.gethostname(), plan.head_address
-        sys.exit(with_time(f"{host}: no network route to the first node at {head}: {error}"))
+        reason = f"no network route to the first node at {plan.head_address}: {error}"
+        fail(attempt_dir, args.node_rank, reason, "ask the site how nodes reach each other")
     except InterfaceError as error:
-        write_refusal(attempt_dir, int(args.node_rank), error)
+        write_refusal(attempt_dir, args.node_rank, error)
         sys.exit(with_time(f"error: {error}"))
     timeline = Timeline(run_dir, f"agent-{node.rank:05d}", args.attempt)
     agent = Agent(attempt_dir, node, timeline)

@@ -128,7 +128,7 @@ def _fill(run_dir: RunDir, loaded: Loaded, code: Path, repository: Path) -> None
     records.write(run_dir.overrides, Overrides(tuple(loaded.overrides)))
     run_dir.setup.write_text(setup_script(sys.executable, spec.setup), encoding="utf-8")
     run_dir.code.symlink_to(os.path.relpath(code, run_dir.path))
-    records.write(run_dir.provenance, provenance(repository, code.name))
+    records.write(run_dir.provenance, provenance(repository, code.name, spec.interpreter))
     # So that `tail -F` of the log works from submit on.
     first_log = run_dir.attempt(1).rank_log(0)
     first_log.write_text("waiting for the job to start\n", encoding="utf-8")
@@ -152,11 +152,11 @@ def _fill_for_script(run_dir: RunDir, launch: Launch, repository: Path) -> None:
 
 
 def setup_script(python: str, lines: Sequence[str]) -> str:
-    """The text of setup.sh, which the batch script sources at each start of the job."""
+    """The text of setup.sh, of which the batch script sources the first line, and agent.sh all."""
     return "\n".join([f"export KIT_PYTHON={shlex.quote(python)}", *lines]) + "\n"
 
 
-def provenance(repository: Path, code: str) -> Provenance:
+def provenance(repository: Path, code: str, agent_interpreter: str) -> Provenance:
     """Commit, versions, interpreter, host. No environment values: they may hold secrets."""
     lock = repository / "requirements.lock"
     return Provenance(
@@ -169,6 +169,7 @@ def provenance(repository: Path, code: str) -> Provenance:
         versions=tuple(PackageVersion(name, _version(name)) for name in PACKAGES),
         lock_sha256=hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else None,
         repository=str(repository),
+        agent_interpreter=agent_interpreter,
     )
 
 

@@ -95,10 +95,12 @@ def test_the_script_shows_how_the_endpoint_reaches_the_agents():
         '--head-address "$head_address"',
         "rdzv_endpoint=${opened#* }",
         "srun --nodes=",
-        '-m jobs.node "$run_dir" "$attempt" --rdzv-endpoint="$rdzv_endpoint"',
+        'bash "$run_dir/code/slurm/agent.sh" "$run_dir" "$attempt" "$rdzv_endpoint"',
     ]
     places = [text.index(step) for step in steps]
     assert places == sorted(places)
+    agent = (SCRIPT.parent / "agent.sh").read_text()
+    assert '-m jobs.node "$kit_run_dir" "$kit_attempt" --rdzv-endpoint="$kit_endpoint"' in agent
 
 
 @pytest.mark.parametrize(

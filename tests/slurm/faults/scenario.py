@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..kit import Kit, Run
+from . import harm_storage
 
 # Three ranks at least: two hide a wrong order of summation, because a + b = b + a.
 SPEC = (
@@ -49,6 +50,16 @@ def start(kit: Kit, *overrides: str, pace: Path | None = None) -> Paced:
         pace.parent.mkdir(parents=True, exist_ok=True)
         pace.touch()
     return Paced(kit.submit(*SPEC, f"launch.env.PACE_FILE={pace}", *overrides), pace)
+
+
+def start_with_path(kit: Kit, folder: Path, *overrides: str) -> Paced:
+    """`start`, with `folder` first on the PATH of the batch script."""
+    paced = start(kit, *overrides, "slurm.sbatch_args.hold=true")
+    setup = paced.run.dir.setup
+    # The batch script sources the first line.
+    setup.write_text(f"export PATH={folder}:$PATH; {setup.read_text()}")
+    harm_storage.release(paced.run)
+    return paced
 
 
 class ReferenceRuns:

@@ -19,10 +19,10 @@ TIMEOUT_S = 240
 
 @dataclass(frozen=True)
 class Case:
-    """A slow run after its first checkpoint, and a file that its setup lines need."""
+    """A slow run after its first checkpoint, and the place to which a file can be moved."""
 
     run: Run
-    wanted: Path
+    elsewhere: Path
 
 
 def cancel(case: Case) -> list[str]:
@@ -43,14 +43,15 @@ def crash(case: Case) -> list[str]:
 
 def fail(case: Case) -> list[str]:
     """The job fails before there is an attempt, at its second start."""
-    case.wanted.unlink()
+    setup = case.run.dir.setup
+    setup.rename(case.elsewhere)
     case.run.cluster.run("scancel", "--signal=USR1", case.run.job_id)
     case.run.cluster.wait_for(
         lambda: case.run.cluster.job(case.run.job_id)["JobState"] == "FAILED",
         f"job {case.run.job_id} failed",
         TIMEOUT_S,
     )
-    case.wanted.touch()
+    case.elsewhere.rename(setup)
     return ["time_limit"]
 
 
@@ -75,15 +76,12 @@ def time_out(case: Case) -> list[str]:
 def test_resume_goes_on_with_a_run_that_was_ended(
     kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path, end: Callable[[Case], list[str]]
 ) -> None:
-    wanted = tmp_path / "wanted"
-    wanted.touch()
-    setup = f'setup=["test -e {wanted}"]'
     alone = ("launch.max_crashes=1", "slurm.restart=requeue")  # neither a retry nor a successor
-    paced = start(kit, setup, *alone, "checkpoint.every_steps=2", "slurm.signal_lead_s=10")
+    paced = start(kit, *alone, "checkpoint.every_steps=2", "slurm.signal_lead_s=10")
     run = paced.run
     row.record(run)
     run.wait_for_step(3)
-    causes = end(Case(run, wanted))
+    causes = end(Case(run, tmp_path / "setup.sh"))
     oracles.nothing_left(run)
 
     paced = replace(paced, run=kit.resume(run))

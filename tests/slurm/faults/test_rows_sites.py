@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -212,7 +213,8 @@ def test_row_02_without_any_slurm_command_in_the_wrap(
     wrap = tmp_path / "contained"
     wrap.write_text(WRAP)
     wrap.chmod(0o755)
-    paced = begin(kit, row, f'launch.command_prefix=["{wrap}"]')
+    prefix = f'launch.command_prefix=["{wrap}"]'
+    paced = begin(kit, row, prefix, f"launch.python={sys.executable}")
     harm_slurm.preempt(paced.run)
     paced.finish()
     oracles.no_step_redone(paced.run)

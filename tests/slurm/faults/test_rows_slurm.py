@@ -9,7 +9,7 @@ import pytest
 from ..kit import Kit, Run
 from . import harm_slurm, oracles
 from .rows import Row
-from .scenario import HELD_UP, Paced, ReferenceRuns, start
+from .scenario import HELD_UP, Paced, ReferenceRuns, start, start_with_path
 
 on_every_proctrack = pytest.mark.parametrize(
     "proctrack", ["cgroup", "linuxproc", "pgid"], indirect=True
@@ -134,7 +134,7 @@ def test_row_11_scancel_just_before_our_requeue_lands(kit: Kit, tmp_path: Path, 
         'exec scontrol "$@"\n'
     )
     late.chmod(0o755)
-    run = start(kit, f'setup=["export PATH={late.parent}:$PATH"]').run
+    run = start_with_path(kit, late.parent).run
     row.record(run)
     run.wait_for_step(2)
     harm_slurm.begin_preemption(run)

@@ -151,7 +151,7 @@ def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
     assert f"error: {run.dir.spec} is missing, perhaps deleted by a scratch purge" in fail_without(
         run.dir.spec
     )
-    assert f"error: {run.dir.setup} is gone" in fail_without(run.dir.setup)
+    assert f"error: {run.dir.setup} is missing" in fail_without(run.dir.setup)
     said = fail_without(code / "trainer/loop.py")
     assert f"error: {code}, the frozen code, has lost or changed files\n" in said
     assert "Traceback" not in run.dir.job_log.read_text()

@@ -9,7 +9,7 @@ from jobs.attempt.requeue_policy import SINCE_VERSION
 from ..host import PATH, installed_version
 from ..kit import Kit
 from . import harm_slurm
-from .scenario import start
+from .scenario import start_with_path
 
 CLIENTS = ("sbatch", "scancel", "scontrol", "squeue", "sacct", "sinfo")
 MAX_CALLS = 6
@@ -19,21 +19,21 @@ PATH={path} exec {name} "$@"
 """
 
 
-def count(folder: Path) -> tuple[str, Path]:
-    """(a line for `setup` that records the calls of Slurm's commands, the file of the records)."""
+def count(folder: Path) -> Path:
+    """Put commands into `folder` that record the calls of Slurm's; returns the file of records."""
     log = folder / "calls"
     for name in CLIENTS:
         client = folder / name
         client.write_text(COUNTING.format(name=name, log=log, path=PATH))
         client.chmod(0o755)
-    return f"export PATH={folder}:$PATH", log
+    return log
 
 
 def test_an_attempt_calls_slurm_at_most_six_times(kit: Kit, tmp_path: Path) -> None:
     folder = tmp_path / "counting"
     folder.mkdir()
-    line, log = count(folder)
-    paced = start(kit, f'setup=["{line}"]')
+    log = count(folder)
+    paced = start_with_path(kit, folder)
     paced.run.wait_for_step(2)
     harm_slurm.preempt(paced.run)
     paced.finish()

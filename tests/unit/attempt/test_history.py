@@ -380,6 +380,48 @@ def test_of_several_failing_ranks_of_a_script_the_first_is_the_reason(run):
     assert [each.rank for each in interpret.further_errors(found.errors)] == [1]
 
 
+SETUP_ERROR = "n2: setup: `module load x` failed with exit code 1: no module x"
+
+
+def agent_failed(attempt_dir, rank, text=SETUP_ERROR):
+    attempt_dir.agent_error(rank).write_text(f"{text}\n")
+
+
+def test_a_node_whose_agent_did_not_start_is_the_reason_and_a_crash(run):
+    attempt = opened(run, 1)
+    node(attempt, 0, torchrun_exit=1)
+    agent_failed(attempt, 1)
+    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING", srun_exit=1)
+    assert decide(seen, History(0, 0, 0)) == Decision(Action.RETRY, Cause.CRASH, SETUP_ERROR)
+
+
+def test_of_many_nodes_whose_agents_did_not_start_the_first_is_named(run):
+    attempt = opened(run, 1, nodes=("a", "b", "c", "d"))
+    for rank in (3, 1, 2):
+        agent_failed(attempt, rank, f"n{rank}: x")
+    attempt.agent_error(0).touch()  # a full disk
+    error = interpret.rank_evidence(facts.read(run, 1), "RUNNING").error
+    assert error == "n1: x; 2 other nodes failed as well"
+
+
+@pytest.mark.parametrize("srun_exit", [1, 128 + 9, 128 + 15])
+def test_the_end_of_the_other_nodes_after_a_failed_setup_is_no_warning(run, srun_exit):
+    """srun sends SIGTERM to the agents, and to the shells in which setup still runs."""
+    attempt = opened(run, 1, nodes=("a", "b", "c"))
+    agent_failed(attempt, 1)
+    assert interpret.stop_signals_at_start(facts.read(run, 1), srun_exit) == ()
+    node(attempt, 0, (8.0, "SIGTERM"), torchrun_exit=1)
+    found = facts.read(run, 1)
+    assert interpret.rank_evidence(found, "RUNNING", srun_exit).signals == ()
+    assert interpret.stop_signals_at_start(found, srun_exit) == ()
+
+
+def test_a_stop_while_every_node_runs_its_setup_lines_is_that_stop(run):
+    opened(run, 1)
+    found = facts.read(run, 1)
+    assert interpret.stop_signals_at_start(found, 128 + 10) == ("SIGUSR1",)
+
+
 def test_an_error_is_told_in_its_first_line_everywhere(run):
     failed(opened(run, 1), 0, 5.0, error="the loss is nan at step 10\n  hint: a lower train.lr")
     seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")

@@ -17,7 +17,7 @@ from jobs.attempt import facts, interpret, srun_step
 from jobs.procfs import parent_of
 from jobs.rundir import RunDir, write_json
 from jobs.slurm import client
-from jobs.spec import Spec
+from jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files
 
 
@@ -70,6 +70,16 @@ def test_srun_that_outlives_a_failed_agent_is_ended(run, waiter, monkeypatch, ca
     srun_step.watch(run, "7", 1, waiter.pid)
     assert waiter.wait(10) == -signal.SIGKILL
     assert "srun waits for b" in capfd.readouterr().err
+
+
+def test_srun_and_the_agents_get_what_the_spec_has():
+    slurm, prefix = Slurm(cpus_per_task=4, srun_args=["--mpi=none"]), ["apptainer", "exec", "a b"]
+    assert srun_step.srun_argv(Spec(slurm=slurm), None) == ["--cpus-per-task=4", "--mpi=none"]
+    assert srun_step.srun_argv(Spec(slurm=slurm), "8")[0] == "--cpus-per-task=8"
+    contained = Spec(launch=Launch(command_prefix=prefix, python="/opt/python"))
+    assert srun_step.agent_argv(contained) == [*prefix, "/opt/python"]
+    shield = srun_step.block_signals_prefix()
+    assert srun_step.agent_argv(Spec()) == [*shield, sys.executable]
 
 
 def test_srun_that_outlives_all_agents_is_ended_though_none_failed(run, waiter, monkeypatch, capfd):

@@ -9,6 +9,8 @@ import pytest
 
 from jobs.__main__ import main
 from jobs.commands import packages
+from jobs.errors import UserError
+from jobs.node.__main__ import OLDEST
 from jobs.runs import lookup
 from jobs.spec import Launch, Log, Slurm, Spec, Train
 from tests.unit.commands.commands_kit import REPOSITORY
@@ -52,9 +54,6 @@ def test_without_the_packages_of_the_commands_all_needed_ones_are_named_at_once(
     ("spec", "names"),
     [
         (Spec(launch=Launch(script="x.py")), {"torch"}),
-        (Spec(setup=["module load python"]), set()),
-        (Spec(launch=Launch(command_prefix=["apptainer"])), set()),
-        (Spec(slurm=Slurm(srun_args=["--container-image=x"])), set()),
         (Spec(train=Train(dataset="image_folder")), {*packages.TRAINER, "pillow"}),
         (Spec(train=Train(dataset="synthetic_images")), set(packages.TRAINER)),
         (
@@ -63,8 +62,79 @@ def test_without_the_packages_of_the_commands_all_needed_ones_are_named_at_once(
         ),
     ],
 )
-def test_a_run_needs_the_packages_that_its_spec_uses_here(spec, names):
-    assert set(packages.needed(spec)) - set(packages.COMMANDS) == names
+def test_a_run_needs_the_packages_that_its_spec_uses(spec, names):
+    assert set(packages.needed(spec)) == names
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Spec(setup=["module load python"]),
+        Spec(launch=Launch(command_prefix=["apptainer"])),
+        Spec(slurm=Slurm(srun_args=["--container-image=x"])),
+        Spec(launch=Launch(python="python3.12")),
+        Spec(launch=Launch(python="/only/on/the/nodes/bin/python")),
+        Spec(launch=Launch(python="/bin/no-such", command_prefix=["apptainer"])),
+    ],
+)
+def test_what_only_a_node_can_find_out_is_not_checked_here(spec, without):
+    without("torch", "numpy")
+    packages.check(spec, is_on_slurm=False)
+
+
+@pytest.fixture
+def interpreter(tmp_path):
+    """`interpreter(script)`: a stand-in for launch.python; its spec."""
+
+    def made(script):
+        python = tmp_path / "python"
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+        return Spec(launch=Launch(python=str(python)))
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("echo 3.6", "is Python 3.6, and agents and ranks need 3.11 or newer\n  hint: "),
+        ("echo 3.11; echo torch; echo sklearn", "has no torch, scikit-learn\n  hint: "),
+        ("echo no >&2; exit 1", "is no working Python: no\n  hint: "),
+        ("echo Usage: x", "is no working Python: exit code 0"),
+    ],
+)
+def test_launch_python_is_checked_in_place_of_the_interpreter_that_submits(
+    interpreter, without, script, message
+):
+    without("torch")
+    spec = interpreter(script)
+    with pytest.raises(UserError) as refused:
+        packages.check(spec, is_on_slurm=False)
+    assert f"launch.python: {spec.launch.python} {message}" in str(refused.value)
+    packages.check(interpreter("echo 3.11"), is_on_slurm=False)
+
+
+def test_the_packages_are_looked_up_in_launch_python(interpreter, tmp_path):
+    """It has the packages of this Python; with -S it has none."""
+    for option, is_complete in (("", True), ("-S", False)):
+        spec = interpreter(f'exec {sys.executable} {option} "$@"')
+        if is_complete:
+            packages.check(spec, is_on_slurm=False)
+        else:
+            with pytest.raises(UserError, match="has no torch, numpy, safetensors"):
+                packages.check(spec, is_on_slurm=False)
+
+
+def test_a_launch_python_that_is_missing_in_a_folder_of_this_machine_is_named(tmp_path):
+    spec = Spec(launch=Launch(python=str(tmp_path / "pyhton")))
+    with pytest.raises(UserError, match="launch.python: .*/pyhton is no program"):
+        packages.check(spec, is_on_slurm=False)
+
+
+def test_the_oldest_python_is_that_of_the_project():
+    text = (REPOSITORY / "pyproject.toml").read_text()
+    assert f'requires-python = ">={".".join(map(str, OLDEST))}"' in text
 
 
 def test_every_package_has_a_minimum_version():

@@ -14,7 +14,7 @@ from jobs.errors import UserError
 from jobs.rundir import append_jsonl
 from jobs.runs import lookup
 from jobs.slurm import client
-from jobs.spec import Spec
+from jobs.spec import Launch, Spec
 from tests.unit import run_files
 from tests.unit.commands.commands_kit import REPOSITORY, make_run
 
@@ -68,6 +68,13 @@ def test_a_dry_run_shows_command_script_and_spec_and_writes_nothing(slurm, here,
     assert spec == load(Path("tiny.yaml")).spec
     assert "sbatch: Job 1 to start" in output.err
     assert not (here / "runs").exists()
+
+
+def test_a_dry_run_shows_the_interpreter_of_the_agents(slurm, here, capsys):
+    python = "launch.python=/only/on/the/nodes/bin/python"
+    assert main(["submit", "tiny.yaml", python, "--dry-run"]) == 0
+    torchrun = "\n/only/on/the/nodes/bin/python -m torch.distributed.run "
+    assert torchrun in capsys.readouterr().out
 
 
 def test_a_dry_run_needs_no_slurm(here, monkeypatch, capsys):
@@ -150,3 +157,10 @@ def test_the_log_of_a_held_job_has_the_same_one_hint(here, is_user_error):
     assert line == "crash: why -> hold"
     assert hint == f"  hint: {execute.hold_hint(decision, run, is_user_error)}"
     assert ("submit again; for a wrong key" in hint) is is_user_error
+
+
+def test_a_command_prefix_that_setup_may_load_need_not_be_on_path_at_submit():
+    prefix = Launch(command_prefix=["no-such-container"])
+    with pytest.raises(local.LocalError, match="no-such-container is not on PATH here"):
+        local.check_machine(Spec(launch=prefix), 0)
+    local.check_machine(Spec(launch=prefix, setup=["module load it"]), 0)

@@ -1,5 +1,8 @@
 """Times, names, options and variables of a spec: they reach Slurm intact or are refused."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from jobs.config.reserved import SBATCH
@@ -175,6 +178,32 @@ def test_srun_options_and_a_command_prefix_stay_unchanged(take):
     )
     assert spec.slurm.srun_args == ["--mpi=none"]
     assert spec.launch.command_prefix == ["numactl", "--membind=0", "$(x)"]
+
+
+def test_the_interpreter_is_a_path_or_a_name(take, refuse, monkeypatch):
+    monkeypatch.setenv("ENVS", "/opt/envs")
+    assert take("launch: {python: $ENVS/a b/bin/python}").interpreter == "/opt/envs/a b/bin/python"
+    assert take("launch: {python: python3.12}").interpreter == "python3.12"
+    for wrong in (".venv/bin/python", "./python", "-c"):
+        message = refuse(f"launch: {{python: {wrong}}}")
+        assert f'launch.python: "{wrong}" is neither an absolute path nor the name' in message
+        assert f"hint: write {Path.cwd() / wrong}" in message
+    assert "launch.python: is empty" in refuse("launch: {python: ''}")
+
+
+@pytest.mark.parametrize(
+    ("text", "python"),
+    [
+        ("{}", sys.executable),
+        ("setup: [module load x]", sys.executable),
+        ("slurm: {srun_args: [--mpi=none]}", sys.executable),
+        ("launch: {command_prefix: [apptainer, exec, x.sif]}", "python3"),
+        ("slurm: {srun_args: [--container-image=x]}", "python3"),
+        ("launch: {command_prefix: [numactl], python: /x/python}", "/x/python"),
+    ],
+)
+def test_the_hosts_interpreter_is_never_the_default_inside_of_a_prefix(take, text, python):
+    assert take(text).interpreter == python
 
 
 @pytest.mark.parametrize("wrap", ["[a, ':']", "[--nodes=3]", "['']", "[-n]"])

@@ -244,7 +244,7 @@ def test_the_kits_code_is_taken_off_the_search_path(search_path, left):
 )
 def test_the_frozen_code_stands_for_the_repository_on_the_search_path(tmp_path, entry, becomes):
     run = RunDir(tmp_path)
-    known = replace(provenance(REPOSITORY, "x"), repository="/live/checkout")
+    known = replace(provenance(REPOSITORY, "x", "python3"), repository="/live/checkout")
     records.write(run.provenance, known)
     found = torchrun.search_path(f"{entry.format(run=run.path)}:/last", run)
     assert found == ":".join(filter(None, [becomes.format(run=run.path), "/last"]))
@@ -455,6 +455,22 @@ def test_a_stop_that_comes_before_the_handlers_is_taken(tmp_path, imports, befor
     record = read_json(run.attempt(1).agent(0))
     assert [entry["signal"] for entry in record["signals"]] == [name]
     assert (record["step_id"], record["torchrun_exit"]) == ("7", -signal.SIGHUP)
+    assert record["interpreter"] == sys.executable
+    assert record["python"] == ".".join(map(str, sys.version_info[:3]))
+
+
+def test_an_interpreter_without_torch_is_named_with_its_node(tmp_path):
+    run = RunDir(tmp_path)
+    run.attempt(1).path.mkdir(parents=True)
+    write_json(run.attempt(1).plan, PLAN_JSON | {"attempt": 1, "nodes": ["a"]})
+    run.spec.write_text(Spec().to_json())
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    argv = [sys.executable, "-S", "-m", "jobs.node", str(run.path), "1"]  # -S: no packages
+    argv += ["--rdzv-endpoint=127.0.0.1:15001", "--node-rank=3"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    reason = f"{os.uname().nodename}: launch.python: {sys.executable} has no torch"
+    assert run.attempt(1).agent_error(3).read_text() == f"{reason}\n"
+    assert done.returncode == 1 and reason in done.stderr and "hint: " in done.stderr
 
 
 def test_a_shielded_command_starts_with_stop_signals_held_back():

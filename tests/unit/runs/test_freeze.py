@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -169,6 +170,7 @@ def test_provenance_says_which_code_and_versions(root, repository):
     known = read_json(run.provenance)
     assert known["code"] == run.code.resolve().name
     assert known["versions"]["torch"]
+    assert known["agent_interpreter"] == known["interpreter"] == sys.executable
 
 
 def test_setup_quotes_the_interpreter_and_keeps_the_users_lines():

@@ -173,7 +173,7 @@ def test_a_mistake_in_an_override_is_told_as_at_submit(run):
 
 
 def test_changed_setup_lines_reach_the_script_that_every_start_sources(run):
-    known = provenance(REPOSITORY, "x")
+    known = provenance(REPOSITORY, "x", "python3")
     records.write(run.provenance, replace(known, interpreter="/opt/a python"))
     run.setup.write_text("export KIT_PYTHON=x\n")
     before = spec_changes.change(run, ["setup=[module load a]"], is_confirmed=True)

@@ -1,0 +1,144 @@
+"""Local runs whose agents have another environment than the host: docs/environments.md.
+
+A test whose program is missing is skipped: apt-get install charliecloud environment-modules.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.rundir import RunDir, read_json, read_jsonl
+from tests.checkout import copy_checkout
+
+# Hides the host's environment, and shows the same packages at another path.
+CONTAIN = """#!/bin/sh
+exec unshare --mount sh -c '
+mount --bind "$1" "$2" && mount -t tmpfs none "$1" && [ ! -e "$3" ] || exit 9
+shift 3
+exec "$@"
+' sh '{host}' '{image}' '{python}' "$@"
+"""
+SCRIPT = """import os, sys
+import torch
+print("interpreter", sys.executable, os.environ["PREPARED"], torch.ones(2).sum().item())
+"""
+
+
+ENVIRONMENT = os.path.realpath(sys.prefix)
+MODULES = Path("/usr/share/modules/init/bash")
+needs_venv = pytest.mark.skipif(
+    sys.prefix == sys.base_prefix,
+    reason="the interpreter is in no virtual environment, which another path could show",
+)
+
+
+def why_not():
+    """Why the host's environment cannot be hidden here; None if it can."""
+    if shutil.which("unshare") is None:
+        return "unshare (util-linux) is not installed"
+    tried = subprocess.run(
+        ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True
+    )
+    return "no right to make a mount namespace" if tried.returncode else None
+
+
+@pytest.fixture
+def run_script(tmp_path, kit):
+    """`run_script(spec)`: the run directory of SCRIPT on two nodes, which completed at once."""
+
+    def run(spec):
+        kit.repository = tmp_path / "copy"
+        copy_checkout(kit.repository)
+        (kit.repository / "mine.py").write_text(SCRIPT)
+        launch = {"script": "mine.py", **spec.pop("launch")}
+        config = tmp_path / "tiny.yaml"
+        # JSON is YAML.
+        config.write_text(
+            json.dumps({"name": "tiny", "slurm": {"nodes": 2}} | spec | {"launch": launch})
+        )
+        status, _, stderr = kit.run("submit", config, "--cluster", "local")
+        run_dir = RunDir((kit.root / "tiny/latest").resolve())
+        assert status == 0, stderr + run_dir.job_log.read_text()
+        assert len(read_jsonl(run_dir.attempts)) == 1
+        return run_dir
+
+    return run
+
+
+def check_interpreter(run, python):
+    """All agents and ranks ran with this interpreter."""
+    for rank in range(2):
+        assert read_json(run.attempt(1).agent(rank))["interpreter"] == python
+        assert f"interpreter {python} here 2.0" in run.rank_log(rank).read_text()
+    assert f"{python} -m torch.distributed.run" in run.job_log.read_text()
+
+
+@needs_venv
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_agents_and_ranks_run_in_an_environment_that_hides_the_hosts(tmp_path, run_script):
+    image, bin_dir = tmp_path / "image", tmp_path / "bin"
+    for folder in (image, bin_dir):
+        folder.mkdir()
+    hidden = os.path.abspath(sys.executable)
+    contain = CONTAIN.format(host=ENVIRONMENT, image=image, python=hidden)
+    (bin_dir / "contain").write_text(contain)
+    (bin_dir / "contain").chmod(0o755)
+    # The prefix is on the PATH of the setup lines only, and so is the python3 of the image.
+    setup = [f"export PATH={bin_dir}:{image}/bin:$PATH PREPARED=here", "echo prepared >&2"]
+    run = run_script({"setup": setup, "launch": {"command_prefix": ["contain"]}})
+    check_interpreter(run, f"{image}/bin/python3")
+    known = read_json(run.provenance)
+    assert (known["interpreter"], known["agent_interpreter"]) == (sys.executable, "python3")
+    assert [run.attempt(1).setup_log(node).read_text() for node in range(2)] == ["prepared\n"] * 2
+    assert run.job_log.read_text().count("prepared\n") == 2
+
+
+@pytest.mark.slow
+@needs_venv
+@pytest.mark.skipif(shutil.which("ch-run") is None, reason="charliecloud is not installed")
+def test_the_recipe_for_charliecloud(tmp_path, run_script):
+    """An image that is a directory: it has nothing of its own, and shows /usr and the packages."""
+    image = tmp_path / "image"
+    binds = {"/usr": "/usr", sys.base_prefix: sys.base_prefix, ENVIRONMENT: "/opt/venv"}
+    for inside in (*binds.values(), "/dev", "/proc", "/sys", "/tmp", "/etc"):
+        (image / inside.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    for name in ("bin", "sbin", "lib", "lib64"):
+        (image / name).symlink_to(f"usr/{name}")
+    for name in ("passwd", "group", "hosts", "resolv.conf"):
+        (image / "etc" / name).touch()
+    prefix = ["ch-run", "--set-env=PREPARED=here"]
+    prefix += [f"--bind={path}:{inside}" for path, inside in binds.items()]
+    setup = ["export USER=${USER:-root}"]  # ch-run reads it
+    launch = {"command_prefix": [*prefix, str(image), "--"], "python": "/opt/venv/bin/python3"}
+    check_interpreter(run_script({"setup": setup, "launch": launch}), "/opt/venv/bin/python3")
+
+
+@pytest.mark.slow
+@needs_venv
+@pytest.mark.skipif(not MODULES.exists(), reason="environment-modules is not installed")
+def test_the_recipe_for_environment_modules(tmp_path, run_script):
+    module = tmp_path / "modulefiles/pytorch"
+    module.parent.mkdir()
+    lines = [f"prepend-path PATH {ENVIRONMENT}/bin", "setenv PREPARED here"]
+    module.write_text("\n".join(["#%Module", *lines]) + "\n")
+    setup = [f"source {MODULES}", f"module use {module.parent}", "module load pytorch"]
+    run = run_script({"setup": setup, "launch": {"python": "python3"}})
+    check_interpreter(run, f"{ENVIRONMENT}/bin/python3")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MODULES.exists(), reason="environment-modules is not installed")
+def test_a_module_that_does_not_exist_is_the_reason(tmp_path, kit):
+    config = tmp_path / "tiny.yaml"
+    setup = [f"source {MODULES}", "module load no/such"]
+    config.write_text(json.dumps({"name": "tiny", "setup": setup, "launch": {"max_crashes": 1}}))
+    assert kit.run("submit", config, "--cluster", "local")[0] == 1
+    run = RunDir((kit.root / "tiny/latest").resolve())
+    (record,) = read_jsonl(run.attempts)
+    assert (record["cause"], record["decision"]) == ("crash", "hold")
+    assert "setup: `module load no/such` failed with exit code 1: " in record["reason"]

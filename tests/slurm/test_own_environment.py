@@ -1,0 +1,79 @@
+"""Setup lines and another interpreter on Slurm: on every node, with failures and stops recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from jobs.rundir import read_json
+
+from .cluster import Cluster
+from .kit import Kit, Run
+
+# Hides the environment of this Python, and shows the same packages at another path.
+CONTAIN = """#!/bin/sh
+exec unshare --mount sh -c '
+mount --bind "$1" "$2" && mount -t tmpfs none "$1" || exit 9
+shift 2
+exec "$@"
+' sh '{host}' '{image}' "$@"
+"""
+CANCER = "configs/cancer.yaml"
+
+
+def submit(kit: Kit, setup: list[str], *overrides: str) -> Run:
+    return kit.submit(CANCER, f"setup={json.dumps(setup)}", "train.epochs=1", *overrides)
+
+
+def test_setup_and_interpreter_of_an_image_on_every_node(cluster: Cluster, tmp_path: Path) -> None:
+    """The setup lines fail once, on the second node; then agents and ranks see the image only."""
+    kit, image, contain = Kit(cluster, tmp_path / "runs"), tmp_path / "image", tmp_path / "contain"
+    for folder in (kit.runs_root, image):
+        folder.mkdir()
+    contain.write_text(CONTAIN.format(host=os.path.realpath(sys.prefix), image=image))
+    contain.chmod(0o755)
+    once = f"[[ $(uname -n) != n2 || -e {tmp_path}/failed ]]"
+    fail = f"{once} || {{ touch {tmp_path}/failed; echo no data here; false; }}"
+    setup = [f"export PATH={image}/bin:$PATH", 'echo "prepared on $(uname -n)"', fail]
+    run = submit(kit, setup, f'launch.command_prefix=["{contain}"]')
+    run.wait()
+    first, second = run.attempts()
+    reason = f"n2: setup: `{fail}` failed with exit code 1: no data here"
+    assert (first["cause"], first["decision"], first["reason"]) == ("crash", "retry", reason)
+    assert second["decision"] == "done"
+    for node in range(2):
+        assert read_json(run.dir.attempt(2).agent(node))["interpreter"] == f"{image}/bin/python3"
+        for attempt in (1, 2):
+            said = run.dir.attempt(attempt).setup_log(node).read_text()
+            assert said.count(f"prepared on n{node + 1}\n") == 1
+    assert run.dir.job_log.read_text().count("prepared on n2\n") == 2
+
+
+def test_a_stop_while_the_setup_lines_run_is_recorded_and_requeued(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    kit = Kit(cluster, tmp_path / "runs")
+    kit.runs_root.mkdir()
+    wait = f"[[ -e {tmp_path}/stopped ]] || {{ echo waiting; sleep 600; }}"
+    run = submit(kit, ["true", wait])
+    logs = [run.dir.attempt(1).setup_log(node) for node in range(2)]
+    cluster.wait_for(lambda: all(log.exists() and log.read_text() for log in logs), "setup", 90)
+    (tmp_path / "stopped").touch()
+    cluster.run("scancel", "--signal=USR1", run.job_id)
+    run.wait()
+    first, second = run.attempts()
+    assert (first["cause"], first["decision"]) == ("time_limit", "requeue")
+    assert first["evidence"]["signals"] == ["SIGUSR1"]
+    assert second["decision"] == "done"
+
+
+def test_an_interpreter_that_no_node_has_is_the_reason(cluster: Cluster, tmp_path: Path) -> None:
+    kit = Kit(cluster, tmp_path / "runs")
+    kit.runs_root.mkdir()
+    run = submit(kit, [], "launch.python=/no/such/python", "launch.max_crashes=1")
+    run.wait("FAILED")
+    (only,) = run.attempts()
+    assert (only["cause"], only["decision"]) == ("crash", "hold")
+    assert "launch.python: no interpreter /no/such/python here" in only["reason"]

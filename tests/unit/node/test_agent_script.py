@@ -1,0 +1,213 @@
+"""slurm/agent.sh: sources the setup lines on a node, then becomes the agent inside of a prefix."""
+
+import ast
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs.node.__main__ import refuse_old_python
+from jobs.rundir import RunDir
+from jobs.runs.freeze import setup_script
+
+SCRIPT = Path(__file__).resolve().parents[3] / "slurm/agent.sh"
+HOST = socket.gethostname()
+# In place of the interpreter: prints its arguments, its directory and what the setup lines set.
+PYTHON = """#!/bin/sh
+echo "agent: $*"; echo "cwd: $PWD"; echo "PYTHONPATH=$PYTHONPATH"; echo "A=$A rank=$KIT_NODE_RANK"
+"""
+
+
+class Node:
+    """One node, number 8, of attempt 1 of a run."""
+
+    def __init__(self, path):
+        self.run_dir = RunDir(path / "a run")
+        self.attempt = self.run_dir.attempt(1)
+        self.attempt.path.mkdir(parents=True)
+        self.run_dir.code.mkdir()
+        self.python = path / "python"
+        self.python.write_text(PYTHON)
+        self.python.chmod(0o755)
+        self.prefix: list[str] = []
+
+    def argv(self, *lines):
+        self.run_dir.setup.write_text(setup_script("/the host's/python", lines))
+        arguments = [self.run_dir.path, "1", "10.0.0.1:15000", *self.prefix, self.python]
+        return ["bash", SCRIPT, *map(str, arguments)]
+
+    def run(self, *lines):
+        # Slurm gives a job the variables of the host that submitted it.
+        env = os.environ | {"SLURM_NODEID": "8", "HOSTNAME": "login"}
+        return subprocess.run(
+            self.argv(*lines), env=env, capture_output=True, text=True, cwd="/", timeout=20
+        )
+
+    @property
+    def reason(self):
+        path = self.attempt.agent_error(8)
+        return path.read_text() if path.exists() else None
+
+
+@pytest.fixture
+def node(tmp_path):
+    return Node(tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck_finds_nothing():
+    done = subprocess.run(["shellcheck", SCRIPT], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "shellcheck disable" not in SCRIPT.read_text()
+
+
+def test_the_agent_gets_its_arguments_in_the_frozen_code(node):
+    done = node.run()
+    path = node.run_dir.path
+    options = "--rdzv-endpoint=10.0.0.1:15000 --node-rank=8"
+    assert done.stdout.splitlines()[:2] == [
+        f"agent: -m jobs.node {path} 1 {options}",
+        f"cwd: {path}/code",
+    ]
+    assert (done.returncode, done.stderr, node.reason) == (0, "", None)
+    assert not node.attempt.setup_log(8).exists()
+
+
+def test_what_the_setup_lines_export_reaches_the_agent_and_their_output_the_log(node):
+    done = node.run("export A=1", "echo out; echo err >&2", "cd /tmp")
+    assert "A=1" in done.stdout and f"cwd: {node.run_dir.code}" in done.stdout
+    assert "out" in done.stdout and "err" in done.stdout
+    assert node.attempt.setup_log(8).read_text() == "out\nerr\n"
+
+
+def test_a_search_path_of_the_setup_lines_is_kept_behind_the_frozen_code(node):
+    code = node.run_dir.code
+    assert f"PYTHONPATH={code}:/my/packages\n" in node.run("export PYTHONPATH=/my/packages").stdout
+    both = f"/my/packages:{code}"
+    assert f"PYTHONPATH={both}\n" in node.run(f"export PYTHONPATH='{both}'").stdout
+
+
+def test_setup_runs_outside_of_the_command_prefix(node):
+    """As `module load apptainer` must: the prefix itself is on the PATH that setup sets."""
+    contained = node.run_dir.path / "contained"
+    contained.write_text('#!/bin/sh\nexport A="$A, inside"\nexec "$@"\n')
+    contained.chmod(0o755)
+    node.prefix = ["contained"]
+    done = node.run("export A=outside", f"export PATH='{contained.parent}':$PATH")
+    assert "A=outside, inside" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (["true", "ls /no/such", "echo never"], "`ls /no/such` failed with exit code 2: ls: "),
+        (["f() { true; return 3; }", "echo x", "f"], "`f` failed with exit code 3: x"),
+        (["if true; then", "  false", "fi"], "`  false` failed with exit code 1"),
+        (["echo no data; exit 4"], "the lines ended their shell with exit code 4: no data"),
+        (["true || true", "exit 0"], "the lines ended their shell with exit code 0"),
+        (["[ -d /no/such ] || return 5"], "the lines ended with exit code 5"),
+        (["if then"], "the lines ended with exit code 2: "),
+        (["no_such_command x"], "`no_such_command x` failed with exit code 127: "),
+    ],
+)
+def test_a_failed_setup_line_is_the_reason_with_node_output_and_exit_code(node, lines, reason):
+    done = node.run(*lines)
+    assert node.reason is not None and node.reason.startswith(f"{HOST}: setup: {reason}")
+    assert node.reason.count("\n") == 1 and node.reason.rstrip() in done.stderr
+    assert (done.returncode, "agent: " in done.stdout) == (1, False)
+    assert "never" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "echo $NO_SUCH_VARIABLE",  # conda and environment modules fail under -u
+        "f() { false; true; }; f",  # and their functions under -e
+        "[ -d /no/such ] && echo; true",
+        "(exit 3) || true",
+        "yes | head -n 1",  # with pipefail the exit code would be 141
+        "trap 'echo bye' EXIT",
+    ],
+)
+def test_what_is_no_failure_of_a_line(node, line):
+    assert node.run(line, "export A=1").returncode == 0
+
+
+def test_a_file_that_a_line_sources_may_have_failing_commands(node, tmp_path):
+    (tmp_path / "activate").write_text("false\nexport A=1\n")
+    assert "A=1" in node.run(f"source {tmp_path}/activate").stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_stop_signal_ends_the_setup_at_once_and_is_no_failure_of_it(node, number):
+    argv = node.argv("[ -d /no/such ] && true", "echo begun; sleep 60")
+    env = os.environ | {"KIT_NODE_RANK": "8"}
+    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, start_new_session=True) as shell:
+        assert shell.stdout is not None and shell.stdout.readline() == b"begun\n"
+        began = time.monotonic()
+        shell.send_signal(number)
+        assert shell.wait(10) == -number
+        assert time.monotonic() - began < 5
+        os.killpg(shell.pid, signal.SIGKILL)  # sleep, which Slurm kills with the srun step
+    assert node.reason is None
+
+
+def test_a_command_that_a_stop_signal_ended_is_no_failure_of_the_setup(node):
+    """Some sites send the signal to the whole process tree."""
+    done = node.run("sh -c 'kill -TERM $$'")
+    assert (done.returncode, node.reason) == (128 + signal.SIGTERM, None)
+
+
+def test_the_rank_of_a_local_run_does_not_reach_the_agents_environment(node):
+    env = os.environ | {"SLURM_NODEID": "8", "KIT_NODE_RANK": "2"}
+    done = subprocess.run(node.argv(), env=env, capture_output=True, text=True)
+    assert "--node-rank=2" in done.stdout and done.stdout.endswith("rank=\n")
+
+
+@pytest.mark.parametrize("prefix", [[], ["env"]])
+def test_a_missing_interpreter_is_named_with_its_node(node, prefix):
+    node.prefix = prefix
+    node.python = Path("/no/such/python")
+    done = node.run()
+    assert node.reason == f"{HOST}: launch.python: no interpreter /no/such/python here\n"
+    assert done.returncode == 1 and "hint: " in done.stderr
+
+
+def test_a_missing_command_prefix_is_named_with_its_node(node):
+    node.prefix = ["no-such-container", "exec", "image.sif"]
+    node.run()
+    reason = "launch.command_prefix: no-such-container is not on PATH"
+    assert node.reason == f"{HOST}: {reason}\n"
+
+
+def test_code_that_a_container_does_not_mount_is_named(node, tmp_path):
+    hide = f"mv '{node.run_dir.code}' '{tmp_path}/hidden'; cd /; exec \"$@\""
+    node.prefix = ["sh", "-c", hide, "sh"]
+    assert "mount runs_root there" in node.run().stderr
+    assert "is not visible inside" in (node.reason or "")
+
+
+def test_an_interpreter_that_is_too_old_is_named_with_its_node(node, capsys):
+    argv = [str(node.run_dir.path), "1", "--rdzv-endpoint=x:1", "--node-rank=8"]
+    with pytest.raises(SystemExit) as ended:
+        refuse_old_python(argv, (3, 6, 8))
+    expected = f"{HOST}: launch.python: {sys.executable} is Python 3.6.8, and agents"
+    assert node.reason is not None and node.reason.startswith(expected)
+    assert node.reason.rstrip() in str(ended.value) and "hint: " in str(ended.value)
+    refuse_old_python(argv, sys.version_info[:3])
+
+
+def test_the_check_of_the_version_needs_no_module_of_the_kit():
+    """Python 3.6, the python3 of many sites, must be able to read what comes before the check."""
+    for name in ("jobs/__init__.py", "jobs/node/__init__.py", "jobs/node/__main__.py"):
+        text = (SCRIPT.parents[1] / name).read_text()
+        assert "from __future__" not in text
+        ast.parse(text, feature_version=(3, 6))
+        head = text.partition("def main")[0]
+        assert "import jobs" not in head and "from jobs" not in head
