@@ -385,11 +385,11 @@ class Progress:
     epoch: int | None = None  # finished epochs
     epochs: int | None = None
     loss: float | None = None
-    accuracy: float | None = None  # held-out, 0 to 1
     samples_per_s: float | None = None
     eta_s: float | None = None
     time_left: str | None = None  # eta_s for people
     lr: float | None = None
+    # Of the last evaluation, or a user script's own.
     metrics: tuple[Metric, ...] | None = field(default=None, metadata=AS_OBJECT | OMIT_NONE)
 
 

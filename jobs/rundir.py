@@ -127,7 +127,7 @@ class RunDir:
 
     @property
     def profile(self) -> Path:
-        return self.path / "profile"
+        return self.tensorboard / "profile"
 
     @property
     def compile_cache(self) -> Path:

@@ -20,13 +20,25 @@ from jobs.rundir import FORMAT
 
 Scalar = str | int | float | bool
 
-# The built-in values of train.model, train.dataset, train.transform and train.strategy.
-MODELS = ("mini_resnet", "resnet18", "resnet50", "mlp")
-DATASETS = ("digits", "breast_cancer", "synthetic_images", "cifar10", "image_folder")
+# The built-in values of the keys of the section train that also take an import path.
+MODELS = ("mini_resnet", "resnet18", "resnet50", "mlp", "gpt")
+DATASETS = (
+    *("digits", "breast_cancer", "synthetic_images", "cifar10", "image_folder"),
+    *("diabetes", "python_source", "text", "tokens"),
+)
 TRANSFORMS = ("image",)
+OBJECTIVES = ("classification", "regression", "language_model")
+OPTIMIZERS = ("sgd", "adamw")
+SCHEDULES = ("constant", "cosine", "step", "wsd")
 STRATEGIES = ("ddp",)
 # srun's options of pyxis (--container-image, --container-name) and Slurm's own (--container).
 CONTAINER_OPTIONS = "--container"
+# Which value of a built-in metric is better.
+METRIC_MODES = {
+    "eval_accuracy": "max",
+    **dict.fromkeys(("eval_loss", "eval_mse", "eval_mae", "eval_rmse"), "min"),
+    **dict.fromkeys(("eval_perplexity", "eval_bits_per_byte"), "min"),
+}
 _OR_YOURS = "or your own package.module:callable."
 
 
@@ -151,14 +163,25 @@ class Train:
     init_from: str | None = key(
         None, "Weights of a new run: a run directory, one of its checkpoints, or .safetensors."
     )
+    objective: str = key(
+        "classification",
+        f"What is computed of one batch, loss and metrics: {', '.join(OBJECTIVES)}, {_OR_YOURS}",
+    )
+    objective_args: dict[str, Any] = key({}, "Arguments of the objective.")
     dataset: str = key("digits", f"{', '.join(DATASETS)}, {_OR_YOURS}")
     dataset_args: dict[str, Any] = key({}, "Arguments of the dataset.")
+    collate: str | None = key(
+        None, "Your own package.module:callable from a list of samples to a batch."
+    )
     transform: str | None = key(
         None, f"{', '.join(TRANSFORMS)} (crop, flip, normalise), {_OR_YOURS}"
     )
     transform_args: dict[str, Any] = key({}, "Arguments of the transform.")
     strategy: str = key("ddp", f"How ranks share the work: {', '.join(STRATEGIES)}.")
     epochs: int = key(1, "Passes over the training set.", ge=1)
+    max_steps: int | None = key(
+        None, "Optimizer steps of the whole training, instead of epochs; a stream needs it.", ge=1
+    )
     micro_batch_size: int = key(32, "Samples per rank and forward pass.", ge=1)
     grad_accum_steps: int = key(1, "Forward passes per optimizer step.", ge=1)
     global_batch_size: int | None = key(
@@ -167,21 +190,31 @@ class Train:
         "micro_batch_size is then an upper bound.",
         ge=1,
     )
-    optimizer: Literal["sgd", "adamw"] = key("sgd", "sgd or adamw.")
+    optimizer: str = key("sgd", f"{', '.join(OPTIMIZERS)}, {_OR_YOURS}")
+    optimizer_args: dict[str, Any] = key({}, "More arguments of the optimizer, such as betas.")
     lr: float = key(0.1, "Peak learning rate.", gt=0, allow_inf_nan=False)
     momentum: float = key(0.9, "Momentum of sgd.", ge=0, lt=1)
     nesterov: bool = key(False, "Nesterov momentum of sgd.")
     weight_decay: float = key(0.0, "Weight decay.", ge=0, allow_inf_nan=False)
-    schedule: Literal["constant", "cosine", "step"] = key(
-        "constant", "After the warm-up: constant, cosine down to 0, or in steps."
+    weight_decay_on: Literal["matrices", "all"] = key(
+        "matrices", "Parameters with weight decay; matrices: none for biases and norms."
     )
+    schedule: str = key(
+        "constant",
+        "After the warm-up: constant, cosine down to 0, step, wsd (constant, then linear down to "
+        f"0), {_OR_YOURS}",
+    )
+    schedule_args: dict[str, Any] = key({}, "Arguments of your own schedule.")
     warmup_steps: int = key(0, "Steps of linear warm-up from 0 to lr.", ge=0)
     lr_milestones: list[int] = key([], "Epochs at which the step schedule multiplies lr.")
     lr_gamma: float = key(0.1, "What the step schedule multiplies lr by.", gt=0, lt=1)
+    lr_decay_fraction: float = key(
+        0.2, "Share of the steps in which the wsd schedule goes down to 0, at the end.", gt=0, le=1
+    )
     grad_clip_norm: float | None = key(
         None, "Largest norm of all gradients together; null: no clipping.", gt=0
     )
-    label_smoothing: float = key(0.0, "Label smoothing.", ge=0, lt=1)
+    label_smoothing: float = key(0.0, "Label smoothing of classification.", ge=0, lt=1)
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = key(
         "fp32", "fp32, tf32, or autocast to bf16 or fp16 (with a gradient scaler)."
     )
@@ -200,6 +233,12 @@ class Train:
         1, "Epochs between two held-out evaluations; the last step always has one.", ge=1
     )
     eval_every_steps: int | None = key(None, "Steps between two held-out evaluations.", ge=1)
+    early_stop_patience: int | None = key(
+        None,
+        "End the training after so many held-out evaluations in a row without a better "
+        "checkpoint.best.",
+        ge=1,
+    )
     stop_on_nan: bool = key(True, "Stop, and commit nothing, when loss or weights are not finite.")
 
 
@@ -216,8 +255,16 @@ class Checkpoint:
     keep_every_steps: int | None = key(
         None, "Never delete checkpoints at multiples of this step.", ge=1
     )
-    best: Literal["eval_accuracy", "eval_loss"] | None = key(
-        "eval_accuracy", "Metric whose best checkpoint is also kept; null: none."
+    keep_every_epochs: int | None = key(
+        None, "Never delete checkpoints at the end of every so many epochs.", ge=1
+    )
+    best: str | None = key(
+        "auto",
+        "Held-out metric whose best checkpoint is also kept, such as eval_loss; auto: "
+        "eval_accuracy if there is one, else eval_loss; null: none.",
+    )
+    best_mode: Literal["auto", "min", "max"] = key(
+        "auto", "Which value of that metric is better; auto: known for the built-in metrics."
     )
 
 
@@ -237,7 +284,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Profile:
-    """Which steps torch's profiler traces, into RUN_DIR/profile."""
+    """Which steps torch's profiler traces, into RUN_DIR/tensorboard/profile."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 

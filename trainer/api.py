@@ -1,7 +1,13 @@
-"""All that your own model, data set and transform import from the kit; see configs/own_parts.py.
+"""All that your own parts of a training import from the kit; see configs/own_*.py for examples.
 
 - Samples: a data set in memory, indexed by whole batches on the device. `train.dataset` returns
-  two of them, (train, test).
+  a pair (train, held-out). Each is such an object, or any torch Dataset with __len__ and
+  __getitem__; the held-out part may be None, and the training part a stream.
+- Stream: the protocol of a stream whose position can be saved.
+- Sums: what an objective returns for one batch. `train.objective` names a callable that gets the
+  model and a batch, of the structure that your data set and collate give it. The kit divides loss
+  and metrics by the number of items of all micro batches of all ranks, so the gradient is the mean
+  over the items at any number of ranks.
 - SampleRandom: type of a transform's second argument; its `uniform(k)` returns float32 [n, k] that
   depend on (seed, step, sample) only, so a resume draws the same numbers.
 
@@ -10,6 +16,7 @@ configs/own_script. Every other module of the kit may change without notice.
 """
 
 from trainer.data.sample_rng import SampleRandom
-from trainer.data.sources import Samples
+from trainer.data.sources import Samples, Stream
+from trainer.model.objectives import Sums
 
-__all__ = ["SampleRandom", "Samples"]
+__all__ = ["SampleRandom", "Samples", "Stream", "Sums"]

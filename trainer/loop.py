@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 import torch.distributed as dist
-from torch.nn.functional import cross_entropy
 
 from jobs.checkpoint_names import checkpoint_name
 from jobs.spec import Train
 from trainer import seeds
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.state import TrainState
-from trainer.data.batches import TrainingLength
 from trainer.data.sources import Batch
 from trainer.dist.run_handle import RankContext
 from trainer.dist.stop_consensus import StopConsensus
@@ -25,6 +23,7 @@ from trainer.health.lead_time import LeadTime
 from trainer.model import optim
 from trainer.model.build import Data, Replica
 from trainer.model.evaluate import evaluate
+from trainer.model.mean_gradient import MeanGradient
 from trainer.report.profiling import Tracer
 from trainer.report.reporter import Reporter
 
@@ -34,28 +33,29 @@ Beat = Callable[[str, int], None]  # arguments: the part of a step that begins, 
 def train_step(
     replica: Replica, batches: Iterable[Batch], num_batches: int, lr: float, train: Train
 ) -> list[torch.Tensor]:
-    """Do one optimizer step on `num_batches` micro batches; return the share of each in the loss.
+    """Do one optimizer step on `num_batches` micro batches; return the `Sums.row` of each.
 
-    The step's loss on this rank is the sum of the shares, float32 [] each. The gradient is the
-    mean over all micro batches of all ranks. The host does not wait for the device in here.
+    The gradient is the mean over all items of all micro batches of all ranks. The host does not
+    wait for the device in here.
     """
-    shares = []
+    rows = []
     optim.set_lr(replica.optimizer, lr)
-    for index, (inputs, labels) in enumerate(batches):
+    mean = MeanGradient(num_batches, replica.batch_size, replica.fixed_items)
+    for index, batch in enumerate(batches):
         is_last = index == num_batches - 1
         # DDP averages the gradients over the ranks in the last backward pass only.
         with contextlib.nullcontext() if is_last else replica.ddp.no_sync():
             with replica.autocast():
-                scores = replica.ddp(inputs)
-                loss = cross_entropy(scores, labels, label_smoothing=train.label_smoothing)
-                loss = loss / num_batches if num_batches > 1 else loss
+                sums = replica.objective(replica.ddp, batch)
+            loss = mean.share(sums, is_last)
             replica.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        shares.append(loss.detach())
+        rows.append(replica.row_of(sums))
     # The first step of an optimizer allocates its state: the last batch must be free by then.
-    del inputs, labels, scores, loss
+    del batch, sums, loss
+    mean.correct(replica.module.parameters())
     # Clips the gradients to train.grad_clip_norm, does the optimizer's step, drops the gradients.
     optim.clip_and_step(replica.optimizer, replica.scaler, replica.module.parameters(), train)
-    return shares
+    return rows
 
 
 class Loop:
@@ -78,7 +78,8 @@ class Loop:
         self.replica = replica
         self.state = state
         self.checkpoints = checkpoints
-        self.length = TrainingLength.of(self.train.epochs, data.batches)
+        self.length = data.length
+        self.lr_at = optim.schedule(self.train, data.length)
         self.tracer = Tracer(context.run, context.distributed.rank, context.device)
         self.reporter: Reporter | None = None
         if self.distributed.is_first:
@@ -102,7 +103,7 @@ class Loop:
             self._lead.begin_step(time.monotonic())
             self._note_saves()
             self._warn_of_short_lead()
-            is_last = step >= self.length.total_steps  # greater where a resume lowered train.epochs
+            is_last = self._is_last()
             drain = step == first_step or is_last or self._is_evaluation_due()
             agreed = stop_consensus.check(step, self._is_save_due_by_clock(), drain)
             is_stopping = agreed.stop
@@ -111,19 +112,38 @@ class Loop:
                     is_stopping = not self._evaluate(stop_consensus.for_evaluation())
             if is_stopping:
                 self.events.event("stop_seen", step=step)
+            is_last = self._is_last()  # the evaluation may have ended the training early
             if is_stopping or is_last or agreed.save or self._is_save_due():
                 with self._lead.excluded():
                     self._save()
             if is_stopping or is_last:
                 self._finish_save()
+                if self._is_early_stop():
+                    self._log_early_stop()
                 return "stopped" if is_stopping else "completed"
             self._step()
             if step == first_step:
                 self.events.event("first_step", step=step + 1)
 
+    def _is_last(self) -> bool:
+        # The step is greater where a resume lowered train.epochs.
+        return self.state.global_step >= self.length.total_steps or self._is_early_stop()
+
+    def _is_early_stop(self) -> bool:
+        """Return whether the metric of the best checkpoint has not improved for too long."""
+        patience = self.train.early_stop_patience
+        return patience is not None and self.state.evals_since_best >= patience
+
+    def _log_early_stop(self) -> None:
+        best = self.state.best
+        self.distributed.log(
+            f"early stop: {best['metric']} was best at step {best['step']}, "
+            f"{self.state.evals_since_best} evaluations ago (train.early_stop_patience)"
+        )
+
     def _is_evaluation_due(self) -> bool:
         step, train = self.state.global_step, self.train
-        if step in (0, self.state.last_eval_step):
+        if step in (0, self.state.last_eval_step) or self.data.held_out is None:
             return False
         every = self._is_multiple(train.eval_every_epochs, train.eval_every_steps)
         return every or step == self.length.total_steps
@@ -147,18 +167,19 @@ class Loop:
         """Do the next optimizer step; the host waits for the device only where it logs."""
         state, step = self.state, self.state.global_step
         self.tracer.before(step + 1)
-        lr = optim.lr_at(step, self.length, self.train)
-        num_batches = self.data.batches.num_micro_batches(step)
+        lr = self.lr_at(step)
+        num_batches = self.data.train_batches.num_micro_batches(step)
         batches = self._micro_batches(step, num_batches)
-        for share in train_step(self.replica, batches, num_batches, lr, self.train):
-            state.loss_window += share
+        for row in train_step(self.replica, batches, num_batches, lr, self.train):
+            state.window += row
         state.global_step += 1
-        state.window_steps += 1
         self.tracer.after(state.global_step)
         if self.reporter is not None:
             self.reporter.step_done(state.global_step)
         if state.global_step % self.spec.log.every_steps == 0:
             self._log(lr)
+        if state.global_step % self.length.steps_per_epoch == 0:
+            self._log_epoch(lr)
 
     def _micro_batches(self, step: int, num_batches: int) -> Iterator[Batch]:
         """Yield this rank's micro batches of a step; seed the random generators before each one.
@@ -176,21 +197,38 @@ class Loop:
             yield batch
 
     def _log(self, lr: float) -> None:
-        """Log the mean loss over all ranks since the last log line.
+        """Log the mean loss and metrics over all ranks since the last log line.
 
-        Raises: NotFinite if it is not finite and train.stop_on_nan is set.
+        Raises: NotFinite if the loss is not finite and train.stop_on_nan is set.
         """
-        window, step = self.state.loss_window, self.state.global_step
+        window, step = self.state.window, self.state.global_step
         dist.all_reduce(window)
-        loss = window.item() / (self.distributed.world_size * self.state.window_steps)
+        sums = window.tolist()  # waits for the device
+        logged = self.state.epoch_sums or [0.0] * len(sums)
+        self.state.epoch_sums = [a + b for a, b in zip(logged, sums, strict=True)]
+        means = self.replica.means(sums)
+        loss = means["loss"]
         if self.train.stop_on_nan and not math.isfinite(loss):
             raise self._not_finite(loss)
         window.zero_()
-        self.state.window_steps = 0
-        self.state.metrics["train_loss"] = loss
+        values = {f"train_{name}": value for name, value in means.items()}
+        self.state.metrics |= values
         if self.reporter is not None:
-            self.reporter.trained(step, loss, lr, self._data_wait_s)
+            self.reporter.trained(step, values, lr, self._data_wait_s)
         self._data_wait_s = 0.0
+
+    def _log_epoch(self, lr: float) -> None:
+        """Log the means over the epoch that ends with this step."""
+        rest = self.state.window.clone()
+        dist.all_reduce(rest)
+        sums = rest.tolist()
+        logged = self.state.epoch_sums or [0.0] * len(sums)
+        means = self.replica.means([a + b for a, b in zip(logged, sums, strict=True)])
+        # The next line of the log counts these steps again: they belong to no later epoch.
+        self.state.epoch_sums = [-value for value in sums]
+        if self.reporter is not None:
+            values = {f"train_{name}": value for name, value in means.items()}
+            self.reporter.epoch_done(self.state.global_step, values, lr)
 
     def _not_finite(self, loss: float) -> NotFinite:
         """Return the error for a loss that is not finite, once the save in flight is committed."""
@@ -219,36 +257,40 @@ class Loop:
             self._lead.evaluated(time.monotonic() - began)
             began = time.monotonic()
 
+        assert self.data.held_out is not None
         seed = seeds.mix(seeds.HELD_OUT, self.train.seed, step, self.distributed.rank)
         seeds.seed_generators(seed, self.device)
-        result = evaluate(
+        sums = evaluate(
             self.replica.module,
             self.data.held_out,
-            self.replica.autocast,
+            self.replica.row,
+            self.replica.empty_row(),
             beat,
             lambda index, is_last: stop_consensus.check(index, False, drain=is_last).stop,
         )
         self._lead.evaluated(time.monotonic() - began)
-        if result is None:
+        if sums is None:
             return False
-        loss, accuracy = result
         self.state.last_eval_step = step
-        metrics = {"eval_loss": loss, "eval_accuracy": accuracy}
-        self.state.metrics |= metrics
-        self._track_best(metrics)
+        means = self.replica.means(sums.tolist())
+        values = {f"eval_{name}": value for name, value in means.items()}
+        self.state.metrics |= values
+        self._track_best(values)
         if self.reporter is not None:
-            self.reporter.evaluated(step, loss, accuracy)
+            self.reporter.evaluated(step, values)
         return True
 
     def _track_best(self, metrics: dict[str, float]) -> None:
-        name, best = self.spec.checkpoint.best, self.state.best
-        if name is None:
+        best, chosen = self.state.best, self.replica.best
+        if chosen is None:
             return
-        sign = 1 if name == "eval_accuracy" else -1
-        value = metrics[name]
-        is_first = best.get("metric") != name or math.isnan(best["value"])
-        if is_first or sign * value > sign * best["value"]:
-            self.state.best = {"metric": name, "value": value, "step": self.state.global_step}
+        value = metrics[chosen.name]
+        is_first = best.get("metric") != chosen.name or math.isnan(best["value"])
+        self.state.evals_since_best += 1
+        if is_first or chosen.is_better(value, best["value"]):
+            step = self.state.global_step
+            self.state.best = {"metric": chosen.name, "value": value, "step": step}
+            self.state.evals_since_best = 0
 
     def _save(self) -> None:
         """Start to commit a checkpoint of this step, unless this step has one."""
@@ -259,6 +301,7 @@ class Loop:
         self._beat("save", self.state.global_step)
         if self.reporter is not None:
             self.state.metrics_bytes = self.reporter.sync()
+        self.state.streams = self.data.train_batches.positions()
         self.checkpoints.save(self.replica, self.state)
         self._last_save = time.monotonic()
         if self.reporter is not None:
@@ -289,4 +332,5 @@ class Loop:
             self.reporter.close()
         self.tracer.close()
         self.data.train_batches.close()
-        self.data.held_out.close()
+        if self.data.held_out is not None:
+            self.data.held_out.close()

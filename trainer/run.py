@@ -35,6 +35,7 @@ from trainer.health.watchdog import Watchdog
 from trainer.loop import Loop
 from trainer.model.build import build_data, build_replica, set_up_torch
 from trainer.report.environment import describe, exactness, extended
+from trainer.report.summary import start_lines
 from trainer.stop import StopSignal
 
 
@@ -75,14 +76,18 @@ def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: N
     replica = build_replica(context, data)
     context.events.event("model")
     begin("restore")
-    checkpoints = Checkpoints(context, data.batches)
+    checkpoints = Checkpoints(context, data)
     state = checkpoints.load(replica)
+    if state.streams:
+        data.train_batches.restore(state.streams)
     newest = checkpoints.newest_step
     loaded = None if newest is None else checkpoint_name(newest)
     context.distributed.log(
         f"resuming from checkpoint {loaded}" if loaded else "starting at step 0"
     )
     state.environments = extended(state.environments, describe(context))
+    for line in start_lines(context, replica.module, data.length, replica.batch_size):
+        context.distributed.log(line)
     context.events.event("loaded", step=state.global_step, checkpoint=loaded)
     return Loop(context, data, replica, state, checkpoints)
 

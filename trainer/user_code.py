@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -65,7 +65,7 @@ def call(
     key: str, name: str, built_in: Mapping[str, Callable[..., Any]], args: Mapping[str, Any]
 ) -> Any:
     """Call the code `name` of the spec's `key` with `args`; return its value."""
-    function = built_in.get(name) or _load(key, name, ", ".join(built_in))
+    function = built_in.get(name) or load(key, name, built_in)
     try:
         return function(**args)
     except TypeError as error:
@@ -75,10 +75,12 @@ def call(
         raise
 
 
-def _load(key: str, name: str, built_in: str) -> Callable[..., Any]:
+def load(key: str, name: str, built_in: Iterable[str] = ()) -> Callable[..., Any]:
+    """Import the callable `package.module:name` of the spec's `key`. Raises: UserError."""
     module_name, colon, attribute = name.partition(":")
     if not colon:
-        raise UserError(f"{key}: {name!r} is neither one of {built_in} nor a package.module:name")
+        known = f"neither one of {', '.join(built_in)} nor" if built_in else "not"
+        raise UserError(f"{key}: {name!r} is {known} a package.module:name")
     try:
         function: Callable[..., Any] = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:

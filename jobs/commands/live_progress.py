@@ -8,7 +8,7 @@ import sys
 import time
 
 from jobs import records
-from jobs.console import discard_output
+from jobs.console import discard_output, format_metric
 from jobs.records import Progress
 from jobs.rundir import RunDir
 
@@ -30,21 +30,14 @@ def format_progress(progress: Progress, is_running: bool = True) -> str:
     if progress.epoch is not None and progress.epochs is not None:
         parts.append(f"epoch {min(progress.epoch + 1, progress.epochs)}/{progress.epochs}")
     parts.append(f"step {progress.step}/{'?' if progress.total is None else progress.total}")
-    parts += [f"{each.name} {format_metric(each.value)}" for each in progress.metrics or ()]
     if progress.loss is not None:
         parts.append(f"loss {progress.loss:.4f}")
-    if progress.accuracy is not None:
-        parts.append(f"accuracy {progress.accuracy:.2%}")
+    parts += [format_metric(each.name, each.value) for each in progress.metrics or ()]
     if is_running and progress.samples_per_s is not None:
         parts.append(f"{progress.samples_per_s:.0f} samples/s")
     if is_running and progress.time_left is not None:
         parts.append(f"{progress.time_left} left")
     return "  ".join(parts)
-
-
-def format_metric(value: float | None) -> str:
-    """The value of a user script's metric, with four significant digits."""
-    return "?" if value is None else f"{value:.4g}"
 
 
 class ProgressLine:

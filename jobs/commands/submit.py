@@ -14,7 +14,7 @@ from jobs.attempt.decision import Action, Cause
 from jobs.attempt.execute import hold_hint
 from jobs.commands import local, packages
 from jobs.commands.submit_claim import claimed
-from jobs.console import counted
+from jobs.console import counted, format_metric
 from jobs.errors import UserError
 from jobs.records import Result
 from jobs.rundir import RunDir
@@ -125,6 +125,13 @@ def shown(path: Path) -> str:
         return str(path)
 
 
+def held_out(result: Result) -> str:
+    """`accuracy 98.89%`: the metric of the last evaluation, or the loss; "" without one."""
+    found = [each for each in result.metrics or () if each.name.startswith("eval_")]
+    found = [each for each in found if each.name != "eval_loss"] or found
+    return "  ".join(format_metric(each.name, each.value) for each in found)
+
+
 def run_here(run_dir: RunDir, as_json: bool) -> int:
     """Run on this machine in the foreground and print how it ended; returns the exit code."""
     if as_json:
@@ -134,10 +141,9 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
     decision = local.run(run_dir)
     result = records.read(Result, run_dir.result)
     if decision is None or decision.action is Action.DONE:
-        accuracy = None if result is None else result.metric("eval_accuracy")
-        if result is not None and accuracy is not None:
+        if result is not None and (metrics := held_out(result)):
             steps = counted(result.global_step or 0, "step")
-            print(f"held-out accuracy {accuracy:.2%} after {steps}", file=stream)
+            print(f"held-out {metrics} after {steps}", file=stream)
         print(f"run directory {shown(run_dir.path)}", file=stream)
         print(f"next: make logs RUN={shlex.quote(run_dir.run_id)}", file=stream)
         return 0

@@ -10,7 +10,20 @@ from collections.abc import Iterator
 from jobs.config.check_launch import is_dotted
 from jobs.config.keys import nearest
 from jobs.problems import Problem, shown
-from jobs.spec import DATASETS, MODELS, STRATEGIES, TRANSFORMS, Log, Profile, Spec, Train
+from jobs.spec import (
+    DATASETS,
+    METRIC_MODES,
+    MODELS,
+    OBJECTIVES,
+    OPTIMIZERS,
+    SCHEDULES,
+    STRATEGIES,
+    TRANSFORMS,
+    Log,
+    Profile,
+    Spec,
+    Train,
+)
 
 _LATER_STRATEGIES = ("fsdp", "fsdp2", "deepspeed")
 _OTHER_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
@@ -25,6 +38,8 @@ def check(spec: Spec) -> Iterator[Problem]:
     yield from _ddp(spec)
     yield from _optimizer(spec.train)
     yield from _schedule(spec.train)
+    yield from _objective(spec.train)
+    yield from _best(spec)
     yield from _log(spec.log)
     yield from _profile(spec.profile)
 
@@ -46,6 +61,11 @@ def _strategy(strategy: str) -> Iterator[Problem]:
 def _plugins(train: Train) -> Iterator[Problem]:
     yield from _plugin("model", train.model, MODELS)
     yield from _plugin("dataset", train.dataset, DATASETS)
+    yield from _plugin("objective", train.objective, OBJECTIVES)
+    yield from _plugin("optimizer", train.optimizer, OPTIMIZERS)
+    yield from _plugin("schedule", train.schedule, SCHEDULES)
+    if train.collate is not None:
+        yield from _plugin("collate", train.collate, ())
     if train.transform is not None:
         yield from _plugin("transform", train.transform, TRANSFORMS)
     elif train.transform_args:
@@ -58,7 +78,8 @@ def _plugin(kind: str, name: str, known: tuple[str, ...]) -> Iterator[Problem]:
     if name in known or (colon and is_dotted(module) and is_dotted(attribute)):
         return
     guess = nearest(name, known)
-    hint = f"known: {', '.join(known)}; or your own package.module:callable"
+    known_names = f"known: {', '.join(known)}; or " if known else ""
+    hint = f"{known_names}your own package.module:callable"
     hint = f"did you mean {guess}? {hint}" if guess else hint
     yield _key(kind, f"there is no {kind} {shown(name)}", hint)
 
@@ -105,7 +126,7 @@ def _ddp(spec: Spec) -> Iterator[Problem]:
 
 
 def _optimizer(train: Train) -> Iterator[Problem]:
-    if not train.nesterov:
+    if not train.nesterov or (train.optimizer not in OPTIMIZERS and ":" not in train.optimizer):
         return
     if train.optimizer != "sgd":
         hint = "write optimizer: sgd, or leave nesterov out"
@@ -128,10 +149,45 @@ def _schedule(train: Train) -> Iterator[Problem]:
         yield _key("lr_milestones", what, hint, *also)
     elif steps != sorted(set(steps)):
         yield _key("lr_milestones", f"{shown(steps)} does not rise", "sort the epochs", *also)
-    elif steps and not 1 <= steps[0] <= steps[-1] < train.epochs:
+    elif steps and train.max_steps is None and not 1 <= steps[0] <= steps[-1] < train.epochs:
         what = f"{shown(steps)} is not all within 1 to {train.epochs - 1}"
         hint = f"name epochs after the first and before the end, train.epochs {train.epochs}"
         yield _key("lr_milestones", what, hint, *also)
+
+    if train.schedule_args and train.schedule in SCHEDULES:
+        what = f"is for a schedule of your own, not for {train.schedule}"
+        yield _key("schedule_args", what, "leave schedule_args out", "train.schedule")
+    if train.max_steps is not None and train.warmup_steps > train.max_steps:
+        what = f"{train.warmup_steps} is more than train.max_steps {train.max_steps}"
+        yield _key("warmup_steps", what, "write fewer steps", "train.max_steps")
+
+
+def _objective(train: Train) -> Iterator[Problem]:
+    if train.label_smoothing and train.objective != "classification":
+        what = f"is for train.objective classification, not {train.objective}"
+        hint = "leave it out; your own objective can take it from objective_args"
+        yield _key("label_smoothing", what, hint, "train.objective")
+    if train.objective_args and train.objective == "classification":
+        hint = "leave objective_args out"
+        yield _key("objective_args", "classification takes none", hint, "train.objective")
+
+
+def _best(spec: Spec) -> Iterator[Problem]:
+    """Check the metric that chooses the best checkpoint, and what depends on it."""
+    best, mode = spec.checkpoint.best, spec.checkpoint.best_mode
+    where, also = ("checkpoint", "best"), (("checkpoint", "best_mode"),)
+    if best is None:
+        if spec.train.early_stop_patience is not None:
+            hint = "name a metric there, such as eval_loss"
+            what = "needs checkpoint.best, which is null"
+            yield _key("early_stop_patience", what, hint, "checkpoint.best")
+    elif best != "auto" and not best.startswith("eval_"):
+        hint = f"write eval_{best.removeprefix('train_')}; training metrics choose no checkpoint"
+        yield Problem(where, f"{shown(best)} is no held-out metric", hint)
+    elif best != "auto" and best not in METRIC_MODES and mode == "auto":
+        hint = "write best_mode: min, or best_mode: max"
+        what = f"{shown(best)} is not built in: the kit does not know which value is better"
+        yield Problem(where, what, hint, also)
 
 
 def _log(log: Log) -> Iterator[Problem]:

@@ -26,13 +26,12 @@ RENAMED = {
     "launch.workers_per_rank": "launch.num_workers",
 }
 _PLURALS = {int: "whole numbers", float: "numbers"}
-_WHOLE_EPOCHS = "a run has whole epochs: write train.epochs"
 # Names of a key in other projects, with the hint that names the key here.
 _OTHER_NAMES = {
     "batch_size": "write train.micro_batch_size (samples per rank and forward pass), or "
     "train.global_batch_size (samples per step on all ranks together)",
     "learning_rate": "write train.lr",
-    **dict.fromkeys(("steps", "max_steps", "num_steps", "total_steps"), _WHOLE_EPOCHS),
+    **dict.fromkeys(("steps", "num_steps", "total_steps", "max_iters"), "write train.max_steps"),
     **dict.fromkeys(("num_epochs", "max_epochs"), "write train.epochs"),
 }
 

@@ -54,12 +54,12 @@ def measure(place: Place) -> list[Figure]:
 
 def _accumulate_naively(loop: Loop, clock: StepClock) -> None:
     """The same steps with DDP called directly: each backward pass exchanges all gradients."""
-    replica, batches = loop.replica, loop.data.batches
+    replica, batches = loop.replica, loop.data.train_batches
     for step in count():
         clock.begin(step)
         if step == WARM_UP_STEPS + NUM_STEPS:
             return
-        for inputs, labels in loop.data.train_batches.micro_batches(step):
+        for inputs, labels in batches.micro_batches(step):
             loss = cross_entropy(replica.ddp(inputs), labels) / batches.num_micro_batches(step)
             loss.backward()
         replica.optimizer.step()

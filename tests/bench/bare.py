@@ -19,13 +19,15 @@ def train(place: Place, spec: Train, num_steps: int, clock: StepClock) -> None:
     Model, data and the fused optimizer are the kit's. Deterministic operators are off.
     """
     torch.use_deterministic_algorithms(False)
-    source, _ = builtin.create(spec.dataset, spec.dataset_args)
+    world_size = place.distributed.world_size
+    source = builtin.create(spec.dataset, spec.dataset_args, place.distributed.rank, world_size)[0]
     assert isinstance(source, Samples)
     samples = source.to(place.device)
-    size, world_size = spec.micro_batch_size, place.distributed.world_size
+    size = spec.micro_batch_size
     example = samples.batch(torch.zeros(1, dtype=torch.int64))[0]
     torch.manual_seed(0)
-    model = models.create(spec.model, spec.model_args, example, samples.num_classes)
+    fit = models.Fit(example, samples.num_classes, None, spec.dataset)
+    model = models.create(spec.model, spec.model_args, fit)
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(ddp.parameters(), spec.lr, spec.momentum, fused=True)
     step = 0

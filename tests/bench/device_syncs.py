@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -45,15 +46,21 @@ class _Steps(StepClock):
     def begin(self, step: int) -> None:
         self._before.setdefault(step, self._num_waits())
 
-    def waits(self) -> tuple[list[int], list[int]]:
-        """(waits of steps between log lines, of steps that log), without the first step."""
+    def waits(self, steps_per_epoch: int) -> tuple[list[int], list[int]]:
+        """(waits of steps between log lines, of steps that log), without the first step.
+
+        The last step of an epoch logs, too.
+        """
         counts = {
             step: self._before[step + 1] - before
             for step, before in self._before.items()
             if step > 0 and step + 1 in self._before
         }
-        logging = [n for step, n in counts.items() if (step + 1) % LOG_EVERY == 0]
-        return [n for step, n in counts.items() if (step + 1) % LOG_EVERY], logging
+        ends = {
+            step for step in counts if 0 in ((step + 1) % LOG_EVERY, (step + 1) % steps_per_epoch)
+        }
+        logging = [n for step, n in counts.items() if step in ends]
+        return [n for step, n in counts.items() if step not in ends], logging
 
 
 def measure(place: Place) -> list[Figure]:
@@ -64,7 +71,7 @@ def measure(place: Place) -> list[Figure]:
     with (_sync_warnings if is_gpu else _waiting_operators)() as num_waits:
         steps = _Steps(num_waits)
         place.run(context, loop, steps)
-    between, logging = steps.waits()
+    between, logging = steps.waits(loop.length.steps_per_epoch)
     how = "torch.cuda's sync debug mode" if is_gpu else "operators that wait; there is no GPU"
     return [
         Figure(
@@ -91,8 +98,14 @@ def _sync_warnings() -> Iterator[Callable[[], int]]:
 @contextmanager
 def _waiting_operators() -> Iterator[Callable[[], int]]:
     """The number so far of operators that would make the host wait if the tensors were on a GPU."""
-    mode = _Counting()
-    with mode:
+    mode, tolist = _Counting(), torch.Tensor.tolist
+
+    def counted(tensor: torch.Tensor) -> Any:
+        # No operator on a CPU. Tensors of integers are on the host also where there is a GPU.
+        mode.count += tensor.is_floating_point()
+        return tolist(tensor)
+
+    with mode, mock.patch.object(torch.Tensor, "tolist", counted):
         yield lambda: mode.count
 
 

@@ -9,7 +9,7 @@ import torch
 from jobs.spec import Launch, Spec, Train
 from tests.bench.place import Place
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio, timed
-from trainer.data.batches import Batches
+from trainer.data.batches import Batches, TrainingLength
 from trainer.data.feed import TrainBatches
 from trainer.data.sources import Samples, Source
 
@@ -42,12 +42,13 @@ def _figure(place: Place, title: str, source: Source, workers: int) -> Figure:
     train = Train(micro_batch_size=32)
     context = place.context(Spec(train=train, launch=Launch(num_workers=workers)))
     batches = Batches.of(train, len(source), world_size=1)
+    length = TrainingLength.of(train, batches)
 
     def resume_at(share: float) -> Callable[[], float]:
         step = int(share * batches.steps_per_epoch)
 
         def first_batch() -> float:
-            feed = TrainBatches(source, None, batches, context)
+            feed = TrainBatches(source, None, batches, length, context)
             took_s = timed(lambda: next(feed.micro_batches(step)))
             feed.close()
             return took_s

@@ -12,7 +12,7 @@ from jobs.spec import Spec, Train
 from tests.bench.place import Place
 from tests.bench.rounds import Figure, Target, interleaved, ratio, timed
 from trainer.data import transforms
-from trainer.data.batches import Batches
+from trainer.data.batches import Batches, TrainingLength
 from trainer.data.feed import TrainBatches
 from trainer.data.sources import Samples
 
@@ -50,9 +50,9 @@ def measure(place: Place) -> list[Figure]:
     batches = Batches.of(train, NUM_IMAGES, world_size=1)
     args = {"crop_padding": PADDING, "flip": True, "mean": MEAN, "std": STD}
     samples = Samples(images, labels, scale=1 / 255)
-    feed = TrainBatches(
-        samples, transforms.create("image", args), batches, place.context(Spec(train=train))
-    )
+    length = TrainingLength.of(train, batches)
+    context = place.context(Spec(train=train))
+    feed = TrainBatches(samples, transforms.create("image", args), batches, length, context)
     loader = DataLoader(OneByOne(images, labels), BATCH_SIZE, shuffle=True, drop_last=True)
 
     def whole_batches() -> Iterable[object]:

@@ -73,6 +73,45 @@ SPECS: dict[str, dict[str, Any]] = {
     # Slow enough that every batch is agreed on; five batches of 256 samples on rank 0.
     "slow_evaluation": {"epochs": 1, "model_args": {"pause_s": 0.06}},
 }
+KINDS = "tests.local.stoppable_kinds"
+# What differs from BASE for every other kind of work.
+OTHER: dict[str, Any] = {"transform": None, "transform_args": {}, "label_smoothing": 0.0}
+SPECS |= {
+    "source_code": {
+        **OTHER,
+        **ADAMW,
+        "objective": "language_model",
+        "model": f"{KINDS}:language_model",
+        "model_args": {"vocab_size": 256},
+        "dataset": f"{KINDS}:source_code",
+    },
+    "token_files": {
+        **OTHER,
+        **ADAMW,
+        **ACCUMULATION,
+        "objective": "language_model",
+        "model": f"{KINDS}:language_model",
+        "dataset": f"{KINDS}:token_files",
+        "schedule": "wsd",
+    },
+    "masks": {
+        **OTHER,
+        **ACCUMULATION,
+        "objective": f"{KINDS}:known_pixels",
+        "model": f"{KINDS}:masked_model",
+        "dataset": f"{KINDS}:masked",
+    },
+    # Two passes and the beginning of a third one.
+    "stream_with_workers": {
+        **OTHER,
+        **ACCUMULATION,
+        "objective": f"{KINDS}:known_pixels",
+        "model": f"{KINDS}:masked_model",
+        "dataset": f"{KINDS}:stream",
+        "max_steps": 6,
+    },
+}
+WITH_WORKERS = ("loader_workers", "stream_with_workers")
 EVALUATION_BATCHES = 5
 ROUNDS = {"ten_in_one_epoch": 24}  # micro batches of each rank in an epoch; odd, so 2 + 2 + 1
 PutUp = Callable[[], None]
@@ -131,7 +170,7 @@ class Bench:
             if number <= len(plans):
                 plans[number - 1]()
             # Every other attempt reads in the ranks themselves: faults.md row 27.
-            workers = 2 * (number % 2) if "loader" in name else 0
+            workers = 2 * (number % 2) if name.partition("/")[0] in WITH_WORKERS else 0
             launch = dataclasses.replace(spec.launch, num_workers=workers)
             status, step = self.attempt(run, dataclasses.replace(spec, launch=launch), number)
             if status == "completed":
@@ -176,7 +215,9 @@ class Bench:
             yield [self.at("evaluation", 1)]
             yield [self.at("evaluation", index) for index in (0, 1, 0)]
         else:
-            yield [self.at("forward", index) for index in (0, 3, 7)]
+            # With accumulation a stop is agreed on two passes later.
+            indices = (0, 5, 8) if ACCUMULATION.items() <= SPECS[name].items() else (0, 3, 7)
+            yield [self.at("forward", index) for index in indices]
 
     def scenario(self, name: str) -> dict[str, Any]:
         """The findings of a scenario: its run, stopped in each way."""

@@ -30,30 +30,22 @@ def reach(moment: str, index: int) -> None:
         os.kill(os.getpid(), signal.SIGUSR1)
 
 
-class Net(nn.Module):
-    """Convolution, BatchNorm and dropout, in another order than their use.
+class Passes(nn.Module):
+    """A model whose passes can be stopped in.
 
     The buffer `passes` counts forward passes in training and travels with the checkpoints.
     """
 
-    def __init__(self, gain: float, pause_s: float) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.gain = gain
-        self.pause_s = pause_s
-        self.head = nn.Linear(4, 3)
-        self.dropout = nn.Dropout(0.3)
-        self.norm = nn.BatchNorm2d(4)
-        self.conv = nn.Conv2d(1, 4, 3, padding=1)
         self.passes: torch.Tensor
         self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
         self.evaluations = 0
         self.is_warm = False
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Scores [n, 3] of images [n, 1, 6, 6]."""
+    def counted(self, scores: torch.Tensor) -> torch.Tensor:
+        """Count this forward pass, send its signal if one is planned; returns the scores."""
         index = int(self.passes)
-        hidden = torch.relu(self.norm(self.conv(images))).mean((2, 3))
-        scores: torch.Tensor = self.gain * self.head(self.dropout(hidden))
         if not self.is_warm:  # the throw-away pass
             self.is_warm = True
             reach("start", 0)
@@ -64,6 +56,26 @@ class Net(nn.Module):
         else:
             reach("evaluation", self.evaluations)
             self.evaluations += 1
+        return scores
+
+
+class Net(Passes):
+    """Convolution, BatchNorm and dropout, in another order than their use."""
+
+    def __init__(self, gain: float, pause_s: float) -> None:
+        super().__init__()
+        self.gain = gain
+        self.pause_s = pause_s
+        self.head = nn.Linear(4, 3)
+        self.dropout = nn.Dropout(0.3)
+        self.norm = nn.BatchNorm2d(4)
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Scores [n, 3] of images [n, 1, 6, 6]."""
+        hidden = torch.relu(self.norm(self.conv(images))).mean((2, 3))
+        scores = self.counted(self.gain * self.head(self.dropout(hidden)))
+        if not self.training:
             time.sleep(self.pause_s)
         return scores
 

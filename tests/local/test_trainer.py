@@ -208,8 +208,10 @@ def test_evaluation_counts_every_sample_once_at_any_world_size(tmp_path):
         seen: list[int] = []
         for rank in range(world_size):
             text = (tmp_path / f"seen-{kind}-{world_size}-{rank}").read_text().split()
-            results.add((round(float(text[0]), 12), text[1]))
-            seen += map(int, text[2:])
+            loss, num_samples, num_right = map(float, text[:3])
+            assert num_samples == 11
+            results.add((round(loss, 4), num_right))
+            seen += map(int, text[3:])
         assert sorted(seen) == list(range(11))
     # One result for all ranks: the buffers of the other ranks do not count either.
     assert len(results) == 1

@@ -8,7 +8,7 @@ import torch
 
 from jobs.rundir import RunDir
 from jobs.spec import Launch, Spec, Train
-from trainer.data.batches import Batches
+from trainer.data.batches import Batches, TrainingLength
 from trainer.data.feed import TrainBatches
 from trainer.dist.context import DistributedContext
 from trainer.dist.run_handle import RankContext, RunHandle
@@ -27,7 +27,8 @@ def feed_of(source, transform=None, /, **context):
     """Return the training batches of a rank's job."""
     rank = job_of(**context)
     batches = Batches.of(rank.train, len(source), rank.distributed.world_size)
-    return TrainBatches(source, transform, batches, rank)
+    length = TrainingLength.of(rank.train, batches)
+    return TrainBatches(source, transform, batches, length, rank)
 
 
 class Chancy:

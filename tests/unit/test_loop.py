@@ -1,6 +1,7 @@
 """The training loop against the same training written by hand, with one rank."""
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 
 from jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from jobs.spec import Checkpoint, Log, Spec, Train
+from trainer.data.batches import Batches
 from trainer.data.sources import Samples
 from trainer.dist.context import DistributedContext
 from trainer.dist.run_handle import RankContext, RunHandle
@@ -125,7 +127,7 @@ def test_a_training_is_what_it_would_be_without_a_kit(tmp_path, grad_clip_norm):
     spec = Spec(train=dataclasses.replace(TRAIN, grad_clip_norm=grad_clip_norm))
     _, loop = train(tmp_path, spec)
     assert loop.state.global_step == 9
-    expected = by_hand(spec.train, loop.data.batches)
+    expected = by_hand(spec.train, Batches.of(spec.train, 21, 1))
     assert torch.allclose(loop.replica.module.weight, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -170,7 +172,39 @@ def test_the_loss_of_a_window_survives_another_interval_of_the_log(tmp_path):
     train(tmp_path / "run", later, attempt=2)
     lines = {line["step"]: line for line in read_jsonl(run.metrics) if "train_loss" in line}
     assert list(lines) == [2, 4, 7]
-    assert lines[7]["train_loss"] == pytest.approx(sum(losses[4:7]) / 3)
+    # The mean over the samples: steps 5, 6 and 7 have 8, 4 and 8.
+    mean = (8 * losses[4] + 4 * losses[5] + 8 * losses[6]) / 20
+    assert lines[7]["train_loss"] == pytest.approx(mean)
+
+
+def epoch_lines(text):
+    return re.findall(
+        r"^epoch (\d)/3 (?:took|ended after) .*  loss (\S+)  accuracy (\S+)%", text, re.M
+    )
+
+
+@pytest.mark.parametrize("every_steps", [1, 2, 5, 100])
+@pytest.mark.parametrize("stop_at", [None, 3])
+def test_a_line_at_the_end_of_an_epoch_has_the_means_over_its_samples(
+    tmp_path, capsys, every_steps, stop_at
+):
+    run, _ = train(tmp_path / "reference", Spec(train=TRAIN, log=Log(every_steps=1)))
+    lines = [line for line in read_jsonl(run.metrics) if "train_loss" in line]
+    sizes = [8, 8, 4]
+    expected = []
+    for epoch in range(3):
+        steps = lines[3 * epoch : 3 * epoch + 3]
+        mean, accuracy = (
+            sum(size * step[name] for size, step in zip(sizes, steps, strict=True)) / 20
+            for name in ("train_loss", "train_accuracy")
+        )
+        expected.append((str(epoch + 1), f"{mean:.4g}", f"{100 * accuracy:.2f}"))
+    capsys.readouterr()
+    spec = Spec(train=TRAIN, log=Log(every_steps=every_steps))
+    train(tmp_path / "run", spec, stop_at=stop_at)
+    if stop_at is not None:
+        train(tmp_path / "run", spec, attempt=2)
+    assert epoch_lines(capsys.readouterr().out) == expected
 
 
 @pytest.mark.parametrize(

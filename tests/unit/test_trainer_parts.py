@@ -89,9 +89,11 @@ def test_events_before_the_run_directory_is_known_are_kept(tmp_path):
     assert records[0]["t"] == 12.5
 
 
-def test_examples_and_readme_show_only_the_api_of_the_trainer():
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    shown = set(re.findall(r"trainer\.(\w+\.\w+)", readme))
+def test_examples_and_readmes_show_only_the_api_of_the_trainer():
+    shown = set()
+    for name in ("README.md", "configs/README.md"):
+        text = (REPOSITORY / name).read_text(encoding="utf-8")
+        shown |= set(re.findall(r"trainer\.(\w+\.\w+)", text))
     for path in (REPOSITORY / "configs").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):

@@ -23,11 +23,10 @@ from trainer.checkpoint.ownership import check_owner
 from trainer.checkpoint.staging import Staging, first_not_finite
 from trainer.checkpoint.state import STATE, SavedState, TrainSetup, TrainState, restore
 from trainer.checkpoint.writer import Saved, Writer
-from trainer.data.batches import Batches
 from trainer.dist.context import broadcast_bytes, gather
 from trainer.dist.run_handle import RankContext
 from trainer.errors import NotFinite, UserError, storage_error
-from trainer.model.build import Replica
+from trainer.model.build import Data, Replica
 
 POLL_S = 0.5  # between two beats while a save is waited for
 
@@ -38,10 +37,11 @@ class Checkpoints:
     newest_step: the step of the newest checkpoint that was loaded, or whose save was started.
     """
 
-    def __init__(self, context: RankContext, batches: Batches) -> None:
+    def __init__(self, context: RankContext, data: Data) -> None:
         self._context = context
         self._root = context.run.dir.checkpoints
-        self._setup = TrainSetup.of(batches, context.train)
+        self._setup = TrainSetup.of(data, context.train)
+        self._steps_per_epoch = data.length.steps_per_epoch
         self._staging = Staging()
         self._writer = Writer()
         self.newest_step: int | None = None
@@ -65,12 +65,16 @@ class Checkpoints:
         contents = broadcast_bytes(contents, device)
         if not contents:
             self._load_initial(replica)
-            return TrainState(torch.zeros(1, dtype=torch.float64, device=device))
+            return TrainState(replica.empty_row(), window_names=replica.metric_names)
         saved = saved or SavedState.parse({STATE: contents})
         changes = broadcast_bytes(b"accepted" if self._accepts_changes() else b"", device)
         self._check_setup(saved.setup, is_change_accepted=bool(changes))
         state = restore(saved, replica, distributed)
-        state.loss_window = state.loss_window.to(device)
+        if state.window_names == replica.metric_names:
+            state.window = state.window.to(device)
+        else:  # the user has changed the objective's metrics on request
+            state.window, state.window_names = replica.empty_row(), replica.metric_names
+            state.epoch_sums = []
         self.newest_step = state.global_step
         return state
 
@@ -79,7 +83,7 @@ class Checkpoints:
 
         Waits for the save before it, if that is still in flight.
         """
-        windows = torch.cat(gather(state.loss_window))
+        windows = torch.stack(gather(state.window))
         self.newest_step = state.global_step
         if not self._context.distributed.is_first:
             return
@@ -168,6 +172,12 @@ class Checkpoints:
                 f"start has {now.samples_per_epoch}: bring back the data set of that save, "
                 "or begin a new run with train.init_from"
             )
+        if saved.data_digest != now.data_digest:
+            raise UserError(
+                f"the data of train.dataset {now.train['dataset']} differ from those of the save: "
+                "bring back the files (or the version of Python whose source they are), or begin "
+                "a new run with train.init_from"
+            )
         changes = changed_keys(saved.train, now.train)
         if changes and not is_change_accepted:
             raise UserError(
@@ -207,7 +217,9 @@ class Checkpoints:
         files = {STATE: saved.write}
         pending = PendingCheckpoint(self._manifest(saved), files, check_before_rename)
         best_step = saved.state.best.get("step")
-        retention = Retention(checkpoint.keep_last, checkpoint.keep_every_steps, best_step)
+        epochs = (checkpoint.keep_every_epochs or 0) * self._steps_per_epoch
+        every = tuple(filter(None, (checkpoint.keep_every_steps, epochs)))
+        retention = Retention(checkpoint.keep_last, every, best_step)
         nbytes = commit.commit_and_prune(self._root, pending, retention)
         return Saved(checkpoint_name(step), step, time.monotonic() - started, stall_s, nbytes)
 

@@ -57,12 +57,12 @@ class Retention:
     """Which committed checkpoints are kept: the newest, multiples of some steps, and the best."""
 
     keep_last: int
-    keep_every_steps: int | None = None
+    keep_every_steps: tuple[int, ...] = ()
     best_step: int | None = None
 
     def keeps(self, step: int) -> bool:
         """Return whether a checkpoint is kept at any age."""
-        is_multiple = self.keep_every_steps is not None and step % self.keep_every_steps == 0
+        is_multiple = any(step % every == 0 for every in self.keep_every_steps)
         return is_multiple or step == self.best_step
 
 

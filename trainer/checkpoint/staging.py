@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-PLAIN = (str, int, float, bool, type(None))
+from trainer.data.sources import PLAIN
 
 
 class Staging:
@@ -51,15 +51,6 @@ class Staging:
             buffer = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
             self._buffers[path] = buffer
         return buffer.copy_(tensor, non_blocking=True)
-
-
-def is_plain(value: Any) -> bool:
-    """Return whether a value consists of tensors, plain values and containers of them."""
-    if isinstance(value, dict):
-        return all(type(key) in PLAIN and is_plain(item) for key, item in value.items())
-    if type(value) in (list, tuple):
-        return all(map(is_plain, value))
-    return type(value) in (*PLAIN, torch.Tensor)
 
 
 def first_not_finite(tensors: dict[str, Any]) -> str | None:

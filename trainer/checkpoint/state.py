@@ -16,12 +16,11 @@ from torch.utils.serialization import config
 from jobs.spec import Train
 from trainer.checkpoint import reader
 from trainer.checkpoint.commit import Sink
-from trainer.checkpoint.staging import is_plain
-from trainer.data.batches import Batches
+from trainer.data.sources import is_plain
 from trainer.dist.context import DistributedContext
 from trainer.errors import UserError
 from trainer.model import optim
-from trainer.model.build import Replica
+from trainer.model.build import Data, Replica
 
 STATE = "state.pt"
 ZIP = b"PK\3\4"  # the older format is a bare pickle, which torch.load would load as well
@@ -31,39 +30,49 @@ ZIP = b"PK\3\4"  # the older format is a bare pickle, which torch.load would loa
 class TrainState:
     """The position of a training and its measured values, without weights and optimizer.
 
-    loss_window: float64 [1], the sum of this rank's losses since the last log line, on the device.
-    window_steps: the number of steps in that sum.
+    window: float64 [2 + metrics], the sum of this rank's `Sums.row` since the last log line, on the
+        device.
+    window_names: the names of the metrics in it.
+    epoch_sums: the sum over all ranks of the logged windows of this epoch, as plain numbers.
     metrics_bytes: the size of metrics.jsonl at the last save.
     environments: software and hardware of the attempts so far, see `trainer.report.environment`.
     best: empty, or {"metric", "value", "step"} of the best evaluation.
+    evals_since_best: the number of evaluations after it.
+    streams: for each rank the position of its stream; empty where samples are looked up by index.
     """
 
-    loss_window: torch.Tensor
+    window: torch.Tensor
     global_step: int = 0
-    window_steps: int = 0
+    window_names: tuple[str, ...] = ()
     last_eval_step: int = 0
+    evals_since_best: int = 0
+    epoch_sums: list[float] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     metrics_bytes: int = 0
     environments: list[dict[str, Any]] = field(default_factory=list)
     best: dict[str, Any] = field(default_factory=dict)
+    streams: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class TrainSetup:
     """The settings of a training that a load compares with those of the save.
 
+    samples_per_epoch: 0 for a stream.
+    data_digest: of the training data, where the data set states one.
     train: the keys and values of the spec's section `train`.
     """
 
     global_batch_size: int
     samples_per_epoch: int
+    data_digest: str | None
     train: dict[str, Any]
 
     @classmethod
-    def of(cls, batches: Batches, train: Train) -> TrainSetup:
+    def of(cls, data: Data, train: Train) -> TrainSetup:
         """Return the setup of this start."""
-        train_keys = dataclasses.asdict(train)
-        return cls(batches.global_batch_size, batches.samples_per_epoch, train_keys)
+        size, samples = data.length.global_batch_size, data.samples_per_epoch
+        return cls(size, samples, data.digest, dataclasses.asdict(train))
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,7 @@ class SavedState:
     """Everything that a checkpoint holds. Random numbers are not in it: seed and step give them.
 
     model, optimizer, scaler: their `state_dict()`; of the scaler empty without fp16.
-    state: its `loss_window` has the windows of all ranks, float64 [world size].
+    state: its `window` has the windows of all ranks, float64 [world size, 2 + metrics].
     """
 
     model: dict[str, Any]
@@ -92,7 +101,7 @@ class SavedState:
             optimizer_class=type(replica.optimizer).__name__,
             scaler=replica.scaler.state_dict(),
             setup=setup,
-            state=dataclasses.replace(state, loss_window=windows),
+            state=dataclasses.replace(state, window=windows),
         )
 
     @classmethod
@@ -106,7 +115,7 @@ class SavedState:
 
         Raises: UserError if one is missing, because another version of the kit saved it.
         """
-        names = [each.name for each in dataclasses.fields(TrainState) if each.name != "loss_window"]
+        names = [each.name for each in dataclasses.fields(TrainState) if each.name != "window"]
         try:
             return cls(
                 model=values["model"],
@@ -114,9 +123,10 @@ class SavedState:
                 optimizer_class=values["optimizer_class"],
                 scaler=values["scaler"],
                 setup=TrainSetup(
-                    values["global_batch_size"], values["samples_per_epoch"], values["train"]
+                    *(values["global_batch_size"], values["samples_per_epoch"]),
+                    *(values["data_digest"], values["train"]),
                 ),
-                state=TrainState(values["loss_windows"], **{name: values[name] for name in names}),
+                state=TrainState(values["windows"], **{name: values[name] for name in names}),
             )
         except KeyError as error:
             raise UserError(
@@ -126,13 +136,13 @@ class SavedState:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as state.pt holds them, in one flat dict."""
-        state = {name: value for name, value in vars(self.state).items() if name != "loss_window"}
+        state = {name: value for name, value in vars(self.state).items() if name != "window"}
         return {
             "model": self.model,
             "optimizer": self.optimizer,
             "optimizer_class": self.optimizer_class,
             "scaler": self.scaler,
-            "loss_windows": self.state.loss_window,
+            "windows": self.state.window,
             **vars(self.setup),
             **state,
         }
@@ -181,20 +191,18 @@ def restore(saved: SavedState, replica: Replica, context: DistributedContext) ->
     optim.load(replica.optimizer, saved.optimizer)
     if saved.scaler:  # empty where gradients were not scaled
         replica.scaler.load_state_dict(saved.scaler)
-    window = _own_window(saved.state.loss_window, context)
-    return dataclasses.replace(saved.state, loss_window=window)
+    window = _own_window(saved.state.window, context)
+    return dataclasses.replace(saved.state, window=window)
 
 
 def _own_window(windows: torch.Tensor, context: DistributedContext) -> torch.Tensor:
-    """Return this rank's loss window, float64 [1], from those of all ranks of the save.
+    """Return this rank's window, float64 [2 + metrics], from those of all ranks of the save.
 
-    In a world of another size rank 0 gets all of it, scaled so that the mean over the ranks is
-    unchanged.
+    In a world of another size rank 0 gets the sum of all, which is what is logged.
     """
     if len(windows) == context.world_size:
-        return windows[context.rank : context.rank + 1].clone()
-    scale = context.world_size / len(windows)
-    return windows.sum(dim=0, keepdim=True) * scale * context.is_first
+        return windows[context.rank].clone()
+    return windows.sum(dim=0) * context.is_first
 
 
 def check_same_tensors(saved: Mapping[str, Any], module: nn.Module, whose: str) -> None:

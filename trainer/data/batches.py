@@ -138,15 +138,22 @@ class TrainingLength:
     samples_per_epoch: int
 
     @classmethod
-    def of(cls, epochs: int, batches: Batches) -> TrainingLength:
-        """Return the length of `epochs` passes over these batches."""
+    def of(cls, train: Train, batches: Batches) -> TrainingLength:
+        """Return the length of train.max_steps, else of train.epochs passes over these batches."""
+        steps_per_epoch = batches.steps_per_epoch
+        total_steps = train.max_steps or train.epochs * steps_per_epoch
         return cls(
-            total_steps=epochs * batches.steps_per_epoch,
-            steps_per_epoch=batches.steps_per_epoch,
-            epochs=epochs,
+            total_steps=total_steps,
+            steps_per_epoch=steps_per_epoch,
+            epochs=-(-total_steps // steps_per_epoch),
             global_batch_size=batches.global_batch_size,
             samples_per_epoch=batches.samples_per_epoch,
         )
+
+    @classmethod
+    def of_stream(cls, num_steps: int, global_batch_size: int) -> TrainingLength:
+        """Return the length of a training on a stream: one epoch of so many steps."""
+        return cls(num_steps, num_steps, 1, global_batch_size, num_steps * global_batch_size)
 
     def epoch_of(self, step: int) -> int:
         """Return the epoch that a step belongs to; both count from 1."""

@@ -6,43 +6,104 @@ Nothing is downloaded.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
+from torch.utils.data import IterableDataset
 
 from trainer.data.image_files import cifar10, image_folder
 from trainer.data.sample_rng import SampleRandom
-from trainer.data.sources import Batch, BatchSource, PerSampleSet, Samples, Source
+from trainer.data.sources import Batch, BatchSource, PerSampleSet, Samples, Source, Stream
+from trainer.data.tokens import python_source, text, tokens
 from trainer.errors import UserError
-from trainer.user_code import call
+from trainer.user_code import call, load
 
 TRAIN_FRACTION = 0.8
 
 
-def create(name: str, args: dict[str, Any]) -> tuple[Source, Source]:
-    """Return the (train, test) parts of `train.dataset`.
+class Parts(NamedTuple):
+    """What train.dataset returned.
 
-    name: one of BUILT_IN, or `package.module:callable`. Raises UserError where the callable does
-    not return two data sets with samples.
+    is_own_stream: whether `train` is a stream of this rank only.
     """
-    parts = call("train.dataset", name, BUILT_IN, args)
-    if not isinstance(parts, (tuple, list)) or len(parts) != 2:
-        raise UserError(f"train.dataset: {name} returns {_kind(parts)}, not a pair (train, test)")
-    train, test = parts
-    for title, part in (("train", train), ("test", test)):
-        if not isinstance(part, (BatchSource, PerSampleSet)):
-            raise UserError(
-                f"train.dataset: {name} returns {_kind(part)} as its {title} part: it needs "
-                "num_classes, __len__, and either batch and to, or __getitem__"
-            )
-        if len(part) == 0:
-            raise UserError(f"train.dataset: {name} returns a {title} part without samples")
-    return train, test
+
+    train: Source | Stream
+    held_out: Source | None
+    is_own_stream: bool = False
+
+
+def create(name: str, args: dict[str, Any], rank: int, world_size: int) -> Parts:
+    """Return the parts of `train.dataset`.
+
+    name: one of BUILT_IN, or `package.module:callable`, which returns (train, held-out); held-out
+        may be None. A callable with the parameters `rank` and `world_size` gets them.
+    Raises UserError where it returns something else, or a part without samples.
+    """
+    function = BUILT_IN.get(name) or load("train.dataset", name, BUILT_IN)
+    takes_rank = {"rank", "world_size"} <= _parameters(function)
+    place = {"rank": rank, "world_size": world_size} if takes_rank else {}
+    found = call("train.dataset", name, {name: function}, {**args, **place})
+    if not isinstance(found, (tuple, list)) or len(found) != 2:
+        raise UserError(f"train.dataset: {name} returns {_kind(found)}, not a pair (train, test)")
+    train, held_out = found
+    if is_stream(train):
+        _check_stream(name, train)
+    else:
+        _check_part(name, "train", train)
+    if held_out is not None:
+        _check_part(name, "held-out", held_out)
+    return Parts(train, held_out, is_own_stream=takes_rank and is_stream(train))
+
+
+def _parameters(function: Callable[..., Any]) -> set[str]:
+    try:
+        return set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # some callables written in C have no signature
+        return set()
+
+
+def is_stream(part: object) -> TypeGuard[Stream]:
+    """Return whether a part can only be iterated over."""
+    is_indexed = isinstance(part, (BatchSource, PerSampleSet))
+    # torch's IterableDataset has a __getitem__, from Dataset, that raises.
+    return isinstance(part, IterableDataset) or (hasattr(part, "__iter__") and not is_indexed)
+
+
+def _check_stream(name: str, stream: object) -> None:
+    """Raise UserError where the position of a stream cannot be saved."""
+    if not isinstance(stream, Stream):
+        raise UserError(
+            f"train.dataset: {name} returns {_kind(stream)}, a stream without state_dict and "
+            "load_state_dict: a resume could not find its position\n"
+            "  hint: add both methods (configs/README.md), take a StatefulDataLoader of torchdata "
+            "with batch_size=None or an IterableDataset of the package datasets, or return a data "
+            "set with __len__ and __getitem__"
+        )
+
+
+def _check_part(name: str, title: str, part: object) -> None:
+    """Raise UserError unless a part is a data set with samples."""
+    if is_stream(part):
+        raise UserError(
+            f"train.dataset: {name} returns a stream as its {title} part: its samples are counted, "
+            "so return a list of them, a data set with __len__ and __getitem__, or None"
+        )
+    # A text and a mapping have both methods, but their items are no samples.
+    is_text = isinstance(part, (str, bytes, Mapping))
+    if is_text or not isinstance(part, (BatchSource, PerSampleSet)):
+        raise UserError(
+            f"train.dataset: {name} returns {_kind(part)} as its {title} part: it needs "
+            "__len__, and either batch and to, or __getitem__; or state_dict and load_state_dict "
+            "for a stream"
+        )
+    if len(part) == 0:
+        raise UserError(f"train.dataset: {name} returns a {title} part without samples")
 
 
 def _kind(value: object) -> str:
@@ -69,13 +130,29 @@ def breast_cancer() -> tuple[Samples, Samples]:
     table = _read_table("breast_cancer.csv", header_lines=1)
     values, labels = table[:, :-1], table[:, -1].long()
     train, test = stratified_split(labels)
-    deviation, mean = torch.std_mean(values[train], dim=0)
-    values = ((values - mean) / deviation).float()
+    values = _standardised(values, train).float()
     return Samples(values[train], labels[train]), Samples(values[test], labels[test])
 
 
-def _read_table(file_name: str, header_lines: int) -> torch.Tensor:
-    """Read a table that scikit-learn ships: float64 [N, columns], the label in the last column.
+def diabetes() -> tuple[Samples, Samples]:
+    """Return 10 measurements of 442 patients, (train, test), and how far the disease got in a year.
+
+    values: float32 [N, 10]. labels: float32 [N]. Both standardised by the training part.
+    """
+    data = _read_table("diabetes_data_raw.csv.gz", header_lines=0, delimiter=None)
+    targets = _read_table("diabetes_target.csv.gz", header_lines=0, delimiter=None).flatten()
+    train, test = stratified_split(torch.zeros(len(targets), dtype=torch.int64))
+    values, targets = (_standardised(each, train).float() for each in (data, targets))
+    return Samples(values[train], targets[train]), Samples(values[test], targets[test])
+
+
+def _standardised(values: torch.Tensor, train: torch.Tensor) -> torch.Tensor:
+    deviation, mean = torch.std_mean(values[train], dim=0)
+    return (values - mean) / deviation
+
+
+def _read_table(file_name: str, header_lines: int, delimiter: str | None = ",") -> torch.Tensor:
+    """Read a table that scikit-learn ships: float64 [N, columns]; a label in the last column.
 
     The import of scikit-learn takes 1 to 2.5 s, the file of 57 KB only 20 ms. So the package is
     located, but not imported. Source of the paths: sklearn/datasets/_base.py (1.9.1).
@@ -89,7 +166,7 @@ def _read_table(file_name: str, header_lines: int) -> torch.Tensor:
         )
     path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / file_name
     try:
-        return torch.from_numpy(np.loadtxt(path, delimiter=",", skiprows=header_lines))
+        return torch.from_numpy(np.loadtxt(path, delimiter=delimiter, skiprows=header_lines))
     except FileNotFoundError as error:
         raise UserError(
             f"train.dataset: scikit-learn is installed without the file {path}\n"
@@ -175,4 +252,8 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "synthetic_images": synthetic_images,
     "cifar10": cifar10,
     "image_folder": image_folder,
+    "diabetes": diabetes,
+    "python_source": python_source,
+    "text": text,
+    "tokens": tokens,
 }

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainer.data.sources import Samples
+from trainer.data.sources import Samples, absolute
 from trainer.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def cifar10(path: str) -> tuple[Samples, Samples]:
     images: uint8 [N, 3, 32, 32]. Raises UserError where a file is missing or not complete.
     Source: https://www.cs.toronto.edu/~kriz/cifar.html, "Binary version".
     """
-    folder = _folder(path)
+    folder = absolute("path", path)
     train = [folder / f"data_batch_{number}.bin" for number in range(1, 6)]
     return _cifar10_part(train), _cifar10_part([folder / "test_batch.bin"])
 
@@ -67,7 +67,7 @@ def image_folder(path: str, size: int = 224) -> tuple[ImageFolder, ImageFolder]:
     """
     if not isinstance(size, int) or size < 1:
         raise UserError(f"train.dataset_args.size must be a whole number from 1 on: {size}")
-    folder = _folder(path)
+    folder = absolute("path", path)
     train = folder / "train"
     held_out = next((folder / name for name in ("val", "test") if (folder / name).is_dir()), None)
     if not train.is_dir() or held_out is None:
@@ -158,19 +158,3 @@ def _centre(image: Image, size: int) -> Pixels:
     resized = image.convert("RGB").resize((width, height), BILINEAR)
     # A copy, because torch needs writable memory.
     return np.array(resized.crop((left, top, left + size, top + size)))
-
-
-def _folder(path: str) -> Path:
-    """Return the absolute folder of train.dataset_args.path, with ~ and $VARIABLE expanded.
-
-    Raises UserError for a relative path: ranks run in the frozen copy of the code.
-    """
-    if not isinstance(path, str):
-        raise UserError(f"train.dataset_args.path must be a folder's path, not {path!r}")
-    folder = Path(os.path.expandvars(path)).expanduser()
-    if not folder.is_absolute():
-        raise UserError(
-            f"train.dataset_args.path: {path} is relative, but ranks run in the run's own copy of "
-            f"the code: write it in full, such as /data/{path}"
-        )
-    return folder

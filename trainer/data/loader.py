@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import multiprocessing
 import os
 import pickle
@@ -18,7 +19,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from trainer.data.sources import PerSampleSet, check_labels
+from jobs.spec import Train
+from trainer.data.collate import Collate
+from trainer.data.sources import Batch, PerSampleSet, check_labels
 from trainer.errors import CodeError, UserError, in_one_line
 from trainer.seeds import mix
 from trainer.stop import STOP_SIGNALS
@@ -37,11 +40,10 @@ class BatchIndices(NamedTuple):
 class RawBatch(NamedTuple):
     """One batch before the transform, on the CPU or where its BatchSource is.
 
-    inputs: uint8 or float32 [n, ...]; labels and indices: int64 [n].
+    indices: int64 [n], of the samples in their data set.
     """
 
-    inputs: torch.Tensor
-    labels: torch.Tensor
+    content: Batch
     indices: torch.Tensor
 
 
@@ -52,68 +54,67 @@ class Reader(Dataset[Any]):
     are returned as values: torch would wrap a worker's exception into its own traceback.
     """
 
-    def __init__(self, samples: PerSampleSet, name: str, kind: int, seed: int) -> None:
-        """name: train.dataset of the spec. kind: of the seeds, a constant of `trainer.seeds`."""
+    def __init__(self, samples: PerSampleSet, train: Train, kind: int) -> None:
+        """kind: of the seeds, a constant of `trainer.seeds`."""
         self._samples = samples
-        self._name = name
+        self._name = train.dataset
         self._kind = kind
-        self._seed = seed
+        self._seed = train.seed
+        self._collate = Collate(train.collate)
 
     def __getitems__(self, batch: tuple[int, list[int]]) -> RawBatch | UserError | CodeError:
         """Return the samples of (step, indices), or the error; torch's DataLoader calls this."""
         step, indices = batch
         try:
             return self.read(step, indices)
-        except UserError as error:
+        except (UserError, CodeError) as error:
             return error
         except Exception as error:
             return with_key(error, "train.dataset", self._name)
 
     def read(self, step: int, indices: list[int]) -> RawBatch:
         """Return the samples `indices` as read in `step`; errors of the data set pass through."""
-        with contextlib.nullcontext() if get_worker_info() else _as_in_worker():
-            batch = _stacked([self._sample(step, index) for index in indices], indices)
-        lowest, highest = batch.labels.aminmax()
-        check_labels(int(lowest), int(highest), self._samples.num_classes)
-        return batch
+        with contextlib.nullcontext() if get_worker_info() else as_in_worker():
+            return self._batch([self._sample(step, index) for index in indices], indices)
 
-    def _sample(self, step: int, index: int) -> tuple[torch.Tensor, int]:
-        seed = mix(self._kind, self._seed, step, index)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        torch.default_generator.manual_seed(seed)
+    def copies(self, n: int) -> RawBatch:
+        """Return a batch of `n` copies of the first sample, which is read once."""
+        with as_in_worker():
+            first = self._sample(0, 0)
+            # Each is a copy: a user's collate may change the samples that it gets.
+            return self._batch([first, *(copy.deepcopy(first) for _ in range(n - 1))], [0] * n)
+
+    def _batch(self, samples: list[Any], indices: list[int]) -> RawBatch:
+        content = self._collate(samples, indices)
+        num_classes = getattr(self._samples, "num_classes", None)
+        if num_classes is not None and is_labelled(content):
+            lowest, highest = content[1].aminmax()
+            check_labels(int(lowest), int(highest), num_classes)
+        return RawBatch(content, torch.tensor(indices))
+
+    def _sample(self, step: int, index: int) -> Any:
+        seed_sample(mix(self._kind, self._seed, step, index))
         return self._samples[index]
 
 
-def _stacked(items: list[tuple[torch.Tensor, int]], indices: list[int]) -> RawBatch:
-    """Return the samples as one batch; raises UserError where shapes or types differ."""
-    for sample, index in zip(items, indices, strict=True):
-        if not (isinstance(sample, (tuple, list)) and len(sample) == 2):
-            raise UserError(
-                f"train.dataset returns sample {index} as a {type(sample).__name__}: make it a "
-                "pair (input, label)"
-            )
-    first = items[0][0]
-    for (item, _), index in zip(items, indices, strict=True):
-        if not isinstance(item, torch.Tensor):
-            raise UserError(
-                f"train.dataset returns sample {index} as a {type(item).__name__}: make it a tensor"
-            )
-        if item.dtype not in (torch.uint8, torch.float32):
-            raise UserError(
-                f"train.dataset returns sample {index} as {item.dtype}: make it uint8 or float32"
-            )
-        if (item.shape, item.dtype) != (first.shape, first.dtype):
-            raise UserError(
-                f"train.dataset returns sample {indices[0]} as {first.dtype} {tuple(first.shape)}, "
-                f"but sample {index} as {item.dtype} {tuple(item.shape)}: make them alike"
-            )
-    labels = torch.tensor([int(label) for _, label in items])
-    return RawBatch(torch.stack([item for item, _ in items]), labels, torch.tensor(indices))
+def seed_sample(seed: int) -> None:
+    """Seed Python's, NumPy's and torch's generators before a sample is read."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)
+
+
+def is_labelled(content: Batch) -> bool:
+    """Return whether a batch is a pair of inputs and one integer label for each."""
+    if not isinstance(content, (tuple, list)) or len(content) != 2:
+        return False
+    labels = content[1]
+    is_vector = isinstance(labels, torch.Tensor) and labels.ndim == 1 and len(labels) > 0
+    return is_vector and not labels.is_floating_point()
 
 
 @contextlib.contextmanager
-def _as_in_worker() -> Iterator[None]:
+def as_in_worker() -> Iterator[None]:
     """Run the block as a worker would, on one thread, and restore the rank's generators after it.
 
     The training uses the same generators, for dropout for example.
@@ -148,10 +149,10 @@ class Loader:
             reader,
             batch_sampler=_IndexLists(schedule),
             num_workers=num_workers,
-            collate_fn=_unchanged,
+            collate_fn=unchanged,
             pin_memory=pin_memory,
-            worker_init_fn=_start_worker,
-            multiprocessing_context=_worker_context() if num_workers else None,
+            worker_init_fn=start_worker,
+            multiprocessing_context=worker_context() if num_workers else None,
             generator=torch.Generator(),
             prefetch_factor=PREFETCHED_BATCHES if num_workers else None,
             persistent_workers=num_workers > 0,
@@ -159,21 +160,11 @@ class Loader:
 
     def __iter__(self) -> Iterator[RawBatch]:
         # No variable holds DataLoader's iterator: a traceback's frame would keep the workers alive.
-        for batch in self._started():
+        assert self._loader is not None
+        for batch in started(self._loader):
             if isinstance(batch, Exception):
                 raise batch
             yield batch
-
-    def _started(self) -> Iterator[Any]:
-        """Start the workers; raises UserError where the data set cannot be pickled."""
-        assert self._loader is not None
-        try:
-            return iter(self._loader)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise UserError(
-                f"train.dataset cannot be sent to a worker process: {in_one_line(error)}: define "
-                "its class at the top of a module, or set launch.num_workers to 0"
-            ) from error
 
     def close(self) -> None:
         """End the workers; the caller must have dropped all iterators of this loader before.
@@ -182,6 +173,17 @@ class Loader:
         message to stop.
         """
         self._loader = None
+
+
+def started(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Start the workers of a loader; raises UserError where the data set cannot be pickled."""
+    try:
+        return iter(loader)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise UserError(
+            f"train.dataset cannot be sent to a worker process: {in_one_line(error)}: define "
+            "its class at the top of a module, or set launch.num_workers to 0"
+        ) from error
 
 
 class _IndexLists:
@@ -195,12 +197,12 @@ class _IndexLists:
             yield step, indices.tolist()
 
 
-def _unchanged(batch: Any) -> Any:
-    """Return the batch; `Reader` has stacked it already. Pickled, so not a lambda."""
+def unchanged(batch: Any) -> Any:
+    """Return the batch; the data set has made it already. Pickled, so not a lambda."""
     return batch
 
 
-def _worker_context() -> BaseContext:
+def worker_context() -> BaseContext:
     """Return the context that starts workers: a process without threads forks them.
 
     Why: see `trainer.data.worker_init`.
@@ -218,7 +220,7 @@ def _worker_context() -> BaseContext:
     return context
 
 
-def _start_worker(worker: int) -> None:
+def start_worker(worker: int) -> None:
     """Set up a worker process: it ends at a message from its rank, or when its rank dies."""
     for number in STOP_SIGNALS:  # torch has just installed a SIGTERM handler that ends the worker
         signal.signal(number, signal.SIG_IGN)

@@ -1,25 +1,25 @@
-"""The two kinds of data sets: whole batches on the device, or single samples on the CPU."""
+"""The kinds of data sets: whole batches on the device, single samples on the CPU, and streams."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from trainer.errors import UserError
 
-Batch = tuple[torch.Tensor, torch.Tensor]  # (inputs [n, ...], labels int64 [n])
+Batch = Any  # what the objective gets: a tensor, a pair, a dict or nested containers of tensors
 BYTE_SCALE = 1 / 255  # uint8 inputs times this are float32 from 0 to 1
+PLAIN = (str, int, float, bool, type(None))  # what a checkpoint holds besides tensors
 
 
 @runtime_checkable
 class BatchSource(Protocol):
     """A data set that is indexed by whole batches, on the device."""
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes; labels go from 0 to num_classes - 1."""
 
     def __len__(self) -> int: ...
 
@@ -27,27 +27,41 @@ class BatchSource(Protocol):
         """Return the same samples on a device."""
 
     def batch(self, indices: torch.Tensor) -> Batch:
-        """Return (inputs [n, ...], labels int64 [n]) of the samples `indices`, int64 [n].
+        """Return the samples `indices`, int64 [n], as a batch.
 
-        inputs: float32, or uint8; uint8 inputs are later scaled by BYTE_SCALE.
+        The indices are on the device of `to`, or on the CPU where the source has an attribute
+        `is_on_cpu` that is true. uint8 inputs of a pair (inputs, targets) are later scaled by
+        BYTE_SCALE.
         """
 
 
 @runtime_checkable
 class PerSampleSet(Protocol):
-    """A data set that is read by sample, on the CPU; by launch.num_workers processes, if any."""
+    """A data set that is read by sample, on the CPU; by launch.num_workers processes, if any.
 
-    @property
-    def num_classes(self) -> int:
-        """Number of classes; labels go from 0 to num_classes - 1."""
+    torch's default_collate makes a batch of its samples, or the function of train.collate.
+    """
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        """Return (input, label).
+    def __getitem__(self, index: int) -> Any:
+        """Return a sample: tensors and numbers, alone or in tuples and dicts."""
 
-        input: float32, or uint8; all of one shape. uint8 inputs are later scaled by BYTE_SCALE.
-        """
+
+@runtime_checkable
+class Stream(Protocol):
+    """Samples in an order of their own, whose position can be saved.
+
+    `state_dict()` is the position after the sample that the iterator has returned last. After
+    `load_state_dict(state)` a new iterator begins with the sample after it. The protocol is that of
+    torchdata's StatefulDataLoader and of IterableDataset of the package datasets.
+    """
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 Source = BatchSource | PerSampleSet
@@ -58,15 +72,16 @@ class Samples:
     """A data set in memory. A dataset callable may return two of them: (train, test).
 
     inputs: uint8 or float32 [N, ...]; the model gets them as float32 times `scale`.
-    labels: int64 [N], or another integer type, from 0 to num_classes - 1.
-    num_classes: 0 stands for the highest label plus 1.
+    labels: classes, int64 [N] or another integer type, from 0 to num_classes - 1; or floating-point
+        targets [N, ...] of a regression.
+    num_classes: 0 stands for the highest label plus 1; None for floating-point targets.
     Raises UserError where inputs and labels do not fit together.
     """
 
     inputs: torch.Tensor
     labels: torch.Tensor
     scale: float = 1.0
-    num_classes: int = 0
+    num_classes: int | None = 0
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.labels):
@@ -74,17 +89,15 @@ class Samples:
                 f"train.dataset returns {len(self.inputs)} inputs, but {len(self.labels)} labels"
             )
         if self.labels.is_floating_point():
-            raise UserError(
-                f"train.dataset returns labels of {self.labels.dtype}: make them whole numbers, "
-                "int64"
-            )
+            object.__setattr__(self, "num_classes", None)
+            return
         object.__setattr__(self, "labels", self.labels.long())
         if len(self.labels) == 0:
             return
         lowest, highest = int(self.labels.min()), int(self.labels.max())
-        if self.num_classes == 0:
-            object.__setattr__(self, "num_classes", highest + 1)
-        check_labels(lowest, highest, self.num_classes)
+        num_classes = self.num_classes or highest + 1
+        object.__setattr__(self, "num_classes", num_classes)
+        check_labels(lowest, highest, num_classes)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -94,7 +107,7 @@ class Samples:
         return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
 
     def batch(self, indices: torch.Tensor) -> Batch:
-        """Return (inputs [n, ...], labels int64 [n]) of the samples `indices`, int64 [n]."""
+        """Return (inputs [n, ...], labels [n, ...]) of the samples `indices`, int64 [n]."""
         inputs = self.inputs.index_select(0, indices)
         # Bytes that only need BYTE_SCALE stay bytes, which are cheaper to move. They become
         # float32 last, in trainer.data.feed or in the transform.
@@ -103,6 +116,22 @@ class Samples:
             if self.scale != 1.0:
                 inputs = inputs.mul_(self.scale)
         return inputs, self.labels[indices]
+
+
+def absolute(key: str, path: str) -> Path:
+    """Return the absolute path of a key of train.dataset_args, with ~ and $VARIABLE expanded.
+
+    Raises UserError for a relative path: ranks run in the frozen copy of the code.
+    """
+    if not isinstance(path, str):
+        raise UserError(f"train.dataset_args.{key} must be a path, not {path!r}")
+    found = Path(os.path.expandvars(path)).expanduser()
+    if not found.is_absolute():
+        raise UserError(
+            f"train.dataset_args.{key}: {path} is relative, but ranks run in the run's own copy of "
+            f"the code: write it in full, such as /data/{path}"
+        )
+    return found
 
 
 def check_labels(lowest: int, highest: int, num_classes: int) -> None:
@@ -115,6 +144,45 @@ def check_labels(lowest: int, highest: int, num_classes: int) -> None:
         )
 
 
-def num_classes(train: Source, test: Source) -> int:
-    """Return the number of classes of both parts together."""
-    return max(train.num_classes, test.num_classes)
+def num_classes(*parts: Source | Stream | None) -> int | None:
+    """Return the number of classes of all parts together; None where none states it."""
+    found = [getattr(part, "num_classes", None) for part in parts]
+    return max((number for number in found if number is not None), default=None)
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value consists of tensors, plain values and containers of them."""
+    if isinstance(value, dict):
+        return all(type(key) in PLAIN and is_plain(item) for key, item in value.items())
+    if type(value) in (list, tuple):
+        return all(map(is_plain, value))
+    return type(value) in (*PLAIN, torch.Tensor)
+
+
+def check_inputs(where: str, inputs: object, n: int) -> None:
+    """Raise UserError unless `inputs` is a batch of `n` inputs. where: the key that returned it."""
+    if not isinstance(inputs, torch.Tensor):
+        raise UserError(f"{where} returns a {type(inputs).__name__}, not a tensor of {n} inputs")
+    num_inputs = len(inputs) if inputs.ndim else 0
+    if num_inputs != n:
+        raise UserError(f"{where} returns {num_inputs} inputs for {n} samples: return one for each")
+    check_precision(where, inputs)
+
+
+def check_precision(where: str, inputs: torch.Tensor) -> None:
+    """Raise UserError for inputs in float64. where: the key that returned them."""
+    if inputs.dtype == torch.float64:
+        raise UserError(f"{where} returns inputs as torch.float64: make them float32")
+
+
+def check_batch(content: Batch, n: int) -> None:
+    """Raise UserError where a batch of a pair (inputs, targets) has not `n` of both."""
+    if isinstance(content, (tuple, list)) and len(content) == 2:
+        inputs, targets = content
+        if isinstance(inputs, torch.Tensor):
+            check_inputs("train.dataset", inputs, n)
+        if isinstance(targets, torch.Tensor) and (targets.ndim == 0 or len(targets) != n):
+            raise UserError(
+                f"train.dataset returns labels {targets.dtype} {tuple(targets.shape)} for {n} "
+                "samples: return one for each"
+            )

@@ -13,8 +13,9 @@ from trainer.data.sources import BYTE_SCALE
 from trainer.errors import UserError
 from trainer.user_code import call
 
-# (inputs float32 [n, ...], the samples' random numbers, or None in evaluation) -> inputs
-Transform = Callable[[torch.Tensor, SampleRandom | None], torch.Tensor]
+# (inputs float32 [n, ...], the samples' random numbers, or None in evaluation) -> inputs; with an
+# attribute takes_batch that is true the first argument and the result are a whole batch.
+Transform = Callable[[Any, SampleRandom | None], Any]
 
 
 def create(name: str | None, args: dict[str, Any]) -> Transform | None:

@@ -1,8 +1,11 @@
 """The model, and the optimizer that updates its weights.
 
-- models: the built-in models.
+- objectives: what happens to one batch; the built-in objectives.
+- mean_gradient: divides the losses of a step by its number of items.
+- models: the built-in models for numbers and images; gpt: the one for tokens.
+- gpt: a small GPT.
 - optim: the optimizer and the learning rate by step.
 - precision: autocast and the gradient scaler.
 - build: model, data and optimizer of this rank, wrapped in DDP.
-- evaluate: loss and accuracy on the held-out samples.
+- evaluate: sums of the objective over the held-out samples.
 """

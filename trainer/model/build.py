@@ -9,44 +9,106 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from jobs.spec import Train
+from jobs.spec import METRIC_MODES, Train
 from trainer import seeds
 from trainer.data import builtin, transforms
-from trainer.data.batches import Batches
+from trainer.data.batches import Batches, TrainingLength
 from trainer.data.feed import HeldOut, TrainBatches
-from trainer.data.sources import Batch, num_classes
+from trainer.data.sources import Batch, Source, Stream, num_classes
+from trainer.data.stream import Share, StreamBatches
+from trainer.data.to_device import is_pair
+from trainer.data.transforms import Transform
 from trainer.dist.context import gather
 from trainer.dist.run_handle import RankContext
 from trainer.errors import UserError
-from trainer.model import models, optim, precision
+from trainer.model import models, objectives, optim, precision
+from trainer.model.models import Fit
+from trainer.model.objectives import DataFacts, Objective, Sums, means
 from trainer.model.precision import Precision
 from trainer.user_code import user_code
 
 
 @dataclass(frozen=True)
 class Data:
-    """The training batches and held-out samples of this rank, and the batch sizes."""
+    """The training batches and held-out samples of this rank, and their sizes.
 
-    train_batches: TrainBatches
-    held_out: HeldOut
-    batches: Batches
-    num_classes: int
+    held_out: None where the data set has no such part.
+    samples_per_epoch: 0 for a stream, whose length is not known.
+    digest: of the content, where the data set states one.
+    """
+
+    train_batches: TrainBatches | StreamBatches
+    held_out: HeldOut | None
+    length: TrainingLength
+    samples_per_epoch: int
+    facts: DataFacts
+    vocab_size: int | None
+    digest: str | None
+
+
+@dataclass(frozen=True)
+class BestMetric:
+    """The held-out metric that chooses the best checkpoint."""
+
+    name: str
+    mode: str  # "min" or "max"
+
+    def is_better(self, value: float, other: float) -> bool:
+        """Return whether `value` is better than `other`."""
+        return value > other if self.mode == "max" else value < other
 
 
 @dataclass(frozen=True)
 class Replica:
-    """This rank's model and optimizer. `module` is the model inside the wrapper `ddp`."""
+    """This rank's model, optimizer and objective. `module` is the model inside the wrapper `ddp`.
+
+    batch_size: the number of samples of a micro batch.
+    fixed_items: the number of items of every micro batch; None if it differs.
+    metric_names: of the objective, in the order of `Sums.row`.
+    best: None where no metric chooses a best checkpoint.
+    """
 
     ddp: DistributedDataParallel
     module: nn.Module
     optimizer: torch.optim.Optimizer
     precision: Precision
+    objective: Objective
+    batch_size: int
+    fixed_items: int | None
+    metric_names: tuple[str, ...]
+    best: BestMetric | None
+
+    def row(self, batch: Batch) -> torch.Tensor:
+        """Return the `Sums.row` of a batch, without the wrapper that exchanges gradients."""
+        with self.autocast():
+            return self.row_of(self.objective(self.module, batch))
+
+    def empty_row(self) -> torch.Tensor:
+        """Return a sum of no `Sums.row`, float64 [2 + metrics] on the device."""
+        device = next(self.module.parameters()).device
+        return torch.zeros(2 + len(self.metric_names), dtype=torch.float64, device=device)
+
+    def row_of(self, sums: Sums) -> torch.Tensor:
+        """Return `Sums.row`. Raises: UserError for other metrics than those of the first batch."""
+        if tuple(sums.metrics) != self.metric_names:
+            expected, found = (
+                ", ".join(names) or "none" for names in (self.metric_names, sums.metrics)
+            )
+            raise UserError(
+                f"train.objective returned the metrics {expected} for one batch and {found} for "
+                "another: return the same ones, in the same order, in training and evaluation"
+            )
+        return sums.row()
+
+    def means(self, row: list[float]) -> dict[str, float]:
+        """Return loss, metrics and what follows from them, of the sum of `Sums.row`."""
+        return means(self.metric_names, row, self.objective)
 
     @property
     def scaler(self) -> torch.amp.GradScaler:
@@ -86,20 +148,57 @@ def _set_compile_cache(context: RankContext) -> None:
 
 def build_data(context: RankContext) -> Data:
     """Return the data set of the spec as batches for this world size."""
-    spec = context.train
+    spec, place = context.train, context.distributed
     with user_code("train.dataset", spec.dataset):
-        train, test = builtin.create(spec.dataset, spec.dataset_args)
-        classes = num_classes(train, test)
+        parts = builtin.create(spec.dataset, spec.dataset_args, place.rank, place.world_size)
+        classes = num_classes(parts.train, parts.held_out)
     with user_code("train.transform", spec.transform or ""):
         transform = transforms.create(spec.transform, spec.transform_args)
-    sizes = {"training samples": len(train), "held-out samples": len(test), "classes": classes}
+    num_held_out = 0 if parts.held_out is None else len(parts.held_out)
+    digest = getattr(parts.train, "digest", None)
+    sizes = {"held-out samples": num_held_out, "classes": classes or 0}
+    if digest is not None:
+        sizes["digest"] = int(digest[:15], 16)
+    train_batches, length, samples_per_epoch = _batches(context, parts, transform, sizes)
+    held_out = None
+    if parts.held_out is not None:
+        held_out = HeldOut(parts.held_out, transform, context)
+    facts = DataFacts(spec.dataset, classes, getattr(parts.train, "bytes_per_token", None))
+    vocab_size = getattr(parts.train, "vocab_size", None)
+    return Data(train_batches, held_out, length, samples_per_epoch, facts, vocab_size, digest)
+
+
+def _batches(
+    context: RankContext, parts: builtin.Parts, transform: Transform | None, sizes: dict[str, int]
+) -> tuple[TrainBatches | StreamBatches, TrainingLength, int]:
+    """Return training batches, length and samples per epoch; log them.
+
+    sizes: what all ranks must see alike, besides the training samples.
+    """
+    spec, place = context.train, context.distributed
+    held_out = f"{sizes['held-out samples']} held out"
+    train: Source | Stream = parts.train
+    if builtin.is_stream(train):
+        check_same_data(spec.dataset, sizes, context.device)
+        if spec.max_steps is None:
+            raise UserError(
+                f"train.dataset {spec.dataset} returns a stream, whose length is not known: set "
+                "train.max_steps"
+            )
+        share = Share(place.rank, place.world_size, parts.is_own_stream)
+        stream = StreamBatches(train, share, transform, context)
+        samples = stream.batch_size * stream.num_micro_batches(0) * place.world_size
+        place.log(f"{spec.dataset}: a stream, {held_out}; {samples} samples a step")
+        return stream, TrainingLength.of_stream(spec.max_steps, samples), 0
+    train = cast(Source, train)  # mypy knows no type "not a stream"
+    num_samples = len(train)
+    sizes = {"training samples": num_samples, **sizes}
     check_same_data(spec.dataset, sizes, context.device)
-    batches = Batches.of(spec, len(train), context.distributed.world_size)
-    context.distributed.log(
-        f"{spec.dataset}: {len(train)} training samples, {len(test)} held out; {batches.describe()}"
-    )
-    train_batches = TrainBatches(train, transform, batches, context)
-    return Data(train_batches, HeldOut(test, transform, context), batches, classes)
+    batches = Batches.of(spec, num_samples, place.world_size)
+    place.log(f"{spec.dataset}: {num_samples} training samples, {held_out}; {batches.describe()}")
+    length = TrainingLength.of(spec, batches)
+    found = TrainBatches(train, transform, batches, length, context)
+    return found, length, batches.samples_per_epoch
 
 
 def check_same_data(dataset: str, sizes: dict[str, int], device: torch.device) -> None:
@@ -119,29 +218,104 @@ def check_same_data(dataset: str, sizes: dict[str, int], device: torch.device) -
 
 
 def build_replica(context: RankContext, data: Data) -> Replica:
-    """Return model, wrapper and optimizer with their initial weights; a checkpoint may follow.
+    """Return model, wrapper, optimizer and objective with initial weights; a checkpoint may follow.
 
     DDP rebuilds its gradient buckets after the first backward pass of a process, which changes the
-    order of summation. So every attempt, including the first, spends that backward pass on zeros
-    and then loads its state. Otherwise the first step after a resume differs from 3 ranks on.
+    order of summation. So every attempt, including the first, spends that backward pass on an
+    example and then loads its state. Otherwise the first step after a resume differs from 3 ranks
+    on.
     """
     spec = context.train
     check_device(spec, context.device)
     numbers = precision.set_up(spec, context.device, context.distributed.log)
-    example = data.train_batches.example(data.batches.micro_batch_size)
+    example = data.train_batches.example()
+    with user_code("train.objective", spec.objective):
+        objective = objectives.create(
+            spec.objective, spec.objective_args, spec.label_smoothing, data.facts
+        )
     # After the example, because a user's transform may draw random numbers there.
     torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
     with user_code("train.model", spec.model):
-        module = models.create(spec.model, spec.model_args, example[0], data.num_classes)
+        fit = _fit(spec, data, example)
+        module = models.create(spec.model, spec.model_args, fit)
         module = _placed(module, context)
         ddp = wrap(module, spec, context.device)
-    replica = Replica(ddp, module, optim.create(module, spec), numbers)
+    optimizer = optim.create(module, spec)
     # After the wrap, which broadcasts rank 0's weights.
     initial = {name: value.clone() for name, value in module.state_dict().items()}
-    with user_code("train.model", spec.model):
-        _throw_away_pass(context, data.num_classes, replica, example)
+    is_own = spec.objective not in objectives.BUILT_IN  # it calls the model
+    key = "objective" if is_own else "model"
+    with user_code(f"train.{key}", getattr(spec, key)):
+        sums = _throw_away_pass(context, ddp, numbers, objective, example)
+        names = tuple(sums.metrics)
+        found = means(names, sums.row().tolist(), objective)
     module.load_state_dict(initial)
-    return replica
+    return Replica(
+        ddp=ddp,
+        module=module,
+        optimizer=optimizer,
+        precision=numbers,
+        objective=objective,
+        batch_size=data.train_batches.batch_size,
+        fixed_items=_fixed_items(sums, context),
+        metric_names=names,
+        best=_best(context, list(found), data.held_out is not None),
+    )
+
+
+def _fit(spec: Train, data: Data, example: Batch) -> Fit:
+    """Return what a built-in model has to fit to."""
+    inputs, num_outputs = example, data.facts.num_classes
+    if is_pair(example):
+        inputs = example[0]
+        if spec.objective == "regression" and isinstance(example[1], torch.Tensor):
+            num_outputs = example[1][0].numel()
+    elif spec.objective == "language_model" and isinstance(example, torch.Tensor):
+        inputs = example[:, :-1]
+    return Fit(inputs, num_outputs, data.vocab_size, spec.dataset)
+
+
+def _fixed_items(sums: Sums, context: RankContext) -> int | None:
+    """Return the number of items of every batch; None if the objective returns it as a tensor.
+
+    Raises: UserError where the ranks differ.
+    """
+    fixed = sums.num_items if isinstance(sums.num_items, int) else None
+    if fixed is not None and fixed < 1:
+        raise UserError(f"train.objective {context.train.objective} returns num_items {fixed}")
+    own = torch.tensor([-1 if fixed is None else fixed], device=context.device)
+    found = torch.cat(gather(own)).tolist()
+    if len(set(found)) > 1:
+        shown = ["a tensor" if number == -1 else str(number) for number in found]
+        raise UserError(
+            f"train.objective {context.train.objective} returns different num_items on the ranks, "
+            f"{', '.join(shown)}: return it as a tensor, which is added up over the ranks"
+        )
+    return fixed
+
+
+def _best(context: RankContext, names: list[str], has_held_out: bool) -> BestMetric | None:
+    """Return the metric of checkpoint.best. Raises: UserError where there is no such metric."""
+    checkpoint = context.run.spec.checkpoint
+    name = checkpoint.best
+    if name == "auto":
+        name = "eval_accuracy" if "accuracy" in names else "eval_loss"
+        name = name if has_held_out else None
+    if context.train.early_stop_patience is not None and not has_held_out:
+        raise UserError(
+            f"train.early_stop_patience needs held-out samples, but train.dataset "
+            f"{context.train.dataset} returns none"
+        )
+    if name is None:
+        return None
+    known = [f"eval_{each}" for each in names] if has_held_out else []
+    if name not in known:
+        raise UserError(
+            f"checkpoint.best is {name}, but train.objective {context.train.objective} has "
+            f"{', '.join(known) or 'no held-out metric: train.dataset returns no held-out part'}"
+        )
+    mode = METRIC_MODES.get(name, "min") if checkpoint.best_mode == "auto" else checkpoint.best_mode
+    return BestMetric(name, mode)
 
 
 def _placed(module: nn.Module, context: RankContext) -> nn.Module:
@@ -186,45 +360,32 @@ def wrap(module: nn.Module, train: Train, device: torch.device) -> DistributedDa
     )
 
 
-def _throw_away_pass(context: RankContext, classes: int, replica: Replica, example: Batch) -> None:
-    """Run one forward and backward pass on zeros, with the exchange of gradients.
+def _throw_away_pass(
+    context: RankContext,
+    ddp: DistributedDataParallel,
+    numbers: Precision,
+    objective: Objective,
+    example: Batch,
+) -> Sums:
+    """Run one forward and backward pass with the exchange of gradients; return its sums.
 
-    Raises UserError where the model's scores do not fit the data set, or where parameters get no
-    gradient.
+    Raises UserError where the objective or the model does not fit the data, or where parameters
+    get no gradient.
     """
     spec = context.train
-    inputs, labels = torch.zeros_like(example[0]), torch.zeros_like(example[1])
-    with replica.autocast():
-        scores = replica.ddp(inputs)
-        _check_scores(spec, scores, (len(inputs), classes))
-        loss = cross_entropy(scores, labels, label_smoothing=spec.label_smoothing)
-    loss.backward()  # type: ignore[no-untyped-call]
-    unused = [name for name, p in replica.module.named_parameters() if _is_unused(p)]
+    seeds.seed_generators(seeds.mix(seeds.WEIGHTS, spec.seed, 1), context.device)
+    with numbers.autocast():
+        sums = objective(ddp, example)
+    objectives.check_sums(sums, spec.objective)
+    sums.loss.backward()  # type: ignore[no-untyped-call]
+    unused = [name for name, p in ddp.module.named_parameters() if _is_unused(p)]
     if unused and not (spec.find_unused_parameters or spec.static_graph):
         raise UserError(
             f"train.model {spec.model}: {len(unused)} parameters got no gradient, the first is "
             f"{unused[0]}: set train.find_unused_parameters to true, or freeze them"
         )
-    replica.ddp.zero_grad(set_to_none=True)
-
-
-def _check_scores(spec: Train, scores: object, expected: tuple[int, int]) -> None:
-    """Raise UserError unless `scores` is a tensor of the shape `expected`: samples, classes."""
-    samples, classes = expected
-    if not isinstance(scores, torch.Tensor):
-        raise UserError(
-            f"train.model {spec.model} returns a {type(scores).__name__}: have it return a tensor "
-            f"of scores [n, {classes}]"
-        )
-    if scores.ndim != 2 or scores.shape[1] != classes:
-        raise UserError(
-            f"train.model {spec.model} returns scores of shape {tuple(scores.shape)}, but the "
-            f"labels of {spec.dataset} name {classes} classes"
-        )
-    if len(scores) != samples:
-        raise UserError(
-            f"train.model {spec.model} returns {len(scores)} scores for {samples} inputs"
-        )
+    ddp.zero_grad(set_to_none=True)
+    return sums
 
 
 def _is_unused(parameter: nn.Parameter) -> bool:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.functional import cross_entropy
 
-from trainer.data.feed import HELD_OUT_BATCH_SIZE, HeldOut
+from trainer.data.feed import HeldOut
+from trainer.data.sources import Batch
 
 
 def _never(index: int, is_last: bool) -> bool:
@@ -23,23 +21,24 @@ def _never(index: int, is_last: bool) -> bool:
 def evaluate(
     module: nn.Module,
     held_out: HeldOut,
-    autocast: Callable[[], AbstractContextManager[object]],
+    row_of: Callable[[Batch], torch.Tensor],
+    sums: torch.Tensor,
     beat: Callable[[], None],
     is_stop_agreed: Callable[[int, bool], bool] = _never,
-) -> tuple[float, float] | None:
-    """Return (mean loss, accuracy) over all held-out samples, the same on every rank.
+) -> torch.Tensor | None:
+    """Return the sum of `row_of` over all held-out samples, the same on every rank.
 
-    None if the ranks agreed to stop before the last batch. The buffers are those of rank 0. The
-    scores are computed under `autocast()`.
+    None if the ranks agreed to stop before the last batch. The model's buffers are those of rank 0.
 
+    row_of: float64 [k] of a batch, such as `Replica.row`. sums: zeros of that shape; changed.
     beat: called before each batch of this rank.
     is_stop_agreed: called with (index, whether it is the last) before each batch, on every rank
     equally often, also where a rank has one batch less; True ends the evaluation.
     """
     for buffer in module.buffers():
         dist.broadcast(buffer, src=0)
-    sums = torch.zeros(3, dtype=torch.float64, device=held_out.device)
-    num_rounds = _num_rounds(len(held_out))
+    num_rounds = held_out.num_rounds
+    num_samples = 0
     module.eval()
     for index, batch in itertools.zip_longest(range(num_rounds), held_out.batches()):
         if is_stop_agreed(index, index == num_rounds - 1):
@@ -47,21 +46,12 @@ def evaluate(
             return None
         if batch is None:
             continue
-        inputs, labels = batch
         beat()
-        with autocast():
-            scores = module(inputs)
-        sums[0] += cross_entropy(scores.float(), labels, reduction="none").double().sum()
-        sums[1] += (scores.argmax(dim=1) == labels).sum()
-        sums[2] += len(labels)
+        sums += row_of(batch.content)
+        num_samples += batch.num_samples
     module.train()
-    dist.all_reduce(sums)
-    loss_sum, num_correct, num_samples = sums.tolist()
-    if num_samples != len(held_out):
-        raise RuntimeError(f"evaluation counted {num_samples:.0f} of {len(held_out)} samples")
-    return loss_sum / num_samples, num_correct / num_samples
-
-
-def _num_rounds(num_samples: int) -> int:
-    """Return the number of batches of rank 0, which has the most: sample i is of rank i % W."""
-    return math.ceil(math.ceil(num_samples / dist.get_world_size()) / HELD_OUT_BATCH_SIZE)
+    counted = torch.cat([sums, sums.new_tensor([float(num_samples)])])
+    dist.all_reduce(counted)
+    if counted[-1] != len(held_out):
+        raise RuntimeError(f"evaluation counted {counted[-1]:.0f} of {len(held_out)} samples")
+    return counted[:-1]

@@ -1,8 +1,9 @@
-"""The built-in models: torch modules from inputs [n, ...] to class scores [n, num_classes]."""
+"""The built-in models: torch modules from inputs [n, ...] to scores [n, num_classes]; gpt apart."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,30 +11,81 @@ from torch import nn
 from torch.nn.functional import relu
 
 from trainer.errors import UserError
+from trainer.model.gpt import GPT
 from trainer.user_code import call
 
 SMALL_IMAGE_PIXELS = 64  # up to this height and width, ResNets keep the full resolution first
 
 
-def create(name: str, args: dict[str, Any], inputs: torch.Tensor, num_classes: int) -> nn.Module:
+def create(name: str, args: dict[str, Any], fit: Fit) -> nn.Module:
     """Return the model of `train.model`.
 
     name: one of BUILT_IN, which is fitted to the data, or `package.module:callable`.
-    inputs: a batch as the model will get it, float32 [n, ...].
     Raises UserError where the name, the arguments or the data do not fit.
     """
-    fitted: dict[str, Any] = {}
-    if name == "mlp":
-        fitted = {"in_features": inputs[0].numel(), "num_classes": num_classes}
-    elif name in BUILT_IN:
-        fitted = {"in_channels": _channels(name, inputs), "num_classes": num_classes}
-    if name in ("resnet18", "resnet50"):
-        is_small = max(inputs.shape[2:]) <= SMALL_IMAGE_PIXELS
-        fitted["stem"] = "small" if is_small else "imagenet"
+    fitted = _fitted(name, fit) if name in BUILT_IN else {}
     model = call("train.model", name, BUILT_IN, {**fitted, **args})
     if not isinstance(model, nn.Module):
         raise UserError(f"train.model: {name} returns a {type(model).__name__}, not a torch module")
     return model
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a built-in model has to fit to.
+
+    inputs: a batch as the model will get it: float32 [n, ...], or tokens int64 [n, T].
+    num_outputs: the number of classes, or of targets of a regression; None if unknown.
+    vocab_size: of tokens; None if unknown.
+    dataset: train.dataset.
+    """
+
+    inputs: Any
+    num_outputs: int | None
+    vocab_size: int | None
+    dataset: str
+
+
+def _fitted(name: str, fit: Fit) -> dict[str, Any]:
+    """Return the arguments of a built-in model that follow from the data."""
+    if name == "gpt":
+        return _fitted_gpt(fit)
+    if fit.num_outputs is None:
+        raise UserError(
+            f"train.model {name} needs the number of classes, but train.dataset {fit.dataset} has "
+            "no attribute num_classes: add one"
+        )
+    if not isinstance(fit.inputs, torch.Tensor) or not fit.inputs.is_floating_point():
+        raise UserError(
+            f"train.model {name} takes one tensor of numbers, but the inputs of train.dataset "
+            f"{fit.dataset} are {_described(fit.inputs)}: name a model of your own"
+        )
+    if name == "mlp":
+        return {"in_features": fit.inputs[0].numel(), "num_classes": fit.num_outputs}
+    fitted = {"in_channels": _channels(name, fit.inputs), "num_classes": fit.num_outputs}
+    if name in ("resnet18", "resnet50"):
+        is_small = max(fit.inputs.shape[2:]) <= SMALL_IMAGE_PIXELS
+        return {**fitted, "stem": "small" if is_small else "imagenet"}
+    return fitted
+
+
+def _fitted_gpt(fit: Fit) -> dict[str, Any]:
+    inputs = fit.inputs
+    if not isinstance(inputs, torch.Tensor) or inputs.is_floating_point() or inputs.ndim != 2:
+        raise UserError(
+            f"train.model gpt takes tokens int64 [n, T], but the inputs of train.dataset "
+            f"{fit.dataset} are {_described(inputs)}: take python_source, text or tokens, or data "
+            "of your own with train.objective language_model"
+        )
+    if fit.vocab_size is None:
+        return {"block_size": inputs.shape[1]}
+    return {"block_size": inputs.shape[1], "vocab_size": fit.vocab_size}
+
+
+def _described(inputs: object) -> str:
+    if isinstance(inputs, torch.Tensor):
+        return f"{inputs.dtype} {tuple(inputs.shape)}"
+    return f"a {type(inputs).__name__}"
 
 
 def _channels(name: str, inputs: torch.Tensor) -> int:
@@ -221,4 +273,5 @@ BUILT_IN: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
     "resnet50": resnet50,
     "mlp": mlp,
+    "gpt": GPT,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -12,29 +12,62 @@ from torch.nn.utils import clip_grad_norm_
 
 from jobs.spec import Train
 from trainer.data.batches import TrainingLength
+from trainer.errors import UserError
+from trainer.user_code import load as load_code
+from trainer.user_code import user_code
 
 
 def create(module: nn.Module, train: Train) -> torch.optim.Optimizer:
-    """Return the optimizer of `train`; vectors (biases, norms) get no weight decay.
+    """Return the optimizer of `train`; the loop sets its learning rate before each step.
 
-    The loop sets its learning rate before each step, see `lr_at`.
+    A callable of the user gets the parameter groups, `lr` and train.optimizer_args.
+    Raises: UserError where it returns no optimizer, or none of all groups.
     """
+    groups = _groups(module, train)
+    args = {**train.optimizer_args, "lr": train.lr}
+    # fused is not the default on the CPU; it makes the optimizer's part 3 to 6 times faster.
+    if train.optimizer == "adamw":
+        return _called(train, torch.optim.AdamW, {"params": groups, "fused": True, **args})
+    if train.optimizer == "sgd":
+        args = {"momentum": train.momentum, "nesterov": train.nesterov, "fused": True, **args}
+        optimizer = _called(train, torch.optim.SGD, {"params": groups, **args})
+        _begin_momentum(optimizer)
+        return optimizer
+    with user_code("train.optimizer", train.optimizer):
+        return _called(
+            train, load_code("train.optimizer", train.optimizer), {"params": groups, **args}
+        )
+
+
+def _groups(module: nn.Module, train: Train) -> list[dict[str, Any]]:
+    """Return the parameter groups, with weight decay and without."""
     parameters = [p for p in module.parameters() if p.requires_grad]
-    groups = [
+    if train.weight_decay_on == "all":
+        return [{"params": parameters, "weight_decay": train.weight_decay}]
+    return [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": train.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    # fused is not the default on the CPU; it makes the optimizer's part 3 to 6 times faster.
-    if train.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=train.lr, fused=True)
-    optimizer = torch.optim.SGD(
-        groups, lr=train.lr, momentum=train.momentum, nesterov=train.nesterov, fused=True
-    )
-    _begin_momentum(optimizer)
+
+
+def _called(
+    train: Train, function: Callable[..., Any], args: dict[str, Any]
+) -> torch.optim.Optimizer:
+    """Return function(params, **args). Raises: UserError where it is no optimizer."""
+    params = args.pop("params")
+    try:
+        optimizer = function(params, **args)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"train.optimizer_args: {train.optimizer}: {error}") from error
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UserError(
+            f"train.optimizer: {train.optimizer} returns a {type(optimizer).__name__}, not a "
+            "torch.optim.Optimizer"
+        )
     return optimizer
 
 
-def _begin_momentum(optimizer: torch.optim.SGD) -> None:
+def _begin_momentum(optimizer: torch.optim.Optimizer) -> None:
     """Create the missing momentum buffers as zeros, which changes no result.
 
     torch 2.13 creates them in the first step, uninitialised. The fused kernel leaves them so where
@@ -59,7 +92,9 @@ def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
         group.update({**own, "params": group["params"]})
     for parameter, values in optimizer.state.items():
         for name, value in values.items():
-            if value.shape == parameter.shape and value.stride() != parameter.stride():
+            # A user's optimizer may keep other values than tensors.
+            is_alike = isinstance(value, torch.Tensor) and value.shape == parameter.shape
+            if is_alike and value.stride() != parameter.stride():
                 values[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
     if isinstance(optimizer, torch.optim.SGD):
         _begin_momentum(optimizer)
@@ -84,18 +119,69 @@ def clip_and_step(
     optimizer.zero_grad(set_to_none=True)
 
 
-def lr_at(step: int, length: TrainingLength, train: Train) -> float:
-    """Return the learning rate of a step (from 0): linear warm-up, then the schedule."""
-    if step < train.warmup_steps:
-        return train.lr * (step + 1) / train.warmup_steps
-    if train.schedule == "step":
-        epoch = length.finished_epochs(step)
-        num_passed = sum(epoch >= milestone for milestone in train.lr_milestones)
-        return train.lr * train.lr_gamma**num_passed
-    if train.schedule == "cosine":
-        done = (step - train.warmup_steps) / max(1, length.total_steps - train.warmup_steps)
-        return train.lr * 0.5 * (1 + math.cos(math.pi * done))
-    return train.lr
+Schedule = Callable[[int], float]  # from a step, counted from 0, to its learning rate
+
+
+def schedule(train: Train, length: TrainingLength) -> Schedule:
+    """Return the learning rate by step: linear warm-up, then the schedule of the spec.
+
+    A schedule of the user is called with (step, total_steps) and train.schedule_args; it returns a
+    factor of train.lr. It must not remember anything: a resume begins at any step.
+    """
+    if train.schedule in BUILT_IN_SCHEDULES:
+        factor = BUILT_IN_SCHEDULES[train.schedule]
+        return lambda step: _warmup(step, train) or train.lr * factor(step, length, train)
+    own = load_code("train.schedule", train.schedule)
+
+    def lr_at(step: int) -> float:
+        if warmup := _warmup(step, train):
+            return warmup
+        with user_code("train.schedule", train.schedule):
+            value = own(step, length.total_steps, **train.schedule_args)
+            if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+                raise UserError(
+                    f"train.schedule: {train.schedule} returns {value!r} for step {step}: return a "
+                    "factor of train.lr, 0 or more"
+                )
+        return train.lr * value
+
+    return lr_at
+
+
+def _warmup(step: int, train: Train) -> float | None:
+    """Return the learning rate of a step in the linear warm-up; None after it."""
+    return train.lr * (step + 1) / train.warmup_steps if step < train.warmup_steps else None
+
+
+def _constant(step: int, length: TrainingLength, train: Train) -> float:
+    return 1.0
+
+
+def _step(step: int, length: TrainingLength, train: Train) -> float:
+    epoch = length.finished_epochs(step)
+    return train.lr_gamma ** sum(epoch >= milestone for milestone in train.lr_milestones)
+
+
+def _cosine(step: int, length: TrainingLength, train: Train) -> float:
+    done = (step - train.warmup_steps) / max(1, length.total_steps - train.warmup_steps)
+    return 0.5 * (1 + math.cos(math.pi * done))
+
+
+def _wsd(step: int, length: TrainingLength, train: Train) -> float:
+    """Warm-up, stable, decay: constant, then linear down to 0.
+
+    Source: Hu et al., "MiniCPM: Unveiling the Potential of Small Language Models", section 4.
+    """
+    decay_steps = max(1, round(length.total_steps * train.lr_decay_fraction))
+    return min(1.0, max(0, length.total_steps - step) / decay_steps)
+
+
+BUILT_IN_SCHEDULES: dict[str, Callable[[int, TrainingLength, Train], float]] = {
+    "constant": _constant,
+    "cosine": _cosine,
+    "step": _step,
+    "wsd": _wsd,
+}
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -25,7 +25,7 @@ def describe(context: RankContext) -> dict[str, Any]:
     own: dict[str, Any] = {
         "torch": str(torch.__version__),
         **{package: _version(package) for package in ("numpy", "pillow")},
-        "processor": _processor(),
+        "processor": processor(),
         "instruction set": torch.backends.cpu.get_cpu_capability(),
         "threads per rank": torch.get_num_threads(),
         "world size": context.distributed.world_size,
@@ -51,7 +51,7 @@ def _version(package: str) -> str:
         return "none"
 
 
-def _processor() -> str:
+def processor() -> str:
     """Return the processor's model name: oneDNN's blocking depends on more than its features."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -9,8 +9,11 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from jobs.rundir import write_atomic
 from trainer.dist.run_handle import RunHandle
 from trainer.errors import log
+
+TABLE_ROWS = 30
 
 
 class Tracer:
@@ -23,8 +26,10 @@ class Tracer:
         self._name = f"attempt-{run.attempt}-rank-{rank:05d}"
         self._dir = run.dir.profile
         self._activities = [ProfilerActivity.CPU]
+        self._sort_by = "self_cpu_time_total"
         if device.type == "cuda":
             self._activities.append(ProfilerActivity.CUDA)
+            self._sort_by = "self_cuda_time_total"
         self._profile: Any = None
         self._from = self._to = 0
 
@@ -32,7 +37,12 @@ class Tracer:
         """Start tracing where due. Call right before optimizer step `step`, from 1."""
         if self._first <= step <= self._last and self._profile is None:
             self._from, self._to = step, step
-            self._profile = profile(activities=self._activities)
+            self._profile = profile(
+                activities=self._activities,
+                record_shapes=True,
+                with_stack=True,
+                profile_memory=True,
+            )
             self._profile.start()
 
     def after(self, step: int) -> None:
@@ -48,14 +58,20 @@ class Tracer:
             return
         traced, self._profile = self._profile, None
         self._first, self._last = 1, 0
-        path = self._dir / f"{self._name}-steps-{self._from}-{self._to}.json.gz"
+        # TensorBoard's profiler plugin looks for files with this ending.
+        path = self._dir / f"{self._name}-steps-{self._from}-{self._to}.pt.trace.json.gz"
+        table = path.with_name(path.name.replace(".pt.trace.json.gz", ".txt"))
         try:
             traced.stop()
             _export(traced, path)
+            averages = traced.key_averages(group_by_input_shape=True)
+            write_atomic(table, averages.table(sort_by=self._sort_by, row_limit=TABLE_ROWS))
         except (OSError, RuntimeError) as error:
             log(f"warning: no trace of steps {self._from} to {self._to}: {error}")
         else:
-            log(f"trace of steps {self._from} to {self._to}: {path}")
+            log(
+                f"trace of steps {self._from} to {self._to}: {path}; the slowest operators: {table}"
+            )
 
 
 def _export(traced: Any, path: Path) -> None:
@@ -63,7 +79,7 @@ def _export(traced: Any, path: Path) -> None:
 
     Not jobs.rundir.write_atomic, because torch writes the file by itself.
     """
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{os.getpid()}.{path.name}")
     traced.export_chrome_trace(str(temporary))
     os.replace(temporary, path)

@@ -8,17 +8,23 @@ import os
 import resource
 import time
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 
-from jobs.console import format_duration
+from jobs.console import format_duration, format_metric
+from jobs.records import Metric
 from trainer.data.batches import TrainingLength
 from trainer.dist.run_handle import RunHandle
 from trainer.errors import log, storage_error
 from trainer.report import trackers
 from trainer.report.progress import Progress
+
+# Of progress.json, whose length is fixed.
+MAX_SHOWN_METRICS = 4
+METRICS_BYTES = 250
 
 
 class Speed:
@@ -77,6 +83,7 @@ class Reporter:
         finished = length.finished_epochs(step)
         self._progress.status(total=length.total_steps, epochs=length.epochs, epoch=finished)
         self._speed = Speed(length, step)
+        self._epoch_began, self._epoch_first = time.monotonic(), step
 
     def step_done(self, step: int) -> None:
         """Record the finished step; after a kill it shows how many steps are redone."""
@@ -86,34 +93,45 @@ class Reporter:
         """Exclude the time until now, of an evaluation or a save, from the measured speed."""
         self._speed.restart(step)
 
-    def trained(self, step: int, loss: float, lr: float, data_wait_s: float) -> None:
+    def trained(self, step: int, means: dict[str, float], lr: float, data_wait_s: float) -> None:
         """Report the steps since the last such report.
 
-        loss: their mean. data_wait_s: the seconds in which the training waited for a batch.
+        means: train_loss and the objective's metrics. data_wait_s: the seconds in which the
+        training waited for a batch.
         """
         length = self._length
-        self._record({"step": step, "epoch": length.epoch_of(step), "train_loss": loss, "lr": lr})
+        self._record({"step": step, "epoch": length.epoch_of(step), **means, "lr": lr})
         speed = self._speed.line(step, data_wait_s)
         samples_per_s, eta_s = speed["samples_per_s"], speed["eta_s"]
         time_left = format_duration(eta_s, 2)
         log(
-            f"{self._where(step)}  loss {loss:.4f}  lr {lr:.3g}  {samples_per_s:.0f} samples/s  "
+            f"{self._where(step)}  {_format(means)}  lr {lr:.3g}  {samples_per_s:.0f} samples/s  "
             f"{time_left} left  data {speed['data_wait']:.0%}  mem {_gib(peak_memory_bytes())}"
         )
         fields = {"samples_per_s": round(samples_per_s, 1), "eta_s": round(eta_s)}
-        fields |= {"epoch": length.finished_epochs(step)}
-        self._progress.status(loss=loss, lr=lr, time_left=time_left, **fields)
+        fields |= {"epoch": length.finished_epochs(step), "loss": means["train_loss"]}
+        self._progress.status(lr=lr, time_left=time_left, **fields)
         self._progress.flush()
-        values = {"train_loss": loss, "lr": lr, "samples_per_s": samples_per_s}
+        values = {**means, "lr": lr, "samples_per_s": samples_per_s}
         self._track(step, {**values, "data_wait": speed["data_wait"]})
 
-    def evaluated(self, step: int, loss: float, accuracy: float) -> None:
-        """Report a held-out evaluation. loss: mean per sample. accuracy: 0 to 1."""
-        values = {"eval_loss": loss, "eval_accuracy": accuracy}
-        self._record({"step": step, "epoch": self._length.epoch_of(step), **values})
-        log(f"{self._where(step)}  held-out accuracy {accuracy:.2%}  loss {loss:.4f}")
-        self._progress.status(epoch=self._length.finished_epochs(step), accuracy=accuracy)
-        self._track(step, values)
+    def epoch_done(self, step: int, means: dict[str, float], lr: float) -> None:
+        """Log the end of an epoch: its time and its means. means: as for `trained`."""
+        now, length = time.monotonic(), self._length
+        seconds = format_duration(now - self._epoch_began, 2)
+        whole = step - self._epoch_first >= length.steps_per_epoch
+        where = f"epoch {length.epoch_of(step)}/{length.epochs}"
+        took = f"took {seconds}" if whole else f"ended after {seconds} in this attempt"
+        log(f"{where} {took}  {_format(means)}  lr {lr:.3g}")
+        self._epoch_began, self._epoch_first = now, step
+
+    def evaluated(self, step: int, means: dict[str, float]) -> None:
+        """Report a held-out evaluation. means: eval_loss and the objective's metrics."""
+        self._record({"step": step, "epoch": self._length.epoch_of(step), **means})
+        log(f"{self._where(step)}  held-out {_format(means)}")
+        finished = self._length.finished_epochs(step)
+        self._progress.status(epoch=finished, metrics=_shown(means))
+        self._track(step, means)
         self.restart_clock(step)
 
     def sync(self) -> int:
@@ -183,6 +201,18 @@ def peak_memory_bytes() -> int:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return torch.cuda.max_memory_allocated()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux: KiB
+
+
+def _shown(means: dict[str, float]) -> tuple[Metric, ...]:
+    """Return the first metrics that fit into progress.json; the loss only without others."""
+    metrics = [Metric(name, value) for name, value in means.items() if name != "eval_loss"]
+    sizes = accumulate(len(json.dumps({each.name: each.value})) for each in metrics)
+    fitting = [each for each, size in zip(metrics, sizes, strict=True) if size <= METRICS_BYTES]
+    return tuple(fitting[:MAX_SHOWN_METRICS] or [Metric("eval_loss", means["eval_loss"])])
+
+
+def _format(means: dict[str, float]) -> str:
+    return "  ".join(format_metric(name, value) for name, value in means.items())
 
 
 def _gib(num_bytes: int) -> str:

@@ -35,10 +35,19 @@ from trainer.dist.context import DistributedContext
 from trainer.dist.run_handle import RankContext, RunHandle
 from trainer.errors import NotFinite, StorageError, Superseded, UserError
 from trainer.events import Events
+from trainer.model.gpt import GPT
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
-BATCHES: Any = SimpleNamespace(global_batch_size=12, samples_per_epoch=96)
+
+def data_of(global_batch_size=12, samples_per_epoch=96, digest=None):
+    """The sizes of a data set, as `Checkpoints` compares them."""
+    length = SimpleNamespace(global_batch_size=global_batch_size, steps_per_epoch=8)
+    data: Any = SimpleNamespace(length=length, samples_per_epoch=samples_per_epoch, digest=digest)
+    return data
+
+
+BATCHES = data_of()
 LIMIT_S = 20
 
 
@@ -62,7 +71,12 @@ def replica_of(seed=0, width=3, optimizer=torch.optim.AdamW, scaler="cpu"):
     module = nn.Sequential(nn.Linear(2, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
     scaler = torch.amp.GradScaler(scaler, enabled=scaler is not None)
     replica = SimpleNamespace(
-        ddp=module, module=module, optimizer=optimizer(module.parameters(), lr=0.1), scaler=scaler
+        ddp=module,
+        module=module,
+        optimizer=optimizer(module.parameters(), lr=0.1),
+        scaler=scaler,
+        metric_names=("accuracy",),
+        empty_row=lambda: torch.zeros(3, dtype=torch.float64),
     )
     train(replica)
     return replica
@@ -74,8 +88,9 @@ def train(replica):
 
 
 def state_at(step, **more):
-    window = torch.tensor([step / 3], dtype=torch.float64)
-    return TrainState(window, step, metrics={"train_loss": step / 7}, **more)
+    window = torch.tensor([step / 3, step, 1.0], dtype=torch.float64)
+    names = ("accuracy",)
+    return TrainState(window, step, names, metrics={"train_loss": step / 7}, **more)
 
 
 def bits(replica):
@@ -113,7 +128,9 @@ def test_all_that_was_saved_comes_back(tmp_path):
     fresh, checkpoints = replica_of(seed=1), Checkpoints(context, BATCHES)
     assert bits(fresh) != bits(saved)
     loaded = checkpoints.load(fresh)
-    assert loaded == state and checkpoints.newest_step == 6
+    assert loaded.window.tolist() == state.window.tolist()
+    assert dataclasses.replace(loaded, window=state.window) == state
+    assert checkpoints.newest_step == 6
     assert bits(fresh) == bits(saved) and fresh.scaler.state_dict() == saved.scaler.state_dict()
     assert [group["betas"] for group in fresh.optimizer.param_groups] == [(0.9, 0.999)]
     manifest = read_json(context.run.dir.checkpoints / "step-00000006" / "manifest.json")
@@ -189,14 +206,14 @@ def test_a_save_does_not_contain_later_steps_of_the_training(tmp_path, gate):
     assert checkpoints.newest_step == 6 and checkpoint_names(context.run.dir.checkpoints) == []
     train(replica)
     state.metrics["train_loss"] = -1.0
-    state.loss_window.zero_()
+    state.window.zero_()
     assert checkpoints.completed() == []
     gate.set()
     checkpoints.finish(lambda: None)
     fresh = replica_of(seed=1)
     loaded = Checkpoints(context, BATCHES).load(fresh)
     assert bits(fresh) == before != bits(replica)
-    assert (loaded.metrics, loaded.loss_window.item()) == ({"train_loss": 6 / 7}, 2.0)
+    assert (loaded.metrics, loaded.window.tolist()) == ({"train_loss": 6 / 7}, [2.0, 6.0, 1.0])
 
 
 def test_one_save_is_in_flight_and_the_next_waits_for_it(tmp_path, gate):
@@ -219,6 +236,17 @@ def test_one_save_is_in_flight_and_the_next_waits_for_it(tmp_path, gate):
         export.export(context.run.dir.checkpoints / checkpoint_name(step), tmp_path / "out")
         with safetensors.safe_open(tmp_path / "out", "pt") as file:
             assert file.metadata()["weights_sha256"] == digest
+
+
+def test_checkpoints_at_multiples_of_steps_and_of_epochs_are_kept(tmp_path):
+    # An epoch has 8 steps.
+    context = job_of(tmp_path, Checkpoint(keep_last=1, keep_every_steps=10, keep_every_epochs=2))
+    checkpoints, replica = Checkpoints(context, BATCHES), replica_of()
+    for step in (8, 10, 16, 18, 20, 21):
+        checkpoints.save(replica, state_at(step))
+        checkpoints.finish(lambda: None)
+    kept = [checkpoint_name(step) for step in (21, 20, 16, 10)]
+    assert checkpoint_names(context.run.dir.checkpoints) == kept
 
 
 def test_an_error_of_the_writer_is_raised_at_a_check_that_never_waits(tmp_path, gate):
@@ -362,15 +390,21 @@ def load_of(tmp_path, batches=BATCHES, **train):
     [(16, 1, "to 12, or train.micro_batch_size to 12"), (16, 5, "train.global_batch_size to 12$")],
 )
 def test_another_global_batch_names_both_sides_and_the_fix(tmp_path, size, accumulation, fix):
-    batches = SimpleNamespace(global_batch_size=size, samples_per_epoch=96)
+    batches = data_of(global_batch_size=size)
     with pytest.raises(UserError, match=f"global batch of 12, this start has 16: .*{fix}"):
         load_of(tmp_path, batches, grad_accum_steps=accumulation)
 
 
 def test_another_number_of_samples_names_both_sides(tmp_path):
-    batches = SimpleNamespace(global_batch_size=12, samples_per_epoch=84)
+    batches = data_of(samples_per_epoch=84)
     with pytest.raises(UserError, match="with 96 samples per epoch, this start has 84: bring back"):
         load_of(tmp_path, batches)
+
+
+def test_other_content_of_the_same_size_is_refused(tmp_path):
+    words = "the data of train.dataset digits differ from those of the save: bring back the files"
+    with pytest.raises(UserError, match=words):
+        load_of(tmp_path, data_of(digest="of other files"))
 
 
 def test_another_spec_needs_a_yes(tmp_path, capsys):
@@ -400,11 +434,12 @@ def saved_values(replica, **changes):
         "optimizer": replica.optimizer.state_dict(),
         "optimizer_class": "AdamW",
         "scaler": {},
-        "loss_windows": torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64),
+        "windows": torch.tensor([[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]], dtype=torch.float64),
         "global_batch_size": 12,
         "samples_per_epoch": 96,
+        "data_digest": None,
         "train": {},
-        **{name: value for name, value in state.items() if name != "loss_window"},
+        **{name: value for name, value in state.items() if name != "window"},
         **changes,
     }
 
@@ -414,16 +449,16 @@ def saved_state(replica, **changes):
 
 
 def test_the_keys_of_a_saved_state_stay_those_of_the_format(tmp_path):
-    """An older and a newer kit of format 2 read each other's checkpoints."""
+    """Kits of one format read each other's checkpoints."""
     context = job_of(tmp_path)
     save(context, replica_of(), 6)
     _, contents = reader.read(context.run.dir.checkpoints / "step-00000006")
     values = parse(contents)
     assert [*values] == [
-        *("model", "optimizer", "optimizer_class", "scaler", "loss_windows"),
-        *("global_batch_size", "samples_per_epoch", "train"),
-        *("global_step", "window_steps", "last_eval_step", "metrics", "metrics_bytes"),
-        *("environments", "best"),
+        *("model", "optimizer", "optimizer_class", "scaler", "windows"),
+        *("global_batch_size", "samples_per_epoch", "data_digest", "train"),
+        *("global_step", "window_names", "last_eval_step", "evals_since_best", "epoch_sums"),
+        *("metrics", "metrics_bytes", "environments", "best", "streams"),
     ]
     assert [*SavedState.from_dict(values).to_dict()] == [*values]
     del values["best"]
@@ -441,11 +476,34 @@ def test_a_save_has_no_checksums_of_torch_and_changes_no_setting_of_it():
         assert {info.CRC for info in archive.infolist()} == {0}
 
 
-@pytest.mark.parametrize(("rank", "world_size", "window"), [(1, 3, 2), (0, 2, 4), (1, 2, 0)])
-def test_loss_windows_go_to_their_ranks_or_together_to_the_first(rank, world_size, window):
+@pytest.mark.parametrize(
+    ("rank", "world_size", "window"), [(1, 3, [2, 5]), (0, 2, [6, 15]), (1, 2, [0, 0])]
+)
+def test_windows_go_to_their_ranks_or_together_to_the_first(rank, world_size, window):
     replica = replica_of()
     state = restore(saved_state(replica), replica, context_of(rank, world_size))
-    assert (state.loss_window.tolist(), state.global_step) == ([window], 6)
+    assert (state.window.tolist(), state.global_step) == (window, 6)
+
+
+def test_a_window_of_other_metrics_is_dropped_where_the_user_changed_the_objective(tmp_path):
+    context, replica = job_of(tmp_path), replica_of()
+    save(context, replica, 6)
+    replica.metric_names, replica.empty_row = (), lambda: torch.zeros(2, dtype=torch.float64)
+    state = Checkpoints(context, BATCHES).load(replica)
+    assert (state.window.tolist(), state.window_names) == ([0, 0], ())
+
+
+def test_values_that_a_stream_and_an_early_stop_need_come_back(tmp_path):
+    context, replica = job_of(tmp_path), replica_of()
+    position = {"num_samples": 7, "stream": {"generator": torch.arange(3), "at": [1, (2, None)]}}
+    checkpoints = Checkpoints(context, BATCHES)
+    checkpoints.save(replica, state_at(6, evals_since_best=2, streams=[position]))
+    checkpoints.finish(lambda: None)
+    state = Checkpoints(context, BATCHES).load(replica)
+    assert state.evals_since_best == 2
+    generator = state.streams[0]["stream"].pop("generator")
+    assert generator.tolist() == [0, 1, 2]
+    assert state.streams == [{"num_samples": 7, "stream": {"at": [1, (2, None)]}}]
 
 
 def test_a_checkpoint_of_another_model_or_optimizer_names_both_sides():
@@ -485,6 +543,24 @@ def test_a_new_run_begins_with_the_weights_of_another(trained, tmp_path, capsys)
         context = job_of(tmp_path / "new", init_from=str(path))
         assert Checkpoints(context, BATCHES).load(fresh).global_step == 0
         assert weights_sha256(fresh.module) == weights_sha256(replica.module)
+
+
+def test_weights_that_two_layers_share_are_exported_and_stay_shared(tmp_path):
+    """safetensors refuses tensors that share memory."""
+    context, replica = job_of(tmp_path / "old"), replica_of()
+    replica.module = GPT(vocab_size=7, block_size=4, n_layer=1, n_head=1, n_embd=4)
+    replica.optimizer = torch.optim.AdamW(replica.module.parameters())
+    save(context, replica, 6)
+    out = tmp_path / "out.safetensors"
+    assert export.main([str(context.run.dir.path), "--out", str(out)]) == 0
+    assert safetensors.torch.load_file(out).keys() == replica.module.state_dict().keys()
+    for path in (context.run.dir.path, out):
+        fresh = replica_of()
+        fresh.module = GPT(vocab_size=7, block_size=4, n_layer=1, n_head=1, n_embd=4)
+        fresh.optimizer = torch.optim.AdamW(fresh.module.parameters())
+        Checkpoints(job_of(tmp_path / "new", init_from=str(path)), BATCHES).load(fresh)
+        assert weights_sha256(fresh.module) == weights_sha256(replica.module)
+        assert fresh.module.lm_head.weight is fresh.module.transformer.wte.weight
 
 
 def test_weights_that_do_not_fit_name_the_first_difference(trained, tmp_path):

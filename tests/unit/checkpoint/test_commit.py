@@ -267,11 +267,11 @@ def test_a_step_may_be_committed_again(tmp_path):
 
 def test_retention_keeps_the_newest_multiples_and_the_best(tmp_path):
     for step in range(5, 45, 5):
-        save(tmp_path, step, keep=Retention(2, keep_every_steps=20, best_step=15))
+        save(tmp_path, step, keep=Retention(2, keep_every_steps=(20,), best_step=15))
     kept = ["step-00000040", "step-00000035", "step-00000020", "step-00000015"]
     assert checkpoint_names(tmp_path) == kept
     assert (tmp_path / "best").read_text() == "step-00000015\n"
-    save(tmp_path, 45, keep=Retention(2, keep_every_steps=20, best_step=45))
+    save(tmp_path, 45, keep=Retention(2, keep_every_steps=(20,), best_step=45))
     assert checkpoint_names(tmp_path) == ["step-00000045", "step-00000040", "step-00000020"]
     assert (tmp_path / "best").read_text() == "step-00000045\n"
 

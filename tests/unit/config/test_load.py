@@ -113,7 +113,7 @@ nodes: 3
         ("launch: {script: x.py, inputs: [./]}", "is no path inside of the repository"),
         (
             "train: {optimizer: adam}",
-            'must be one of sgd, adamw, not "adam"\n  hint: did you mean adamw?',
+            'there is no optimizer "adam"\n  hint: did you mean adamw? known: sgd, adamw; or',
         ),
         (
             "train: {deterministic: yes}",
@@ -134,8 +134,8 @@ nodes: 3
             "unknown key\n  hint: write train.micro_batch_size (samples per",
         ),
         (
-            "train: {max_steps: 20}",
-            "unknown key\n  hint: a run has whole epochs: write train.epochs",
+            "train: {max_iters: 20}",
+            "unknown key\n  hint: write train.max_steps",
         ),
         ("train: {learning_rate: 1}", "unknown key\n  hint: write train.lr"),
         ('train: {lr: "0.1"}', 'not "0.1"\n  hint: write 0.1 without quotes'),
@@ -152,7 +152,7 @@ nodes: 3
         ("train: {strategy: deepspeed}", "deepspeed is not supported yet"),
         ("train: {strategy: dpp}", 'must be ddp, not "dpp"'),
         ("train: {model: mini_renet}", 'no model "mini_renet"\n  hint: did you mean mini_resnet?'),
-        ("train: {model: 'os:'}", "resnet50, mlp; or your own package.module:callable"),
+        ("train: {model: 'os:'}", "resnet50, mlp, gpt; or your own package.module:callable"),
         ("train: {model: 'a b:c'}", 'there is no model "a b:c"'),
         ("train: {dataset: cifar}", 'there is no dataset "cifar"\n  hint: did you mean cifar10?'),
         ("train: {dataset: mnist}", 'there is no dataset "mnist"\n  hint: known: digits, breast_'),
@@ -164,7 +164,7 @@ nodes: 3
         ("checkpoint: {every_minutes: 5m}", 'must be a number, not "5m"'),
         ("checkpoint: {every_steps: 1.5}", "must be a whole number, not 1.5"),
         ("checkpoint: {keep_last: null}", "must be a whole number, not null"),
-        ("checkpoint: {best: accuracy}", "hint: did you mean eval_accuracy?"),
+        ("checkpoint: {best: accuracy}", "hint: write eval_accuracy; training metrics"),
         ("train: {lr_milestones: 30}", "a list of whole numbers, not 30\n  hint: write [30]"),
         ("train: {lr_milestones: [a]}", 'train.lr_milestones[0]: must be a whole number, not "a"'),
         ("dir_mode: 0700", 'must be text, not 0700\n  hint: quote the octal digits: "0700"'),
@@ -334,7 +334,7 @@ def test_loading_imports_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True, env=environ, cwd=ROOT, timeout=60)
 
 
-EXAMPLES = {"train.init_from": "/runs/a", "train.transform": "image"}
+EXAMPLES = {"train.collate": "a.b:c", "train.init_from": "/runs/a", "train.transform": "image"}
 NEEDED = {"log.wandb_project": "log.wandb=offline"}
 
 

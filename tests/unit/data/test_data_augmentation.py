@@ -142,7 +142,7 @@ def test_a_transform_that_does_not_fit_the_data_is_refused_before_the_first_step
     table = Samples(torch.zeros(9, 30), torch.zeros(9, dtype=torch.int64))
     size = {"micro_batch_size": 3}
     with pytest.raises(UserError, match=r"train.transform is image, but .* shape \(30,\)"):
-        feed_of(table, transforms.create("image", {}), **size).example(3)
+        feed_of(table, transforms.create("image", {}), **size).example()
     three = transforms.create("image", {"mean": [0.5] * 3})
     with pytest.raises(UserError, match=r"have 3 numbers, but the images .* have 2 channels"):
-        feed_of(numbered(9), three, **size).example(3)
+        feed_of(numbered(9), three, **size).example()

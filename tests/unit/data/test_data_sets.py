@@ -8,15 +8,19 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
 from trainer.data import builtin
 from trainer.data.sources import BatchSource, PerSampleSet, Samples, num_classes
 from trainer.errors import UserError
 
 
+def parts(name: str, args: dict[str, Any]) -> tuple[Any, Any]:
+    return builtin.create(name, args, 0, 1)[:2]
+
+
 def in_memory(name: str, args: dict[str, Any]) -> tuple[Samples, Samples]:
-    train, test = builtin.create(name, args)
+    train, test = parts(name, args)
     assert isinstance(train, Samples) and isinstance(test, Samples)
     return train, test
 
@@ -83,18 +87,18 @@ def test_the_built_in_tables_are_read_without_importing_scikit_learn():
     code = (
         "import sys\n"
         "from trainer.data import builtin\n"
-        "for name in ('digits', 'breast_cancer'): builtin.create(name, {})\n"
+        "for name in ('digits', 'breast_cancer', 'diabetes'): builtin.create(name, {}, 0, 1)\n"
         "print([name for name in ('sklearn', 'scipy', 'pandas') if name in sys.modules])\n"
     )
     output = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert output == "[]\n"
 
 
-@pytest.mark.parametrize("name", ["digits", "breast_cancer"])
+@pytest.mark.parametrize("name", ["digits", "breast_cancer", "diabetes"])
 def test_a_missing_scikit_learn_is_a_user_error_with_the_command(name, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)  # as for an import: it is not installed
     with pytest.raises(UserError, match="scikit-learn.*\n.*-m pip install scikit-learn"):
-        builtin.create(name, {})
+        parts(name, {})
 
 
 def test_a_scikit_learn_without_the_table_is_a_user_error(tmp_path, monkeypatch):
@@ -104,12 +108,12 @@ def test_a_scikit_learn_without_the_table_is_a_user_error(tmp_path, monkeypatch)
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError, match="sklearn/datasets/data/digits.csv.gz"):
-        builtin.create("digits", {})
+        parts("digits", {})
 
 
 def test_synthetic_images_depend_only_on_their_index_and_need_no_memory():
     args = {"num_train": 10**12, "num_test": 50, "size": 5, "channels": 2, "num_classes": 4}
-    train, test = builtin.create("synthetic_images", args)
+    train, test = parts("synthetic_images", args)
     assert (len(train), len(test), num_classes(train, test)) == (10**12, 50, 4)
     assert isinstance(train, BatchSource) and isinstance(test, BatchSource)
     indices = torch.tensor([3, 10**12 - 1, 7])
@@ -123,7 +127,7 @@ def test_synthetic_images_depend_only_on_their_index_and_need_no_memory():
 
 
 def test_synthetic_classes_differ_in_brightness():
-    train, _ = builtin.create("synthetic_images", {"num_train": 400, "num_test": 1, "size": 8})
+    train, _ = parts("synthetic_images", {"num_train": 400, "num_test": 1, "size": 8})
     assert isinstance(train, BatchSource)
     images, labels = train.batch(torch.arange(400))
     assert images.min() >= 0 and images.max() <= 1
@@ -168,19 +172,19 @@ def test_cifar10_is_read_from_its_own_binary_files(tmp_path, monkeypatch):
 
 def test_missing_broken_or_relative_cifar10_files_are_user_errors_with_a_fix(tmp_path):
     with pytest.raises(UserError, match=r"data_batch_1.bin: No such file .* unpack cifar-10-bin"):
-        builtin.create("cifar10", {"path": str(tmp_path)})
+        parts("cifar10", {"path": str(tmp_path)})
     make_cifar(tmp_path)
     with open(tmp_path / "test_batch.bin", "ab") as file:
         file.write(b"x")
     with pytest.raises(UserError, match=r"test_batch.bin has 9220 bytes, .* records of 3073"):
-        builtin.create("cifar10", {"path": str(tmp_path)})
+        parts("cifar10", {"path": str(tmp_path)})
     records = cifar_records(3, 0)
     records[1, 0] = 10
     records.tofile(tmp_path / "test_batch.bin")
     with pytest.raises(UserError, match="has the label 10, but labels go from 0 to .* is 9"):
-        builtin.create("cifar10", {"path": str(tmp_path)})
+        parts("cifar10", {"path": str(tmp_path)})
     with pytest.raises(UserError, match="path: data is relative, .* in full, such as /data/data"):
-        builtin.create("cifar10", {"path": "data"})
+        parts("cifar10", {"path": "data"})
 
 
 def make_images(folder, parts=("train", "val"), classes=("cat", "dog")):
@@ -196,36 +200,36 @@ def make_images(folder, parts=("train", "val"), classes=("cat", "dog")):
 
 def test_an_image_folder_gives_the_centre_of_each_image(tmp_path):
     make_images(tmp_path)
-    train, test = builtin.create("image_folder", {"path": str(tmp_path), "size": 20})
+    train, test = parts("image_folder", {"path": str(tmp_path), "size": 20})
     assert (len(train), len(test), num_classes(train, test)) == (6, 6, 2)
     assert isinstance(train, PerSampleSet)
     assert [train[index][1] for index in range(6)] == [0, 0, 0, 1, 1, 1]
     image, _ = train[3]
     assert image.dtype == torch.uint8 and image.shape == (3, 20, 20)
     assert image.float().mean().item() == pytest.approx(100, abs=3)
-    bright, _ = builtin.create("image_folder", {"path": str(tmp_path), "size": 80})
+    bright, _ = parts("image_folder", {"path": str(tmp_path), "size": 80})
     assert isinstance(bright, PerSampleSet) and bright[0][0].shape == (3, 80, 80)
 
 
 def test_an_image_folder_that_does_not_fit_names_both_sides(tmp_path):
     with pytest.raises(UserError, match=r"no folder .*/val: images belong in .*/train/CLASS/"):
-        builtin.create("image_folder", {"path": str(tmp_path)})
+        parts("image_folder", {"path": str(tmp_path)})
     make_images(tmp_path, parts=["train"])
     with pytest.raises(UserError, match=r"no folder .*/val"):
-        builtin.create("image_folder", {"path": str(tmp_path)})
+        parts("image_folder", {"path": str(tmp_path)})
     make_images(tmp_path, parts=["test"], classes=["cat", "cow", "dog"])
     with pytest.raises(UserError, match=r"has 2 classes; .* has 3 classes .only there: cow"):
-        builtin.create("image_folder", {"path": str(tmp_path)})
+        parts("image_folder", {"path": str(tmp_path)})
     (tmp_path / "train" / "cow").mkdir()
     with pytest.raises(UserError, match=r"there is no image in .*/train/cow"):
-        builtin.create("image_folder", {"path": str(tmp_path)})
+        parts("image_folder", {"path": str(tmp_path)})
 
 
 def test_a_broken_image_is_named(tmp_path):
     make_images(tmp_path)
     broken = tmp_path / "train" / "cat" / "0.png"
     broken.write_bytes(broken.read_bytes()[:60])
-    train, _ = builtin.create("image_folder", {"path": str(tmp_path)})
+    train, _ = parts("image_folder", {"path": str(tmp_path)})
     assert isinstance(train, PerSampleSet)
     with pytest.raises(UserError, match=r"cannot read .*/train/cat/0.png"):
         train[0]
@@ -243,6 +247,39 @@ def test_labels_name_classes():
 
 def test_a_callable_without_a_pair_of_data_sets_is_a_user_error():
     with pytest.raises(UserError, match=r":OrderedDict returns a OrderedDict, not a pair"):
-        builtin.create("collections:OrderedDict", {})
-    with pytest.raises(UserError, match=r"returns a str as its train part: it needs num_classes"):
-        builtin.create("posixpath:splitext", {"p": "a.b"})
+        parts("collections:OrderedDict", {})
+    with pytest.raises(UserError, match=r"returns a str as its train part: it needs __len__, and"):
+        parts("posixpath:splitext", {"p": "a.b"})
+    for held_out, words in (
+        ({"a": 1}, "a dict as its held-out part: it needs __len__, and either batch and to, or"),
+        (3, "a int as its held-out part: it needs __len__"),
+        ([], "a held-out part without samples"),
+        (iter([]), "a stream as its held-out part: its samples are counted, so return a list"),
+    ):
+        with pytest.raises(UserError, match=f"^train.dataset: .*:pair returns {words}"):
+            parts(f"{__name__}:pair", {"train": [1], "held_out": held_out})
+
+
+def pair(train, held_out):
+    return train, held_out
+
+
+def test_the_held_out_part_may_be_missing():
+    assert builtin.create(f"{__name__}:pair", {"train": [1], "held_out": None}, 0, 1) == (
+        [1],
+        None,
+        False,
+    )
+
+
+def test_the_diabetes_table_has_targets_with_a_fraction_and_no_classes():
+    train, test = in_memory("diabetes", {})
+    assert (len(train), len(test), num_classes(train, test)) == (353, 89, None)
+    for values in (train.inputs, train.labels[:, None]):
+        assert values.dtype == torch.float32
+        assert torch.allclose(values.mean(0), torch.zeros(values.shape[1]), atol=1e-5)
+        assert torch.allclose(values.std(0), torch.ones(values.shape[1]), atol=1e-5)
+    table = load_diabetes(scaled=False)
+    order = builtin.stratified_split(torch.zeros(442, dtype=torch.int64))[0]
+    expected = torch.from_numpy(table.target)[order]
+    assert torch.corrcoef(torch.stack([expected, train.labels]))[0, 1] == pytest.approx(1)

@@ -12,10 +12,11 @@ from torch import nn
 
 from tests.unit.data_kit import Chancy, feed_of, job_of, pixels_by_sample
 from trainer.data.batches import Batches
-from trainer.data.feed import BatchSchedule, HeldOut, TrainBatches
+from trainer.data.feed import BatchSchedule, HeldOut
 from trainer.data.sources import Samples
 from trainer.errors import CodeError, UserCodeError, UserError
 from trainer.model.evaluate import evaluate
+from trainer.model.objectives import Classification, DataFacts
 
 pytestmark = pytest.mark.usefixtures("no_reader_left")
 SIZE = {"micro_batch_size": 4, "grad_accum_steps": 2, "epochs": 3}
@@ -64,7 +65,7 @@ def test_reading_in_the_rank_process_does_not_change_its_generators():
     expected = torch.rand(1).item(), random.random(), np.random.rand()
     torch.manual_seed(1), random.seed(1), np.random.seed(1)
     feed = feed_of(Chancy(), **SIZE)
-    feed.example(2)
+    feed.example()
     stream(feed, range(2))
     assert (torch.rand(1).item(), random.random(), np.random.rand()) == expected
 
@@ -137,7 +138,7 @@ class Bytes(Chancy):
 @pytest.mark.parametrize("source", [Bytes(), Samples(torch.rand(9, 3, 4, 4), torch.arange(9) % 3)])
 def test_an_example_has_the_form_of_a_micro_batch(source):
     feed = feed_of(source, micro_batch_size=4, channels_last=True)
-    example, batch = feed.example(4), next(feed.micro_batches(0))
+    example, batch = feed.example(), next(feed.micro_batches(0))
     for inputs, labels in (example, batch):
         assert inputs.shape == (4, 3, 4, 4) and inputs.dtype == torch.float32
         assert inputs.is_contiguous(memory_format=torch.channels_last)
@@ -145,7 +146,7 @@ def test_an_example_has_the_form_of_a_micro_batch(source):
 
 
 def test_bytes_of_a_per_sample_set_go_from_zero_to_one():
-    inputs, _ = feed_of(Bytes(), micro_batch_size=4).example(2)
+    inputs, _ = feed_of(Bytes(), micro_batch_size=4).example()
     assert torch.allclose(inputs, torch.tensor(0.2))
 
 
@@ -163,15 +164,29 @@ class Mislabelled(Chancy):
         return torch.zeros(1), 3 if index == 5 else 0
 
 
-class Bare(Chancy):
-    """Samples without labels."""
+class Mixed(Chancy):
+    """One sample has no label."""
 
     def __getitem__(self, index):
-        return torch.zeros(1)
+        return torch.zeros(1) if index == 5 else (torch.zeros(1), 0)
+
+
+class Typed(Chancy):
+    """One sample is of bytes."""
+
+    def __getitem__(self, index):
+        return torch.zeros(1, dtype=torch.uint8 if index == 5 else torch.float32), 0
+
+
+class Objects(Chancy):
+    """Samples that make no tensor."""
+
+    def __getitem__(self, index):
+        return torch.zeros(1), {1, 2}
 
 
 class Arrays(Chancy):
-    """Samples that are NumPy arrays."""
+    """Samples that are NumPy arrays of float64."""
 
     def __getitem__(self, index):
         return np.zeros(1), 0
@@ -184,15 +199,24 @@ class Wrong(Chancy):
         return torch.zeros(1, dtype=torch.float64), 0
 
 
+ALIKE = "make them alike, or name a function of your own in train.collate"
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (Ragged(), r"returns sample \d+ as torch.float32 \(1, \d+\), but sample \d+ as"),
+        (
+            Ragged(),
+            r"returns sample \d+ as \(torch.float32 \(1, \d+\), int\), but sample \d+ as "
+            rf"\(torch.float32 \(1, \d+\), int\): {ALIKE}",
+        ),
+        (Mixed(), rf"but sample \d+ as (torch.float32 \(1,\)|\(.*, int\)): {ALIKE}"),
+        (Typed(), rf"but sample \d+ as \(torch.\w+ \(1,\), int\): {ALIKE}"),
+        (Objects(), r"sample \d+ and .* no batch: .*set.*: return tensors or numbers, or name a"),
         (Mislabelled(), "has the label 3, but labels go from 0 to num_classes - 1, which is 2"),
-        (Bare(), r"returns sample \d+ as a Tensor: make it a pair \(input, label\)"),
-        (Arrays(), r"returns sample \d+ as a ndarray: make it a tensor"),
-        (Wrong(), r"returns sample \d+ as torch.float64: make it uint8 or float32"),
+        (Arrays(), r"^train.dataset returns inputs as torch.float64: make them float32"),
+        (Wrong(), r"^train.dataset returns inputs as torch.float64: make them float32"),
     ],
 )
 def test_a_wrong_sample_is_a_user_error_in_one_line(source, words, workers):
@@ -243,11 +267,11 @@ class First(Chancy):
 
 def test_an_error_in_the_first_sample_is_not_retried():
     with pytest.raises(UserCodeError) as caught:
-        feed_of(First(KeyError("image")), dataset="x").example(2)
+        feed_of(First(KeyError("image")), dataset="x").example()
     assert str(caught.value) == "train.dataset x: KeyError: 'image'"
     assert "raise self.error" in caught.value.trace
     with pytest.raises(CodeError, match="train.dataset x: TimeoutError: no answer") as raised:
-        feed_of(First(TimeoutError("no answer")), dataset="x").example(2)
+        feed_of(First(TimeoutError("no answer")), dataset="x").example()
     assert not isinstance(raised.value, UserError)
 
 
@@ -277,7 +301,7 @@ def draws_wrongly(inputs, random):
 )
 def test_a_transform_must_return_as_many_inputs_as_it_gets(transform, words):
     with pytest.raises(UserError, match=f"^train.transform mine:t {words}"):
-        feed_of(Chancy(), transform, micro_batch_size=4, transform="mine:t").example(4)
+        feed_of(Chancy(), transform, micro_batch_size=4, transform="mine:t").example()
 
 
 @pytest.mark.parametrize(
@@ -290,7 +314,7 @@ def test_a_transform_must_return_as_many_inputs_as_it_gets(transform, words):
 def test_an_error_of_a_transform_in_training_or_evaluation_appears_at_the_start(transform, words):
     feed = feed_of(Chancy(), transform, micro_batch_size=4, transform="mine:t")
     with pytest.raises(UserCodeError) as caught:
-        feed.example(4)
+        feed.example()
     assert str(caught.value).startswith(f"train.transform mine:t: {words}")
     assert f"in {transform.__name__}" in caught.value.trace
 
@@ -307,29 +331,33 @@ class Table(Samples):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (lambda x, y: (None, y), "returns a NoneType, not a tensor of"),
+        (lambda x, y: (x[1:], y), "returns 3 inputs for 4 samples: return one for each"),
         (lambda x, y: (x.double(), y), "returns inputs as torch.float64: make them float32"),
-        (lambda x, y: (x, y.float()), r"returns labels torch.float32 \(1,\) for 1 samples: make"),
-        (lambda x, y: (x, y[:, None]), r"returns labels torch.int64 \(1, 1\) for 1 samples: make"),
+        (lambda x, y: (x, y[1:]), r"returns labels torch.int64 \(3,\) for 4 samples: return one"),
+        (lambda x, y: (x, y[0]), r"returns labels torch.int64 \(\) for 4 samples: return one for"),
     ],
 )
 def test_a_batch_of_the_wrong_form_is_an_error_of_the_data_set(monkeypatch, given, words):
     monkeypatch.setattr(Table, "given", staticmethod(given))
     feed = feed_of(Table(torch.zeros(8, 1), torch.zeros(8).long()), micro_batch_size=4)
     with pytest.raises(UserError, match=f"^train.dataset {words}"):
-        feed.example(4)
+        feed.example()
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
-def test_labels_of_any_integers_become_int64(monkeypatch, dtype):
+def test_labels_of_any_integers_become_int64(dtype):
     labels = torch.tensor([0, 2, 1, 1], dtype=dtype)
-    batch = Samples(torch.zeros(4, 1), labels).batch(torch.arange(4))
+    samples = Samples(torch.zeros(4, 1), labels)
+    batch = samples.batch(torch.arange(4))
     assert batch[1].dtype == torch.int64 and batch[1].tolist() == [0, 2, 1, 1]
-    monkeypatch.setattr(Table, "given", staticmethod(lambda x, y: (x, y.to(dtype))))
-    feed = feed_of(Table(torch.zeros(4, 1), labels), micro_batch_size=4)
-    assert next(feed.micro_batches(0))[1].dtype == torch.int64
-    with pytest.raises(UserError, match=r"labels of torch.float32: make them whole numbers"):
-        Samples(torch.zeros(4, 1), labels.float())
+    assert samples.num_classes == 3
+
+
+def test_targets_with_a_fraction_stay_and_name_no_classes():
+    samples = Samples(torch.zeros(3, 1), torch.tensor([[0.5, -2.0], [1.0, 2.0], [3.0, 4.0]]))
+    ((_, targets),) = feed_of(samples, micro_batch_size=3).micro_batches(0)
+    assert samples.num_classes is None and targets.dtype == torch.float32
+    assert sorted(targets.tolist()) == sorted(samples.labels.tolist())
 
 
 @pytest.mark.parametrize("num_samples", [2, 11, 600])
@@ -342,7 +370,8 @@ def test_held_out_samples_belong_to_one_rank_each(num_samples):
             seen = []
             for rank in range(world_size):
                 held_out = HeldOut(source, None, job_of(rank, world_size))
-                for inputs, _ in held_out.batches():
+                for (inputs, _), size in held_out.batches():
+                    assert len(inputs) == size
                     seen += inputs.reshape(len(inputs), -1)[:, 0].long().tolist()
             assert sorted(seen) == list(range(num_samples))
 
@@ -351,31 +380,30 @@ def test_held_out_samples_belong_to_one_rank_each(num_samples):
 def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, workers):
     held_out = HeldOut(Chancy(600), None, job_of(workers=workers))
     module = nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.Dropout(0.5))
-    beats = []
-    results = [
-        evaluate(module, held_out, contextlib.nullcontext, lambda: beats.append(1))
-        for _ in range(2)
-    ]
+    objective = Classification(DataFacts("x", num_classes=3), label_smoothing=0.3)
+    beats, results = [], []
+    for _ in range(2):
+        found = evaluate(
+            module,
+            held_out,
+            lambda batch: objective(module, batch).row(),
+            torch.zeros(3, dtype=torch.float64),
+            lambda: beats.append(1),
+        )
+        assert found is not None
+        results.append(found.tolist())
     held_out.close()
     assert results[0] == results[1] and len(beats) == 6 and module.training
-    inputs, labels = (
-        torch.cat(parts)
-        for parts in zip(*HeldOut(Chancy(600), None, job_of()).batches(), strict=True)
-    )
+    contents = [batch.content for batch in HeldOut(Chancy(600), None, job_of()).batches()]
+    inputs, labels = (torch.cat(parts) for parts in zip(*contents, strict=True))
     scores = module.eval()(inputs)
-    loss = nn.functional.cross_entropy(scores.double(), labels)
-    assert results[0] is not None
+    loss = nn.functional.cross_entropy(scores.double(), labels, reduction="sum")
     assert results[0][0] == pytest.approx(loss.item(), rel=1e-6)
-    assert results[0][1] == (scores.argmax(1) == labels).sum().item() / 600
+    assert results[0][1:] == [600, (scores.argmax(1) == labels).sum().item()]
 
 
 def test_unused_workers_are_reported_in_the_log(capsys):
-    TrainBatches(
-        Samples(torch.zeros(8, 1), torch.zeros(8).long()),
-        None,
-        Batches(8, 4, 1, 1, 0),
-        job_of(workers=2),
-    )
+    feed_of(Samples(torch.zeros(8, 1), torch.zeros(8).long()), workers=2, micro_batch_size=4)
     assert "launch.num_workers is not used" in capsys.readouterr().out
 
 

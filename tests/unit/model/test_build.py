@@ -140,7 +140,7 @@ def test_unused_parameters_are_refused_with_the_key_that_allows_them(built):
 
 def test_scores_of_another_shape_than_the_labels_are_refused_with_both(built):
     train = dataclasses.replace(MLP, model_args={"num_classes": 3})
-    text = r"mlp returns scores of shape \(8, 3\), but the labels of breast_cancer name 2 classes"
+    text = r"train.model returns scores of shape \(8, 3\), but the labels of breast_cancer name 2"
     with pytest.raises(UserError, match=text):
         built(train)
 
@@ -167,9 +167,22 @@ class Own(nn.Module):
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
-        ("tuple", "returns a tuple: have it return a tensor of scores [n, 2]"),
-        ("short", "returns 7 scores for 8 inputs"),
-        ("frozen", "has no trainable parameter: add one, or set requires_grad of one to True"),
+        ("tuple", "train.model returns a tuple: have it return a tensor of scores [n, 2]"),
+        (
+            "short",
+            "train.model returns scores of shape (7, 2) for labels of shape (8,) of breast_cancer: "
+            "make them [n, classes, ...] and [n, ...]",
+        ),
+        (
+            "frozen",
+            f"train.model {__name__}:Own has no trainable parameter: add one, or set "
+            "requires_grad of one to True",
+        ),
+        (
+            "detached",
+            "train.objective classification: the loss depends on no trainable parameter of "
+            "train.model: remove detach() or no_grad() from the model or the objective",
+        ),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused_with_the_fix(built, mistake, words):
@@ -177,7 +190,7 @@ def test_a_model_that_does_not_fit_is_refused_with_the_fix(built, mistake, words
     train = dataclasses.replace(MLP, model=name, model_args={"mistake": mistake})
     with pytest.raises(UserError) as caught:
         built(train)
-    assert str(caught.value) == f"train.model {name} {words}"
+    assert str(caught.value) == words
 
 
 @pytest.mark.parametrize(
@@ -185,7 +198,6 @@ def test_a_model_that_does_not_fit_is_refused_with_the_fix(built, mistake, words
     [
         ("creation", "RuntimeError: no such thing", "raise RuntimeError"),
         ("shape", "RuntimeError: mat1 and mat2 shapes cannot", "scores = self.linear(x)"),
-        ("detached", "RuntimeError: element 0 of tensors does not require grad", "backward"),
     ],
 )
 def test_an_exception_of_a_model_at_the_start_is_an_error_of_the_model(built, mistake, words, line):

@@ -6,11 +6,12 @@ from torch import nn
 
 from trainer.errors import UserError
 from trainer.model import models
+from trainer.model.models import Fit
 from trainer.user_code import call
 
 
 def create(name, args, *shape, num_classes=10):
-    return models.create(name, args, torch.zeros(shape), num_classes)
+    return models.create(name, args, Fit(torch.zeros(shape), num_classes, None, "x"))
 
 
 def size(model):
@@ -112,3 +113,21 @@ def test_unknown_names_and_arguments_are_user_errors():
         call("train.model", "os:nothing", {}, {})
     with pytest.raises(UserError, match="train.model_args: .*unexpected keyword argument 'width'"):
         create("mlp", {"width": 3}, 4, 30)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "num_outputs", "words"),
+    [
+        (torch.zeros(4, 30), None, "mlp needs the number of classes, but train.dataset x has no"),
+        (None, 2, "mlp takes one tensor of numbers, but the inputs .* x are a NoneType: name a"),
+        ({"a": torch.zeros(4)}, 2, "mlp takes one tensor of numbers, but .* are a dict: name a"),
+        (
+            torch.zeros(4, 30).long(),
+            2,
+            r"mlp takes one tensor .* x are torch.int64 \(4, 30\): name a model",
+        ),
+    ],
+)
+def test_a_built_in_model_refuses_data_that_it_cannot_be_fitted_to(inputs, num_outputs, words):
+    with pytest.raises(UserError, match=f"^train.model {words}"):
+        models.create("mlp", {}, Fit(inputs, num_outputs, None, "x"))

@@ -1,6 +1,8 @@
 """Optimizers against the formulas of their papers, their step, and the learning rate."""
 
 import copy
+import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from torch import nn
 
 from jobs.spec import Train
 from trainer.data.batches import TrainingLength
+from trainer.errors import UserCodeError, UserError
 from trainer.model import optim
 
 OFF = torch.amp.GradScaler("cpu", enabled=False)
@@ -15,6 +18,11 @@ OFF = torch.amp.GradScaler("cpu", enabled=False)
 
 def length_of(total_steps, steps_per_epoch=10):
     return TrainingLength(total_steps, steps_per_epoch, total_steps // steps_per_epoch, 8, 80)
+
+
+def rates_of(train, total_steps):
+    lr_at = optim.schedule(train, length_of(total_steps))
+    return [lr_at(step) for step in range(total_steps)]
 
 
 def stepped(train, gradients, value=1.0):
@@ -30,25 +38,135 @@ def stepped(train, gradients, value=1.0):
 
 def test_the_learning_rate_warms_up_and_falls_to_zero():
     train = Train(lr=0.4, warmup_steps=4, schedule="cosine")
-    rates = [optim.lr_at(step, length_of(104), train) for step in range(104)]
+    rates = rates_of(train, 104)
     assert rates[:5] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
     assert rates[54] == pytest.approx(0.2)
     assert 0 < rates[-1] < 0.001
-    assert optim.lr_at(50, length_of(104), Train(lr=0.4)) == 0.4
+    assert rates_of(Train(lr=0.4), 104) == [0.4] * 104
 
 
 def test_the_step_schedule_multiplies_the_learning_rate_at_epochs():
     train = Train(lr=0.4, schedule="step", lr_milestones=[2, 4], lr_gamma=0.5, warmup_steps=2)
-    rates = [optim.lr_at(step, length_of(60), train) for step in range(60)]
+    rates = rates_of(train, 60)
     assert rates[:2] == pytest.approx([0.2, 0.4])
     assert rates[2:20] == [0.4] * 18
     assert rates[20:40] == [0.2] * 20
     assert rates[40:] == [0.1] * 20
 
 
-def test_vectors_get_no_weight_decay():
+def test_warmup_stable_decay_falls_in_the_last_share_of_the_steps():
+    train = Train(lr=0.4, schedule="wsd", warmup_steps=4, lr_decay_fraction=0.25)
+    rates = rates_of(train, 40)
+    assert rates[:5] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
+    assert rates[4:31] == [0.4] * 27
+    assert rates[31:] == pytest.approx([0.4 * left / 10 for left in range(9, 0, -1)])
+    whole = rates_of(Train(lr=0.4, schedule="wsd", lr_decay_fraction=1.0), 8)
+    assert whole == pytest.approx([0.4 * left / 8 for left in range(8, 0, -1)])
+
+
+def halves(step, total_steps, base=2.0):
+    return base ** -(step * 4 // total_steps)
+
+
+def test_a_schedule_of_the_user_gives_a_factor_after_the_warm_up():
+    train = Train(lr=0.8, schedule=f"{__name__}:halves", warmup_steps=2)
+    assert rates_of(train, 8) == pytest.approx([0.4, 0.8, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1])
+    with_args = dataclasses.replace(train, schedule_args={"base": 1.0})
+    assert rates_of(with_args, 8)[1:] == [0.8] * 7
+
+
+def bad(step, total_steps, value):
+    return value
+
+
+@pytest.mark.parametrize("value", [-0.5, float("nan"), float("inf"), "0.1", None, torch.ones(1)])
+def test_a_schedule_that_gives_no_factor_is_refused_with_step_and_value(value):
+    name = f"{__name__}:bad"
+    lr_at = optim.schedule(Train(schedule=name, schedule_args={"value": value}), length_of(8))
+    words = f"train.schedule: {name} returns {value!r} for step 3: return a factor of train.lr, 0"
+    with pytest.raises(UserError) as caught:
+        lr_at(3)
+    assert words in str(caught.value)
+
+
+def test_an_error_of_a_schedule_has_its_key_and_traceback():
+    lr_at = optim.schedule(Train(schedule=f"{__name__}:halves"), length_of(0))
+    with pytest.raises(
+        UserCodeError, match=f"^train.schedule {__name__}:halves: ZeroDiv"
+    ) as caught:
+        lr_at(0)
+    assert "step * 4 // total_steps" in caught.value.trace
+    with pytest.raises(UserError, match="train.schedule: 'linear' is not a package.module:name"):
+        optim.schedule(Train(schedule="linear"), length_of(8))
+
+
+def test_vectors_get_no_weight_decay_unless_asked_for():
     matrices, vectors = optim.create(nn.Linear(3, 2), Train(weight_decay=0.1)).param_groups
     assert (matrices["weight_decay"], vectors["weight_decay"]) == (0.1, 0.0)
+    assert [parameter.ndim for parameter in (*matrices["params"], *vectors["params"])] == [2, 1]
+    train = Train(weight_decay=0.1, weight_decay_on="all")
+    (both,) = optim.create(nn.Linear(3, 2), train).param_groups
+    assert both["weight_decay"] == 0.1 and len(both["params"]) == 2
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw", "torch.optim:NAdam", f"{__name__}:Signed"])
+def test_options_of_the_spec_reach_every_optimizer(name):
+    own: dict[str, dict[str, Any]] = {"sgd": {"dampening": 0.25}, "adamw": {"amsgrad": True}}
+    args = own.get(name, {"eps": 1e-3})
+    train = Train(optimizer=name, optimizer_args=args, lr=0.3, weight_decay=0.1)
+    optimizer = optim.create(nn.Linear(3, 2), train)
+    for group, decay in zip(optimizer.param_groups, (0.1, 0.0), strict=True):
+        assert (group["lr"], group["weight_decay"]) == (0.3, decay)
+        assert all(group[key] == value for key, value in args.items())
+
+
+class Signed(torch.optim.Optimizer):
+    """A user's optimizer, whose state has other values than tensors."""
+
+    def __init__(self, params, lr, eps=0.0):
+        super().__init__(params, {"lr": lr, "eps": eps})
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state["count"] = state.get("count", 0) + 1
+                state["norms"] = [*state.get("norms", []), 1.0]
+                parameter.data -= group["lr"] / state["count"] * parameter.grad.sign()
+
+
+def test_the_state_of_a_users_optimizer_may_hold_any_plain_values():
+    train = Train(optimizer=f"{__name__}:Signed", lr=0.5)
+    module = nn.Linear(3, 2)
+    optimizer = optim.create(module, train)
+    fed(module, optimizer, train, 1)
+    other = copy.deepcopy(module)
+    restored = optim.create(other, train)
+    optim.load(restored, copy.deepcopy(optimizer.state_dict()))
+    fed(module, optimizer, train, 2)
+    fed(other, restored, train, 2)
+    assert torch.equal(module.weight, other.weight)
+    assert restored.state[other.weight] == {"count": 2, "norms": [1.0, 1.0]}
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "words"),
+    [
+        ("sgd", {"betas": [0.9, 0.95]}, r"train.optimizer_args: sgd: .*argument 'betas'"),
+        ("adamw", {"eps": -1.0}, "train.optimizer_args: adamw: Invalid epsilon value: -1.0"),
+        ("torch.optim:NAdam", {"x": 1}, "train.optimizer_args: torch.optim:NAdam: .* 'x'"),
+        ("torch.optim:Adamm", {}, "train.optimizer: torch.optim:Adamm: module 'torch.optim' has"),
+        ("lion", {}, "train.optimizer: 'lion' is not a package.module:name"),
+        (f"{__name__}:no_optimizer", {}, "no_optimizer returns a int, not a torch.optim.Optimizer"),
+    ],
+)
+def test_an_optimizer_that_cannot_be_made_names_its_key(name, args, words):
+    with pytest.raises(UserError, match=words):
+        optim.create(nn.Linear(3, 2), Train(optimizer=name, optimizer_args=args))
+
+
+def no_optimizer(params, lr):
+    return 3
 
 
 def test_sgd_has_momentum_and_weight_decay():

@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from jobs.spec import Train
 from trainer.model import models, optim, precision
+from trainer.model.models import Fit
 
 CPU = torch.device("cpu")
 
@@ -80,7 +81,7 @@ def test_models_learn_in_half_precision(name, model, shape, optimizer, clip):
     torch.manual_seed(0)
     inputs, labels = torch.rand(shape), torch.arange(8) % 2
     args = {"channels": [8, 16]} if model == "mini_resnet" else {}
-    module = models.create(model, args, inputs, 2)
+    module = models.create(model, args, Fit(inputs, 2, None, "x"))
     stepper, (numbers, _) = optim.create(module, train), set_up(train)
     first = train_steps(module, stepper, numbers, train, inputs, labels, 1)
     assert train_steps(module, stepper, numbers, train, inputs, labels, 30) < 0.95 * first
@@ -90,7 +91,8 @@ def test_models_learn_in_half_precision(name, model, shape, optimizer, clip):
 def test_convolutions_have_a_backward_pass_in_fp16():
     train = Train(precision="fp16", lr=0.01)
     torch.manual_seed(0)
-    module = models.create("mini_resnet", {"channels": [4, 4]}, torch.rand(4, 1, 4, 4), 2)
+    fit = Fit(torch.rand(4, 1, 4, 4), 2, None, "x")
+    module = models.create("mini_resnet", {"channels": [4, 4]}, fit)
     before = module.get_parameter("stem.0.weight").detach().clone()
     stepper, (numbers, _) = optim.create(module, train), set_up(train)
     inputs, labels = torch.rand(4, 1, 4, 4), torch.arange(4) % 2

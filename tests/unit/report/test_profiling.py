@@ -41,7 +41,7 @@ def train(tracer, steps):
 def traced(tmp_path):
     """How many forward passes each trace has, by its name."""
     passes = {}
-    for path in sorted((tmp_path / "profile").iterdir()):
+    for path in sorted((tmp_path / "tensorboard" / "profile").glob("*.gz")):
         events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
         passes[path.name] = sum(event.get("name") == "aten::addmm" for event in events)
     return passes
@@ -50,16 +50,21 @@ def traced(tmp_path):
 def test_a_trace_has_the_chosen_steps_and_the_same_weights_come_out(tracer, tmp_path, capsys):
     untraced = train(tracer([]), range(1, 9))
     assert train(tracer([3, 5]), range(1, 9)) == untraced
-    name = "attempt-1-rank-00000-steps-3-5.json.gz"
+    name = "attempt-1-rank-00000-steps-3-5.pt.trace.json.gz"
     assert traced(tmp_path) == {name: 3}
-    assert capsys.readouterr().out == f"trace of steps 3 to 5: {tmp_path / 'profile' / name}\n"
+    path = tmp_path / "tensorboard" / "profile" / name
+    table = path.with_name("attempt-1-rank-00000-steps-3-5.txt")
+    assert capsys.readouterr().out == (
+        f"trace of steps 3 to 5: {path}; the slowest operators: {table}\n"
+    )
+    assert "aten::addmm" in table.read_text() and sorted(path.parent.iterdir()) == [path, table]
 
 
 def test_other_ranks_trace_nothing(tracer, tmp_path):
     train(tracer([1, 2], ranks=[0, 2], rank=1), range(1, 4))
-    assert not (tmp_path / "profile").exists()
+    assert not (tmp_path / "tensorboard").exists()
     train(tracer([1, 2], ranks=[0, 2], rank=2), range(1, 4))
-    assert traced(tmp_path) == {"attempt-1-rank-00002-steps-1-2.json.gz": 2}
+    assert traced(tmp_path) == {"attempt-1-rank-00002-steps-1-2.pt.trace.json.gz": 2}
 
 
 def test_a_stop_writes_the_steps_traced_so_far_and_the_resume_traces_the_rest(tracer, tmp_path):
@@ -68,8 +73,8 @@ def test_a_stop_writes_the_steps_traced_so_far_and_the_resume_traces_the_rest(tr
     stopped.close()
     train(tracer([3, 6], attempt=2), range(5, 9))
     assert traced(tmp_path) == {
-        "attempt-1-rank-00000-steps-3-4.json.gz": 2,
-        "attempt-2-rank-00000-steps-5-6.json.gz": 2,
+        "attempt-1-rank-00000-steps-3-4.pt.trace.json.gz": 2,
+        "attempt-2-rank-00000-steps-5-6.pt.trace.json.gz": 2,
     }
 
 
@@ -77,10 +82,10 @@ def test_a_resume_past_the_steps_traces_nothing(tracer, tmp_path):
     resumed = tracer([3, 6], attempt=2)
     train(resumed, range(7, 9))
     resumed.close()
-    assert not (tmp_path / "profile").exists()
+    assert not (tmp_path / "tensorboard").exists()
 
 
 def test_an_error_in_writing_a_trace_does_not_end_the_training(tracer, tmp_path, capsys):
-    (tmp_path / "profile").write_text("in the way")
+    (tmp_path / "tensorboard").write_text("in the way")
     train(tracer([1, 2]), range(1, 4))
     assert "warning: no trace of steps 1 to 2: " in capsys.readouterr().out

@@ -11,7 +11,7 @@ import pytest
 from jobs.commands import live_progress as live
 from jobs.records import read_progress_step
 from jobs.rundir import RunDir, read_jsonl
-from jobs.spec import Spec
+from jobs.spec import Spec, Train
 from trainer.data.batches import Batches, TrainingLength
 from trainer.dist.run_handle import RunHandle
 from trainer.errors import StorageError
@@ -22,7 +22,7 @@ from trainer.report.reporter import Reporter
 
 # 10 rounds of 2 x 8 samples in 4 steps of 3 rounds; the last one has 1.
 BATCHES = Batches(num_samples=167, micro_batch_size=8, grad_accum_steps=3, world_size=2, seed=0)
-LENGTH = TrainingLength.of(3, BATCHES)
+LENGTH = TrainingLength.of(Train(epochs=3), BATCHES)
 
 
 @pytest.fixture
@@ -49,9 +49,9 @@ def report(tmp_path):
 def train(reporter, steps):
     for step in steps:
         reporter.step_done(step)
-        reporter.trained(step, loss=1 / step, lr=0.1, data_wait_s=0.0)
+        reporter.trained(step, {"train_loss": 1 / step}, 0.1, data_wait_s=0.0)
         if step % LENGTH.steps_per_epoch == 0:
-            reporter.evaluated(step, loss=2 / step, accuracy=1 - 1 / step)
+            reporter.evaluated(step, {"eval_loss": 2 / step, "eval_accuracy": 1 - 1 / step})
 
 
 def test_samples_count_each_short_last_step_of_an_epoch():
@@ -65,9 +65,13 @@ def test_samples_count_each_short_last_step_of_an_epoch():
 def test_a_log_line_has_loss_lr_speed_time_left_data_wait_and_memory(report, clock, capsys):
     reporter = report(step=2)
     clock.s += 0.5
-    reporter.trained(4, loss=1.23456, lr=0.05, data_wait_s=0.02)
+    means = {"train_loss": 1.23456, "train_accuracy": 0.5, "train_mae": 123.456}
+    reporter.trained(4, means, 0.05, data_wait_s=0.02)
     head, memory = capsys.readouterr().out.rsplit("  mem ", 1)
-    assert head == ("step 4/12  epoch 1/3  loss 1.2346  lr 0.05  128 samples/s  2 s left  data 4%")
+    assert head == (
+        "step 4/12  epoch 1/3  loss 1.235  accuracy 50.00%  mae 123.5  lr 0.05  128 samples/s  "
+        "2 s left  data 4%"
+    )
     number, unit = memory.split()
     assert 0.1 < float(number) < 64 and unit == "GiB"
 
@@ -77,11 +81,11 @@ def test_speed_leaves_out_an_evaluation_but_the_share_of_data_does_not(report, c
     clock.s += 1
     reporter.step_done(1)
     clock.s += 8
-    reporter.evaluated(1, loss=1.0, accuracy=0.5)
+    reporter.evaluated(1, {"eval_loss": 1.0, "eval_accuracy": 0.5})
     clock.s += 1
-    reporter.trained(2, loss=1.0, lr=0.1, data_wait_s=1.0)
+    reporter.trained(2, {"train_loss": 1.0}, 0.1, data_wait_s=1.0)
     clock.s += 1
-    reporter.trained(3, loss=1.0, lr=0.1, data_wait_s=0.5)
+    reporter.trained(3, {"train_loss": 1.0}, 0.1, data_wait_s=0.5)
     *_, line, next_line = capsys.readouterr().out.splitlines()
     assert "  48 samples/s  8 s left  data 10%  " in line
     assert "  48 samples/s  7 s left  data 50%  " in next_line
@@ -146,7 +150,7 @@ def test_metrics_on_a_full_disk_are_an_error_in_one_line(tmp_path):
     os.dup2(full, int(metrics.name))
     os.close(full)
     with pytest.raises(StorageError, match=r"^writing \S+metrics.jsonl: No space left .* resume"):
-        reporter.trained(1, loss=1.0, lr=0.1, data_wait_s=0.0)
+        reporter.trained(1, {"train_loss": 1.0}, 0.1, data_wait_s=0.0)
     with pytest.raises(StorageError):
         reporter.close()
 
@@ -178,10 +182,32 @@ def test_the_live_line_reads_what_the_reporter_wrote(report, clock, tmp_path):
     assert json.loads((tmp_path / "progress.json").read_text())["eta_s"] == 200
 
 
+@pytest.mark.parametrize(
+    ("means", "words"),
+    [
+        ({"eval_loss": 2.5, "eval_perplexity": 12.18}, "perplexity 12.18"),
+        ({"eval_loss": 2.5}, "loss 2.5"),
+        ({"eval_loss": 2.5, "eval_" + 300 * "x": 1.0}, "loss 2.5"),
+        (
+            {"eval_loss": 2.5, **{f"eval_m{i}": i / 3 for i in range(99)}},
+            "m0 0  m1 0.3333  m2 0.6667  m3 1",
+        ),
+    ],
+)
+def test_progress_shows_as_many_metrics_of_any_objective_as_fit(report, tmp_path, means, words):
+    reporter, path = report(), tmp_path / "progress.json"
+    size = path.stat().st_size
+    reporter.evaluated(4, means)
+    assert live_line(tmp_path) == f"epoch 2/3  step 0/12  {words}"
+    assert path.stat().st_size == size
+    reporter.evaluated(8, {"eval_loss": 1.5})
+    assert live_line(tmp_path) == "epoch 3/3  step 0/12  loss 1.5"
+
+
 def test_progress_holds_the_last_step_after_a_line_a_sync_and_a_close(report, tmp_path):
     reporter = report()
     words = [
-        lambda: reporter.trained(7, loss=1.0, lr=0.1, data_wait_s=0.0),
+        lambda: reporter.trained(7, {"train_loss": 1.0}, 0.1, data_wait_s=0.0),
         lambda: reporter.sync(),
         lambda: reporter.close(),
     ]

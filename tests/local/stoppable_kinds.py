@@ -1,0 +1,142 @@
+"""Other kinds of work for tests of exactness: a language model, masks, token files and streams."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from tests.local.stoppable import Passes, images
+from trainer.api import Sums
+from trainer.data import tokens
+from trainer.data.tokens import TokenSource
+from trainer.model.gpt import GPT
+
+BLOCK_SIZE = 8
+VOCABULARY = 50
+
+
+class LanguageModel(Passes):
+    """A tiny GPT with dropout."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self.gpt = GPT(vocab_size, BLOCK_SIZE, n_layer=1, n_head=2, n_embd=8, dropout=0.2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Logits [n, T, vocab_size]."""
+        return self.counted(self.gpt(inputs))
+
+
+def language_model(vocab_size: int = VOCABULARY) -> nn.Module:
+    """The model above."""
+    return LanguageModel(vocab_size)
+
+
+def source_code(num_train: int) -> tuple[TokenSource, TokenSource]:
+    """Bytes of the standard library: `num_train` windows, and 11 held out."""
+    train, held_out = tokens.python_source(BLOCK_SIZE, max_bytes=400_000)
+    return _shortened(train, num_train), _shortened(held_out, 11)
+
+
+def token_files(num_train: int) -> tuple[TokenSource, TokenSource | None]:
+    """Two token files for training, of uneven lengths, and one held out."""
+    folder = Path(tempfile.mkdtemp())
+    dice = np.random.default_rng(0)
+    first = num_train // 3
+    sizes = {"train_0": first, "train_1": num_train - first, "val": 11}
+    for name, windows in sizes.items():
+        values = dice.integers(0, VOCABULARY, windows * BLOCK_SIZE + 3, dtype=np.uint16)
+        values.tofile(folder / f"{name}.bin")
+    paths = str(folder / "train_*.bin"), VOCABULARY, str(folder / "val.bin")
+    return tokens.tokens(*paths, block_size=BLOCK_SIZE)
+
+
+def _shortened(source: TokenSource, num_windows: int) -> TokenSource:
+    """The first windows of a source of one file."""
+    (file,) = source.files
+    part = [("source", file[: num_windows * BLOCK_SIZE + 1], source.digest)]
+    return tokens.joined(part, BLOCK_SIZE, source.vocab_size, source.bytes_per_token)
+
+
+class Masked(Passes):
+    """A convolution with dropout: images [n, 1, 6, 6] to values of the same shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 1, 3, padding=1)
+        self.dropout = nn.Dropout(0.3)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.counted(self.conv(self.dropout(pixels)))
+
+
+def masked_model() -> nn.Module:
+    """The model above."""
+    return Masked()
+
+
+def known_pixels(model: nn.Module, batch: dict[str, torch.Tensor]) -> Sums:
+    """The squared error of the pixels that are known; each sample has another number of them."""
+    error = (model(batch["image"]) - batch["target"]).square() * batch["is_known"]
+    num_known = batch["is_known"].sum()
+    return Sums(error.sum(), num_known, {"error": error.detach().sum()})
+
+
+class Sample(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """Images as dicts, with a mask that has fewer pixels the later the sample is."""
+
+    def __init__(self, num: int, seed: int) -> None:
+        self.images, _ = images(num, seed)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        image = self.images[index].float() / 255
+        is_known = torch.zeros(1, 6, 6)
+        is_known.view(-1)[: 36 - index % 36] = 1.0
+        noise = 0.1 * torch.randn(image.shape)
+        return {"image": image + noise, "target": image, "is_known": is_known}
+
+
+def masked(num_train: int) -> tuple[Sample, Sample]:
+    """Training and held-out samples."""
+    return Sample(num_train, 0), Sample(11, 1)
+
+
+class Stream(torch.utils.data.IterableDataset[dict[str, torch.Tensor]]):
+    """The same samples as a stream, in another order in each pass."""
+
+    def __init__(self, num: int) -> None:
+        self.samples, self.position, self.epoch = Sample(num, 0), 0, 0
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        order = torch.randperm(
+            len(self.samples), generator=torch.Generator().manual_seed(self.epoch)
+        )
+        while self.position < len(order):
+            self.position += 1
+            yield self.samples[int(order[self.position - 1])]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of the next pass."""
+        self.epoch = epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the sample that was read last."""
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue after that sample."""
+        self.position = state["position"]
+
+
+def stream(num_train: int) -> tuple[Stream, Sample]:
+    """A stream of training samples, which all ranks share, and held-out samples."""
+    return Stream(num_train), Sample(11, 1)

@@ -1,0 +1,30 @@
+"""The lines at the start of rank 0's log."""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from jobs.rundir import RunDir
+from jobs.spec import Spec, Train
+from trainer.data.batches import TrainingLength
+from trainer.dist.context import DistributedContext
+from trainer.dist.run_handle import RankContext, RunHandle
+from trainer.events import Events
+from trainer.report.summary import start_lines
+
+
+def test_the_log_begins_with_device_size_of_the_model_and_what_is_trained():
+    train = Train(optimizer="adamw", lr=3e-4, schedule="cosine", warmup_steps=20, seed=7)
+    distributed = DistributedContext(0, 0, 0, 2, 2, "here")
+    run = RunHandle(RunDir(Path("nowhere")), Spec(train=train), 1)
+    context = RankContext(run, distributed, torch.device("cpu"), Events(0))
+    module = nn.Sequential(nn.Linear(1000, 500), nn.Linear(500, 10))
+    module[1].requires_grad_(False)
+    device, model, training = start_lines(context, module, TrainingLength(90, 9, 10, 48, 432), 8)
+    assert device.startswith("device cpu, ") and device.endswith(" GiB on the host")
+    assert model == "model mini_resnet: 500,500 parameters and 5,010 frozen ones, 1.9 MiB"
+    assert training == (
+        "training: 90 steps of 48 samples (8 x 2 ranks x 3), classification, adamw lr 0.0003 "
+        "weight_decay 0, schedule cosine after 20 steps of warm-up, fp32, seed 7, deterministic"
+    )

@@ -1,0 +1,276 @@
+"""Batches of a stream, which are resumed exactly after the samples that were trained on."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from jobs.spec import Train
+from trainer.data.collate import Collate
+from trainer.data.loader import (
+    PREFETCHED_BATCHES,
+    RawBatch,
+    as_in_worker,
+    seed_sample,
+    start_worker,
+    started,
+    unchanged,
+    worker_context,
+)
+from trainer.data.sources import Batch, Stream, is_plain
+from trainer.data.to_device import ToDevice
+from trainer.data.transforms import Transform
+from trainer.dist.run_handle import RankContext
+from trainer.errors import CodeError, UserError
+from trainer.seeds import SAMPLE, mix
+from trainer.user_code import user_code, with_key
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a stream is read. A new iterator of the stream continues from here.
+
+    num_samples: read since the beginning of the training.
+    num_passes: finished passes; a stream that ends begins again.
+    stream: the stream's own `state_dict()`.
+    """
+
+    num_samples: int
+    num_passes: int
+    stream: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which samples of a stream are this rank's.
+
+    is_own_stream: the data set gave each rank a stream of its own. Otherwise all ranks read the
+        same stream, and of each group of `world_size` samples every rank takes one.
+    """
+
+    rank: int
+    world_size: int
+    is_own_stream: bool
+
+    @property
+    def group(self) -> int:
+        """The number of samples read for one sample of this rank."""
+        return 1 if self.is_own_stream else self.world_size
+
+    def has(self, count: int) -> bool:
+        """Return whether sample `count` of the stream, from 0, is this rank's."""
+        return count % self.group == (0 if self.is_own_stream else self.rank)
+
+    def number(self, count: int) -> int:
+        """Return a number that no other sample of any rank has."""
+        return count * self.world_size + self.rank if self.is_own_stream else count
+
+
+class _Reading(NamedTuple):
+    """A batch that was read ahead, and the position after it."""
+
+    batch: RawBatch
+    after: Position
+
+
+@dataclass
+class StreamReader(IterableDataset[Any]):
+    """Reads a stream from a position on, by batches, in a rank or in its worker process.
+
+    Errors are returned as values: torch would wrap a worker's exception into its own traceback.
+    """
+
+    stream: Stream
+    train: Train
+    share: Share
+    batch_size: int
+    start: dict[str, Any]  # the stream's `state_dict()` before its first sample
+    position: Position
+
+    def __iter__(self) -> Generator[_Reading | UserError | CodeError]:
+        try:
+            yield from self.readings()
+        except (UserError, CodeError) as error:
+            yield error
+        except Exception as error:
+            yield with_key(error, "train.dataset", self.train.dataset)
+
+    def readings(self) -> Generator[_Reading]:
+        """Yield the batches from the position on; errors of the stream pass through."""
+        groups = self._groups(self.position)
+        collate = Collate(self.train.collate)
+        while True:
+            with contextlib.nullcontext() if get_worker_info() else as_in_worker():
+                read = [next(groups) for _ in range(self.batch_size)]
+                numbers = [self.share.number(each.number) for each in read]
+                content = collate([each.sample for each in read], numbers)
+            after = Position(read[-1].num_read, read[-1].num_passes, self._state())
+            yield _Reading(RawBatch(content, torch.tensor(numbers)), after)
+
+    def _state(self) -> dict[str, Any]:
+        """Return the position of the stream. Raises: UserError if no checkpoint can hold it."""
+        state = copy.deepcopy(self.stream.state_dict())
+        if not is_plain(state):
+            raise UserError(
+                f"train.dataset {self.train.dataset}: state_dict() of the stream holds more than "
+                "tensors, numbers, texts and containers of them, which no checkpoint can hold: "
+                "convert it there, and back in load_state_dict()"
+            )
+        return state
+
+    def _groups(self, position: Position) -> Iterator[_OwnSample]:
+        """Yield this rank's sample of each group, once the whole group is read."""
+        count, passes, state = position.num_samples, position.num_passes, position.stream
+        own: tuple[int, Any] = (0, None)
+        while True:
+            began = count
+            for sample in self._one_pass(passes, state, count):
+                if self.share.has(count):
+                    own = count, sample
+                count += 1
+                if count % self.share.group == 0:
+                    yield _OwnSample(*own, count, passes)
+            if count == began and state is self.start:
+                raise UserError(f"train.dataset {self.train.dataset}: the stream has no samples")
+            passes, state = passes + 1, self.start
+
+    def _one_pass(self, number: int, state: dict[str, Any], count: int) -> Iterator[Any]:
+        """Yield the samples after `state`; seed the random generators for each. number: from 0."""
+        set_epoch = getattr(self.stream, "set_epoch", None)
+        if set_epoch is not None:  # before the state, which may depend on it
+            set_epoch(number)
+        self.stream.load_state_dict(state)
+        iterator = iter(self.stream)
+        while True:
+            seed_sample(mix(SAMPLE, self.train.seed, self.share.number(count)))
+            try:
+                yield next(iterator)
+            except StopIteration:
+                return
+            count += 1
+
+
+class _OwnSample(NamedTuple):
+    """A sample of this rank: its number in the stream, and where the stream is after its group."""
+
+    number: int
+    sample: Any
+    num_read: int
+    num_passes: int
+
+
+class StreamBatches:
+    """The transformed training batches of this rank, in the order of its stream.
+
+    At most one worker process reads ahead, so the order does not depend on launch.num_workers. The
+    position counts what was trained on, not what was read ahead.
+    """
+
+    def __init__(
+        self, stream: Stream, share: Share, transform: Transform | None, context: RankContext
+    ) -> None:
+        self._train = context.train
+        self._to_device = ToDevice(transform, context)
+        self._num_workers = min(1, context.run.spec.launch.num_workers)
+        self._share = share
+        self.batch_size, self._num_batches = _sizes(context)
+        start = copy.deepcopy(stream.state_dict())
+        position = Position(0, 0, start)
+        self._reader = StreamReader(stream, self._train, share, self.batch_size, start, position)
+        self._batches: Iterator[Any] | None = None
+        self._loader: DataLoader[Any] | None = None
+        if context.run.spec.launch.num_workers > 1:
+            context.distributed.log("one process reads a stream: launch.num_workers counts as 1")
+
+    def num_micro_batches(self, step: int) -> int:
+        """Return how many micro batches each rank accumulates in every step."""
+        return self._num_batches
+
+    def micro_batches(self, step: int) -> Iterator[Batch]:
+        """Yield the next micro batches, on the device."""
+        for _ in range(self._num_batches):
+            reading = self._next()
+            self._reader.position = reading.after
+            yield self._to_device(reading.batch, (self._train.seed, step))
+
+    def example(self) -> Batch:
+        """Return the first batch of the stream; the training still begins with that batch."""
+        with (
+            user_code("train.dataset", self._train.dataset),
+            contextlib.closing(self._reader.readings()) as readings,
+        ):
+            reading = next(readings)
+        self._to_device(reading.batch, (self._train.seed, 0))
+        return self._to_device(reading.batch, None)
+
+    def positions(self) -> list[dict[str, Any]]:
+        """Return the position after the last batch that was trained on, as plain values.
+
+        Where each rank has a stream of its own, all ranks call it, and it returns one for each.
+        """
+        own = dict(vars(self._reader.position))
+        if not self._share.is_own_stream:
+            return [own]
+        found: list[dict[str, Any]] = [{} for _ in range(self._share.world_size)]
+        dist.all_gather_object(found, own)
+        return found
+
+    def restore(self, positions: list[dict[str, Any]]) -> None:
+        """Continue after the positions of a save. Raises: UserError for another number of ranks."""
+        num_saved, share = len(positions), self._share
+        if share.is_own_stream and num_saved != share.world_size:
+            raise UserError(
+                f"the checkpoint has the positions of {num_saved} streams, this start has "
+                f"{share.world_size} ranks: continue with {num_saved} ranks, or have train.dataset "
+                "return one stream for all ranks, without the arguments rank and world_size"
+            )
+        self.close()
+        own = positions[share.rank if share.is_own_stream else 0]
+        self._reader.position = Position(**own)
+
+    def _next(self) -> _Reading:
+        if self._batches is None:
+            self._loader = DataLoader(
+                self._reader,
+                batch_size=None,
+                num_workers=self._num_workers,
+                collate_fn=unchanged,
+                worker_init_fn=start_worker,
+                multiprocessing_context=worker_context() if self._num_workers else None,
+                generator=torch.Generator(),
+                prefetch_factor=PREFETCHED_BATCHES if self._num_workers else None,
+            )
+            self._batches = started(self._loader)
+        reading = next(self._batches)
+        if isinstance(reading, Exception):
+            raise reading
+        assert isinstance(reading, _Reading)
+        return reading
+
+    def close(self) -> None:
+        """End the worker process."""
+        self._batches = None
+        self._loader = None
+
+
+def _sizes(context: RankContext) -> tuple[int, int]:
+    """Return the samples of a micro batch and the micro batches of a step, of each rank."""
+    train, world_size = context.train, context.distributed.world_size
+    if train.global_batch_size is None:
+        return train.micro_batch_size, train.grad_accum_steps
+    share, rest = divmod(train.global_batch_size, world_size)
+    if rest:
+        raise UserError(
+            f"train.global_batch_size {train.global_batch_size} cannot be shared evenly by "
+            f"{world_size} ranks"
+        )
+    limit = min(share, train.micro_batch_size)
+    micro = next(number for number in range(limit, 0, -1) if share % number == 0)
+    return micro, share // micro

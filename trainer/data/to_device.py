@@ -1,0 +1,98 @@
+"""Moves a batch to the device of this rank and transforms it there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from trainer.data.loader import RawBatch
+from trainer.data.sample_rng import SampleRandom
+from trainer.data.sources import BYTE_SCALE, Batch, check_inputs, check_precision
+from trainer.data.transforms import Image, Transform
+from trainer.dist.run_handle import RankContext
+from trainer.errors import UserError
+from trainer.user_code import user_code
+
+
+class ToDevice:
+    """Raw batches as the objective gets them: on the device, scaled and transformed.
+
+    Of a pair (inputs, targets) the inputs are transformed, and uint8 inputs become float32 from 0
+    to 1. A transform with an attribute `takes_batch` that is true gets the whole batch, of any
+    structure, and returns it.
+    """
+
+    def __init__(self, transform: Transform | None, context: RankContext) -> None:
+        self._device = context.device
+        self._transform = transform
+        self._name = context.train.transform or ""
+        self._is_channels_last = context.train.channels_last
+        self._takes_batch = getattr(transform, "takes_batch", False)
+
+    def __call__(self, raw: RawBatch, rng_key: tuple[int, int] | None) -> Batch:
+        """Return the batch on the device.
+
+        rng_key: (seed, step) of the transform's random numbers; None in evaluation.
+        """
+        content = move(raw.content, self._device)
+        random = None
+        if self._transform is not None and rng_key is not None:
+            random = SampleRandom(*rng_key, on_device(raw.indices, self._device))
+        if self._takes_batch:
+            assert self._transform is not None
+            with user_code("train.transform", self._name):
+                return self._transform(content, random)
+        if not is_pair(content):
+            if self._transform is not None:
+                raise UserError(
+                    f"train.transform {self._name} gets the inputs of a pair (inputs, targets), "
+                    f"but train.dataset returns a {type(content).__name__}: give the transform an "
+                    "attribute takes_batch = True, then it gets the whole batch"
+                )
+            return content
+        inputs, targets = content
+        check_precision("train.dataset", inputs)
+        if inputs.dtype == torch.uint8 and not isinstance(self._transform, Image):
+            inputs = inputs.float().mul_(BYTE_SCALE)
+        if self._transform is not None:
+            inputs = self._transformed(self._transform, inputs, random)
+        if self._is_channels_last and inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        return inputs, targets
+
+    def _transformed(
+        self, transform: Transform, inputs: torch.Tensor, random: SampleRandom | None
+    ) -> torch.Tensor:
+        where, n = f"train.transform {self._name}", len(inputs)
+        with user_code("train.transform", self._name):
+            inputs = transform(inputs, random)
+        check_inputs(where, inputs, n)
+        if inputs.device.type != self._device.type:
+            raise UserError(
+                f"{where} returns inputs on the {inputs.device.type}, but this rank is on the "
+                f"{self._device.type}: leave them on the device that they were on"
+            )
+        return inputs
+
+
+def is_pair(content: Any) -> bool:
+    """Return whether a batch is (inputs, targets) with inputs that are one tensor."""
+    is_two = isinstance(content, (tuple, list)) and len(content) == 2
+    return is_two and isinstance(content[0], torch.Tensor)
+
+
+def move(content: Any, device: torch.device) -> Any:
+    """Return a batch of any structure with its tensors on a device."""
+    if is_pair(content) and isinstance(content[1], torch.Tensor):  # without the cost of a tree
+        return on_device(content[0], device), on_device(content[1], device)
+    return pytree.tree_map_only(torch.Tensor, lambda value: on_device(value, device), content)
+
+
+def on_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return the same values on a device; the host does not wait for a copy to a GPU."""
+    if device.type == "cuda" and values.device.type == "cpu":
+        pinned = values if values.is_pinned() else values.pin_memory()
+        return pinned.to(device, non_blocking=True)
+    return values.to(device)

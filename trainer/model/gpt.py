@@ -1,0 +1,146 @@
+"""A small GPT: a decoder-only transformer with the parameter names of GPT-2.
+
+Source: Radford et al., "Language Models are Unsupervised Multitask Learners", section 2.3; names as
+in the published weights, whose `Conv1D` matrices are the transposes of these.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.nn.functional import gelu, scaled_dot_product_attention
+
+from trainer.errors import UserError
+
+INIT_STD = 0.02
+
+
+class Attention(nn.Module):
+    """Causal self-attention with several heads, [n, T, C] to [n, T, C]."""
+
+    def __init__(self, width: int, num_heads: int, dropout: float, bias: bool) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.p = dropout
+        self.c_attn = nn.Linear(width, 3 * width, bias=bias)
+        self.c_proj = nn.Linear(width, width, bias=bias)
+        self.resid_dropout = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, length, width = x.shape
+        heads = self.c_attn(x).view(n, length, 3, self.num_heads, width // self.num_heads)
+        query, key, value = heads.permute(2, 0, 3, 1, 4)
+        y = scaled_dot_product_attention(
+            query, key, value, dropout_p=self.p if self.training else 0.0, is_causal=True
+        )
+        y = y.transpose(1, 2).reshape(n, length, width)
+        out: torch.Tensor = self.resid_dropout(self.c_proj(y))
+        return out
+
+
+class FeedForward(nn.Module):
+    """Two linear layers around a GELU, [n, T, C] to [n, T, C]."""
+
+    def __init__(self, width: int, dropout: float, bias: bool) -> None:
+        super().__init__()
+        self.c_fc = nn.Linear(width, 4 * width, bias=bias)
+        self.c_proj = nn.Linear(4 * width, width, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.dropout(self.c_proj(gelu(self.c_fc(x), approximate="tanh")))
+        return out
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each behind a norm and beside a shortcut."""
+
+    def __init__(self, width: int, num_heads: int, dropout: float, bias: bool) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(width, bias=bias)
+        self.attn = Attention(width, num_heads, dropout, bias)
+        self.ln_2 = nn.LayerNorm(width, bias=bias)
+        self.mlp = FeedForward(width, dropout, bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attn(self.ln_1(x))
+        out: torch.Tensor = x + self.mlp(self.ln_2(x))
+        return out
+
+
+class Transformer(nn.Module):
+    """Embeddings, blocks and the last norm: tokens int64 [n, T] to [n, T, n_embd]."""
+
+    def __init__(
+        self,
+        sizes: tuple[int, int, int],
+        num_layers: int,
+        num_heads: int,
+        dropout: float,
+        bias: bool,
+    ) -> None:
+        """sizes: vocab_size, block_size and n_embd."""
+        super().__init__()
+        vocab_size, block_size, width = sizes
+        self.wte = nn.Embedding(vocab_size, width)
+        self.wpe = nn.Embedding(block_size, width)
+        self.drop = nn.Dropout(dropout)
+        blocks = [Block(width, num_heads, dropout, bias) for _ in range(num_layers)]
+        self.h = nn.Sequential(*blocks)
+        self.ln_f = nn.LayerNorm(width, bias=bias)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.drop(self.wte(tokens) + self.wpe(positions))
+        out: torch.Tensor = self.ln_f(self.h(x))
+        return out
+
+
+class GPT(nn.Module):
+    """Tokens int64 [n, T] to logits [n, T, vocab_size]; T is at most block_size.
+
+    The output layer has the weights of the token embedding. Raises UserError for arguments that do
+    not fit.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        block_size: int,
+        n_layer: int = 4,
+        n_head: int = 4,
+        n_embd: int = 128,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        if n_embd % n_head:
+            raise UserError(f"train.model_args: n_embd {n_embd} is no multiple of n_head {n_head}")
+        self.block_size = block_size
+        sizes = vocab_size, block_size, n_embd
+        self.transformer = Transformer(sizes, n_layer, n_head, dropout, bias)
+        self.lm_head = nn.Linear(n_embd, vocab_size, bias=False)
+        self.lm_head.weight = self.transformer.wte.weight
+        self._initialise(n_layer)
+
+    def _initialise(self, n_layer: int) -> None:
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2:
+                # The sums along the shortcuts grow with the number of layers.
+                is_end = name.endswith("c_proj.weight")
+                std = INIT_STD / math.sqrt(2 * n_layer) if is_end else INIT_STD
+                nn.init.normal_(parameter, std=std)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        length = tokens.shape[1]
+        if length > self.block_size:
+            raise UserError(
+                f"train.model gpt has block_size {self.block_size}, but gets {length} tokens: make "
+                "train.model_args.block_size as large as that of the data set"
+            )
+        logits: torch.Tensor = self.lm_head(self.transformer(tokens))
+        return logits

@@ -1,0 +1,72 @@
+"""Scales the losses of a step so that its gradient is the mean over all items of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainer.errors import UserError
+from trainer.model.objectives import Sums
+
+
+class MeanGradient:
+    """The division of one optimizer step's losses by its number of items.
+
+    DDP averages the gradients over the ranks. Where every batch has the same number of items, each
+    loss is divided by it before its backward pass, and the result is exact. Other counts are known
+    on all ranks only after the last forward pass. Then each loss is divided by the batch size, and
+    `correct` multiplies the gradients by what is missing.
+    """
+
+    def __init__(self, num_batches: int, batch_size: int, fixed_items: int | None) -> None:
+        """fixed_items: the number of items of every batch, None if it differs."""
+        self._num_batches = num_batches
+        self._batch_size = batch_size
+        self._fixed_items = fixed_items
+        self._num_items: torch.Tensor | None = None
+        self._reduction: dist.Work | None = None
+
+    def share(self, sums: Sums, is_last: bool) -> torch.Tensor:
+        """Return this batch's share of the step's loss, float [] with its graph.
+
+        is_last: whether it is the last batch of the step.
+        """
+        divisor = self._batch_size
+        if self._fixed_items is not None:
+            divisor = _same(sums.num_items, self._fixed_items)
+        else:
+            self._add(sums.num_items, sums.loss.device)
+            if is_last:  # the ranks exchange the number during the backward pass
+                self._reduction = dist.all_reduce(self._num_items, async_op=True)
+        loss = sums.loss / divisor
+        return loss / self._num_batches if self._num_batches > 1 else loss
+
+    def correct(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Multiply the gradients, averaged over the ranks, up to the mean over all items."""
+        if self._reduction is None or self._num_items is None:
+            return
+        self._reduction.wait()
+        divided_by = self._batch_size * self._num_batches * dist.get_world_size()
+        factor = divided_by / self._num_items.clamp(min=1)
+        gradients = [each.grad for each in parameters if each.grad is not None]
+        for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
+            same = [gradient for gradient in gradients if gradient.dtype == dtype]
+            torch._foreach_mul_(same, factor.to(dtype))
+
+    def _add(self, num_items: int | torch.Tensor, device: torch.device) -> None:
+        if self._num_items is None:
+            self._num_items = torch.zeros((), dtype=torch.float64, device=device)
+        self._num_items += num_items
+
+
+def _same(num_items: int | torch.Tensor, fixed: int) -> int:
+    """Return `fixed`; raises UserError where this batch has another number of items."""
+    if num_items is not fixed and not (isinstance(num_items, int) and num_items == fixed):
+        raise UserError(
+            f"train.objective returned num_items {fixed} for one batch and {num_items} for "
+            "another: return it as a tensor, which is added up over the batches and ranks"
+        )
+    return fixed

@@ -1,0 +1,313 @@
+"""What happens to one batch: the sums that an objective returns, and the built-in objectives.
+
+An objective gets the model and a batch, and returns `Sums`. The kit divides the loss and the
+metrics by the number of items of all micro batches of all ranks. So the gradient is the exact mean
+over the items, however many each batch has.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from trainer.errors import UserError
+from trainer.user_code import call, load
+
+IGNORED = -100  # a target without a loss; the default of torch's cross_entropy
+DERIVE = "derive"
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What an objective returns for one batch.
+
+    loss: float [], the sum of the losses of all items, with its graph.
+    num_items: how many items the sum is over. An int stands for a number that is the same for
+        every training batch on every rank. A tensor [] is added up over all ranks in each step.
+    metrics: for each name the sum over the items, a tensor [] without a graph.
+    """
+
+    loss: torch.Tensor
+    num_items: int | torch.Tensor
+    metrics: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    def row(self) -> torch.Tensor:
+        """Return loss, number of items and metrics as float64 [2 + metrics], without the graph."""
+        loss = self.loss.detach().double()
+        items = self.num_items
+        # `full` fills on the device; a copy of a Python number would make the host wait.
+        count = torch.full_like(loss, items) if isinstance(items, int) else items.double()
+        return torch.stack([loss, count, *(value.double() for value in self.metrics.values())])
+
+
+class Objective(Protocol):
+    """A callable from the model and a batch to sums.
+
+    It may also have `derive(means)`: from the means of loss and metrics, by name, it returns more
+    values to log, such as a perplexity.
+    """
+
+    def __call__(self, model: nn.Module, batch: Any) -> Sums: ...
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What the data set states about its samples; None where it has no such attribute.
+
+    num_classes: labels go from 0 to num_classes - 1.
+    bytes_per_token: the mean length of a token's text.
+    """
+
+    name: str
+    num_classes: int | None = None
+    bytes_per_token: float | None = None
+
+
+class Classification:
+    """Cross-entropy and accuracy of scores [n, C, ...] and integer labels [n, ...].
+
+    A batch is a pair (inputs, labels). An item is a label; labels of one dimension are not masked,
+    of others IGNORED marks those without a loss (pixels of a segmentation).
+    """
+
+    def __init__(self, data: DataFacts, label_smoothing: float = 0.0) -> None:
+        self._data = data
+        self._label_smoothing = label_smoothing
+
+    def __call__(self, model: nn.Module, batch: Any) -> Sums:
+        inputs, labels = as_pair(batch, self._data.name, "classification")
+        scores = model(inputs)
+        self._check(scores, labels)
+        labels = labels.long()
+        loss = functional.cross_entropy(
+            scores,
+            labels,
+            label_smoothing=self._label_smoothing if model.training else 0.0,
+            reduction="sum",
+        )
+        is_right = (scores.argmax(dim=1) == labels).sum()
+        if labels.ndim == 1:
+            return Sums(loss, len(labels), {"accuracy": is_right})
+        return Sums(loss, (labels != IGNORED).sum(), {"accuracy": is_right})
+
+    def _check(self, scores: object, labels: torch.Tensor) -> None:
+        classes, name = self._data.num_classes, self._data.name
+        if labels.is_floating_point():
+            raise UserError(
+                f"train.dataset {name} returns labels {labels.dtype} {tuple(labels.shape)}: make "
+                "them int64, or take train.objective regression"
+            )
+        if not isinstance(scores, torch.Tensor):
+            raise UserError(
+                f"train.model returns a {type(scores).__name__}: have it return a tensor of "
+                f"scores [n, {classes or 'classes'}]"
+            )
+        if scores.ndim < 2 or classes not in (None, scores.shape[1]):
+            named = f"name {classes} classes" if classes else "need scores [n, classes]"
+            raise UserError(
+                f"train.model returns scores of shape {tuple(scores.shape)}, but the labels of "
+                f"{name} {named}"
+            )
+        if (scores.shape[0], *scores.shape[2:]) != labels.shape:
+            raise UserError(
+                f"train.model returns scores of shape {tuple(scores.shape)} for labels of shape "
+                f"{tuple(labels.shape)} of {name}: make them [n, classes, ...] and [n, ...]"
+            )
+
+
+LOSSES: dict[str, Callable[..., torch.Tensor]] = {
+    "mse": functional.mse_loss,
+    "mae": functional.l1_loss,
+    "huber": functional.huber_loss,
+}
+
+
+class Regression:
+    """The distance between outputs and targets of the same shape [n, ...]; an item is a number.
+
+    A batch is a pair (inputs, targets); targets [n] fit outputs [n, 1].
+    """
+
+    def __init__(self, data: DataFacts, loss: str = "mse") -> None:
+        if loss not in LOSSES:
+            raise UserError(
+                f"train.objective_args.loss is {loss!r}: write one of {', '.join(LOSSES)}"
+            )
+        self._name = data.name
+        self._loss = LOSSES[loss]
+
+    def __call__(self, model: nn.Module, batch: Any) -> Sums:
+        inputs, targets = as_pair(batch, self._name, "regression")
+        outputs = model(inputs)
+        if not isinstance(outputs, torch.Tensor):
+            raise UserError(
+                f"train.model returns a {type(outputs).__name__}: have it return a tensor of the "
+                f"targets' shape {tuple(targets.shape)}"
+            )
+        if outputs.shape == (*targets.shape, 1):
+            outputs = outputs.squeeze(-1)
+        if outputs.shape != targets.shape:
+            raise UserError(
+                f"train.model returns outputs of shape {tuple(outputs.shape)} for targets of "
+                f"shape {tuple(targets.shape)} of {self._name}: make them alike"
+            )
+        targets = targets.to(outputs.dtype)
+        difference = outputs.detach() - targets
+        metrics = {"mse": difference.square().sum(), "mae": difference.abs().sum()}
+        return Sums(self._loss(outputs, targets, reduction="sum"), targets.numel(), metrics)
+
+    def derive(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Return the root of the mean squared error."""
+        return {"rmse": math.sqrt(means["mse"])}
+
+
+class LanguageModel:
+    """Cross-entropy of the next token; an item is a token.
+
+    A batch is int64 [n, T + 1], of which the first T tokens are the inputs and the last T the
+    targets. Or it is a pair (inputs [n, T], targets [n, T]), or a dict with `input_ids` and
+    `labels` of one shape, where `labels` are not shifted; IGNORED marks targets without a loss.
+    The model returns logits [n, T, vocabulary], alone or as the attribute `logits`.
+    """
+
+    def __init__(self, data: DataFacts, bytes_per_token: float | None = None) -> None:
+        self._name = data.name
+        self._bytes_per_token = bytes_per_token or data.bytes_per_token
+
+    def __call__(self, model: nn.Module, batch: Any) -> Sums:
+        inputs, targets, is_masked = self._tokens(batch)
+        outputs = model(inputs)
+        logits = getattr(outputs, "logits", outputs)
+        if not isinstance(logits, torch.Tensor) or logits.shape[:-1] != targets.shape:
+            shape = tuple(getattr(logits, "shape", ())) or type(logits).__name__
+            raise UserError(
+                f"train.model returns {shape} for targets of shape {tuple(targets.shape)}: have "
+                "it return logits [n, T, vocabulary]"
+            )
+        flat = targets.reshape(-1)
+        loss = functional.cross_entropy(logits.flatten(0, -2), flat, reduction="sum")
+        return Sums(loss, (flat != IGNORED).sum() if is_masked else flat.numel())
+
+    def _tokens(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor, bool]:
+        """Return (inputs [n, T], targets [n, T], whether targets may be IGNORED)."""
+        if isinstance(batch, torch.Tensor):
+            return batch[:, :-1], batch[:, 1:], False
+        if isinstance(batch, Mapping) and {"input_ids", "labels"} <= batch.keys():
+            return batch["input_ids"][:, :-1], batch["labels"][:, 1:], True
+        inputs, targets = as_pair(batch, self._name, "language_model")
+        return inputs, targets, True
+
+    def derive(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Return perplexity, and bits per byte where the length of a token is known."""
+        loss = means["loss"]
+        values = {"perplexity": math.exp(min(loss, 700.0))}  # e^710 is more than a float holds
+        if self._bytes_per_token is not None:
+            values["bits_per_byte"] = loss / math.log(2) / self._bytes_per_token
+        return values
+
+
+BUILT_IN: dict[str, Callable[..., Objective]] = {
+    "classification": Classification,
+    "regression": Regression,
+    "language_model": LanguageModel,
+}
+
+
+def create(
+    name: str, args: Mapping[str, Any], label_smoothing: float, data: DataFacts
+) -> Objective:
+    """Return the objective of `train.objective`.
+
+    name: one of BUILT_IN; or `package.module:callable`, a class, which is called with `args`, or a
+    function, which gets `args` besides model and batch.
+    """
+    if name in BUILT_IN:
+        fitted: dict[str, Any] = {"data": data}
+        if name == "classification":
+            fitted["label_smoothing"] = label_smoothing
+        objective: Objective = call("train.objective", name, BUILT_IN, {**fitted, **args})
+        return objective
+    function = load("train.objective", name, BUILT_IN)
+    if inspect.isclass(function):
+        made: Objective = call("train.objective", name, {name: function}, args)
+        if not callable(made):
+            raise UserError(
+                f"train.objective: {name} makes a {type(made).__name__} that cannot be called"
+            )
+        return made
+    return _WithArguments(function, dict(args)) if args else function
+
+
+@dataclass(frozen=True)
+class _WithArguments:
+    """A user's function with its train.objective_args."""
+
+    function: Callable[..., Sums]
+    args: dict[str, Any]
+
+    def __call__(self, model: nn.Module, batch: Any) -> Sums:
+        return self.function(model, batch, **self.args)
+
+
+def as_pair(batch: Any, dataset: str, objective: str) -> tuple[Any, torch.Tensor]:
+    """Return the (inputs, targets) of a batch. Raises UserError for another structure."""
+    if isinstance(batch, (tuple, list)) and len(batch) == 2 and isinstance(batch[1], torch.Tensor):
+        return batch[0], batch[1]
+    raise UserError(
+        f"train.objective {objective} needs batches (inputs, targets), but train.dataset {dataset} "
+        f"returns a {type(batch).__name__}: return pairs, or name your own train.objective"
+    )
+
+
+def means(names: tuple[str, ...], row: list[float], objective: Objective) -> dict[str, float]:
+    """Return the mean loss and metrics of summed rows, and what the objective derives from them.
+
+    names: of the metrics. row: summed rows of `Sums.row`.
+    """
+    loss, num_items, *sums = row
+    count = max(num_items, 1.0)
+    found = {"loss": loss / count}
+    found |= {name: value / count for name, value in zip(names, sums, strict=True)}
+    derive = getattr(objective, DERIVE, None)
+    if derive is not None:
+        found |= {name: float(value) for name, value in derive(dict(found)).items()}
+    return found
+
+
+def check_sums(sums: object, name: str) -> None:
+    """Raise UserError unless an objective returned sums that can be added up and differentiated."""
+    where = f"train.objective {name}"
+    if not isinstance(sums, Sums):
+        raise UserError(f"{where} returns a {type(sums).__name__}: return trainer.api.Sums")
+    if not isinstance(sums.loss, torch.Tensor) or sums.loss.ndim:
+        raise UserError(
+            f"{where} returns {_kind(sums.loss)} as its loss: return the sum over the items, a "
+            "tensor []"
+        )
+    if not sums.loss.requires_grad:
+        raise UserError(
+            f"{where}: the loss depends on no trainable parameter of train.model: remove detach() "
+            "or no_grad() from the model or the objective"
+        )
+    values = {"num_items": sums.num_items, **sums.metrics}
+    for key, value in values.items():
+        is_count = key == "num_items" and isinstance(value, int)
+        if not is_count and not (isinstance(value, torch.Tensor) and value.ndim == 0):
+            raise UserError(f"{where} returns {key} as {_kind(value)}: make it a tensor []")
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            raise UserError(f"{where} returns {key} with its graph: call detach() on it")
+    if "loss" in sums.metrics:
+        raise UserError(f"{where} returns a metric named loss: that name is taken by the loss")
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"

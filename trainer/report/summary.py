@@ -1,0 +1,64 @@
+"""The lines at the start of rank 0's log: device, size of the model, main values of the spec."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from jobs.spec import Train
+from trainer.data.batches import TrainingLength
+from trainer.dist.run_handle import RankContext
+from trainer.report.environment import processor
+
+
+def start_lines(
+    context: RankContext, module: nn.Module, length: TrainingLength, batch_size: int
+) -> Iterator[str]:
+    """Yield the lines. batch_size: samples of a micro batch."""
+    yield f"device {_device(context.device)}"
+    sizes = {True: 0, False: 0}
+    num_bytes = 0
+    for parameter in module.parameters():
+        sizes[parameter.requires_grad] += parameter.numel()
+        num_bytes += parameter.numel() * parameter.element_size()
+    frozen = f" and {sizes[False]:,} frozen ones" if sizes[False] else ""
+    yield (
+        f"model {context.train.model}: {sizes[True]:,} parameters{frozen}, "
+        f"{num_bytes / 2**20:.1f} MiB"
+    )
+    yield f"training: {_training(context, length, batch_size)}"
+
+
+def _device(device: torch.device) -> str:
+    """Return name and memory of a GPU, or of the processor and its host."""
+    if device.type == "cuda":
+        found = torch.cuda.get_device_properties(device)
+        return f"{device} of {found.name}, {found.total_memory / 2**30:.1f} GiB"
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return f"cpu, {processor()}, {memory / 2**30:.1f} GiB on the host"
+
+
+def _training(context: RankContext, length: TrainingLength, batch_size: int) -> str:
+    """Return sizes, optimizer, schedule, precision and seed in one line."""
+    train, world_size = context.train, context.distributed.world_size
+    accumulated = length.global_batch_size // (batch_size * world_size)
+    return ", ".join(
+        [
+            f"{length.total_steps} steps of {length.global_batch_size} samples "
+            f"({batch_size} x {world_size} ranks x {accumulated})",
+            f"{train.objective}",
+            f"{train.optimizer} lr {train.lr:g} weight_decay {train.weight_decay:g}",
+            _schedule(train),
+            train.precision,
+            f"seed {train.seed}",
+            "deterministic" if context.is_deterministic else "not deterministic",
+        ]
+    )
+
+
+def _schedule(train: Train) -> str:
+    warmup = f" after {train.warmup_steps} steps of warm-up" if train.warmup_steps else ""
+    return f"schedule {train.schedule}{warmup}"
