@@ -37,6 +37,9 @@ def build_parser() -> argparse.ArgumentParser:
     _config_arguments(command)
     _start_arguments(command)
     command.add_argument("--dry-run", action="store_true", help="show what would be submitted")
+    command.add_argument(
+        "--no-check", action="store_true", help="queue without building model and data once"
+    )
     command = add("freeze", "make the run directory only, and print it as JSON", _freeze)
     _config_arguments(command)
     command = add("adopt", "make the run directory of this Slurm job (slurm/ddp.sbatch)", _adopt)
@@ -105,7 +108,8 @@ def overrides_of(args: argparse.Namespace) -> list[str]:
 
 
 def _submit(args: argparse.Namespace) -> int:
-    return submit.submit(args.config, overrides_of(args), args.cluster, args.dry_run, args.json)
+    options = submit.Options(args.cluster, args.dry_run, args.json, not args.no_check)
+    return submit.submit(args.config, overrides_of(args), options)
 
 
 def _freeze(args: argparse.Namespace) -> int:

@@ -39,6 +39,7 @@ class Problem:
     also: the keys that it was compared with.
     place: empty until the key is looked up in the user's input, or if there is no such input.
     is_error: False for a warning, which does not keep the run from starting.
+    frames: the last frames of the user's own files, where their code raised it.
     """
 
     path: KeyPath
@@ -47,12 +48,14 @@ class Problem:
     also: tuple[KeyPath, ...] = ()
     place: Place = Place()
     is_error: bool = True
+    frames: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         where = f"{self.place.where}: " if self.place.where else ""
         key = f"{dotted(self.path)}: " if self.path else ""
         hint = f"\n  hint: {printable(self.hint)}" if self.hint else ""
-        return printable(f"{where}{key}{self.what}") + hint
+        frames = "".join(f"\n  {printable(frame)}" for frame in self.frames)
+        return printable(f"{where}{key}{self.what}") + frames + hint
 
     @property
     def in_one_line(self) -> str:

@@ -346,6 +346,29 @@ class Provenance:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """What the check at submit found at a key of the spec.
+
+    key: the way to it, such as ("train", "model").
+    frames: the last frames of the user's own files, where their code raised it.
+    is_error: every rank would fail; otherwise another host may have what this one lacks.
+    """
+
+    key: tuple[str, ...]
+    what: str
+    hint: str = ""
+    frames: tuple[str, ...] = ()
+    is_error: bool = True
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What `trainer.check` writes for submit, into a temporary file."""
+
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
 class Claim:
     """owner.json: the job that may write into the run directory, and its attempt."""
 

@@ -48,6 +48,10 @@ TRANSIENT_ERRNOS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO)
 exit_lock = threading.RLock()
 
 
+class NoSamples(UserError):
+    """A part of the data set is empty, perhaps only on this host."""
+
+
 class NotFinite(UserError):
     """A loss or a weight is NaN or infinite: it is not saved, and a retry would repeat it."""
 

@@ -87,10 +87,6 @@ def read(run_dir: RunDir, attempt: int) -> AttemptFacts:
     return AttemptFacts(
         attempt=attempt,
         plan=plan,
-        agents=tuple(
-            records.read(AgentRecord, attempt_dir.agent(rank))
-            for rank in range(len(plan.nodes) if plan else 0)
-        ),
         agent_errors=tuple(filter(None, texts)),  # empty: written on a full disk
         agents=agents,
         errors=errors,

@@ -37,7 +37,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 IMPORT_NAMES = {"pyyaml": "yaml", "pillow": "PIL", "scikit-learn": "sklearn"}
 COMMANDS = ("pyyaml", "pydantic")  # to submit and resume; submitit on Slurm only
 TRAINER = ("torch", "numpy", "safetensors")
-DATASETS = {"digits": "scikit-learn", "breast_cancer": "scikit-learn", "image_folder": "pillow"}
+DATASETS = {
+    **dict.fromkeys(("digits", "breast_cancer", "diabetes"), "scikit-learn"),
+    "image_folder": "pillow",
+}
 # Nearly all of it is torch. Which build pip takes depends on its index, so only pip knows it.
 SIZES = "about 0.3 GB with a CPU build of torch, several GB with a CUDA build"
 CPU_BUILD = "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu"

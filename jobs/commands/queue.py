@@ -15,8 +15,8 @@ from jobs.errors import FailedError
 from jobs.records import Submission
 from jobs.rundir import RunDir, Timeline
 from jobs.runs import lookup
-from jobs.slurm import client, executor, site, site_warnings
-from jobs.slurm.sbatch import outside_job, sbatch_argv
+from jobs.slurm import available, client, executor, site, site_warnings
+from jobs.slurm.sbatch import SCRIPT, outside_job, sbatch_argv
 from jobs.spec import Spec
 
 HINT = "  hint: --cluster local (make: FLAGS='--cluster local') trains on this machine"
@@ -53,8 +53,13 @@ def queue(spec: Spec, run_dir: RunDir) -> str:
 def check_site(spec: Spec, run_dir: RunDir) -> None:
     """Print the warnings of this site, and record the site in the run directory.
 
-    Raises: FailedError for a job that Slurm could never start here.
+    Raises: FailedError for a job that Slurm refuses or could never start here.
     """
+    if unknown := available.problems(spec.slurm):
+        answer = test_only(spec, run_dir, run_dir.code / SCRIPT)
+        if answer is not None and not answer.is_accepted:
+            lines = "\n".join(map(str, unknown))
+            raise FailedError(f"nothing is queued: Slurm refuses the job\n{answer.text}\n{lines}")
     sites = site.query(spec.slurm)
     problems = site_warnings.check(spec.slurm, sites, site_warnings.slowest_stop_s(run_dir))
     errors = [str(problem) for problem in problems if problem.is_error]
@@ -88,6 +93,6 @@ def test_only(spec: Spec, run_dir: RunDir, script: Path) -> SbatchAnswer | None:
     """Ask Slurm whether it would accept the job; None if sbatch is missing or does not answer."""
     argv = sbatch_argv(spec, run_dir, script)
     answer = client.test_only(argv, outside_job(os.environ))
-    if answer is None:
+    if answer is None or not client.is_answered(answer):
         return None
     return SbatchAnswer(answer.returncode == 0, (answer.stderr + answer.stdout).strip())

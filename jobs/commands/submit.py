@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from jobs import records
@@ -16,9 +17,10 @@ from jobs.commands import local, packages
 from jobs.commands.submit_claim import claimed
 from jobs.console import counted, format_metric
 from jobs.errors import UserError
+from jobs.node.torchrun import nproc_per_node
 from jobs.records import Result
 from jobs.rundir import RunDir
-from jobs.slurm import client
+from jobs.slurm import available, client
 from jobs.spec import Spec
 
 
@@ -44,32 +46,52 @@ def choose_cluster(requested: str) -> str:
     return "slurm" if has_sbatch else "local"
 
 
-def submit(
-    config: Path, overrides: Sequence[str], cluster: str, is_dry: bool, as_json: bool
-) -> int:
+@dataclass(frozen=True)
+class Options:
+    """The options of submit.
+
+    is_checked: whether the parts of the run are built once before it is queued. A run on this
+        machine builds them at once anyway.
+    """
+
+    cluster: str
+    is_dry: bool = False
+    as_json: bool = False
+    is_checked: bool = True
+
+
+def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
     """Freeze a spec, then queue the run or train here; returns the exit code.
 
     Raises: UserError, FailedError; then there is no run.
     """
     from jobs.commands.queue import queue
     from jobs.config.load import load
+    from jobs.runs import check
     from jobs.runs.freeze import freeze
 
     loaded = load(config, overrides)
-    if is_dry:
+    if options.is_dry:
         packages.check(loaded.spec, is_on_slurm=False)
-        return dry_run(loaded.spec, cluster)
-    chosen = choose_cluster(cluster)
+        return dry_run(loaded.spec, options.cluster)
+    chosen = choose_cluster(options.cluster)
     packages.check(loaded.spec, is_on_slurm=chosen == "slurm")
     if chosen == "slurm":
         with freeze(loaded) as run_dir, claimed(run_dir):
+            if options.is_checked:
+                check.check(loaded, run_dir, world_size(loaded.spec))
             job_id = queue(loaded.spec, run_dir)
-        announce(run_dir, job_id, as_json)
+        announce(run_dir, job_id, options.as_json)
         return 0
     local.check_machine(loaded.spec, len(local.visible_gpus()))
     with freeze(loaded) as run_dir:
         pass
-    return run_here(run_dir, as_json)
+    return run_here(run_dir, options.as_json)
+
+
+def world_size(spec: Spec) -> int:
+    """The number of ranks that follows from the spec: one on a node whose GPUs it does not have."""
+    return spec.slurm.nodes * nproc_per_node(spec, {})
 
 
 def dry_run(spec: Spec, cluster: str) -> int:
@@ -102,6 +124,8 @@ def dry_run(spec: Spec, cluster: str) -> int:
         return 1
     could_run = show_site(spec)
     print(verdict.text, file=sys.stderr)
+    for problem in [] if verdict.is_accepted else available.problems(spec.slurm):
+        print(problem, file=sys.stderr)
     return 0 if verdict.is_accepted and could_run else 1
 
 

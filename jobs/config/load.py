@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from jobs.config import overrides, validate, yaml_reader
 from jobs.config.keys import nearest
+from jobs.config.yaml_reader import Document
 from jobs.problems import Place, Problem, SpecError, printable
 from jobs.spec import Spec
 
@@ -25,11 +26,17 @@ class Loaded:
 
     text: the user's file, unchanged.
     overrides: `KEY=VALUE`, the last of each key; with the absolute path of `train.init_from`.
+    document: the parsed input, with the line of each key.
     """
 
     spec: Spec
     text: str
     overrides: tuple[str, ...] = ()
+    document: Document = field(default_factory=Document, compare=False, repr=False)
+
+    def placed(self, problem: Problem) -> Problem:
+        """Return the problem with the place of its key in the user's input."""
+        return replace(problem, place=self.document.place(problem.path))
 
 
 def load(path: Path, arguments: Sequence[str] = ()) -> Loaded:
@@ -50,7 +57,7 @@ def load(path: Path, arguments: Sequence[str] = ()) -> Loaded:
     if spec.train.init_from is not None:
         init_from = json.dumps(spec.train.init_from, ensure_ascii=False)
         frozen.append(f"train.init_from={init_from}")
-    return Loaded(spec, text, overrides.newest(frozen))
+    return Loaded(spec, text, overrides.newest(frozen), document)
 
 
 def _read(path: Path) -> str:

@@ -1,5 +1,6 @@
 """Run directories: found, made, checked and compared.
 
+- check: builds the parts of a new run once, in a process of its own, before it is queued.
 - lookup: finds a run by directory, run id, job id or name.
 - freeze: makes a run directory from a loaded spec.
 - code_snapshot: the read-only copy of the user's code, shared by equal copies.

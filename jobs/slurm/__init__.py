@@ -1,5 +1,6 @@
 """Slurm's clients and what a site's Slurm does. Standard library only, but for the executor.
 
+- available: compares the names in a spec with the partitions, accounts, QOS and features of a site.
 - client: runs sbatch, squeue, scontrol, sacct, scancel, and parses their output.
 - duration: Slurm's time formats.
 - executor: submits for a user's command, through submitit.

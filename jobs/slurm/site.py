@@ -167,6 +167,27 @@ def parse_qos(text: str) -> tuple[str, int] | None:
     return _mode(mode), duration.parse_or_zero(grace)
 
 
+def all_partitions() -> list[Partition]:
+    """Return every partition of the cluster, hidden ones, too; empty if Slurm does not answer."""
+    return parse_partitions(_output(["scontrol", "--all", "show", "partition"]))
+
+
+def associations(user: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the user's accounts, each with its QOS; empty without an accounting database."""
+    argv = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", "where"]
+    text = _output([*argv, f"user={user}", "format=Account,QOS"])
+    rows = [line.split("|") for line in text.splitlines()]
+    return [(row[0], tuple(filter(None, row[1].split(",")))) for row in rows if len(row) == 2]
+
+
+def features(partitions: str | None) -> set[str] | None:
+    """Return the features of the nodes of partitions, or of all nodes; None without an answer."""
+    where = [f"--partition={partitions}"] if partitions else []
+    # Available and active features. Source: sinfo(1), %f, %b.
+    text = _output(["sinfo", "--all", "--noheader", *where, "--format=%f,%b"])
+    return set(re.split(r"[,\s]+", text.strip())) - {"(null)", ""} if text.strip() else None
+
+
 def query_config() -> Config | None:
     """Return the cluster's configuration; None if Slurm does not answer."""
     return parse_config(_output(["scontrol", "show", "config"]))

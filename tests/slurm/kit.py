@@ -77,8 +77,8 @@ class Kit:
         return self.run(sys.executable, "-m", "jobs", *argv, check=check)
 
     def submit(self, config: str | Path, *overrides: str) -> Run:
-        """Submit by the Python command."""
-        said = json.loads(self.jobs("submit", "--json", config, *overrides).stdout)
+        """Submit by the Python command; without the check of model and data, to save its time."""
+        said = json.loads(self.jobs("submit", "--json", "--no-check", config, *overrides).stdout)
         return Run(self.cluster, said["job_id"], RunDir(Path(said["run_dir"])))
 
     def resume(self, run: Run, *words: str) -> Run:

@@ -79,9 +79,36 @@ def test_array_job_runs_the_points_of_a_sweep_directory(kit: Kit) -> None:
 
 
 def test_refused_job_shows_command_and_reason_and_leaves_nothing(kit: Kit) -> None:
-    answer = kit.jobs("submit", CANCER, "slurm.partition=nowhere", check=False)
+    answer = kit.jobs("submit", CANCER, "slurm.sbatch_args.gres=none:1", "--no-check", check=False)
     assert answer.returncode == 1
-    assert "--partition=nowhere" in answer.stderr and "invalid partition" in answer.stderr
+    assert "--gres=none:1" in answer.stderr and "invalid" in answer.stderr.lower()
+    assert not list(kit.runs_root.glob("cancer/*/spec.json"))
+    assert kit.cluster.job_ids() == []
+
+
+@pytest.mark.parametrize(
+    ("override", "texts"),
+    [
+        ("slurm.partition=nowhere", ["no partition", "batch (4 nodes)", "urgent (4 nodes)"]),
+        ("slurm.nodes=9", ["9 is more than partition batch has", "write 4 or fewer"]),
+        ("slurm.constraint=a100", ["no node of this site has the feature a100"]),
+    ],
+)
+def test_what_this_slurm_lacks_is_refused_before_the_queue(
+    kit: Kit, override: str, texts: list[str]
+) -> None:
+    answer = kit.jobs("submit", CANCER, override, "--no-check", check=False)
+    assert answer.returncode == 1 and "nothing is queued" in answer.stderr
+    assert all(text in answer.stderr for text in texts)
+    assert not list(kit.runs_root.glob("cancer/*/spec.json"))
+    assert kit.cluster.job_ids() == []
+
+
+def test_a_typo_in_the_model_is_refused_before_the_queue(kit: Kit) -> None:
+    answer = kit.jobs("submit", CANCER, "train.model=configs.own_parts:nett", check=False)
+    assert answer.returncode == 2
+    assert "override train.model=configs.own_parts:nett: train.model: " in answer.stderr
+    assert "did you mean configs.own_parts:net?" in answer.stderr
     assert not list(kit.runs_root.glob("cancer/*/spec.json"))
     assert kit.cluster.job_ids() == []
 

@@ -236,6 +236,7 @@ STARTS_PROCESSES = {
     # Exceptions of the rule that jobs.slurm, jobs.node and jobs.commands.local start processes:
     "jobs.attempt.srun_step": "asks env(1) for --block-signal; slurm/ddp.sbatch starts srun itself",
     "jobs.runs.code_snapshot": "git, which lists the files to freeze",
+    "jobs.runs.check": "the trainer's check, because jobs/ does not import torch",
     "jobs.commands.packages": "venv and pip, which install what the other modules import",
     "jobs.commands.export": "becomes the trainer's export, because jobs/ does not import torch",
     "jobs.commands.logs": "becomes tail -F",

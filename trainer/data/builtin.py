@@ -21,7 +21,7 @@ from trainer.data.image_files import cifar10, image_folder
 from trainer.data.sample_rng import SampleRandom
 from trainer.data.sources import Batch, BatchSource, PerSampleSet, Samples, Source, Stream
 from trainer.data.tokens import python_source, text, tokens
-from trainer.errors import UserError
+from trainer.errors import NoSamples, UserError
 from trainer.user_code import call, load
 
 TRAIN_FRACTION = 0.8
@@ -103,7 +103,7 @@ def _check_part(name: str, title: str, part: object) -> None:
             "for a stream"
         )
     if len(part) == 0:
-        raise UserError(f"train.dataset: {name} returns a {title} part without samples")
+        raise NoSamples(f"train.dataset: {name} returns a {title} part without samples")
 
 
 def _kind(value: object) -> str:

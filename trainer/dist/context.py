@@ -110,7 +110,12 @@ def broadcast_bytes(data: bytes | None, device: torch.device) -> bytes:
 
 
 def gather(value: torch.Tensor) -> list[torch.Tensor]:
-    """Return the `value` of every rank, all of one shape, in rank order."""
+    """Return the `value` of every rank, all of one shape, in rank order.
+
+    Without a process group (`trainer.check`) only this process's.
+    """
+    if not dist.is_initialized():
+        return [value]
     values = [torch.empty_like(value) for _ in range(dist.get_world_size())]
     dist.all_gather(values, value)
     return values

@@ -236,7 +236,7 @@ def build_replica(context: RankContext, data: Data) -> Replica:
     # After the example, because a user's transform may draw random numbers there.
     torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
     with user_code("train.model", spec.model):
-        fit = _fit(spec, data, example)
+        fit = fit_of(spec, data, example)
         module = models.create(spec.model, spec.model_args, fit)
         module = _placed(module, context)
         ddp = wrap(module, spec, context.device)
@@ -246,7 +246,7 @@ def build_replica(context: RankContext, data: Data) -> Replica:
     is_own = spec.objective not in objectives.BUILT_IN  # it calls the model
     key = "objective" if is_own else "model"
     with user_code(f"train.{key}", getattr(spec, key)):
-        sums = _throw_away_pass(context, ddp, numbers, objective, example)
+        sums = throw_away_pass(context, ddp, numbers, objective, example)
         names = tuple(sums.metrics)
         found = means(names, sums.row().tolist(), objective)
     module.load_state_dict(initial)
@@ -259,11 +259,11 @@ def build_replica(context: RankContext, data: Data) -> Replica:
         batch_size=data.train_batches.batch_size,
         fixed_items=_fixed_items(sums, context),
         metric_names=names,
-        best=_best(context, list(found), data.held_out is not None),
+        best=best_metric(context, list(found), data.held_out is not None),
     )
 
 
-def _fit(spec: Train, data: Data, example: Batch) -> Fit:
+def fit_of(spec: Train, data: Data, example: Batch) -> Fit:
     """Return what a built-in model has to fit to."""
     inputs, num_outputs = example, data.facts.num_classes
     if is_pair(example):
@@ -294,7 +294,7 @@ def _fixed_items(sums: Sums, context: RankContext) -> int | None:
     return fixed
 
 
-def _best(context: RankContext, names: list[str], has_held_out: bool) -> BestMetric | None:
+def best_metric(context: RankContext, names: list[str], has_held_out: bool) -> BestMetric | None:
     """Return the metric of checkpoint.best. Raises: UserError where there is no such metric."""
     checkpoint = context.run.spec.checkpoint
     name = checkpoint.best
@@ -345,11 +345,7 @@ def wrap(module: nn.Module, train: Train, device: torch.device) -> DistributedDa
 
     A static graph finds unused parameters by itself. Raises UserError where no parameter trains.
     """
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise UserError(
-            f"train.model {train.model} has no trainable parameter: add one, or set requires_grad "
-            "of one to True"
-        )
+    check_trainable(module, train)
     return DistributedDataParallel(
         module,
         device_ids=[device] if device.type == "cuda" else None,
@@ -360,15 +356,25 @@ def wrap(module: nn.Module, train: Train, device: torch.device) -> DistributedDa
     )
 
 
-def _throw_away_pass(
+def check_trainable(module: nn.Module, train: Train) -> None:
+    """Raise UserError where no parameter trains."""
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise UserError(
+            f"train.model {train.model} has no trainable parameter: add one, or set requires_grad "
+            "of one to True"
+        )
+
+
+def throw_away_pass(
     context: RankContext,
-    ddp: DistributedDataParallel,
+    ddp: nn.Module,
     numbers: Precision,
     objective: Objective,
     example: Batch,
 ) -> Sums:
     """Run one forward and backward pass with the exchange of gradients; return its sums.
 
+    ddp: the model under DDP; `trainer.check` passes the model alone.
     Raises UserError where the objective or the model does not fit the data, or where parameters
     get no gradient.
     """
@@ -378,7 +384,7 @@ def _throw_away_pass(
         sums = objective(ddp, example)
     objectives.check_sums(sums, spec.objective)
     sums.loss.backward()  # type: ignore[no-untyped-call]
-    unused = [name for name, p in ddp.module.named_parameters() if _is_unused(p)]
+    unused = [name.removeprefix("module.") for name, p in ddp.named_parameters() if _is_unused(p)]
     if unused and not (spec.find_unused_parameters or spec.static_graph):
         raise UserError(
             f"train.model {spec.model}: {len(unused)} parameters got no gradient, the first is "

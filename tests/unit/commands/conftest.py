@@ -6,7 +6,7 @@ import pytest
 
 from jobs.__main__ import main
 from jobs.rundir import write_json
-from jobs.runs import lookup
+from jobs.runs import check, lookup
 from tests.unit.commands.commands_kit import TINY
 
 
@@ -24,8 +24,12 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def slurm(here, fake_slurm):
-    """The same working directory with Slurm's clients."""
+def slurm(here, fake_slurm, monkeypatch):
+    """The same working directory with Slurm's clients; the check of a run finds nothing.
+
+    tests/unit/runs/test_check.py has the check itself, which takes seconds.
+    """
+    monkeypatch.setattr(check, "build_parts", lambda *_: [])
     return fake_slurm
 
 

@@ -11,8 +11,9 @@ from jobs.attempt.decision import Action, Cause, Decision
 from jobs.commands import local, submit
 from jobs.config.load import load
 from jobs.errors import UserError
+from jobs.problems import Problem
 from jobs.rundir import append_jsonl
-from jobs.runs import lookup
+from jobs.runs import check, lookup
 from jobs.slurm import client
 from jobs.spec import Launch, Spec
 from tests.unit import run_files
@@ -31,6 +32,37 @@ def test_a_job_that_slurm_refuses_exits_1(slurm, capsys):
     assert main(["submit", "tiny.yaml"]) == 1
     assert "exit code 7" in capsys.readouterr().err
     assert lookup.all_runs() == []
+
+
+def wrong_model(*_):
+    return [Problem(("train", "model"), "there is no module mine")]
+
+
+def test_a_run_with_a_mistake_in_its_parts_is_not_queued_and_not_kept(slurm, monkeypatch, capsys):
+    monkeypatch.setattr(check, "build_parts", wrong_model)
+    assert main(["submit", "tiny.yaml", "train.model=mine:net"]) == 2
+    expected = "error: override train.model=mine:net: train.model: there is no module mine\n"
+    assert capsys.readouterr().err == expected
+    assert lookup.all_runs() == [] and slurm.submitted == 0
+
+
+def test_no_check_queues_a_run_without_the_check(slurm, monkeypatch):
+    monkeypatch.setattr(check, "build_parts", wrong_model)
+    assert main(["submit", "tiny.yaml", "--no-check"]) == 0
+    assert slurm.submitted == 1
+
+
+@pytest.mark.parametrize(("words", "number"), [([], 2), (["launch.nproc_per_node=3"], 6)])
+def test_the_check_gets_the_number_of_ranks(slurm, monkeypatch, words, number):
+    seen = []
+
+    def build_parts(*args):
+        seen.append(args[-1])
+        return []
+
+    monkeypatch.setattr(check, "build_parts", build_parts)
+    assert main(["submit", "tiny.yaml", *words]) == 0
+    assert seen == [number]
 
 
 def test_submit_says_where_the_run_is_and_how_to_watch_it(slurm, capsys):

@@ -1,0 +1,179 @@
+"""Checks a new run before it is queued: the trainer builds its parts in a process of its own.
+
+That process has the interpreter, code and variables of the ranks, and no GPU. Its errors are shown
+like mistakes in the spec. A warning, a limit or a failure of the check itself refuses nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from jobs import records
+from jobs.config.load import Loaded
+from jobs.console import counted, say
+from jobs.problems import Problem, SpecError
+from jobs.records import CheckReport
+from jobs.rundir import RunDir
+from jobs.spec import Launch, Spec
+
+LIMIT_S = 60.0
+SKIP_HINT = "--no-check (make: FLAGS=--no-check) leaves the check out"
+
+
+# Of an enclosing run: by them code would connect to its ranks.
+_OF_A_RANK = ("MASTER_", "TORCHELASTIC_", "KIT_ATTEMPT")
+
+
+class NotChecked(Exception):
+    """The run cannot be checked on this host; the text is the reason."""
+
+
+def check(loaded: Loaded, run_dir: RunDir, world_size: int) -> None:
+    """Check the parts of a frozen run, and print what was checked.
+
+    loaded: the user's input, for the places of keys.
+    Raises: SpecError with all mistakes that every rank would fail of.
+    """
+    spec, began = Spec.read(run_dir.spec), time.monotonic()
+    try:
+        python = ranks_python(spec)
+        if spec.launch.is_trainer:
+            what = "model, data and objective"
+            problems = build_parts(run_dir, spec, python, world_size)
+        else:
+            what, problems = "the syntax of your code", syntax(run_dir, spec)
+    except (NotChecked, OSError) as reason:
+        say(f"not checked: {reason}")
+        return
+    placed = [loaded.placed(problem) for problem in problems]
+    noted = [problem for problem in placed if not problem.is_error]
+    for problem in noted:
+        say(f"warning: {problem}")
+    if len(noted) < len(placed):
+        raise SpecError(problem for problem in placed if problem.is_error)
+    found = f", with {counted(len(noted), 'warning')}" if noted else ""
+    say(f"checked {what} in {time.monotonic() - began:.1f} s{found}")
+
+
+def ranks_python(spec: Spec) -> str:
+    """The interpreter of the ranks. Raises: NotChecked where only the compute nodes have it."""
+    if spec.launch.command_prefix:
+        name = spec.launch.command_prefix[0]
+        raise NotChecked(f"launch.command_prefix runs the ranks in another environment, by {name}")
+    for option in (*spec.slurm.srun_args, *spec.slurm.sbatch_args):
+        if "container" in option:
+            raise NotChecked(f"{option} runs the ranks in a container")
+    python = sys.executable
+    for line in spec.setup:
+        for found in re.finditer(r"\bKIT_PYTHON=(\S+)", line):
+            python = found[1].strip("\"'")
+    if not os.access(python, os.X_OK):
+        raise NotChecked(f"this host has no {python}, the interpreter of the ranks")
+    return python
+
+
+def build_parts(run_dir: RunDir, spec: Spec, python: str, world_size: int) -> list[Problem]:
+    """Run `trainer.check`; return what it found. Raises: NotChecked."""
+    with tempfile.TemporaryDirectory(prefix="kit-check-") as folder:
+        report, output = Path(folder, "report.json"), Path(folder, "output")
+        command = [python, "-m", "trainer.check", str(run_dir.path), str(world_size), str(report)]
+        status = run_limited(command, run_dir.code, environment(run_dir, spec, world_size), output)
+        found = records.read(CheckReport, report)
+        if found is None:
+            printed = output.read_text(encoding="utf-8", errors="replace").strip()
+            last = printed.rpartition("\n")[2]
+            raise NotChecked(f"the check ended with status {status}: {last}\n  hint: {SKIP_HINT}")
+    return [
+        Problem(each.key, each.what, each.hint, is_error=each.is_error, frames=each.frames)
+        for each in found.findings
+    ]
+
+
+def environment(run_dir: RunDir, spec: Spec, world_size: int) -> dict[str, str]:
+    """The variables of rank 0, without those by which it would meet other ranks, and no GPU."""
+    paths = filter(None, [str(run_dir.code), os.environ.get("PYTHONPATH")])
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith(_OF_A_RANK)},
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": str(spec.launch.threads_per_rank),
+        "KIT_RUN_DIR": str(run_dir.path),
+        "KIT_CHECKPOINT_DIR": str(run_dir.checkpoints),
+        **dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0"),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(max(1, world_size // spec.slurm.nodes)),
+        **spec.launch.env,
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+
+
+def run_limited(command: Sequence[str], folder: Path, env: dict[str, str], output: Path) -> int:
+    """Run a command for LIMIT_S at most; return its exit status.
+
+    Whatever happens, no process of its group survives. Raises: NotChecked at the limit.
+    """
+    with open(output, "wb") as file:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    try:
+        return process.wait(LIMIT_S)
+    except subprocess.TimeoutExpired:
+        hint = f"your model or data set takes long to create on this host; {SKIP_HINT}"
+        raise NotChecked(f"the check was ended after {LIMIT_S:.0f} s\n  hint: {hint}") from None
+    finally:
+        with contextlib.suppress(OSError):  # none is left
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def syntax(run_dir: RunDir, spec: Spec) -> list[Problem]:
+    """The syntax error of a user's script or module, if it has one; nothing of it is executed.
+
+    Raises: NotChecked where its file is not known.
+    """
+    key, path = _own_file(run_dir, spec.launch)
+    if path is None or not path.is_file():
+        raise NotChecked(f"launch.{key}: its code is not in the frozen code of the run")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(path.read_bytes(), path.name, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        frame = f"{path.name}:{error.lineno}: {(error.text or '').strip()}"
+        # Setup lines may choose a newer Python for the ranks.
+        is_error = not spec.setup
+        what = f"{error.msg} in line {error.lineno}"
+        return [Problem(("launch", key), what, is_error=is_error, frames=(frame,))]
+    except ValueError as error:  # a NUL byte
+        return [Problem(("launch", key), f"{path.name}: {error}", is_error=not spec.setup)]
+    return []
+
+
+def _own_file(run_dir: RunDir, launch: Launch) -> tuple[str, Path | None]:
+    """The key and the frozen file of a user's script or module; None for an installed module."""
+    if launch.script is not None:
+        script = Path(launch.script)
+        is_outside = script.is_absolute()
+        return "script", (
+            run_dir.script_code / script.name if is_outside else run_dir.code / script
+        )
+    path = run_dir.code / str(launch.module).replace(".", "/")
+    files = (path.with_suffix(".py"), path / "__main__.py")
+    return "module", next((file for file in files if file.is_file()), None)

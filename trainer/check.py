@@ -1,0 +1,230 @@
+"""Builds the parts of a frozen run once, without a GPU and without other ranks, before the queue.
+
+    python -m trainer.check RUN_DIR WORLD_SIZE REPORT
+
+Submit starts it on its own host and reads what it found from REPORT (`jobs/runs/check.py`). It
+creates what a rank creates before its first step and does one forward and backward pass: on torch's
+meta device, which computes shapes only, else on the CPU. It writes nothing into the run directory.
+`trainer.findings` decides whether a failure is an error or a warning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from jobs import records
+from jobs.records import CheckReport, Finding
+from jobs.rundir import RunDir
+from jobs.spec import Spec
+from trainer import seeds
+from trainer.data import transforms
+from trainer.data.sources import Batch
+from trainer.dist.context import DistributedContext
+from trainer.dist.run_handle import RankContext, RunHandle
+from trainer.events import Events
+from trainer.findings import Findings
+from trainer.model import build, models, objectives, optim, precision
+from trainer.model.build import Data
+from trainer.model.objectives import DataFacts, Objective, Sums
+from trainer.user_code import load, user_code
+
+CPU, META = torch.device("cpu"), torch.device("meta")
+# A larger model is not created in the memory of a login node, if its shapes alone can be computed.
+MAX_CPU_BYTES = 2**30
+# Submit ends this process earlier, unless submit itself was killed.
+ALARM_S = 90
+
+
+class Check:
+    """The parts of a run as far as they could be created, and what was found."""
+
+    def __init__(self, run_dir: RunDir, spec: Spec, world_size: int) -> None:
+        place = DistributedContext(0, 0, 0, world_size, 1, socket.gethostname())
+        self._context = RankContext(RunHandle(run_dir, spec, 1), place, CPU, Events(0))
+        self._train = spec.train
+        self._findings = Findings(run_dir, spec)
+        self.found: list[Finding] = []
+
+    def run(self) -> None:
+        """Create everything; a part that fails does not keep the others from being checked."""
+        train = self._train
+        data, example = self._data()
+        objective: Objective | None = None
+        with self._part("objective"):
+            facts = data.facts if data else DataFacts(train.dataset)
+            objective = objectives.create(
+                train.objective, train.objective_args, train.label_smoothing, facts
+            )
+        module, sums = None, None
+        with self._part("model"):
+            module, sums = self._model(data, example, objective)
+        if data and objective and sums is not None:
+            self._best(data, objective, sums)
+        with self._part("optimizer"):
+            if module is not None:
+                self._space(module, optim.create(_on_cpu(module), train))
+            elif ":" in train.optimizer:
+                load("train.optimizer", train.optimizer)
+        with self._part("schedule"):
+            self._schedule(data)
+        self.found += self._findings.unfrozen_paths()
+
+    @contextlib.contextmanager
+    def _part(self, key: str) -> Iterator[None]:
+        """Turn an error of the block into a finding at `key` of the section train."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            finding = self._findings.of(key, error)
+            if finding not in self.found:
+                self.found.append(finding)
+
+    def _data(self) -> tuple[Data | None, Batch | None]:
+        """Return the data set as batches of this world size, and a batch of its first sample."""
+        train, data, example = self._train, None, None
+        if train.collate is not None:
+            with self._part("collate"):
+                load("train.collate", train.collate)
+        with self._part("transform"), user_code("train.transform", train.transform or ""):
+            transforms.create(train.transform, train.transform_args)
+        with self._part("dataset"):
+            data = build.build_data(self._context)
+            example = data.train_batches.example()
+        return data, example
+
+    def _model(
+        self, data: Data | None, example: Batch | None, objective: Objective | None
+    ) -> tuple[nn.Module | None, Sums | None]:
+        """Return the model, and the sums of one pass where it is possible."""
+        train = self._train
+        if (data is None or example is None) and train.model in models.BUILT_IN:
+            return None, None  # a built-in model fits itself to the data
+        try:
+            module = self._created(data, example, META)
+        except Exception:
+            module = self._created(data, example, CPU)
+        build.check_trainable(module, train)
+        if example is None or objective is None:
+            return module, None
+        try:
+            return module, self._pass(module, objective, example)
+        except Exception as error:
+            is_small = _num_bytes(module) <= MAX_CPU_BYTES
+            if not _is_meta(module) or self._findings.is_certain("model", error):
+                raise
+            if not is_small:
+                return module, None  # an operator that the meta device lacks, perhaps
+        module = self._created(data, example, CPU)
+        return module, self._pass(module, objective, example)
+
+    def _created(self, data: Data | None, example: Batch | None, device: torch.device) -> nn.Module:
+        train, fit = self._train, models.Fit(None, None, None, self._train.dataset)
+        if data is not None and example is not None:
+            fit = build.fit_of(train, data, example)
+        torch.manual_seed(seeds.mix(seeds.WEIGHTS, train.seed))
+        with user_code("train.model", train.model), device:
+            return models.create(train.model, train.model_args, fit)
+
+    def _pass(self, module: nn.Module, objective: Objective, example: Batch) -> Sums:
+        """Return the sums of a forward and backward pass on the model's device."""
+        train = self._train
+        device = META if _is_meta(module) else CPU
+        batch = pytree.tree_map_only(torch.Tensor, lambda value: value.to(device), example)
+        numbers = precision.set_up(train, CPU, lambda line: None)
+        key = "model" if train.objective in objectives.BUILT_IN else "objective"
+        with user_code(f"train.{key}", getattr(train, key)), device:
+            return build.throw_away_pass(self._context, module, numbers, objective, batch)
+
+    def _best(self, data: Data, objective: Objective, sums: Sums) -> None:
+        """Compare checkpoint.best with the metrics of the objective."""
+        names = tuple(sums.metrics)
+        try:
+            found = objectives.means(names, [1.0] * (2 + len(names)), objective)
+        except Exception:  # its `derive` may take no numbers that are made up
+            return
+        with self._part("objective"):
+            build.best_metric(self._context, list(found), data.held_out is not None)
+
+    def _schedule(self, data: Data | None) -> None:
+        train = self._train
+        if data is not None:
+            lr_at, last = optim.schedule(train, data.length), data.length.total_steps - 1
+            for step in {min(train.warmup_steps, last), last}:
+                lr_at(step)
+        elif ":" in train.schedule:
+            load("train.schedule", train.schedule)
+
+    def _space(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Warn where the checkpoints that are kept do not fit on the disk of the run."""
+        run, kept = self._context.run, self._context.run.spec.checkpoint
+        count = kept.keep_last + 1 + (kept.best is not None)  # one more while it is written
+        needed = count * (_num_bytes(module) + _state_bytes(module, optimizer))
+        free = shutil.disk_usage(run.dir.path).free
+        if needed > free:
+            what = f"{count} checkpoints need {_gib(needed)}, but {_gib(free)} are free"
+            hint = "choose another disk, delete old runs there, or lower checkpoint.keep_last"
+            self.found.append(Finding(("runs_root",), what, hint, is_error=False))
+
+
+def _is_meta(module: nn.Module) -> bool:
+    return any(parameter.is_meta for parameter in module.parameters())
+
+
+def _on_cpu(module: nn.Module) -> nn.Module:
+    """Return the module; for one on the meta device small parameters with the same dimensions.
+
+    Fused optimizers accept no parameters on the meta device (torch 2.13).
+    """
+    if not _is_meta(module):
+        return module
+    return nn.ParameterList(
+        nn.Parameter(torch.zeros([1] * value.ndim, dtype=value.dtype), value.requires_grad)
+        for value in module.parameters()
+    )
+
+
+def _num_bytes(module: nn.Module) -> int:
+    """Return the size of parameters and buffers, as a checkpoint has them."""
+    return sum(value.numel() * value.element_size() for value in module.state_dict().values())
+
+
+def _state_bytes(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Return the size of the optimizer's state: 0 where it is unknown, so at least as much."""
+    trained = [value for value in module.parameters() if value.requires_grad]
+    size = sum(value.numel() * value.element_size() for value in trained)
+    if isinstance(optimizer, torch.optim.SGD):
+        return size if optimizer.defaults["momentum"] else 0
+    return 2 * size if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) else 0
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB"
+
+
+def main(arguments: list[str]) -> None:
+    """Check a run directory, write the report, and exit without the tear-down of user's threads."""
+    signal.alarm(ALARM_S)
+    run_dir, world_size, report = RunDir(Path(arguments[0])), int(arguments[1]), arguments[2]
+    spec = Spec.read(run_dir.spec)
+    torch.set_num_threads(spec.launch.threads_per_rank)
+    check = Check(run_dir, spec, world_size)
+    check.run()
+    records.write(Path(report), CheckReport(tuple(check.found)))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
