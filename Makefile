@@ -8,7 +8,9 @@ export KIT_CONFIG := $(value CONFIG)
 export KIT_SET := $(value SET)
 export KIT_RUN := $(value RUN)
 export KIT_WITH := $(value WITH)
-unexport CONFIG SET RUN WITH
+export KIT_CHECKPOINT := $(value CHECKPOINT)
+export KIT_FROM := $(value FROM)
+unexport CONFIG SET RUN WITH CHECKPOINT FROM
 
 # An active environment with torch is used and not changed; otherwise .venv, made from the lock.
 ifneq ($(VIRTUAL_ENV)$(CONDA_PREFIX),)
@@ -23,9 +25,10 @@ NPROC ?= 1
 need = $(if $(1),,$(error an argument is missing, as in `$(2)`))
 
 ##@ Run
-submit: $(READY) ## Run CONFIG=configs/resnet.yaml [SET="train.lr=0.05"], on Slurm if there is one
+submit: $(READY) ## Run CONFIG=configs/resnet.yaml [SET="train.lr=0.05"] [FROM=RUN@step-100]
 	$(call need,$(KIT_CONFIG),make submit CONFIG=configs/resnet.yaml)
-	@$(JOBS) submit "$$KIT_CONFIG" --set="$$KIT_SET" $(FLAGS)
+	@$(JOBS) submit "$$KIT_CONFIG" --set="$$KIT_SET" $${KIT_FROM:+--from="$$KIT_FROM"} \
+	    $(if $(YES),--yes) $(FLAGS)
 dry-run: $(READY) ## Show what submit would do: sbatch command, script, resolved spec
 	$(call need,$(KIT_CONFIG),make dry-run CONFIG=configs/resnet.yaml)
 	@$(JOBS) submit "$$KIT_CONFIG" --set="$$KIT_SET" --dry-run $(FLAGS)
@@ -36,8 +39,9 @@ logs: $(READY) ## Rank 0's log of a run [RUN=...] [FLAGS="-f --rank 1"]
 cancel: $(READY) ## Stop a run: RUN=...
 	$(call need,$(KIT_RUN),make cancel RUN=resnet)
 	@$(JOBS) cancel "$$KIT_RUN"
-resume: $(READY) ## Continue a run that stopped [RUN=...] [SET="slurm.time=..."] [YES=1]
-	@$(JOBS) resume $${KIT_RUN:+"$$KIT_RUN"} --set="$$KIT_SET" $(if $(YES),--yes) $(FLAGS)
+resume: $(READY) ## Continue a run [RUN=...] [SET="slurm.time=..."] [CODE=1] [CHECKPOINT=best] [YES=1]
+	@$(JOBS) resume $${KIT_RUN:+"$$KIT_RUN"} --set="$$KIT_SET" $(if $(CODE),--code) \
+	    $${KIT_CHECKPOINT:+--checkpoint="$$KIT_CHECKPOINT"} $(if $(YES),--yes) $(FLAGS)
 compare: $(READY) ## Compare RUN=... bit for bit with WITH=..., a run without interruption
 	$(call need,$(and $(KIT_RUN),$(KIT_WITH)),make compare RUN=... WITH=...)
 	@$(JOBS) compare "$$KIT_RUN" "$$KIT_WITH"

@@ -36,10 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
     command = add("submit", "freeze a spec and run it, on Slurm if there is one", _submit)
     _config_arguments(command)
     _start_arguments(command)
-    command.add_argument("--dry-run", action="store_true", help="show what would be submitted")
-    command.add_argument(
-        "--no-check", action="store_true", help="queue without building model and data once"
-    )
+    _submit_arguments(command)
     command = add("freeze", "make the run directory only, and print it as JSON", _freeze)
     _config_arguments(command)
     command = add("adopt", "make the run directory of this Slurm job (slurm/ddp.sbatch)", _adopt)
@@ -59,6 +56,8 @@ def build_parser() -> argparse.ArgumentParser:
     _override_arguments(command, "slurm.time=8:0:0")
     _start_arguments(command)
     command.add_argument("--yes", action="store_true", help="also change what results depend on")
+    command.add_argument("--code", action="store_true", help="freeze the checkout anew first")
+    command.add_argument("--checkpoint", metavar="NAME", help="go on from best, step-N or N")
     command = add("compare", "compare a run bit for bit with a reference run", _compare)
     command.add_argument("run", help=RUN)
     command.add_argument("reference", help="the reference: a run without interruption")
@@ -81,6 +80,15 @@ def _config_arguments(parser: argparse.ArgumentParser) -> None:
 def _override_arguments(parser: argparse.ArgumentParser, example: str) -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"such as {example}")
     parser.add_argument("--set", default="", metavar="TEXT", help="overrides as one text")
+
+
+def _submit_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--dry-run", action="store_true", help="show what would be submitted")
+    add("--no-check", action="store_true", help="queue without building model and data once")
+    help_of_from = "begin with the whole state of a run, @step-N or @best of its checkpoints"
+    add("--from", dest="origin", metavar="RUN[@NAME]", help=help_of_from)
+    add("--yes", action="store_true", help="also with another spec than that run")
 
 
 def _start_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,7 +116,12 @@ def overrides_of(args: argparse.Namespace) -> list[str]:
 
 
 def _submit(args: argparse.Namespace) -> int:
-    options = submit.Options(args.cluster, args.dry_run, args.json, not args.no_check)
+    origin = None
+    if args.origin is not None:
+        from jobs.runs.origin import find
+
+        origin = find(args.origin, args.yes)
+    options = submit.Options(args.cluster, args.dry_run, args.json, not args.no_check, origin)
     return submit.submit(args.config, overrides_of(args), options)
 
 
@@ -159,7 +172,8 @@ def _resume(args: argparse.Namespace) -> int:
     if args.run is not None and "=" in args.run:  # RUN is left out: the newest run
         overrides, args.run = [args.run, *overrides], None
     run_dir = _find(args.run)
-    return resume.resume(run_dir, overrides, args.cluster, args.yes, args.json)
+    request = resume.Request(overrides, args.cluster, args.yes, args.code, args.checkpoint)
+    return resume.resume(run_dir, request, args.json)
 
 
 def _compare(args: argparse.Namespace) -> int:

@@ -7,6 +7,10 @@ import re
 from pathlib import Path
 
 QUARANTINE_PREFIX = "quarantined-"
+ASIDE_PREFIX = "aside-"  # of a checkpoint that a user left behind by going on from an older one
+MANIFEST = "manifest.json"  # in each checkpoint
+LATEST = "latest"  # beside the checkpoints; these two name one each
+BEST = "best"
 _CHECKPOINT = re.compile(r"step-(\d{8,})")
 
 

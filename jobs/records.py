@@ -73,6 +73,10 @@ class RequeueAnswer(StrEnum):
     NO_ANSWER = "no_answer"  # slurmctld did not answer: the job may have been requeued
 
 
+# What a person corrects before the run can go on. None: nothing, or it is not known.
+Mistake = Literal["code", "spec"]
+
+
 @dataclass(frozen=True)
 class AttemptPlan:
     """plan.json: what `attempt open` decided. Every agent reads it."""
@@ -88,6 +92,9 @@ class AttemptPlan:
     deadline: float | None  # end of the time limit, seconds since the epoch
     checkpoint: str | None = None  # the newest checkpoint at the start
     quarantined: tuple[str, ...] = ()  # damaged checkpoints put aside before the start
+    code: str | None = field(default=None, metadata=OMIT_NONE)  # name of the frozen code
+    # SHA-256 of those files of the code that results may depend on.
+    code_digest: str | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)
@@ -135,6 +142,7 @@ class RankError:
     exit_code: int | None = field(default=None, metadata=OMIT_NONE)
     # The rank that wrote this record for one that does not answer.
     told_by: int | None = field(default=None, metadata=OMIT_NONE)
+    mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)
@@ -203,6 +211,7 @@ class Evidence:
     unreachable_nodes: tuple[str, ...] = ()  # nodes whose agent never ended, and that do not answer
     rebooted_nodes: tuple[str, ...] = ()  # of a lost attempt: nodes that booted after it began
     is_stopped_in_startup: bool = False  # a rank was asked to stop before its training loop
+    mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)
@@ -226,6 +235,16 @@ class AttemptRecord:
     evidence: Evidence
     # What Slurm did with the requeue that the first record of the attempt decided on.
     requeue: RequeueAnswer | None = field(default=None, metadata=OMIT_NONE)
+    code: str | None = field(default=None, metadata=OMIT_NONE)  # name of the frozen code
+
+
+@dataclass(frozen=True)
+class CodeSpan:
+    """Optimizer steps of a run that one frozen code did, the last one included."""
+
+    code: str
+    first_step: int
+    last_step: int
 
 
 @dataclass(frozen=True)
@@ -248,6 +267,7 @@ class Result:
     best: Best | None = field(default=None, metadata={"omit_without": "weights_sha256"})
     exactness: str | None = field(default=None, metadata=OMIT_NONE)
     exactness_reason: str | None = field(default=None, metadata=OMIT_NONE)
+    code: tuple[CodeSpan, ...] | None = field(default=None, metadata=OMIT_NONE)
 
     def metric(self, name: str) -> float | None:
         """The value of a metric; None where the run has none of this name."""
@@ -329,8 +349,33 @@ class PackageVersion:
 
 
 @dataclass(frozen=True)
+class CodeSnapshot:
+    """A frozen code of a run: attempts from `attempt` on use it, from the step after `step` on."""
+
+    code: str  # name of the frozen code
+    attempt: int
+    step: int  # of the checkpoint that the attempt was to continue from; 0: the beginning
+    time: float  # seconds since the epoch
+    git_sha: str | None = None
+
+
+@dataclass(frozen=True)
+class StateOrigin:
+    """The checkpoint of another run with which a run began."""
+
+    run_id: str
+    run_dir: str
+    checkpoint: str
+    step: int
+    code: str | None = None  # name of the frozen code of that run at the copy
+
+
+@dataclass(frozen=True)
 class Provenance:
-    """provenance.json: the code, the interpreter and the packages of a run."""
+    """provenance.json: the code, the interpreter and the packages of a run.
+
+    `code` and the two keys of git describe the newest code; `snapshots` has all, the newest last.
+    """
 
     code: str  # name of the frozen code
     git_sha: str | None
@@ -340,9 +385,18 @@ class Provenance:
     host: str
     versions: tuple[PackageVersion, ...] = field(metadata=AS_OBJECT)
     lock_sha256: str | None = None
-    repository: str | None = None  # the checkout that the run was submitted from
+    repository: str | None = None  # the checkout that the code was frozen from
     # Of agents and ranks, before it is looked up on a node: agent-NNNNN.json has what was found.
     agent_interpreter: str | None = None
+    snapshots: tuple[CodeSnapshot, ...] = ()
+    origin: StateOrigin | None = field(default=None, metadata=OMIT_NONE)
+
+
+@dataclass(frozen=True)
+class ProvenanceOrigin:
+    """The one key of provenance.json that the trainer reads."""
+
+    origin: StateOrigin | None = None
 
 
 @dataclass(frozen=True)
@@ -421,6 +475,31 @@ class SavedCheckpoint:
     """saved.json: the step of a user script's newest checkpoint, by its kit_stop.py."""
 
     step: int
+
+
+@dataclass(frozen=True)
+class FileDigest:
+    """The size of a file in bytes, and its SHA-256 in hexadecimal digits."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class NamedFile:
+    """A file of a checkpoint, by its name in the directory."""
+
+    name: str
+    digest: FileDigest
+
+
+@dataclass(frozen=True)
+class StoredCheckpoint:
+    """The keys of a checkpoint's manifest.json that the commands read."""
+
+    global_step: int
+    files: tuple[NamedFile, ...] = field(metadata=AS_OBJECT)
+    best: Best = Best()
 
 
 @dataclass(frozen=True)

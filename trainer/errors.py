@@ -22,12 +22,16 @@ from jobs import records
 from jobs.console import with_time
 from jobs.errors import MEMORY_TEXTS, PEER_TEXTS
 from jobs.errors import UserError as UserError
-from jobs.records import ErrorKind, RankError, RecordError
+from jobs.records import ErrorKind, Mistake, RankError, RecordError
 from jobs.rundir import AttemptDir
 
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 REPORT_LIMIT_S = 10.0
+
+# The folder of the frozen code, and the kit's packages in it.
+CODE = Path(__file__).resolve().parents[1]
+KIT = (CODE / "trainer", CODE / "jobs")
 
 MEMORY_HINT = "a smaller train.micro_batch_size with more train.grad_accum_steps"
 
@@ -43,6 +47,17 @@ STORAGE_HINTS = {
 }
 # Errors of a file server or a network, which may work again in the next attempt.
 TRANSIENT_ERRNOS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO)
+
+# Texts of errors of the machine that torch raises as a plain RuntimeError.
+MACHINE_TEXTS = (
+    "CUDA error",
+    "CUDNN_STATUS",
+    "CUBLAS_STATUS",
+    "CUSOLVER_STATUS",
+    "NCCL",
+    "gloo/",
+    "DefaultCPUAllocator",
+)
 
 # Acquired and never released by the thread that exits, so that only one error is reported.
 exit_lock = threading.RLock()
@@ -163,6 +178,37 @@ def is_user_error(error: BaseException) -> bool:
     return isinstance(error, UserError) and not isinstance(error, RecordError)
 
 
+def mistake_of(error: BaseException) -> Mistake | None:
+    """Return what a person must correct: the user's code, the spec, or None for neither."""
+    if isinstance(error, UserCodeError):
+        return "code"
+    if is_user_error(error):
+        return None if isinstance(error, StorageError) else "spec"
+    is_plain = isinstance(error, Exception) and not isinstance(error, (*ONE_LINE, OSError))
+    if not is_plain or is_out_of_memory(error) or is_caused_by_peer(error) or is_of_device(error):
+        return None
+    return "code" if is_raised_in_users_code(error) else None
+
+
+def is_of_device(error: BaseException) -> bool:
+    """Return whether a GPU or one of its libraries reports the error. By name: see above."""
+    text = str(error)
+    is_known = isinstance(error, RuntimeError) and any(known in text for known in MACHINE_TEXTS)
+    return is_known or type(error).__name__ in ("AcceleratorError", "DistError")
+
+
+def is_raised_in_users_code(error: BaseException) -> bool:
+    """Return whether a function of the frozen code beside the kit raised the error or called it."""
+    names = (frame.filename for frame in traceback.extract_tb(error.__traceback__))
+    files = (Path(name).resolve() for name in names if not name.startswith("<"))
+    return any(
+        file.is_relative_to(CODE)
+        and "site-packages" not in file.parts
+        and not any(file.is_relative_to(folder) for folder in KIT)
+        for file in files
+    )
+
+
 def in_one_line(error: BaseException) -> str:
     """Return the type of an error and the first line of its message."""
     name, text = type(error).__name__, str(error).strip().partition("\n")[0]
@@ -251,6 +297,7 @@ def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | Non
                 traceback=trace,
                 caused_by_peer=is_caused_by_peer(error),
                 is_user_error=is_user_error(error),
+                mistake=mistake_of(error),
             )
             records.write(attempt_dir.rank_error(rank), record)
     if not is_caused_by_peer(error):

@@ -85,7 +85,7 @@ def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: N
     context.distributed.log(
         f"resuming from checkpoint {loaded}" if loaded else "starting at step 0"
     )
-    state.environments = extended(state.environments, describe(context))
+    state.environments = extended(state.environments, describe(context), state.global_step)
     for line in start_lines(context, replica.module, data.length, replica.batch_size):
         context.distributed.log(line)
     context.events.event("loaded", step=state.global_step, checkpoint=loaded)

@@ -11,20 +11,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer.errors import CodeError, UserCodeError, UserError, in_one_line, is_caused_by_peer
+from trainer.errors import (
+    MACHINE_TEXTS,
+    CodeError,
+    UserCodeError,
+    UserError,
+    in_one_line,
+    is_caused_by_peer,
+)
 
 # Errors of the machine, not of the code: memory, devices, network. Another attempt may succeed.
 MACHINE_ERRORS = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError, dist.DistError)
-# Texts of such errors that torch raises as a plain RuntimeError.
-MACHINE_TEXTS = (
-    "CUDA error",
-    "CUDNN_STATUS",
-    "CUBLAS_STATUS",
-    "CUSOLVER_STATUS",
-    "NCCL",
-    "gloo/",
-    "DefaultCPUAllocator",
-)
 
 
 @contextlib.contextmanager

@@ -71,7 +71,7 @@ def close(
     found = history.record(run_dir, found, seen, decision)
     history.note(run_dir, attempt, "close", decision=decision.action)
     # Without Slurm the command that runs the attempts prints the hint, as its last line.
-    line = format_for_log(decision, run_dir, seen.is_user_error)
+    line = format_for_log(decision, run_dir, seen.mistake)
     say(f"attempt {attempt}: {format_decision(decision) if me.is_local else line}")
     if warning := interpret.start_up_warning(found.attempts):
         say(f"attempt {attempt}: warning: {warning}")

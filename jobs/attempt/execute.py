@@ -12,7 +12,7 @@ from jobs.attempt import exclude_nodes, history, run_lock, successor
 from jobs.attempt.decision import Action, Cause, Decision, budget_used, format_decision
 from jobs.attempt.interpret import AttemptFacts
 from jobs.console import say
-from jobs.records import AttemptRecord, RequeueAnswer
+from jobs.records import AttemptRecord, Mistake, RequeueAnswer
 from jobs.rundir import RunDir
 from jobs.slurm import client
 
@@ -55,26 +55,24 @@ def hand_over(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner, successo
     exclude_nodes.update_successor(run_dir, found, successor_id)
 
 
-def format_for_log(decision: Decision, run_dir: RunDir, is_user_error: bool = False) -> str:
+def format_for_log(decision: Decision, run_dir: RunDir, mistake: Mistake | None = None) -> str:
     """A decision as job.log shows it, with a hint after a hold."""
     line = format_decision(decision)
     if decision.action is Action.HOLD:
-        line += f"\n  hint: {hold_hint(decision, run_dir, is_user_error)}"
+        line += f"\n  hint: {hold_hint(decision, run_dir, mistake)}"
     return line
 
 
-def hold_hint(decision: Decision, run_dir: RunDir, is_user_error: bool) -> str:
+def hold_hint(decision: Decision, run_dir: RunDir, mistake: Mistake | None) -> str:
     """What the user can do after a hold. A resume runs the frozen code again, with its errors.
 
-    `is_user_error`: a resume of the same spec would only repeat the error.
+    `mistake`: what a resume of the same spec and code would only repeat.
     """
     resume = f"make resume RUN={shlex.quote(run_dir.run_id)}"
-    if is_user_error:
-        return f'fix the error, then submit again; for a wrong key of the spec: {resume} SET="..."'
-    if decision.cause is Cause.CRASH:
-        return (
-            f"{resume} continues from what was saved; if the code is wrong, fix it and submit again"
-        )
+    if mistake == "code":
+        return f"correct the code, then {resume} CODE=1 continues from what was saved"
+    if mistake == "spec":
+        return f'correct what the error names; a key of the spec: {resume} SET="KEY=VALUE" YES=1'
     return f"{resume} continues from what was saved, with the code as it was submitted"
 
 

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +17,7 @@ from jobs.attempt.decision import ENDS, Decision
 from jobs.attempt.interpret import AttemptFacts
 from jobs.console import BestEffort
 from jobs.records import Action, Cause, Evidence
-from jobs.rundir import RunDir, Timeline
+from jobs.rundir import RunDir, Timeline, write_atomic
 from jobs.slurm.client import Requeued
 
 
@@ -69,6 +71,26 @@ def end_run(
     if last is not None and last.decision not in ENDS:
         found = amend(run_dir, found, decision)
     write_result(run_dir, found, decision)
+
+
+@contextlib.contextmanager
+def reopened(run_dir: RunDir, found: AttemptFacts) -> Iterator[None]:
+    """A block in which a complete run may have further attempts; if it fails, it is complete again.
+
+    The record of the last attempt comes first: until result.json is gone the run stays complete.
+    """
+    text = run_dir.result.read_text(encoding="utf-8")
+    last, reason = found.last, "all steps were done; a user resumed the run for more"
+    if last is not None and last.decision is Action.DONE:
+        amend(run_dir, found, Decision(Action.HOLD, last.cause, reason))
+    run_dir.result.unlink()
+    try:
+        yield
+    except BaseException:
+        write_atomic(run_dir.result, text)
+        if last is not None:
+            records.append(run_dir.attempts, last)
+        raise
 
 
 def note(run_dir: RunDir, attempt: int, event: str, **fields: Any) -> None:

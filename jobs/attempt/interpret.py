@@ -17,8 +17,10 @@ from jobs.records import (
     AttemptPlan,
     AttemptRecord,
     Cause,
+    CodeSpan,
     Event,
     Evidence,
+    Mistake,
     Outcome,
     RankError,
     Result,
@@ -95,6 +97,7 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         has_step=steps_of(found)[0] is not None or is_step_unknown(found),
         error=error,
         is_user_error=is_user_error(found, failed),
+        mistake=mistake_of(found, failed),
         is_hang=failed is not None and failed.kind == "hang",
         is_out_of_memory=bool(killed) or (failed is not None and failed.kind == "out_of_memory"),
         bad_nodes=bad_nodes(found.errors),
@@ -164,6 +167,16 @@ def format_agent_errors(errors: Sequence[str]) -> str | None:
     """The first reason for which an agent did not start torchrun; None where all did."""
     others = f"; {counted(len(errors) - 1, 'other node')} failed as well" if len(errors) > 1 else ""
     return f"{errors[0]}{others}" if errors else None
+
+
+def mistake_of(found: AttemptFacts, failed: RankError | None) -> Mistake | None:
+    """What the user must correct before the run can go on; None where that is not known.
+
+    An agent starts no torchrun because of a mistake in the spec.
+    """
+    if failed is not None:
+        return None if failed.caused_by_peer else failed.mistake
+    return "spec" if is_user_error(found, failed) else None
 
 
 def format_agent_exits(found: AttemptFacts) -> str | None:
@@ -409,6 +422,27 @@ def steps_redone(attempts: Sequence[AttemptRecord]) -> int:
     return redone
 
 
+def code_spans(attempts: Sequence[AttemptRecord]) -> tuple[CodeSpan, ...]:
+    """Which frozen code did which steps that the result contains, in the order of the steps.
+
+    Steps that an attempt did again belong to the code of the later attempt.
+    """
+    spans: list[CodeSpan] = []
+    for entry in attempts:
+        if entry.code is None or entry.first_step is None or entry.last_step is None:
+            continue
+        first = entry.first_step
+        spans = [
+            replace(span, last_step=min(span.last_step, first - 1))
+            for span in spans
+            if span.first_step < first
+        ]
+        if spans and spans[-1].code == entry.code:
+            first = spans.pop().first_step
+        spans.append(CodeSpan(entry.code, first, entry.last_step))
+    return tuple(spans)
+
+
 def rebooted(found: AttemptFacts, boot_times: Mapping[str, float]) -> tuple[str, ...]:
     """The nodes of the attempt that certainly booted after it began.
 
@@ -438,6 +472,7 @@ def record_of(found: AttemptFacts, seen: Evidence, decision: Decision, now: floa
         decision=decision.action,
         reason=decision.reason,
         evidence=seen,
+        code=None if found.plan is None else found.plan.code,
     )
 
 
@@ -487,4 +522,5 @@ def result_of(found: AttemptFacts, decision: Decision) -> Result:
         best=found.outcome.best,
         exactness=found.outcome.exactness,
         exactness_reason=found.outcome.exactness_reason,
+        code=code_spans(found.attempts) or None,
     )

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from jobs import records
 from jobs.attempt import facts, history, interpret, run_lock, srun_step, successor
@@ -17,7 +18,7 @@ from jobs.errors import FailedError, UserError
 from jobs.node import rendezvous
 from jobs.records import AttemptPlan
 from jobs.rundir import RunDir, write_atomic
-from jobs.runs import lookup, scratch_purge
+from jobs.runs import code_digest, lookup, scratch_purge
 from jobs.slurm import client
 
 
@@ -58,7 +59,11 @@ def _open(
     scratch_purge.check_code(run_dir)
     refuse(run_dir, found, me)
     run_dir.result.unlink(missing_ok=True)
-    plan = plan_of(found, me, attempt, nodes, resolved)
+    plan = replace(
+        plan_of(found, me, attempt, nodes, resolved),
+        code=code_digest.name_of(run_dir.code),
+        code_digest=code_digest.digest_of(run_dir.code, found.spec),
+    )
     _write_plan(run_dir, found, plan)
     if not me.is_local:
         successor.ensure(run_dir, found, me.job_id)

@@ -1,52 +1,153 @@
-"""The command resume: continue a run that was held, cancelled, interrupted or lost."""
+"""The command resume: continue a run that was held, cancelled, interrupted or lost.
+
+Also with mended code, from an older checkpoint, and a complete run with more steps.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.attempt import facts, run_lock
-from jobs.commands import packages, run_jobs
-from jobs.commands.submit import announce, choose_cluster, run_here, shown
+from jobs.attempt import facts, history, run_lock
+from jobs.checkpoint_names import checkpoint_step
+from jobs.commands import local, packages, run_jobs
+from jobs.commands.submit import announce, choose_cluster, run_here
 from jobs.commands.submit_claim import claimed
+from jobs.console import say
 from jobs.errors import FailedError, UserError
 from jobs.rundir import RunDir
-from jobs.runs import checkpoints, lookup, scratch_purge, spec_changes
+from jobs.runs import (
+    checkpoint_files,
+    checkpoints,
+    code_changes,
+    extension,
+    lookup,
+    scratch_purge,
+    spec_changes,
+)
 from jobs.slurm import client
 from jobs.spec import Spec
 
 
-def resume(
-    run_dir: RunDir, overrides: Sequence[str], cluster: str, is_confirmed: bool, as_json: bool
-) -> int:
-    """Continue a run with changed keys of its spec; returns the exit code.
+@dataclass(frozen=True)
+class Request:
+    """What a user asks of a resume.
+
+    is_confirmed: results may change. has_new_code: freeze the checkout anew. checkpoint: the one
+    to go on from, as the user names it; None: the newest.
+    """
+
+    overrides: Sequence[str] = ()
+    cluster: str = "auto"
+    is_confirmed: bool = False
+    has_new_code: bool = False
+    checkpoint: str | None = None
+
+
+def resume(run_dir: RunDir, request: Request, as_json: bool) -> int:
+    """Continue a run, perhaps with another spec, code or checkpoint; returns the exit code.
 
     Raises: UserError, FailedError; then the run is as it was, with no new job.
     """
-    if facts.is_complete(run_dir):
-        return nothing_to_resume(run_dir, overrides)
-    cluster = choose_cluster(cluster)
+    is_complete = facts.is_complete(run_dir)
+    if is_complete and (checkpoints.is_foreign(run_dir) or not has_more_to_do(request)):
+        return nothing_to_resume(run_dir, request)
+    cluster = choose_cluster(request.cluster)
     with claimed(run_dir):
         refuse_living(run_dir, cluster)
-        scratch_purge.check(run_dir)
-        spec_changes.mend_setup(run_dir)
-        changed = spec_changes.change(run_dir, overrides, is_confirmed) if overrides else {}
-        with restored_on_failure(run_dir, changed):
+        with changed_run(run_dir, request, is_complete):
             spec_changes.mend_work(run_dir)
-            packages.check_interpreter(Spec.read(run_dir.spec))
-            job_id = None if cluster == "local" else queue_again(run_dir)
+            job_id = start_again(run_dir, cluster)
     if job_id is None:
         return run_here(run_dir, as_json)
     announce(run_dir, job_id, as_json)
     return 0
 
 
-def queue_again(run_dir: RunDir) -> str:
-    """Queue another job for the run; returns its id. Raises: FailedError."""
+def has_more_to_do(request: Request) -> bool:
+    """Whether a complete run may get further steps by this request."""
+    return bool(request.overrides) or request.checkpoint is not None
+
+
+@contextlib.contextmanager
+def changed_run(run_dir: RunDir, request: Request, is_complete: bool) -> Iterator[None]:
+    """A block in which the run is as the request wants it; if it fails, the run is as it was.
+
+    Raises: UserError for what is refused or needs a confirmation; then nothing was changed.
+    """
+    if (error := scratch_purge.read_spec(run_dir)[1]) is not None:
+        raise error
+    checkpoint = chosen_checkpoint(run_dir, request.checkpoint)
+    new_code = None
+    if request.has_new_code:
+        new_code = fresh_code(run_dir, request)
+    else:
+        scratch_purge.check_code(run_dir)
+    if is_complete and checkpoint is None:
+        now = spec_changes.reloaded(run_dir, request.overrides).spec
+        extension.check(run_dir, Spec.read(run_dir.spec).train, now.train)
+    spec_changes.mend_setup(run_dir)
+    texts: dict[Path, str] = {}
+    if request.overrides:
+        texts = spec_changes.change(run_dir, request.overrides, request.is_confirmed)
+    with contextlib.ExitStack() as changes:
+        changes.enter_context(restored_on_failure(run_dir, texts))
+        if new_code is not None:
+            attempt = facts.newest_attempt(run_dir) + 1
+            step = checkpoint_step(checkpoint or newest_checkpoint(run_dir) or "") or 0
+            changes.enter_context(code_changes.switched(run_dir, new_code, attempt, step))
+        if checkpoint is not None:
+            aside = checkpoint_files.newer_than(run_dir, checkpoint)
+            changes.enter_context(checkpoint_files.newest_is(run_dir, checkpoint))
+            say(f"going on from {checkpoint}; put aside: {', '.join(aside) or 'none'}")
+        if is_complete:
+            changes.enter_context(history.reopened(run_dir, facts.read_newest(run_dir)))
+        yield
+
+
+def chosen_checkpoint(run_dir: RunDir, text: str | None) -> str | None:
+    """The name of the checkpoint that the user chose, if any. Raises: UserError."""
+    if text is None:
+        return None
+    if checkpoints.is_foreign(run_dir):
+        raise UserError(
+            f"--checkpoint {text}: the ranks are your own script, which chooses its file itself"
+        )
+    return checkpoints.find(run_dir, text)
+
+
+def newest_checkpoint(run_dir: RunDir) -> str | None:
+    """The name of the newest checkpoint."""
+    return checkpoints.newest(run_dir, checkpoints.is_foreign(run_dir))
+
+
+def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:
+    """A copy of the checkout for the run. Raises: UserError for differences without a --yes."""
+    from jobs.runs.freeze import REPOSITORY
+
+    new_code = code_changes.prepared(run_dir, Spec.read(run_dir.spec), REPOSITORY)
+    code_changes.confirm(run_dir, new_code, request.is_confirmed)
+    say("\n".join(code_changes.summary(run_dir, new_code)))
+    return new_code
+
+
+def start_again(run_dir: RunDir, cluster: str) -> str | None:
+    """Queue another job for the run; returns its id, or None where the run may begin here.
+
+    Raises: FailedError; LocalError for a spec that this machine cannot run; UserError for an
+    interpreter that is not there.
+    """
     from jobs.commands.queue import queue
 
-    return queue(Spec.read(run_dir.spec), run_dir)
+    spec = Spec.read(run_dir.spec)
+    packages.check_interpreter(spec)
+    if cluster == "local":
+        local.check_machine(spec, len(local.visible_gpus()))
+        return None
+    return queue(spec, run_dir)
 
 
 @contextlib.contextmanager
@@ -84,16 +185,16 @@ def refuse_living(run_dir: RunDir, cluster: str) -> None:
         raise UserError(f"{run_dir.run_id} is running as {owner.job_id}")
 
 
-def nothing_to_resume(run_dir: RunDir, overrides: Sequence[str]) -> int:
-    """Print that a run is complete and how to train on from its weights; returns 0.
+def nothing_to_resume(run_dir: RunDir, request: Request) -> int:
+    """Print that a run is complete and how to train on; returns 0.
 
-    Raises: UserError if the user wanted to change its spec.
+    Raises: UserError if the user wanted to change it.
     """
     complete = f"{run_dir.run_id} is complete, there is nothing to resume"
     how = "submit a new run"
     if not checkpoints.is_foreign(run_dir):
-        how += f" with train.init_from={shown(run_dir.path)}"
-    if overrides:
+        how = f'make resume RUN={shlex.quote(run_dir.run_id)} SET="train.epochs=..." YES=1'
+    if has_more_to_do(request) or request.has_new_code:
         raise UserError(f"{complete}, so nothing is changed\n  hint: to train on, {how}")
     print(f"{complete}; to train on, {how}")
     return 0

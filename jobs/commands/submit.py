@@ -15,11 +15,13 @@ from jobs.attempt.decision import Action, Cause
 from jobs.attempt.execute import hold_hint
 from jobs.commands import local, packages
 from jobs.commands.submit_claim import claimed
-from jobs.console import counted, format_metric
+from jobs.console import counted, format_metric, say
 from jobs.errors import UserError
 from jobs.node.torchrun import nproc_per_node
 from jobs.records import Result
 from jobs.rundir import RunDir
+from jobs.runs import origin
+from jobs.runs.origin import Origin
 from jobs.slurm import available, client
 from jobs.spec import Spec
 
@@ -52,12 +54,14 @@ class Options:
 
     is_checked: whether the parts of the run are built once before it is queued. A run on this
         machine builds them at once anyway.
+    origin: the state of another run that the run begins with.
     """
 
-    cluster: str
+    cluster: str = "auto"
     is_dry: bool = False
     as_json: bool = False
     is_checked: bool = True
+    origin: Origin | None = None
 
 
 def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
@@ -71,6 +75,8 @@ def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
     from jobs.runs.freeze import freeze
 
     loaded = load(config, overrides)
+    for line in [] if options.origin is None else origin.check(options.origin, loaded.spec):
+        say(line)
     if options.is_dry:
         packages.check(loaded.spec, is_on_slurm=False)
         return dry_run(loaded.spec, options.cluster)
@@ -78,6 +84,7 @@ def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
     packages.check(loaded.spec, is_on_slurm=chosen == "slurm")
     if chosen == "slurm":
         with freeze(loaded) as run_dir, claimed(run_dir):
+            begin_from(run_dir, options.origin)
             if options.is_checked:
                 check.check(loaded, run_dir, world_size(loaded.spec))
             job_id = queue(loaded.spec, run_dir)
@@ -85,13 +92,19 @@ def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
         return 0
     local.check_machine(loaded.spec, len(local.visible_gpus()))
     with freeze(loaded) as run_dir:
-        pass
+        begin_from(run_dir, options.origin)
     return run_here(run_dir, options.as_json)
 
 
 def world_size(spec: Spec) -> int:
     """The number of ranks that follows from the spec: one on a node whose GPUs it does not have."""
     return spec.slurm.nodes * nproc_per_node(spec, {})
+
+
+def begin_from(run_dir: RunDir, state: Origin | None) -> None:
+    """Copy the state of another run into a new run, if the user wants one."""
+    if state is not None:
+        say(origin.copy_into(run_dir, state))
 
 
 def dry_run(spec: Spec, cluster: str) -> int:
@@ -176,6 +189,6 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
     why = decision.reason if decision.cause is Cause.INTERRUPTED else f"{decision.cause}, see above"
     print(f"stopped after step {step}: {why}", file=sys.stderr)
     last = facts.last_record(run_dir)
-    is_user_error = last is not None and last.evidence.is_user_error
-    print(f"next: {hold_hint(decision, run_dir, is_user_error)}", file=sys.stderr)
+    mistake = None if last is None else last.evidence.mistake
+    print(f"next: {hold_hint(decision, run_dir, mistake)}", file=sys.stderr)
     return 130 if decision.cause is Cause.INTERRUPTED else 1

@@ -40,6 +40,7 @@ def record_of(exit_code: int, rank: int, host: str, log: Path, work: str) -> Ran
     is_memory = name in MEMORY_ERRORS or (is_torchs and any(each in text for each in MEMORY_TEXTS))
     missing = _NOT_FOUND.search(line)
     hint = "" if missing is None else not_found_hint(missing[1], work)
+    is_code = exit_code > 0 and not (is_peers or is_memory or missing)
     return RankError(
         round(time.time(), 3),
         rank,
@@ -50,6 +51,7 @@ def record_of(exit_code: int, rank: int, host: str, log: Path, work: str) -> Ran
         # torchrun sends SIGTERM to the other ranks of the node after the first one failed.
         caused_by_peer=is_peers or exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM),
         exit_code=exit_code,
+        mistake="code" if is_code and exit_code != 128 + signal.SIGTERM else None,
     )
 
 

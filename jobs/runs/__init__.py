@@ -4,6 +4,11 @@
 - lookup: finds a run by directory, run id, job id or name.
 - freeze: makes a run directory from a loaded spec.
 - code_snapshot: the read-only copy of the user's code, shared by equal copies.
+- code_digest: the frozen files that results may depend on.
+- code_changes: how the frozen code differs from the checkout, and the switch to that.
+- checkpoint_files: checks and copies a checkpoint; puts newer ones aside.
+- origin: begins a run from the whole state of another one.
+- extension: whether a complete run gets more steps.
 - own_script: the code and the working directory of a user's own script or module.
 - scratch_purge: what a scratch purge deleted, and what can be recreated.
 - checkpoints: the names of committed checkpoints and which is the newest.

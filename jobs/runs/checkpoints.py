@@ -10,11 +10,13 @@ from pathlib import Path
 
 from jobs import records
 from jobs.checkpoint_names import (
+    BEST,
     QUARANTINE_PREFIX,
     checkpoint_name,
     checkpoint_names,
     checkpoint_step,
 )
+from jobs.errors import UserError
 from jobs.records import SavedCheckpoint
 from jobs.rundir import RunDir
 from jobs.spec import Spec
@@ -46,6 +48,26 @@ def committed(run_dir: RunDir) -> list[str]:
         return checkpoint_names(run_dir.checkpoints)
     except FileNotFoundError:
         return []
+
+
+def find(run_dir: RunDir, text: str) -> str:
+    """The name of the committed checkpoint `latest`, `best`, `step-00000012`, `step-12` or `12`.
+
+    Raises: UserError.
+    """
+    names = committed(run_dir)
+    if text == "latest":
+        name = names[0] if names else text
+    elif text == "best":
+        pointer = run_dir.checkpoints / BEST
+        name = pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else text
+    else:
+        number = text.removeprefix("step-")
+        name = checkpoint_name(int(number)) if number.isdecimal() else text
+    if name not in names:
+        has = ", ".join(names) or "none"
+        raise UserError(f"{run_dir.run_id} has no checkpoint {text}\n  hint: it has {has}")
+    return name
 
 
 def quarantined(run_dir: RunDir) -> list[str]:

@@ -22,7 +22,7 @@ from jobs import records
 from jobs.config.load import Loaded
 from jobs.console import say
 from jobs.errors import UserError
-from jobs.records import Overrides, PackageVersion, Provenance
+from jobs.records import CodeSnapshot, Overrides, PackageVersion, Provenance
 from jobs.rundir import RunDir, Timeline, relink
 from jobs.runs import code_snapshot, own_script
 from jobs.runs.lookup import runs_root
@@ -159,9 +159,10 @@ def setup_script(python: str, lines: Sequence[str]) -> str:
 def provenance(repository: Path, code: str, agent_interpreter: str) -> Provenance:
     """Commit, versions, interpreter, host. No environment values: they may hold secrets."""
     lock = repository / "requirements.lock"
+    git_sha = code_snapshot.git(repository, "rev-parse", "HEAD")
     return Provenance(
         code=code,
-        git_sha=code_snapshot.git(repository, "rev-parse", "HEAD"),
+        git_sha=git_sha,
         git_diff=_printable(code_snapshot.git(repository, "diff", "HEAD")),
         python=platform.python_version(),
         interpreter=sys.executable,
@@ -170,6 +171,7 @@ def provenance(repository: Path, code: str, agent_interpreter: str) -> Provenanc
         lock_sha256=hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else None,
         repository=str(repository),
         agent_interpreter=agent_interpreter,
+        snapshots=(CodeSnapshot(code, 1, 0, round(time.time(), 3), git_sha),),
     )
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobs import records
 from jobs.console import say
@@ -17,8 +17,11 @@ from jobs.errors import UserError
 from jobs.problems import KeyPath, dotted, printable
 from jobs.records import KeyChange, Overrides, Provenance, SpecChange
 from jobs.rundir import RunDir, write_atomic
-from jobs.runs import own_script
-from jobs.spec import Spec
+from jobs.runs import extension, own_script
+from jobs.spec import Spec, Train
+
+if TYPE_CHECKING:
+    from jobs.config.load import Loaded
 
 FIXED = ("name", "runs_root", "dir_mode")  # the run directory was made with them
 FREE_SECTIONS = ("slurm", "checkpoint", "log", "profile")
@@ -45,20 +48,20 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
 
     Raises: UserError for changes that need a confirmation or are forbidden; SpecError.
     """
-    from jobs.config.load import load
-
     text = run_dir.spec.read_text(encoding="utf-8")
-    loaded = load(run_dir.spec_yaml, [*_frozen_overrides(run_dir), *overrides])
-    spec = _as_frozen(run_dir, loaded.spec)
-    changed = differences(Spec.from_json(text), spec)
+    loaded = reloaded(run_dir, overrides)
+    was, spec = Spec.from_json(text), loaded.spec
+    changed = differences(was, spec)
     weighty = {path: both for path, both in changed.items() if not is_free(path)}
     _refuse_fixed(weighty)
     if weighty and not is_confirmed:
         raise UserError(
             "resume: this changes more than where and how long the run trains\n"
-            + "\n".join(f"  {line}" for line in format_changes(weighty))
+            + "\n".join(f"  {line}" for line in format_changes(weighty, was.train, spec.train))
             + "\n  hint: repeat it with --yes (make: YES=1), or submit a new run"
         )
+    if note := extension.schedule_note(was.train, spec.train):
+        say(note)
     new = {
         run_dir.spec: spec.to_json(),
         run_dir.overrides: records.text(Overrides(tuple(loaded.overrides))),
@@ -71,6 +74,20 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
     before = {file: file.read_text(encoding="utf-8") for file in new}
     restore(new)
     return before
+
+
+def reloaded(run_dir: RunDir, overrides: Sequence[str]) -> Loaded:
+    """The user's file with all overrides so far and these. Raises: SpecError, UserError."""
+    from jobs.config.load import load
+
+    loaded = load(run_dir.spec_yaml, [*_frozen_overrides(run_dir), *overrides])
+    return dataclasses.replace(loaded, spec=_as_frozen(run_dir, loaded.spec))
+
+
+def accept(run_dir: RunDir, other: Spec) -> None:
+    """Record the spec of a new run as one that continues a checkpoint of the spec `other`."""
+    spec = Spec.read(run_dir.spec)
+    _record(run_dir, differences(other, spec), run_dir.spec.read_text(encoding="utf-8"))
 
 
 def _as_frozen(run_dir: RunDir, spec: Spec) -> Spec:
@@ -155,14 +172,14 @@ def _refuse_fixed(changed: Differences) -> None:
         )
 
 
-def format_changes(changed: Differences) -> list[str]:
-    """Return a line for each key: `train.lr: 0.1 -> 0.05`."""
+def format_changes(changed: Differences, was: Train, now: Train) -> list[str]:
+    """Return a line for each key: `train.lr: 0.1 -> 0.05`; one more for another length."""
     lines = []
     for path, pair in changed.items():
-        was, now = (printable(json.dumps(value, ensure_ascii=False)) for value in pair)
+        old, new = (printable(json.dumps(value, ensure_ascii=False)) for value in pair)
         note = ' (the result is then "sequence", not "bitwise")' if path in SHAPE else ""
-        lines.append(f"{dotted(path)}: {was} -> {now}{note}")
-    return lines
+        lines.append(f"{dotted(path)}: {old} -> {new}{note}")
+    return [*lines, *filter(None, [extension.schedule_note(was, now)])]
 
 
 def _setup_script(run_dir: RunDir, lines: Sequence[str]) -> str:

@@ -95,6 +95,42 @@ def test_what_the_users_code_raised_is_one_line_below_its_traceback(
     assert record["traceback"] == "Traceback:\n  theirs\n"
 
 
+@pytest.mark.parametrize(
+    ("error", "mistake"),
+    [
+        (errors.UserCodeError("why", "Traceback"), "code"),
+        (errors.CodeError("a disk of the data set", "Traceback"), None),
+        (ValueError("shapes differ"), "code"),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), "code"),
+        (errors.UserError("no GPU"), "spec"),
+        (errors.NotFinite("the loss is nan"), "spec"),
+        (StorageError("the disk is full"), None),
+        (TransientStorageError("stale"), None),
+        (OSError(errno.EIO, "bad sector"), None),
+        (MemoryError(), None),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), None),
+        (RuntimeError("Connection closed by peer"), None),
+        (errors.Hang("no progress"), None),
+        (KeyboardInterrupt(), None),
+    ],
+)
+def test_what_a_person_must_correct_follows_from_the_error(error, mistake):
+    try:
+        raise error  # in a file of the repository beside the kit, as a user's
+    except BaseException as caught:
+        assert errors.mistake_of(caught) == mistake
+
+
+def test_an_error_without_a_frame_of_the_users_code_is_not_the_users(tmp_path, monkeypatch):
+    fail_with("raise ValueError('x')", tmp_path)
+    assert "mistake" not in read_json(AttemptDir(tmp_path).rank_error(3))
+    monkeypatch.setattr(errors, "KIT", (REPOSITORY / "tests",))
+    try:
+        raise ValueError("x")
+    except ValueError as error:
+        assert errors.mistake_of(error) is None
+
+
 def test_an_error_of_the_users_code_comes_whole_out_of_another_process():
     error = pickle.loads(pickle.dumps(errors.UserCodeError("why", "Traceback")))
     assert (type(error), str(error), error.trace) == (errors.UserCodeError, "why", "Traceback")

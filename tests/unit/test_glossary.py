@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.checkpoint_names import QUARANTINE_PREFIX, checkpoint_name
+from jobs.checkpoint_names import ASIDE_PREFIX, QUARANTINE_PREFIX, checkpoint_name
 from jobs.rundir import RunDir
 from jobs.spec import Spec
 
@@ -88,6 +88,7 @@ def run_files():
     checkpoint = checkpoint_name(1)
     yield numbered(f"{attempt.path.name}/")
     yield numbered(f"checkpoints/{checkpoint}/")
+    yield numbered(f"checkpoints/{ASIDE_PREFIX}{checkpoint}/")
     yield numbered(f"checkpoints/{QUARANTINE_PREFIX}{checkpoint}/REASON")
 
 

@@ -300,6 +300,7 @@ RENAMES = {
     "jobs.rundir": "replacing()",
     "jobs.attempt.run_lock": "a hard link fails if the file exists; a rename would replace it",
     "jobs.runs.code_snapshot": "directories",
+    "jobs.runs.checkpoint_files": "directories",
     "trainer.checkpoint.commit": "directories; temporary names that a later attempt removes",
     "trainer.checkpoint.reader": "a directory, to quarantine it",
     "trainer.checkpoint.export": "safetensors writes the file itself",

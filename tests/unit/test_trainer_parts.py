@@ -59,6 +59,17 @@ def test_exactness_names_what_changed():
     assert exactness(moved, True)[0] == "sequence"
 
 
+def test_exactness_names_the_steps_at_which_the_code_changed():
+    first = {"code": "a", "torch": "2.13", "ranks": [1]}
+    history = extended([], first, 0)
+    history = extended(history, {**first, "code": "b"}, 1200)
+    assert exactness(history, True) == ("sequence", "the code changed after step 1200")
+    assert extended(history, {**first, "code": "b"}, 1300) == history
+    history = extended(history, {**first, "code": "c", "torch": "2.14"}, 1500)
+    words = "the code changed after step 1200 and 1500; torch was 2.13, then 2.14"
+    assert exactness(history, True) == ("sequence", words)
+
+
 def context_of(rank, world_size):
     names = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0}
     names |= {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}

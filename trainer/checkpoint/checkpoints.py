@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from jobs import records
 from jobs.checkpoint_names import checkpoint_name
-from jobs.records import Best, Metric, SpecChange
+from jobs.records import Best, Metric, ProvenanceOrigin, SpecChange
 from trainer.checkpoint import commit, reader, weights
 from trainer.checkpoint.commit import PendingCheckpoint, Retention
 from trainer.checkpoint.manifest import BEST, Manifest
@@ -137,7 +137,18 @@ class Checkpoints:
             )
         except OSError as error:
             raise storage_error(error, f"loading a checkpoint of {self._root}") from error
-        return (newest[0][STATE], newest[1]) if newest else (b"", None)
+        if newest is None:
+            return b"", None
+        contents, saved = newest
+        if saved.state.global_step == self._origin_step():
+            saved.state.metrics_bytes = 0  # they are in the other run's metrics.jsonl
+        return contents[STATE], saved
+
+    def _origin_step(self) -> int | None:
+        """Return the step of the checkpoint of another run with which this run began."""
+        path = self._context.run.dir.provenance
+        known = records.read_leniently(ProvenanceOrigin, path)
+        return None if known is None or known.origin is None else known.origin.step
 
     def _load_initial(self, replica: Replica) -> None:
         path = self._context.train.init_from

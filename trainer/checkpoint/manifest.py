@@ -13,29 +13,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from jobs import records
+from jobs.checkpoint_names import BEST as BEST
+from jobs.checkpoint_names import LATEST as LATEST
+from jobs.checkpoint_names import MANIFEST as MANIFEST
 from jobs.records import AS_OBJECT, Best, Metric
+from jobs.records import FileDigest as FileDigest
+from jobs.records import NamedFile as NamedFile
 from trainer.errors import UserError
 
 FORMAT_VERSION = 2
-MANIFEST = "manifest.json"
-LATEST = "latest"
-BEST = "best"
-
-
-@dataclass(frozen=True)
-class FileDigest:
-    """The size of a file in bytes, and its SHA-256 in hexadecimal digits."""
-
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class NamedFile:
-    """A file of a checkpoint, by its name in the directory."""
-
-    name: str
-    digest: FileDigest
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,12 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from jobs import records
-from jobs.checkpoint_names import QUARANTINE_PREFIX, checkpoint_names, checkpoint_step
+from jobs.checkpoint_names import (
+    ASIDE_PREFIX,
+    QUARANTINE_PREFIX,
+    checkpoint_names,
+    checkpoint_step,
+)
 from jobs.records import NewestCheckpoint
 from jobs.rundir import RunDir, fsync_directory
 from trainer.checkpoint import manifest
@@ -107,14 +112,18 @@ def newest_known(run_dir: RunDir, present: list[str]) -> str | None:
     """Return the newest checkpoint that the run is known to have had; None before its first.
 
     present: the names of the checkpoints in the folder, newest first. The file `latest` and the
-    newest record of an attempt with a checkpoint may name newer ones, which existed.
+    newest record of an attempt with a checkpoint may name newer ones, which existed. Those that a
+    user put aside, to go on from an older one, do not count.
     """
     names, root = present[:1], run_dir.checkpoints
     with contextlib.suppress(OSError, UnicodeDecodeError):  # the file may be missing or damaged
         names.append((root / LATEST).read_text(encoding="utf-8").strip())
     attempts = _retried(records.read_lines, NewestCheckpoint, run_dir.attempts)
     names += [attempt.checkpoint for attempt in attempts if attempt.checkpoint is not None][-1:]
-    steps = {name: step for name in names if (step := checkpoint_step(name)) is not None}
+    left = [
+        name for name in names if name in present or not (root / f"{ASIDE_PREFIX}{name}").exists()
+    ]
+    steps = {name: step for name in left if (step := checkpoint_step(name)) is not None}
     return max(steps, key=lambda name: steps[name], default=None)
 
 

@@ -32,12 +32,14 @@ class RunHandle:
     """A run: its directory, its frozen spec, and the number of this attempt.
 
     job_id: the job (or local process) for which the attempt was opened.
+    code_digest: of the frozen code that results may depend on; None where it is not known.
     """
 
     dir: RunDir
     spec: Spec
     attempt: int
     job_id: str | None = None
+    code_digest: str | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,9 @@ def find_or_begin_run(arguments: list[str], attempt: int | None) -> RunHandle:
     spec = Spec.read(run_dir.spec)
     attempt = _open_by_hand(run_dir) if attempt is None else attempt
     plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
-    return RunHandle(run_dir, spec, attempt, None if plan is None else plan.job_id)
+    if plan is None:
+        return RunHandle(run_dir, spec, attempt)
+    return RunHandle(run_dir, spec, attempt, plan.job_id, plan.code_digest)
 
 
 def _open_by_hand(run_dir: RunDir) -> int:
@@ -136,8 +140,10 @@ def share_run(found: RunHandle | None, device: torch.device) -> RunHandle:
             "spec": found.spec.to_json(),
             "attempt": found.attempt,
             "job_id": found.job_id,
+            "code_digest": found.code_digest,
         }
         text = json.dumps(shared).encode()
     run = json.loads(broadcast_bytes(text, device))
     spec = Spec.from_json(run["spec"])
-    return RunHandle(RunDir(Path(run["run_dir"])), spec, run["attempt"], run["job_id"])
+    run_dir = RunDir(Path(run["run_dir"]))
+    return RunHandle(run_dir, spec, run["attempt"], run["job_id"], run["code_digest"])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import platform
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,10 @@ import torch
 
 from trainer.dist.context import gather
 from trainer.dist.run_handle import RankContext
+
+CODE = "code"
+# Of an environment that is not the first one: the step after which it began.
+SINCE = "after step"
 
 
 def describe(context: RankContext) -> dict[str, Any]:
@@ -36,6 +42,7 @@ def describe(context: RankContext) -> dict[str, Any]:
         own["CUDA"] = torch.version.cuda
         own["cuDNN"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         own["NCCL"] = list(torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
+    own[CODE] = context.run.code_digest
     # A resume may change keys of the section `train`.
     own |= {f"train.{key}": value for key, value in dataclasses.asdict(context.train).items()}
     digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).digest()[:7]
@@ -61,9 +68,15 @@ def processor() -> str:
     return names[0] if names else platform.processor()
 
 
-def extended(history: list[dict[str, Any]], now: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the environments of all attempts so far, each once; `now` is this attempt's."""
-    return history if now in history else [*history, now]
+def extended(
+    history: list[dict[str, Any]], now: dict[str, Any], step: int = 0
+) -> list[dict[str, Any]]:
+    """Return the environments of all attempts so far, each once, by the step of their beginning.
+
+    now: this attempt's, which continues after `step`.
+    """
+    known = [{name: each[name] for name in each if name != SINCE} for each in history]
+    return history if now in known else [*history, {**now, SINCE: step}]
 
 
 def exactness(history: list[dict[str, Any]], deterministic: bool) -> tuple[str, str]:
@@ -73,10 +86,27 @@ def exactness(history: list[dict[str, Any]], deterministic: bool) -> tuple[str, 
     """
     if not deterministic:
         return "sequence", "train.deterministic is off, so operators may vary from run to run"
+    if len(history) == 1:
+        return "bitwise", "deterministic operators, and one environment in every attempt"
+    reasons = [*_code_changes(history), *_other_changes(history)]
+    return "sequence", "; ".join(reasons) or (
+        "some ranks ran on another kind of processor or library version"
+    )
+
+
+def _code_changes(history: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield a text with the steps at which the code changed, if it did."""
+    pairs = itertools.pairwise(history)
+    steps = [now.get(SINCE) for was, now in pairs if was.get(CODE) != now.get(CODE)]
+    if steps:
+        yield f"the code changed after step {' and '.join(map(str, steps))}"
+
+
+def _other_changes(history: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield a text for the first other property in which an environment is not the first one."""
     first = history[0]
     for other in history[1:]:
-        for name in sorted(first.keys() | other.keys()):
-            if name != "ranks" and first.get(name) != other.get(name):
-                return "sequence", f"{name} was {first.get(name)}, then {other.get(name)}"
-        return "sequence", "some ranks ran on another kind of processor or library version"
-    return "bitwise", "deterministic operators, and one environment in every attempt"
+        for name in sorted((first.keys() | other.keys()) - {CODE, SINCE, "ranks"}):
+            if first.get(name) != other.get(name):
+                yield f"{name} was {first.get(name)}, then {other.get(name)}"
+                return

@@ -619,6 +619,24 @@ def test_the_result_has_what_rank_0_knows_and_what_follows_from_all_attempts(run
     assert read_json(run.result) == {"status": "completed", **TRAINED, **counted}
 
 
+@pytest.mark.parametrize(
+    ("attempts", "spans"),
+    [
+        ([("a", 1, 15), ("a", 11, 20)], [("a", 1, 20)]),
+        ([("a", 1, 15), ("b", 11, 20)], [("a", 1, 10), ("b", 11, 20)]),
+        ([("a", 1, 9), ("b", 10, 20), ("c", 5, 30)], [("a", 1, 4), ("c", 5, 30)]),
+        ([("a", 1, 9), ("b", None, None), ("a", 10, 12)], [("a", 1, 12)]),
+        ([("a", 1, 9), ("b", 1, 20)], [("b", 1, 20)]),
+        ([(None, 1, 9)], []),
+    ],
+)
+def test_the_result_states_which_code_did_which_steps(run, attempts, spans):
+    for attempt, (code, *steps) in enumerate(attempts, 1):
+        append_jsonl(run.attempts, entry(steps=tuple(steps), attempt=attempt) | {"code": code})
+    found = interpret.code_spans(facts.read(run, 1).attempts)
+    assert [(each.code, each.first_step, each.last_step) for each in found] == spans
+
+
 def test_the_result_of_a_script_of_ones_own_has_no_key_of_its_marker(run):
     own_script(run)
     write_json(opened(run, 1).outcome, {"status": "completed", "global_step": 7, "metrics": 1})

@@ -143,15 +143,37 @@ def test_without_a_checkpoint_the_state_is_fresh(tmp_path):
     assert (state.global_step, state.best, checkpoints.newest_step) == (0, {}, None)
 
 
-def save(context, replica, step):
+def save(context, replica, step, **more):
     checkpoints = Checkpoints(context, BATCHES)
-    checkpoints.save(replica, state_at(step))
+    checkpoints.save(replica, state_at(step, **more))
     checkpoints.finish(lambda: None)
 
 
 def record_attempts(context, *checkpoints):
     lines = [json.dumps({"attempt": i, "checkpoint": name}) for i, name in enumerate(checkpoints)]
     context.run.dir.attempts.write_text("".join(f"{line}\n" for line in lines))
+
+
+def test_a_checkpoint_that_a_user_put_aside_is_not_missed(tmp_path):
+    context = job_of(tmp_path)
+    root = context.run.dir.checkpoints
+    save(context, replica_of(), 6)
+    save(context, replica_of(), 9)
+    record_attempts(context, "step-00000009")
+    assert reader.newest_known(context.run.dir, ["step-00000006"]) == "step-00000009"
+    (root / "step-00000009").rename(root / "aside-step-00000009")
+    assert reader.newest_known(context.run.dir, ["step-00000006"]) == "step-00000006"
+
+
+def test_a_state_from_another_run_brings_no_offset_of_its_metrics(tmp_path):
+    context = job_of(tmp_path)
+    save(context, replica_of(), 6, metrics_bytes=70)
+    assert Checkpoints(context, BATCHES).load(replica_of()).metrics_bytes == 70
+    origin = {"run_id": "x", "run_dir": "/x", "checkpoint": "step-00000006", "step": 6}
+    context.run.dir.provenance.write_text(json.dumps({"origin": origin}))
+    assert Checkpoints(context, BATCHES).load(replica_of()).metrics_bytes == 0
+    save(context, replica_of(), 9, metrics_bytes=30)
+    assert Checkpoints(context, BATCHES).load(replica_of()).metrics_bytes == 30
 
 
 def lose_all(context, how):

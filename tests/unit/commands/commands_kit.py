@@ -1,10 +1,12 @@
 """Run directories for the tests of the commands."""
 
+import hashlib
 from pathlib import Path
 
 from jobs import records
-from jobs.records import Overrides
+from jobs.records import Best, FileDigest, NamedFile, Overrides, StoredCheckpoint
 from jobs.rundir import RunDir
+from jobs.runs import code_snapshot
 from jobs.spec import Spec
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -19,3 +21,29 @@ def make_run(here, run_id="20260101", name="tiny"):
     run.spec_yaml.write_text(f"name: {name}\n")
     records.write(run.overrides, Overrides(()))
     return run
+
+
+def make_code(here, run, **texts):
+    """Freeze the checkout `here/checkout` for a run. texts: of its files, as `model="x = 1"`."""
+    checkout = here / "checkout"
+    checkout.mkdir(exist_ok=True)
+    for name, text in (texts or {"model": "x = 1"}).items():
+        (checkout / f"{name}.py").write_text(f"{text}\n")
+    (checkout / "slurm").mkdir(exist_ok=True)
+    (checkout / "slurm/ddp.sbatch").write_text("#!/usr/bin/env bash\n")
+    code = code_snapshot.take(checkout, run.path.parent.parent)
+    run.code.symlink_to(code)
+    return checkout
+
+
+def make_checkpoint(run, step, best=None):
+    """A committed checkpoint with one file."""
+    directory = run.checkpoints / f"step-{step:08d}"
+    directory.mkdir(parents=True)
+    content = f"state {step}".encode()
+    (directory / "state.pt").write_bytes(content)
+    digest = FileDigest(len(content), hashlib.sha256(content).hexdigest())
+    manifest = StoredCheckpoint(step, (NamedFile("state.pt", digest),), Best(step=best))
+    records.write(directory / "manifest.json", manifest)
+    (run.checkpoints / "latest").write_text(f"{directory.name}\n")
+    return directory

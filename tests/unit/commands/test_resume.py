@@ -13,7 +13,7 @@ from jobs.commands.submit_claim import claimed
 from jobs.rundir import read_json, read_jsonl, write_json
 from jobs.runs import lookup
 from jobs.spec import Launch, Spec
-from tests.unit.commands.commands_kit import REPOSITORY, make_run
+from tests.unit.commands.commands_kit import REPOSITORY, make_code, make_run
 
 
 def test_resume_refuses_a_run_that_its_successor_continues(guarded, capsys):
@@ -27,21 +27,23 @@ def test_resume_of_a_complete_run_does_nothing(here, capsys):
     write_json(run.result, {"status": "completed"})
     assert main(["resume"]) == 0
     assert capsys.readouterr().out == (
-        "20260101 is complete, there is nothing to resume; to train on, submit a new run "
-        "with train.init_from=runs/tiny/20260101\n"
+        "20260101 is complete, there is nothing to resume; to train on, make resume "
+        'RUN=20260101 SET="train.epochs=..." YES=1\n'
     )
 
 
 def test_a_change_of_a_complete_run_is_refused_with_the_way_to_train_on(here, capsys):
     run = make_run(here)
-    write_json(run.result, {"status": "completed"})
+    write_json(run.result, {"status": "completed", "global_step": 12})
+    make_code(here, run)
     before = run.spec.read_text()
-    assert main(["resume", "tiny", "train.epochs=9", "--yes"]) == 2
+    assert main(["resume", "tiny", "train.lr=0.5", "--yes", "--cluster", "local"]) == 2
     assert capsys.readouterr().err == (
-        "error: 20260101 is complete, there is nothing to resume, so nothing is changed\n"
-        "  hint: to train on, submit a new run with train.init_from=runs/tiny/20260101\n"
+        "error: 20260101 is complete after 12 steps, so nothing is changed\n"
+        "  hint: a greater train.epochs (or train.max_steps, where that is set) lets it train on; "
+        "--checkpoint NAME goes on from an older checkpoint\n"
     )
-    assert run.spec.read_text() == before
+    assert (run.spec.read_text(), read_json(run.result)["status"]) == (before, "completed")
     run.spec.write_text(Spec(name="tiny", launch=Launch(script="x.py")).to_json())
     assert main(["resume", "tiny", "train.epochs=9"]) == 2
     assert capsys.readouterr().err.endswith("hint: to train on, submit a new run\n")

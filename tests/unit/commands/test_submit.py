@@ -149,27 +149,29 @@ def test_auto_trains_on_no_login_node_whose_slurm_is_not_loaded(here, monkeypatc
     assert submit.choose_cluster("local") == "local"
 
 
-def ended_here(run, cause, is_user_error, monkeypatch):
+def ended_here(run, cause, mistake, monkeypatch):
     """The output of a local run with this result."""
     decision = Decision(Action.HOLD, cause, "why")
-    append_jsonl(run.attempts, run_files.attempt({"is_user_error": is_user_error}))
+    append_jsonl(run.attempts, run_files.attempt({"mistake": mistake}))
     monkeypatch.setattr(local, "run", lambda _: decision)
     return submit.run_here(run, False)
 
 
 @pytest.mark.parametrize(
-    ("cause", "is_user_error", "first"),
+    ("cause", "mistake", "first"),
     [
-        (Cause.INTERRUPTED, False, "make resume RUN=20260101 continues"),
-        (Cause.HANG, False, "make resume RUN=20260101 continues"),
-        (Cause.CRASH, False, "make resume RUN=20260101 continues"),
-        (Cause.CRASH, True, "fix the error, then submit again"),
+        (Cause.INTERRUPTED, None, "make resume RUN=20260101 continues"),
+        (Cause.HANG, None, "make resume RUN=20260101 continues"),
+        (Cause.OUT_OF_MEMORY, None, "make resume RUN=20260101 continues"),
+        (Cause.CRASH, None, "make resume RUN=20260101 continues"),
+        (Cause.CRASH, "code", "correct the code, then make resume RUN=20260101 CODE=1"),
+        (Cause.CRASH, "spec", "correct what the error names; a key of the spec: make resume RUN="),
     ],
 )
 def test_a_local_run_that_stopped_ends_with_one_hint(
-    here, capsys, monkeypatch, cause, is_user_error, first
+    here, capsys, monkeypatch, cause, mistake, first
 ):
-    assert ended_here(make_run(here), cause, is_user_error, monkeypatch) in (1, 130)
+    assert ended_here(make_run(here), cause, mistake, monkeypatch) in (1, 130)
     *_, stopped, hint = capsys.readouterr().err.splitlines()
     assert stopped.startswith("stopped after step 0: ")
     assert hint.startswith(f"next: {first}")
@@ -182,13 +184,15 @@ def test_a_spec_that_this_machine_cannot_run_leaves_no_run(here, capsys):
     assert lookup.all_runs() == []
 
 
-@pytest.mark.parametrize("is_user_error", [True, False])
-def test_the_log_of_a_held_job_has_the_same_one_hint(here, is_user_error):
+@pytest.mark.parametrize(
+    ("mistake", "option"), [("code", "CODE=1"), ("spec", "SET="), (None, "continues from")]
+)
+def test_the_log_of_a_held_job_has_the_same_one_hint(here, mistake, option):
     decision, run = Decision(Action.HOLD, Cause.CRASH, "why"), make_run(here)
-    line, hint = execute.format_for_log(decision, run, is_user_error).splitlines()
+    line, hint = execute.format_for_log(decision, run, mistake).splitlines()
     assert line == "crash: why -> hold"
-    assert hint == f"  hint: {execute.hold_hint(decision, run, is_user_error)}"
-    assert ("submit again; for a wrong key" in hint) is is_user_error
+    assert hint == f"  hint: {execute.hold_hint(decision, run, mistake)}"
+    assert option in hint and hint.count("make resume") == 1
 
 
 def test_a_command_prefix_that_setup_may_load_need_not_be_on_path_at_submit():

@@ -113,6 +113,22 @@ def test_a_relative_path_that_is_not_there_comes_with_the_key_that_puts_it_there
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "exit_code", "mistake"),
+    [
+        ("ValueError: bad batch", 1, "code"),
+        ("", 3, "code"),
+        ("", -signal.SIGKILL, None),
+        ("", 128 + signal.SIGTERM, None),
+        (GLOO, 1, None),
+        ("MemoryError", 1, None),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data/x.txt'", 1, None),
+    ],
+)
+def test_a_script_that_failed_by_itself_has_a_mistake_in_its_code(failed, line, exit_code, mistake):
+    assert failed(TRACE.replace("ValueError: bad batch", line), exit_code).mistake == mistake
+
+
 def test_a_log_that_is_gone_leaves_the_exit_code(tmp_path):
     record = record_of(1, 1, "n2", tmp_path / "gone", "/run/work")
     assert record.error == "exited with code 1"

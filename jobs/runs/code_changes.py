@@ -1,0 +1,204 @@
+"""How the frozen code of a run differs from the checkout, and the switch from one to the other."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from jobs import records
+from jobs.errors import UserError
+from jobs.records import CodeSnapshot, Provenance
+from jobs.rundir import RunDir, relink, write_atomic
+from jobs.runs import code_snapshot, own_script
+from jobs.runs.code_digest import folders_of, has_weight
+from jobs.spec import Launch, Spec
+
+MAX_LISTED = 20
+MAX_DIFF_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """A file that two frozen codes do not have in common, with its numbers of lines.
+
+    has_weight: results may depend on the file. added, removed: None for a file that is no text.
+    """
+
+    name: str
+    kind: str  # A: added, D: deleted, M: modified
+    has_weight: bool
+    added: int | None = None
+    removed: int | None = None
+
+
+@dataclass(frozen=True)
+class NewCode:
+    """A fresh copy of the checkout, and its differences from the code of a run.
+
+    script_code: the same for a launch.script outside of the repository.
+    """
+
+    repository: Path
+    code: Path
+    script_code: Path | None
+    changes: tuple[FileChange, ...]
+    is_first_lost: bool  # the code that the run has now is gone, so nothing can be compared
+
+    @property
+    def has_weight(self) -> bool:
+        """Whether results may depend on the differences."""
+        return self.is_first_lost or any(change.has_weight for change in self.changes)
+
+
+def prepared(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
+    """Copy the checkout, as a submit does, and compare the copy with the code of the run.
+
+    Nothing of the run changes. Raises: UserError, OSError.
+    """
+    runs_root = run_dir.path.parent.parent
+    code = code_snapshot.take(repository, runs_root)
+    script = spec.launch.script
+    script_code: Path | None = None
+    if script is not None and os.path.isabs(script):
+        script_code, _ = own_script.freeze_outside(Path(script), runs_root)
+    _check_script(spec.launch, code, script_code)
+    is_lost = not run_dir.code.is_dir()
+    changes = [] if is_lost else between(run_dir.code.resolve(), code, folders_of(spec))
+    if script_code is not None and run_dir.script_code.is_dir():
+        found = between(run_dir.script_code.resolve(), script_code, ())
+        changes += [replace(each, has_weight=True) for each in found]
+    return NewCode(repository, code, script_code, tuple(changes), is_lost)
+
+
+def _check_script(launch: Launch, code: Path, script_code: Path | None) -> None:
+    if launch.script is None:
+        return
+    file = code / launch.script if script_code is None else script_code / Path(launch.script).name
+    if not file.is_file():
+        raise UserError(
+            f"launch.script: {launch.script} is not among the files to freeze\n"
+            "  hint: bring the file back, or git ignores it (git add -f)"
+        )
+
+
+def between(old: Path, new: Path, used: Sequence[str]) -> list[FileChange]:
+    """The differences of two frozen codes, those that results may depend on first."""
+    names = [set(code_snapshot.frozen_names(code)) for code in (old, new)]
+    found = [
+        _change(name, old / name, new / name, has_weight(name, used))
+        for name in sorted(names[0] | names[1])
+        if not _is_same(old / name, new / name)
+    ]
+    return sorted(found, key=lambda change: not change.has_weight)
+
+
+def _is_same(old: Path, new: Path) -> bool:
+    if not (os.path.lexists(old) and os.path.lexists(new)):
+        return False
+    return _content(old) == _content(new) and old.lstat().st_mode == new.lstat().st_mode
+
+
+def _content(path: Path) -> bytes:
+    """What a frozen file has, or where it leads; b"" for one that does not exist."""
+    if path.is_symlink():
+        return os.fsencode(os.readlink(path))
+    return path.read_bytes() if path.exists() else b""
+
+
+def _change(name: str, old: Path, new: Path, is_heavy: bool) -> FileChange:
+    exist = os.path.lexists(old), os.path.lexists(new)
+    kind = {(True, False): "D", (False, True): "A"}.get(exist, "M")
+    sides = [_content(old), _content(new)]
+    if any(b"\0" in side or len(side) > MAX_DIFF_BYTES for side in sides):
+        return FileChange(name, kind, is_heavy)
+    was, now = (side.decode("utf-8", "replace").splitlines() for side in sides)
+    diff = list(difflib.unified_diff(was, now, lineterm="", n=0))[2:]
+    added, removed = (sum(line.startswith(sign) for line in diff) for sign in "+-")
+    return FileChange(name, kind, is_heavy, added, removed)
+
+
+def summary(run_dir: RunDir, new: NewCode) -> list[str]:
+    """Lines for the user: the changed files, and the command that shows the whole difference."""
+    if new.is_first_lost:
+        return [f"the code frozen at submit is gone ({run_dir.code.resolve()}): nothing to compare"]
+    if not new.changes:
+        return ["the code is the same as that which the run has"]
+    files = "file" if len(new.changes) == 1 else "files"
+    lines = [f"the code differs from that of the run in {len(new.changes)} {files}:"]
+    lines += [f"  {_format(change)}" for change in new.changes[:MAX_LISTED]]
+    if len(new.changes) > MAX_LISTED:
+        lines.append(f"  ... and {len(new.changes) - MAX_LISTED} more")
+    pairs = [(run_dir.code, new.code)]
+    if new.script_code is not None:
+        pairs.append((run_dir.script_code, new.script_code))
+    commands = (shlex.join(["diff", "-ru", str(a.resolve()), str(b)]) for a, b in pairs)
+    return [*lines, *(f"  all lines: {command}" for command in commands)]
+
+
+def _format(change: FileChange) -> str:
+    counts = "" if change.added is None else f"  +{change.added} -{change.removed}"
+    note = "" if change.has_weight else "  (no result depends on it)"
+    return f"{change.kind} {change.name}{counts}{note}"
+
+
+def confirm(run_dir: RunDir, new: NewCode, is_confirmed: bool) -> None:
+    """Raises: UserError for a difference on which results may depend, unless it is confirmed."""
+    if new.has_weight and not is_confirmed:
+        raise UserError(
+            "resume: with other code the run may end with other results\n"
+            + "\n".join(f"  {line}" for line in summary(run_dir, new))
+            + "\n  hint: repeat it with --yes (make: YES=1)"
+        )
+
+
+@contextlib.contextmanager
+def switched(run_dir: RunDir, new: NewCode, attempt: int, step: int) -> Iterator[None]:
+    """A block in which the run has the new code; if it fails, the run gets its old code back.
+
+    Only while no job of the run is queued or runs. attempt, step: the first attempt with the code,
+    and the step of the checkpoint that it continues from.
+    """
+    links = {run_dir.code: new.code}
+    if new.script_code is not None:
+        links[run_dir.script_code] = new.script_code
+    before = {link: os.readlink(link) for link in links if link.is_symlink()}
+    text = run_dir.provenance.read_text("utf-8") if run_dir.provenance.exists() else None
+    try:
+        _record(run_dir, new, attempt, step)
+        for link, target in links.items():
+            relink(link, os.path.relpath(target, run_dir.path))
+        yield
+    except BaseException:
+        for link, was in before.items():
+            relink(link, was)
+        if text is not None:
+            write_atomic(run_dir.provenance, text)
+        raise
+
+
+def _record(run_dir: RunDir, new: NewCode, attempt: int, step: int) -> None:
+    """Add the new code to provenance.json; the interpreter and its packages stay."""
+    from jobs.runs.freeze import provenance
+
+    known = records.read(Provenance, run_dir.provenance)  # None: a scratch purge removed it
+    now = provenance(new.repository, new.code.name, Spec.read(run_dir.spec).interpreter)
+    if known is not None and known.code == now.code:
+        return
+    earlier = () if known is None else known.snapshots
+    added = CodeSnapshot(now.code, attempt, step, round(time.time(), 3), now.git_sha)
+    changed = replace(
+        known or now,
+        code=now.code,
+        git_sha=now.git_sha,
+        git_diff=now.git_diff,
+        lock_sha256=now.lock_sha256,
+        repository=now.repository,
+        snapshots=(*earlier, added),
+    )
+    records.write(run_dir.provenance, changed)

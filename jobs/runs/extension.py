@@ -1,0 +1,59 @@
+"""Whether a complete run gets more steps, and what more steps do to the learning rate."""
+
+from __future__ import annotations
+
+from jobs import records
+from jobs.errors import UserError
+from jobs.records import Progress, Result
+from jobs.rundir import RunDir
+from jobs.spec import Train
+
+SCHEDULES = {
+    "constant": "train.schedule constant: the learning rate stays as it is",
+    "cosine": (
+        "train.schedule cosine: the curve now ends at the new last step. Steps after the saved one "
+        "get the rate of the longer curve, which is higher than the end of the old one"
+    ),
+    "step": "train.schedule step: train.lr_milestones stay; those in the new epochs take effect",
+    "wsd": (
+        "train.schedule wsd: the decay moves to the end of the new length. The saved weights have "
+        "been through the old decay, as far as it came"
+    ),
+}
+OWN_SCHEDULE = "train.schedule {}: it is called with the new number of steps from the saved one on"
+
+
+def schedule_note(was: Train, now: Train) -> str | None:
+    """What another length does to the learning rate; None where the length stays."""
+    if (was.epochs, was.max_steps) == (now.epochs, now.max_steps):
+        return None
+    return SCHEDULES.get(now.schedule, OWN_SCHEDULE.format(now.schedule))
+
+
+def check(run_dir: RunDir, was: Train, now: Train) -> None:
+    """Raises: UserError unless a complete run certainly gets more steps by its changed spec."""
+    result = records.read(Result, run_dir.result)
+    done = (result and result.global_step) or 0
+    total = _total(run_dir) or done
+    complete = f"{run_dir.run_id} is complete after {done} steps, so nothing is changed"
+    if now.max_steps is not None:
+        is_longer = now.max_steps > max(total, was.max_steps or 0)
+    else:
+        is_longer = was.max_steps is None and now.epochs > was.epochs
+    if not is_longer:
+        raise UserError(
+            f"{complete}\n  hint: a greater train.epochs (or train.max_steps, where that is set) "
+            "lets it train on; --checkpoint NAME goes on from an older checkpoint"
+        )
+    patience = now.early_stop_patience
+    if done < total and patience is not None and patience <= (was.early_stop_patience or 0):
+        raise UserError(
+            f"{complete}: train.early_stop_patience ended it, and would end it again at once\n"
+            "  hint: set that to a greater number, or to null, too"
+        )
+
+
+def _total(run_dir: RunDir) -> int | None:
+    """The number of steps that the run was to do, as the trainer noted it."""
+    progress = records.read_leniently(Progress, run_dir.progress)
+    return None if progress is None else progress.total

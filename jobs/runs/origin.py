@@ -1,0 +1,85 @@
+"""Begins a run from the whole state of another run: weights, optimizer, positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from jobs import records
+from jobs.checkpoint_names import checkpoint_step
+from jobs.errors import UserError
+from jobs.records import CodeSnapshot, Provenance, StateOrigin
+from jobs.rundir import RunDir
+from jobs.runs import checkpoint_files, checkpoints, code_digest, lookup, spec_changes
+from jobs.spec import Spec
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A checkpoint of another run. is_confirmed: the user accepts the differences of the specs."""
+
+    run_dir: RunDir
+    checkpoint: str
+    is_confirmed: bool
+
+
+def find(text: str, is_confirmed: bool) -> Origin:
+    """The checkpoint that `RUN`, `RUN@step-N`, `RUN@N` or `RUN@best` names.
+
+    Raises: UserError for an unknown run or checkpoint, and for a run of a user's script.
+    """
+    run, found, name = text.rpartition("@")
+    run_dir = lookup.find(run if found else text)
+    if checkpoints.is_foreign(run_dir):
+        raise UserError(
+            f"--from {text}: its ranks are your own script, whose state the kit does not know\n"
+            "  hint: give the script its file by launch.args"
+        )
+    return Origin(run_dir, checkpoints.find(run_dir, name if found else "latest"), is_confirmed)
+
+
+def check(origin: Origin, spec: Spec) -> list[str]:
+    """Lines about what the new run does otherwise than the other one.
+
+    Raises: UserError for differences on which results depend, unless they are confirmed.
+    """
+    if not spec.launch.is_trainer or spec.train.init_from is not None:
+        key = "train.init_from" if spec.launch.is_trainer else "launch.script or launch.module"
+        raise UserError(f"--from has the whole state of a run of the trainer: remove {key}")
+    was = Spec.read(origin.run_dir.spec)
+    found = spec_changes.differences(was, spec)
+    changed = {
+        path: pair
+        for path, pair in found.items()
+        if path[0] not in spec_changes.FIXED and not spec_changes.is_free(path)
+    }
+    lines = spec_changes.format_changes(changed, was.train, spec.train)
+    if changed and not origin.is_confirmed:
+        raise UserError(
+            f"submit: the spec differs from that of {origin.run_dir.run_id}\n"
+            + "\n".join(f"  {line}" for line in lines)
+            + "\n  hint: repeat it with --yes (make: YES=1)"
+        )
+    return lines
+
+
+def copy_into(run_dir: RunDir, origin: Origin) -> str:
+    """Make the other run's checkpoint the first one of a new run; returns a line for the user.
+
+    Raises: UserError for a checkpoint that is damaged or was removed just now; OSError.
+    """
+    source = origin.run_dir.checkpoints / origin.checkpoint
+    checkpoint_files.copy(source, run_dir.checkpoints)
+    step = checkpoint_step(origin.checkpoint) or 0
+    code = code_digest.name_of(origin.run_dir.code)
+    where = origin.run_dir
+    known = records.read(Provenance, run_dir.provenance)
+    if known is not None:
+        snapshots = tuple(_begun_at(each, step) for each in known.snapshots)
+        begun = StateOrigin(where.run_id, str(where.path), origin.checkpoint, step, code)
+        records.write(run_dir.provenance, replace(known, snapshots=snapshots, origin=begun))
+    spec_changes.accept(run_dir, Spec.read(where.spec))
+    return f"begins after step {step} of {where.run_id}, from a copy of {source}"
+
+
+def _begun_at(snapshot: CodeSnapshot, step: int) -> CodeSnapshot:
+    return replace(snapshot, step=step)

@@ -1,0 +1,104 @@
+"""A local run crashes by a mistake in the user's code and goes on: mended, longer, elsewhere."""
+
+from jobs.rundir import RunDir, read_json, read_jsonl
+from tests.checkout import copy_checkout
+
+SPEC = """
+name: tiny
+launch: {max_crashes: 1}
+train:
+  model: mine:Net
+  dataset: configs.own_parts:rings
+  dataset_args: {num_train: 200, num_test: 20}
+  micro_batch_size: 10
+  momentum: 0.9
+checkpoint: {every_steps: 5, keep_last: 100}
+log: {every_steps: 1}
+"""
+MODEL = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.2), nn.Linear(8, 2))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, points):
+        self.calls += self.training
+        %s
+        return self.layers(points)
+"""
+BUG = "assert self.calls < 13, 'a planted error'"
+MENDED = "assert self.calls < 10**6"
+
+
+def newest(kit):
+    return RunDir((kit.root / "tiny/latest").resolve())
+
+
+def test_a_run_goes_on_with_mended_code_then_for_longer_and_in_another_run(tmp_path, kit):
+    kit.repository = tmp_path / "copy"
+    copy_checkout(kit.repository)
+    model, config = kit.repository / "mine.py", tmp_path / "tiny.yaml"
+    model.write_text(MODEL % BUG)
+    config.write_text(SPEC)
+    status, _, stderr = kit.run("submit", config, "--cluster", "local")
+    run = newest(kit)
+    assert status == 1 and f"correct the code, then make resume RUN={run.run_id} CODE=1" in stderr
+    (crashed,) = read_jsonl(run.attempts)
+    old = run.code.resolve().name
+    assert (crashed["evidence"]["mistake"], crashed["code"]) == ("code", old)
+
+    model.write_text(MODEL % MENDED)
+    resume = ("resume", run.run_id, "--cluster", "local")
+    status, _, stderr = kit.run(*resume, "--code")
+    assert status == 2 and "  M mine.py  +1 -1\n" in stderr
+    status, _, stderr = kit.run(*resume, "--code", "--yes")
+    assert status == 0, stderr
+    check_code(run, old)
+
+    status, _, stderr = kit.run(*resume, "train.epochs=2", "--yes")
+    assert status == 0, stderr
+    result = read_json(run.result)
+    assert (result["status"], result["global_step"], result["attempts"]) == ("completed", 40, 3)
+    assert result["exactness_reason"].endswith("; train.epochs was 1, then 2")
+    steps = [line["step"] for line in read_jsonl(run.metrics) if "train_loss" in line]
+    assert steps == list(range(1, 41))
+
+    source = f"{run.run_id}@step-25"
+    words = ("submit", config, "train.epochs=2", "--from", source, "--cluster", "local")
+    status, _, stderr = kit.run(*words)
+    assert status == 0, stderr
+    check_begun_from(newest(kit), run)
+
+
+def check_code(run, old):
+    """Which code did which steps stands in the files of the run."""
+    new, result = run.code.resolve().name, read_json(run.result)
+    snapshots = read_json(run.provenance)["snapshots"]
+    assert [(each["code"], each["attempt"]) for each in snapshots] == [(old, 1), (new, 2)]
+    step = snapshots[1]["step"]
+    assert step in (5, 10)
+    reason = f"the code changed after step {step}"
+    assert (result["exactness"], result["exactness_reason"]) == ("sequence", reason)
+    assert result["code"] == [
+        {"code": old, "first_step": 1, "last_step": step},
+        {"code": new, "first_step": step + 1, "last_step": 20},
+    ]
+    assert [line["code"] for line in read_jsonl(run.attempts)] == [old, new]
+
+
+def check_begun_from(begun, run):
+    """The new run ends with the bits of the other run, and has metrics of its own steps only."""
+    assert begun != run
+    result, expected = read_json(begun.result), read_json(run.result)
+    for name in ("global_step", "weights_sha256", "optimizer_sha256"):
+        assert result[name] == expected[name]
+    origin = read_json(begun.provenance)["origin"]
+    assert (origin["run_id"], origin["step"]) == (run.run_id, 25)
+    steps = [line["step"] for line in read_jsonl(begun.metrics) if "train_loss" in line]
+    assert steps == list(range(26, 41))
+    assert "is shorter than when the checkpoint was saved" not in begun.rank_log(0).read_text()

@@ -1,0 +1,160 @@
+"""Which changes of the code count, how they are shown, and the switch of a run to other code."""
+
+import os
+
+import pytest
+
+from jobs import records
+from jobs.errors import UserError
+from jobs.records import CodeSnapshot, Provenance
+from jobs.rundir import RunDir
+from jobs.runs import code_changes, code_digest, code_snapshot
+from jobs.runs.freeze import provenance
+from jobs.spec import Launch, Spec, Train
+
+FILES = {
+    "model.py": "a = 1\nb = 2\n",
+    "trainer/loop.py": "x = 1\n",
+    "docs/guide.md": "text\n",
+    "tests/test_x.py": "y = 1\n",
+    "configs/x.yaml": "name: x\n",
+    "configs/own.py": "z = 1\n",
+}
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    folder = tmp_path / "checkout"
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path, checkout):
+    run_dir = RunDir(tmp_path / "runs/x/1")
+    run_dir.path.mkdir(parents=True)
+    run_dir.spec.write_text(Spec().to_json())
+    code = code_snapshot.take(checkout, tmp_path / "runs")
+    run_dir.code.symlink_to(os.path.relpath(code, run_dir.path))
+    records.write(run_dir.provenance, provenance(checkout, code.name, "python3"))
+    return run_dir
+
+
+def changed(run, checkout, **texts):
+    """The prepared code after the files changed; `docs__guide_md` is docs/guide.md."""
+    for name, text in texts.items():
+        path = checkout / name.replace("__", "/").replace("_md", ".md").replace("_py", ".py")
+        path.write_text(text) if text is not None else path.unlink()
+    return code_changes.prepared(run, Spec(), checkout)
+
+
+@pytest.mark.parametrize(
+    ("name", "does_count"),
+    [
+        *(("model.py", True), ("trainer/loop.py", True), ("configs/own.py", True)),
+        *(("slurm/ddp.sbatch", True), ("labels.txt", True), ("jobs/spec.py", True)),
+        *(("README.md", False), ("docs/x.py", False), ("tests/test_x.py", False)),
+        *(("configs/x.yaml", False), ("Makefile", False), (".github/x.py", False)),
+    ],
+)
+def test_results_depend_on_code_and_not_on_documents_tests_and_specs(name, does_count):
+    assert code_digest.has_weight(name, ()) is does_count
+
+
+def test_what_lies_beside_a_module_that_the_spec_names_counts_wherever_it_lies():
+    spec = Spec(train=Train(model="tests.parts:net"), launch=Launch(script="docs/demo/run.py"))
+    used = code_digest.folders_of(spec)
+    assert code_digest.has_weight("tests/helper.py", used)
+    assert code_digest.has_weight("docs/demo/helper.py", used)
+    assert not code_digest.has_weight("docs/guide.py", used)
+
+
+def test_the_digest_changes_with_the_files_that_count_only(run, checkout):
+    before = code_digest.digest_of(run.code, Spec())
+    documents = changed(run, checkout, docs__guide_md="other\n")
+    assert code_digest.digest_of(documents.code, Spec()) == before
+    code = changed(run, checkout, model_py="a = 2\n")
+    assert code_digest.digest_of(code.code, Spec()) != before
+
+
+def test_the_summary_has_a_line_for_each_file_and_the_command_for_the_rest(run, checkout):
+    (checkout / "new.py").write_text("1\n2\n")
+    new = changed(
+        run, checkout, model_py="a = 1\nb = 3\n", trainer__loop_py=None, docs__guide_md="other\n"
+    )
+    head, *files, command = code_changes.summary(run, new)
+    assert head == "the code differs from that of the run in 4 files:"
+    assert files == [
+        "  M model.py  +1 -1",
+        "  A new.py  +2 -0",
+        "  D trainer/loop.py  +0 -1",
+        "  M docs/guide.md  +1 -1  (no result depends on it)",
+    ]
+    assert command == f"  all lines: diff -ru {run.code.resolve()} {new.code}"
+
+
+def test_a_long_summary_is_cut(run, checkout):
+    for number in range(30):
+        (checkout / f"new{number:02d}.py").write_text("1\n")
+    new = changed(run, checkout)
+    lines = code_changes.summary(run, new)
+    assert len(lines) == code_changes.MAX_LISTED + 3
+    assert lines[-2] == "  ... and 10 more"
+
+
+def test_code_that_counts_needs_a_yes_and_documents_need_none(run, checkout):
+    documents = changed(run, checkout, docs__guide_md="other\n")
+    code_changes.confirm(run, documents, is_confirmed=False)
+    new = changed(run, checkout, model_py="a = 2\n")
+    with pytest.raises(UserError, match=r"(?s)M model\.py  \+1 -2\n.*repeat it with --yes"):
+        code_changes.confirm(run, new, is_confirmed=False)
+    code_changes.confirm(run, new, is_confirmed=True)
+
+
+def test_a_switch_leads_the_link_to_the_new_code_and_notes_it(run, checkout):
+    old = run.code.resolve().name
+    new = changed(run, checkout, model_py="a = 2\n")
+    with code_changes.switched(run, new, attempt=3, step=1200):
+        pass
+    assert (run.code / "model.py").read_text() == "a = 2\n"
+    assert not os.path.isabs(os.readlink(run.code))
+    known = records.read(Provenance, run.provenance)
+    assert known is not None and known.code == new.code.name
+    assert [(each.code, each.attempt, each.step) for each in known.snapshots] == [
+        (old, 1, 0),
+        (new.code.name, 3, 1200),
+    ]
+
+
+def test_a_switch_is_undone_if_the_submit_fails(run, checkout):
+    before = os.readlink(run.code), run.provenance.read_text()
+    new = changed(run, checkout, model_py="a = 2\n")
+    with pytest.raises(KeyboardInterrupt), code_changes.switched(run, new, 2, 0):
+        assert (run.code / "model.py").read_text() == "a = 2\n"
+        raise KeyboardInterrupt
+    assert (os.readlink(run.code), run.provenance.read_text()) == before
+
+
+def test_a_switch_to_equal_code_adds_no_snapshot(run, checkout):
+    with code_changes.switched(run, changed(run, checkout), 2, 0):
+        pass
+    known = records.read(Provenance, run.provenance)
+    assert known is not None and len(known.snapshots) == 1
+    assert isinstance(known.snapshots[0], CodeSnapshot)
+
+
+def test_lost_code_is_replaced_after_a_confirmation(run, checkout, tmp_path):
+    (run.code.resolve()).rename(tmp_path / "elsewhere")
+    (checkout / "model.py").write_text("a = 5\n")
+    new = changed(run, checkout)
+    with pytest.raises(UserError, match="is gone"):
+        code_changes.confirm(run, new, is_confirmed=False)
+    with code_changes.switched(run, new, 2, 0):
+        assert (run.code / "model.py").read_text() == "a = 5\n"
+
+
+def test_a_script_that_the_checkout_does_not_have_is_refused(run, checkout):
+    with pytest.raises(UserError, match=r"launch\.script: gone\.py is not among the files"):
+        code_changes.prepared(run, Spec(launch=Launch(script="gone.py")), checkout)

@@ -1,0 +1,59 @@
+"""A complete run trains on only where it certainly gets more steps."""
+
+import pytest
+
+from jobs.errors import UserError
+from jobs.rundir import RunDir, write_json
+from jobs.runs import extension
+from jobs.spec import Train
+
+
+@pytest.fixture
+def run(tmp_path):
+    run_dir = RunDir(tmp_path)
+    write_json(run_dir.result, {"status": "completed", "global_step": 100})
+    return run_dir
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        (Train(epochs=2), Train(epochs=3)),
+        (Train(epochs=2), Train(epochs=2, max_steps=101)),
+        (Train(max_steps=100), Train(max_steps=101)),
+    ],
+)
+def test_a_longer_training_is_accepted(run, was, now):
+    extension.check(run, was, now)
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        (Train(epochs=2), Train(epochs=2, lr=0.5)),
+        (Train(epochs=2), Train(epochs=1)),
+        (Train(epochs=2), Train(epochs=3, max_steps=100)),
+        (Train(max_steps=100), Train(max_steps=100, epochs=9)),
+        (Train(max_steps=100), Train(epochs=9)),
+    ],
+)
+def test_another_training_of_no_more_steps_is_refused(run, was, now):
+    with pytest.raises(UserError, match=r"complete after 100 steps.*\n  hint: a greater train\.ep"):
+        extension.check(run, was, now)
+
+
+def test_a_training_that_ended_early_needs_more_patience(run):
+    write_json(run.progress, {"step": 100, "total": 400})
+    was = Train(epochs=4, early_stop_patience=2)
+    with pytest.raises(UserError, match="early_stop_patience ended it"):
+        extension.check(run, was, Train(epochs=9, early_stop_patience=2))
+    extension.check(run, was, Train(epochs=9, early_stop_patience=3))
+    extension.check(run, was, Train(epochs=9))
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "step", "wsd", "mine.parts:curve"])
+def test_what_happens_to_the_learning_rate_is_stated_for_each_schedule(schedule):
+    was, now = Train(schedule=schedule, epochs=1), Train(schedule=schedule, epochs=2)
+    note = extension.schedule_note(was, now)
+    assert note is not None and note.startswith(f"train.schedule {schedule}: ")
+    assert extension.schedule_note(was, was) is None
