@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
+import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import warnings
@@ -73,12 +72,12 @@ def ranks_python(spec: Spec) -> str:
     for option in (*spec.slurm.srun_args, *spec.slurm.sbatch_args):
         if "container" in option:
             raise NotChecked(f"{option} runs the ranks in a container")
-    python = sys.executable
-    for line in spec.setup:
-        for found in re.finditer(r"\bKIT_PYTHON=(\S+)", line):
-            python = found[1].strip("\"'")
-    if not os.access(python, os.X_OK):
-        raise NotChecked(f"this host has no {python}, the interpreter of the ranks")
+    name = spec.interpreter
+    if spec.setup and not os.path.isabs(name):
+        raise NotChecked(f"launch.python: the setup lines of a node decide what {name} is")
+    python = shutil.which(name)
+    if python is None:
+        raise NotChecked(f"launch.python: this host has no {name}")
     return python
 
 

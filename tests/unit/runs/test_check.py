@@ -59,13 +59,13 @@ def checked(run):
 
 @pytest.fixture
 def interpreter(tmp_path):
-    """`interpreter(body)`: a setup line that names a shell script as the ranks' interpreter."""
+    """`interpreter(body, launch)`: a spec whose launch.python is a shell script."""
 
-    def written(body):
+    def written(body, launch=""):
         path = tmp_path / "python"
         path.write_text(f"#!/bin/sh\n{body}\n")
         path.chmod(0o755)
-        return f"name: x\nsetup: [export KIT_PYTHON={path}]\n"
+        return f"name: x\nlaunch: {{python: {path}{launch}}}\n"
 
     return written
 
@@ -114,8 +114,7 @@ def test_the_process_has_the_ranks_code_and_variables_and_no_gpu(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
     body = f"env >{tmp_path}/env; pwd -P >{tmp_path}/pwd; " + reports(folder=tmp_path)
-    text = interpreter(body) + "launch: {env: {OWN: a}, nproc_per_node: 3}\n"
-    loaded, run_dir = frozen(text)
+    loaded, run_dir = frozen(interpreter(body, ", env: {OWN: a}, nproc_per_node: 3"))
     check.check(loaded, run_dir, 3)
     env = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
     assert (env["CUDA_VISIBLE_DEVICES"], env["OWN"], env["WORLD_SIZE"]) == ("", "a", "3")
@@ -162,7 +161,9 @@ def test_a_process_that_fails_refuses_nothing_and_its_last_line_is_shown(
         (Spec(launch=Launch(command_prefix=["apptainer", "exec"])), "by apptainer"),
         (Spec(slurm=Slurm(srun_args=["--container-image=x"])), "--container-image=x"),
         (Spec(slurm=Slurm(sbatch_args={"container": "x"})), "container"),
-        (Spec(setup=["export KIT_PYTHON=/opt/no/such/python"]), "no /opt/no/such/python"),
+        (Spec(launch=Launch(python="/opt/no/such/python")), "no /opt/no/such/python"),
+        (Spec(launch=Launch(python="no-such-python")), "no no-such-python"),
+        (Spec(launch=Launch(python="sh"), setup=["module load x"]), "decide what sh is"),
     ],
 )
 def test_an_interpreter_that_only_the_nodes_have_is_not_checked(spec, reason):
@@ -170,9 +171,10 @@ def test_an_interpreter_that_only_the_nodes_have_is_not_checked(spec, reason):
         check.ranks_python(spec)
 
 
-def test_the_ranks_have_the_interpreter_of_submit_or_of_a_setup_line():
+def test_the_check_has_the_interpreter_of_submit_or_that_of_the_spec():
     assert check.ranks_python(Spec(setup=["module load cuda"])) == sys.executable
-    assert check.ranks_python(Spec(setup=['export KIT_PYTHON="/bin/sh"'])) == "/bin/sh"
+    assert check.ranks_python(Spec(launch=Launch(python="/bin/sh"))) == "/bin/sh"
+    assert check.ranks_python(Spec(launch=Launch(python="sh"))) == shutil.which("sh")
 
 
 SCRIPT = "name: x\nlaunch:\n  script: own.py\n"
