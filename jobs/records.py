@@ -357,6 +357,8 @@ class CodeSnapshot:
     step: int  # of the checkpoint that the attempt was to continue from; 0: the beginning
     time: float  # seconds since the epoch
     git_sha: str | None = None
+    # Of a launch.script outside of the repository: name of the frozen code with its folder.
+    script_code: str | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)

@@ -95,9 +95,11 @@ def changed_run(run_dir: RunDir, request: Request, is_complete: bool) -> Iterato
         texts = spec_changes.change(run_dir, request.overrides, request.is_confirmed)
     with contextlib.ExitStack() as changes:
         changes.enter_context(restored_on_failure(run_dir, texts))
-        if new_code is not None:
-            attempt = facts.newest_attempt(run_dir) + 1
-            step = checkpoint_step(checkpoint or newest_checkpoint(run_dir) or "") or 0
+        attempt = facts.newest_attempt(run_dir) + 1
+        step = checkpoint_step(checkpoint or newest_checkpoint(run_dir) or "") or 0
+        if new_code is None:
+            code_changes.mend_record(run_dir, attempt, step)
+        else:
             changes.enter_context(code_changes.switched(run_dir, new_code, attempt, step))
         if checkpoint is not None:
             aside = checkpoint_files.newer_than(run_dir, checkpoint)

@@ -16,7 +16,7 @@ from jobs.errors import UserError
 from jobs.records import CodeSnapshot, Provenance
 from jobs.rundir import RunDir, relink, write_atomic
 from jobs.runs import code_snapshot, own_script
-from jobs.runs.code_digest import folders_of, has_weight
+from jobs.runs.code_digest import folders_of, has_weight, name_of
 from jobs.spec import Launch, Spec
 
 MAX_LISTED = 20
@@ -188,10 +188,9 @@ def _record(run_dir: RunDir, new: NewCode, attempt: int, step: int) -> None:
 
     known = records.read(Provenance, run_dir.provenance)  # None: a scratch purge removed it
     now = provenance(new.repository, new.code.name, Spec.read(run_dir.spec).interpreter)
-    if known is not None and known.code == now.code:
-        return
-    earlier = () if known is None else known.snapshots
-    added = CodeSnapshot(now.code, attempt, step, round(time.time(), 3), now.git_sha)
+    script_code = None if new.script_code is None else new.script_code.name
+    when = round(time.time(), 3)
+    added = CodeSnapshot(now.code, attempt, step, when, now.git_sha, script_code)
     changed = replace(
         known or now,
         code=now.code,
@@ -199,6 +198,38 @@ def _record(run_dir: RunDir, new: NewCode, attempt: int, step: int) -> None:
         git_diff=now.git_diff,
         lock_sha256=now.lock_sha256,
         repository=now.repository,
-        snapshots=(*earlier, added),
+        snapshots=_with(() if known is None else known.snapshots, added),
     )
     records.write(run_dir.provenance, changed)
+
+
+def mend_record(run_dir: RunDir, attempt: int, step: int) -> None:
+    """Let provenance.json name the code that the run has, which the attempt `attempt` will use.
+
+    It names another one after a `switched` that was killed before it changed the links.
+    """
+    known = records.read(Provenance, run_dir.provenance)
+    code, script_code = name_of(run_dir.code), name_of(run_dir.script_code)
+    if known is None or code is None or not known.snapshots:
+        return
+    newest = known.snapshots[-1]
+    if (newest.code, newest.script_code) == (code, script_code):
+        return
+    shas = [each.git_sha for each in known.snapshots if each.code == code]
+    sha = shas[-1] if shas else None
+    added = CodeSnapshot(code, attempt, step, round(time.time(), 3), sha, script_code)
+    diff = known.git_diff if known.code == code else None
+    snapshots = _with(known.snapshots, added)
+    mended = replace(known, code=code, git_sha=sha, git_diff=diff, snapshots=snapshots)
+    records.write(run_dir.provenance, mended)
+
+
+def _with(snapshots: Sequence[CodeSnapshot], added: CodeSnapshot) -> tuple[CodeSnapshot, ...]:
+    """The codes of the attempts before `added`, then `added` unless it is the last of these.
+
+    A code whose first attempt never began is left out: it did no step.
+    """
+    used = tuple(each for each in snapshots if each.attempt < added.attempt)
+    if used and (used[-1].code, used[-1].script_code) == (added.code, added.script_code):
+        return used
+    return (*used, added)

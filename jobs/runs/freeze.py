@@ -25,6 +25,7 @@ from jobs.errors import UserError
 from jobs.records import CodeSnapshot, Overrides, PackageVersion, Provenance
 from jobs.rundir import RunDir, Timeline, relink
 from jobs.runs import code_snapshot, own_script
+from jobs.runs.code_digest import name_of
 from jobs.runs.lookup import runs_root
 from jobs.spec import Launch, Spec
 
@@ -68,9 +69,12 @@ def freeze(loaded: Loaded, repository: Path = REPOSITORY) -> Iterator[RunDir]:
         run_dir.path.mkdir(parents=True)
     try:
         with _errors_of(run_dir):
-            _fill(run_dir, loaded, code, repository)
+            _fill(run_dir, loaded, code)
             if not loaded.spec.launch.is_trainer:
                 _fill_for_script(run_dir, loaded.spec.launch, repository)
+            known = provenance(repository, code.name, loaded.spec.interpreter)
+            snapshot = replace(known.snapshots[0], script_code=name_of(run_dir.script_code))
+            records.write(run_dir.provenance, replace(known, snapshots=(snapshot,)))
         yield run_dir
     except BaseException:
         shutil.rmtree(run_dir.path, ignore_errors=True)
@@ -117,7 +121,7 @@ def check_writable(root: Path) -> None:
         )
 
 
-def _fill(run_dir: RunDir, loaded: Loaded, code: Path, repository: Path) -> None:
+def _fill(run_dir: RunDir, loaded: Loaded, code: Path) -> None:
     spec = loaded.spec
     run_dir.path.chmod(int(spec.dir_mode, 8))
     for folder in (run_dir.checkpoints, run_dir.submitit, run_dir.attempt(1).path):
@@ -128,7 +132,6 @@ def _fill(run_dir: RunDir, loaded: Loaded, code: Path, repository: Path) -> None
     records.write(run_dir.overrides, Overrides(tuple(loaded.overrides)))
     run_dir.setup.write_text(setup_script(sys.executable, spec.setup), encoding="utf-8")
     run_dir.code.symlink_to(os.path.relpath(code, run_dir.path))
-    records.write(run_dir.provenance, provenance(repository, code.name, spec.interpreter))
     # So that `tail -F` of the log works from submit on.
     first_log = run_dir.attempt(1).rank_log(0)
     first_log.write_text("waiting for the job to start\n", encoding="utf-8")

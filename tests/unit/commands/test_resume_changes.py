@@ -1,6 +1,7 @@
 """A resume with other code, from an older checkpoint, of a complete run; a submit from a state."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -70,6 +71,20 @@ def test_resume_with_code_queues_the_run_with_the_checkouts_code(run, here, slur
     known = records.read(Provenance, run.provenance)
     assert known is not None and known.code == run.code.resolve().name
     assert [(each.attempt, each.step) for each in known.snapshots] == [(1, 0), (2, 20)]
+
+
+def test_a_resume_corrects_a_record_that_a_killed_resume_left(run, here):
+    code = run.code.resolve().name
+    known = records.read(Provenance, run.provenance)
+    assert known is not None
+    later = replace(known.snapshots[0], code="b" * 64, attempt=2, step=20)
+    records.write(
+        run.provenance, replace(known, code="b" * 64, snapshots=(*known.snapshots, later))
+    )
+    assert main(["resume", "tiny"]) == 0
+    mended = records.read(Provenance, run.provenance)
+    assert mended is not None
+    assert (mended.code, mended.snapshots) == (code, known.snapshots)
 
 
 def test_resume_without_code_keeps_the_frozen_one(run, here):

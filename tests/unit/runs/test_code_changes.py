@@ -1,5 +1,6 @@
 """Which changes of the code count, how they are shown, and the switch of a run to other code."""
 
+import itertools
 import os
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from jobs import records
 from jobs.errors import UserError
 from jobs.records import CodeSnapshot, Provenance
-from jobs.rundir import RunDir
+from jobs.rundir import RunDir, relink
 from jobs.runs import code_changes, code_digest, code_snapshot
 from jobs.runs.freeze import provenance
 from jobs.spec import Launch, Spec, Train
@@ -158,3 +159,61 @@ def test_lost_code_is_replaced_after_a_confirmation(run, checkout, tmp_path):
 def test_a_script_that_the_checkout_does_not_have_is_refused(run, checkout):
     with pytest.raises(UserError, match=r"launch\.script: gone\.py is not among the files"):
         code_changes.prepared(run, Spec(launch=Launch(script="gone.py")), checkout)
+
+
+def snapshots(run):
+    known = records.read(Provenance, run.provenance)
+    assert known is not None and known.code == known.snapshots[-1].code
+    return [(each.code, each.attempt) for each in known.snapshots]
+
+
+def test_a_code_that_no_attempt_used_is_not_in_the_record(run, checkout):
+    old = run.code.resolve().name
+    with code_changes.switched(run, changed(run, checkout, model_py="a = 2\n"), 2, 20):
+        pass  # cancelled before attempt 2 began
+    third = changed(run, checkout, model_py="a = 3\n")
+    with code_changes.switched(run, third, 2, 20):
+        assert snapshots(run) == [(old, 1), (third.code.name, 2)]
+    with code_changes.switched(run, changed(run, checkout, model_py=FILES["model.py"]), 2, 20):
+        assert snapshots(run) == [(old, 1)]
+
+
+@pytest.mark.parametrize("calls_before_the_kill", [0, 1])
+def test_the_next_command_mends_the_record_of_a_switch_that_was_killed(
+    run, checkout, monkeypatch, calls_before_the_kill
+):
+    old = run.code.resolve().name
+    new = changed(run, checkout, model_py="a = 2\n")
+    calls = itertools.count()
+
+    def killed(link, target):
+        if next(calls) == calls_before_the_kill:
+            os._exit(9)
+        relink(link, target)
+
+    if (pid := os.fork()) == 0:
+        monkeypatch.setattr(code_changes, "relink", killed)
+        with code_changes.switched(run, new, 2, 20):
+            os._exit(9)
+    os.waitpid(pid, 0)
+    code_changes.mend_record(run, 2, 20)
+    has_new = run.code.resolve() == new.code
+    assert has_new is (calls_before_the_kill == 1)
+    assert snapshots(run) == [(old, 1), *([(new.code.name, 2)] if has_new else [])]
+
+
+def test_the_code_of_a_script_outside_of_the_repository_is_in_the_record(run, checkout, tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "x.py").write_text("1\n")
+    spec = Spec(launch=Launch(script=str(own / "x.py")))
+    run.spec.write_text(spec.to_json())
+    for text in ("2\n", "3\n"):
+        (own / "x.py").write_text(text)
+        new = code_changes.prepared(run, spec, checkout)
+        with code_changes.switched(run, new, int(text), 0):
+            pass
+        known = records.read(Provenance, run.provenance)
+        assert known is not None and new.script_code is not None
+        assert known.snapshots[-1].attempt == int(text)
+        assert known.snapshots[-1].script_code == new.script_code.name

@@ -9,7 +9,7 @@ import pytest
 from jobs.config.load import Loaded
 from jobs.errors import UserError
 from jobs.node.torchrun import rank_command
-from jobs.rundir import RunDir
+from jobs.rundir import RunDir, read_json
 from jobs.runs import own_script, scratch_purge, spec_changes
 from jobs.runs.freeze import FreezeError, freeze
 from jobs.spec import Launch, Spec
@@ -156,6 +156,8 @@ def test_the_folder_of_a_script_outside_is_frozen_too(repository, capfd, monkeyp
     (outside / "train.py").write_text("# edited\n")
     command = rank_command(Spec.read(run.spec), run)
     assert Path(command[2]) == run.script_code / "train.py"
+    (snapshot,) = read_json(run.provenance)["snapshots"]
+    assert snapshot["script_code"] == run.script_code.resolve().name
     assert Path(command[2]).read_text() == "# first\n"
     assert files(run.script_code) == [".frozen-files", "lib/part.py", "train.py"]
     (line,) = capfd.readouterr().err.splitlines()
