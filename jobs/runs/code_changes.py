@@ -16,7 +16,7 @@ from jobs.errors import UserError
 from jobs.records import CodeSnapshot, Provenance
 from jobs.rundir import RunDir, relink, write_atomic
 from jobs.runs import code_snapshot, own_script
-from jobs.runs.code_digest import folders_of, has_weight, name_of
+from jobs.runs.code_digest import Used, has_weight, name_of, used_by
 from jobs.spec import Launch, Spec
 
 MAX_LISTED = 20
@@ -69,9 +69,9 @@ def prepared(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
         script_code, _ = own_script.freeze_outside(Path(script), runs_root)
     _check_script(spec.launch, code, script_code)
     is_lost = not run_dir.code.is_dir()
-    changes = [] if is_lost else between(run_dir.code.resolve(), code, folders_of(spec))
+    changes = [] if is_lost else between(run_dir.code.resolve(), code, used_by(spec))
     if script_code is not None and run_dir.script_code.is_dir():
-        found = between(run_dir.script_code.resolve(), script_code, ())
+        found = between(run_dir.script_code.resolve(), script_code, Used())
         changes += [replace(each, has_weight=True) for each in found]
     return NewCode(repository, code, script_code, tuple(changes), is_lost)
 
@@ -87,7 +87,7 @@ def _check_script(launch: Launch, code: Path, script_code: Path | None) -> None:
         )
 
 
-def between(old: Path, new: Path, used: Sequence[str]) -> list[FileChange]:
+def between(old: Path, new: Path, used: Used) -> list[FileChange]:
     """The differences of two frozen codes, those that results may depend on first."""
     names = [set(code_snapshot.frozen_names(code)) for code in (old, new)]
     found = [

@@ -5,8 +5,10 @@ Standard library only.
 
 from __future__ import annotations
 
+import fnmatch
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from jobs.runs import code_snapshot
@@ -27,38 +29,73 @@ def name_of(link: Path) -> str | None:
     return link.resolve().name if link.is_symlink() else None
 
 
+@dataclass(frozen=True)
+class Used:
+    """What a spec names of the frozen code.
+
+    folders: of the modules; their files count, except documents. paths: files, folders and
+    patterns in arguments; they count whatever they are, because a part may read them.
+    """
+
+    folders: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+
+    def has_path(self, name: str) -> bool:
+        """Whether an argument names this file, or a folder that it lies in."""
+        return any(
+            name == path or name.startswith(f"{path}/") or fnmatch.fnmatchcase(name, path)
+            for path in self.paths
+        )
+
+
 def digest_of(code: Path, spec: Spec) -> str | None:
     """SHA-256 of the files that results may depend on; None for a folder that is no frozen code."""
     try:
         names = code_snapshot.frozen_names(code)
     except OSError:
         return None
-    used = folders_of(spec)
+    used = used_by(spec)
     paths = [code / name for name in names if has_weight(name, used)]
     return code_snapshot.digest(code, paths)
 
 
-def folders_of(spec: Spec) -> tuple[str, ...]:
-    """The folders of the modules that the spec names, except the top one: their files all count."""
+def used_by(spec: Spec) -> Used:
+    """The folders of the modules that the spec names, and the relative paths in its arguments."""
     train, launch = spec.train, spec.launch
     texts = [getattr(train, name) for name in Train.__dataclass_fields__]
     modules = [text.partition(":")[0] for text in texts if isinstance(text, str) and ":" in text]
     modules += [launch.module] if launch.module else []
     files = [module.replace(".", "/") for module in modules]
     files += [launch.script] if launch.script and not os.path.isabs(launch.script) else []
-    folders = {str(PurePosixPath(file).parent) for file in files}
-    return tuple(sorted(folders - {"."}))
+    folders = {str(PurePosixPath(file).parent) for file in files} - {"."}
+    arguments = [*(value for value in texts if isinstance(value, dict)), launch.args, launch.inputs]
+    words = (word.rpartition("=")[2] for word in _texts_in(arguments))  # --config=x.yaml
+    paths = {os.path.normpath(word) for word in words if word and "\0" not in word}
+    return Used(tuple(sorted(folders)), tuple(sorted(paths - {"."})))
 
 
-def has_weight(name: str, used: Sequence[str]) -> bool:
+def _texts_in(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _texts_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _texts_in(item)
+
+
+def has_weight(name: str, used: Used) -> bool:
     """Whether results may depend on a frozen file: not on documents, tests and specs.
 
-    used: folders whose files count, whatever folder they lie in.
+    Unless the spec names them in its arguments.
     """
     path = PurePosixPath(name)
+    if used.has_path(name):
+        return True
     if path.suffix in DOCUMENTS or any(part.startswith(".") for part in path.parts):
         return False
-    if any(name.startswith(f"{folder}/") for folder in used):
+    if any(name.startswith(f"{folder}/") for folder in used.folders):
         return True
     is_spec = path.parts[0] == "configs" and path.suffix in SPECS
     return not (is_spec or path.parts[0] in LEFT_OUT_FOLDERS or name in LEFT_OUT_FILES)

@@ -76,6 +76,14 @@ def context_of(rank, world_size):
     return DistributedContext.from_env({name: str(value) for name, value in names.items()})
 
 
+def test_a_code_that_comes_back_is_a_change_too():
+    first = {"torch": "2.13", "code": "a", "ranks": [1]}
+    history = extended(extended([], first, 0), {**first, "code": "b"}, 5)
+    history = extended(history, first, 8)
+    assert exactness(history, True) == ("sequence", "the code changed after step 5 and 8")
+    assert extended(history, first, 9) == history
+
+
 def test_the_context_comes_from_torchruns_variables():
     context = context_of(2, 4)
     assert (context.rank, context.local_rank, context.world_size) == (2, 2, 4)

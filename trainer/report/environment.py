@@ -71,12 +71,15 @@ def processor() -> str:
 def extended(
     history: list[dict[str, Any]], now: dict[str, Any], step: int = 0
 ) -> list[dict[str, Any]]:
-    """Return the environments of all attempts so far, each once, by the step of their beginning.
+    """Return the environments of all attempts so far, by the step of their beginning.
 
+    Each is there once, but a code that comes back is there again: its steps are named, too.
     now: this attempt's, which continues after `step`.
     """
     known = [{name: each[name] for name in each if name != SINCE} for each in history]
-    return history if now in known else [*history, {**now, SINCE: step}]
+    if now in known and now.get(CODE) == known[-1].get(CODE):
+        return history
+    return [*history, {**now, SINCE: step}]
 
 
 def exactness(history: list[dict[str, Any]], deterministic: bool) -> tuple[str, str]:

@@ -61,15 +61,35 @@ def changed(run, checkout, **texts):
     ],
 )
 def test_results_depend_on_code_and_not_on_documents_tests_and_specs(name, does_count):
-    assert code_digest.has_weight(name, ()) is does_count
+    assert code_digest.has_weight(name, code_digest.Used()) is does_count
 
 
 def test_what_lies_beside_a_module_that_the_spec_names_counts_wherever_it_lies():
     spec = Spec(train=Train(model="tests.parts:net"), launch=Launch(script="docs/demo/run.py"))
-    used = code_digest.folders_of(spec)
+    used = code_digest.used_by(spec)
     assert code_digest.has_weight("tests/helper.py", used)
     assert code_digest.has_weight("docs/demo/helper.py", used)
     assert not code_digest.has_weight("docs/guide.py", used)
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "does_count"),
+    [
+        (Spec(train=Train(dataset_args={"files": ["docs/*.md"]})), "docs/guide.md", True),
+        (Spec(train=Train(dataset_args={"path": "./tests/data"})), "tests/data/x/1.txt", True),
+        (Spec(train=Train(dataset_args={"path": "tests/data"})), "tests/data.py", False),
+        (Spec(train=Train(transform_args={"of": {"x": ".labels"}})), ".labels", True),
+        (
+            Spec(launch=Launch(script="a.py", args=["--with=configs/x.yaml"])),
+            "configs/x.yaml",
+            True,
+        ),
+        (Spec(launch=Launch(script="a.py", inputs=["docs"])), "docs/guide.md", True),
+        (Spec(train=Train(dataset_args={"path": "/docs", "n": 3})), "docs/guide.md", False),
+    ],
+)
+def test_a_file_that_the_arguments_name_counts_whatever_it_is(spec, name, does_count):
+    assert code_digest.has_weight(name, code_digest.used_by(spec)) is does_count
 
 
 def test_the_digest_changes_with_the_files_that_count_only(run, checkout):
