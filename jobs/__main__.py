@@ -58,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--yes", action="store_true", help="also change what results depend on")
     command.add_argument("--code", action="store_true", help="freeze the checkout anew first")
     command.add_argument("--checkpoint", metavar="NAME", help="go on from best, step-N or N")
+    _no_check_argument(command)
     command = add("compare", "compare a run bit for bit with a reference run", _compare)
     command.add_argument("run", help=RUN)
     command.add_argument("reference", help="the reference: a run without interruption")
@@ -85,10 +86,15 @@ def _override_arguments(parser: argparse.ArgumentParser, example: str) -> None:
 def _submit_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--dry-run", action="store_true", help="show what would be submitted")
-    add("--no-check", action="store_true", help="queue without building model and data once")
+    _no_check_argument(parser)
     help_of_from = "begin with the whole state of a run, @step-N or @best of its checkpoints"
     add("--from", dest="origin", metavar="RUN[@NAME]", help=help_of_from)
     add("--yes", action="store_true", help="also with another spec than that run")
+
+
+def _no_check_argument(parser: argparse.ArgumentParser) -> None:
+    help_of_it = "queue without building model and data once"
+    parser.add_argument("--no-check", action="store_true", help=help_of_it)
 
 
 def _start_arguments(parser: argparse.ArgumentParser) -> None:
@@ -172,7 +178,9 @@ def _resume(args: argparse.Namespace) -> int:
     if args.run is not None and "=" in args.run:  # RUN is left out: the newest run
         overrides, args.run = [args.run, *overrides], None
     run_dir = _find(args.run)
-    request = resume.Request(overrides, args.cluster, args.yes, args.code, args.checkpoint)
+    request = resume.Request(
+        overrides, args.cluster, args.yes, args.code, args.checkpoint, not args.no_check
+    )
     return resume.resume(run_dir, request, args.json)
 
 

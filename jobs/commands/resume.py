@@ -14,7 +14,7 @@ from pathlib import Path
 from jobs.attempt import facts, history, run_lock
 from jobs.checkpoint_names import checkpoint_step
 from jobs.commands import local, packages, run_jobs
-from jobs.commands.submit import announce, choose_cluster, run_here
+from jobs.commands.submit import announce, choose_cluster, run_here, world_size
 from jobs.commands.submit_claim import claimed
 from jobs.console import say
 from jobs.errors import FailedError, UserError
@@ -37,7 +37,8 @@ class Request:
     """What a user asks of a resume.
 
     is_confirmed: results may change. has_new_code: freeze the checkout anew. checkpoint: the one
-    to go on from, as the user names it; None: the newest.
+    to go on from, as the user names it; None: the newest. is_checked: on Slurm, build the parts of
+    the run once before it is queued if the code or the training changes.
     """
 
     overrides: Sequence[str] = ()
@@ -45,6 +46,12 @@ class Request:
     is_confirmed: bool = False
     has_new_code: bool = False
     checkpoint: str | None = None
+    is_checked: bool = True
+
+    @property
+    def changes_parts(self) -> bool:
+        """Whether what the ranks build may differ from what they built before."""
+        return self.has_new_code or any(word.startswith("train.") for word in self.overrides)
 
 
 def resume(run_dir: RunDir, request: Request, as_json: bool) -> int:
@@ -60,7 +67,7 @@ def resume(run_dir: RunDir, request: Request, as_json: bool) -> int:
         refuse_living(run_dir, cluster)
         with changed_run(run_dir, request, is_complete):
             spec_changes.mend_work(run_dir)
-            job_id = start_again(run_dir, cluster)
+            job_id = start_again(run_dir, cluster, request.is_checked and request.changes_parts)
     if job_id is None:
         return run_here(run_dir, as_json)
     announce(run_dir, job_id, as_json)
@@ -136,19 +143,25 @@ def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:
     return new_code
 
 
-def start_again(run_dir: RunDir, cluster: str) -> str | None:
+def start_again(run_dir: RunDir, cluster: str, is_checked: bool) -> str | None:
     """Queue another job for the run; returns its id, or None where the run may begin here.
 
+    is_checked: build the parts of the run once before it is queued.
     Raises: FailedError; LocalError for a spec that this machine cannot run; UserError for an
-    interpreter that is not there.
+    interpreter that is not there; SpecError for parts that every rank would fail of.
     """
     from jobs.commands.queue import queue
+    from jobs.config.load import Loaded
+    from jobs.runs import check
 
     spec = Spec.read(run_dir.spec)
     packages.check_interpreter(spec)
     if cluster == "local":
         local.check_machine(spec, len(local.visible_gpus()))
         return None
+    if is_checked:
+        # Without the user's file: a mistake is in the code, or in a key of this command.
+        check.check(Loaded(spec, ""), run_dir, world_size(spec))
     return queue(spec, run_dir)
 
 

@@ -8,9 +8,10 @@ import pytest
 from jobs import records
 from jobs.__main__ import main
 from jobs.attempt import facts, interpret
+from jobs.problems import Problem
 from jobs.records import Provenance, SpecChange
 from jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
-from jobs.runs import freeze, lookup
+from jobs.runs import check, freeze, lookup
 from jobs.spec import Launch, Spec
 from tests.unit import run_files
 from tests.unit.commands.commands_kit import make_checkpoint, make_code, make_run
@@ -85,6 +86,38 @@ def test_a_resume_corrects_a_record_that_a_killed_resume_left(run, here):
     mended = records.read(Provenance, run.provenance)
     assert mended is not None
     assert (mended.code, mended.snapshots) == (code, known.snapshots)
+
+
+@pytest.mark.parametrize(
+    ("words", "seen"),
+    [
+        (["--code"], ("x = 2\n", Spec().train.model)),
+        (["train.model=typo:net"], ("x = 1\n", "typo:net")),
+    ],
+)
+def test_a_mistake_in_what_changed_is_found_before_the_queue(
+    run, here, slurm, monkeypatch, capsys, words, seen
+):
+    mend(here)
+    checked = []
+
+    def build_parts(run_dir, spec, *_):
+        checked.append(((run_dir.code / "model.py").read_text(), spec.train.model))
+        return [Problem(("train", "model"), "no module named typo", frames=("model.py:1: x",))]
+
+    monkeypatch.setattr(check, "build_parts", build_parts)
+    before = state(run)
+    assert main(["resume", "tiny", "--yes", *words]) == 2
+    assert "train.model: no module named typo\n  model.py:1: x\n" in capsys.readouterr().err
+    assert state(run) == before and slurm.submitted == 0
+    assert checked == [seen]
+    assert main(["resume", "tiny", "--yes", "--no-check", *words]) == 0
+    assert len(checked) == 1
+
+
+def test_what_did_not_change_is_not_checked_again(run, monkeypatch):
+    monkeypatch.setattr(check, "build_parts", lambda *_: pytest.fail("checked"))
+    assert main(["resume", "tiny", "slurm.time=9:00:00"]) == 0
 
 
 def test_resume_without_code_keeps_the_frozen_one(run, here):
