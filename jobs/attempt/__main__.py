@@ -26,6 +26,9 @@ from jobs.node.stop_signals import block_stop_signals
 from jobs.rundir import RunDir
 from jobs.slurm import client
 
+# The code of this process. The ranks of a launch by hand run the same.
+REPOSITORY = Path(__file__).resolve().parents[2]
+
 
 def main(argv: list[str] | None = None) -> int:
     """The batch script's three commands."""
@@ -62,7 +65,8 @@ def main(argv: list[str] | None = None) -> int:
                 stops = [args.stop] if args.stop else []
                 decision, found = close(run_dir, me, args.attempt, stops, args.srun_exit)
                 return execute(decision, run_dir, found, me)
-            plan = open_attempt(run_dir, me, args.nodes, args.head_address)
+            checkout = None if args.pid is None else REPOSITORY
+            plan = open_attempt(run_dir, me, args.nodes, args.head_address, checkout)
     except (UserError, FailedError) as error:
         say(f"error: {error}")
         return 1

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from jobs import records
 from jobs.attempt import facts, history, interpret, run_lock, srun_step, successor
@@ -18,21 +19,26 @@ from jobs.errors import FailedError, UserError
 from jobs.node import rendezvous
 from jobs.records import AttemptPlan
 from jobs.rundir import RunDir, write_atomic
-from jobs.runs import code_digest, lookup, scratch_purge
+from jobs.runs import code_digest, code_snapshot, lookup, scratch_purge
 from jobs.slurm import client
 
 
 def open_attempt(
-    run_dir: RunDir, me: run_lock.Owner, nodes: Sequence[str], resolved: str = ""
+    run_dir: RunDir,
+    me: run_lock.Owner,
+    nodes: Sequence[str],
+    resolved: str = "",
+    checkout: Path | None = None,
 ) -> AttemptPlan | None:
     """Open the next attempt: write its plan and return it; None if the run is already complete.
 
-    `resolved`: the first node's address, if the batch script found one.
+    `resolved`: the first node's address, if the batch script found one. `checkout`: the code that
+    the ranks of a launch by hand run; all others run the frozen code.
     Raises: OwnedError, RendezvousError, InterfaceError, HeldError, EndedError, RecordError.
     """
     run_lock.claim(run_dir, me, facts.newest_opened(run_dir) + 1)
     try:
-        return _open(run_dir, me, nodes, resolved)
+        return _open(run_dir, me, nodes, resolved, checkout)
     except (UserError, FailedError, OSError):
         with contextlib.suppress(OSError):
             run_lock.release(run_dir, me)
@@ -40,7 +46,11 @@ def open_attempt(
 
 
 def _open(
-    run_dir: RunDir, me: run_lock.Owner, nodes: Sequence[str], resolved: str
+    run_dir: RunDir,
+    me: run_lock.Owner,
+    nodes: Sequence[str],
+    resolved: str,
+    checkout: Path | None,
 ) -> AttemptPlan | None:
     # After the claim: until then another job may have opened attempts.
     found = facts.read_newest(run_dir)
@@ -59,10 +69,15 @@ def _open(
     scratch_purge.check_code(run_dir)
     refuse(run_dir, found, me)
     run_dir.result.unlink(missing_ok=True)
+    code, name = run_dir.code, code_digest.name_of(run_dir.code)
+    if checkout is not None and checkout != code.resolve():
+        # It may have changed since the run was frozen: freeze it again, for the record.
+        code = code_snapshot.take(checkout, run_dir.path.parent.parent)
+        name = code.name
     plan = replace(
         plan_of(found, me, attempt, nodes, resolved),
-        code=code_digest.name_of(run_dir.code),
-        code_digest=code_digest.digest_of(run_dir.code, found.spec),
+        code=name,
+        code_digest=code_digest.digest_of(code, found.spec),
     )
     _write_plan(run_dir, found, plan)
     if not me.is_local:

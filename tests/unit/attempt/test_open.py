@@ -1,0 +1,63 @@
+"""An attempt records the code that its ranks run."""
+
+import os
+
+import pytest
+
+from jobs import records
+from jobs.attempt import __main__, run_lock
+from jobs.attempt.open import open_attempt
+from jobs.records import AttemptPlan
+from jobs.rundir import RunDir
+from jobs.runs import code_digest, code_snapshot
+from jobs.spec import Spec
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    (folder / "model.py").write_text("x = 1\n")
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path, checkout):
+    run_dir = RunDir(tmp_path / "runs/x/1")
+    run_dir.path.mkdir(parents=True)
+    run_dir.spec.write_text(Spec().to_json())
+    run_dir.code.symlink_to(code_snapshot.take(checkout, tmp_path / "runs"))
+    return run_dir
+
+
+def opened(run, checkout):
+    """(name, digest) of the code in the plan of the next attempt."""
+    me = run_lock.process(os.getpid())
+    plan = open_attempt(run, me, ["localhost"], checkout=checkout)
+    assert plan is not None and records.read(AttemptPlan, run.attempt(plan.attempt).plan) == plan
+    run_lock.release(run, me)
+    return plan.code, plan.code_digest
+
+
+def test_the_ranks_run_the_frozen_code(run, checkout):
+    (checkout / "model.py").write_text("x = 2\n")
+    frozen = run.code.resolve().name, code_digest.digest_of(run.code, Spec())
+    assert opened(run, None) == opened(run, run.code.resolve()) == frozen
+
+
+def test_the_ranks_of_a_launch_by_hand_run_the_checkout_which_may_have_changed(run, checkout):
+    frozen = opened(run, None)
+    assert opened(run, checkout) == frozen
+    (checkout / "model.py").write_text("x = 2\n")
+    name, digest = opened(run, checkout)
+    assert name != frozen[0] and digest != frozen[1]
+    copy = run.path.parent.parent / ".code" / str(name)
+    assert (copy / "model.py").read_text() == "x = 2\n"
+
+
+def test_the_command_of_a_launch_by_hand_records_its_own_code(run, checkout, monkeypatch, capsys):
+    monkeypatch.setattr(__main__, "REPOSITORY", checkout)
+    (checkout / "model.py").write_text("x = 2\n")
+    assert __main__.main(["open", f"--pid={os.getpid()}", str(run.path), "n1"]) == 0
+    plan = records.read(AttemptPlan, run.attempt(1).plan)
+    assert plan is not None and plan.code not in (None, run.code.resolve().name)
