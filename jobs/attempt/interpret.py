@@ -172,10 +172,12 @@ def format_agent_errors(errors: Sequence[str]) -> str | None:
 def mistake_of(found: AttemptFacts, failed: RankError | None) -> Mistake | None:
     """What the user must correct before the run can go on; None where that is not known.
 
-    An agent starts no torchrun because of a mistake in the spec.
+    An agent starts no torchrun because of a key of the spec, such as setup or launch.python.
     """
+    if found.agent_errors:
+        return "spec"
     if failed is not None:
-        return None if failed.caused_by_peer else failed.mistake
+        return failed.mistake
     return "spec" if is_user_error(found, failed) else None
 
 

@@ -20,7 +20,7 @@ from trainer.dist.run_handle import RankContext, RunHandle
 from trainer.errors import CodeError, UserCodeError, UserError
 from trainer.events import Events
 from trainer.model import build
-from trainer.report.environment import describe, exactness
+from trainer.report.environment import describe, exactness, extended
 from trainer.user_code import user_code
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -284,6 +284,14 @@ def test_a_hyperparameter_that_a_resume_changed_is_the_reason_for_sequence(job_o
     assert exactness([first, other], True) == ("sequence", "train.lr was 0.1, then 0.05")
     longer = describe(job_of(dataclasses.replace(MLP, epochs=2)))
     assert exactness([first, longer], True) == ("sequence", "train.epochs was 1, then 2")
+
+
+def test_another_code_is_never_the_same_environment(job_of):
+    context = job_of(MLP)
+    codes = [dataclasses.replace(context.run, code_digest=code) for code in ("a", "b")]
+    first, other = (describe(dataclasses.replace(context, run=code)) for code in codes)
+    history = extended(extended([], first), other, 20)
+    assert exactness(history, True) == ("sequence", "the code changed after step 20")
 
 
 DIFFERENT_DATA = """
