@@ -10,6 +10,7 @@ from pathlib import Path
 from jobs import records
 from jobs.attempt import exclude_nodes
 from jobs.commands.submit_claim import uninterrupted
+from jobs.config.load import Loaded
 from jobs.console import BestEffort, say
 from jobs.errors import FailedError
 from jobs.records import Submission
@@ -22,12 +23,14 @@ from jobs.spec import Spec
 HINT = "  hint: --cluster local (make: FLAGS='--cluster local') trains on this machine"
 
 
-def queue(spec: Spec, run_dir: RunDir) -> str:
+def queue(loaded: Loaded, run_dir: RunDir) -> str:
     """Queue the run and record sbatch's arguments; returns the job id.
 
+    loaded: the spec, and the user's input for the places of keys.
     Raises: FailedError; then nothing is queued.
     """
-    check_site(spec, run_dir)
+    spec = loaded.spec
+    check_site(loaded, run_dir)
     argv = sbatch_argv(exclude_nodes.without_bad_nodes(run_dir, spec), run_dir)
     records.write(run_dir.submission, Submission(tuple(argv)))
     environ = outside_job(os.environ)
@@ -50,19 +53,20 @@ def queue(spec: Spec, run_dir: RunDir) -> str:
     return job_id
 
 
-def check_site(spec: Spec, run_dir: RunDir) -> None:
+def check_site(loaded: Loaded, run_dir: RunDir) -> None:
     """Print the warnings of this site, and record the site in the run directory.
 
     Raises: FailedError for a job that Slurm refuses or could never start here.
     """
+    spec = loaded.spec
     if unknown := available.problems(spec.slurm):
         answer = test_only(spec, run_dir, run_dir.code / SCRIPT)
         if answer is not None and not answer.is_accepted:
-            lines = "\n".join(map(str, unknown))
+            lines = "\n".join(str(loaded.placed(problem)) for problem in unknown)
             raise FailedError(f"nothing is queued: Slurm refuses the job\n{answer.text}\n{lines}")
     sites = site.query(spec.slurm)
     problems = site_warnings.check(spec.slurm, sites, site_warnings.slowest_stop_s(run_dir))
-    errors = [str(problem) for problem in problems if problem.is_error]
+    errors = [str(loaded.placed(problem)) for problem in problems if problem.is_error]
     if errors:
         raise FailedError(
             "nothing is queued: Slurm could never start the job\n" + "\n".join(errors)

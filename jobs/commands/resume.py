@@ -159,10 +159,11 @@ def start_again(run_dir: RunDir, cluster: str, is_checked: bool) -> str | None:
     if cluster == "local":
         local.check_machine(spec, len(local.visible_gpus()))
         return None
+    # Without the user's file: a mistake is in the code, or in a key of this command.
+    loaded = Loaded(spec, "")
     if is_checked:
-        # Without the user's file: a mistake is in the code, or in a key of this command.
-        check.check(Loaded(spec, ""), run_dir, world_size(spec))
-    return queue(spec, run_dir)
+        check.check(loaded, run_dir, world_size(spec))
+    return queue(loaded, run_dir)
 
 
 @contextlib.contextmanager

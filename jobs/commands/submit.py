@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jobs import records
 from jobs.attempt import facts
@@ -24,6 +25,9 @@ from jobs.runs import origin
 from jobs.runs.origin import Origin
 from jobs.slurm import available, client
 from jobs.spec import Spec
+
+if TYPE_CHECKING:
+    from jobs.config.load import Loaded
 
 
 def choose_cluster(requested: str) -> str:
@@ -79,7 +83,7 @@ def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
         say(line)
     if options.is_dry:
         packages.check(loaded.spec, is_on_slurm=False)
-        return dry_run(loaded.spec, options.cluster)
+        return dry_run(loaded, options.cluster)
     chosen = choose_cluster(options.cluster)
     packages.check(loaded.spec, is_on_slurm=chosen == "slurm")
     if chosen == "slurm":
@@ -87,7 +91,7 @@ def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
             begin_from(run_dir, options.origin)
             if options.is_checked:
                 check.check(loaded, run_dir, world_size(loaded.spec))
-            job_id = queue(loaded.spec, run_dir)
+            job_id = queue(loaded, run_dir)
         announce(run_dir, job_id, options.as_json)
         return 0
     local.check_machine(loaded.spec, len(local.visible_gpus()))
@@ -107,7 +111,7 @@ def begin_from(run_dir: RunDir, state: Origin | None) -> None:
         say(origin.copy_into(run_dir, state))
 
 
-def dry_run(spec: Spec, cluster: str) -> int:
+def dry_run(loaded: Loaded, cluster: str) -> int:
     """Print sbatch command, script and resolved spec; queue and write nothing.
 
     Returns 1 if the job could never run, or sbatch --test-only refuses it or does not answer.
@@ -119,7 +123,7 @@ def dry_run(spec: Spec, cluster: str) -> int:
     from jobs.runs.own_script import normalised
     from jobs.slurm.sbatch import SCRIPT, sbatch_argv
 
-    run_dir, spec = planned(spec), normalised(spec, REPOSITORY)
+    run_dir, spec = planned(loaded.spec), normalised(loaded.spec, REPOSITORY)
     script = REPOSITORY / SCRIPT
     print(f"# command\n{shlex.join(sbatch_argv(spec, run_dir))}")
     command = torchrun_command(spec, run_dir, placeholder_options(spec))
@@ -138,7 +142,7 @@ def dry_run(spec: Spec, cluster: str) -> int:
     could_run = show_site(spec)
     print(verdict.text, file=sys.stderr)
     for problem in [] if verdict.is_accepted else available.problems(spec.slurm):
-        print(problem, file=sys.stderr)
+        print(loaded.placed(problem), file=sys.stderr)
     return 0 if verdict.is_accepted and could_run else 1
 
 

@@ -45,7 +45,7 @@ def sbatch(fake_slurm):
 
 def queued(spec, repository):
     with freeze(Loaded(spec, "name: first\n"), repository) as run_dir:
-        return queue.queue(spec, run_dir), run_dir
+        return queue.queue(Loaded(spec, ""), run_dir), run_dir
 
 
 def test_a_hostile_value_stays_one_argument(spec, sbatch, repository):

@@ -109,6 +109,17 @@ def test_a_dry_run_shows_the_interpreter_of_the_agents(slurm, here, capsys):
     assert torchrun in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("words", [[], ["--dry-run"]])
+def test_a_partition_that_slurm_refuses_is_named_with_its_line(slurm, here, capsys, words):
+    slurm.answer("scontrol", "PartitionName=batch\n   TotalNodes=4\n", when="--all show part*")
+    slurm.answer("sbatch", error="sbatch: error: no\n", status=1, when="*--test-only*")
+    (here / "tiny.yaml").write_text("name: tiny\nslurm:\n  partition: bacth\n")
+    assert main(["submit", "tiny.yaml", *words]) == 1
+    error = capsys.readouterr().err
+    assert 'tiny.yaml:3: slurm.partition: there is no partition "bacth"\n  hint: ' in error
+    assert "batch (4 nodes)" in error
+
+
 def test_a_dry_run_needs_no_slurm(here, monkeypatch, capsys):
     monkeypatch.setattr(client, "unloaded_reason", lambda: None)  # a laptop
     assert main(["submit", "tiny.yaml", "--dry-run"]) == 0
