@@ -158,6 +158,8 @@ def start_again(run_dir: RunDir, cluster: str, is_checked: bool) -> str | None:
     packages.check_interpreter(spec)
     if cluster == "local":
         local.check_machine(spec, len(local.visible_gpus()))
+        # Here, under the claim of this command: another resume must not change the run meanwhile.
+        run_lock.claim(run_dir, run_lock.this_process(None), facts.newest_opened(run_dir) + 1)
         return None
     # Without the user's file: a mistake is in the code, or in a key of this command.
     loaded = Loaded(spec, "")

@@ -8,6 +8,7 @@ import pytest
 from jobs import records
 from jobs.__main__ import main
 from jobs.attempt import facts, interpret
+from jobs.commands import resume
 from jobs.problems import Problem
 from jobs.records import Provenance, SpecChange
 from jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
@@ -147,6 +148,24 @@ def test_a_resume_that_slurm_refuses_leaves_code_checkpoints_and_spec(run, here,
     slurm.refuse(7)
     assert main(["resume", "tiny", *words]) == 1
     assert state(run) == before
+
+
+def test_nothing_is_switched_before_the_first_attempt_of_a_resume_here(
+    run, here, monkeypatch, capsys
+):
+    mend(here)
+    before, states = state(run), []
+
+    def run_here(run_dir, as_json):
+        words = ["resume", "tiny", "--cluster=local", "--code", "--yes", "--checkpoint=10"]
+        assert main(words) == 2
+        states.append(state(run))
+        return 0
+
+    monkeypatch.setattr(resume, "run_here", run_here)
+    assert main(["resume", "tiny", "--cluster=local"]) == 0
+    assert "is running as local-" in capsys.readouterr().err
+    assert states == [before]
 
 
 def test_nothing_is_switched_while_a_job_of_the_run_is_queued(run, here, slurm, capsys):
