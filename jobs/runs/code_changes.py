@@ -48,7 +48,7 @@ class NewCode:
     code: Path
     script_code: Path | None
     changes: tuple[FileChange, ...]
-    is_first_lost: bool  # the code that the run has now is gone, so nothing can be compared
+    is_first_lost: bool  # the code that the run has now is gone or damaged: nothing to compare
 
     @property
     def has_weight(self) -> bool:
@@ -68,7 +68,7 @@ def prepared(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
     if script is not None and os.path.isabs(script):
         script_code, _ = own_script.freeze_outside(Path(script), runs_root)
     _check_script(spec.launch, code, script_code)
-    is_lost = not run_dir.code.is_dir()
+    is_lost = not code_snapshot.is_whole(run_dir.code.resolve())  # a scratch purge, perhaps
     changes = [] if is_lost else between(run_dir.code.resolve(), code, used_by(spec))
     if script_code is not None and run_dir.script_code.is_dir():
         found = between(run_dir.script_code.resolve(), script_code, Used())
@@ -126,7 +126,8 @@ def _change(name: str, old: Path, new: Path, is_heavy: bool) -> FileChange:
 def summary(run_dir: RunDir, new: NewCode) -> list[str]:
     """Lines for the user: the changed files, and the command that shows the whole difference."""
     if new.is_first_lost:
-        return [f"the code frozen at submit is gone ({run_dir.code.resolve()}): nothing to compare"]
+        old = run_dir.code.resolve()
+        return [f"the frozen code of the run, {old}, is gone or has lost files: nothing to compare"]
     if not new.changes:
         return ["the code is the same as that which the run has"]
     files = "file" if len(new.changes) == 1 else "files"

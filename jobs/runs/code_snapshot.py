@@ -73,17 +73,19 @@ def is_whole(copy: Path) -> bool:
     It is their working directory.
     """
     try:
-        paths = [copy / name for name in frozen_names(copy)]
-    except FileNotFoundError:
-        paths = sorted(_walk(copy, skipped={"__pycache__"}))
-    try:
-        return digest(copy, paths) == copy.name
+        return digest(copy, [copy / name for name in frozen_names(copy)]) == copy.name
     except FileNotFoundError:
         return False
 
 
 def frozen_names(copy: Path) -> list[str]:
-    """The names of a copy's files, relative to it. Raises: FileNotFoundError, OSError."""
+    """The names of a copy's files, relative to it; all that are there if a purge deleted the list.
+
+    Raises: FileNotFoundError, OSError.
+    """
+    if copy.is_dir() and not (copy / LIST).exists():
+        found = sorted(_walk(copy, skipped={"__pycache__"}))
+        return [str(path.relative_to(copy)) for path in found]
     return [os.fsdecode(name) for name in (copy / LIST).read_bytes().split(b"\0") if name]
 
 

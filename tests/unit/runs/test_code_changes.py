@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from pathlib import Path
 
 import pytest
 
@@ -166,8 +167,9 @@ def test_a_switch_to_equal_code_adds_no_snapshot(run, checkout):
     assert isinstance(known.snapshots[0], CodeSnapshot)
 
 
-def test_lost_code_is_replaced_after_a_confirmation(run, checkout, tmp_path):
-    (run.code.resolve()).rename(tmp_path / "elsewhere")
+@pytest.mark.parametrize("lost", [".", "docs/guide.md"])
+def test_lost_code_is_replaced_after_a_confirmation(run, checkout, tmp_path, lost):
+    Path(os.path.normpath(run.code.resolve() / lost)).rename(tmp_path / "elsewhere")
     (checkout / "model.py").write_text("a = 5\n")
     new = changed(run, checkout)
     with pytest.raises(UserError, match="is gone"):
@@ -237,3 +239,11 @@ def test_the_code_of_a_script_outside_of_the_repository_is_in_the_record(run, ch
         assert known is not None and new.script_code is not None
         assert known.snapshots[-1].attempt == int(text)
         assert known.snapshots[-1].script_code == new.script_code.name
+
+
+def test_code_without_its_list_of_files_is_compared_all_the_same(run, checkout, tmp_path):
+    before = code_digest.digest_of(run.code, Spec())
+    (run.code / code_snapshot.LIST).rename(tmp_path / "list")
+    assert code_digest.digest_of(run.code, Spec()) == before is not None
+    (change,) = changed(run, checkout, model_py="a = 5\n").changes
+    assert change.name == "model.py"
