@@ -385,13 +385,14 @@ def first_event(found: AttemptFacts, name: str) -> Event | None:
     return next((event for event in found.events if event.event == name), None)
 
 
-def reached_step(found: AttemptFacts) -> int:
+def reached_step(found: AttemptFacts) -> int | None:
     """The last finished optimizer step of the run; 0 before the first.
 
-    A user's script may write no progress.json, but its step into outcome.json.
+    A user's script may write no progress.json, but its step into outcome.json; None for one that
+    writes neither.
     """
     step = found.progress_step if found.progress_step is not None else found.outcome.global_step
-    return step or 0
+    return 0 if step is None and found.spec.launch.is_trainer else step
 
 
 def newest_number(found: AttemptFacts) -> int:

@@ -53,11 +53,18 @@ def report_error(run_dir: RunDir, found: AttemptFacts, evidence: Evidence) -> No
     elif evidence.is_user_error or found.agent_errors:
         say(f"first failure: {evidence.error}")
     elif evidence.signals or evidence.is_stopped_in_startup:
-        say("the stop came before the ranks had anything to save")
+        say(without_outcome(found))
     else:
         say(without_record(sorted(attempt_dir.path.glob("rank-*.log")), torchrun_logs))
     if torchrun_logs:
         say(f"torchrun's own output: {torchrun_logs[0]}")
+
+
+def without_outcome(found: AttemptFacts) -> str:
+    """What a stop found that no rank answered by a saved state."""
+    if found.spec.launch.is_trainer:
+        return "the stop came before the ranks had anything to save"
+    return "the script reported no save after the stop (kit_stop.py): it goes on from its last save"
 
 
 def without_record(rank_logs: Sequence[Path], torchrun_logs: Sequence[Path]) -> str:

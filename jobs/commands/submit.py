@@ -120,10 +120,11 @@ def dry_run(loaded: Loaded, cluster: str) -> int:
     from jobs.commands.queue import show_site, test_only
     from jobs.node.torchrun import placeholder_options, torchrun_command
     from jobs.runs.freeze import REPOSITORY, planned
-    from jobs.runs.own_script import normalised
+    from jobs.runs.own_script import named_inputs, normalised, script_home
     from jobs.slurm.sbatch import SCRIPT, sbatch_argv
 
     run_dir, spec = planned(loaded.spec), normalised(loaded.spec, REPOSITORY)
+    named_inputs(spec.launch, script_home(spec.launch, REPOSITORY))
     script = REPOSITORY / SCRIPT
     print(f"# command\n{shlex.join(sbatch_argv(spec, run_dir))}")
     command = torchrun_command(spec, run_dir, placeholder_options(spec))
@@ -188,10 +189,11 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
         print(f"run directory {shown(run_dir.path)}", file=stream)
         print(f"next: make logs RUN={shlex.quote(run_dir.run_id)}", file=stream)
         return 0
-    step = (result and result.global_step) or 0
+    is_known = result is not None and result.global_step is not None
+    where = f" after step {result.global_step}" if is_known else ""
     # The reason of a failure stands in the attempt's own line, just above.
     why = decision.reason if decision.cause is Cause.INTERRUPTED else f"{decision.cause}, see above"
-    print(f"stopped after step {step}: {why}", file=sys.stderr)
+    print(f"stopped{where}: {why}", file=sys.stderr)
     last = facts.last_record(run_dir)
     mistake = None if last is None else last.evidence.mistake
     print(f"next: {hold_hint(decision, run_dir, mistake)}", file=sys.stderr)

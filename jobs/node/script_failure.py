@@ -98,6 +98,7 @@ def error_line(trace: str) -> str:
 def not_found_hint(path: str, work: str) -> str:
     """What to do where the script did not find a relative path."""
     return (
-        f"\n  hint: the script starts in {work}; an input file of the repository that git ignores "
-        f'is there with SET="launch.inputs=[{path}]"'
+        f"\n  hint: the script starts in {work}; an input file that git ignores is there with "
+        f'SET="launch.inputs=[{path}]", its path from the repository or from the folder of a '
+        "script outside of it"
     )

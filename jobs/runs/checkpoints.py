@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -23,6 +24,10 @@ from jobs.spec import Spec
 
 # How scripts name the files that torch.save and others write.
 SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")
+# Such as outputs/2026-01-01/12-00-00/checkpoints/last.ckpt. The working directory may also have a
+# data set of very many folders, which would keep the end of an attempt waiting.
+MAX_DEPTH = 4
+MAX_FOLDERS = 1000
 
 
 def newest(run_dir: RunDir, is_users: bool) -> str | None:
@@ -90,12 +95,19 @@ def _files_of(folder: Path) -> Iterator[Path]:
 def _snapshots_of(work: Path) -> Iterator[Path]:
     """Yield the files in a script's working directory whose names are those of checkpoints.
 
-    No link counts: it leads to an input. The folders of a data set below are not walked through.
+    Folders that lie nearer to the top come first. No link counts: it leads to an input.
     """
-    for pattern in ("*", "*/*"):
-        for path in work.glob(pattern):
-            if path.suffix in SUFFIXES and not path.is_symlink():
-                yield path
+    folders = deque([(work, 0)])
+    for _ in range(MAX_FOLDERS):
+        if not folders:
+            return
+        folder, depth = folders.popleft()
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False) and depth < MAX_DEPTH:
+                    folders.append((Path(entry), depth + 1))
+                elif Path(entry).suffix in SUFFIXES and not entry.is_symlink():
+                    yield Path(entry)
 
 
 def _newest_of(files: Iterable[Path], top: Path) -> str | None:

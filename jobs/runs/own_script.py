@@ -1,8 +1,8 @@
 """The code and the working directory of a user's own script or module (launch.script, .module).
 
 The ranks start in RUN_DIR/work, which each run has for itself. It begins with the input files of
-the repository: the script finds them by the relative paths that it uses in the repository, and
-what it writes changes neither the frozen code nor the repository.
+the repository, or of the folder of a script outside of it: the script finds them by the relative
+paths that it uses there, and what it writes changes neither the frozen code nor that folder.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from jobs.console import counted
 from jobs.errors import UserError
 from jobs.rundir import RunDir
 from jobs.runs import code_snapshot
@@ -63,7 +64,8 @@ def freeze_outside(script: Path, runs_root: Path) -> tuple[Path, str]:
         size = sum(each.lstat().st_size for each in paths)
         if len(listed) <= MAX_OUTSIDE_FILES and size <= MAX_OUTSIDE_MIB * 2**20:
             copy = code_snapshot.take(folder, runs_root, sorted({*paths, script}))
-            return copy, f"launch.script: its folder {folder} is frozen, too: {len(paths)} files"
+            what = f"{counted(len(paths), 'file')}, none that is hidden or that git ignores"
+            return copy, f"launch.script: its folder {folder} is frozen, too: {what}"
         why = f"more than {MAX_OUTSIDE_FILES} files or {MAX_OUTSIDE_MIB} MiB"
     except OSError as error:
         why = f"{error.filename}: {error.strerror}"
@@ -82,54 +84,65 @@ def unfrozen_module(launch: Launch, repository: Path) -> str | None:
 
 
 def fill_work(run_dir: RunDir, launch: Launch, repository: Path) -> list[str]:
-    """Put the repository's input files into the working directory; returns lines for the user.
+    """Put the script's input files into the working directory; returns lines for the user.
 
-    Inputs are the frozen files but Python code. A file at the top counts if git tracks it: others
-    are often what a script left there when it was started by hand. What launch.args and
-    launch.inputs name is an input, too; it is linked where it is not frozen. Nothing that the
-    working directory has already is replaced.
+    They come from the repository; for a script outside of it, from the script's folder. Inputs are
+    the frozen files but Python code. A file at the top counts if git tracks it: others are often
+    what a script left there when it was started by hand. What launch.args and launch.inputs name is
+    an input, too; it is linked where it is not frozen. Nothing that the working directory has
+    already is replaced.
     """
     run_dir.work.mkdir(exist_ok=True)
-    names = code_snapshot.frozen_names(run_dir.code)
-    tracked = (code_snapshot.git(repository, "ls-files", "-z") or "").split("\0")
-    named, lines = _named(launch, repository)
-    inputs = [each for each in names if _is_input(each, tracked, named, run_dir.code)]
+    home = script_home(launch, repository)
+    code = run_dir.code if home == repository else run_dir.script_code
+    names = code_snapshot.frozen_names(code)
+    listed = code_snapshot.git(home, "ls-files", "-z")
+    tracked = names if listed is None else listed.split("\0")  # None: no git repository
+    named, lines = named_inputs(launch, home)
+    inputs = [each for each in names if _is_input(each, tracked, named, code)]
     for name in inputs:
-        _place(run_dir, name, repository)
+        _place(run_dir.work, name, code, home)
     folders = {str(parent) for name in inputs for parent in Path(name).parents}
     for key, name in named.items():
-        unfrozen = list(_unfrozen(repository, key, set(names), folders))
+        unfrozen = list(_unfrozen(home, key, set(names), folders))
         for each in unfrozen:
-            _link(run_dir.work / each, str(repository / each))
+            _link(run_dir.work / each, str(home / each))
         if unfrozen:
             lines.append(
                 f"{name}: {key} is not frozen, the script's working directory has a link to "
-                f"{repository / key}"
+                f"{home / key}"
             )
     return lines
 
 
-def _named(launch: Launch, repository: Path) -> tuple[dict[str, str], list[str]]:
-    """The paths of the repository in launch.inputs and launch.args, with the key; lines to print.
+def script_home(launch: Launch, repository: Path) -> Path:
+    """The folder in which the relative paths of a script begin when a person starts it."""
+    is_outside = launch.script is not None and os.path.isabs(launch.script)
+    return Path(str(launch.script)).parent if is_outside else repository
+
+
+def named_inputs(launch: Launch, home: Path) -> tuple[dict[str, str], list[str]]:
+    """The paths below `home` in launch.inputs and launch.args, with the key; lines to print.
 
     A word of launch.args that begins with ./ is none: it names an output of the script.
+    Raises: UserError for a path of launch.inputs that does not exist.
     """
     named, lines = {}, []
     for word in launch.inputs:
-        if not (repository / word).exists():
+        if not (home / word).exists():
             raise UserError(
-                f"launch.inputs: {repository / word} does not exist\n"
-                f"  hint: give a path relative to {repository}"
+                f"launch.inputs: {home / word} does not exist\n"
+                f"  hint: give a path relative to {home}"
             )
         named[os.path.normpath(word)] = "launch.inputs"
     for argument in launch.args:
         word = argument.partition("=")[2] if argument.startswith("-") else argument
         path = os.path.normpath(word)
         is_output = not word or word.startswith("./") or path == "."
-        if is_output or os.path.isabs(word) or not os.path.lexists(repository / word):
+        if is_output or os.path.isabs(word) or not os.path.lexists(home / word):
             continue
         if path.startswith(".."):
-            full = os.path.normpath(repository / word)
+            full = os.path.normpath(home / word)
             lines.append(
                 f"launch.args: {word} begins in the script's working directory, RUN_DIR/work; "
                 f"if you mean {full}, write that"
@@ -154,12 +167,12 @@ def _is_hidden(name: str) -> bool:
     return any(part.startswith(".") for part in Path(name).parts)
 
 
-def _place(run_dir: RunDir, name: str, repository: Path) -> None:
+def _place(work: Path, name: str, code: Path, home: Path) -> None:
     """Copy a frozen file into the working directory, or link it there if it is large."""
-    source, target = run_dir.code / name, run_dir.work / name
+    source, target = code / name, work / name
     if source.is_symlink():
-        full = (repository / name).resolve()
-        is_inside = full.is_relative_to(repository.resolve())
+        full = (home / name).resolve()
+        is_inside = full.is_relative_to(home.resolve())
         _link(target, os.readlink(source) if is_inside else str(full))
     elif source.stat().st_size > MAX_COPIED_BYTES:
         _link(target, os.path.relpath(source, target.parent))
@@ -176,14 +189,14 @@ def _link(target: Path, text: str) -> None:
 
 
 def _unfrozen(
-    repository: Path, name: str, frozen: Collection[str], folders: Collection[str]
+    home: Path, name: str, frozen: Collection[str], folders: Collection[str]
 ) -> Iterator[str]:
     """The files and whole folders at or below a path that the working directory lacks."""
-    path = repository / name
+    path = home / name
     if name in frozen or path.name in code_snapshot.SKIPPED_FOLDERS:
         return
     if path.is_dir() and name in folders:
         for child in sorted(os.listdir(path)):
-            yield from _unfrozen(repository, f"{name}/{child}", frozen, folders)
+            yield from _unfrozen(home, f"{name}/{child}", frozen, folders)
     else:
         yield name

@@ -110,17 +110,6 @@ def test_the_newest_file_is_the_checkpoint_of_a_script_of_ones_own(run):
     assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").has_progress
 
 
-def test_a_snapshot_in_its_working_directory_is_the_checkpoint_of_a_script(run):
-    own_script(run)
-    (run.work / "logs/deep").mkdir(parents=True)
-    for name in ("events.log", "logs/deep/x.pt"):
-        (run.work / name).touch()
-    (run.work / "input.pt").symlink_to(run.work / "logs/deep/x.pt")
-    assert checkpoints.newest(run, True) is None
-    (run.work / "logs/snapshot.pt").touch()
-    assert str(checkpoints.newest(run, True)).endswith(" work/logs/snapshot.pt")
-
-
 def test_the_step_that_a_script_reports_as_saved_is_its_checkpoint(run):
     own_script(run)
     (run.checkpoints / "x.pt").touch()
@@ -671,6 +660,13 @@ def test_a_script_of_ones_own_may_say_where_it_stopped(run):
     write_json(opened(run, 1).outcome, {"status": "stopped", "global_step": 7})
     history.write_result(run, facts.read(run, 1), Decision(Action.HOLD, Cause.INTERRUPTED, "why"))
     assert read_json(run.result)["global_step"] == 7
+
+
+def test_the_result_of_a_script_that_reports_no_steps_has_no_step(run):
+    own_script(run)
+    opened(run, 1)
+    history.write_result(run, facts.read(run, 1), Decision(Action.HOLD, Cause.INTERRUPTED, "why"))
+    assert "global_step" not in read_json(run.result)
 
 
 ME = run_lock.this_process("7")  # the job of every plan here

@@ -120,6 +120,12 @@ def test_a_partition_that_slurm_refuses_is_named_with_its_line(slurm, here, caps
     assert "batch (4 nodes)" in error
 
 
+def test_a_dry_run_refuses_an_input_that_submit_refuses(here, capsys):
+    script = ["launch.script=configs/own_script/train.py", "launch.inputs=[gone]"]
+    assert main(["submit", "tiny.yaml", *script, "--dry-run"]) == 2
+    assert "launch.inputs: " in capsys.readouterr().err
+
+
 def test_a_dry_run_needs_no_slurm(here, monkeypatch, capsys):
     monkeypatch.setattr(client, "unloaded_reason", lambda: None)  # a laptop
     assert main(["submit", "tiny.yaml", "--dry-run"]) == 0
@@ -184,7 +190,7 @@ def test_a_local_run_that_stopped_ends_with_one_hint(
 ):
     assert ended_here(make_run(here), cause, mistake, monkeypatch) in (1, 130)
     *_, stopped, hint = capsys.readouterr().err.splitlines()
-    assert stopped.startswith("stopped after step 0: ")
+    assert stopped.startswith("stopped: ")
     assert hint.startswith(f"next: {first}")
 
 

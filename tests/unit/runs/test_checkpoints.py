@@ -1,6 +1,7 @@
 """Checkpoints are ordered by their step, also where their names have different lengths."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +49,22 @@ def test_damaged_checkpoints_are_listed_from_the_oldest_step_on(run):
 
 def test_a_run_without_a_folder_of_checkpoints_has_none(tmp_path):
     assert checkpoints.newest(RunDir(tmp_path / "gone"), is_users=False) is None
+
+
+@pytest.mark.parametrize("folder", ["", "out/checkpoint-500", "outputs/day/time/checkpoints"])
+def test_a_snapshot_of_a_script_counts_in_folders_of_its_working_directory(run, folder):
+    (run.work / folder).mkdir(parents=True)
+    (run.work / folder / "events.log").touch()
+    assert checkpoints.newest(run, is_users=True) is None
+    (run.work / folder / "model.safetensors").touch()
+    newest = checkpoints.newest(run, is_users=True)
+    assert newest is not None and newest.endswith(str(Path("work", folder, "model.safetensors")))
+
+
+def test_a_link_in_the_working_directory_is_no_snapshot(run, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/weights.pt").touch()
+    run.work.mkdir()
+    (run.work / "weights.pt").symlink_to(tmp_path / "elsewhere/weights.pt")
+    (run.work / "data").symlink_to(tmp_path / "elsewhere")
+    assert checkpoints.newest(run, is_users=True) is None

@@ -161,11 +161,27 @@ def test_the_folder_of_a_script_outside_is_frozen_too(repository, capfd, monkeyp
     assert Path(command[2]).read_text() == "# first\n"
     assert files(run.script_code) == [".frozen-files", "lib/part.py", "train.py"]
     (line,) = capfd.readouterr().err.splitlines()
-    assert line == f"launch.script: its folder {outside} is frozen, too: 2 files"
+    assert line.startswith(f"launch.script: its folder {outside} is frozen, too: 2 files, none ")
     scratch_purge.check_code(run)
     (run.script_code / "lib/part.py").unlink()
     with pytest.raises(UserError, match="has lost or changed files"):
         scratch_purge.check_code(run)
+
+
+def test_a_script_outside_finds_the_inputs_of_its_own_folder(repository, capfd):
+    outside = repository.parent / "outside"
+    for name in ("train.py", "words.txt", "data/x.txt", "data/raw/big.bin"):
+        write(outside / name, f"outside {name}")
+    run = frozen(repository, script=str(outside / "train.py"))
+    assert files(run.work) == ["data/raw/big.bin", "data/x.txt", "words.txt"]
+    assert (run.work / "data/x.txt").read_text() == "outside data/x.txt"
+    write(outside / ".gitignore", "raw/")
+    subprocess.run(["git", "-C", outside, "init", "-q"], check=True)
+    run = frozen(repository, script=str(outside / "train.py"), inputs=["data/raw"])
+    assert (run.work / "data/raw/big.bin").resolve() == outside / "data/raw/big.bin"
+    assert f"has a link to {outside / 'data/raw'}" in capfd.readouterr().err
+    with pytest.raises(UserError, match=f"hint: give a path relative to {outside}"):
+        frozen(repository, script=str(outside / "train.py"), inputs=["vocab.json"])
 
 
 @pytest.mark.parametrize("limit", ["MAX_OUTSIDE_FILES", "MAX_OUTSIDE_MIB"])
