@@ -184,14 +184,16 @@ def _is_meta(module: nn.Module) -> bool:
 def _on_cpu(module: nn.Module) -> nn.Module:
     """Return the module; for one on the meta device small parameters with the same dimensions.
 
-    Fused optimizers accept no parameters on the meta device (torch 2.13).
+    They have the same names. Fused optimizers accept no parameters on the meta device (torch 2.13).
     """
     if not _is_meta(module):
         return module
-    return nn.ParameterList(
-        nn.Parameter(torch.zeros([1] * value.ndim, dtype=value.dtype), value.requires_grad)
-        for value in module.parameters()
-    )
+    stand_in = nn.Module()
+    for name, value in module.named_parameters():
+        small = torch.zeros([1] * value.ndim, dtype=value.dtype)
+        # register_parameter() refuses the dots of a name.
+        stand_in._parameters[name] = nn.Parameter(small, value.requires_grad)
+    return stand_in
 
 
 def _num_bytes(module: nn.Module) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-WEIGHTS, ORDER, STEP, AUGMENT, SAMPLE, HELD_OUT = range(1, 7)
+WEIGHTS, ORDER, STEP, AUGMENT, SAMPLE, HELD_OUT, DATA = range(1, 8)
 _MASK = 2**64 - 1
 
 

@@ -59,12 +59,16 @@ def is_of_machine(error: Exception) -> bool:
 
 
 def call(
-    key: str, name: str, built_in: Mapping[str, Callable[..., Any]], args: Mapping[str, Any]
+    key: str,
+    name: str,
+    built_in: Mapping[str, Callable[..., Any]],
+    args: Mapping[str, Any],
+    *given: Any,
 ) -> Any:
-    """Call the code `name` of the spec's `key` with `args`; return its value."""
+    """Call the code `name` of the spec's `key` with `given` and `args`; return its value."""
     function = built_in.get(name) or load(key, name, built_in)
     try:
-        return function(**args)
+        return function(*given, **args)
     except TypeError as error:
         # A traceback of one frame: the arguments do not fit the signature, a mistake in the spec.
         if error.__traceback__ is not None and error.__traceback__.tb_next is None:

@@ -145,6 +145,13 @@ def test_an_argument_that_does_not_exist_is_an_error(check, key):
     assert "hiden" in text and "its arguments: " in text
 
 
+def test_a_parameter_of_a_model_of_shapes_has_its_name_in_the_error(check):
+    code = "\n\ndef part(params, lr):\n    return torch.optim.SGD(params[0]['params'], lr=lr)\n"
+    level, where, text = only(check(of(model="mine:Net", optimizer="mine:part"), OWN + code))
+    assert (level, where) == ("error", "train.optimizer")
+    assert "leaves out 2 of 4 trained parameters, the first is a.bias: " in text
+
+
 def test_an_argument_that_a_built_in_data_set_lacks_is_an_error(check):
     assert only(check(of(dataset_args={"num": 3})))[:2] == ("error", "train.dataset_args")
 

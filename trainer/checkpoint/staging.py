@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from trainer.data.sources import PLAIN
+from trainer.errors import UserError
 
 
 class Staging:
@@ -23,7 +24,7 @@ class Staging:
 
         The copy is complete when the event has happened.
 
-        Raises: TypeError if `state` holds anything but tensors, plain values and containers.
+        Raises: UserError if `state` holds anything but tensors, plain values and containers.
         """
         copy = self._copy(state, "state")
         event = None
@@ -42,7 +43,10 @@ class Staging:
             return tuple(copies) if isinstance(value, tuple) else copies
         if type(value) in PLAIN:
             return value
-        raise TypeError(f"{path} is a {type(value).__name__}, which no checkpoint can hold")
+        raise UserError(
+            f"{path} is a {type(value).__name__}, which no checkpoint can hold: make it a tensor, "
+            "a number or a text"
+        )
 
     def _stage(self, tensor: torch.Tensor, path: str) -> torch.Tensor:
         buffer = self._buffers.get(path)

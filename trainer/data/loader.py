@@ -98,7 +98,7 @@ class Reader(Dataset[Any]):
 
 
 def seed_sample(seed: int) -> None:
-    """Seed Python's, NumPy's and torch's generators before a sample is read."""
+    """Seed Python's, NumPy's and torch's generators before the user's code reads samples."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
@@ -179,10 +179,12 @@ def started(loader: DataLoader[Any]) -> Iterator[Any]:
     """Start the workers of a loader; raises UserError where the data set cannot be pickled."""
     try:
         return iter(loader)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
+    # NotImplementedError: torch's own iterators, which a StatefulDataLoader keeps.
+    except (pickle.PicklingError, AttributeError, TypeError, NotImplementedError) as error:
         raise UserError(
             f"train.dataset cannot be sent to a worker process: {in_one_line(error)}: define "
-            "its class at the top of a module, or set launch.num_workers to 0"
+            "its class at the top of a module, or set launch.num_workers to 0 (a DataLoader has "
+            "workers of its own)"
         ) from error
 
 

@@ -159,6 +159,15 @@ def is_plain(value: Any) -> bool:
     return type(value) in (*PLAIN, torch.Tensor)
 
 
+def check_plain(whose: str, state: Any) -> None:
+    """Raise UserError where no checkpoint can hold a state. whose: the key and what it is of."""
+    if not is_plain(state):
+        raise UserError(
+            f"{whose} holds more than tensors, numbers, texts and containers of them, which no "
+            "checkpoint can hold: convert the rest, such as numbers of NumPy"
+        )
+
+
 def check_inputs(where: str, inputs: object, n: int) -> None:
     """Raise UserError unless `inputs` is a batch of `n` inputs. where: the key that returned it."""
     if not isinstance(inputs, torch.Tensor):

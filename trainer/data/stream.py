@@ -24,7 +24,7 @@ from trainer.data.loader import (
     unchanged,
     worker_context,
 )
-from trainer.data.sources import Batch, Stream, is_plain
+from trainer.data.sources import Batch, Stream, check_plain
 from trainer.data.to_device import ToDevice
 from trainer.data.transforms import Transform
 from trainer.dist.run_handle import RankContext
@@ -117,12 +117,7 @@ class StreamReader(IterableDataset[Any]):
     def _state(self) -> dict[str, Any]:
         """Return the position of the stream. Raises: UserError if no checkpoint can hold it."""
         state = copy.deepcopy(self.stream.state_dict())
-        if not is_plain(state):
-            raise UserError(
-                f"train.dataset {self.train.dataset}: state_dict() of the stream holds more than "
-                "tensors, numbers, texts and containers of them, which no checkpoint can hold: "
-                "convert it there, and back in load_state_dict()"
-            )
+        check_plain(f"train.dataset {self.train.dataset}: state_dict() of the stream", state)
         return state
 
     def _groups(self, position: Position) -> Iterator[_OwnSample]:
@@ -143,18 +138,22 @@ class StreamReader(IterableDataset[Any]):
 
     def _one_pass(self, number: int, state: dict[str, Any], count: int) -> Iterator[Any]:
         """Yield the samples after `state`; seed the random generators for each. number: from 0."""
+        self._seed(count)  # `iter` may draw from them, too
         set_epoch = getattr(self.stream, "set_epoch", None)
         if set_epoch is not None:  # before the state, which may depend on it
             set_epoch(number)
         self.stream.load_state_dict(state)
         iterator = iter(self.stream)
         while True:
-            seed_sample(mix(SAMPLE, self.train.seed, self.share.number(count)))
+            self._seed(count)
             try:
                 yield next(iterator)
             except StopIteration:
                 return
             count += 1
+
+    def _seed(self, count: int) -> None:
+        seed_sample(mix(SAMPLE, self.train.seed, self.share.number(count)))
 
 
 class _OwnSample(NamedTuple):

@@ -6,6 +6,7 @@ CUBLAS_WORKSPACE_CONFIG and TORCHINDUCTOR_CACHE_DIR.
 
 from __future__ import annotations
 
+import copy
 import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from trainer import seeds
 from trainer.data import builtin, transforms
 from trainer.data.batches import Batches, TrainingLength
 from trainer.data.feed import HeldOut, TrainBatches
-from trainer.data.sources import Batch, Source, Stream, num_classes
+from trainer.data.loader import seed_sample
+from trainer.data.sources import Batch, Source, Stream, check_plain, num_classes
 from trainer.data.stream import Share, StreamBatches
 from trainer.data.to_device import is_pair
 from trainer.data.transforms import Transform
@@ -149,6 +151,8 @@ def _set_compile_cache(context: RankContext) -> None:
 def build_data(context: RankContext) -> Data:
     """Return the data set of the spec as batches for this world size."""
     spec, place = context.train, context.distributed
+    # Ranks and attempts must get the same samples where the user's code splits or shuffles them.
+    seed_sample(seeds.mix(seeds.DATA, spec.seed))
     with user_code("train.dataset", spec.dataset):
         parts = builtin.create(spec.dataset, spec.dataset_args, place.rank, place.world_size)
         classes = num_classes(parts.train, parts.held_out)
@@ -242,7 +246,8 @@ def build_replica(context: RankContext, data: Data) -> Replica:
         ddp = wrap(module, spec, context.device)
     optimizer = optim.create(module, spec)
     # After the wrap, which broadcasts rank 0's weights.
-    initial = {name: value.clone() for name, value in module.state_dict().items()}
+    check_plain(f"train.model: state_dict() of {spec.model}", module.state_dict())
+    initial = copy.deepcopy(module.state_dict())
     is_own = spec.objective not in objectives.BUILT_IN  # it calls the model
     key = "objective" if is_own else "model"
     with user_code(f"train.{key}", getattr(spec, key)):

@@ -12,31 +12,35 @@ from torch.nn.utils import clip_grad_norm_
 
 from jobs.spec import Train
 from trainer.data.batches import TrainingLength
+from trainer.data.sources import check_plain
 from trainer.errors import UserError
+from trainer.user_code import call, user_code
 from trainer.user_code import load as load_code
-from trainer.user_code import user_code
+
+LR_RATIO = "lr_ratio"  # of a parameter group: its learning rate divided by train.lr
 
 
 def create(module: nn.Module, train: Train) -> torch.optim.Optimizer:
-    """Return the optimizer of `train`; the loop sets its learning rate before each step.
+    """Return the optimizer of `train`; the loop sets its learning rates before each step.
 
     A callable of the user gets the parameter groups, `lr` and train.optimizer_args.
-    Raises: UserError where it returns no optimizer, or none of all groups.
+    Raises: UserError where it returns no optimizer, or one that leaves out trained parameters.
     """
     groups = _groups(module, train)
     args = {**train.optimizer_args, "lr": train.lr}
     # fused is not the default on the CPU; it makes the optimizer's part 3 to 6 times faster.
     if train.optimizer == "adamw":
-        return _called(train, torch.optim.AdamW, {"params": groups, "fused": True, **args})
+        return _built_in(train, torch.optim.AdamW, groups, {"fused": True, **args})
     if train.optimizer == "sgd":
         args = {"momentum": train.momentum, "nesterov": train.nesterov, "fused": True, **args}
-        optimizer = _called(train, torch.optim.SGD, {"params": groups, **args})
+        optimizer = _built_in(train, torch.optim.SGD, groups, args)
         _begin_momentum(optimizer)
         return optimizer
     with user_code("train.optimizer", train.optimizer):
-        return _called(
-            train, load_code("train.optimizer", train.optimizer), {"params": groups, **args}
-        )
+        optimizer = call("train.optimizer", train.optimizer, {}, args, groups)
+        _check(optimizer, module, train.optimizer)
+    _keep_lr_ratios(optimizer, train.lr)
+    return optimizer
 
 
 def _groups(module: nn.Module, train: Train) -> list[dict[str, Any]]:
@@ -50,21 +54,42 @@ def _groups(module: nn.Module, train: Train) -> list[dict[str, Any]]:
     ]
 
 
-def _called(
-    train: Train, function: Callable[..., Any], args: dict[str, Any]
+def _built_in(
+    train: Train,
+    kind: Callable[..., torch.optim.Optimizer],
+    groups: list[dict[str, Any]],
+    args: dict[str, Any],
 ) -> torch.optim.Optimizer:
-    """Return function(params, **args). Raises: UserError where it is no optimizer."""
-    params = args.pop("params")
     try:
-        optimizer = function(params, **args)
+        return kind(groups, **args)
     except (TypeError, ValueError) as error:
         raise UserError(f"train.optimizer_args: {train.optimizer}: {error}") from error
+
+
+def _check(optimizer: object, module: nn.Module, name: str) -> None:
+    """Raise UserError unless this is an optimizer of all trained parameters that can be saved."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UserError(
-            f"train.optimizer: {train.optimizer} returns a {type(optimizer).__name__}, not a "
+            f"train.optimizer: {name} returns a {type(optimizer).__name__}, not a "
             "torch.optim.Optimizer"
         )
-    return optimizer
+    held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    trained = [(key, each) for key, each in module.named_parameters() if each.requires_grad]
+    if missing := [key for key, each in trained if id(each) not in held]:
+        raise UserError(
+            f"train.optimizer: {name} leaves out {len(missing)} of {len(trained)} trained "
+            f"parameters, the first is {missing[0]}: give it all groups that it gets, not copies "
+            "of their parameters, or set requires_grad of the others to False in train.model"
+        )
+    check_plain(f"train.optimizer: state_dict() of {name}", optimizer.state_dict())
+
+
+def _keep_lr_ratios(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Note the learning rate of each group as a multiple of train.lr, for `set_lr`."""
+    for group in optimizer.param_groups:
+        own = float(group.get("lr", lr))
+        if own != lr:
+            group[LR_RATIO] = own / lr
 
 
 def _begin_momentum(optimizer: torch.optim.Optimizer) -> None:
@@ -143,7 +168,7 @@ def schedule(train: Train, length: TrainingLength) -> Schedule:
                     f"train.schedule: {train.schedule} returns {value!r} for step {step}: return a "
                     "factor of train.lr, 0 or more"
                 )
-        return train.lr * value
+        return train.lr * float(value)  # no checkpoint can hold a number of NumPy
 
     return lr_at
 
@@ -185,6 +210,6 @@ BUILT_IN_SCHEDULES: dict[str, Callable[[int, TrainingLength, Train], float]] = {
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Set the learning rate of the next step."""
+    """Set the learning rate of the next step; a user's optimizer keeps the ratios of its groups."""
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group.get(LR_RATIO, 1.0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from tests.unit.data_kit import job_of
 from trainer.data import builtin
@@ -251,6 +251,29 @@ def test_a_stream_that_cannot_be_pickled_is_a_user_error():
     stream.lock = threading.Lock()  # type: ignore[attr-defined]
     with pytest.raises(UserError, match="cannot be sent to a worker process.*num_workers to 0"):
         read(stream_of(stream, workers=1), range(1))
+
+
+@pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")  # torch warns, too
+def test_a_loader_of_torch_that_has_begun_is_refused_in_a_worker():
+    stream = Numbers()
+    stream.iterator = iter(DataLoader([1, 2]))  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match=r"launch.num_workers to 0 \(a DataLoader has workers of"):
+        read(stream_of(stream, workers=1), range(1))
+
+
+class Drawn(Numbers):
+    """Draws the order of a pass when its iterator is made."""
+
+    def __iter__(self):
+        order = torch.randperm(self.num_samples).tolist()
+        return ({**sample, "x": order[sample["x"]]} for sample in Numbers.__iter__(self))
+
+
+def test_the_iterator_of_a_stream_is_made_with_seeded_generators():
+    torch.manual_seed(1)
+    first = read(stream_of(Drawn()), range(4))
+    torch.manual_seed(2)
+    assert read(stream_of(Drawn()), range(4)) == first
 
 
 def test_ragged_samples_of_a_stream_are_named():

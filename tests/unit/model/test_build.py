@@ -2,11 +2,13 @@
 
 import dataclasses
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,6 +16,7 @@ from torch import nn
 
 from jobs.rundir import RunDir
 from jobs.spec import Launch, Slurm, Spec, Train
+from trainer.data.sources import Samples
 from trainer.dist import context
 from trainer.dist.context import DistributedContext
 from trainer.dist.run_handle import RankContext, RunHandle
@@ -96,6 +99,46 @@ def test_the_throw_away_pass_changes_neither_weights_nor_buffers_nor_gradients(b
     again = built(train)[1]
     for name, value in replica.module.state_dict().items():
         assert torch.equal(value, again.module.state_dict()[name])
+
+
+class Counted(nn.Linear):
+    """Has a state besides tensors."""
+
+    count: object = 3
+
+    def get_extra_state(self):
+        return {"count": self.count}
+
+    def set_extra_state(self, state):
+        self.count = state["count"]
+
+
+def test_a_model_may_have_any_state_that_a_checkpoint_holds(built, monkeypatch):
+    train = dataclasses.replace(
+        MLP, model=f"{__name__}:Counted", model_args={"in_features": 30, "out_features": 2}
+    )
+    assert built(train)[1].module.state_dict()["_extra_state"] == {"count": 3}
+    monkeypatch.setattr(Counted, "count", {1, 2})
+    words = rf"^train.model: state_dict\(\) of {__name__}:Counted holds more than tensors, num"
+    with pytest.raises(UserError, match=words):
+        built(train)
+
+
+def shuffled():
+    """Samples in an order that three generators decide."""
+    order = torch.randperm(64).tolist()
+    random.shuffle(order)
+    inputs = torch.tensor(np.random.permutation(order)).float()[:, None].expand(-1, 30)
+    return Samples(inputs, (inputs[:, 0] > 30).long()), None
+
+
+def test_a_data_set_that_draws_random_numbers_is_the_same_in_each_attempt(built):
+    def order(seed):
+        train = dataclasses.replace(MLP, dataset=f"{__name__}:shuffled", seed=seed)
+        return built(train)[0].train_batches.example()[0][0, 0].item()
+
+    firsts = [order(seed) for seed in (0, 0, 1, 1, 2, 2)]
+    assert firsts[::2] == firsts[1::2] and len(set(firsts)) > 1
 
 
 def test_after_the_throw_away_pass_the_next_forward_lays_out_the_gradient_buckets(built):

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -154,7 +155,7 @@ def test_the_state_of_a_users_optimizer_may_hold_any_plain_values():
     [
         ("sgd", {"betas": [0.9, 0.95]}, r"train.optimizer_args: sgd: .*argument 'betas'"),
         ("adamw", {"eps": -1.0}, "train.optimizer_args: adamw: Invalid epsilon value: -1.0"),
-        ("torch.optim:NAdam", {"x": 1}, "train.optimizer_args: torch.optim:NAdam: .* 'x'"),
+        ("torch.optim:NAdam", {"x": 1}, "train.optimizer_args: NAdam.* argument 'x'"),
         ("torch.optim:Adamm", {}, "train.optimizer: torch.optim:Adamm: module 'torch.optim' has"),
         ("lion", {}, "train.optimizer: 'lion' is not a package.module:name"),
         (f"{__name__}:no_optimizer", {}, "no_optimizer returns a int, not a torch.optim.Optimizer"),
@@ -167,6 +168,76 @@ def test_an_optimizer_that_cannot_be_made_names_its_key(name, args, words):
 
 def no_optimizer(params, lr):
     return 3
+
+
+@pytest.mark.parametrize("error", [TypeError, ValueError])
+def test_an_error_inside_a_users_optimizer_keeps_its_traceback(error):
+    train = Train(optimizer=f"{__name__}:failing", optimizer_args={"error": error})
+    words = f"^train.optimizer {__name__}:failing: {error.__name__}: planted"
+    with pytest.raises(UserCodeError, match=words) as caught:
+        optim.create(nn.Linear(3, 2), train)
+    assert "raise kind(" in caught.value.trace
+
+
+def failing(params, lr, error):
+    def inner(kind):
+        raise kind("planted")
+
+    inner(error)
+
+
+def first_group(params, lr):
+    return torch.optim.SGD(params[0]["params"], lr=lr)
+
+
+def copies(params, lr):
+    return torch.optim.SGD([each.detach().clone() for each in params[0]["params"]], lr=lr)
+
+
+@pytest.mark.parametrize(("name", "missing"), [("first_group", 1), ("copies", 2)])
+def test_an_optimizer_that_leaves_out_trained_parameters_is_refused(name, missing):
+    module = nn.Sequential(nn.Linear(3, 2))
+    module.register_parameter("frozen", nn.Parameter(torch.ones(3), requires_grad=False))
+    first = {1: "0.bias", 2: "0.weight"}[missing]
+    words = f"{name} leaves out {missing} of 2 trained parameters, the first is {first}: give it a"
+    with pytest.raises(UserError, match=words):
+        optim.create(module, Train(optimizer=f"{__name__}:{name}"))
+
+
+def with_numpy(params, lr):
+    return torch.optim.SGD(params, lr=lr, momentum=np.float64(0.5))
+
+
+def test_an_optimizer_that_no_checkpoint_can_hold_is_refused_at_the_start():
+    name = f"{__name__}:with_numpy"
+    words = rf"train.optimizer: state_dict\(\) of {name} holds more than .* numbers of NumPy"
+    with pytest.raises(UserError, match=words):
+        optim.create(nn.Linear(3, 2), Train(optimizer=name))
+
+
+def two_rates(params, lr):
+    params[1]["lr"] = lr / 4
+    return torch.optim.SGD(params, lr=lr)
+
+
+def test_groups_of_a_users_optimizer_keep_the_ratio_of_their_learning_rates_over_a_resume():
+    train = Train(optimizer=f"{__name__}:two_rates", lr=0.5)
+    optimizer = optim.create(nn.Linear(3, 2), train)
+    resumed = optim.create(nn.Linear(3, 2), train)
+    optim.load(resumed, optimizer.state_dict())
+    for each in (optimizer, resumed):
+        for lr in (0.5, 0.2):
+            optim.set_lr(each, lr)
+            assert [group["lr"] for group in each.param_groups] == [lr, lr / 4]
+
+
+def test_a_schedule_may_compute_with_numpy():
+    lr_at = optim.schedule(Train(schedule=f"{__name__}:numpy_schedule"), length_of(8))
+    assert type(lr_at(3)) is float
+
+
+def numpy_schedule(step, total_steps):
+    return np.cos(step / total_steps)
 
 
 def test_sgd_has_momentum_and_weight_decay():
