@@ -233,6 +233,9 @@ class Train:
         1, "Epochs between two held-out evaluations; the last step always has one.", ge=1
     )
     eval_every_steps: int | None = key(None, "Steps between two held-out evaluations.", ge=1)
+    eval_batch_size: int = key(
+        256, "Held-out samples per rank and forward pass; fewer take less memory.", ge=1
+    )
     early_stop_patience: int | None = key(
         None,
         "End the training after so many held-out evaluations in a row without a better "

@@ -62,7 +62,7 @@ class Check:
         data, example = self._data()
         objective: Objective | None = None
         with self._part("objective"):
-            facts = data.facts if data else DataFacts(train.dataset)
+            facts = data.facts if data else DataFacts(train.dataset, model=train.model)
             objective = objectives.create(
                 train.objective, train.objective_args, train.label_smoothing, facts
             )

@@ -33,7 +33,10 @@ REPORT_LIMIT_S = 10.0
 CODE = Path(__file__).resolve().parents[1]
 KIT = (CODE / "trainer", CODE / "jobs")
 
-MEMORY_HINT = "a smaller train.micro_batch_size with more train.grad_accum_steps"
+MEMORY_HINT = (
+    "a smaller train.micro_batch_size with more train.grad_accum_steps (in an evaluation "
+    "train.eval_batch_size)"
+)
 
 # Errors that repeat until a person has removed the cause, each with the remedy.
 STORAGE_HINTS = {

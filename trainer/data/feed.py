@@ -17,10 +17,6 @@ from trainer.dist.run_handle import RankContext
 from trainer.seeds import HELD_OUT, SAMPLE
 from trainer.user_code import user_code
 
-# Evaluation keeps no gradients, so its batches need not be the training's. The size is fixed, so
-# that evaluation results do not depend on train.micro_batch_size.
-HELD_OUT_BATCH_SIZE = 256
-
 
 class TrainBatches:
     """The transformed training batches of this rank; the step alone decides their samples."""
@@ -106,11 +102,12 @@ class HeldOut:
         world_size = context.distributed.world_size
         all_indices = torch.arange(len(source), device=self._reader.index_device)
         own = all_indices[context.distributed.rank :: world_size]
-        parts = torch.split(own, HELD_OUT_BATCH_SIZE) if len(own) else ()
+        size = context.train.eval_batch_size
+        parts = torch.split(own, size) if len(own) else ()
         self._schedule = [BatchIndices(0, indices) for indices in parts]
         self._batches: Iterable[RawBatch] | None = None
         # Rank 0 has the most samples: sample i is of rank i % world_size.
-        self.num_rounds = math.ceil(math.ceil(len(source) / world_size) / HELD_OUT_BATCH_SIZE)
+        self.num_rounds = math.ceil(math.ceil(len(source) / world_size) / size)
 
     def __len__(self) -> int:
         """Return the number of held-out samples of all ranks together."""

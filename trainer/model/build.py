@@ -167,7 +167,8 @@ def build_data(context: RankContext) -> Data:
     held_out = None
     if parts.held_out is not None:
         held_out = HeldOut(parts.held_out, transform, context)
-    facts = DataFacts(spec.dataset, classes, getattr(parts.train, "bytes_per_token", None))
+    bytes_per_token = getattr(parts.train, "bytes_per_token", None)
+    facts = DataFacts(spec.dataset, classes, bytes_per_token, spec.model)
     vocab_size = getattr(parts.train, "vocab_size", None)
     return Data(train_batches, held_out, length, samples_per_epoch, facts, vocab_size, digest)
 
@@ -287,7 +288,10 @@ def _fixed_items(sums: Sums, context: RankContext) -> int | None:
     """
     fixed = sums.num_items if isinstance(sums.num_items, int) else None
     if fixed is not None and fixed < 1:
-        raise UserError(f"train.objective {context.train.objective} returns num_items {fixed}")
+        raise UserError(
+            f"train.objective {context.train.objective} returns num_items {fixed}: return how many "
+            "items the loss is the sum over, as a tensor [] where a batch may have none"
+        )
     own = torch.tensor([-1 if fixed is None else fixed], device=context.device)
     found = torch.cat(gather(own)).tolist()
     if len(set(found)) > 1:

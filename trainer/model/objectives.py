@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from trainer.errors import UserError
-from trainer.user_code import call, load
+from trainer.user_code import call, load, user_code
 
 IGNORED = -100  # a target without a loss; the default of torch's cross_entropy
 DERIVE = "derive"
@@ -61,6 +61,7 @@ class Objective(Protocol):
 class DataFacts:
     """What the data set states about its samples; None where it has no such attribute.
 
+    name, model: the values of train.dataset and train.model, for errors.
     num_classes: labels go from 0 to num_classes - 1.
     bytes_per_token: the mean length of a token's text.
     """
@@ -68,6 +69,7 @@ class DataFacts:
     name: str
     num_classes: int | None = None
     bytes_per_token: float | None = None
+    model: str = ""
 
 
 class Classification:
@@ -106,19 +108,20 @@ class Classification:
             )
         if not isinstance(scores, torch.Tensor):
             raise UserError(
-                f"train.model returns a {type(scores).__name__}: have it return a tensor of "
-                f"scores [n, {classes or 'classes'}]"
+                f"train.model {self._data.model} returns a {type(scores).__name__}: have it "
+                f"return a tensor of scores [n, {classes or 'classes'}]"
             )
         if scores.ndim < 2 or classes not in (None, scores.shape[1]):
             named = f"name {classes} classes" if classes else "need scores [n, classes]"
             raise UserError(
-                f"train.model returns scores of shape {tuple(scores.shape)}, but the labels of "
-                f"{name} {named}"
+                f"train.model {self._data.model} returns scores of shape {tuple(scores.shape)}, "
+                f"but the labels of {name} {named}"
             )
         if (scores.shape[0], *scores.shape[2:]) != labels.shape:
             raise UserError(
-                f"train.model returns scores of shape {tuple(scores.shape)} for labels of shape "
-                f"{tuple(labels.shape)} of {name}: make them [n, classes, ...] and [n, ...]"
+                f"train.model {self._data.model} returns scores of shape {tuple(scores.shape)} for "
+                f"labels of shape {tuple(labels.shape)} of {name}: make them [n, classes, ...] and "
+                "[n, ...]"
             )
 
 
@@ -140,23 +143,23 @@ class Regression:
             raise UserError(
                 f"train.objective_args.loss is {loss!r}: write one of {', '.join(LOSSES)}"
             )
-        self._name = data.name
+        self._data = data
         self._loss = LOSSES[loss]
 
     def __call__(self, model: nn.Module, batch: Any) -> Sums:
-        inputs, targets = as_pair(batch, self._name, "regression")
+        inputs, targets = as_pair(batch, self._data.name, "regression")
         outputs = model(inputs)
         if not isinstance(outputs, torch.Tensor):
             raise UserError(
-                f"train.model returns a {type(outputs).__name__}: have it return a tensor of the "
-                f"targets' shape {tuple(targets.shape)}"
+                f"train.model {self._data.model} returns a {type(outputs).__name__}: have it "
+                f"return a tensor of the targets' shape {tuple(targets.shape)}"
             )
         if outputs.shape == (*targets.shape, 1):
             outputs = outputs.squeeze(-1)
         if outputs.shape != targets.shape:
             raise UserError(
-                f"train.model returns outputs of shape {tuple(outputs.shape)} for targets of "
-                f"shape {tuple(targets.shape)} of {self._name}: make them alike"
+                f"train.model {self._data.model} returns outputs of shape {tuple(outputs.shape)} "
+                f"for targets of shape {tuple(targets.shape)} of {self._data.name}: make them alike"
             )
         targets = targets.to(outputs.dtype)
         difference = outputs.detach() - targets
@@ -178,7 +181,7 @@ class LanguageModel:
     """
 
     def __init__(self, data: DataFacts, bytes_per_token: float | None = None) -> None:
-        self._name = data.name
+        self._data = data
         self._bytes_per_token = bytes_per_token or data.bytes_per_token
 
     def __call__(self, model: nn.Module, batch: Any) -> Sums:
@@ -188,8 +191,8 @@ class LanguageModel:
         if not isinstance(logits, torch.Tensor) or logits.shape[:-1] != targets.shape:
             shape = tuple(getattr(logits, "shape", ())) or type(logits).__name__
             raise UserError(
-                f"train.model returns {shape} for targets of shape {tuple(targets.shape)}: have "
-                "it return logits [n, T, vocabulary]"
+                f"train.model {self._data.model} returns {shape} for targets of shape "
+                f"{tuple(targets.shape)}: have it return logits [n, T, vocabulary]"
             )
         flat = targets.reshape(-1)
         loss = functional.cross_entropy(logits.flatten(0, -2), flat, reduction="sum")
@@ -201,7 +204,7 @@ class LanguageModel:
             return batch[:, :-1], batch[:, 1:], False
         if isinstance(batch, Mapping) and {"input_ids", "labels"} <= batch.keys():
             return batch["input_ids"][:, :-1], batch["labels"][:, 1:], True
-        inputs, targets = as_pair(batch, self._name, "language_model")
+        inputs, targets = as_pair(batch, self._data.name, "language_model")
         return inputs, targets, True
 
     def derive(self, means: Mapping[str, float]) -> dict[str, float]:
@@ -235,25 +238,54 @@ def create(
         objective: Objective = call("train.objective", name, BUILT_IN, {**fitted, **args})
         return objective
     function = load("train.objective", name, BUILT_IN)
-    if inspect.isclass(function):
-        made: Objective = call("train.objective", name, {name: function}, args)
-        if not callable(made):
-            raise UserError(
-                f"train.objective: {name} makes a {type(made).__name__} that cannot be called"
-            )
-        return made
-    return _WithArguments(function, dict(args)) if args else function
+    if not inspect.isclass(function):
+        return _Users(name, function, args)
+    made = call("train.objective", name, {name: function}, args)
+    if not callable(made):
+        raise UserError(
+            f"train.objective: {name} makes a {type(made).__name__} that cannot be called"
+        )
+    if isinstance(made, nn.Module) and any(each.requires_grad for each in made.parameters()):
+        raise UserError(
+            f"train.objective: {name} has trainable parameters, but the optimizer gets those of "
+            "train.model: make them part of the model, or set their requires_grad to False"
+        )
+    return _Users(name, made, {})
 
 
-@dataclass(frozen=True)
-class _WithArguments:
-    """A user's function with its train.objective_args."""
+class _Users:
+    """An objective of the user, called with its arguments; what it returns is checked."""
 
-    function: Callable[..., Sums]
-    args: dict[str, Any]
+    def __init__(self, name: str, function: Callable[..., Any], args: Mapping[str, Any]) -> None:
+        self._name = name
+        self._function = function
+        self._args = dict(args)
+        self._derived: list[str] | None = None
 
     def __call__(self, model: nn.Module, batch: Any) -> Sums:
-        return self.function(model, batch, **self.args)
+        sums = self._function(model, batch, **self._args)
+        check_sums(sums, self._name)
+        return sums  # type: ignore[no-any-return]
+
+    def derive(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Return what the user's `derive` returns, if there is one. Raises: UserError."""
+        own = getattr(self._function, DERIVE, None)
+        if own is None:
+            return {}
+        with user_code("train.objective", self._name):
+            found = own(dict(means))
+            where = f"train.objective {self._name}: derive"
+            if not isinstance(found, Mapping):
+                raise UserError(f"{where} returns a {type(found).__name__}, not a dict of numbers")
+            if taken := sorted(found.keys() & means.keys()):
+                raise UserError(f"{where} returns {taken[0]}, which is a mean already: rename it")
+            self._derived = self._derived or list(found)
+            if list(found) != self._derived:
+                raise UserError(
+                    f"{where} returned {', '.join(self._derived)} first and now "
+                    f"{', '.join(found) or 'nothing'}: return the same names each time"
+                )
+            return {key: float(value) for key, value in found.items()}
 
 
 def as_pair(batch: Any, dataset: str, objective: str) -> tuple[Any, torch.Tensor]:
@@ -277,7 +309,7 @@ def means(names: tuple[str, ...], row: list[float], objective: Objective) -> dic
     found |= {name: value / count for name, value in zip(names, sums, strict=True)}
     derive = getattr(objective, DERIVE, None)
     if derive is not None:
-        found |= {name: float(value) for name, value in derive(dict(found)).items()}
+        found |= derive(found)
     return found
 
 
@@ -291,20 +323,33 @@ def check_sums(sums: object, name: str) -> None:
             f"{where} returns {_kind(sums.loss)} as its loss: return the sum over the items, a "
             "tensor []"
         )
-    if not sums.loss.requires_grad:
+    if not sums.loss.is_floating_point():
+        raise UserError(
+            f"{where} returns its loss as {sums.loss.dtype}: make it a floating-point number, a "
+            "count has no gradient"
+        )
+    if torch.is_grad_enabled() and not sums.loss.requires_grad:
         raise UserError(
             f"{where}: the loss depends on no trainable parameter of train.model: remove detach() "
             "or no_grad() from the model or the objective"
         )
-    values = {"num_items": sums.num_items, **sums.metrics}
-    for key, value in values.items():
-        is_count = key == "num_items" and isinstance(value, int)
-        if not is_count and not (isinstance(value, torch.Tensor) and value.ndim == 0):
-            raise UserError(f"{where} returns {key} as {_kind(value)}: make it a tensor []")
-        if isinstance(value, torch.Tensor) and value.requires_grad:
-            raise UserError(f"{where} returns {key} with its graph: call detach() on it")
+    if type(sums.num_items) is not int:
+        _check_scalar(f"{where} returns num_items", sums.num_items, sums.loss, "an int or ")
+    for key, value in sums.metrics.items():
+        _check_scalar(f"{where} returns {key}", value, sums.loss)
     if "loss" in sums.metrics:
         raise UserError(f"{where} returns a metric named loss: that name is taken by the loss")
+
+
+def _check_scalar(what: str, value: object, loss: torch.Tensor, other: str = "") -> None:
+    """Raise UserError unless a value is a tensor [] without a graph on the device of the loss."""
+    if not isinstance(value, torch.Tensor) or value.ndim:
+        raise UserError(f"{what} as {_kind(value)}: make it {other}a tensor []")
+    if value.requires_grad:
+        raise UserError(f"{what} with its graph: call detach() on it")
+    # The check at submit computes on the meta device, which a constant of the user is not on.
+    if value.device != loss.device and not loss.is_meta:
+        raise UserError(f"{what} on {value.device}, but its loss is on {loss.device}: move it")
 
 
 def _kind(value: object) -> str:

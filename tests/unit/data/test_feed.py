@@ -376,6 +376,12 @@ def test_held_out_samples_belong_to_one_rank_each(num_samples):
             assert sorted(seen) == list(range(num_samples))
 
 
+def test_the_spec_limits_the_held_out_samples_of_a_forward_pass():
+    held_out = HeldOut(Chancy(21), None, job_of(1, 2, eval_batch_size=4))
+    assert [size for _, size in held_out.batches()] == [4, 4, 2] and held_out.num_rounds == 3
+    assert [size for _, size in HeldOut(Chancy(300), None, job_of()).batches()] == [256, 44]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, workers):
     held_out = HeldOut(Chancy(600), None, job_of(workers=workers))

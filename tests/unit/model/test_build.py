@@ -183,7 +183,7 @@ def test_unused_parameters_are_refused_with_the_key_that_allows_them(built):
 
 def test_scores_of_another_shape_than_the_labels_are_refused_with_both(built):
     train = dataclasses.replace(MLP, model_args={"num_classes": 3})
-    text = r"train.model returns scores of shape \(8, 3\), but the labels of breast_cancer name 2"
+    text = r"train.model mlp returns scores of shape \(8, 3\), but the labels of breast_cancer name"
     with pytest.raises(UserError, match=text):
         built(train)
 
@@ -210,11 +210,14 @@ class Own(nn.Module):
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
-        ("tuple", "train.model returns a tuple: have it return a tensor of scores [n, 2]"),
+        (
+            "tuple",
+            f"train.model {__name__}:Own returns a tuple: have it return a tensor of scores [n, 2]",
+        ),
         (
             "short",
-            "train.model returns scores of shape (7, 2) for labels of shape (8,) of breast_cancer: "
-            "make them [n, classes, ...] and [n, ...]",
+            f"train.model {__name__}:Own returns scores of shape (7, 2) for labels of shape (8,) "
+            "of breast_cancer: make them [n, classes, ...] and [n, ...]",
         ),
         (
             "frozen",

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainer.errors import UserError
+from trainer.errors import UserCodeError, UserError
 from trainer.model import objectives
 from trainer.model.objectives import (
     Classification,
@@ -22,7 +22,7 @@ from trainer.model.objectives import (
     means,
 )
 
-DATA = DataFacts("mine", num_classes=3)
+DATA = DataFacts("mine", num_classes=3, model="net")
 
 
 def gives(outputs):
@@ -100,23 +100,23 @@ def test_pixels_without_a_label_count_in_neither_loss_nor_accuracy():
         (
             (scores(4, 3), None),
             torch.zeros(4).long(),
-            "train.model returns a tuple: have it return a tensor of scores [n, 3]",
+            "train.model net returns a tuple: have it return a tensor of scores [n, 3]",
         ),
         (
             scores(4, 2),
             torch.zeros(4).long(),
-            "train.model returns scores of shape (4, 2), but the labels of mine name 3 classes",
+            "train.model net returns scores of shape (4, 2), but the labels of mine name 3 classes",
         ),
         (
             scores(4),
             torch.zeros(4).long(),
-            "train.model returns scores of shape (4,), but the labels of mine name 3 classes",
+            "train.model net returns scores of shape (4,), but the labels of mine name 3 classes",
         ),
         (
             scores(4, 3),
             torch.zeros(4, 1).long(),
-            "train.model returns scores of shape (4, 3) for labels of shape (4, 1) of mine: make "
-            "them [n, classes, ...] and [n, ...]",
+            "train.model net returns scores of shape (4, 3) for labels of shape (4, 1) of mine: "
+            "make them [n, classes, ...] and [n, ...]",
         ),
     ],
 )
@@ -226,6 +226,7 @@ def test_logits_that_do_not_fit_the_tokens_are_refused(outputs, words):
 
 
 LOSS = torch.ones((), requires_grad=True)
+ELSEWHERE = torch.ones((), device="meta")
 
 
 @pytest.mark.parametrize(
@@ -238,8 +239,11 @@ LOSS = torch.ones((), requires_grad=True)
             "returns a tensor of shape (4,) as its loss: ",
         ),
         (Sums(torch.ones(()), 4), "the loss depends on no trainable parameter of train.model: rem"),
-        (Sums(LOSS, torch.ones(4)), "returns num_items as a tensor of shape (4,): make it a tenso"),
-        (Sums(LOSS, 4.0), "returns num_items as a float: make it a tensor []"),  # type: ignore[arg-type]
+        (Sums(torch.ones((), dtype=torch.int64), 4), "returns its loss as torch.int64: make it a"),
+        (Sums(LOSS, torch.ones(4)), "returns num_items as a tensor of shape (4,): make it an int"),
+        (Sums(LOSS, 4.0), "returns num_items as a float: make it an int or a tensor []"),  # type: ignore[arg-type]
+        (Sums(LOSS, True), "returns num_items as a bool: make it an int or a tensor []"),
+        (Sums(LOSS, 4, {"far": ELSEWHERE}), "returns far on meta, but its loss is on cpu: move it"),
         (Sums(LOSS, LOSS * 2), "returns num_items with its graph: call detach() on it"),
         (Sums(LOSS, 4, {"far": 2}), "returns far as a int: make it a tensor []"),  # type: ignore[dict-item]
         (Sums(LOSS, 4, {"far": torch.ones(2)}), "returns far as a tensor of shape (2,): make it"),
@@ -289,6 +293,84 @@ def test_an_objective_of_the_user_is_a_function_or_a_class_with_arguments():
         assert sums.loss.item() == loss
         if name == "Named":
             assert means((), [6.0, 2.0], objective) == {"loss": 3, "double": 6}
+
+
+class Changing:
+    """A user's class that returns `later` from its second call on."""
+
+    def __init__(self, later, derived=None):
+        self.given, self.derived, self.calls = [Sums(LOSS, 1), later], derived, 0
+
+    def __call__(self, model, batch):
+        self.calls += 1
+        return self.given[min(self.calls, 2) - 1]
+
+    def derive(self, means):
+        self.calls += 1
+        return self.derived[min(self.calls, 2) - 1]
+
+
+@pytest.mark.parametrize(
+    ("later", "is_training", "words"),
+    [
+        (None, True, "returns a NoneType: return trainer.api.Sums"),
+        ((LOSS, 4), False, "returns a tuple: return trainer.api.Sums"),
+        (Sums(LOSS.detach(), 1), True, "the loss depends on no trainable parameter"),
+        (Sums(LOSS.reshape(1), 1), False, r"returns a tensor of shape \(1,\) as its loss"),
+    ],
+)
+def test_every_result_of_a_users_objective_is_checked(later, is_training, words):
+    objective = objectives.create(f"{__name__}:Changing", {"later": later}, 0.0, DATA)
+    with torch.set_grad_enabled(is_training):
+        objective(gives(LOSS), None)
+        with pytest.raises(UserError, match=f"^train.objective {__name__}:Changing:? {words}"):
+            objective(gives(LOSS), None)
+
+
+def test_an_evaluation_needs_no_graph_of_the_loss():
+    later = Sums(LOSS.detach(), 1)
+    objective = objectives.create(f"{__name__}:Changing", {"later": later}, 0.0, DATA)
+    with torch.no_grad():
+        objective(gives(LOSS), None)
+        assert objective(gives(LOSS), None) is later
+
+
+@pytest.mark.parametrize(
+    ("derived", "error", "words"),
+    [
+        ([None, None], UserError, "derive returns a NoneType, not a dict of numbers"),
+        ([{"loss": 1.0}] * 2, UserError, "derive returns loss, which is a mean already: rename"),
+        ([{"far": 1.0}] * 2, UserError, "derive returns far, which is a mean already: rename it"),
+        ([{"a": 1.0}, {"b": 1.0}], UserError, "derive returned a first and now b: return the sam"),
+        ([{"a": 1.0}, {}], UserError, "derive returned a first and now nothing: return the same"),
+        ([{"a": "x"}] * 2, UserCodeError, "ValueError: could not convert string to float: 'x'"),
+    ],
+)
+def test_what_an_objective_derives_is_checked_each_time(derived, error, words):
+    args = {"later": None, "derived": derived}
+    objective = objectives.create(f"{__name__}:Changing", args, 0.0, DATA)
+    with pytest.raises(error, match=f"^train.objective {__name__}:Changing: {words}"):
+        for _ in range(2):
+            means(("far",), [1.0, 1.0, 1.0], objective)
+
+
+class Weighted(nn.Module):
+    """A user's objective with parameters."""
+
+    def __init__(self, is_trained):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()), requires_grad=is_trained)
+
+    def forward(self, model, batch):
+        return Sums(self.weight * model(batch), 1)
+
+
+def test_an_objective_with_parameters_that_nothing_trains_is_refused():
+    name = f"{__name__}:Weighted"
+    with pytest.raises(UserError, match=f"^train.objective: {name} has trainable parameters, but"):
+        objectives.create(name, {"is_trained": True}, 0.0, DATA)
+    objective = objectives.create(name, {"is_trained": False}, 0.0, DATA)
+    assert objective(gives(LOSS), None).loss.item() == 1
 
 
 def test_an_objective_that_cannot_be_made_is_a_user_error():
