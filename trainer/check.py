@@ -21,7 +21,6 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from jobs import records
 from jobs.records import CheckReport, Finding
@@ -30,6 +29,7 @@ from jobs.spec import Spec
 from trainer import seeds
 from trainer.data import transforms
 from trainer.data.sources import Batch
+from trainer.data.to_device import move
 from trainer.dist.context import DistributedContext
 from trainer.dist.run_handle import RankContext, RunHandle
 from trainer.events import Events
@@ -140,7 +140,7 @@ class Check:
         """Return the sums of a forward and backward pass on the model's device."""
         train = self._train
         device = META if _is_meta(module) else CPU
-        batch = pytree.tree_map_only(torch.Tensor, lambda value: value.to(device), example)
+        batch = move(example, device)
         numbers = precision.set_up(train, CPU, lambda line: None)
         key = "model" if train.objective in objectives.BUILT_IN else "objective"
         with user_code(f"train.{key}", getattr(train, key)), device:

@@ -31,7 +31,7 @@ def format_progress(progress: Progress, is_running: bool = True) -> str:
         parts.append(f"epoch {min(progress.epoch + 1, progress.epochs)}/{progress.epochs}")
     parts.append(f"step {progress.step}/{'?' if progress.total is None else progress.total}")
     if progress.loss is not None:
-        parts.append(f"loss {progress.loss:.4f}")
+        parts.append(format_metric("loss", progress.loss))
     parts += [format_metric(each.name, each.value) for each in progress.metrics or ()]
     if is_running and progress.samples_per_s is not None:
         parts.append(f"{progress.samples_per_s:.0f} samples/s")

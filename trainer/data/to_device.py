@@ -84,10 +84,19 @@ def is_pair(content: Any) -> bool:
 
 
 def move(content: Any, device: torch.device) -> Any:
-    """Return a batch of any structure with its tensors on a device."""
+    """Return a batch of any structure with its tensors on a device.
+
+    Objects with a method `to`, such as a PackedSequence, are moved by it.
+    """
     if is_pair(content) and isinstance(content[1], torch.Tensor):  # without the cost of a tree
         return on_device(content[0], device), on_device(content[1], device)
-    return pytree.tree_map_only(torch.Tensor, lambda value: on_device(value, device), content)
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return on_device(value, device)
+        return value.to(device) if hasattr(value, "to") else value
+
+    return pytree.tree_map(moved, content, is_leaf=lambda value: hasattr(value, "to"))
 
 
 def on_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import resource
 import sysconfig
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -25,6 +27,7 @@ HEADER_BYTES = 1024
 BYTE_VOCABULARY = 256
 HELD_OUT_FRACTION = 0.1
 SAMPLED_BYTES = 2**16  # of each token file that go into the digest
+SPARE_FILES = 256  # that a rank may open besides the token files
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ class TokenSource:
         name = self.names[bisect_right(self._ends, indices[wrong])]
         raise UserError(
             f"train.dataset: {name} has the token {rows[wrong].max()}, but vocab_size is "
-            f"{self.vocab_size}: set train.dataset_args.vocab_size to that of the tokenizer"
+            f"{self.vocab_size}: set train.dataset_args.vocab_size to that of the tokenizer, and "
+            "dtype to the type in which the file was written"
         )
 
 
@@ -202,6 +206,7 @@ def _token_part(
     """Return (name, tokens, digest) of each file of a part. Raises: UserError."""
     given = [paths] if isinstance(paths, str) else list(paths)
     found = [file for path in given for file in _matching(key, path)]
+    _allow_open_files(key, len(found))
     return [(str(file), *_mapped(key, file, dtype)) for file in found]
 
 
@@ -213,6 +218,23 @@ def _matching(key: str, path: str) -> list[Path]:
     return found
 
 
+def _allow_open_files(key: str, num_files: int) -> None:
+    """Raise this process's limit where it needs more open files: NumPy keeps a mapped file open.
+
+    Raises: UserError where the system does not allow so many.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = len(os.listdir("/proc/self/fd")) + num_files + SPARE_FILES
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise UserError(
+            f"train.dataset_args.{key} names {num_files} files, but a process may open only {hard} "
+            "(ulimit -Hn): join files, or have the limit raised"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
 def _mapped(key: str, file: Path, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], str]:
     """Return the tokens of a file, mapped into memory, and a digest of its size and some bytes."""
     num_bytes = file.stat().st_size
@@ -221,12 +243,29 @@ def _mapped(key: str, file: Path, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any
         opened.seek(max(0, num_bytes - SAMPLED_BYTES))
         digest = hashlib.sha256(f"{num_bytes} ".encode() + head + opened.read()).hexdigest()
     begin = HEADER_BYTES if head[:4] == HEADER_MAGIC.to_bytes(4, "little") else 0
-    if num_bytes <= begin or (num_bytes - begin) % dtype.itemsize:
+    what = f"train.dataset_args.{key}: {file} has {num_bytes} bytes"
+    if num_bytes <= begin:
+        raise UserError(f"{what}, which are no tokens: leave the file out, or write it again")
+    num_tokens, rest = divmod(num_bytes - begin, dtype.itemsize)
+    if rest:
         raise UserError(
-            f"train.dataset_args.{key}: {file} has {num_bytes} bytes, which are no tokens of "
-            f"{dtype.itemsize} bytes each: check dtype"
+            f"{what}, which are no tokens of {dtype.itemsize} bytes each: check dtype, or write "
+            "the file again"
         )
+    if begin and (stated := int.from_bytes(head[8:12], "little")) != num_tokens:
+        raise UserError(
+            f"{what}, which are {num_tokens} tokens of {dtype.itemsize} bytes, but its header "
+            f"states {stated}: check dtype, or copy the file again"
+        )
+    if dtype.itemsize == 2 and _are_four_bytes(head[begin:]):
+        raise UserError(f"{what}, of which each third and fourth is 0: set dtype to uint32")
     return np.memmap(file, dtype=dtype, mode="r", offset=begin), digest
+
+
+def _are_four_bytes(head: bytes) -> bool:
+    """Return whether many tokens of two bytes look like half as many small ones of four."""
+    values = np.frombuffer(head[: len(head) // 4 * 4], TYPES["uint16"])
+    return len(values) >= 512 and not values[1::2].any() and bool(values.any())
 
 
 def joined(

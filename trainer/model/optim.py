@@ -37,10 +37,10 @@ def create(module: nn.Module, train: Train) -> torch.optim.Optimizer:
         _begin_momentum(optimizer)
         return optimizer
     with user_code("train.optimizer", train.optimizer):
-        optimizer = call("train.optimizer", train.optimizer, {}, args, groups)
-        _check(optimizer, module, train.optimizer)
-    _keep_lr_ratios(optimizer, train.lr)
-    return optimizer
+        own: torch.optim.Optimizer = call("train.optimizer", train.optimizer, {}, args, groups)
+        _check(own, module, train.optimizer)
+    _keep_lr_ratios(own, train.lr)
+    return own
 
 
 def _groups(module: nn.Module, train: Train) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_sequence
 
 from tests.unit.data_kit import Chancy, feed_of
 from trainer.data.collate import Collate
@@ -163,3 +164,21 @@ def test_a_raw_batch_of_samples_in_memory_may_have_targets_of_any_shape():
     targets = torch.rand(8, 2, 3)
     _, (_, found) = first(Samples(torch.zeros(8, 1), targets))
     assert found.shape == (4, 2, 3)
+
+
+def test_objects_in_a_batch_are_moved_by_their_own_method():
+    packed = pack_sequence([torch.ones(3), torch.ones(2)])
+    batch = {"packed": packed, "own": Own(torch.ones(2)), "name": "x", "none": None}
+    moved = move(batch, torch.device("meta"))
+    assert moved["packed"].data.is_meta and moved["own"].values.is_meta
+    assert (moved["name"], moved["none"]) == ("x", None)
+
+
+class Own:
+    """A class of the user with tensors."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def to(self, device):
+        return Own(self.values.to(device))

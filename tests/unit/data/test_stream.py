@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from tests.unit.data_kit import job_of
 from trainer.data import builtin
@@ -256,7 +256,7 @@ def test_a_stream_that_cannot_be_pickled_is_a_user_error():
 @pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")  # torch warns, too
 def test_a_loader_of_torch_that_has_begun_is_refused_in_a_worker():
     stream = Numbers()
-    stream.iterator = iter(DataLoader([1, 2]))  # type: ignore[attr-defined]
+    stream.iterator = iter(DataLoader(TensorDataset(torch.ones(2))))  # type: ignore[attr-defined]
     with pytest.raises(UserError, match=r"launch.num_workers to 0 \(a DataLoader has workers of"):
         read(stream_of(stream, workers=1), range(1))
 

@@ -1,5 +1,7 @@
 """Windows of token files, of the bytes of text files, and of Python's own source code."""
 
+import os
+import resource
 import struct
 import sysconfig
 
@@ -86,6 +88,43 @@ def test_files_that_hold_no_such_tokens_are_named_with_the_key(tmp_path):
             tokens(write(tmp_path / "empty.bin", [], header=header), vocab_size=9)
     with pytest.raises(UserError, match="a.bin: 5 tokens make no window of block_size 5 . 1 tok"):
         tokens(path, vocab_size=9, block_size=5)
+
+
+def test_a_file_of_another_type_or_length_than_it_has_is_refused(tmp_path):
+    small = np.arange(600) % 50
+    wide = write(tmp_path / "wide.bin", small, "<u4")
+    with pytest.raises(UserError, match=r"wide.bin has 2400 bytes, of .* is 0: set dtype to uint3"):
+        tokens(wide, vocab_size=50, block_size=2)
+    assert len(tokens(wide, vocab_size=50, block_size=2, dtype="uint32")[0]) == 299
+    zeros = write(tmp_path / "zeros.bin", np.zeros(600))
+    assert len(tokens(zeros, vocab_size=50, block_size=2)[0]) == 299
+    stated = write(tmp_path / "stated.bin", small, "<u4", header=True)
+    words = "are 1200 tokens of 2 bytes, but its header states 600: check dtype, or copy the file"
+    with pytest.raises(UserError, match=words):
+        tokens(stated, vocab_size=50, block_size=2)
+    with open(stated, "rb+") as file:
+        file.truncate(1024 + 400)
+    with pytest.raises(UserError, match="are 100 tokens of 4 bytes, but its header states 600"):
+        tokens(stated, vocab_size=50, block_size=2, dtype="uint32")
+
+
+@pytest.fixture
+def limit():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield before
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_more_files_are_mapped_than_a_process_may_open_at_first(tmp_path, limit, monkeypatch):
+    paths = [write(tmp_path / f"{number:02d}.bin", range(3)) for number in range(80)]
+    soft = len(os.listdir("/proc/self/fd")) + 40
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, limit[1]))
+    train, _ = tokens(paths, vocab_size=3, block_size=2)
+    assert len(windows(train)) == 80
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, 100))
+    words = r"^train.dataset_args.train names 80 files, but a process may open only 100 \(ulimit"
+    with pytest.raises(UserError, match=words):
+        tokens(paths, vocab_size=3, block_size=2)
 
 
 def test_a_token_beyond_the_vocabulary_names_its_file(tmp_path):

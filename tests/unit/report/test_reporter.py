@@ -177,7 +177,7 @@ def test_the_live_line_reads_what_the_reporter_wrote(report, clock, tmp_path):
     clock.s += 100
     train(reporter, [4])
     assert live_line(tmp_path) == (
-        "epoch 2/3  step 4/12  loss 0.2500  accuracy 75.00%  2 samples/s  3 min 20 s left"
+        "epoch 2/3  step 4/12  loss 0.25  accuracy 75.00%  2 samples/s  3 min 20 s left"
     )
     assert json.loads((tmp_path / "progress.json").read_text())["eta_s"] == 200
 
