@@ -110,7 +110,18 @@ def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
 
     Each tensor gets the memory format of its parameter, because fused kernels walk through both
     in one order and ignore strides (torch 2.13).
+    Raises: UserError where its parameter groups have other sizes.
     """
+    sizes = [
+        [len(group["params"]) for group in groups]
+        for groups in (saved["param_groups"], optimizer.param_groups)
+    ]
+    if sizes[0] != sizes[1]:
+        raise UserError(
+            f"the checkpoint holds the state of an optimizer with groups of {sizes[0]} parameters, "
+            f"this start has {sizes[1]}: set train.weight_decay_on and train.optimizer as in that "
+            "save, or begin a new run with train.init_from"
+        )
     options = [{**group, "params": None} for group in optimizer.param_groups]
     optimizer.load_state_dict(saved)
     for group, own in zip(optimizer.param_groups, options, strict=True):
