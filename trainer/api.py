@@ -5,9 +5,16 @@
   __getitem__; the held-out part may be None, and the training part a stream.
 - Stream: the protocol of a stream whose position can be saved.
 - Sums: what an objective returns for one batch. `train.objective` names a callable that gets the
-  model and a batch, of the structure that your data set and collate give it. The kit divides loss
-  and metrics by the number of items of all micro batches of all ranks, so the gradient is the mean
-  over the items at any number of ranks.
+  model and a batch, of the structure that your data set and collate give it, on the device:
+    loss       a floating-point tensor [], the sum (not the mean) of the losses of all items
+    num_items  how many items that is; an int if it is the same for every training batch on every
+               rank, else a tensor []. An item is what the mean is over: a sample, a pixel, a token
+    metrics    {name: tensor []}, sums over the items without a graph; the same names each time
+  The kit divides loss and metrics by the number of items of all micro batches of all ranks, so the
+  gradient is the mean over the items at any number of ranks. Losses have the unit of the objective
+  (nats for the built-in cross-entropies).
+  In training the model is inside DDP: call it as `model(...)` and use no other method of it. In an
+  evaluation it is the model itself, `model.training` is false, and the loss needs no graph.
 - SampleRandom: type of a transform's second argument; its `uniform(k)` returns float32 [n, k] that
   depend on (seed, step, sample) only, so a resume draws the same numbers.
 
