@@ -96,19 +96,23 @@ class Batches:
         return min(self.grad_accum_steps, self.rounds_per_epoch - done)
 
     def order(self, epoch: int) -> torch.Tensor:
-        """Return the order of all samples in an epoch: int64 [N], the same at any world size."""
+        """Return the order of all samples in an epoch: integers [N], the same at any world size.
+
+        int32 has the same numbers as int64 and takes half the memory, of every rank.
+        """
         generator = torch.Generator().manual_seed(mix(ORDER, self.seed, epoch))
-        return torch.randperm(self.num_samples, generator=generator)
+        dtype = torch.int32 if self.num_samples < 2**31 else torch.int64
+        return torch.randperm(self.num_samples, generator=generator, dtype=dtype)
 
     def micro_batches(self, order: torch.Tensor, step: int, rank: int) -> list[torch.Tensor]:
         """Return the sample indices of `rank` in a global step, int64 [n] for each micro batch.
 
-        order: int64 [N], `order()` of the epoch that the step belongs to.
+        order: [N], `order()` of the epoch that the step belongs to.
         """
         size, round_size = self.micro_batch_size, self._round_size
         first = step % self.steps_per_epoch * self.global_batch_size + rank * size
         starts = [first + number * round_size for number in range(self.num_micro_batches(step))]
-        return [order[start : start + size] for start in starts]
+        return [order[start : start + size].long() for start in starts]
 
     def describe(self) -> str:
         """Return a line for the log: batches, samples and steps of one epoch."""

@@ -8,6 +8,7 @@ import torch
 from jobs.spec import Train
 from trainer.data.batches import Batches
 from trainer.errors import UserError
+from trainer.seeds import ORDER, mix
 
 
 def steps_of(batches, epoch):
@@ -30,6 +31,15 @@ def test_an_epoch_uses_each_sample_once_but_the_dropped_ones():
     used = list(chain.from_iterable(steps_of(batches, 3)))
     assert len(used) == len(set(used)) == batches.samples_per_epoch == 448
     assert batches.describe() == "28 batches per rank, 56 in all, 448 samples an epoch, 7 dropped"
+
+
+def test_the_order_takes_four_bytes_a_sample_and_is_that_of_int64():
+    batches = batches_of(5003, 1, micro_batch_size=8)
+    generator = torch.Generator().manual_seed(mix(ORDER, 0, 2))
+    order = batches.order(2)
+    assert order.tolist() == torch.randperm(5003, generator=generator).tolist()
+    assert order.element_size() == 4
+    assert batches.micro_batches(order, 2 * batches.steps_per_epoch, 0)[0].dtype == torch.int64
 
 
 def test_the_order_is_a_pure_function_of_seed_and_epoch():
