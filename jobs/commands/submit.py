@@ -189,8 +189,8 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
         print(f"run directory {shown(run_dir.path)}", file=stream)
         print(f"next: make logs RUN={shlex.quote(run_dir.run_id)}", file=stream)
         return 0
-    is_known = result is not None and result.global_step is not None
-    where = f" after step {result.global_step}" if is_known else ""
+    step = None if result is None else result.global_step
+    where = "" if step is None else f" after step {step}"
     # The reason of a failure stands in the attempt's own line, just above.
     why = decision.reason if decision.cause is Cause.INTERRUPTED else f"{decision.cause}, see above"
     print(f"stopped{where}: {why}", file=sys.stderr)
