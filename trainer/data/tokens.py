@@ -189,13 +189,18 @@ def _bytes(read: list[tuple[str, npt.NDArray[np.uint8]]], block_size: int) -> To
 
 
 def _text_files(key: str, path: str, pattern: str) -> list[Path]:
-    """Return the text files of a path. Raises: UserError where there is none."""
+    """Return the text files of a path that are not empty. Raises: UserError where there is none."""
     place = absolute(key, path)
     if place.is_file():
         return [place]
-    found = sorted(file for file in place.rglob(pattern) if file.is_file())
+    matching = (file for file in place.rglob(pattern) if file.is_file())
+    found = sorted(file for file in matching if file.stat().st_size)
     if not found:
-        what = f"has no files {pattern}" if place.is_dir() else "is neither a file nor a folder"
+        what = (
+            f"has no files {pattern} with content"
+            if place.is_dir()
+            else "is neither a file nor a folder"
+        )
         raise UserError(f"train.dataset_args.{key}: {path} {what}")
     return found
 

@@ -198,6 +198,13 @@ def test_every_tenth_file_of_a_folder_is_held_out(tmp_path):
     assert not characters(train) & set("kl")
 
 
+def test_empty_files_of_a_folder_are_left_out(tmp_path):
+    make_texts(tmp_path)
+    (tmp_path / "d0" / "99.txt").touch()
+    _, held_out = parts_of(tmp_path / "d0")
+    assert characters(held_out) == {"k"}  # the last file with content
+
+
 def test_a_held_out_text_of_its_own_leaves_the_training_text_whole(tmp_path):
     make_texts(tmp_path)
     train, held_out = parts_of(tmp_path / "d0", held_out=str(tmp_path / "d1" / "01.txt"))
