@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from trainer.api import Sums
+from slurm_job_kit.trainer.api import Sums
 
 
 class Shapes(torch.utils.data.Dataset[dict[str, torch.Tensor]]):

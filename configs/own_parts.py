@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from trainer.api import SampleRandom, Samples
+from slurm_job_kit.trainer.api import SampleRandom, Samples
 
 
 def net(hidden: int) -> nn.Module:

@@ -9,12 +9,21 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jobs.attempt.close import write_missing_result
-from jobs.commands import cancel, compare, export, logs, packages, resume, status, submit
-from jobs.console import discard_output, with_time
-from jobs.errors import FailedError, UserError
-from jobs.rundir import RunDir
-from jobs.runs import lookup
+from slurm_job_kit.jobs.attempt.close import write_missing_result
+from slurm_job_kit.jobs.commands import (
+    cancel,
+    compare,
+    export,
+    logs,
+    packages,
+    resume,
+    status,
+    submit,
+)
+from slurm_job_kit.jobs.console import discard_output, with_time
+from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import lookup
 
 RUN = "run directory, run id, job id or name"
 EXIT_USER = 2
@@ -124,7 +133,7 @@ def overrides_of(args: argparse.Namespace) -> list[str]:
 def _submit(args: argparse.Namespace) -> int:
     origin = None
     if args.origin is not None:
-        from jobs.runs.origin import find
+        from slurm_job_kit.jobs.runs.origin import find
 
         origin = find(args.origin, args.yes)
     options = submit.Options(args.cluster, args.dry_run, args.json, not args.no_check, origin)
@@ -132,8 +141,8 @@ def _submit(args: argparse.Namespace) -> int:
 
 
 def _freeze(args: argparse.Namespace) -> int:
-    from jobs.config.load import load
-    from jobs.runs.freeze import freeze
+    from slurm_job_kit.jobs.config.load import load
+    from slurm_job_kit.jobs.runs.freeze import freeze
 
     with freeze(load(args.config, overrides_of(args))) as run_dir:
         print(json.dumps({"run_dir": str(run_dir.path)}))
@@ -141,7 +150,7 @@ def _freeze(args: argparse.Namespace) -> int:
 
 
 def _adopt(args: argparse.Namespace) -> int:
-    from jobs.commands.adopt import adopt
+    from slurm_job_kit.jobs.commands.adopt import adopt
 
     print(adopt(args.config, overrides_of(args)).path)
     return 0

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.errors import UserError
+from slurm_job_kit.jobs.errors import UserError
 
 # The way to a key: names of mappings and positions in lists.
 KeyPath = tuple[str | int, ...]

@@ -21,8 +21,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from jobs.errors import UserError
-from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_atomic
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_atomic
 
 Record = TypeVar("Record")
 

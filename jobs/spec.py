@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from jobs.errors import UserError
-from jobs.rundir import FORMAT
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.rundir import FORMAT
 
 Scalar = str | int | float | bool
 

@@ -108,5 +108,5 @@ exec "$@"
 END
 )
 exec "${kit_prefix[@]}" sh -c "$kit_inside" sh "$PWD" "$kit_error" "$kit_host" "$kit_python" \
-    -m jobs.node "$kit_run_dir" "$kit_attempt" --rdzv-endpoint="$kit_endpoint" \
+    -m slurm_job_kit.jobs.node "$kit_run_dir" "$kit_attempt" --rdzv-endpoint="$kit_endpoint" \
     --node-rank="$kit_node_rank"

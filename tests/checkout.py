@@ -17,4 +17,4 @@ def copy_checkout(target: Path) -> None:
             if name.startswith(".") or name == "__pycache__" or (is_top and name == "runs")
         }
 
-    shutil.copytree(REPOSITORY, target, ignore=ignored)
+    shutil.copytree(REPOSITORY, target, symlinks=True, ignore=ignored)

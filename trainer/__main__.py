@@ -11,7 +11,7 @@ import sys
 import time
 from typing import NoReturn
 
-from trainer.stop import StopSignal
+from slurm_job_kit.trainer.stop import StopSignal
 
 
 def main() -> NoReturn:
@@ -22,13 +22,13 @@ def main() -> NoReturn:
     # cuBLAS reads it when CUDA starts; without it its sums may change from run to run.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # After the signals: a stop that arrives before its handler is installed is lost.
-    from jobs.console import begin_lines_with_time
-    from trainer.health.watchdog import Watchdog
+    from slurm_job_kit.jobs.console import begin_lines_with_time
+    from slurm_job_kit.trainer.health.watchdog import Watchdog
 
     begin_lines_with_time()
     with Watchdog.of_process(os.environ) as watchdog:
         watchdog.open_early(sys.argv[1:], os.environ)
-        from trainer.run import run
+        from slurm_job_kit.trainer.run import run
 
         run(sys.argv[1:], stop, started, watchdog)
 

@@ -22,22 +22,22 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from jobs import records
-from jobs.records import CheckReport, Finding
-from jobs.rundir import RunDir
-from jobs.spec import Spec
-from trainer import seeds
-from trainer.data import transforms
-from trainer.data.sources import Batch
-from trainer.data.to_device import move
-from trainer.dist.context import DistributedContext
-from trainer.dist.run_handle import RankContext, RunHandle
-from trainer.events import Events
-from trainer.findings import Findings
-from trainer.model import build, models, objectives, optim, precision
-from trainer.model.build import Data
-from trainer.model.objectives import DataFacts, Objective, Sums
-from trainer.user_code import load, user_code
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.records import CheckReport, Finding
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.trainer import seeds
+from slurm_job_kit.trainer.data import transforms
+from slurm_job_kit.trainer.data.sources import Batch
+from slurm_job_kit.trainer.data.to_device import move
+from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
+from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.findings import Findings
+from slurm_job_kit.trainer.model import build, models, objectives, optim, precision
+from slurm_job_kit.trainer.model.build import Data
+from slurm_job_kit.trainer.model.objectives import DataFacts, Objective, Sums
+from slurm_job_kit.trainer.user_code import load, user_code
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 # A larger model is not created in the memory of a login node, if its shapes alone can be computed.

@@ -18,12 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from jobs import records
-from jobs.console import with_time
-from jobs.errors import MEMORY_TEXTS, PEER_TEXTS
-from jobs.errors import UserError as UserError
-from jobs.records import ErrorKind, Mistake, RankError, RecordError
-from jobs.rundir import AttemptDir
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.console import with_time
+from slurm_job_kit.jobs.errors import MEMORY_TEXTS, PEER_TEXTS
+from slurm_job_kit.jobs.errors import UserError as UserError
+from slurm_job_kit.jobs.records import ErrorKind, Mistake, RankError, RecordError
+from slurm_job_kit.jobs.rundir import AttemptDir
 
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2

@@ -18,11 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from jobs import records
-from jobs.records import Finding, Provenance
-from jobs.rundir import RunDir
-from jobs.spec import OPTIMIZERS, Spec
-from trainer.errors import HINT, CodeError, NoSamples, UserError, in_one_line
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.records import Finding, Provenance
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import OPTIMIZERS, Spec
+from slurm_job_kit.trainer.errors import HINT, CodeError, NoSamples, UserError, in_one_line
 
 MAX_FRAMES = 3
 _TRAINER = Path(__file__).resolve().parent

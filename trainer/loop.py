@@ -10,22 +10,22 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 import torch.distributed as dist
 
-from jobs.checkpoint_names import checkpoint_name
-from jobs.spec import Train
-from trainer import seeds
-from trainer.checkpoint.checkpoints import Checkpoints
-from trainer.checkpoint.state import TrainState
-from trainer.data.sources import Batch
-from trainer.dist.run_handle import RankContext
-from trainer.dist.stop_consensus import StopConsensus
-from trainer.errors import NotFinite
-from trainer.health.lead_time import LeadTime
-from trainer.model import optim
-from trainer.model.build import Data, Replica
-from trainer.model.evaluate import evaluate
-from trainer.model.mean_gradient import MeanGradient
-from trainer.report.profiling import Tracer
-from trainer.report.reporter import Reporter
+from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer import seeds
+from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
+from slurm_job_kit.trainer.checkpoint.state import TrainState
+from slurm_job_kit.trainer.data.sources import Batch
+from slurm_job_kit.trainer.dist.run_handle import RankContext
+from slurm_job_kit.trainer.dist.stop_consensus import StopConsensus
+from slurm_job_kit.trainer.errors import NotFinite
+from slurm_job_kit.trainer.health.lead_time import LeadTime
+from slurm_job_kit.trainer.model import optim
+from slurm_job_kit.trainer.model.build import Data, Replica
+from slurm_job_kit.trainer.model.evaluate import evaluate
+from slurm_job_kit.trainer.model.mean_gradient import MeanGradient
+from slurm_job_kit.trainer.report.profiling import Tracer
+from slurm_job_kit.trainer.report.reporter import Reporter
 
 Beat = Callable[[str, int], None]  # arguments: the part of a step that begins, the step
 

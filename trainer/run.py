@@ -11,32 +11,32 @@ from typing import NoReturn
 
 import torch.distributed as dist
 
-from jobs import records
-from jobs.checkpoint_names import checkpoint_name
-from jobs.records import Best, Metric, Outcome
-from jobs.rundir import RunDir
-from jobs.spec import Spec
-from trainer.checkpoint.checkpoints import Checkpoints
-from trainer.checkpoint.digest import optimizer_sha256, weights_sha256
-from trainer.checkpoint.ownership import check_owner
-from trainer.dist.context import check_device, choose_device, init_process_group
-from trainer.dist.rank_process import RankProcess
-from trainer.dist.run_handle import (
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
+from slurm_job_kit.jobs.records import Best, Metric, Outcome
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
+from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
+from slurm_job_kit.trainer.checkpoint.ownership import check_owner
+from slurm_job_kit.trainer.dist.context import check_device, choose_device, init_process_group
+from slurm_job_kit.trainer.dist.rank_process import RankProcess
+from slurm_job_kit.trainer.dist.run_handle import (
     RankContext,
     close_by_hand,
     find_or_begin_run,
     is_run_dir,
     share_run,
 )
-from trainer.dist.stop_consensus import StopConsensus
-from trainer.errors import fail, log, storage_error
-from trainer.health.preflight import preflight
-from trainer.health.watchdog import Watchdog
-from trainer.loop import Loop
-from trainer.model.build import build_data, build_replica, set_up_torch
-from trainer.report.environment import describe, exactness, extended
-from trainer.report.summary import start_lines
-from trainer.stop import StopSignal
+from slurm_job_kit.trainer.dist.stop_consensus import StopConsensus
+from slurm_job_kit.trainer.errors import fail, log, storage_error
+from slurm_job_kit.trainer.health.preflight import preflight
+from slurm_job_kit.trainer.health.watchdog import Watchdog
+from slurm_job_kit.trainer.loop import Loop
+from slurm_job_kit.trainer.model.build import build_data, build_replica, set_up_torch
+from slurm_job_kit.trainer.report.environment import describe, exactness, extended
+from slurm_job_kit.trainer.report.summary import start_lines
+from slurm_job_kit.trainer.stop import StopSignal
 
 
 def run(arguments: list[str], stop: StopSignal, started: float, watchdog: Watchdog) -> NoReturn:

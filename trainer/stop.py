@@ -65,8 +65,8 @@ def _report() -> None:
     Where only ranks got the signal, the record is all that tells this stop from a crash.
     """
     # Not at the top: the signal handlers are installed before all that takes time.
-    from jobs.rundir import RunDir
-    from trainer.errors import StoppedInStartup, report
+    from slurm_job_kit.jobs.rundir import RunDir
+    from slurm_job_kit.trainer.errors import StoppedInStartup, report
 
     rank, folder = os.environ.get("RANK"), os.environ.get("KIT_RUN_DIR")
     attempt = os.environ.get("KIT_ATTEMPT")

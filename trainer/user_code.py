@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer.errors import (
+from slurm_job_kit.trainer.errors import (
     MACHINE_TEXTS,
     CodeError,
     UserCodeError,

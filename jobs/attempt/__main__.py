@@ -16,15 +16,15 @@ import os
 import sys
 from pathlib import Path
 
-from jobs.attempt import run_lock, srun_step
-from jobs.attempt.close import close
-from jobs.attempt.execute import execute
-from jobs.attempt.open import open_attempt
-from jobs.console import begin_lines_with_time, say
-from jobs.errors import FailedError, UserError
-from jobs.node.stop_signals import block_stop_signals
-from jobs.rundir import RunDir
-from jobs.slurm import client
+from slurm_job_kit.jobs.attempt import run_lock, srun_step
+from slurm_job_kit.jobs.attempt.close import close
+from slurm_job_kit.jobs.attempt.execute import execute
+from slurm_job_kit.jobs.attempt.open import open_attempt
+from slurm_job_kit.jobs.console import begin_lines_with_time, say
+from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.node.stop_signals import block_stop_signals
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.slurm import client
 
 # The code of this process. The ranks of a launch by hand run the same.
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -7,8 +7,8 @@ import errno
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jobs.attempt import facts, history, interpret, run_lock, srun_step, successor
-from jobs.attempt.decision import (
+from slurm_job_kit.jobs.attempt import facts, history, interpret, run_lock, srun_step, successor
+from slurm_job_kit.jobs.attempt.decision import (
     COMPLETED,
     Action,
     Cause,
@@ -20,15 +20,15 @@ from jobs.attempt.decision import (
     format_decision,
     is_automatic_start,
 )
-from jobs.attempt.execute import format_for_log
-from jobs.attempt.interpret import AttemptFacts
-from jobs.attempt.report import report_error, report_quarantine
-from jobs.console import BestEffort, say
-from jobs.errors import FailedError, UserError
-from jobs.records import Evidence
-from jobs.rundir import RunDir
-from jobs.slurm import client
-from jobs.spec import FormatError
+from slurm_job_kit.jobs.attempt.execute import format_for_log
+from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
+from slurm_job_kit.jobs.attempt.report import report_error, report_quarantine
+from slurm_job_kit.jobs.console import BestEffort, say
+from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.records import Evidence
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.spec import FormatError
 
 FINAL = (Action.DONE, Action.HOLD, Action.CANCEL)
 

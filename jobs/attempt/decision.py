@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jobs.records import Action, AttemptRecord, Cause, Evidence, RequeueAnswer
-from jobs.slurm.client import ENDED_STATES, is_cancelled
-from jobs.spec import Spec
+from slurm_job_kit.jobs.records import Action, AttemptRecord, Cause, Evidence, RequeueAnswer
+from slurm_job_kit.jobs.slurm.client import ENDED_STATES, is_cancelled
+from slurm_job_kit.jobs.spec import Spec
 
 __all__ = ["Action", "Cause", "Evidence"]  # of jobs.records, for those who decide
 

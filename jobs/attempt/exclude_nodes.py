@@ -16,13 +16,13 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from jobs import records
-from jobs.attempt.interpret import AttemptFacts
-from jobs.console import say
-from jobs.records import AttemptRecord, SlurmSite
-from jobs.rundir import RunDir
-from jobs.slurm import client, sbatch
-from jobs.spec import Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
+from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.records import AttemptRecord, SlurmSite
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.slurm import client, sbatch
+from slurm_job_kit.jobs.spec import Spec
 
 EXPIRES_S = 24 * 3600.0
 _PART = re.compile(r"([^,\[]|\[[^\]]*\])+")

@@ -8,13 +8,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jobs.attempt import exclude_nodes, history, run_lock, successor
-from jobs.attempt.decision import Action, Cause, Decision, budget_used, format_decision
-from jobs.attempt.interpret import AttemptFacts
-from jobs.console import say
-from jobs.records import AttemptRecord, Mistake, RequeueAnswer
-from jobs.rundir import RunDir
-from jobs.slurm import client
+from slurm_job_kit.jobs.attempt import exclude_nodes, history, run_lock, successor
+from slurm_job_kit.jobs.attempt.decision import (
+    Action,
+    Cause,
+    Decision,
+    budget_used,
+    format_decision,
+)
+from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
+from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.records import AttemptRecord, Mistake, RequeueAnswer
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.slurm import client
 
 EXIT_RETRY = 75  # the batch script starts another srun step. Source: sysexits.h, EX_TEMPFAIL
 MAX_DELAY_S = 60

@@ -9,11 +9,11 @@ import time
 from dataclasses import replace
 from itertools import chain
 
-from jobs import records
-from jobs.attempt import interpret, requeue_policy, srun_step
-from jobs.attempt.interpret import AttemptFacts
-from jobs.console import say
-from jobs.records import (
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import interpret, requeue_policy, srun_step
+from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
+from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.records import (
     AgentRecord,
     AttemptPlan,
     AttemptRecord,
@@ -26,9 +26,9 @@ from jobs.records import (
     Submission,
     Successor,
 )
-from jobs.rundir import RunDir
-from jobs.runs import checkpoints, scratch_purge
-from jobs.slurm import client
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import checkpoints, scratch_purge
+from slurm_job_kit.jobs.slurm import client
 
 RANK_0 = "rank-00000"
 

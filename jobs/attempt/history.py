@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from jobs import records
-from jobs.attempt import interpret
-from jobs.attempt.decision import ENDS, Decision
-from jobs.attempt.interpret import AttemptFacts
-from jobs.console import BestEffort
-from jobs.records import Action, Cause, Evidence
-from jobs.rundir import RunDir, Timeline, write_atomic
-from jobs.slurm.client import Requeued
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import interpret
+from slurm_job_kit.jobs.attempt.decision import ENDS, Decision
+from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
+from slurm_job_kit.jobs.console import BestEffort
+from slurm_job_kit.jobs.records import Action, Cause, Evidence
+from slurm_job_kit.jobs.rundir import RunDir, Timeline, write_atomic
+from slurm_job_kit.jobs.slurm.client import Requeued
 
 
 def record(

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jobs.attempt.decision import ENDS, Decision
-from jobs.checkpoint_names import checkpoint_step, is_newer
-from jobs.console import counted
-from jobs.errors import UserError
-from jobs.node.stop_signals import STOP_SIGNALS
-from jobs.records import (
+from slurm_job_kit.jobs.attempt.decision import ENDS, Decision
+from slurm_job_kit.jobs.checkpoint_names import checkpoint_step, is_newer
+from slurm_job_kit.jobs.console import counted
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
+from slurm_job_kit.jobs.records import (
     Action,
     AgentRecord,
     AttemptPlan,
@@ -28,8 +28,8 @@ from jobs.records import (
     Submission,
     Successor,
 )
-from jobs.slurm.client import Requeued
-from jobs.spec import Spec
+from slurm_job_kit.jobs.slurm.client import Requeued
+from slurm_job_kit.jobs.spec import Spec
 
 # The longest pause before a retry, and its start.
 RETRY_S = 120.0

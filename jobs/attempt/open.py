@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jobs import records
-from jobs.attempt import facts, history, interpret, run_lock, srun_step, successor
-from jobs.attempt.close import close_lost
-from jobs.attempt.decision import COMPLETED, Cause, refusal
-from jobs.attempt.interpret import AttemptFacts
-from jobs.console import counted, say
-from jobs.errors import FailedError, UserError
-from jobs.node import rendezvous
-from jobs.records import AttemptPlan
-from jobs.rundir import RunDir, write_atomic
-from jobs.runs import code_digest, code_snapshot, lookup, scratch_purge
-from jobs.slurm import client
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import facts, history, interpret, run_lock, srun_step, successor
+from slurm_job_kit.jobs.attempt.close import close_lost
+from slurm_job_kit.jobs.attempt.decision import COMPLETED, Cause, refusal
+from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
+from slurm_job_kit.jobs.console import counted, say
+from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.node import rendezvous
+from slurm_job_kit.jobs.records import AttemptPlan
+from slurm_job_kit.jobs.rundir import RunDir, write_atomic
+from slurm_job_kit.jobs.runs import code_digest, code_snapshot, lookup, scratch_purge
+from slurm_job_kit.jobs.slurm import client
 
 
 def open_attempt(

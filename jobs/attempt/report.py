@@ -6,17 +6,17 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobs.attempt.decision import Evidence
-from jobs.attempt.interpret import (
+from slurm_job_kit.jobs.attempt.decision import Evidence
+from slurm_job_kit.jobs.attempt.interpret import (
     AttemptFacts,
     first_error,
     format_error,
     further_errors,
     newly_quarantined,
 )
-from jobs.console import say
-from jobs.records import RankError
-from jobs.rundir import RunDir
+from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.records import RankError
+from slurm_job_kit.jobs.rundir import RunDir
 
 LOG_LINES = 15
 MAX_FURTHER = 3

@@ -18,11 +18,11 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from jobs.attempt.decision import Action, Evidence
-from jobs.records import AttemptRecord
-from jobs.slurm import client, site
-from jobs.slurm.site import Config, Site
-from jobs.spec import Slurm
+from slurm_job_kit.jobs.attempt.decision import Action, Evidence
+from slurm_job_kit.jobs.records import AttemptRecord
+from slurm_job_kit.jobs.slurm import client, site
+from slurm_job_kit.jobs.slurm.site import Config, Site
+from slurm_job_kit.jobs.spec import Slurm
 
 SINCE_VERSION = (24, 5)
 # Slurm also counts the job's first launch, and one empty start after a requeue by the kit.

@@ -19,12 +19,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from jobs import records
-from jobs.errors import FailedError, UserError
-from jobs.procfs import start_of
-from jobs.records import Claim
-from jobs.rundir import RunDir
-from jobs.slurm import client
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.procfs import start_of
+from slurm_job_kit.jobs.records import Claim
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.slurm import client
 
 
 class OwnedError(UserError):

@@ -15,17 +15,17 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping
 
-from jobs import records
-from jobs.attempt import interpret, run_lock
-from jobs.attempt.interpret import AttemptFacts
-from jobs.console import say
-from jobs.node.interfaces import is_reachable
-from jobs.node.stop_signals import STOP_SIGNALS
-from jobs.procfs import children
-from jobs.records import AgentRecord, AttemptPlan, SlurmSite
-from jobs.rundir import RunDir
-from jobs.slurm import client
-from jobs.spec import Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import interpret, run_lock
+from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
+from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.node.interfaces import is_reachable
+from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
+from slurm_job_kit.jobs.procfs import children
+from slurm_job_kit.jobs.records import AgentRecord, AttemptPlan, SlurmSite
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.spec import Spec
 
 # Once an agent has failed, srun ends the others: SIGTERM, and SIGKILL after KillWait (30 s).
 END_LIMIT_S = 60

@@ -13,17 +13,17 @@ import os
 import re
 from dataclasses import dataclass
 
-from jobs import records
-from jobs.attempt import interpret
-from jobs.attempt.decision import Action
-from jobs.attempt.interpret import AttemptFacts
-from jobs.console import say
-from jobs.errors import FailedError
-from jobs.records import SlurmSite, Successor
-from jobs.rundir import RunDir
-from jobs.runs import lookup
-from jobs.slurm import client, sbatch, site_warnings
-from jobs.slurm import site as slurm_site
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import interpret
+from slurm_job_kit.jobs.attempt.decision import Action
+from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
+from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.errors import FailedError
+from slurm_job_kit.jobs.records import SlurmSite, Successor
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.slurm import client, sbatch, site_warnings
+from slurm_job_kit.jobs.slurm import site as slurm_site
 
 
 class EndedError(FailedError):

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from jobs import records
-from jobs.config.load import load
-from jobs.console import begin_lines_with_time, say
-from jobs.records import Submission
-from jobs.rundir import RunDir
-from jobs.runs import lookup
-from jobs.runs.freeze import freeze
-from jobs.slurm import client, duration, site, site_warnings
-from jobs.spec import Slurm
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.config.load import load
+from slurm_job_kit.jobs.console import begin_lines_with_time, say
+from slurm_job_kit.jobs.records import Submission
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs.freeze import freeze
+from slurm_job_kit.jobs.slurm import client, duration, site, site_warnings
+from slurm_job_kit.jobs.spec import Slurm
 
 
 def adopt(config: Path, overrides: Sequence[str]) -> RunDir:

@@ -8,16 +8,16 @@ import signal
 import sys
 import time
 
-from jobs.attempt import facts, run_lock
-from jobs.attempt.close import end_between_attempts
-from jobs.attempt.decision import Action, Cause
-from jobs.commands import run_jobs
-from jobs.commands.submit_claim import claimed, uninterrupted
-from jobs.console import BestEffort
-from jobs.errors import FailedError, UserError
-from jobs.records import RecordError
-from jobs.rundir import RunDir, write_atomic
-from jobs.slurm import client
+from slurm_job_kit.jobs.attempt import facts, run_lock
+from slurm_job_kit.jobs.attempt.close import end_between_attempts
+from slurm_job_kit.jobs.attempt.decision import Action, Cause
+from slurm_job_kit.jobs.commands import run_jobs
+from slurm_job_kit.jobs.commands.submit_claim import claimed, uninterrupted
+from slurm_job_kit.jobs.console import BestEffort
+from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.records import RecordError
+from slurm_job_kit.jobs.rundir import RunDir, write_atomic
+from slurm_job_kit.jobs.slurm import client
 
 CLAIM_WAIT_S = 60.0  # a resume that is just queueing its job: longer than sbatch usually takes
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobs.rundir import RunDir
-from jobs.runs import compare as comparison
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import compare as comparison
 
 
 def compare(run_dir: RunDir, reference: RunDir) -> int:

@@ -6,9 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from jobs.errors import UserError
-from jobs.rundir import RunDir
-from jobs.runs import checkpoints
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import checkpoints
 
 
 def export(run_dir: RunDir, checkpoint: str | None, out: Path | None) -> int:
@@ -22,7 +22,7 @@ def export(run_dir: RunDir, checkpoint: str | None, out: Path | None) -> int:
             "progress"
         )
         raise UserError(f"{run_dir.run_id} has no checkpoint yet\n  hint: {hint}")
-    argv = [sys.executable, "-m", "trainer.checkpoint.export", str(run_dir.path)]
+    argv = [sys.executable, "-m", "slurm_job_kit.trainer.checkpoint.export", str(run_dir.path)]
     argv += ["--checkpoint", checkpoint] if checkpoint else []
     argv += ["--out", str(out)] if out else []
     os.execv(argv[0], argv)

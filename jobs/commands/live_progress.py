@@ -7,10 +7,10 @@ import shutil
 import sys
 import time
 
-from jobs import records
-from jobs.console import discard_output, format_metric
-from jobs.records import Progress
-from jobs.rundir import RunDir
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.console import discard_output, format_metric
+from slurm_job_kit.jobs.records import Progress
+from slurm_job_kit.jobs.rundir import RunDir
 
 EPOCH_LINES_APART_S = 10
 

@@ -19,21 +19,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from jobs import records
-from jobs.attempt import run_lock, srun_step
-from jobs.attempt.close import close_attempt, end_between_attempts
-from jobs.attempt.decision import Action, Cause, Decision
-from jobs.attempt.execute import retry_delay_s
-from jobs.attempt.open import open_attempt
-from jobs.attempt.run_lock import release_on_disk_error
-from jobs.commands.live_progress import ProgressLine
-from jobs.console import counted, say
-from jobs.errors import UserError
-from jobs.node.rank import die_with_parent
-from jobs.node.torchrun import stop_signal
-from jobs.records import AttemptPlan
-from jobs.rundir import RunDir
-from jobs.spec import Launch, Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import run_lock, srun_step
+from slurm_job_kit.jobs.attempt.close import close_attempt, end_between_attempts
+from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
+from slurm_job_kit.jobs.attempt.execute import retry_delay_s
+from slurm_job_kit.jobs.attempt.open import open_attempt
+from slurm_job_kit.jobs.attempt.run_lock import release_on_disk_error
+from slurm_job_kit.jobs.commands.live_progress import ProgressLine
+from slurm_job_kit.jobs.console import counted, say
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.node.rank import die_with_parent
+from slurm_job_kit.jobs.node.torchrun import stop_signal
+from slurm_job_kit.jobs.records import AttemptPlan
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Launch, Spec
 
 POLL_S = 0.2
 MAX_RANKS_PER_CORE = 4

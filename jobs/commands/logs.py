@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from jobs.commands.submit import shown
-from jobs.errors import UserError
-from jobs.rundir import RunDir
+from slurm_job_kit.jobs.commands.submit import shown
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.rundir import RunDir
 
 
 def logs(run_dir: RunDir, rank: int, is_following: bool) -> int:

@@ -17,9 +17,9 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from jobs.errors import UserError
-from jobs.node.__main__ import OLDEST
-from jobs.spec import Spec
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.node.__main__ import OLDEST
+from slurm_job_kit.jobs.spec import Spec
 
 # Prints the version, and the modules that are missing. Every Python from 3.4 on can run it.
 LOOK_UP = """

@@ -7,18 +7,18 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs import records
-from jobs.attempt import exclude_nodes
-from jobs.commands.submit_claim import uninterrupted
-from jobs.config.load import Loaded
-from jobs.console import BestEffort, say
-from jobs.errors import FailedError
-from jobs.records import Submission
-from jobs.rundir import RunDir, Timeline
-from jobs.runs import lookup
-from jobs.slurm import available, client, executor, site, site_warnings
-from jobs.slurm.sbatch import SCRIPT, outside_job, sbatch_argv
-from jobs.spec import Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import exclude_nodes
+from slurm_job_kit.jobs.commands.submit_claim import uninterrupted
+from slurm_job_kit.jobs.config.load import Loaded
+from slurm_job_kit.jobs.console import BestEffort, say
+from slurm_job_kit.jobs.errors import FailedError
+from slurm_job_kit.jobs.records import Submission
+from slurm_job_kit.jobs.rundir import RunDir, Timeline
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.slurm import available, client, executor, site, site_warnings
+from slurm_job_kit.jobs.slurm.sbatch import SCRIPT, outside_job, sbatch_argv
+from slurm_job_kit.jobs.spec import Spec
 
 HINT = "  hint: --cluster local (make: FLAGS='--cluster local') trains on this machine"
 

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.attempt import facts, history, run_lock
-from jobs.checkpoint_names import checkpoint_step
-from jobs.commands import local, packages, run_jobs
-from jobs.commands.submit import announce, choose_cluster, run_here, world_size
-from jobs.commands.submit_claim import claimed
-from jobs.console import say
-from jobs.errors import FailedError, UserError
-from jobs.rundir import RunDir
-from jobs.runs import (
+from slurm_job_kit.jobs.attempt import facts, history, run_lock
+from slurm_job_kit.jobs.checkpoint_names import checkpoint_step
+from slurm_job_kit.jobs.commands import local, packages, run_jobs
+from slurm_job_kit.jobs.commands.submit import announce, choose_cluster, run_here, world_size
+from slurm_job_kit.jobs.commands.submit_claim import claimed
+from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import (
     checkpoint_files,
     checkpoints,
     code_changes,
@@ -28,8 +28,8 @@ from jobs.runs import (
     scratch_purge,
     spec_changes,
 )
-from jobs.slurm import client
-from jobs.spec import Spec
+from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.spec import Spec
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def newest_checkpoint(run_dir: RunDir) -> str | None:
 
 def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:
     """A copy of the checkout for the run. Raises: UserError for differences without a --yes."""
-    from jobs.runs.freeze import REPOSITORY
+    from slurm_job_kit.jobs.runs.freeze import REPOSITORY
 
     new_code = code_changes.prepared(run_dir, Spec.read(run_dir.spec), REPOSITORY)
     code_changes.confirm(run_dir, new_code, request.is_confirmed)
@@ -150,9 +150,9 @@ def start_again(run_dir: RunDir, cluster: str, is_checked: bool) -> str | None:
     Raises: FailedError; LocalError for a spec that this machine cannot run; UserError for an
     interpreter that is not there; SpecError for parts that every rank would fail of.
     """
-    from jobs.commands.queue import queue
-    from jobs.config.load import Loaded
-    from jobs.runs import check
+    from slurm_job_kit.jobs.commands.queue import queue
+    from slurm_job_kit.jobs.config.load import Loaded
+    from slurm_job_kit.jobs.runs import check
 
     spec = Spec.read(run_dir.spec)
     packages.check_interpreter(spec)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jobs.attempt import run_lock
-from jobs.rundir import RunDir
-from jobs.runs import lookup
-from jobs.slurm import client
-from jobs.slurm.sbatch import SCRIPT
+from slurm_job_kit.jobs.attempt import run_lock
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 
 
 def waiting_job(run_dir: RunDir) -> str | None:

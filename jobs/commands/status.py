@@ -8,17 +8,17 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from jobs import records
-from jobs.attempt import facts, run_lock
-from jobs.attempt.close import write_missing_result
-from jobs.attempt.interpret import start_up_warning
-from jobs.commands import live_progress
-from jobs.commands.run_jobs import waiting_job
-from jobs.records import Progress, RecordError, Result
-from jobs.rundir import RunDir
-from jobs.runs import lookup
-from jobs.slurm import client
-from jobs.spec import FormatError, Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import facts, run_lock
+from slurm_job_kit.jobs.attempt.close import write_missing_result
+from slurm_job_kit.jobs.attempt.interpret import start_up_warning
+from slurm_job_kit.jobs.commands import live_progress
+from slurm_job_kit.jobs.commands.run_jobs import waiting_job
+from slurm_job_kit.jobs.records import Progress, RecordError, Result
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.spec import FormatError, Spec
 
 MAX_LISTED = 20
 COLUMNS = {

@@ -10,24 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs import records
-from jobs.attempt import facts
-from jobs.attempt.decision import Action, Cause
-from jobs.attempt.execute import hold_hint
-from jobs.commands import local, packages
-from jobs.commands.submit_claim import claimed
-from jobs.console import counted, format_metric, say
-from jobs.errors import UserError
-from jobs.node.torchrun import nproc_per_node
-from jobs.records import Result
-from jobs.rundir import RunDir
-from jobs.runs import origin
-from jobs.runs.origin import Origin
-from jobs.slurm import available, client
-from jobs.spec import Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import facts
+from slurm_job_kit.jobs.attempt.decision import Action, Cause
+from slurm_job_kit.jobs.attempt.execute import hold_hint
+from slurm_job_kit.jobs.commands import local, packages
+from slurm_job_kit.jobs.commands.submit_claim import claimed
+from slurm_job_kit.jobs.console import counted, format_metric, say
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.node.torchrun import nproc_per_node
+from slurm_job_kit.jobs.records import Result
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import origin
+from slurm_job_kit.jobs.runs.origin import Origin
+from slurm_job_kit.jobs.slurm import available, client
+from slurm_job_kit.jobs.spec import Spec
 
 if TYPE_CHECKING:
-    from jobs.config.load import Loaded
+    from slurm_job_kit.jobs.config.load import Loaded
 
 
 def choose_cluster(requested: str) -> str:
@@ -73,10 +73,10 @@ def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
 
     Raises: UserError, FailedError; then there is no run.
     """
-    from jobs.commands.queue import queue
-    from jobs.config.load import load
-    from jobs.runs import check
-    from jobs.runs.freeze import freeze
+    from slurm_job_kit.jobs.commands.queue import queue
+    from slurm_job_kit.jobs.config.load import load
+    from slurm_job_kit.jobs.runs import check
+    from slurm_job_kit.jobs.runs.freeze import freeze
 
     loaded = load(config, overrides)
     for line in [] if options.origin is None else origin.check(options.origin, loaded.spec):
@@ -117,11 +117,11 @@ def dry_run(loaded: Loaded, cluster: str) -> int:
     Returns 1 if the job could never run, or sbatch --test-only refuses it or does not answer.
     Raises: UserError where `choose_cluster` does.
     """
-    from jobs.commands.queue import show_site, test_only
-    from jobs.node.torchrun import placeholder_options, torchrun_command
-    from jobs.runs.freeze import REPOSITORY, planned
-    from jobs.runs.own_script import named_inputs, normalised, script_home
-    from jobs.slurm.sbatch import SCRIPT, sbatch_argv
+    from slurm_job_kit.jobs.commands.queue import show_site, test_only
+    from slurm_job_kit.jobs.node.torchrun import placeholder_options, torchrun_command
+    from slurm_job_kit.jobs.runs.freeze import REPOSITORY, planned
+    from slurm_job_kit.jobs.runs.own_script import named_inputs, normalised, script_home
+    from slurm_job_kit.jobs.slurm.sbatch import SCRIPT, sbatch_argv
 
     run_dir, spec = planned(loaded.spec), normalised(loaded.spec, REPOSITORY)
     named_inputs(spec.launch, script_home(spec.launch, REPOSITORY))

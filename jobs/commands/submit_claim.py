@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.attempt import run_lock
-from jobs.errors import UserError
-from jobs.rundir import RunDir
+from slurm_job_kit.jobs.attempt import run_lock
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.rundir import RunDir
 
 POLL_S = 0.2
 

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from jobs.config import reserved
-from jobs.problems import CONTROL, KeyPath, Problem, shown
-from jobs.slurm import duration
-from jobs.spec import SECTIONS, Launch, Slurm, Spec
+from slurm_job_kit.jobs.config import reserved
+from slurm_job_kit.jobs.problems import CONTROL, KeyPath, Problem, shown
+from slurm_job_kit.jobs.slurm import duration
+from slurm_job_kit.jobs.spec import SECTIONS, Launch, Slurm, Spec
 
 MAX_NAME_BYTES = 100
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jobs.config.check_launch import is_dotted
-from jobs.config.keys import nearest
-from jobs.problems import Problem, shown
-from jobs.spec import (
+from slurm_job_kit.jobs.config.check_launch import is_dotted
+from slurm_job_kit.jobs.config.keys import nearest
+from slurm_job_kit.jobs.problems import Problem, shown
+from slurm_job_kit.jobs.spec import (
     DATASETS,
     METRIC_MODES,
     MODELS,

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Literal
 
-from jobs.config.reserved import SBATCH
-from jobs.problems import KeyPath
-from jobs.spec import Scalar, Spec
+from slurm_job_kit.jobs.config.reserved import SBATCH
+from slurm_job_kit.jobs.problems import KeyPath
+from slurm_job_kit.jobs.spec import Scalar, Spec
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _CONTAINERS = {list: "a list", dict: "a mapping"}

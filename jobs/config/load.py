@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from jobs.config import overrides, validate, yaml_reader
-from jobs.config.keys import nearest
-from jobs.config.yaml_reader import Document
-from jobs.problems import Place, Problem, SpecError, printable
-from jobs.spec import Spec
+from slurm_job_kit.jobs.config import overrides, validate, yaml_reader
+from slurm_job_kit.jobs.config.keys import nearest
+from slurm_job_kit.jobs.config.yaml_reader import Document
+from slurm_job_kit.jobs.problems import Place, Problem, SpecError, printable
+from slurm_job_kit.jobs.spec import Spec
 
 __all__ = ["Loaded", "SpecError", "load"]
 

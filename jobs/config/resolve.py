@@ -7,10 +7,10 @@ import os
 import re
 from typing import Any
 
-from jobs.config.keys import keys, sections
-from jobs.problems import KeyPath, Problem
-from jobs.slurm import duration
-from jobs.spec import Spec
+from slurm_job_kit.jobs.config.keys import keys, sections
+from slurm_job_kit.jobs.problems import KeyPath, Problem
+from slurm_job_kit.jobs.slurm import duration
+from slurm_job_kit.jobs.spec import Spec
 
 INIT_FROM: KeyPath = ("train", "init_from")
 # sbatch options that hold a time; here, too, a number without a unit is minutes.

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jobs.config.keys import Key, keys, type_name
-from jobs.config.validate import adapter
-from jobs.spec import SECTIONS, Scalar
+from slurm_job_kit.jobs.config.keys import Key, keys, type_name
+from slurm_job_kit.jobs.config.validate import adapter
+from slurm_job_kit.jobs.spec import SECTIONS, Scalar
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT / "configs" / "schema.json"

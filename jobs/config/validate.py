@@ -11,8 +11,8 @@ from typing import Any
 
 import pydantic
 
-from jobs.config import check_launch, check_train, resolve
-from jobs.config.keys import (
+from slurm_job_kit.jobs.config import check_launch, check_train, resolve
+from slurm_job_kit.jobs.config.keys import (
     RENAMED,
     choices,
     is_one_of,
@@ -21,10 +21,10 @@ from jobs.config.keys import (
     type_name,
     unknown_key_hint,
 )
-from jobs.config.yaml_reader import Document
-from jobs.problems import KeyPath, Problem, SpecError, dotted, shown
-from jobs.slurm import duration
-from jobs.spec import Spec
+from slurm_job_kit.jobs.config.yaml_reader import Document
+from slurm_job_kit.jobs.problems import KeyPath, Problem, SpecError, dotted, shown
+from slurm_job_kit.jobs.slurm import duration
+from slurm_job_kit.jobs.spec import Spec
 
 _TIME: KeyPath = ("slurm", "time")
 _SBATCH_ARGS: KeyPath = ("slurm", "sbatch_args")

@@ -19,18 +19,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jobs import records
-from jobs.console import BestEffort, say, with_time
-from jobs.errors import UserError
-from jobs.node.interfaces import InterfaceError
-from jobs.node.oom import oom_kills
-from jobs.node.rank import die_with_parent
-from jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_signals
-from jobs.node.torchrun import Node, stop_signal, torchrun_command
-from jobs.procfs import children
-from jobs.records import AgentRecord, AttemptPlan, ReceivedSignal
-from jobs.rundir import AttemptDir, RunDir, Timeline
-from jobs.spec import Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.console import BestEffort, say, with_time
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.node.interfaces import InterfaceError
+from slurm_job_kit.jobs.node.oom import oom_kills
+from slurm_job_kit.jobs.node.rank import die_with_parent
+from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_signals
+from slurm_job_kit.jobs.node.torchrun import Node, stop_signal, torchrun_command
+from slurm_job_kit.jobs.procfs import children
+from slurm_job_kit.jobs.records import AgentRecord, AttemptPlan, ReceivedSignal
+from slurm_job_kit.jobs.rundir import AttemptDir, RunDir, Timeline
+from slurm_job_kit.jobs.spec import Spec
 
 REPEAT_S = 1.0
 PLAN_TIMEOUT_S = 60

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from jobs.errors import UserError
+from slurm_job_kit.jobs.errors import UserError
 
 SIOCGIFADDR = 0x8915  # Source: linux/sockios.h
 # Address, index of the interface, prefix length, scope, flags, name of the interface.

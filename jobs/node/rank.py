@@ -16,11 +16,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from jobs import records
-from jobs.console import BestEffort, begin_lines_with_time, say, with_time
-from jobs.node import script_failure
-from jobs.procfs import parent_of
-from jobs.rundir import RunDir, Timeline, relink
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.console import BestEffort, begin_lines_with_time, say, with_time
+from slurm_job_kit.jobs.node import script_failure
+from slurm_job_kit.jobs.procfs import parent_of
+from slurm_job_kit.jobs.rundir import RunDir, Timeline, relink
 
 PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 

@@ -14,9 +14,9 @@ import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from jobs.errors import UserError
-from jobs.node import interfaces
-from jobs.node.interfaces import is_ipv6, is_reachable
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.node import interfaces
+from slurm_job_kit.jobs.node.interfaces import is_ipv6, is_reachable
 
 EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 PORTS = range(15000, 32000)

@@ -10,8 +10,8 @@ import signal
 import time
 from pathlib import Path
 
-from jobs.errors import MEMORY_TEXTS, PEER_TEXTS
-from jobs.records import RankError
+from slurm_job_kit.jobs.errors import MEMORY_TEXTS, PEER_TEXTS
+from slurm_job_kit.jobs.records import RankError
 
 TAIL_BYTES = 65536
 # Python ends with this code after an error that nothing caught.

@@ -9,11 +9,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs import records
-from jobs.node import interfaces
-from jobs.records import AttemptPlan, Provenance
-from jobs.rundir import RunDir
-from jobs.spec import Launch, Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.node import interfaces
+from slurm_job_kit.jobs.records import AttemptPlan, Provenance
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Launch, Spec
 
 # The slowest node may import torch from a busy file system first.
 JOIN_TIMEOUT_S = 600
@@ -44,7 +44,7 @@ def rank_command(spec: Spec, run_dir: RunDir) -> list[str]:
     if launch.module is not None:
         # -P: a file in the working directory hides no module of the frozen code.
         return [sys.executable, "-u", "-P", "-m", launch.module, *launch.args]
-    return [sys.executable, "-u", "-m", "trainer", str(run_dir.path), *launch.args]
+    return [sys.executable, "-u", "-m", "slurm_job_kit.trainer", str(run_dir.path), *launch.args]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
         "--signals-to-handle=SIGHUP,SIGQUIT",
         f"--shutdown-timeout={SHUTDOWN_TIMEOUT_S}",
         # Without -- torchrun would read a script's own --n as an abbreviation of its own options.
-        *("-m", "--", "jobs.node.rank", str(run_dir.path)),
+        *("-m", "--", "slurm_job_kit.jobs.node.rank", str(run_dir.path)),
         *rank_command(spec, run_dir),
     ]
 

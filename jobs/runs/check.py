@@ -17,13 +17,13 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobs import records
-from jobs.config.load import Loaded
-from jobs.console import counted, say
-from jobs.problems import Problem, SpecError
-from jobs.records import CheckReport
-from jobs.rundir import RunDir
-from jobs.spec import Launch, Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.config.load import Loaded
+from slurm_job_kit.jobs.console import counted, say
+from slurm_job_kit.jobs.problems import Problem, SpecError
+from slurm_job_kit.jobs.records import CheckReport
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Launch, Spec
 
 LIMIT_S = 60.0
 SKIP_HINT = "--no-check (make: FLAGS=--no-check) leaves the check out"
@@ -85,7 +85,14 @@ def build_parts(run_dir: RunDir, spec: Spec, python: str, world_size: int) -> li
     """Run `trainer.check`; return what it found. Raises: NotChecked."""
     with tempfile.TemporaryDirectory(prefix="kit-check-") as folder:
         report, output = Path(folder, "report.json"), Path(folder, "output")
-        command = [python, "-m", "trainer.check", str(run_dir.path), str(world_size), str(report)]
+        command = [
+            python,
+            "-m",
+            "slurm_job_kit.trainer.check",
+            str(run_dir.path),
+            str(world_size),
+            str(report),
+        ]
         status = run_limited(command, run_dir.code, environment(run_dir, spec, world_size), output)
         found = records.read(CheckReport, report)
         if found is None:

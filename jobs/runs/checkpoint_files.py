@@ -13,12 +13,19 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from jobs import records
-from jobs.checkpoint_names import ASIDE_PREFIX, BEST, LATEST, MANIFEST, checkpoint_name, is_newer
-from jobs.errors import UserError
-from jobs.records import RecordError, StoredCheckpoint
-from jobs.rundir import RunDir, fsync_directory, write_atomic
-from jobs.runs import checkpoints
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.checkpoint_names import (
+    ASIDE_PREFIX,
+    BEST,
+    LATEST,
+    MANIFEST,
+    checkpoint_name,
+    is_newer,
+)
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.records import RecordError, StoredCheckpoint
+from slurm_job_kit.jobs.rundir import RunDir, fsync_directory, write_atomic
+from slurm_job_kit.jobs.runs import checkpoints
 
 TEMPORARY_PREFIX = ".tmp-"  # the trainer removes what has such a name
 

@@ -9,18 +9,18 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from jobs import records
-from jobs.checkpoint_names import (
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.checkpoint_names import (
     BEST,
     QUARANTINE_PREFIX,
     checkpoint_name,
     checkpoint_names,
     checkpoint_step,
 )
-from jobs.errors import UserError
-from jobs.records import SavedCheckpoint
-from jobs.rundir import RunDir
-from jobs.spec import Spec
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.records import SavedCheckpoint
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Spec
 
 # How scripts name the files that torch.save and others write.
 SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")

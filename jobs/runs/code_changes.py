@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jobs import records
-from jobs.errors import UserError
-from jobs.records import CodeSnapshot, Provenance
-from jobs.rundir import RunDir, relink, write_atomic
-from jobs.runs import code_snapshot, own_script
-from jobs.runs.code_digest import Used, has_weight, name_of, used_by
-from jobs.spec import Launch, Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.records import CodeSnapshot, Provenance
+from slurm_job_kit.jobs.rundir import RunDir, relink, write_atomic
+from slurm_job_kit.jobs.runs import code_snapshot, own_script
+from slurm_job_kit.jobs.runs.code_digest import Used, has_weight, name_of, used_by
+from slurm_job_kit.jobs.spec import Launch, Spec
 
 MAX_LISTED = 20
 MAX_DIFF_BYTES = 2**20
@@ -185,7 +185,7 @@ def switched(run_dir: RunDir, new: NewCode, attempt: int, step: int) -> Iterator
 
 def _record(run_dir: RunDir, new: NewCode, attempt: int, step: int) -> None:
     """Add the new code to provenance.json; the interpreter and its packages stay."""
-    from jobs.runs.freeze import provenance
+    from slurm_job_kit.jobs.runs.freeze import provenance
 
     known = records.read(Provenance, run_dir.provenance)  # None: a scratch purge removed it
     now = provenance(new.repository, new.code.name, Spec.read(run_dir.spec).interpreter)

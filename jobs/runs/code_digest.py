@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from jobs.runs import code_snapshot
-from jobs.spec import Spec, Train
+from slurm_job_kit.jobs.runs import code_snapshot
+from slurm_job_kit.jobs.spec import Spec, Train
 
 # Files at the top of a repository that no run reads.
 LEFT_OUT_FILES = (

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from jobs import records
-from jobs.console import counted
-from jobs.problems import dotted, printable
-from jobs.records import Result
-from jobs.rundir import RunDir
-from jobs.runs.spec_changes import FIXED, differences, is_free
-from jobs.spec import Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.console import counted
+from slurm_job_kit.jobs.problems import dotted, printable
+from slurm_job_kit.jobs.records import Result
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs.spec_changes import FIXED, differences, is_free
+from slurm_job_kit.jobs.spec import Spec
 
 
 def compare(run: RunDir, reference: RunDir) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from jobs import records
-from jobs.errors import UserError
-from jobs.records import Progress, Result
-from jobs.rundir import RunDir
-from jobs.spec import Train
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.records import Progress, Result
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Train
 
 SCHEDULES = {
     "constant": "train.schedule constant: the learning rate stays as it is",

@@ -18,16 +18,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jobs import records
-from jobs.config.load import Loaded
-from jobs.console import say
-from jobs.errors import UserError
-from jobs.records import CodeSnapshot, Overrides, PackageVersion, Provenance
-from jobs.rundir import RunDir, Timeline, relink
-from jobs.runs import code_snapshot, own_script
-from jobs.runs.code_digest import name_of
-from jobs.runs.lookup import runs_root
-from jobs.spec import Launch, Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.config.load import Loaded
+from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.records import CodeSnapshot, Overrides, PackageVersion, Provenance
+from slurm_job_kit.jobs.rundir import RunDir, Timeline, relink
+from slurm_job_kit.jobs.runs import code_snapshot, own_script
+from slurm_job_kit.jobs.runs.code_digest import name_of
+from slurm_job_kit.jobs.runs.lookup import runs_root
+from slurm_job_kit.jobs.spec import Launch, Spec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("torch", "numpy", "scikit-learn", "submitit", "pydantic", "pyyaml")

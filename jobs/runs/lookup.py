@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from jobs import records
-from jobs.errors import UserError
-from jobs.records import Claim, Submission, Successor
-from jobs.rundir import RunDir, relink
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.records import Claim, Submission, Successor
+from slurm_job_kit.jobs.rundir import RunDir, relink
 
 # RUN_ID:JOBID of the job before this one. A job with it is a successor even where its predecessor
 # was killed before it could write successor.json.

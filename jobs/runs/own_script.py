@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.console import counted
-from jobs.errors import UserError
-from jobs.rundir import RunDir
-from jobs.runs import code_snapshot
-from jobs.spec import Launch, Spec
+from slurm_job_kit.jobs.console import counted
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import code_snapshot
+from slurm_job_kit.jobs.spec import Launch, Spec
 
 # A larger file is not copied into each run: there the working directory has a link to the frozen,
 # read-only file.

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 
-from jobs import records
-from jobs.errors import UserError
-from jobs.rundir import RunDir
-from jobs.runs import code_snapshot
-from jobs.spec import Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import code_snapshot
+from slurm_job_kit.jobs.spec import Spec
 
 HINT = "restore it, then make resume continues; or submit a new run with train.init_from"
 

@@ -11,17 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs import records
-from jobs.console import say
-from jobs.errors import UserError
-from jobs.problems import KeyPath, dotted, printable
-from jobs.records import KeyChange, Overrides, Provenance, SpecChange
-from jobs.rundir import RunDir, write_atomic
-from jobs.runs import extension, own_script
-from jobs.spec import Spec, Train
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.problems import KeyPath, dotted, printable
+from slurm_job_kit.jobs.records import KeyChange, Overrides, Provenance, SpecChange
+from slurm_job_kit.jobs.rundir import RunDir, write_atomic
+from slurm_job_kit.jobs.runs import extension, own_script
+from slurm_job_kit.jobs.spec import Spec, Train
 
 if TYPE_CHECKING:
-    from jobs.config.load import Loaded
+    from slurm_job_kit.jobs.config.load import Loaded
 
 FIXED = ("name", "runs_root", "dir_mode")  # the run directory was made with them
 FREE_SECTIONS = ("slurm", "checkpoint", "log", "profile")
@@ -78,7 +78,7 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
 
 def reloaded(run_dir: RunDir, overrides: Sequence[str]) -> Loaded:
     """The user's file with all overrides so far and these. Raises: SpecError, UserError."""
-    from jobs.config.load import load
+    from slurm_job_kit.jobs.config.load import load
 
     loaded = load(run_dir.spec_yaml, [*_frozen_overrides(run_dir), *overrides])
     return dataclasses.replace(loaded, spec=_as_frozen(run_dir, loaded.spec))
@@ -183,7 +183,7 @@ def format_changes(changed: Differences, was: Train, now: Train) -> list[str]:
 
 
 def _setup_script(run_dir: RunDir, lines: Sequence[str]) -> str:
-    from jobs.runs.freeze import setup_script
+    from slurm_job_kit.jobs.runs.freeze import setup_script
 
     known = records.read(Provenance, run_dir.provenance)  # None: a scratch purge removed it
     return setup_script(sys.executable if known is None else known.interpreter, lines)

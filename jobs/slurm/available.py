@@ -12,10 +12,10 @@ import pwd
 import re
 from collections.abc import Iterable, Iterator
 
-from jobs.problems import Problem, shown
-from jobs.slurm import site
-from jobs.slurm.site import Partition
-from jobs.spec import Slurm
+from slurm_job_kit.jobs.problems import Problem, shown
+from slurm_job_kit.jobs.slurm import site
+from slurm_job_kit.jobs.slurm.site import Partition
+from slurm_job_kit.jobs.spec import Slurm
 
 # Another cluster's names are not known here.
 _OTHER_CLUSTER = ("clusters", "cluster")

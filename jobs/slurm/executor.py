@@ -24,7 +24,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from jobs.errors import FailedError
+from slurm_job_kit.jobs.errors import FailedError
 
 
 def submit(argv: Sequence[str], environ: Mapping[str, str], folder: Path) -> str:

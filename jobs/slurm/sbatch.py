@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jobs.rundir import RunDir
-from jobs.spec import Spec
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Spec
 
 SCRIPT = Path("slurm/ddp.sbatch")
 # Options that belong to one job and not to its successor.

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jobs.slurm import client, duration
-from jobs.spec import Slurm
+from slurm_job_kit.jobs.slurm import client, duration
+from slurm_job_kit.jobs.spec import Slurm
 
 # Slurm's own defaults. Source: slurm.conf(5).
 KILL_WAIT_S = 30

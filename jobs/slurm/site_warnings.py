@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from jobs import records
-from jobs.problems import Problem
-from jobs.records import PartitionNodes, SlurmSite
-from jobs.rundir import RunDir
-from jobs.slurm import duration
-from jobs.slurm.site import KILL_WAIT_S, SLURMD_PORT, Site
-from jobs.spec import Slurm
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.problems import Problem
+from slurm_job_kit.jobs.records import PartitionNodes, SlurmSite
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.slurm import duration
+from slurm_job_kit.jobs.slurm.site import KILL_WAIT_S, SLURMD_PORT, Site
+from slurm_job_kit.jobs.spec import Slurm
 
 # Assumed duration of a stop (notice, save, commit) until the run has measured one.
 ASSUMED_STOP_S = 30

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from jobs.rundir import write_json
+from slurm_job_kit.jobs.rundir import write_json
 from tests.bench import report, rounds
 
 REPOSITORY = Path(__file__).resolve().parents[2]

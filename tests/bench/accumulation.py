@@ -8,12 +8,12 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.functional import cross_entropy
 
-from jobs.spec import Checkpoint, Log, Spec, Train
+from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
+from slurm_job_kit.trainer.loop import Loop
+from slurm_job_kit.trainer.model.build import Replica
+from slurm_job_kit.trainer.run import prepare
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio
-from trainer.loop import Loop
-from trainer.model.build import Replica
-from trainer.run import prepare
 
 NUM_MICRO_BATCHES = 8
 WARM_UP_STEPS, NUM_STEPS = 3, 15

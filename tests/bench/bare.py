@@ -6,11 +6,11 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from jobs.spec import Train
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.data import builtin
+from slurm_job_kit.trainer.data.sources import Samples
+from slurm_job_kit.trainer.model import models
 from tests.bench.place import Place, StepClock
-from trainer.data import builtin
-from trainer.data.sources import Samples
-from trainer.model import models
 
 
 def train(place: Place, spec: Train, num_steps: int, clock: StepClock) -> None:

@@ -7,11 +7,11 @@ import os
 import torch
 from torch import nn
 
-from jobs.rundir import fsync_directory
-from jobs.spec import Spec, Train
+from slurm_job_kit.jobs.rundir import fsync_directory
+from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.trainer.run import prepare
 from tests.bench.place import Place
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio, timed
-from trainer.run import prepare
 
 WIDTH = 1250
 

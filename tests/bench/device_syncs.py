@@ -11,10 +11,10 @@ from unittest import mock
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from jobs.spec import Checkpoint, Log, Spec, Train
+from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
+from slurm_job_kit.trainer.run import prepare
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target
-from trainer.run import prepare
 
 LOG_EVERY = 10
 # A step with all optional parts: augmentation, accumulation, clipping, a schedule.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jobs.spec import Checkpoint, Log, Spec, Train
+from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
+from slurm_job_kit.trainer.run import prepare
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio, timed
-from trainer.run import prepare
 
 EVERY_STEPS, NUM_SAMPLES, BATCH_SIZE = 15, 1920, 32
 # 0.7 million parameters, 5 MB of state, some ten milliseconds a step.

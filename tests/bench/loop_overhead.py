@@ -7,12 +7,12 @@ from typing import Any
 
 import torch.distributed as dist
 
-from jobs.spec import Checkpoint, Log, Spec, Train
+from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
+from slurm_job_kit.trainer.data.batches import Batches
+from slurm_job_kit.trainer.data.builtin import digits
 from tests.bench import bare
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio
-from trainer.data.batches import Batches
-from trainer.data.builtin import digits
 
 WARM_UP_STEPS = 100
 

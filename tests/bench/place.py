@@ -11,16 +11,16 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from jobs.rundir import RunDir, write_json
-from jobs.spec import Spec
-from trainer.dist.context import DistributedContext
-from trainer.dist.run_handle import RankContext, RunHandle
-from trainer.dist.stop_consensus import StopConsensus
-from trainer.events import Events
-from trainer.health.watchdog import Watchdog
-from trainer.loop import Loop
-from trainer.run import prepare
-from trainer.stop import StopSignal
+from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
+from slurm_job_kit.trainer.dist.stop_consensus import StopConsensus
+from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.health.watchdog import Watchdog
+from slurm_job_kit.trainer.loop import Loop
+from slurm_job_kit.trainer.run import prepare
+from slurm_job_kit.trainer.stop import StopSignal
 
 
 class StepClock:

@@ -9,12 +9,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from jobs.spec import Checkpoint, Launch, Spec, Train
+from slurm_job_kit.jobs.spec import Checkpoint, Launch, Spec, Train
+from slurm_job_kit.trainer.data.sources import PerSampleSet, Samples
+from slurm_job_kit.trainer.run import prepare
+from slurm_job_kit.trainer.stop import StopSignal
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target
-from trainer.data.sources import PerSampleSet, Samples
-from trainer.run import prepare
-from trainer.stop import StopSignal
 
 NUM_SAMPLES, MICRO_BATCH_SIZE, EPOCHS = 64, 2, 2
 STOPS = 3

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import torch
 
-from jobs.spec import Launch, Spec, Train
+from slurm_job_kit.jobs.spec import Launch, Spec, Train
+from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
+from slurm_job_kit.trainer.data.feed import TrainBatches
+from slurm_job_kit.trainer.data.sources import Samples, Source
 from tests.bench.place import Place
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio, timed
-from trainer.data.batches import Batches, TrainingLength
-from trainer.data.feed import TrainBatches
-from trainer.data.sources import Samples, Source
 
 NUM_SAMPLES = 2_000_000
 TARGET = Target("<=", 1.1)

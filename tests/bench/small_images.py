@@ -8,13 +8,13 @@ import torch
 from torch.nn.functional import pad
 from torch.utils.data import DataLoader, Dataset
 
-from jobs.spec import Spec, Train
+from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.trainer.data import transforms
+from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
+from slurm_job_kit.trainer.data.feed import TrainBatches
+from slurm_job_kit.trainer.data.sources import Samples
 from tests.bench.place import Place
 from tests.bench.rounds import Figure, Target, interleaved, ratio, timed
-from trainer.data import transforms
-from trainer.data.batches import Batches, TrainingLength
-from trainer.data.feed import TrainBatches
-from trainer.data.sources import Samples
 
 NUM_IMAGES, BATCH_SIZE, PADDING = 8192, 128, 4
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from jobs.rundir import write_json
+from slurm_job_kit.jobs.rundir import write_json
+from slurm_job_kit.trainer.dist.context import DistributedContext, choose_device, init_process_group
 from tests.bench.place import Place
-from trainer.dist.context import DistributedContext, choose_device, init_process_group
 
 CPU = torch.device("cpu")
 

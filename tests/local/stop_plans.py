@@ -23,19 +23,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import trainer.dist.context
-from jobs.rundir import RunDir, read_jsonl, write_json
-from jobs.runs.compare import compare
-from jobs.spec import Checkpoint, Launch, Log, Spec, Train
+import slurm_job_kit.trainer.dist.context
+from slurm_job_kit.jobs.rundir import RunDir, read_jsonl, write_json
+from slurm_job_kit.jobs.runs.compare import compare
+from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
+from slurm_job_kit.trainer.dist.context import DistributedContext, init_process_group
+from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
+from slurm_job_kit.trainer.dist.stop_consensus import StopConsensus
+from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.run import conclude, prepare
+from slurm_job_kit.trainer.stop import StopSignal
 from tests.local import stoppable
 from tests.local.local_kit import write_result
 from tests.local.stoppable import Stop
-from trainer.dist.context import DistributedContext, init_process_group
-from trainer.dist.run_handle import RankContext, RunHandle
-from trainer.dist.stop_consensus import StopConsensus
-from trainer.events import Events
-from trainer.run import conclude, prepare
-from trainer.stop import StopSignal
 
 MAX_ATTEMPTS = 40
 EPOCHS = 2
@@ -249,7 +249,7 @@ def main(folder: Path, names: Sequence[str]) -> None:
     stop.install()
     stop.enter_loop()
     torch.set_num_threads(1)
-    trainer.dist.context.BROADCAST_BYTES = 1000  # many parts of a small state
+    slurm_job_kit.trainer.dist.context.BROADCAST_BYTES = 1000  # many parts of a small state
     context = DistributedContext.from_env(os.environ)
     init_process_group(torch.device("cpu"))
     bench = Bench(context, stop, folder)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from trainer.data.sources import Samples
+from slurm_job_kit.trainer.data.sources import Samples
 
 
 class Stop(NamedTuple):

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from slurm_job_kit.trainer.api import Sums
+from slurm_job_kit.trainer.data import tokens
+from slurm_job_kit.trainer.data.tokens import TokenSource
+from slurm_job_kit.trainer.model.gpt import GPT
 from tests.local.stoppable import Passes, images
-from trainer.api import Sums
-from trainer.data import tokens
-from trainer.data.tokens import TokenSource
-from trainer.model.gpt import GPT
 
 BLOCK_SIZE = 8
 VOCABULARY = 50

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from jobs.rundir import read_json, read_jsonl
+from slurm_job_kit.jobs.rundir import read_json, read_jsonl
 from tests.local.test_trainer import REPOSITORY, environment, make_run
 
 FAULTY_NODE = REPOSITORY / "tests/local/faulty_node"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.rundir import read_json
+from slurm_job_kit.jobs.rundir import read_json
 from tests.bench.__main__ import main
 
 

@@ -1,6 +1,6 @@
 """A local run crashes by a mistake in the user's code and goes on: mended, longer, elsewhere."""
 
-from jobs.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from tests.checkout import copy_checkout
 
 SPEC = """

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.rundir import read_json
+from slurm_job_kit.jobs.rundir import read_json
 from tests.local.stop_plans import EVALUATION_BATCHES, SPECS
 from tests.local.test_trainer import torchrun
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step
-from jobs.records import read_progress_step
-from jobs.rundir import RunDir, read_json, read_jsonl
-from jobs.spec import Checkpoint, Launch, Log, Spec, Train
+from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step
+from slurm_job_kit.jobs.records import read_progress_step
+from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
+from slurm_job_kit.trainer.checkpoint import reader
+from slurm_job_kit.trainer.stop import EXIT_STOPPED_IN_STARTUP, STOP_SIGNALS
 from tests.local.local_kit import wait_for
 from tests.local.test_trainer import REPOSITORY, TINY, environment
-from trainer.checkpoint import reader
-from trainer.stop import EXIT_STOPPED_IN_STARTUP, STOP_SIGNALS
 
 HANG_TIMEOUT_S = 3
 EPOCH = 5  # steps, at any number of ranks

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from jobs.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from tests.checkout import copy_checkout
 from tests.local.local_kit import wait_for
 

@@ -6,8 +6,8 @@ import signal
 import time
 from typing import Any
 
-from jobs.rundir import RunDir, read_json, write_json
-from jobs.spec import Checkpoint, Launch, Log, Slurm, Spec, Train
+from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
+from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Slurm, Spec, Train
 from tests.local.local_kit import wait_for
 from tests.local.test_failures import Attempt, events_of
 from tests.local.test_trainer import TINY

@@ -6,12 +6,12 @@ import socket
 
 import pytest
 
-from jobs.records import read_progress_step
-from jobs.rundir import RunDir, read_json, read_jsonl
-from jobs.runs.compare import compare
+from slurm_job_kit.jobs.records import read_progress_step
+from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.runs.compare import compare
+from slurm_job_kit.trainer.health.phases import start_up_limit_s
 from tests.checkout import copy_checkout
 from tests.local.local_kit import Kit, wait_for
-from trainer.health.phases import start_up_limit_s
 
 SPEC = """
 name: tiny

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from jobs.node.rendezvous import choose_port
-from jobs.records import read_progress_step
-from jobs.rundir import RunDir, read_json
+from slurm_job_kit.jobs.node.rendezvous import choose_port
+from slurm_job_kit.jobs.records import read_progress_step
+from slurm_job_kit.jobs.rundir import RunDir, read_json
 from tests.local.local_kit import Kit, wait_for
 
 # The interpreter of the tests, and no installation of .venv.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from tests.checkout import copy_checkout
 
 # Hides the host's environment, and shows the same packages at another path.

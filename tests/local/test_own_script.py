@@ -10,8 +10,8 @@ import sys
 import pytest
 import torch
 
-from jobs.checkpoint_names import checkpoint_name
-from jobs.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
+from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from tests.checkout import copy_checkout
 from tests.local.local_kit import FOREIGN, REPOSITORY, wait_for
 
@@ -27,7 +27,7 @@ UNAWARE = """
 import os, signal, sys, time
 from pathlib import Path
 try:
-    import trainer
+    import slurm_job_kit.trainer
     sys.exit("the kit's packages are found")
 except ModuleNotFoundError:
     pass

@@ -4,10 +4,10 @@ from collections import defaultdict
 
 import pytest
 
-from jobs.rundir import read_json, read_jsonl
-from jobs.spec import Train
+from slurm_job_kit.jobs.rundir import read_json, read_jsonl
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.data.batches import Batches
 from tests.local.test_trainer import TINY, make_run, train
-from trainer.data.batches import Batches
 
 GLOBAL_BATCH, SAMPLES = 12, 62
 WORLDS = {1: 2, 2: 3, 3: 1}  # by attempt

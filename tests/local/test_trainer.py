@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs.attempt import facts, interpret
-from jobs.records import read_progress_step
-from jobs.rundir import RunDir, read_json, read_jsonl
-from jobs.runs.compare import compare
-from jobs.spec import Launch, Log, Spec, Train
+from slurm_job_kit.jobs.attempt import facts, interpret
+from slurm_job_kit.jobs.records import read_progress_step
+from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.runs.compare import compare
+from slurm_job_kit.jobs.spec import Launch, Log, Spec, Train
 from tests.local.local_kit import write_result
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from trainer.data.sources import Samples
+from slurm_job_kit.trainer.data.sources import Samples
 
 
 def blobs(num_train=62, num_test=11):
@@ -138,14 +138,14 @@ def evaluate_at_each_world_size(folder):
     """As one of three ranks: evaluate alone, in twos and in threes; print the samples."""
     import torch.distributed as dist
 
-    from jobs.rundir import RunDir
-    from jobs.spec import Launch, Spec
-    from trainer.data.feed import HeldOut
-    from trainer.dist.context import DistributedContext
-    from trainer.dist.run_handle import RankContext, RunHandle
-    from trainer.events import Events
-    from trainer.model.evaluate import evaluate
-    from trainer.model.objectives import Classification, DataFacts
+    from slurm_job_kit.jobs.rundir import RunDir
+    from slurm_job_kit.jobs.spec import Launch, Spec
+    from slurm_job_kit.trainer.data.feed import HeldOut
+    from slurm_job_kit.trainer.dist.context import DistributedContext
+    from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
+    from slurm_job_kit.trainer.events import Events
+    from slurm_job_kit.trainer.model.evaluate import evaluate
+    from slurm_job_kit.trainer.model.objectives import Classification, DataFacts
 
     rank = int(os.environ["RANK"])
     whole = Samples(torch.arange(11.0).unsqueeze(1), (torch.arange(11) > 6).long())

@@ -10,8 +10,8 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-from jobs.records import read_progress_step
-from jobs.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.records import read_progress_step
+from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 
 from .cluster import Cluster
 

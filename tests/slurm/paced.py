@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from trainer.model.models import MiniResNet
+from slurm_job_kit.trainer.model.models import MiniResNet
 
 SECONDS_PER_STEP = 0.5
 _LOOK_S = 0.05

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.rundir import RunDir
+from slurm_job_kit.jobs.rundir import RunDir
 
 from .cluster import Cluster
 from .kit import REPOSITORY, Kit, Run

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.rundir import read_json
+from slurm_job_kit.jobs.rundir import read_json
 
 from .cluster import Cluster
 from .kit import Kit, Run

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from jobs.rundir import read_json
+from slurm_job_kit.jobs.rundir import read_json
 
 from .cluster import Cluster
 from .kit import Kit, Run

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from jobs.rundir import read_json
+from slurm_job_kit.jobs.rundir import read_json
 
 from .cluster import Cluster
 from .kit import JOB_TIMEOUT_S, Kit, Run

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.config.load import SpecError, load
-from jobs.spec import Spec
+from slurm_job_kit.jobs.config.load import SpecError, load
+from slurm_job_kit.jobs.spec import Spec
 from tests.unit.fake_slurm import FakeSlurm
 
 

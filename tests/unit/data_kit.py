@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from jobs.rundir import RunDir
-from jobs.spec import Launch, Spec, Train
-from trainer.data.batches import Batches, TrainingLength
-from trainer.data.feed import TrainBatches
-from trainer.dist.context import DistributedContext
-from trainer.dist.run_handle import RankContext, RunHandle
-from trainer.events import Events
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Launch, Spec, Train
+from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
+from slurm_job_kit.trainer.data.feed import TrainBatches
+from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
+from slurm_job_kit.trainer.events import Events
 
 
 def job_of(rank=0, world_size=1, workers=0, **train):

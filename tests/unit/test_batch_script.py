@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.rundir import RunDir
-from jobs.slurm import sbatch
-from jobs.slurm.duration import parse_or_zero
-from jobs.spec import Spec
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.slurm import sbatch
+from slurm_job_kit.jobs.slurm.duration import parse_or_zero
+from slurm_job_kit.jobs.spec import Spec
 
 SCRIPT = Path(__file__).resolve().parents[2] / sbatch.SCRIPT
 RUN = RunDir(Path("/runs/first/1"))
@@ -100,7 +100,10 @@ def test_the_script_shows_how_the_endpoint_reaches_the_agents():
     places = [text.index(step) for step in steps]
     assert places == sorted(places)
     agent = (SCRIPT.parent / "agent.sh").read_text()
-    assert '-m jobs.node "$kit_run_dir" "$kit_attempt" --rdzv-endpoint="$kit_endpoint"' in agent
+    assert (
+        '-m slurm_job_kit.jobs.node "$kit_run_dir" "$kit_attempt" --rdzv-endpoint="$kit_endpoint"'
+        in agent
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,20 +9,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs import records
-from jobs.config.load import load
-from jobs.problems import dotted
-from jobs.records import Provenance
-from jobs.rundir import RunDir
-from jobs.spec import Checkpoint, Launch, Slurm, Spec, Train
-from trainer.check import Check
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.config.load import load
+from slurm_job_kit.jobs.problems import dotted
+from slurm_job_kit.jobs.records import Provenance
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Checkpoint, Launch, Slurm, Spec, Train
+from slurm_job_kit.trainer.check import Check
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DATA = Train(dataset="synthetic_images", dataset_args={"num_train": 64, "num_test": 16, "size": 8})
 OWN = """
 import torch
 from torch import nn
-from trainer.api import Samples, Sums
+from slurm_job_kit.trainer.api import Samples, Sums
 
 class Net(nn.Module):
     def __init__(self, hidden=4, classes=10):

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from jobs.console import format_duration
-from jobs.rundir import RunDir
+from slurm_job_kit.jobs.console import format_duration
+from slurm_job_kit.jobs.rundir import RunDir
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FAIL = """
-from jobs.console import begin_lines_with_time
-from trainer.errors import fail
+from slurm_job_kit.jobs.console import begin_lines_with_time
+from slurm_job_kit.trainer.errors import fail
 begin_lines_with_time()
 try:
     raise MemoryError
@@ -39,7 +39,9 @@ def stderr_of(*command, **environ):
 
 
 def test_each_line_of_a_command_of_the_batch_script_carries_the_time(tmp_path):
-    lines = stderr_of("-m", "jobs.attempt", "open", f"--pid={os.getpid()}", tmp_path / "gone", "n1")
+    lines = stderr_of(
+        "-m", "slurm_job_kit.jobs.attempt", "open", f"--pid={os.getpid()}", tmp_path / "gone", "n1"
+    )
     assert len(lines) > 1 and all(re.match(TIME, line) for line in lines)
 
 
@@ -61,7 +63,7 @@ def test_the_first_line_of_a_rank_begins_with_the_time(tmp_path):
         folder.mkdir()
     environ = {"KIT_ATTEMPT": "1", "RANK": "0", "WORLD_SIZE": "1"}
     script = (
-        "import os, sys; from jobs.node import rank; "
+        "import os, sys; from slurm_job_kit.jobs.node import rank; "
         "os.environ['KIT_AGENT_PID'] = str(rank.parent_of(os.getppid())); "
         "rank.main([sys.argv[1], 'false'])"
     )

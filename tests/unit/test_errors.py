@@ -13,17 +13,23 @@ import pytest
 import torch
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from jobs.rundir import AttemptDir, RunDir, read_json, read_jsonl
-from trainer import errors
-from trainer.errors import StorageError, TransientStorageError, UserError, log, storage_error
-from trainer.events import Events
+from slurm_job_kit.jobs.rundir import AttemptDir, RunDir, read_json, read_jsonl
+from slurm_job_kit.trainer import errors
+from slurm_job_kit.trainer.errors import (
+    StorageError,
+    TransientStorageError,
+    UserError,
+    log,
+    storage_error,
+)
+from slurm_job_kit.trainer.events import Events
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FAIL = """
     import os, sys
-    from jobs.rundir import AttemptDir
+    from slurm_job_kit.jobs.rundir import AttemptDir
     from pathlib import Path
-    from trainer import errors
+    from slurm_job_kit.trainer import errors
     attempt = AttemptDir(Path(sys.argv[1]))
     try:
         {raising}
@@ -298,7 +304,7 @@ def test_a_timeline_that_cannot_be_begun_ends_no_training(tmp_path):
 
 
 def test_the_errors_need_no_torch():
-    done = run_script("import sys, trainer.errors; print('torch' in sys.modules)")
+    done = run_script("import sys, slurm_job_kit.trainer.errors; print('torch' in sys.modules)")
     assert json.loads(done.stdout.lower()) is False
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.checkpoint_names import ASIDE_PREFIX, QUARANTINE_PREFIX, checkpoint_name
-from jobs.rundir import RunDir
-from jobs.spec import Spec
+from slurm_job_kit.jobs.checkpoint_names import ASIDE_PREFIX, QUARANTINE_PREFIX, checkpoint_name
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Spec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # A module or class with one of these words in its name stands in the entry of that word.

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from jobs import records
-from jobs.records import Metric, Progress, SavedCheckpoint
-from jobs.rundir import RunDir, read_json
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.records import Metric, Progress, SavedCheckpoint
+from slurm_job_kit.jobs.rundir import RunDir, read_json
 
 PATH = Path(__file__).resolve().parents[2] / "configs/own_script/kit_stop.py"
 

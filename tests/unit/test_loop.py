@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import nn
 
-from jobs.rundir import RunDir, read_json, read_jsonl, write_json
-from jobs.spec import Checkpoint, Log, Spec, Train
-from trainer.data.batches import Batches
-from trainer.data.sources import Samples
-from trainer.dist.context import DistributedContext
-from trainer.dist.run_handle import RankContext, RunHandle
-from trainer.dist.stop_consensus import StopConsensus
-from trainer.errors import NotFinite
-from trainer.events import Events
-from trainer.run import conclude, prepare
-from trainer.seeds import ORDER, WEIGHTS, mix
-from trainer.stop import StopSignal
+from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
+from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
+from slurm_job_kit.trainer.data.batches import Batches
+from slurm_job_kit.trainer.data.sources import Samples
+from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
+from slurm_job_kit.trainer.dist.stop_consensus import StopConsensus
+from slurm_job_kit.trainer.errors import NotFinite
+from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.run import conclude, prepare
+from slurm_job_kit.trainer.seeds import ORDER, WEIGHTS, mix
+from slurm_job_kit.trainer.stop import StopSignal
 
 pytestmark = pytest.mark.usefixtures("process_group")
 

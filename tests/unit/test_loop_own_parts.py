@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from jobs.rundir import read_json, read_jsonl
-from jobs.spec import Checkpoint, Launch, Log, Spec, Train
+from slurm_job_kit.jobs.rundir import read_json, read_jsonl
+from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
+from slurm_job_kit.trainer.api import Sums
+from slurm_job_kit.trainer.errors import UserCodeError, UserError
 from tests.unit.data.test_stream import Numbers
 from tests.unit.test_loop import points, train
-from trainer.api import Sums
-from trainer.errors import UserCodeError, UserError
 
 pytestmark = pytest.mark.usefixtures("process_group", "no_reader_left")
 

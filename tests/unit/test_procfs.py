@@ -3,7 +3,7 @@
 import os
 import subprocess
 
-from jobs import procfs
+from slurm_job_kit.jobs import procfs
 
 
 def test_a_living_process_has_a_parent_and_is_its_child():

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from jobs import records
-from jobs.records import (
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.records import (
     AgentRecord,
     AttemptPlan,
     AttemptRecord,
@@ -24,7 +24,7 @@ from jobs.records import (
     SlurmSite,
     SpecChange,
 )
-from jobs.rundir import RunDir, append_jsonl, read_json, write_json
+from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, read_json, write_json
 from tests.unit import run_files
 
 PLAN = records.decode(AttemptPlan, run_files.plan(), "here")

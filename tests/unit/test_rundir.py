@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from jobs import rundir
-from jobs.rundir import RunDir, Timeline
+from slurm_job_kit.jobs import rundir
+from slurm_job_kit.jobs.rundir import RunDir, Timeline
 
 HOSTILE = "line\nnext\u2028sep\x85\x0b tab\t \udcff ü"
 
@@ -29,7 +29,7 @@ def test_a_reader_sees_the_old_or_the_new_text_after_a_failed_write(tmp_path, mo
 def test_a_killed_writer_leaves_a_whole_file(tmp_path):
     path = tmp_path / "x.json"
     code = (
-        "import sys; from pathlib import Path; from jobs.rundir import write_json\n"
+        "import sys; from pathlib import Path; from slurm_job_kit.jobs.rundir import write_json\n"
         "for n in range(10**9): write_json(Path(sys.argv[1]), ['x' * 5000, n])"
     )
     with subprocess.Popen([sys.executable, "-c", code, path]) as writer:

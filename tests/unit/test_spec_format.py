@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from jobs.rundir import FORMAT, RunDir
-from jobs.runs import scratch_purge
-from jobs.spec import FormatError, Spec
+from slurm_job_kit.jobs.rundir import FORMAT, RunDir
+from slurm_job_kit.jobs.runs import scratch_purge
+from slurm_job_kit.jobs.spec import FormatError, Spec
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trainer.stop import EXIT_STOPPED_IN_STARTUP, STOP_SIGNALS
+from slurm_job_kit.trainer.stop import EXIT_STOPPED_IN_STARTUP, STOP_SIGNALS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PREAMBLE = """
 import os, signal, sys, time
-from trainer import stop
+from slurm_job_kit.trainer import stop
 stop.STARTUP_GRACE_S = 0.5
 request = stop.StopSignal()
 request.install()

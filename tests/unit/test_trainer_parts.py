@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from trainer import api
-from trainer.checkpoint.digest import weights_sha256
-from trainer.dist.context import DistributedContext
-from trainer.errors import UserError
-from trainer.events import Events
-from trainer.report.environment import exactness, extended
-from trainer.seeds import mix
+from slurm_job_kit.trainer import api
+from slurm_job_kit.trainer.checkpoint.digest import weights_sha256
+from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.report.environment import exactness, extended
+from slurm_job_kit.trainer.seeds import mix
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -93,7 +93,7 @@ def test_the_context_comes_from_torchruns_variables():
 
 
 def test_events_before_the_run_directory_is_known_are_kept(tmp_path):
-    from jobs.rundir import RunDir, read_jsonl
+    from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
 
     events = Events(rank=2)
     events.event("start", t=12.5)
@@ -121,5 +121,6 @@ def test_examples_and_readmes_show_only_the_api_of_the_trainer():
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
             else:
                 continue
-            shown |= {name.removeprefix("trainer.") for name in names if "trainer" in name}
+            own = "slurm_job_kit.trainer."
+            shown |= {name.removeprefix(own) for name in names if "trainer" in name}
     assert shown == {f"api.{name}" for name in api.__all__}

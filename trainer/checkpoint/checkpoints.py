@@ -13,20 +13,26 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from jobs import records
-from jobs.checkpoint_names import checkpoint_name
-from jobs.records import Best, Metric, ProvenanceOrigin, SpecChange
-from trainer.checkpoint import commit, reader, weights
-from trainer.checkpoint.commit import PendingCheckpoint, Retention
-from trainer.checkpoint.manifest import BEST, Manifest
-from trainer.checkpoint.ownership import check_owner
-from trainer.checkpoint.staging import Staging, first_not_finite
-from trainer.checkpoint.state import STATE, SavedState, TrainSetup, TrainState, restore
-from trainer.checkpoint.writer import Saved, Writer
-from trainer.dist.context import broadcast_bytes, gather
-from trainer.dist.run_handle import RankContext
-from trainer.errors import NotFinite, UserError, storage_error
-from trainer.model.build import Data, Replica
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
+from slurm_job_kit.jobs.records import Best, Metric, ProvenanceOrigin, SpecChange
+from slurm_job_kit.trainer.checkpoint import commit, reader, weights
+from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
+from slurm_job_kit.trainer.checkpoint.manifest import BEST, Manifest
+from slurm_job_kit.trainer.checkpoint.ownership import check_owner
+from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
+from slurm_job_kit.trainer.checkpoint.state import (
+    STATE,
+    SavedState,
+    TrainSetup,
+    TrainState,
+    restore,
+)
+from slurm_job_kit.trainer.checkpoint.writer import Saved, Writer
+from slurm_job_kit.trainer.dist.context import broadcast_bytes, gather
+from slurm_job_kit.trainer.dist.run_handle import RankContext
+from slurm_job_kit.trainer.errors import NotFinite, UserError, storage_error
+from slurm_job_kit.trainer.model.build import Data, Replica
 
 POLL_S = 0.5  # between two beats while a save is waited for
 

@@ -17,11 +17,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step
-from jobs.rundir import fsync_directory
-from trainer.checkpoint import reader
-from trainer.checkpoint.manifest import BEST, LATEST, MANIFEST, FileDigest, Manifest, NamedFile
-from trainer.errors import TransientStorageError, storage_error
+from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step
+from slurm_job_kit.jobs.rundir import fsync_directory
+from slurm_job_kit.trainer.checkpoint import reader
+from slurm_job_kit.trainer.checkpoint.manifest import (
+    BEST,
+    LATEST,
+    MANIFEST,
+    FileDigest,
+    Manifest,
+    NamedFile,
+)
+from slurm_job_kit.trainer.errors import TransientStorageError, storage_error
 
 TEMPORARY_PREFIX = ".tmp-"
 

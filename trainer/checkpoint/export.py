@@ -17,16 +17,16 @@ from pathlib import Path
 
 import safetensors.torch
 
-from jobs import records
-from jobs.checkpoint_names import checkpoint_names, checkpoint_step
-from jobs.records import Result
-from jobs.rundir import RunDir, fsync_directory
-from trainer.checkpoint import reader
-from trainer.checkpoint.digest import tensors_sha256
-from trainer.checkpoint.manifest import BEST, MANIFEST, Manifest
-from trainer.checkpoint.state import parse
-from trainer.checkpoint.weights import newest, tensors_of
-from trainer.errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.checkpoint_names import checkpoint_names, checkpoint_step
+from slurm_job_kit.jobs.records import Result
+from slurm_job_kit.jobs.rundir import RunDir, fsync_directory
+from slurm_job_kit.trainer.checkpoint import reader
+from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256
+from slurm_job_kit.trainer.checkpoint.manifest import BEST, MANIFEST, Manifest
+from slurm_job_kit.trainer.checkpoint.state import parse
+from slurm_job_kit.trainer.checkpoint.weights import newest, tensors_of
+from slurm_job_kit.trainer.errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
 
 DEFAULT_NAME = "weights.safetensors"
 

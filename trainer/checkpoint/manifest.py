@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from jobs import records
-from jobs.checkpoint_names import BEST as BEST
-from jobs.checkpoint_names import LATEST as LATEST
-from jobs.checkpoint_names import MANIFEST as MANIFEST
-from jobs.records import AS_OBJECT, Best, Metric
-from jobs.records import FileDigest as FileDigest
-from jobs.records import NamedFile as NamedFile
-from trainer.errors import UserError
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.checkpoint_names import BEST as BEST
+from slurm_job_kit.jobs.checkpoint_names import LATEST as LATEST
+from slurm_job_kit.jobs.checkpoint_names import MANIFEST as MANIFEST
+from slurm_job_kit.jobs.records import AS_OBJECT, Best, Metric
+from slurm_job_kit.jobs.records import FileDigest as FileDigest
+from slurm_job_kit.jobs.records import NamedFile as NamedFile
+from slurm_job_kit.trainer.errors import UserError
 
 FORMAT_VERSION = 2
 

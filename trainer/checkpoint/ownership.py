@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jobs import records
-from jobs.records import OwningAttempt
-from trainer.errors import Superseded
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.records import OwningAttempt
+from slurm_job_kit.trainer.errors import Superseded
 
 if TYPE_CHECKING:
-    from trainer.dist.run_handle import RunHandle
+    from slurm_job_kit.trainer.dist.run_handle import RunHandle
 
 
 def check_owner(run: RunHandle) -> None:

@@ -21,18 +21,18 @@ from io import BufferedReader
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from jobs import records
-from jobs.checkpoint_names import (
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.checkpoint_names import (
     ASIDE_PREFIX,
     QUARANTINE_PREFIX,
     checkpoint_names,
     checkpoint_step,
 )
-from jobs.records import NewestCheckpoint
-from jobs.rundir import RunDir, fsync_directory
-from trainer.checkpoint import manifest
-from trainer.checkpoint.manifest import LATEST, MANIFEST, FileDigest, Manifest
-from trainer.errors import UserError
+from slurm_job_kit.jobs.records import NewestCheckpoint
+from slurm_job_kit.jobs.rundir import RunDir, fsync_directory
+from slurm_job_kit.trainer.checkpoint import manifest
+from slurm_job_kit.trainer.checkpoint.manifest import LATEST, MANIFEST, FileDigest, Manifest
+from slurm_job_kit.trainer.errors import UserError
 
 REASON = "REASON"
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)

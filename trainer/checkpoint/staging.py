@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from trainer.data.sources import PLAIN
-from trainer.errors import UserError
+from slurm_job_kit.trainer.data.sources import PLAIN
+from slurm_job_kit.trainer.errors import UserError
 
 
 class Staging:

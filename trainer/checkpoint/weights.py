@@ -11,11 +11,11 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from jobs.checkpoint_names import checkpoint_names
-from trainer.checkpoint import reader
-from trainer.checkpoint.manifest import MANIFEST
-from trainer.checkpoint.state import check_same_tensors, parse
-from trainer.errors import UserError
+from slurm_job_kit.jobs.checkpoint_names import checkpoint_names
+from slurm_job_kit.trainer.checkpoint import reader
+from slurm_job_kit.trainer.checkpoint.manifest import MANIFEST
+from slurm_job_kit.trainer.checkpoint.state import check_same_tensors, parse
+from slurm_job_kit.trainer.errors import UserError
 
 
 def read_initial(path: Path) -> bytes:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from jobs.spec import Train
-from trainer.errors import UserError
-from trainer.seeds import ORDER, mix
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.seeds import ORDER, mix
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,19 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
-from trainer.data.image_files import cifar10, image_folder
-from trainer.data.sample_rng import SampleRandom
-from trainer.data.sources import Batch, BatchSource, PerSampleSet, Samples, Source, Stream
-from trainer.data.tokens import python_source, text, tokens
-from trainer.errors import NoSamples, UserError
-from trainer.user_code import call, load
+from slurm_job_kit.trainer.data.image_files import cifar10, image_folder
+from slurm_job_kit.trainer.data.sample_rng import SampleRandom
+from slurm_job_kit.trainer.data.sources import (
+    Batch,
+    BatchSource,
+    PerSampleSet,
+    Samples,
+    Source,
+    Stream,
+)
+from slurm_job_kit.trainer.data.tokens import python_source, text, tokens
+from slurm_job_kit.trainer.errors import NoSamples, UserError
+from slurm_job_kit.trainer.user_code import call, load
 
 TRAIN_FRACTION = 0.8
 

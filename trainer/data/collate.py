@@ -9,9 +9,9 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 
-from trainer.data.sources import Batch
-from trainer.errors import UserError
-from trainer.user_code import load, user_code
+from slurm_job_kit.trainer.data.sources import Batch
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.user_code import load, user_code
 
 
 class Collate:

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import torch
 
-from trainer.data.batches import Batches, TrainingLength
-from trainer.data.loader import BatchIndices, Loader, RawBatch, Reader
-from trainer.data.sources import Batch, BatchSource, Source, check_batch
-from trainer.data.to_device import ToDevice, on_device
-from trainer.data.transforms import Transform
-from trainer.dist.run_handle import RankContext
-from trainer.seeds import HELD_OUT, SAMPLE
-from trainer.user_code import user_code
+from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
+from slurm_job_kit.trainer.data.loader import BatchIndices, Loader, RawBatch, Reader
+from slurm_job_kit.trainer.data.sources import Batch, BatchSource, Source, check_batch
+from slurm_job_kit.trainer.data.to_device import ToDevice, on_device
+from slurm_job_kit.trainer.data.transforms import Transform
+from slurm_job_kit.trainer.dist.run_handle import RankContext
+from slurm_job_kit.trainer.seeds import HELD_OUT, SAMPLE
+from slurm_job_kit.trainer.user_code import user_code
 
 
 class TrainBatches:

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from jobs.spec import Train
-from trainer.data.collate import Collate
-from trainer.data.sources import Batch, PerSampleSet, check_labels
-from trainer.errors import CodeError, UserError, in_one_line
-from trainer.seeds import mix
-from trainer.stop import STOP_SIGNALS
-from trainer.user_code import with_key
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.data.collate import Collate
+from slurm_job_kit.trainer.data.sources import Batch, PerSampleSet, check_labels
+from slurm_job_kit.trainer.errors import CodeError, UserError, in_one_line
+from slurm_job_kit.trainer.seeds import mix
+from slurm_job_kit.trainer.stop import STOP_SIGNALS
+from slurm_job_kit.trainer.user_code import with_key
 
 PREFETCHED_BATCHES = 2  # per worker
 
@@ -211,7 +211,7 @@ def worker_context() -> BaseContext:
     """
     context = multiprocessing.get_context("forkserver")
     # worker_init first: it ignores the stop signals, and the import of torch takes seconds.
-    context.set_forkserver_preload(["trainer.data.worker_init", "trainer.data.loader"])
+    context.set_forkserver_preload([f"{__package__}.worker_init", __name__])
     # Some sites signal the whole process tree. A stop signal during Python's start would kill
     # these two processes, so they inherit a mask that blocks it.
     for ensure_running in (resource_tracker.ensure_running, forkserver.ensure_running):

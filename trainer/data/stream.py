@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from jobs.spec import Train
-from trainer.data.collate import Collate
-from trainer.data.loader import (
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.data.collate import Collate
+from slurm_job_kit.trainer.data.loader import (
     PREFETCHED_BATCHES,
     RawBatch,
     as_in_worker,
@@ -24,13 +24,13 @@ from trainer.data.loader import (
     unchanged,
     worker_context,
 )
-from trainer.data.sources import Batch, Stream, check_plain
-from trainer.data.to_device import ToDevice
-from trainer.data.transforms import Transform
-from trainer.dist.run_handle import RankContext
-from trainer.errors import CodeError, UserError
-from trainer.seeds import SAMPLE, mix
-from trainer.user_code import user_code, with_key
+from slurm_job_kit.trainer.data.sources import Batch, Stream, check_plain
+from slurm_job_kit.trainer.data.to_device import ToDevice
+from slurm_job_kit.trainer.data.transforms import Transform
+from slurm_job_kit.trainer.dist.run_handle import RankContext
+from slurm_job_kit.trainer.errors import CodeError, UserError
+from slurm_job_kit.trainer.seeds import SAMPLE, mix
+from slurm_job_kit.trainer.user_code import user_code, with_key
 
 
 @dataclass(frozen=True)

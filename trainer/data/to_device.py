@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from trainer.data.loader import RawBatch
-from trainer.data.sample_rng import SampleRandom
-from trainer.data.sources import BYTE_SCALE, Batch, check_inputs, check_precision
-from trainer.data.transforms import Image, Transform
-from trainer.dist.run_handle import RankContext
-from trainer.errors import UserError
-from trainer.user_code import user_code
+from slurm_job_kit.trainer.data.loader import RawBatch
+from slurm_job_kit.trainer.data.sample_rng import SampleRandom
+from slurm_job_kit.trainer.data.sources import BYTE_SCALE, Batch, check_inputs, check_precision
+from slurm_job_kit.trainer.data.transforms import Image, Transform
+from slurm_job_kit.trainer.dist.run_handle import RankContext
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.user_code import user_code
 
 
 class ToDevice:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import signal
 
-from trainer.stop import STOP_SIGNALS
+from slurm_job_kit.trainer.stop import STOP_SIGNALS
 
 for number in STOP_SIGNALS:
     signal.signal(number, signal.SIG_IGN)

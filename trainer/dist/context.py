@@ -10,8 +10,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from jobs.spec import Spec
-from trainer.errors import UserError, log
+from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.trainer.errors import UserError, log
 
 # Bounds the rendezvous and every collective: a rank whose peer vanished fails after this time. The
 # watchdog's limits are shorter, and it names the rank at fault.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from jobs.rundir import AttemptDir, RunDir
-from trainer.dist.context import DistributedContext
-from trainer.events import Events
-from trainer.stop import StopSignal
+from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
+from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.stop import StopSignal
 
 
 class RankProcess:

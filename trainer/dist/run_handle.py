@@ -16,13 +16,13 @@ from pathlib import Path
 
 import torch
 
-from jobs import records
-from jobs.records import AttemptPlan
-from jobs.rundir import RunDir
-from jobs.spec import Spec, Train
-from trainer.dist.context import DistributedContext, broadcast_bytes
-from trainer.errors import UserError
-from trainer.events import Events
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.records import AttemptPlan
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.trainer.dist.context import DistributedContext, broadcast_bytes
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.events import Events
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -86,7 +86,7 @@ def find_or_begin_run(arguments: list[str], attempt: int | None) -> RunHandle:
             raise UserError(f"{path} is not a run directory: it has no {RunDir(path).spec.name}")
         run_dir = RunDir(path.resolve())
     elif path.is_file():
-        frozen = json.loads(_python("jobs", "freeze", *arguments))
+        frozen = json.loads(_python("slurm_job_kit.jobs", "freeze", *arguments))
         run_dir = RunDir(Path(frozen["run_dir"]).resolve())
     else:
         raise UserError(f"{path}: no such run directory or config")
@@ -101,7 +101,7 @@ def find_or_begin_run(arguments: list[str], attempt: int | None) -> RunHandle:
 def _open_by_hand(run_dir: RunDir) -> int:
     """Open an attempt that this process owns, as the batch script does for a Slurm job."""
     owner = f"--pid={os.getpid()}"
-    opened = _python("jobs.attempt", "open", owner, str(run_dir.path), socket.gethostname())
+    opened = _python("slurm_job_kit.jobs.attempt", "open", owner, str(run_dir.path), socket.gethostname())
     if not opened:
         raise UserError(f"{run_dir.path} is complete: nothing to do")
     return int(opened.split()[0])  # the endpoint follows; torchrun has its own already
@@ -113,7 +113,7 @@ def close_by_hand(run: RunHandle) -> None:
     If this rank is killed before, the next attempt records it as lost.
     """
     command = ("close", f"--pid={os.getpid()}", str(run.dir.path), str(run.attempt))
-    _python("jobs.attempt", *command, ignore_status=True)  # closing a stopped run exits with 1
+    _python("slurm_job_kit.jobs.attempt", *command, ignore_status=True)  # closing a stopped run exits with 1
 
 
 def _python(module: str, *arguments: str, ignore_status: bool = False) -> str:

@@ -17,10 +17,10 @@ from collections.abc import Collection, Iterable, Mapping
 from types import FrameType
 from typing import NamedTuple
 
-from jobs.procfs import parent_of
-from jobs.records import RankHang, read_events
-from jobs.rundir import RunDir
-from trainer.health.phases import NAMES, order_of, phase_after
+from slurm_job_kit.jobs.procfs import parent_of
+from slurm_job_kit.jobs.records import RankHang, read_events
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.trainer.health.phases import NAMES, order_of, phase_after
 
 MAX_NAMED = 4
 STACK_DUMP_S = 0.5
@@ -30,7 +30,7 @@ WAITING_IN = (
     "trainer",
 )
 # Modules in which a rank reads files, or waits for its own worker processes.
-WORKING_IN = ("trainer.data", "trainer.checkpoint.reader")
+WORKING_IN = ("slurm_job_kit.trainer.data", "slurm_job_kit.trainer.checkpoint.reader")
 
 
 class RankPlace(NamedTuple):

@@ -8,11 +8,11 @@ import math
 import time
 from collections.abc import Iterator
 
-from jobs import records
-from jobs.records import AttemptPlan, SlurmSite
-from jobs.spec import Spec
-from trainer.dist.run_handle import RunHandle
-from trainer.dist.stop_consensus import CHECK_INTERVAL_S
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.records import AttemptPlan, SlurmSite
+from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.trainer.dist.run_handle import RunHandle
+from slurm_job_kit.trainer.dist.stop_consensus import CHECK_INTERVAL_S
 
 # From the last rank's exit to the closed attempt: torchrun, agent, srun, calls of Slurm's clients.
 # 2 to 8 s were measured on two busy cores, with steps and saves of milliseconds.

@@ -18,14 +18,14 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from jobs import records
-from jobs.records import RankError
-from trainer.dist.rank_process import RankProcess
-from trainer.errors import BadNode, PeerBadNode, in_one_line, log, run_with_timeout
-from trainer.health import gpu_health, rank_report
-from trainer.health.diagnosis import RankPlace, end_siblings, place_of
-from trainer.health.phases import DEVICE_TEST
-from trainer.health.rank_report import RankReport, Summary, are_few
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.records import RankError
+from slurm_job_kit.trainer.dist.rank_process import RankProcess
+from slurm_job_kit.trainer.errors import BadNode, PeerBadNode, in_one_line, log, run_with_timeout
+from slurm_job_kit.trainer.health import gpu_health, rank_report
+from slurm_job_kit.trainer.health.diagnosis import RankPlace, end_siblings, place_of
+from slurm_job_kit.trainer.health.phases import DEVICE_TEST
+from slurm_job_kit.trainer.health.rank_report import RankReport, Summary, are_few
 
 RECORD_LIMIT_S = 5.0
 REDUCED_NUMBERS = 2**17  # 1 MiB

@@ -25,11 +25,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from jobs import records
-from jobs.records import HangConclusion, RankHang, RecordError
-from jobs.rundir import AttemptDir, RunDir
-from jobs.spec import Spec
-from trainer.errors import (
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.records import HangConclusion, RankHang, RecordError
+from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
+from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.trainer.errors import (
     BadNode,
     Hang,
     PeerHang,
@@ -39,14 +39,14 @@ from trainer.errors import (
     run_with_timeout,
     write_text,
 )
-from trainer.health.diagnosis import (
+from slurm_job_kit.trainer.health.diagnosis import (
     diagnose,
     end_siblings,
     place_of,
     place_of_main_thread,
     stacks_of_all_threads,
 )
-from trainer.health.phases import (
+from slurm_job_kit.trainer.health.phases import (
     DEVICE_TEST,
     MAX_LIMIT_S,
     NAMES,

@@ -16,24 +16,24 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from jobs.spec import METRIC_MODES, Train
-from trainer import seeds
-from trainer.data import builtin, transforms
-from trainer.data.batches import Batches, TrainingLength
-from trainer.data.feed import HeldOut, TrainBatches
-from trainer.data.loader import seed_sample
-from trainer.data.sources import Batch, Source, Stream, check_plain, num_classes
-from trainer.data.stream import Share, StreamBatches
-from trainer.data.to_device import is_pair
-from trainer.data.transforms import Transform
-from trainer.dist.context import gather
-from trainer.dist.run_handle import RankContext
-from trainer.errors import UserError
-from trainer.model import models, objectives, optim, precision
-from trainer.model.models import Fit
-from trainer.model.objectives import DataFacts, Objective, Sums, means
-from trainer.model.precision import Precision
-from trainer.user_code import user_code
+from slurm_job_kit.jobs.spec import METRIC_MODES, Train
+from slurm_job_kit.trainer import seeds
+from slurm_job_kit.trainer.data import builtin, transforms
+from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
+from slurm_job_kit.trainer.data.feed import HeldOut, TrainBatches
+from slurm_job_kit.trainer.data.loader import seed_sample
+from slurm_job_kit.trainer.data.sources import Batch, Source, Stream, check_plain, num_classes
+from slurm_job_kit.trainer.data.stream import Share, StreamBatches
+from slurm_job_kit.trainer.data.to_device import is_pair
+from slurm_job_kit.trainer.data.transforms import Transform
+from slurm_job_kit.trainer.dist.context import gather
+from slurm_job_kit.trainer.dist.run_handle import RankContext
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.model import models, objectives, optim, precision
+from slurm_job_kit.trainer.model.models import Fit
+from slurm_job_kit.trainer.model.objectives import DataFacts, Objective, Sums, means
+from slurm_job_kit.trainer.model.precision import Precision
+from slurm_job_kit.trainer.user_code import user_code
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainer.errors import UserError
-from trainer.model.objectives import Sums
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.model.objectives import Sums
 
 
 class MeanGradient:

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn.functional import relu
 
-from trainer.errors import UserError
-from trainer.model.gpt import GPT
-from trainer.user_code import call
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.model.gpt import GPT
+from slurm_job_kit.trainer.user_code import call
 
 SMALL_IMAGE_PIXELS = 64  # up to this height and width, ResNets keep the full resolution first
 

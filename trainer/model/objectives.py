@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainer.errors import UserError
-from trainer.user_code import call, load, user_code
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.user_code import call, load, user_code
 
 IGNORED = -100  # a target without a loss; the default of torch's cross_entropy
 DERIVE = "derive"
@@ -317,7 +317,9 @@ def check_sums(sums: object, name: str) -> None:
     """Raise UserError unless an objective returned sums that can be added up and differentiated."""
     where = f"train.objective {name}"
     if not isinstance(sums, Sums):
-        raise UserError(f"{where} returns a {type(sums).__name__}: return trainer.api.Sums")
+        raise UserError(
+            f"{where} returns a {type(sums).__name__}: return slurm_job_kit.trainer.api.Sums"
+        )
     if not isinstance(sums.loss, torch.Tensor) or sums.loss.ndim:
         raise UserError(
             f"{where} returns {_kind(sums.loss)} as its loss: return the sum over the items, a "

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from trainer.dist.context import gather
-from trainer.dist.run_handle import RankContext
+from slurm_job_kit.trainer.dist.context import gather
+from slurm_job_kit.trainer.dist.run_handle import RankContext
 
 CODE = "code"
 # Of an environment that is not the first one: the step after which it began.

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from jobs.rundir import write_atomic
-from trainer.dist.run_handle import RunHandle
-from trainer.errors import log
+from slurm_job_kit.jobs.rundir import write_atomic
+from slurm_job_kit.trainer.dist.run_handle import RunHandle
+from slurm_job_kit.trainer.errors import log
 
 TABLE_ROWS = 30
 

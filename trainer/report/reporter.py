@@ -14,13 +14,13 @@ from typing import Any, BinaryIO
 
 import torch
 
-from jobs.console import format_duration, format_metric
-from jobs.records import Metric
-from trainer.data.batches import TrainingLength
-from trainer.dist.run_handle import RunHandle
-from trainer.errors import log, storage_error
-from trainer.report import trackers
-from trainer.report.progress import Progress
+from slurm_job_kit.jobs.console import format_duration, format_metric
+from slurm_job_kit.jobs.records import Metric
+from slurm_job_kit.trainer.data.batches import TrainingLength
+from slurm_job_kit.trainer.dist.run_handle import RunHandle
+from slurm_job_kit.trainer.errors import log, storage_error
+from slurm_job_kit.trainer.report import trackers
+from slurm_job_kit.trainer.report.progress import Progress
 
 # Of progress.json, whose length is fixed.
 MAX_SHOWN_METRICS = 4

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from jobs.spec import Train
-from trainer.data.batches import TrainingLength
-from trainer.dist.run_handle import RankContext
-from trainer.report.environment import processor
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.data.batches import TrainingLength
+from slurm_job_kit.trainer.dist.run_handle import RankContext
+from slurm_job_kit.trainer.report.environment import processor
 
 
 def start_lines(

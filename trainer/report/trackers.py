@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Protocol
 
-from trainer.dist.run_handle import RunHandle
-from trainer.errors import UserError, log
+from slurm_job_kit.trainer.dist.run_handle import RunHandle
+from slurm_job_kit.trainer.errors import UserError, log
 
 CLOSE_LIMIT_S = 10.0  # of each tracker; a stop must fit into the grace that Slurm gives
 WANDB_INIT_LIMIT_S = 60.0

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 
-PREFLIGHT = "trainer.health.preflight"
+PREFLIGHT = "slurm_job_kit.trainer.health.preflight"
 
 
 def harm(torch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from jobs.runs.compare import compare
+from slurm_job_kit.jobs.runs.compare import compare
 
 from ..faults import oracles
 from ..kit import Run

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from trainer.data import builtin
-from trainer.data.sources import Samples
+from slurm_job_kit.trainer.data import builtin
+from slurm_job_kit.trainer.data.sources import Samples
 
 from ..paced import Paced
 

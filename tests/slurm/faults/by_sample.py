@@ -3,8 +3,8 @@
 import torch
 from torch.utils.data import Dataset
 
-from trainer.data import builtin
-from trainer.data.sources import Samples
+from slurm_job_kit.trainer.data import builtin
+from slurm_job_kit.trainer.data.sources import Samples
 
 
 class BySample(Dataset[tuple[torch.Tensor, int]]):

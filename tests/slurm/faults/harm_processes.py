@@ -22,10 +22,10 @@ STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 ROLES = ("shell", "srun", "agent", "torchrun", "rank", "reader")
 _MARKS = {  # text in the command line; the first match counts
     "slurm_script": "shell",
-    "-m jobs.attempt": "attempt",
+    "-m slurm_job_kit.jobs.attempt": "attempt",
     "srun --nodes": "srun",
     "-m torch.distributed.run": "torchrun",
-    "-m jobs.node ": "agent",
+    "-m slurm_job_kit.jobs.node ": "agent",
     "-m trainer": "rank",
     "multiprocessing": "reader",
 }

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobs.checkpoint_names import checkpoint_names
-from jobs.rundir import RunDir
+from slurm_job_kit.jobs.checkpoint_names import checkpoint_names
+from slurm_job_kit.jobs.rundir import RunDir
 
 from ..kit import Run
 from . import harm_slurm

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from jobs.rundir import read_json
-from jobs.runs.compare import compare
+from slurm_job_kit.jobs.rundir import read_json
+from slurm_job_kit.jobs.runs.compare import compare
 
 from ..kit import Run
 from .scenario import STEPS_PER_EPOCH

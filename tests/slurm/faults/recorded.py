@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from trainer.data.builtin import digits as plain_digits
-from trainer.data.sources import Batch, Samples
+from slurm_job_kit.trainer.data.builtin import digits as plain_digits
+from slurm_job_kit.trainer.data.sources import Batch, Samples
 
 FOLDER = "SAMPLES_FOLDER"
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.rundir import read_jsonl
+from slurm_job_kit.jobs.rundir import read_jsonl
 
 HEAD = ("row", "test", "proctrack", "Slurm", "passed", "stop_s", "start_s", "steps redone")
 

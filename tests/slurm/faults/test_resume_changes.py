@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.rundir import RunDir
+from slurm_job_kit.jobs.rundir import RunDir
 from tests.checkout import copy_checkout
 
 from ..kit import Kit, Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.rundir import read_json
+from slurm_job_kit.jobs.rundir import read_json
 
 from ..kit import REPOSITORY, Kit, Run
 from . import oracles

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from jobs.rundir import read_json
+from slurm_job_kit.jobs.rundir import read_json
 
 from ..kit import Kit, Run
 from . import harm_nodes, harm_slurm, oracles

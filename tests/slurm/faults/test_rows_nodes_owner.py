@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from jobs.node import rendezvous
-from jobs.rundir import read_json
+from slurm_job_kit.jobs.node import rendezvous
+from slurm_job_kit.jobs.rundir import read_json
 
 from ..kit import JOB_TIMEOUT_S, Kit, Run
 from . import harm_nodes, harm_processes, harm_slurm, oracles

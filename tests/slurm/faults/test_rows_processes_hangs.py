@@ -6,7 +6,7 @@ import signal
 import time
 from pathlib import Path
 
-from trainer.health.phases import start_up_limit_s
+from slurm_job_kit.trainer.health.phases import start_up_limit_s
 
 from ..kit import Kit, Run
 from . import harm_processes, oracles

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.attempt.facts import newest_attempt
-from jobs.records import read_progress_step
-from jobs.rundir import AttemptDir
+from slurm_job_kit.jobs.attempt.facts import newest_attempt
+from slurm_job_kit.jobs.records import read_progress_step
+from slurm_job_kit.jobs.rundir import AttemptDir
 
 from ..kit import Kit, Run
 from . import harm_processes, oracles

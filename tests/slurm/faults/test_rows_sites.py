@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.rundir import read_json
+from slurm_job_kit.jobs.rundir import read_json
 
 from ..kit import JOB_TIMEOUT_S, Kit, Run
 from . import harm_processes, harm_slurm, oracles

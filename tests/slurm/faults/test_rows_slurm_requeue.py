@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.rundir import RunDir
+from slurm_job_kit.jobs.rundir import RunDir
 
 from ..kit import Kit, Run
 from . import harm_slurm, oracles, recorded

@@ -7,9 +7,9 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.spec import Train
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.data.batches import Batches
 from tests.checkout import copy_checkout
-from trainer.data.batches import Batches
 
 from ..kit import Kit, Run
 from . import harm_slurm, harm_storage, oracles, recorded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.rundir import read_jsonl
+from slurm_job_kit.jobs.rundir import read_jsonl
 
 from ..cluster import Cluster
 from ..kit import Kit

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.records import read_progress_step
-from trainer.checkpoint import reader
+from slurm_job_kit.jobs.records import read_progress_step
+from slurm_job_kit.trainer.checkpoint import reader
 
 from ..cluster import Cluster
 from ..kit import Kit, Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jobs.attempt.requeue_policy import SINCE_VERSION
+from slurm_job_kit.jobs.attempt.requeue_policy import SINCE_VERSION
 
 from ..host import PATH, installed_version
 from ..kit import Kit

@@ -9,17 +9,25 @@ from typing import Any
 
 import pytest
 
-from jobs import records
-from jobs.attempt import __main__ as attempt_command
-from jobs.attempt import close as close_module
-from jobs.attempt import execute, facts, interpret, run_lock
-from jobs.attempt.decision import Action, Cause, Decision
-from jobs.node import interfaces
-from jobs.rundir import FORMAT, RunDir, Timeline, append_jsonl, read_json, read_jsonl, write_json
-from jobs.slurm import client
-from jobs.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import __main__ as attempt_command
+from slurm_job_kit.jobs.attempt import close as close_module
+from slurm_job_kit.jobs.attempt import execute, facts, interpret, run_lock
+from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
+from slurm_job_kit.jobs.node import interfaces
+from slurm_job_kit.jobs.rundir import (
+    FORMAT,
+    RunDir,
+    Timeline,
+    append_jsonl,
+    read_json,
+    read_jsonl,
+    write_json,
+)
+from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
+from slurm_job_kit.trainer.checkpoint.reader import quarantine
 from tests.unit import run_files
-from trainer.checkpoint.reader import quarantine
 
 RECORD = run_files.attempt(decision="requeue", cause="preemption")
 REQUEUE = Decision(Action.REQUEUE, Cause.PREEMPTION, "preempted")

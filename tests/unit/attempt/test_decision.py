@@ -4,7 +4,15 @@ import dataclasses
 
 import pytest
 
-from jobs.attempt.decision import Action, Budget, Cause, Decision, Evidence, History, decide
+from slurm_job_kit.jobs.attempt.decision import (
+    Action,
+    Budget,
+    Cause,
+    Decision,
+    Evidence,
+    History,
+    decide,
+)
 
 FRESH = History(restarts=0, crashes_without_progress=0, attempts_without_progress=0)
 OVER_LIMIT = {"job_state": "COMPLETING", "job_reason": "TimeLimit"}

@@ -5,18 +5,18 @@ import time
 
 import pytest
 
-from jobs import records
-from jobs.attempt import exclude_nodes, facts
-from jobs.attempt.exclude_nodes import (
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import exclude_nodes, facts
+from slurm_job_kit.jobs.attempt.exclude_nodes import (
     EXPIRES_S,
     bad_nodes,
     choose_excluded,
     expand_hostlist,
     update_exclude_list,
 )
-from jobs.records import AttemptRecord, PartitionNodes, SlurmSite
-from jobs.rundir import RunDir
-from jobs.spec import Slurm, Spec
+from slurm_job_kit.jobs.records import AttemptRecord, PartitionNodes, SlurmSite
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Slurm, Spec
 from tests.unit import run_files
 
 NOW = 1e9

@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from jobs import records
-from jobs.attempt import close as close_module
-from jobs.attempt import facts, history, interpret, run_lock
-from jobs.attempt.decision import (
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import close as close_module
+from slurm_job_kit.jobs.attempt import facts, history, interpret, run_lock
+from slurm_job_kit.jobs.attempt.decision import (
     COMPLETED,
     Action,
     Cause,
@@ -18,12 +18,19 @@ from jobs.attempt.decision import (
     decide,
     refusal,
 )
-from jobs.rundir import RunDir, Timeline, append_jsonl, read_json, read_jsonl, write_json
-from jobs.runs import checkpoints
-from jobs.slurm import client
-from jobs.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs.rundir import (
+    RunDir,
+    Timeline,
+    append_jsonl,
+    read_json,
+    read_jsonl,
+    write_json,
+)
+from slurm_job_kit.jobs.runs import checkpoints
+from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
+from slurm_job_kit.trainer.checkpoint.reader import quarantine
 from tests.unit import run_files
-from trainer.checkpoint.reader import quarantine
 
 
 @pytest.fixture

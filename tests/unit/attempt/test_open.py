@@ -4,13 +4,13 @@ import os
 
 import pytest
 
-from jobs import records
-from jobs.attempt import __main__, run_lock
-from jobs.attempt.open import open_attempt
-from jobs.records import AttemptPlan
-from jobs.rundir import RunDir
-from jobs.runs import code_digest, code_snapshot
-from jobs.spec import Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import __main__, run_lock
+from slurm_job_kit.jobs.attempt.open import open_attempt
+from slurm_job_kit.jobs.records import AttemptPlan
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import code_digest, code_snapshot
+from slurm_job_kit.jobs.spec import Spec
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 import pytest
 
-from jobs import records
-from jobs.attempt import facts, interpret, report
-from jobs.records import RankError
-from jobs.rundir import RunDir, write_json
-from jobs.spec import Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import facts, interpret, report
+from slurm_job_kit.jobs.records import RankError
+from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs.spec import Spec
 from tests.unit import run_files
 
 

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from jobs import records
-from jobs.attempt import requeue_policy
-from jobs.attempt.decision import Evidence
-from jobs.rundir import RunDir, append_jsonl
-from jobs.slurm.client import Job
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import requeue_policy
+from slurm_job_kit.jobs.attempt.decision import Evidence
+from slurm_job_kit.jobs.rundir import RunDir, append_jsonl
+from slurm_job_kit.jobs.slurm.client import Job
 from tests.unit import run_files
 
 SEEN = Evidence("stopped", "UNKNOWN", "", ("SIGTERM",), False, True, None)

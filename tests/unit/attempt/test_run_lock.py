@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from jobs.attempt import run_lock
-from jobs.attempt.run_lock import OwnedError
-from jobs.rundir import RunDir, read_json, write_json
-from jobs.slurm import client
+from slurm_job_kit.jobs.attempt import run_lock
+from slurm_job_kit.jobs.attempt.run_lock import OwnedError
+from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
+from slurm_job_kit.jobs.slurm import client
 
 CLAIM = """
 import sys
 from pathlib import Path
-from jobs.attempt import run_lock
-from jobs.rundir import RunDir
+from slurm_job_kit.jobs.attempt import run_lock
+from slurm_job_kit.jobs.rundir import RunDir
 print("ready", flush=True)
 sys.stdin.readline()
 try:

@@ -13,9 +13,9 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 CROWD = """
 import os, random, signal, sys, time
 from pathlib import Path
-from jobs.attempt import run_lock
-from jobs import procfs
-from jobs.rundir import RunDir
+from slurm_job_kit.jobs.attempt import run_lock
+from slurm_job_kit.jobs import procfs
+from slurm_job_kit.jobs.rundir import RunDir
 
 NUM_CHILDREN, NUM_CLAIMS, LIMIT_S = 8, 150, 60
 run, inside, log = (Path(sys.argv[1], name) for name in ("run", "inside", "log"))

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs.attempt import facts, interpret, srun_step
-from jobs.procfs import parent_of
-from jobs.rundir import RunDir, write_json
-from jobs.slurm import client
-from jobs.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs.attempt import facts, interpret, srun_step
+from slurm_job_kit.jobs.procfs import parent_of
+from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files
 
 
@@ -175,7 +175,15 @@ def blocked(pid):
 
 def test_the_batch_scripts_commands_survive_what_slurm_sends_to_its_tree(run, waiter):
     """At a requeue Slurm signals the tree, and the command must still read the result back."""
-    words = [sys.executable, "-m", "jobs.attempt", "watch", str(run.path), "1", str(waiter.pid)]
+    words = [
+        sys.executable,
+        "-m",
+        "slurm_job_kit.jobs.attempt",
+        "watch",
+        str(run.path),
+        "1",
+        str(waiter.pid),
+    ]
     watch = subprocess.Popen(words, cwd=Path(__file__).parents[3])
     deadline = time.monotonic() + 30
     while not {signal.SIGUSR1, signal.SIGUSR2} <= blocked(watch.pid):  # it waits for SIGTERM
@@ -196,7 +204,15 @@ def test_an_srun_that_lasts_into_the_end_of_the_time_limit_is_ended_in_time_to_d
     fake_slurm.answer("scontrol", f"   JobState=COMPLETING Reason={reason} Dependency=\n")
     write_json(run.site, {"kill_wait_s": 1})
     node(run, 0, None, signals=[{"t": 1.0, "signal": warned}])
-    words = [sys.executable, "-m", "jobs.attempt", "watch", str(run.path), "1", str(waiter.pid)]
+    words = [
+        sys.executable,
+        "-m",
+        "slurm_job_kit.jobs.attempt",
+        "watch",
+        str(run.path),
+        "1",
+        str(waiter.pid),
+    ]
     watch = subprocess.Popen(words, cwd=Path(__file__).parents[3], env=os.environ)
     deadline = time.monotonic() + 30
     while signal.SIGUSR1 not in blocked(watch.pid):

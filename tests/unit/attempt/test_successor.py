@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from jobs import records
-from jobs.attempt import execute, facts, run_lock, successor
-from jobs.attempt.decision import Action, Cause, Decision, budget_used
-from jobs.attempt.open import open_attempt
-from jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
-from jobs.runs import lookup
-from jobs.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import execute, facts, run_lock, successor
+from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision, budget_used
+from slurm_job_kit.jobs.attempt.open import open_attempt
+from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files
 
 SHOWN = """\

@@ -18,24 +18,24 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from jobs import records
-from jobs.checkpoint_names import checkpoint_name, checkpoint_names
-from jobs.records import KeyChange, SpecChange
-from jobs.rundir import RunDir, read_json
-from jobs.spec import Checkpoint, Spec, Train
-from trainer.checkpoint import checkpoints as module
-from trainer.checkpoint import commit, export, reader
-from trainer.checkpoint.checkpoints import Checkpoints, changed_keys
-from trainer.checkpoint.commit import PendingCheckpoint
-from trainer.checkpoint.digest import optimizer_sha256, weights_sha256
-from trainer.checkpoint.manifest import LATEST, Manifest
-from trainer.checkpoint.staging import Staging, first_not_finite
-from trainer.checkpoint.state import SavedState, TrainState, parse, restore
-from trainer.dist.context import DistributedContext
-from trainer.dist.run_handle import RankContext, RunHandle
-from trainer.errors import NotFinite, StorageError, Superseded, UserError
-from trainer.events import Events
-from trainer.model.gpt import GPT
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names
+from slurm_job_kit.jobs.records import KeyChange, SpecChange
+from slurm_job_kit.jobs.rundir import RunDir, read_json
+from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
+from slurm_job_kit.trainer.checkpoint import checkpoints as module
+from slurm_job_kit.trainer.checkpoint import commit, export, reader
+from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints, changed_keys
+from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint
+from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
+from slurm_job_kit.trainer.checkpoint.manifest import LATEST, Manifest
+from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
+from slurm_job_kit.trainer.checkpoint.state import SavedState, TrainState, parse, restore
+from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
+from slurm_job_kit.trainer.errors import NotFinite, StorageError, Superseded, UserError
+from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.model.gpt import GPT
 
 pytestmark = pytest.mark.usefixtures("process_group")
 

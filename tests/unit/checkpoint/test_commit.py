@@ -10,13 +10,13 @@ import sys
 
 import pytest
 
-from jobs.checkpoint_names import checkpoint_name, checkpoint_names
-from jobs.records import Metric
-from jobs.rundir import fsync_directory, write_atomic
-from trainer.checkpoint import commit, reader
-from trainer.checkpoint.commit import PendingCheckpoint, Retention
-from trainer.checkpoint.manifest import Manifest, manifest_text
-from trainer.errors import StorageError, Superseded, TransientStorageError, UserError
+from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names
+from slurm_job_kit.jobs.records import Metric
+from slurm_job_kit.jobs.rundir import fsync_directory, write_atomic
+from slurm_job_kit.trainer.checkpoint import commit, reader
+from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
+from slurm_job_kit.trainer.checkpoint.manifest import Manifest, manifest_text
+from slurm_job_kit.trainer.errors import StorageError, Superseded, TransientStorageError, UserError
 
 
 def allow():
@@ -406,6 +406,6 @@ def test_a_missing_run_directory_is_named_with_the_fix(tmp_path):
 
 
 def test_the_commit_protocol_and_the_stop_handler_import_no_torch():
-    modules = "trainer.checkpoint.commit, trainer.checkpoint.writer, trainer.stop"
+    modules = "slurm_job_kit.trainer.checkpoint.commit, slurm_job_kit.trainer.checkpoint.writer, slurm_job_kit.trainer.stop"
     program = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from jobs.rundir import RunDir, write_json
-from jobs.spec import Spec
+from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.trainer.checkpoint.ownership import check_owner
+from slurm_job_kit.trainer.dist.run_handle import find_or_begin_run, share_run
+from slurm_job_kit.trainer.errors import Superseded
 from tests.unit import run_files
-from trainer.checkpoint.ownership import check_owner
-from trainer.dist.run_handle import find_or_begin_run, share_run
-from trainer.errors import Superseded
 
 
 def test_an_attempt_of_the_same_number_in_another_job_does_not_own_the_run(process_group, tmp_path):

@@ -3,11 +3,11 @@
 import hashlib
 from pathlib import Path
 
-from jobs import records
-from jobs.records import Best, FileDigest, NamedFile, Overrides, StoredCheckpoint
-from jobs.rundir import RunDir
-from jobs.runs import code_snapshot
-from jobs.spec import Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.records import Best, FileDigest, NamedFile, Overrides, StoredCheckpoint
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import code_snapshot
+from slurm_job_kit.jobs.spec import Spec
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TINY = "name: tiny\nslurm: {nodes: 2}\n"

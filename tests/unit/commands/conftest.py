@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from jobs.__main__ import main
-from jobs.rundir import write_json
-from jobs.runs import check, lookup
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.rundir import write_json
+from slurm_job_kit.jobs.runs import check, lookup
 from tests.unit.commands.commands_kit import TINY
 
 

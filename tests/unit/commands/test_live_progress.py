@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from jobs.commands import live_progress
-from jobs.commands.live_progress import ProgressLine
-from jobs.rundir import RunDir
+from slurm_job_kit.jobs.commands import live_progress
+from slurm_job_kit.jobs.commands.live_progress import ProgressLine
+from slurm_job_kit.jobs.rundir import RunDir
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from jobs.__main__ import main
-from jobs.rundir import read_json, write_json
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.rundir import read_json, write_json
 from tests.unit import run_files
 from tests.unit.commands.commands_kit import make_run
 
@@ -57,5 +57,11 @@ def test_export_starts_the_trainers_with_the_live_checkout(here, monkeypatch, ca
     monkeypatch.setattr(os, "execv", lambda path, words: started.append([path, *words]))
     main(["export", "tiny", "--checkpoint", "best", "--out", "w.safetensors"])
     main(["export"])
-    command = [sys.executable, sys.executable, "-m", "trainer.checkpoint.export", str(run.path)]
+    command = [
+        sys.executable,
+        sys.executable,
+        "-m",
+        "slurm_job_kit.trainer.checkpoint.export",
+        str(run.path),
+    ]
     assert started == [[*command, "--checkpoint", "best", "--out", "w.safetensors"], command]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from jobs.__main__ import main
+from slurm_job_kit.jobs.__main__ import main
 from tests.unit.commands.commands_kit import REPOSITORY, make_run
 
 
@@ -67,12 +67,12 @@ def test_a_command_starts_without_what_it_does_not_need(slurm, words, banned):
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "jobs.commands.submit" in imported
+    assert "slurm_job_kit.jobs.commands.submit" in imported
     assert imported.isdisjoint(banned)
 
 
 def test_overrides_may_stand_behind_options():
-    from jobs.__main__ import parse
+    from slurm_job_kit.jobs.__main__ import parse
 
     args = parse(["submit", "x.yaml", "a=1", "--cluster", "local", "b=2"])
     assert (args.overrides, args.cluster) == (["a=1", "b=2"], "local")

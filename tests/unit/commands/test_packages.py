@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from jobs.__main__ import main
-from jobs.commands import packages
-from jobs.errors import UserError
-from jobs.node.__main__ import OLDEST
-from jobs.runs import lookup
-from jobs.spec import Launch, Log, Slurm, Spec, Train
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.commands import packages
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.node.__main__ import OLDEST
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.spec import Launch, Log, Slurm, Spec, Train
 from tests.unit.commands.commands_kit import REPOSITORY
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from jobs.commands import queue
-from jobs.config.load import Loaded
-from jobs.errors import FailedError
-from jobs.rundir import RunDir, Timeline, read_json, read_jsonl
-from jobs.runs import lookup
-from jobs.runs.freeze import freeze
-from jobs.slurm.sbatch import sbatch_argv, sbatch_options
-from jobs.spec import Slurm, Spec
+from slurm_job_kit.jobs.commands import queue
+from slurm_job_kit.jobs.config.load import Loaded
+from slurm_job_kit.jobs.errors import FailedError
+from slurm_job_kit.jobs.rundir import RunDir, Timeline, read_json, read_jsonl
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs.freeze import freeze
+from slurm_job_kit.jobs.slurm.sbatch import sbatch_argv, sbatch_options
+from slurm_job_kit.jobs.spec import Slurm, Spec
 
 RUN = RunDir(Path("/runs/x y/1"))
 HOSTILE = "a 'b' \"c\" $(touch pwned) `d` %j * --wrap=e ü"

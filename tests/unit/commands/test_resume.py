@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from jobs.__main__ import main
-from jobs.commands.submit_claim import claimed
-from jobs.rundir import read_json, read_jsonl, write_json
-from jobs.runs import lookup
-from jobs.spec import Launch, Spec
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.commands.submit_claim import claimed
+from slurm_job_kit.jobs.rundir import read_json, read_jsonl, write_json
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit.commands.commands_kit import REPOSITORY, make_code, make_run
 
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from jobs import records
-from jobs.__main__ import main
-from jobs.attempt import facts, interpret
-from jobs.commands import resume
-from jobs.problems import Problem
-from jobs.records import Provenance, SpecChange
-from jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
-from jobs.runs import check, freeze, lookup
-from jobs.spec import Launch, Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.attempt import facts, interpret
+from slurm_job_kit.jobs.commands import resume
+from slurm_job_kit.jobs.problems import Problem
+from slurm_job_kit.jobs.records import Provenance, SpecChange
+from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
+from slurm_job_kit.jobs.runs import check, freeze, lookup
+from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
 from tests.unit.commands.commands_kit import make_checkpoint, make_code, make_run
 

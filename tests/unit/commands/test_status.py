@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from jobs.__main__ import main
-from jobs.attempt import run_lock
-from jobs.commands import status
-from jobs.records import Result
-from jobs.rundir import append_jsonl, write_json
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.attempt import run_lock
+from slurm_job_kit.jobs.commands import status
+from slurm_job_kit.jobs.records import Result
+from slurm_job_kit.jobs.rundir import append_jsonl, write_json
 from tests.unit import run_files
 from tests.unit.commands.commands_kit import make_run
 

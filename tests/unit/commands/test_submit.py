@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from jobs.__main__ import main
-from jobs.attempt import execute
-from jobs.attempt.decision import Action, Cause, Decision
-from jobs.commands import local, submit
-from jobs.config.load import load
-from jobs.errors import UserError
-from jobs.problems import Problem
-from jobs.rundir import append_jsonl
-from jobs.runs import check, lookup
-from jobs.slurm import client
-from jobs.spec import Launch, Spec
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.attempt import execute
+from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
+from slurm_job_kit.jobs.commands import local, submit
+from slurm_job_kit.jobs.config.load import load
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.problems import Problem
+from slurm_job_kit.jobs.rundir import append_jsonl
+from slurm_job_kit.jobs.runs import check, lookup
+from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
 from tests.unit.commands.commands_kit import REPOSITORY, make_run
 

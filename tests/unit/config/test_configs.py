@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobs.config.load import load
-from jobs.spec import DATASETS, MODELS, OBJECTIVES, SCHEDULES, TRANSFORMS
-from trainer.data import builtin, image_files, transforms
-from trainer.data.collate import Collate
-from trainer.data.sample_rng import SampleRandom
-from trainer.data.sources import BatchSource, Samples
-from trainer.errors import UserError
-from trainer.model import models, objectives, optim
-from trainer.model.models import Fit
-from trainer.model.objectives import DataFacts
+from slurm_job_kit.jobs.config.load import load
+from slurm_job_kit.jobs.spec import DATASETS, MODELS, OBJECTIVES, SCHEDULES, TRANSFORMS
+from slurm_job_kit.trainer.data import builtin, image_files, transforms
+from slurm_job_kit.trainer.data.collate import Collate
+from slurm_job_kit.trainer.data.sample_rng import SampleRandom
+from slurm_job_kit.trainer.data.sources import BatchSource, Samples
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.model import models, objectives, optim
+from slurm_job_kit.trainer.model.models import Fit
+from slurm_job_kit.trainer.model.objectives import DataFacts
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 

@@ -12,10 +12,10 @@ from typing import get_args
 import pytest
 import yaml
 
-from jobs.config import yaml_reader
-from jobs.config.keys import keys, type_name
-from jobs.config.load import SpecError, load
-from jobs.spec import Spec
+from slurm_job_kit.jobs.config import yaml_reader
+from slurm_job_kit.jobs.config.keys import keys, type_name
+from slurm_job_kit.jobs.config.load import SpecError, load
+from slurm_job_kit.jobs.spec import Spec
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -329,7 +329,7 @@ def test_only_the_loader_needs_pydantic_and_yaml():
 
 
 def test_loading_imports_no_torch():
-    code = "import sys, jobs.config.load; sys.exit('torch' in sys.modules)"
+    code = "import sys, slurm_job_kit.jobs.config.load; sys.exit('torch' in sys.modules)"
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environ, cwd=ROOT, timeout=60)
 

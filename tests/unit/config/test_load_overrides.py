@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.config.load import load
+from slurm_job_kit.jobs.config.load import load
 
 
 def test_overrides_change_what_they_name_and_nothing_else(take):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.config.reserved import SBATCH
+from slurm_job_kit.jobs.config.reserved import SBATCH
 
 
 @pytest.mark.parametrize(

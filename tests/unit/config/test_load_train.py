@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from jobs.config.load import load
+from slurm_job_kit.jobs.config.load import load
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from jobs.config import resolve
-from jobs.spec import Slurm, Spec
+from slurm_job_kit.jobs.config import resolve
+from slurm_job_kit.jobs.spec import Slurm, Spec
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from functools import lru_cache
 
 import pytest
 
-from jobs.config import schema
-from jobs.config.keys import keys
-from jobs.spec import SECTIONS
+from slurm_job_kit.jobs.config import schema
+from slurm_job_kit.jobs.config.keys import keys
+from slurm_job_kit.jobs.spec import SECTIONS
 
 REMAKE = "run python -m jobs.config.schema"
 CONFIGS = sorted((schema.ROOT / "configs").glob("*.yaml"))

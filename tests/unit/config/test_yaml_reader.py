@@ -5,8 +5,8 @@ import math
 import pytest
 import yaml
 
-from jobs.config import yaml_reader
-from jobs.problems import Place
+from slurm_job_kit.jobs.config import yaml_reader
+from slurm_job_kit.jobs.problems import Place
 
 
 @pytest.fixture(params=["CSafeLoader", "SafeLoader"], autouse=True)

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
+from slurm_job_kit.trainer.data.collate import Collate
+from slurm_job_kit.trainer.data.sources import Samples
+from slurm_job_kit.trainer.data.to_device import move
+from slurm_job_kit.trainer.errors import UserCodeError, UserError
 from tests.unit.data_kit import Chancy, feed_of
-from trainer.data.collate import Collate
-from trainer.data.sources import Samples
-from trainer.data.to_device import move
-from trainer.errors import UserCodeError, UserError
 
 pytestmark = pytest.mark.usefixtures("no_reader_left")
 

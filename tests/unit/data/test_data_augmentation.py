@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import torch
 
+from slurm_job_kit.trainer.data import transforms
+from slurm_job_kit.trainer.data.sample_rng import SampleRandom
+from slurm_job_kit.trainer.data.sources import Samples
+from slurm_job_kit.trainer.errors import UserError
 from tests.unit.data_kit import feed_of, pixels_by_sample
-from trainer.data import transforms
-from trainer.data.sample_rng import SampleRandom
-from trainer.data.sources import Samples
-from trainer.errors import UserError
 
 
 def test_numbers_of_a_sample_do_not_depend_on_its_batch():

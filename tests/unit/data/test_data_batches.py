@@ -5,10 +5,10 @@ from itertools import chain
 import pytest
 import torch
 
-from jobs.spec import Train
-from trainer.data.batches import Batches
-from trainer.errors import UserError
-from trainer.seeds import ORDER, mix
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.data.batches import Batches
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.seeds import ORDER, mix
 
 
 def steps_of(batches, epoch):

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
-from trainer.data import builtin
-from trainer.data.sources import BatchSource, PerSampleSet, Samples, num_classes
-from trainer.errors import UserError
+from slurm_job_kit.trainer.data import builtin
+from slurm_job_kit.trainer.data.sources import BatchSource, PerSampleSet, Samples, num_classes
+from slurm_job_kit.trainer.errors import UserError
 
 
 def parts(name: str, args: dict[str, Any]) -> tuple[Any, Any]:
@@ -86,7 +86,7 @@ def test_the_cancer_table_is_bitwise_that_of_scikit_learn():
 def test_the_built_in_tables_are_read_without_importing_scikit_learn():
     code = (
         "import sys\n"
-        "from trainer.data import builtin\n"
+        "from slurm_job_kit.trainer.data import builtin\n"
         "for name in ('digits', 'breast_cancer', 'diabetes'): builtin.create(name, {}, 0, 1)\n"
         "print([name for name in ('sklearn', 'scipy', 'pandas') if name in sys.modules])\n"
     )

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
+from slurm_job_kit.trainer.data.batches import Batches
+from slurm_job_kit.trainer.data.feed import BatchSchedule, HeldOut
+from slurm_job_kit.trainer.data.sources import Samples
+from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
+from slurm_job_kit.trainer.model.evaluate import evaluate
+from slurm_job_kit.trainer.model.objectives import Classification, DataFacts
 from tests.unit.data_kit import Chancy, feed_of, job_of, pixels_by_sample
-from trainer.data.batches import Batches
-from trainer.data.feed import BatchSchedule, HeldOut
-from trainer.data.sources import Samples
-from trainer.errors import CodeError, UserCodeError, UserError
-from trainer.model.evaluate import evaluate
-from trainer.model.objectives import Classification, DataFacts
 
 pytestmark = pytest.mark.usefixtures("no_reader_left")
 SIZE = {"micro_batch_size": 4, "grad_accum_steps": 2, "epochs": 3}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from slurm_job_kit.trainer.stop import STOP_SIGNALS
 from tests.unit.data_kit import Chancy, feed_of
-from trainer.stop import STOP_SIGNALS
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.usefixtures("no_reader_left")

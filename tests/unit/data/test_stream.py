@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from slurm_job_kit.trainer.data import builtin
+from slurm_job_kit.trainer.data.stream import Share, StreamBatches
+from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
 from tests.unit.data_kit import job_of
-from trainer.data import builtin
-from trainer.data.stream import Share, StreamBatches
-from trainer.errors import CodeError, UserCodeError, UserError
 
 pytestmark = pytest.mark.usefixtures("no_reader_left")
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from slurm_job_kit.trainer.data.tokens import python_source, text, tokens
+from slurm_job_kit.trainer.errors import UserError
 from tests.unit.data_kit import feed_of
-from trainer.data.tokens import python_source, text, tokens
-from trainer.errors import UserError
 
 
 def write(path, values, dtype="<u2", header=False):

@@ -2,13 +2,13 @@
 
 import pytest
 
-from jobs import records
-from jobs.records import SlurmSite
-from jobs.rundir import RunDir, write_json
-from jobs.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.records import SlurmSite
+from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
+from slurm_job_kit.trainer.dist.run_handle import RunHandle
+from slurm_job_kit.trainer.health.lead_time import MARGIN_S, LeadTime, advice
 from tests.unit import run_files
-from trainer.dist.run_handle import RunHandle
-from trainer.health.lead_time import MARGIN_S, LeadTime, advice
 
 
 def lead_of(*steps, save=0.0, lead_s=60.0, **more):

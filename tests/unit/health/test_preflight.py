@@ -9,12 +9,18 @@ import pytest
 import torch
 from torch.distributed import PrefixStore, TCPStore
 
-from trainer.dist.context import DistributedContext
-from trainer.errors import BadNode, PeerBadNode, is_caused_by_peer, kind_of, traceback_of
-from trainer.health import preflight, rank_report
-from trainer.health.gpu_health import Readings, problem, warning
-from trainer.health.preflight import device_problem, product_problem, sum_problem
-from trainer.health.rank_report import RankReport, Summary, are_few
+from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.errors import (
+    BadNode,
+    PeerBadNode,
+    is_caused_by_peer,
+    kind_of,
+    traceback_of,
+)
+from slurm_job_kit.trainer.health import preflight, rank_report
+from slurm_job_kit.trainer.health.gpu_health import Readings, problem, warning
+from slurm_job_kit.trainer.health.preflight import device_problem, product_problem, sum_problem
+from slurm_job_kit.trainer.health.rank_report import RankReport, Summary, are_few
 
 CPU = torch.device("cpu")
 

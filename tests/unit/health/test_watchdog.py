@@ -10,21 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from jobs.records import RankHang
-from jobs.rundir import RunDir, read_json
-from jobs.spec import Launch, Spec
-from trainer.errors import EXIT_FAILED
-from trainer.events import Events
-from trainer.health import phases, watchdog
-from trainer.health.diagnosis import (
+from slurm_job_kit.jobs.records import RankHang
+from slurm_job_kit.jobs.rundir import RunDir, read_json
+from slurm_job_kit.jobs.spec import Launch, Spec
+from slurm_job_kit.trainer.errors import EXIT_FAILED
+from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.health import phases, watchdog
+from slurm_job_kit.trainer.health.diagnosis import (
     RankPlace,
     diagnose,
     laggards,
     place_of,
     ranks_text,
 )
-from trainer.health.phases import LIMITS_S, MAX_LIMIT_S, NAMES, START_UP, start_up_limit_s
-from trainer.health.watchdog import IdleTimer
+from slurm_job_kit.trainer.health.phases import (
+    LIMITS_S,
+    MAX_LIMIT_S,
+    NAMES,
+    START_UP,
+    start_up_limit_s,
+)
+from slurm_job_kit.trainer.health.watchdog import IdleTimer
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 LIMIT_S = 1
@@ -33,10 +39,10 @@ LIMIT_S = 1
 RANK = """
 import ctypes, os, sys, time
 from pathlib import Path
-from jobs.rundir import RunDir
-from trainer import errors
-from trainer.health import phases, watchdog
-from trainer.events import Events
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.trainer import errors
+from slurm_job_kit.trainer.health import phases, watchdog
+from slurm_job_kit.trainer.events import Events
 
 rank, world_size, limit_s = map(int, sys.argv[1:4])
 folder, way, phase = Path(sys.argv[4]), *sys.argv[5:7]
@@ -87,7 +93,7 @@ with dog:
         (folder / f"beating-{rank}").touch()  # some ticks after a beat, and before the next
         pause()
     if way in ("wait", "lose a peer", "lost"):
-        globals()["__name__"] = "trainer.loop"
+        globals()["__name__"] = "slurm_job_kit.trainer.loop"
         lose_a_peer() if way == "lose a peer" else wait_for_peers()
     elif way == "spin":
         spin_on_a_lock()
@@ -267,7 +273,7 @@ def test_an_import_of_torch_that_hangs_ends_the_rank(tmp_path):
     run.attempt(1).path.mkdir(parents=True)
     run.spec.write_text(Spec(launch=Launch(hang_timeout_s=1)).to_json())
     script = (
-        "import runpy; from trainer.health import phases, watchdog; "
+        "import runpy; from slurm_job_kit.trainer.health import phases, watchdog; "
         "phases.START_UP_FACTOR, phases.MIN_START_UP_LIMIT_S = 1, 0; watchdog.TICK_S = 0.1; "
         "runpy.run_module('trainer', run_name='__main__', alter_sys=True)"
     )

@@ -14,17 +14,17 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from jobs.rundir import RunDir
-from jobs.spec import Launch, Slurm, Spec, Train
-from trainer.data.sources import Samples
-from trainer.dist import context
-from trainer.dist.context import DistributedContext
-from trainer.dist.run_handle import RankContext, RunHandle
-from trainer.errors import CodeError, UserCodeError, UserError
-from trainer.events import Events
-from trainer.model import build
-from trainer.report.environment import describe, exactness, extended
-from trainer.user_code import user_code
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
+from slurm_job_kit.trainer.data.sources import Samples
+from slurm_job_kit.trainer.dist import context
+from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
+from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
+from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.model import build
+from slurm_job_kit.trainer.report.environment import describe, exactness, extended
+from slurm_job_kit.trainer.user_code import user_code
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CPU = torch.device("cpu")
@@ -342,7 +342,7 @@ def test_another_code_is_never_the_same_environment(job_of):
 
 DIFFERENT_DATA = """
 import sys, torch, torch.distributed as dist
-from trainer.model.build import check_same_data
+from slurm_job_kit.trainer.model.build import check_same_data
 rank = int(sys.argv[1])
 store = dist.FileStore(sys.argv[2], 2)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
@@ -375,12 +375,12 @@ def test_ranks_that_see_different_data_are_named(tmp_path):
 COMPILED = """
 import sys, time, dataclasses, torch, torch.distributed as dist
 from pathlib import Path
-from jobs.rundir import RunDir
-from jobs.spec import Launch, Spec, Train
-from trainer.model import build
-from trainer.dist.context import DistributedContext
-from trainer.events import Events
-from trainer.dist.run_handle import RankContext, RunHandle
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Launch, Spec, Train
+from slurm_job_kit.trainer.model import build
+from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 
 root = Path(sys.argv[1])
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

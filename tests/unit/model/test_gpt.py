@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from trainer.errors import UserError
-from trainer.model import models
-from trainer.model.gpt import GPT
-from trainer.model.models import Fit
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.model import models
+from slurm_job_kit.trainer.model.gpt import GPT
+from slurm_job_kit.trainer.model.models import Fit
 
 SIZE = {"vocab_size": 11, "block_size": 6, "n_layer": 2, "n_head": 2, "n_embd": 8}
 

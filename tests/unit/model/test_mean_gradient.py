@@ -12,18 +12,18 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from jobs.rundir import RunDir
-from jobs.spec import Spec, Train
-from trainer.data.sources import Samples
-from trainer.dist.context import DistributedContext
-from trainer.dist.run_handle import RankContext, RunHandle
-from trainer.errors import UserError
-from trainer.events import Events
-from trainer.loop import train_step
-from trainer.model import build, optim, precision
-from trainer.model.build import Replica
-from trainer.model.mean_gradient import MeanGradient
-from trainer.model.objectives import DataFacts, Regression, Sums
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.trainer.data.sources import Samples
+from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.loop import train_step
+from slurm_job_kit.trainer.model import build, optim, precision
+from slurm_job_kit.trainer.model.build import Replica
+from slurm_job_kit.trainer.model.mean_gradient import MeanGradient
+from slurm_job_kit.trainer.model.objectives import DataFacts, Regression, Sums
 
 CPU = torch.device("cpu")
 LIMIT_S = 100
@@ -163,7 +163,9 @@ def ranks(tmp_path_factory):
     """What each of four ranks found. One process imports torch and forks them."""
     folder = str(tmp_path_factory.mktemp("ranks"))
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trainer.data.worker_init", "trainer.data.loader", __name__])
+    context.set_forkserver_preload(
+        [*(f"slurm_job_kit.trainer.data.{name}" for name in ("worker_init", "loader")), __name__]
+    )
     processes = [context.Process(target=rank_main, args=(rank, folder)) for rank in range(4)]
     for process in processes:
         process.start()

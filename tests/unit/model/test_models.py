@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.errors import UserError
-from trainer.model import models
-from trainer.model.models import Fit
-from trainer.user_code import call
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.model import models
+from slurm_job_kit.trainer.model.models import Fit
+from slurm_job_kit.trainer.user_code import call
 
 
 def create(name, args, *shape, num_classes=10):

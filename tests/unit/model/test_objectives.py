@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainer.errors import UserCodeError, UserError
-from trainer.model import objectives
-from trainer.model.objectives import (
+from slurm_job_kit.trainer.errors import UserCodeError, UserError
+from slurm_job_kit.trainer.model import objectives
+from slurm_job_kit.trainer.model.objectives import (
     Classification,
     DataFacts,
     LanguageModel,
@@ -232,7 +232,7 @@ ELSEWHERE = torch.ones((), device="meta")
 @pytest.mark.parametrize(
     ("sums", "words"),
     [
-        (LOSS, "returns a Tensor: return trainer.api.Sums"),
+        (LOSS, "returns a Tensor: return slurm_job_kit.trainer.api.Sums"),
         (Sums(3.0, 1), "returns a float as its loss: return the sum over the items, a tensor []"),  # type: ignore[arg-type]
         (
             Sums(torch.ones(4, requires_grad=True), 4),
@@ -313,8 +313,8 @@ class Changing:
 @pytest.mark.parametrize(
     ("later", "is_training", "words"),
     [
-        (None, True, "returns a NoneType: return trainer.api.Sums"),
-        ((LOSS, 4), False, "returns a tuple: return trainer.api.Sums"),
+        (None, True, "returns a NoneType: return slurm_job_kit.trainer.api.Sums"),
+        ((LOSS, 4), False, "returns a tuple: return slurm_job_kit.trainer.api.Sums"),
         (Sums(LOSS.detach(), 1), True, "the loss depends on no trainable parameter"),
         (Sums(LOSS.reshape(1), 1), False, r"returns a tensor of shape \(1,\) as its loss"),
     ],

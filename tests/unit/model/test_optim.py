@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from jobs.spec import Train
-from trainer.data.batches import TrainingLength
-from trainer.errors import UserCodeError, UserError
-from trainer.model import optim
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.data.batches import TrainingLength
+from slurm_job_kit.trainer.errors import UserCodeError, UserError
+from slurm_job_kit.trainer.model import optim
 
 OFF = torch.amp.GradScaler("cpu", enabled=False)
 

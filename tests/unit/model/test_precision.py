@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from jobs.spec import Train
-from trainer.model import models, optim, precision
-from trainer.model.models import Fit
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.model import models, optim, precision
+from slurm_job_kit.trainer.model.models import Fit
 
 CPU = torch.device("cpu")
 

@@ -13,14 +13,20 @@ from typing import Any
 
 import pytest
 
-from jobs import procfs, records
-from jobs.attempt import srun_step
-from jobs.node import agent, interfaces, rank, torchrun
-from jobs.node.stop_signals import STOP_SIGNALS
-from jobs.node.torchrun import Node, nproc_per_node, rank_command, stop_signal, torchrun_command
-from jobs.rundir import RunDir, read_json, read_jsonl, write_json
-from jobs.runs.freeze import provenance
-from jobs.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs import procfs, records
+from slurm_job_kit.jobs.attempt import srun_step
+from slurm_job_kit.jobs.node import agent, interfaces, rank, torchrun
+from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
+from slurm_job_kit.jobs.node.torchrun import (
+    Node,
+    nproc_per_node,
+    rank_command,
+    stop_signal,
+    torchrun_command,
+)
+from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
+from slurm_job_kit.jobs.runs.freeze import provenance
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -50,12 +56,12 @@ sys.exit(max(rank.wait() for rank in ranks))
 HOST = """
 import json, os, signal, sys
 from pathlib import Path
-from jobs.node.torchrun import Node
-from jobs.node import agent as node_agent
-from jobs.node.agent import Agent
-from jobs.records import AttemptPlan
-from jobs.rundir import RunDir, Timeline
-from jobs.spec import Spec
+from slurm_job_kit.jobs.node.torchrun import Node
+from slurm_job_kit.jobs.node import agent as node_agent
+from slurm_job_kit.jobs.node.agent import Agent
+from slurm_job_kit.jobs.records import AttemptPlan
+from slurm_job_kit.jobs.rundir import RunDir, Timeline
+from slurm_job_kit.jobs.spec import Spec
 node_agent.START_LIMIT_S, node_agent.END_LIMIT_S = json.loads(os.environ.get("LIMITS", "[60, 60]"))
 run = RunDir(Path(sys.argv[1]))
 plan = AttemptPlan(1, "7", ("a",), "127.0.0.1", "", "", "", 0.0, None)
@@ -88,7 +94,7 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
         "--max-restarts=0",
         "--signals-to-handle=SIGHUP,SIGQUIT",
         "--shutdown-timeout=5",
-        *("-m", "--", "jobs.node.rank", "/runs/x y/1"),
+        *("-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1"),
         *(sys.executable, "-u", "-m", "trainer", "/runs/x y/1", "--x=a b"),
     ]
 
@@ -411,7 +417,7 @@ def test_an_unreadable_run_directory_is_one_line(tmp_path, damage):
     else:
         (tmp_path / "attempt-1").mkdir()
         (tmp_path / "attempt-1/plan.json").write_text("{}")
-    argv = [sys.executable, "-m", "jobs.node", tmp_path, "1", "--node-rank=0"]
+    argv = [sys.executable, "-m", "slurm_job_kit.jobs.node", tmp_path, "1", "--node-rank=0"]
     argv.append("--rdzv-endpoint=127.0.0.1:15001")
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -424,7 +430,7 @@ STOP_IN_IMPORTS = """
 import os, signal, sys
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "jobs.node.agent":
+        if name == "slurm_job_kit.jobs.node.agent":
             os.kill(os.getpid(), signal.SIGTERM)
 sys.meta_path.insert(0, Finder())
 """
@@ -448,7 +454,7 @@ def test_a_stop_that_comes_before_the_handlers_is_taken(tmp_path, imports, befor
     run.spec.write_text(Spec().to_json())
     (tmp_path / "sitecustomize.py").write_text(imports)
     env = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "SLURM_STEP_ID": "7"}
-    argv = [sys.executable, "-m", "jobs.node", str(run.path), "1", "--node-rank=0"]
+    argv = [sys.executable, "-m", "slurm_job_kit.jobs.node", str(run.path), "1", "--node-rank=0"]
     argv.append("--rdzv-endpoint=127.0.0.1:15001")
     done = subprocess.run(argv, env=env, preexec_fn=before_exec, timeout=60, check=False)
     assert done.returncode == 1
@@ -465,7 +471,14 @@ def test_an_interpreter_without_torch_is_named_with_its_node(tmp_path):
     write_json(run.attempt(1).plan, PLAN_JSON | {"attempt": 1, "nodes": ["a"]})
     run.spec.write_text(Spec().to_json())
     env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    argv = [sys.executable, "-S", "-m", "jobs.node", str(run.path), "1"]  # -S: no packages
+    argv = [
+        sys.executable,
+        "-S",
+        "-m",
+        "slurm_job_kit.jobs.node",
+        str(run.path),
+        "1",
+    ]  # -S: no packages
     argv += ["--rdzv-endpoint=127.0.0.1:15001", "--node-rank=3"]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
     reason = f"{os.uname().nodename}: launch.python: {sys.executable} has no torch"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.node.__main__ import refuse_old_python
-from jobs.rundir import RunDir
-from jobs.runs.freeze import setup_script
+from slurm_job_kit.jobs.node.__main__ import refuse_old_python
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs.freeze import setup_script
 
 SCRIPT = Path(__file__).resolve().parents[3] / "slurm/agent.sh"
 HOST = socket.gethostname()
@@ -72,7 +72,7 @@ def test_the_agent_gets_its_arguments_in_the_frozen_code(node):
     path = node.run_dir.path
     options = "--rdzv-endpoint=10.0.0.1:15000 --node-rank=8"
     assert done.stdout.splitlines()[:2] == [
-        f"agent: -m jobs.node {path} 1 {options}",
+        f"agent: -m slurm_job_kit.jobs.node {path} 1 {options}",
         f"cwd: {path}/code",
     ]
     assert (done.returncode, done.stderr, node.reason) == (0, "", None)

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from jobs.node import interfaces
-from jobs.node.interfaces import InterfaceError
+from slurm_job_kit.jobs.node import interfaces
+from slurm_job_kit.jobs.node.interfaces import InterfaceError
 
 needs_ipv6 = pytest.mark.skipif(
     not interfaces.IF_INET6.exists(), reason="the kernel of this machine has no IPv6"

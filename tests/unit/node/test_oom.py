@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from jobs.node.oom import oom_kills
+from slurm_job_kit.jobs.node.oom import oom_kills
 
 V1 = "33 30 0:29 {root} {mount} rw,relatime shared:9 - cgroup cgroup rw,memory\n"
 OTHER = "32 30 0:28 / {mount}/not-this rw - cgroup cgroup rw,freezer\n"

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from jobs.node import interfaces, rendezvous
-from jobs.node.rendezvous import RendezvousError
+from slurm_job_kit.jobs.node import interfaces, rendezvous
+from slurm_job_kit.jobs.node.rendezvous import RendezvousError
 
 
 @pytest.fixture

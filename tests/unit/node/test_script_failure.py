@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from jobs.attempt.interpret import format_error
-from jobs.node.script_failure import record_of
+from slurm_job_kit.jobs.attempt.interpret import format_error
+from slurm_job_kit.jobs.node.script_failure import record_of
 
 TRACE = """Traceback (most recent call last):
   File "train.py", line 3, in <module>

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs import records
-from jobs.node.torchrun import rank_command
-from jobs.procfs import children
-from jobs.records import RankError
-from jobs.rundir import RunDir, read_jsonl
-from jobs.spec import Launch, Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.node.torchrun import rank_command
+from slurm_job_kit.jobs.procfs import children
+from slurm_job_kit.jobs.records import RankError
+from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
+from slurm_job_kit.jobs.spec import Launch, Spec
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 # In place of torchrun: it ignores the stop signals, and exits as its rank does.
@@ -22,7 +22,7 @@ TORCHRUN = """
 import signal, subprocess, sys
 for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, signal.SIG_IGN)
-rank = subprocess.Popen([sys.executable, "-m", "jobs.node.rank", *sys.argv[1:]])
+rank = subprocess.Popen([sys.executable, "-m", "slurm_job_kit.jobs.node.rank", *sys.argv[1:]])
 sys.exit(rank.wait())
 """
 REPORT = """

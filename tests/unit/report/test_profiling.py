@@ -6,11 +6,11 @@ import json
 import pytest
 import torch
 
-from jobs.rundir import RunDir
-from jobs.spec import Profile, Spec
-from trainer.checkpoint.digest import weights_sha256
-from trainer.dist.run_handle import RunHandle
-from trainer.report.profiling import Tracer
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Profile, Spec
+from slurm_job_kit.trainer.checkpoint.digest import weights_sha256
+from slurm_job_kit.trainer.dist.run_handle import RunHandle
+from slurm_job_kit.trainer.report.profiling import Tracer
 
 CPU = torch.device("cpu")
 

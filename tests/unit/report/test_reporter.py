@@ -8,17 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs.commands import live_progress as live
-from jobs.records import read_progress_step
-from jobs.rundir import RunDir, read_jsonl
-from jobs.spec import Spec, Train
-from trainer.data.batches import Batches, TrainingLength
-from trainer.dist.run_handle import RunHandle
-from trainer.errors import StorageError
-from trainer.report import progress
-from trainer.report import reporter as module
-from trainer.report.progress import Progress
-from trainer.report.reporter import Reporter
+from slurm_job_kit.jobs.commands import live_progress as live
+from slurm_job_kit.jobs.records import read_progress_step
+from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
+from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
+from slurm_job_kit.trainer.dist.run_handle import RunHandle
+from slurm_job_kit.trainer.errors import StorageError
+from slurm_job_kit.trainer.report import progress
+from slurm_job_kit.trainer.report import reporter as module
+from slurm_job_kit.trainer.report.progress import Progress
+from slurm_job_kit.trainer.report.reporter import Reporter
 
 # 10 rounds of 2 x 8 samples in 4 steps of 3 rounds; the last one has 1.
 BATCHES = Batches(num_samples=167, micro_batch_size=8, grad_accum_steps=3, world_size=2, seed=0)

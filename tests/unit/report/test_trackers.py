@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs.rundir import RunDir
-from jobs.spec import Launch, Log, Spec
-from trainer.dist.run_handle import RunHandle
-from trainer.errors import UserError
-from trainer.report import trackers
-from trainer.report.trackers import AsyncTracker, start, wandb_id
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Launch, Log, Spec
+from slurm_job_kit.trainer.dist.run_handle import RunHandle
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.report import trackers
+from slurm_job_kit.trainer.report.trackers import AsyncTracker, start, wandb_id
 
 needs_tensorboard = pytest.mark.skipif(not find_spec("tensorboard"), reason="no tensorboard here")
 needs_wandb = pytest.mark.skipif(not find_spec("wandb"), reason="no wandb here")

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from jobs import records
-from jobs.config.load import load
-from jobs.problems import Problem, SpecError
-from jobs.records import CheckReport, Finding
-from jobs.runs import check, code_snapshot
-from jobs.runs.freeze import freeze
-from jobs.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.config.load import load
+from slurm_job_kit.jobs.problems import Problem, SpecError
+from slurm_job_kit.jobs.records import CheckReport, Finding
+from slurm_job_kit.jobs.runs import check, code_snapshot
+from slurm_job_kit.jobs.runs.freeze import freeze
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 NET = "from torch import nn\ndef net(hidden):\n    return nn.Linear(64, 10)\n"

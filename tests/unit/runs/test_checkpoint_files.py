@@ -2,9 +2,9 @@
 
 import pytest
 
-from jobs.errors import UserError
-from jobs.rundir import RunDir
-from jobs.runs import checkpoint_files, checkpoints
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import checkpoint_files, checkpoints
 from tests.unit.commands.commands_kit import make_checkpoint
 
 

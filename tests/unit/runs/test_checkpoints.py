@@ -5,9 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step, is_newer
-from jobs.rundir import RunDir
-from jobs.runs import checkpoints
+from slurm_job_kit.jobs.checkpoint_names import (
+    checkpoint_name,
+    checkpoint_names,
+    checkpoint_step,
+    is_newer,
+)
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import checkpoints
 
 STEPS = [0, 99_999_998, 99_999_999, 100_000_000, 100_000_001, 1_000_000_000]
 

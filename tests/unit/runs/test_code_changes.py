@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from jobs import records
-from jobs.errors import UserError
-from jobs.records import CodeSnapshot, Provenance
-from jobs.rundir import RunDir, relink
-from jobs.runs import code_changes, code_digest, code_snapshot
-from jobs.runs.freeze import provenance
-from jobs.spec import Launch, Spec, Train
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.records import CodeSnapshot, Provenance
+from slurm_job_kit.jobs.rundir import RunDir, relink
+from slurm_job_kit.jobs.runs import code_changes, code_digest, code_snapshot
+from slurm_job_kit.jobs.runs.freeze import provenance
+from slurm_job_kit.jobs.spec import Launch, Spec, Train
 
 FILES = {
     "model.py": "a = 1\nb = 2\n",

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from jobs.runs import code_snapshot
-from jobs.runs.code_snapshot import SnapshotError
+from slurm_job_kit.jobs.runs import code_snapshot
+from slurm_job_kit.jobs.runs.code_snapshot import SnapshotError
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from jobs.rundir import RunDir, append_jsonl, write_json
-from jobs.runs.compare import compare, summary
-from jobs.spec import Slurm, Spec, Train
+from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, write_json
+from slurm_job_kit.jobs.runs.compare import compare, summary
+from slurm_job_kit.jobs.spec import Slurm, Spec, Train
 
 RESULT: dict[str, Any] = {
     "status": "completed",

@@ -2,10 +2,10 @@
 
 import pytest
 
-from jobs.errors import UserError
-from jobs.rundir import RunDir, write_json
-from jobs.runs import extension
-from jobs.spec import Train
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs.runs import extension
+from slurm_job_kit.jobs.spec import Train
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from jobs import records
-from jobs.config.load import Loaded
-from jobs.records import Overrides
-from jobs.rundir import read_json
-from jobs.runs import freeze as module
-from jobs.runs import lookup
-from jobs.runs.freeze import FreezeError, freeze, setup_script
-from jobs.spec import Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.config.load import Loaded
+from slurm_job_kit.jobs.records import Overrides
+from slurm_job_kit.jobs.rundir import read_json
+from slurm_job_kit.jobs.runs import freeze as module
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs.freeze import FreezeError, freeze, setup_script
+from slurm_job_kit.jobs.spec import Spec
 
 SPEC = Spec(name="first", setup=["module load x"])
 LOADED = Loaded(SPEC, "name: first\n", ("train.lr=1",))

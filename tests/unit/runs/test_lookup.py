@@ -2,10 +2,10 @@
 
 import pytest
 
-from jobs.records import Submission
-from jobs.rundir import RunDir, append_jsonl, relink, write_json
-from jobs.runs import lookup
-from jobs.runs.lookup import NoSuchRunError, find
+from slurm_job_kit.jobs.records import Submission
+from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, relink, write_json
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs.lookup import NoSuchRunError, find
 from tests.unit import run_files
 
 

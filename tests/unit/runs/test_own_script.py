@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from jobs.config.load import Loaded
-from jobs.errors import UserError
-from jobs.node.torchrun import rank_command
-from jobs.rundir import RunDir, read_json
-from jobs.runs import own_script, scratch_purge, spec_changes
-from jobs.runs.freeze import FreezeError, freeze
-from jobs.spec import Launch, Spec
+from slurm_job_kit.jobs.config.load import Loaded
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.node.torchrun import rank_command
+from slurm_job_kit.jobs.rundir import RunDir, read_json
+from slurm_job_kit.jobs.runs import own_script, scratch_purge, spec_changes
+from slurm_job_kit.jobs.runs.freeze import FreezeError, freeze
+from slurm_job_kit.jobs.spec import Launch, Spec
 
 
 @pytest.fixture

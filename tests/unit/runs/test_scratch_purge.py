@@ -4,11 +4,11 @@ import shutil
 
 import pytest
 
-from jobs.attempt import facts
-from jobs.errors import UserError
-from jobs.rundir import RunDir, Timeline, append_jsonl, write_json
-from jobs.runs import code_snapshot, scratch_purge, spec_changes
-from jobs.spec import Spec
+from slurm_job_kit.jobs.attempt import facts
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.rundir import RunDir, Timeline, append_jsonl, write_json
+from slurm_job_kit.jobs.runs import code_snapshot, scratch_purge, spec_changes
+from slurm_job_kit.jobs.spec import Spec
 from tests.unit import run_files
 
 

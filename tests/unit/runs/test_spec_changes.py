@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from jobs import records
-from jobs.config.keys import keys
-from jobs.config.load import load
-from jobs.errors import UserError
-from jobs.records import Overrides
-from jobs.rundir import RunDir, read_jsonl
-from jobs.runs import spec_changes
-from jobs.runs.freeze import REPOSITORY, provenance
-from jobs.spec import Spec
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.config.keys import keys
+from slurm_job_kit.jobs.config.load import load
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.records import Overrides
+from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
+from slurm_job_kit.jobs.runs import spec_changes
+from slurm_job_kit.jobs.runs.freeze import REPOSITORY, provenance
+from slurm_job_kit.jobs.spec import Spec
 
 TEXT = "name: tiny  # mine\ntrain: {lr: 0.1, model_args: {depth: 2}}\nlaunch: {env: {A: b}}\n"
 

@@ -4,8 +4,8 @@ import getpass
 
 import pytest
 
-from jobs.slurm import available
-from jobs.spec import Slurm
+from slurm_job_kit.jobs.slurm import available
+from slurm_job_kit.jobs.spec import Slurm
 
 PARTITIONS = """\
 PartitionName=batch

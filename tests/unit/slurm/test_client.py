@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from jobs.records import RequeueAnswer
-from jobs.slurm import client
-from jobs.slurm.client import Job
+from slurm_job_kit.jobs.records import RequeueAnswer
+from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm.client import Job
 
 # From a real Slurm 22.05, shortened.
 SHOWN = """\

@@ -2,8 +2,8 @@
 
 import pytest
 
-from jobs.console import format_duration
-from jobs.slurm import duration
+from slurm_job_kit.jobs.console import format_duration
+from slurm_job_kit.jobs.slurm import duration
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import shlex
 
 import pytest
 
-from jobs.errors import FailedError
-from jobs.slurm import executor
+from slurm_job_kit.jobs.errors import FailedError
+from slurm_job_kit.jobs.slurm import executor
 
 HOSTILE = "a 'b' \"c\" $(touch pwned) `d` %j * --wrap=e ü\nline"
 TEXT = "#!/bin/sh\ntrue\n"

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from jobs.rundir import RunDir
-from jobs.slurm import sbatch
-from jobs.spec import Slurm, Spec
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.slurm import sbatch
+from slurm_job_kit.jobs.spec import Slurm, Spec
 
 RUN = RunDir(Path("/runs/x y/1"))
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.problems import dotted
-from jobs.rundir import RunDir, append_jsonl, read_json
-from jobs.slurm import site, site_warnings
-from jobs.slurm.site import Config, Partition, Site
-from jobs.spec import Slurm
+from slurm_job_kit.jobs.problems import dotted
+from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, read_json
+from slurm_job_kit.jobs.slurm import site, site_warnings
+from slurm_job_kit.jobs.slurm.site import Config, Partition, Site
+from slurm_job_kit.jobs.spec import Slurm
 from tests.unit import run_files
 
 # From a real Slurm 22.05, shortened.
