@@ -1,4 +1,7 @@
-"""The kit's commands: python -m jobs COMMAND ... (each has a make target)."""
+"""The kit's commands: `python -m jobs COMMAND` in a clone, `kit COMMAND` where pip installed them.
+
+In a clone most of them have a make target.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,13 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.attempt.close import write_missing_result
-from slurm_job_kit.jobs.commands import (
-    cancel,
-    compare,
-    export,
-    logs,
-    packages,
-    resume,
-    status,
-    submit,
-)
+from slurm_job_kit.jobs.commands import cancel, export, init, logs, packages, resume, status, submit
 from slurm_job_kit.jobs.console import discard_output, with_time
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs import compare, lookup
 
 RUN = "run directory, run id, job id or name"
 EXIT_USER = 2
@@ -32,7 +27,8 @@ EXIT_FAILED = 1
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands; `args.act(args)` runs the chosen one, returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m jobs", description=__doc__)
+    prog = "python -m jobs" if installation.IS_BY_MAKE else "kit"
+    parser = argparse.ArgumentParser(prog=prog, description="Run PyTorch training on Slurm.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(
@@ -46,6 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     _config_arguments(command)
     _start_arguments(command)
     _submit_arguments(command)
+    add("init", "write a first spec, kit.mk and .gitignore lines into this folder", _init)
     command = add("freeze", "make the run directory only, and print it as JSON", _freeze)
     _config_arguments(command)
     command = add("adopt", "make the run directory of this Slurm job (slurm/ddp.sbatch)", _adopt)
@@ -140,6 +137,10 @@ def _submit(args: argparse.Namespace) -> int:
     return submit.submit(args.config, overrides_of(args), options)
 
 
+def _init(_: argparse.Namespace) -> int:
+    return init.init(Path.cwd())
+
+
 def _freeze(args: argparse.Namespace) -> int:
     from slurm_job_kit.jobs.config.load import load
     from slurm_job_kit.jobs.runs.freeze import freeze
@@ -177,7 +178,7 @@ def _cancel(args: argparse.Namespace) -> int:
     if args.run == run_dir.path.parent.name and (newer := lookup.newer_not_begun(run_dir)):
         raise UserError(
             f"{newer.run_id} is newer, but the kit did not queue it: which run is meant?\n"
-            f"  hint: make cancel RUN={run_dir.run_id}, or RUN={newer.run_id}"
+            f"  hint: {installation.command('cancel', run_dir.run_id)}, or {newer.run_id}"
         )
     return cancel.cancel(run_dir)
 
@@ -194,7 +195,10 @@ def _resume(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    return compare.compare(_find(args.run), _find(args.reference))
+    run_dir = _find(args.run)
+    found = compare.compare(run_dir, _find(args.reference))
+    print("\n".join(found) or compare.summary(run_dir))
+    return EXIT_FAILED if found else 0
 
 
 def _export(args: argparse.Namespace) -> int:

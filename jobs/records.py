@@ -359,6 +359,12 @@ class CodeSnapshot:
     git_sha: str | None = None
     # Of a launch.script outside of the repository: name of the frozen code with its folder.
     script_code: str | None = field(default=None, metadata=OMIT_NONE)
+    kit: str | None = field(default=None, metadata=OMIT_NONE)  # where `code` does not have the kit
+
+    @property
+    def copies(self) -> tuple[str | None, ...]:
+        """The names of the frozen folders."""
+        return self.code, self.script_code, self.kit
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 # The version of the run directory and its files; spec.json has it as the key `format`. Raised when
 # this kit can no longer read the files of an older one, or an older kit those of this one.
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,11 @@ class RunDir:
     @property
     def code(self) -> Path:
         return self.path / "code"
+
+    @property
+    def kit(self) -> Path:
+        """The frozen kit: a link to `code` where that is a clone of the kit's repository."""
+        return self.path / "kit"
 
     @property
     def script_code(self) -> Path:
@@ -154,6 +159,12 @@ class RunDir:
 
     def timeline(self, writer: str) -> Path:
         return self.path / "timeline" / f"{writer}.jsonl"
+
+
+def code_folders(run_dir: RunDir) -> list[str]:
+    """The folders of PYTHONPATH in which the ranks find the user's code and the kit."""
+    is_clone = run_dir.kit.resolve() == run_dir.code.resolve()
+    return [str(run_dir.code), *([] if is_clone else [str(run_dir.kit)])]
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ unset KIT_NODE_RANK # of a local run; a job that a rank submits must not inherit
 printf -v kit_node '%05d' "$kit_node_rank"
 kit_log=$kit_run_dir/attempt-$kit_attempt/setup-$kit_node.log
 kit_error=$kit_run_dir/attempt-$kit_attempt/agent-$kit_node.error
+kit_code=$kit_run_dir/code # in a clone of the kit the kit is a part of it
+[[ $kit_run_dir/kit -ef $kit_code ]] || kit_code+=:$kit_run_dir/kit
 
 # kit_fail REASON HINT
 kit_fail() {
@@ -64,7 +66,14 @@ kit_exit() {
     kit_setup_failed "$code" "the lines ended their shell with"
 }
 
+# Lets Python find the frozen code.
+kit_find_code() {
+    [[ :${PYTHONPATH-}: == *:"$kit_code":* ]] ||
+        export PYTHONPATH=$kit_code${PYTHONPATH:+:$PYTHONPATH}
+}
+
 # --- the setup lines: the first line of setup.sh is the kit's ---------------------------------------
+kit_find_code
 mapfile -t kit_lines <"$kit_setup"
 if [[ ${#kit_lines[@]} -gt 1 ]]; then
     exec {kit_stdout}>&1 {kit_stderr}>&2 1> >(exec tee "$kit_log") 2>&1
@@ -87,7 +96,7 @@ fi
 # `python -m` searches the working directory first, so it must be the frozen code. The setup lines
 # may have left it, and may have set another PYTHONPATH.
 cd "$kit_run_dir/code"
-[[ :${PYTHONPATH-}: == *:"$PWD":* ]] || export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
+kit_find_code
 [[ ${#kit_prefix[@]} -eq 0 ]] || command -v "${kit_prefix[0]}" >/dev/null ||
     kit_fail "launch.command_prefix: ${kit_prefix[0]} is not on PATH" "load it in setup"
 # This part runs inside of the command prefix, perhaps in an image without bash.

@@ -29,7 +29,7 @@ EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 REPORT_LIMIT_S = 10.0
 
-# The folder of the frozen code, and the kit's packages in it.
+# The kit's packages, and the folder that they are in: of a clone, which has the user's code, too.
 CODE = Path(__file__).resolve().parents[1]
 KIT = (CODE / "trainer", CODE / "jobs")
 
@@ -201,11 +201,15 @@ def is_of_device(error: BaseException) -> bool:
 
 
 def is_raised_in_users_code(error: BaseException) -> bool:
-    """Return whether a function of the frozen code beside the kit raised the error or called it."""
+    """Return whether a function of the frozen code raised the error or called it, not of the kit.
+
+    The ranks start in the frozen code.
+    """
+    folders = {CODE, Path(os.getcwd()).resolve()}
     names = (frame.filename for frame in traceback.extract_tb(error.__traceback__))
     files = (Path(name).resolve() for name in names if not name.startswith("<"))
     return any(
-        file.is_relative_to(CODE)
+        any(file.is_relative_to(folder) for folder in folders)
         and "site-packages" not in file.parts
         and not any(file.is_relative_to(folder) for folder in KIT)
         for file in files

@@ -24,10 +24,8 @@ from slurm_job_kit.jobs.console import begin_lines_with_time, say
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.node.stop_signals import block_stop_signals
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.slurm import client
-
-# The code of this process. The ranks of a launch by hand run the same.
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -65,7 +63,8 @@ def main(argv: list[str] | None = None) -> int:
                 stops = [args.stop] if args.stop else []
                 decision, found = close(run_dir, me, args.attempt, stops, args.srun_exit)
                 return execute(decision, run_dir, found, me)
-            checkout = None if args.pid is None else REPOSITORY
+            # The ranks of a launch by hand run the same code as this process.
+            checkout = None if args.pid is None else code_snapshot.repository()
             plan = open_attempt(run_dir, me, args.nodes, args.head_address, checkout)
     except (UserError, FailedError) as error:
         say(f"error: {error}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from slurm_job_kit.jobs.attempt.decision import (
 )
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.installation import command
 from slurm_job_kit.jobs.records import AttemptRecord, Mistake, RequeueAnswer
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import client
@@ -74,11 +74,14 @@ def hold_hint(decision: Decision, run_dir: RunDir, mistake: Mistake | None) -> s
 
     `mistake`: what a resume of the same spec and code would only repeat.
     """
-    resume = f"make resume RUN={shlex.quote(run_dir.run_id)}"
+    run = run_dir.run_id
     if mistake == "code":
-        return f"correct the code, then {resume} CODE=1 continues from what was saved"
+        resume = command("resume", run, "", "code")
+        return f"correct the code, then {resume} continues from what was saved"
     if mistake == "spec":
-        return f'correct what the error names; a key of the spec: {resume} SET="KEY=VALUE" YES=1'
+        resume = command("resume", run, "KEY=VALUE", "yes")
+        return f"correct what the error names; a key of the spec: {resume}"
+    resume = command("resume", run)
     return f"{resume} continues from what was saved, with the code as it was submitted"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.attempt import facts, history, interpret, run_lock, srun_step, successor
 from slurm_job_kit.jobs.attempt.close import close_lost
 from slurm_job_kit.jobs.attempt.decision import COMPLETED, Cause, refusal
@@ -77,7 +77,7 @@ def _open(
     plan = replace(
         plan_of(found, me, attempt, nodes, resolved),
         code=name,
-        code_digest=code_digest.digest_of(code, found.spec),
+        code_digest=code_digest.digest_of(code, found.spec, code_digest.kit_of(run_dir)),
     )
     _write_plan(run_dir, found, plan)
     if not me.is_local:
@@ -163,5 +163,6 @@ def refuse(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> None:
     reason = "the run was cancelled" if is_cancelled else last
     if reason is not None:
         raise HeldError(
-            f"{run_dir.path}: not started again: {reason}\n  hint: make resume continues it"
+            f"{run_dir.path}: not started again: {reason}\n"
+            f"  hint: {installation.command('resume')} continues it"
         )

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.procfs import start_of
 from slurm_job_kit.jobs.records import Claim
@@ -240,5 +240,6 @@ def release_on_disk_error(run_dir: RunDir, me: Owner) -> Iterator[None]:
         raise FailedError(
             f"{error.filename or run_dir.path}: {error.strerror or error}; cannot record what "
             "happens to the run\n"
-            "  hint: repair the disk; then make resume continues from the last checkpoint"
+            f"  hint: repair the disk; then {installation.command('resume')} continues from the "
+            "last checkpoint"
         ) from error

@@ -13,7 +13,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.attempt import interpret
 from slurm_job_kit.jobs.attempt.decision import Action
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
@@ -86,7 +86,8 @@ def queue(
     environ |= {lookup.SUCCEEDS: f"{run_dir.run_id}:{job_id}"}
     new_id, problem = client.submit(argv, environ)
     if new_id is None:
-        say(f"no successor of job {job_id} ({reason}): {problem}\n  hint: make resume continues")
+        hint = f"{installation.command('resume')} continues"
+        say(f"no successor of job {job_id} ({reason}): {problem}\n  hint: {hint}")
         return None
     try:
         records.write(run_dir.successor, Successor(new_id, job_id, reason))
@@ -165,7 +166,8 @@ def _check_end(found: AttemptFacts, before: str, state: str | None) -> Predecess
     if state is not None and state not in client.ENDED_STATES:
         return PredecessorCheck(False, f"job {before} has not ended, it is {state}")
     if state is None and not _was_handed_over(found):
-        reason = f"it is unknown whether job {before} was cancelled; if not, make resume continues"
+        resume = installation.command("resume")
+        reason = f"it is unknown whether job {before} was cancelled; if not, {resume} continues"
         return PredecessorCheck(False, reason, Action.HOLD)
     return MAY_CONTINUE
 

@@ -9,7 +9,7 @@
 - submit_claim: lets one command at a time queue or cancel the jobs of a run.
 - logs: shows the log of one rank.
 - cancel: stops a run.
-- compare: compares how two runs ended.
+- init: prepares a repository of the user for the installed kit.
 - export: writes the weights of a checkpoint into one file.
 - local: runs the attempts of a run on this machine, without Slurm.
 - packages: names the Python packages that a run lacks; installs .venv.

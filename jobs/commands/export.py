@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import checkpoints
@@ -17,9 +18,9 @@ def export(run_dir: RunDir, checkpoint: str | None, out: Path | None) -> int:
     Raises: UserError if the run has no checkpoint yet.
     """
     if not checkpoints.committed(run_dir):
+        status = installation.command("status", run_dir.run_id)
         hint = (
-            "the first one is committed after an epoch, or at a stop; make status shows the "
-            "progress"
+            f"the first one is committed after an epoch, or at a stop; {status} shows the progress"
         )
         raise UserError(f"{run_dir.run_id} has no checkpoint yet\n  hint: {hint}")
     argv = [sys.executable, "-m", "slurm_job_kit.trainer.checkpoint.export", str(run_dir.path)]

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.attempt import run_lock, srun_step
 from slurm_job_kit.jobs.attempt.close import close_attempt, end_between_attempts
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
@@ -111,19 +111,19 @@ def check_machine(spec: Spec, gpus: int) -> None:
     if spec.slurm.gpus_per_node and not gpus:
         raise LocalError(
             f"slurm.gpus_per_node is {spec.slurm.gpus_per_node}, but no GPU is visible here\n"
-            '  hint: add SET="slurm.gpus_per_node=0"'
+            f"  hint: add {installation.override('slurm.gpus_per_node=0')}"
         )
     if not gpus and nodes * nproc > cores * MAX_RANKS_PER_CORE:
         raise LocalError(
             f"{counted(nodes, 'node')} with {counted(nproc, 'rank')} are too many "
             f"for the {counted(cores, 'core')} here\n"
-            '  hint: make submit SET="slurm.nodes=2"'
+            f"  hint: add {installation.override('slurm.nodes=2')}"
         )
     prefix = spec.launch.command_prefix
     if prefix and not spec.setup and shutil.which(prefix[0]) is None:
         raise LocalError(
             f"launch.command_prefix: {prefix[0]} is not on PATH here\n"
-            '  hint: make submit SET="launch.command_prefix=[]"'
+            f"  hint: add {installation.override('launch.command_prefix=[]')}"
         )
 
 
@@ -139,14 +139,11 @@ def start_agent(
 ) -> subprocess.Popen[bytes]:
     """Start one node agent, with its output and torchrun's in job.log. `place`: rank, devices."""
     rank, devices = place
-    script = str(run_dir.code / "slurm/agent.sh")
+    script = str(run_dir.kit / installation.NAME / "slurm/agent.sh")
     arguments = [str(run_dir.path), str(plan.attempt), plan.rdzv_endpoint]
     command = ["bash", script, *arguments, *srun_step.agent_argv(spec)]
     env = os.environ | {
         "KIT_NODE_RANK": str(rank),
-        "PYTHONPATH": os.pathsep.join(
-            filter(None, [str(run_dir.code), os.environ.get("PYTHONPATH")])
-        ),
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }

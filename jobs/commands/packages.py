@@ -7,6 +7,7 @@ Standard library only: it runs before anything is installed.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -17,6 +18,7 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node.__main__ import OLDEST
 from slurm_job_kit.jobs.spec import Spec
@@ -32,7 +34,6 @@ for name in sys.argv[1:]:
 """
 LOOK_UP_LIMIT_S = 60
 WAY_OUT = "set launch.python to another interpreter, or leave it out to use the one that submits"
-REPOSITORY = Path(__file__).resolve().parents[2]
 # The names under which packages are imported, where they differ.
 IMPORT_NAMES = {"pyyaml": "yaml", "pillow": "PIL", "scikit-learn": "sklearn"}
 COMMANDS = ("pyyaml", "pydantic")  # to submit and resume; submitit on Slurm only
@@ -135,12 +136,19 @@ def message(absent: Sequence[str], python: str = sys.executable) -> str:
 
 def requirements(names: Iterable[str]) -> list[str]:
     """Packages with their minimum versions in pyproject.toml: `safetensors>=0.5`."""
-    with open(REPOSITORY / "pyproject.toml", "rb") as file:
+    known = {re.split("[<>=]", line, maxsplit=1)[0]: line for line in _declared()}
+    return [known[name] for name in names]
+
+
+def _declared() -> list[str]:
+    """All requirements of the kit: from pyproject.toml, or from what pip has installed."""
+    if not installation.IS_CLONE:
+        found = importlib.metadata.requires(installation.DISTRIBUTION) or []
+        return [line.partition(";")[0].strip() for line in found]
+    with open(installation.ROOT / "pyproject.toml", "rb") as file:
         project = tomllib.load(file)["project"]
     extras = project["optional-dependencies"].values()
-    lines = [*project["dependencies"], *(line for extra in extras for line in extra)]
-    known = {re.split("[<>=]", line, maxsplit=1)[0]: line for line in lines}
-    return [known[name] for name in names]
+    return [*project["dependencies"], *(line for extra in extras for line in extra)]
 
 
 def install(lock: Path, folder: Path) -> int:

@@ -60,7 +60,7 @@ def check_site(loaded: Loaded, run_dir: RunDir) -> None:
     """
     spec = loaded.spec
     if unknown := available.problems(spec.slurm):
-        answer = test_only(spec, run_dir, run_dir.code / SCRIPT)
+        answer = test_only(spec, run_dir, run_dir.kit / SCRIPT)
         if answer is not None and not answer.is_accepted:
             lines = "\n".join(str(loaded.placed(problem)) for problem in unknown)
             raise FailedError(f"nothing is queued: Slurm refuses the job\n{answer.text}\n{lines}")

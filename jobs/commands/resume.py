@@ -6,11 +6,11 @@ Also with mended code, from an older checkpoint, and a complete run with more st
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.attempt import facts, history, run_lock
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_step
 from slurm_job_kit.jobs.commands import local, packages, run_jobs
@@ -135,9 +135,8 @@ def newest_checkpoint(run_dir: RunDir) -> str | None:
 
 def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:
     """A copy of the checkout for the run. Raises: UserError for differences without a --yes."""
-    from slurm_job_kit.jobs.runs.freeze import REPOSITORY
-
-    new_code = code_changes.prepared(run_dir, Spec.read(run_dir.spec), REPOSITORY)
+    repository = code_changes.repository_of(run_dir)
+    new_code = code_changes.prepared(run_dir, Spec.read(run_dir.spec), repository)
     code_changes.confirm(run_dir, new_code, request.is_confirmed)
     say("\n".join(code_changes.summary(run_dir, new_code)))
     return new_code
@@ -211,7 +210,7 @@ def nothing_to_resume(run_dir: RunDir, request: Request) -> int:
     complete = f"{run_dir.run_id} is complete, there is nothing to resume"
     how = "submit a new run"
     if not checkpoints.is_foreign(run_dir):
-        how = f'make resume RUN={shlex.quote(run_dir.run_id)} SET="train.epochs=..." YES=1'
+        how = installation.command("resume", run_dir.run_id, "train.epochs=...", "yes")
     if has_more_to_do(request) or request.has_new_code:
         raise UserError(f"{complete}, so nothing is changed\n  hint: to train on, {how}")
     print(f"{complete}; to train on, {how}")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.attempt import facts, run_lock
 from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.attempt.interpret import start_up_warning
@@ -42,11 +42,12 @@ def status(run_dirs: Sequence[RunDir], as_json: bool, is_all: bool = False) -> i
     if as_json:
         print(json.dumps(rows, indent=2))
     elif not rows:
-        print(f"no runs in {lookup.runs_root()} yet: make submit CONFIG=configs/resnet.yaml")
+        print(f"no runs in {lookup.runs_root()} yet: {installation.command('submit')} starts one")
     else:
         print("\n".join(format_table(rows)))
         if len(rows) < len(run_dirs):
-            print(f"{len(rows)} of {len(run_dirs)} runs, all: make status FLAGS=--all")
+            show = "make status FLAGS=--all" if installation.IS_BY_MAKE else "kit status --all"
+            print(f"{len(rows)} of {len(run_dirs)} runs, all: {show}")
         for row in rows:
             if row["warning"]:
                 print(f"warning: {row['name']} {row['run_id']}: {row['warning']}")

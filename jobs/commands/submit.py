@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.attempt import facts
 from slurm_job_kit.jobs.attempt.decision import Action, Cause
 from slurm_job_kit.jobs.attempt.execute import hold_hint
@@ -119,13 +119,15 @@ def dry_run(loaded: Loaded, cluster: str) -> int:
     """
     from slurm_job_kit.jobs.commands.queue import show_site, test_only
     from slurm_job_kit.jobs.node.torchrun import placeholder_options, torchrun_command
-    from slurm_job_kit.jobs.runs.freeze import REPOSITORY, planned
+    from slurm_job_kit.jobs.runs.code_snapshot import repository
+    from slurm_job_kit.jobs.runs.freeze import planned
     from slurm_job_kit.jobs.runs.own_script import named_inputs, normalised, script_home
     from slurm_job_kit.jobs.slurm.sbatch import SCRIPT, sbatch_argv
 
-    run_dir, spec = planned(loaded.spec), normalised(loaded.spec, REPOSITORY)
-    named_inputs(spec.launch, script_home(spec.launch, REPOSITORY))
-    script = REPOSITORY / SCRIPT
+    top = repository()
+    run_dir, spec = planned(loaded.spec), normalised(loaded.spec, top)
+    named_inputs(spec.launch, script_home(spec.launch, top))
+    script = installation.ROOT / SCRIPT
     print(f"# command\n{shlex.join(sbatch_argv(spec, run_dir))}")
     command = torchrun_command(spec, run_dir, placeholder_options(spec))
     # The agents start torchrun by their own interpreter.
@@ -187,7 +189,7 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
             steps = counted(result.global_step or 0, "step")
             print(f"held-out {metrics} after {steps}", file=stream)
         print(f"run directory {shown(run_dir.path)}", file=stream)
-        print(f"next: make logs RUN={shlex.quote(run_dir.run_id)}", file=stream)
+        print(f"next: {installation.command('logs', run_dir.run_id)}", file=stream)
         return 0
     step = None if result is None else result.global_step
     where = "" if step is None else f" after step {step}"

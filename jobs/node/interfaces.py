@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.errors import UserError
 
 SIOCGIFADDR = 0x8915  # Source: linux/sockios.h
@@ -85,8 +86,8 @@ def choose(wanted: str, head: str | None = None) -> tuple[str, str]:
     raise InterfaceError(
         f"{socket.gethostname()}: launch.interface: {wanted} is no interface with an {kind} that "
         f"other nodes could reach; the node has {listed}\n"
-        '  hint: make resume SET="launch.interface=..." with a name, or the beginning of a name, '
-        "that all nodes have; null: the kit chooses"
+        f"  hint: {installation.command('resume', change='launch.interface=...')} with a name, or "
+        "the beginning of a name, that all nodes have; null: the kit chooses"
     )
 
 

@@ -20,7 +20,7 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.console import BestEffort, begin_lines_with_time, say, with_time
 from slurm_job_kit.jobs.node import script_failure
 from slurm_job_kit.jobs.procfs import parent_of
-from slurm_job_kit.jobs.rundir import RunDir, Timeline, relink
+from slurm_job_kit.jobs.rundir import RunDir, Timeline, code_folders, relink
 
 PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 
@@ -30,14 +30,15 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def remove_kit_code(search_path: str, code: Path) -> str:
-    """A PYTHONPATH without `code`, the frozen code of the kit, and without empty entries.
+def remove_kit_code(search_path: str, run_dir: RunDir) -> str:
+    """A PYTHONPATH without the run's frozen code and kit, and without empty entries.
 
     Otherwise `import trainer` in a user's script would find the kit's package. An empty entry is
     the working directory.
     """
     entries = filter(None, search_path.split(os.pathsep))
-    return os.pathsep.join(entry for entry in entries if entry != str(code))
+    frozen = code_folders(run_dir)
+    return os.pathsep.join(entry for entry in entries if entry not in frozen)
 
 
 def redirect_output(log: Path) -> None:
@@ -100,16 +101,16 @@ def main(argv: list[str]) -> None:
         Timeline(run_dir, f"rank-{rank:05d}", attempt).event("spawn", host=host, pid=os.getpid())
     say(f"attempt {attempt}: rank {rank} of {os.environ['WORLD_SIZE']} on {host}")
     if work is not None:
-        enter_work(Path(work), command, run_dir.code)
+        enter_work(Path(work), command, run_dir)
     os.execvp(command[0], command)
 
 
-def enter_work(work: Path, command: list[str], code: Path) -> None:
+def enter_work(work: Path, command: list[str], run_dir: RunDir) -> None:
     """Make a user's script or module start in its working directory."""
     work.mkdir(exist_ok=True)  # a scratch purge may have deleted it
     os.chdir(work)
     if command[2:4] != ["-P", "-m"]:  # a script; Python finds a module by the search path
-        os.environ["PYTHONPATH"] = remove_kit_code(os.environ.get("PYTHONPATH", ""), code)
+        os.environ["PYTHONPATH"] = remove_kit_code(os.environ.get("PYTHONPATH", ""), run_dir)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import signal
 import time
 from pathlib import Path
 
+from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.errors import MEMORY_TEXTS, PEER_TEXTS
 from slurm_job_kit.jobs.records import RankError
 
@@ -99,6 +100,6 @@ def not_found_hint(path: str, work: str) -> str:
     """What to do where the script did not find a relative path."""
     return (
         f"\n  hint: the script starts in {work}; an input file that git ignores is there with "
-        f'SET="launch.inputs=[{path}]", its path from the repository or from the folder of a '
-        "script outside of it"
+        f"{installation.override(f'launch.inputs=[{path}]')}, its path from the repository or from "
+        "the folder of a script outside of it"
     )

@@ -22,7 +22,7 @@ from slurm_job_kit.jobs.config.load import Loaded
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.problems import Problem, SpecError
 from slurm_job_kit.jobs.records import CheckReport
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.rundir import RunDir, code_folders
 from slurm_job_kit.jobs.spec import Launch, Spec
 
 LIMIT_S = 60.0
@@ -107,7 +107,7 @@ def build_parts(run_dir: RunDir, spec: Spec, python: str, world_size: int) -> li
 
 def environment(run_dir: RunDir, spec: Spec, world_size: int) -> dict[str, str]:
     """The variables of rank 0, without those by which it would meet other ranks, and no GPU."""
-    paths = filter(None, [str(run_dir.code), os.environ.get("PYTHONPATH")])
+    paths = filter(None, [*code_folders(run_dir), os.environ.get("PYTHONPATH")])
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith(_OF_A_RANK)},
         "PYTHONPATH": os.pathsep.join(paths),

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records import CodeSnapshot, Provenance
 from slurm_job_kit.jobs.rundir import RunDir, relink, write_atomic
 from slurm_job_kit.jobs.runs import code_snapshot, own_script
-from slurm_job_kit.jobs.runs.code_digest import Used, has_weight, name_of, used_by
+from slurm_job_kit.jobs.runs.code_digest import Used, has_weight, kit_of, name_of, used_by
 from slurm_job_kit.jobs.spec import Launch, Spec
 
 MAX_LISTED = 20
@@ -41,11 +41,13 @@ class FileChange:
 class NewCode:
     """A fresh copy of the checkout, and its differences from the code of a run.
 
+    kit: `code`, or a copy of this kit where the checkout does not have the kit.
     script_code: the same for a launch.script outside of the repository.
     """
 
     repository: Path
     code: Path
+    kit: Path
     script_code: Path | None
     changes: tuple[FileChange, ...]
     is_first_lost: bool  # the code that the run has now is gone or damaged: nothing to compare
@@ -56,6 +58,20 @@ class NewCode:
         return self.is_first_lost or any(change.has_weight for change in self.changes)
 
 
+def repository_of(run_dir: RunDir) -> Path:
+    """The repository from which `resume --code` takes the code of a run.
+
+    The clone of the kit in which the command runs, if the run has the code of a clone. Else the
+    repository that was submitted, from any folder.
+    """
+    here = code_snapshot.repository()
+    known = records.read(Provenance, run_dir.provenance)
+    submitted = Path("" if known is None else known.repository or "")
+    is_of_clone = kit_of(run_dir) is None and installation.is_in(here)
+    is_there = submitted.is_absolute() and submitted.is_dir()
+    return submitted if is_there and not is_of_clone else here
+
+
 def prepared(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
     """Copy the checkout, as a submit does, and compare the copy with the code of the run.
 
@@ -63,6 +79,7 @@ def prepared(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
     """
     runs_root = run_dir.path.parent.parent
     code = code_snapshot.take(repository, runs_root)
+    kit = code_snapshot.take_kit(code, runs_root)
     script = spec.launch.script
     script_code: Path | None = None
     if script is not None and os.path.isabs(script):
@@ -70,10 +87,12 @@ def prepared(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
     _check_script(spec.launch, code, script_code)
     is_lost = not code_snapshot.is_whole(run_dir.code.resolve())  # a scratch purge, perhaps
     changes = [] if is_lost else between(run_dir.code.resolve(), code, used_by(spec))
+    if not is_lost and kit != code:
+        changes += between(run_dir.kit.resolve(), kit, Used())
     if script_code is not None and run_dir.script_code.is_dir():
         found = between(run_dir.script_code.resolve(), script_code, Used())
         changes += [replace(each, has_weight=True) for each in found]
-    return NewCode(repository, code, script_code, tuple(changes), is_lost)
+    return NewCode(repository, code, kit, script_code, tuple(changes), is_lost)
 
 
 def _check_script(launch: Launch, code: Path, script_code: Path | None) -> None:
@@ -136,6 +155,8 @@ def summary(run_dir: RunDir, new: NewCode) -> list[str]:
     if len(new.changes) > MAX_LISTED:
         lines.append(f"  ... and {len(new.changes) - MAX_LISTED} more")
     pairs = [(run_dir.code, new.code)]
+    if new.kit != new.code:
+        pairs.append((run_dir.kit, new.kit))
     if new.script_code is not None:
         pairs.append((run_dir.script_code, new.script_code))
     commands = (shlex.join(["diff", "-ru", str(a.resolve()), str(b)]) for a, b in pairs)
@@ -165,15 +186,18 @@ def switched(run_dir: RunDir, new: NewCode, attempt: int, step: int) -> Iterator
     Only while no job of the run is queued or runs. attempt, step: the first attempt with the code,
     and the step of the checkpoint that it continues from.
     """
-    links = {run_dir.code: new.code}
+    links = {
+        run_dir.code: os.path.relpath(new.code, run_dir.path),
+        run_dir.kit: code_snapshot.kit_target(run_dir, new.code, new.kit),
+    }
     if new.script_code is not None:
-        links[run_dir.script_code] = new.script_code
+        links[run_dir.script_code] = os.path.relpath(new.script_code, run_dir.path)
     before = {link: os.readlink(link) for link in links if link.is_symlink()}
     text = run_dir.provenance.read_text("utf-8") if run_dir.provenance.exists() else None
     try:
         _record(run_dir, new, attempt, step)
         for link, target in links.items():
-            relink(link, os.path.relpath(target, run_dir.path))
+            relink(link, target)
         yield
     except BaseException:
         for link, was in before.items():
@@ -190,8 +214,9 @@ def _record(run_dir: RunDir, new: NewCode, attempt: int, step: int) -> None:
     known = records.read(Provenance, run_dir.provenance)  # None: a scratch purge removed it
     now = provenance(new.repository, new.code.name, Spec.read(run_dir.spec).interpreter)
     script_code = None if new.script_code is None else new.script_code.name
+    kit = None if new.kit == new.code else new.kit.name
     when = round(time.time(), 3)
-    added = CodeSnapshot(now.code, attempt, step, when, now.git_sha, script_code)
+    added = CodeSnapshot(now.code, attempt, step, when, now.git_sha, script_code, kit)
     changed = replace(
         known or now,
         code=now.code,
@@ -210,15 +235,22 @@ def mend_record(run_dir: RunDir, attempt: int, step: int) -> None:
     It names another one after a `switched` that was killed before it changed the links.
     """
     known = records.read(Provenance, run_dir.provenance)
-    code, script_code = name_of(run_dir.code), name_of(run_dir.script_code)
+    code, kit = name_of(run_dir.code), kit_of(run_dir)
     if known is None or code is None or not known.snapshots:
-        return
-    newest = known.snapshots[-1]
-    if (newest.code, newest.script_code) == (code, script_code):
         return
     shas = [each.git_sha for each in known.snapshots if each.code == code]
     sha = shas[-1] if shas else None
-    added = CodeSnapshot(code, attempt, step, round(time.time(), 3), sha, script_code)
+    added = CodeSnapshot(
+        code,
+        attempt,
+        step,
+        round(time.time(), 3),
+        sha,
+        name_of(run_dir.script_code),
+        None if kit is None else kit.name,
+    )
+    if known.snapshots[-1].copies == added.copies:
+        return
     diff = known.git_diff if known.code == code else None
     snapshots = _with(known.snapshots, added)
     mended = replace(known, code=code, git_sha=sha, git_diff=diff, snapshots=snapshots)
@@ -231,6 +263,6 @@ def _with(snapshots: Sequence[CodeSnapshot], added: CodeSnapshot) -> tuple[CodeS
     A code whose first attempt never began is left out: it did no step.
     """
     used = tuple(each for each in snapshots if each.attempt < added.attempt)
-    if used and (used[-1].code, used[-1].script_code) == (added.code, added.script_code):
+    if used and used[-1].copies == added.copies:
         return used
     return (*used, added)

@@ -6,11 +6,13 @@ Standard library only.
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.spec import Spec, Train
 
@@ -22,6 +24,12 @@ LEFT_OUT_FILES = (
 LEFT_OUT_FOLDERS = ("docs", "tests")
 DOCUMENTS = (".md", ".rst")
 SPECS = (".yaml", ".yml", ".json")  # in configs/: a run has its own
+
+
+def kit_of(run_dir: RunDir) -> Path | None:
+    """The frozen kit of a run; None where the run's code has the kit."""
+    kit = run_dir.kit.resolve()
+    return kit if run_dir.kit.is_symlink() and kit != run_dir.code.resolve() else None
 
 
 def name_of(link: Path) -> str | None:
@@ -48,15 +56,19 @@ class Used:
         )
 
 
-def digest_of(code: Path, spec: Spec) -> str | None:
-    """SHA-256 of the files that results may depend on; None for a folder that is no frozen code."""
+def digest_of(code: Path, spec: Spec, kit: Path | None = None) -> str | None:
+    """SHA-256 of the files that results may depend on; None for a folder that is no frozen code.
+
+    kit: the frozen kit, where the code does not have it.
+    """
     try:
         names = code_snapshot.frozen_names(code)
     except OSError:
         return None
     used = used_by(spec)
     paths = [code / name for name in names if has_weight(name, used)]
-    return code_snapshot.digest(code, paths)
+    found = code_snapshot.digest(code, paths)
+    return found if kit is None else hashlib.sha256(f"{found} {kit.name}".encode()).hexdigest()
 
 
 def used_by(spec: Spec) -> Used:

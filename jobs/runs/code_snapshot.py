@@ -12,6 +12,9 @@ import tempfile
 from collections.abc import Iterator, Set
 from pathlib import Path
 
+from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs.rundir import RunDir
+
 MAX_MIB = 256
 LIST = ".frozen-files"  # in each copy, the names of its files
 SKIPPED_FOLDERS = frozenset({".git", ".venv", "__pycache__", "node_modules"})
@@ -32,6 +35,7 @@ def take(repository: Path, runs_root: Path, paths: list[Path] | None = None) -> 
 
     Raises: OSError.
     """
+    is_whole_repository = paths is None and installation.is_in(repository)
     paths = source_files(repository) if paths is None else paths
     if runs_root.is_relative_to(repository):  # not where the repository itself lies in it
         paths = [path for path in paths if not path.is_relative_to(runs_root)]
@@ -43,7 +47,8 @@ def take(repository: Path, runs_root: Path, paths: list[Path] | None = None) -> 
             f"{largest.relative_to(repository)}\n  hint: add data and outputs to .gitignore",
             repository,
         )
-    if (room := repository / "jobs/runs/__init__.py").exists() and room not in paths:
+    room = repository / "jobs/runs/__init__.py"
+    if is_whole_repository and room.exists() and room not in paths:
         raise SnapshotError(
             "git ignores the kit's own package jobs/runs\n  hint: write /runs/ instead of runs/ in "
             ".gitignore or git's core.excludesFile",
@@ -65,6 +70,34 @@ def take(repository: Path, runs_root: Path, paths: list[Path] | None = None) -> 
         if not target.is_dir():  # else another submit made the same copy meanwhile
             raise
     return target
+
+
+def take_kit(code: Path, runs_root: Path) -> Path:
+    """The frozen code itself if it has the kit, else a copy of this kit as of `take`.
+
+    Raises: OSError.
+    """
+    if installation.is_in(code):
+        return code
+    files = _walk(installation.PACKAGE, {"__pycache__"}, are_links_followed=True)
+    return take(installation.ROOT, runs_root, sorted(files))
+
+
+def kit_target(run_dir: RunDir, code: Path, kit: Path) -> str:
+    """Where the link `kit` of a run directory leads: to `code` where the code has the kit."""
+    return run_dir.code.name if kit == code else os.path.relpath(kit, run_dir.path)
+
+
+def repository() -> Path:
+    """The repository whose code a new run takes.
+
+    The clone that this kit is, in its folders; elsewhere the working directory's git repository. If
+    that is in none, the clone, or for the command `kit` the working directory itself.
+    """
+    here = Path.cwd()
+    if installation.IS_CLONE and here.is_relative_to(installation.ROOT):
+        return installation.ROOT
+    return installation.top_of(here) or (installation.ROOT if installation.IS_BY_MAKE else here)
 
 
 def is_whole(copy: Path) -> bool:
@@ -127,12 +160,13 @@ def digest(folder: Path, paths: list[Path]) -> str:
     return total.hexdigest()
 
 
-def _walk(folder: Path, skipped: Set[str]) -> Iterator[Path]:
+def _walk(folder: Path, skipped: Set[str], are_links_followed: bool = False) -> Iterator[Path]:
     """The files below a folder; `/name` in `skipped` is a folder at its top only."""
-    for root, folders, names in os.walk(folder):
+    for root, folders, names in os.walk(folder, followlinks=are_links_followed):
         here = skipped | {name[1:] for name in skipped if name[0] == "/" and Path(root) == folder}
         folders[:] = [name for name in folders if name not in here]
-        links = [name for name in folders if (Path(root) / name).is_symlink()]
+        all_links = [name for name in folders if (Path(root) / name).is_symlink()]
+        links = [] if are_links_followed else all_links
         yield from (Path(root) / name for name in [*names, *links] if name != LIST)
 
 

@@ -24,12 +24,10 @@ from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records import CodeSnapshot, Overrides, PackageVersion, Provenance
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, relink
-from slurm_job_kit.jobs.runs import code_snapshot, own_script
-from slurm_job_kit.jobs.runs.code_digest import name_of
+from slurm_job_kit.jobs.runs import code_digest, code_snapshot, own_script
 from slurm_job_kit.jobs.runs.lookup import runs_root
 from slurm_job_kit.jobs.spec import Launch, Spec
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("torch", "numpy", "scikit-learn", "submitit", "pydantic", "pyyaml")
 MIN_FREE_MIB = 64
 
@@ -49,12 +47,12 @@ def planned(spec: Spec) -> RunDir:
 
 
 @contextlib.contextmanager
-def freeze(loaded: Loaded, repository: Path = REPOSITORY) -> Iterator[RunDir]:
+def freeze(loaded: Loaded, repository: Path | None = None) -> Iterator[RunDir]:
     """A block with a new run directory, which is deleted again if the block fails.
 
-    Raises: FreezeError.
+    repository: by default `code_snapshot.repository()`. Raises: FreezeError.
     """
-    run_dir = planned(loaded.spec)
+    run_dir, repository = planned(loaded.spec), repository or code_snapshot.repository()
     if (written := loaded.spec.launch.script) is not None:
         loaded = replace(loaded, spec=own_script.normalised(loaded.spec, repository))
         if not (repository / str(loaded.spec.launch.script)).is_file():
@@ -65,15 +63,21 @@ def freeze(loaded: Loaded, repository: Path = REPOSITORY) -> Iterator[RunDir]:
     check_writable(run_dir.path.parent.parent)
     with _errors_of(run_dir):
         code = code_snapshot.take(repository, run_dir.path.parent.parent)
+        kit = code_snapshot.take_kit(code, run_dir.path.parent.parent)
         # Outside of the clean-up: a directory that exists already is another run.
         run_dir.path.mkdir(parents=True)
     try:
         with _errors_of(run_dir):
-            _fill(run_dir, loaded, code)
+            _fill(run_dir, loaded, code, kit)
             if not loaded.spec.launch.is_trainer:
                 _fill_for_script(run_dir, loaded.spec.launch, repository)
             known = provenance(repository, code.name, loaded.spec.interpreter)
-            snapshot = replace(known.snapshots[0], script_code=name_of(run_dir.script_code))
+            own_kit = code_digest.kit_of(run_dir)
+            snapshot = replace(
+                known.snapshots[0],
+                script_code=code_digest.name_of(run_dir.script_code),
+                kit=None if own_kit is None else own_kit.name,
+            )
             records.write(run_dir.provenance, replace(known, snapshots=(snapshot,)))
         yield run_dir
     except BaseException:
@@ -121,7 +125,7 @@ def check_writable(root: Path) -> None:
         )
 
 
-def _fill(run_dir: RunDir, loaded: Loaded, code: Path) -> None:
+def _fill(run_dir: RunDir, loaded: Loaded, code: Path, kit: Path) -> None:
     spec = loaded.spec
     run_dir.path.chmod(int(spec.dir_mode, 8))
     for folder in (run_dir.checkpoints, run_dir.submitit, run_dir.attempt(1).path):
@@ -132,6 +136,7 @@ def _fill(run_dir: RunDir, loaded: Loaded, code: Path) -> None:
     records.write(run_dir.overrides, Overrides(tuple(loaded.overrides)))
     run_dir.setup.write_text(setup_script(sys.executable, spec.setup), encoding="utf-8")
     run_dir.code.symlink_to(os.path.relpath(code, run_dir.path))
+    run_dir.kit.symlink_to(code_snapshot.kit_target(run_dir, code, kit))
     # So that `tail -F` of the log works from submit on.
     first_log = run_dir.attempt(1).rank_log(0)
     first_log.write_text("waiting for the job to start\n", encoding="utf-8")

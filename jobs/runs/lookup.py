@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records import Claim, Submission, Successor
 from slurm_job_kit.jobs.rundir import RunDir, relink
@@ -27,8 +27,14 @@ class NoSuchRunError(UserError):
 
 
 def runs_root(configured: str | None = None) -> Path:
-    """The absolute folder of run directories: `configured`, else $KIT_RUNS, else ./runs."""
-    return Path(configured or os.environ.get("KIT_RUNS") or "runs").expanduser().absolute()
+    """The absolute folder of run directories: `configured`, else $KIT_RUNS, else ./runs.
+
+    The command `kit` takes `runs` at the top of the repository, from any folder in it.
+    """
+    if chosen := configured or os.environ.get("KIT_RUNS"):
+        return Path(chosen).expanduser().absolute()
+    here = Path.cwd()
+    return ((not installation.IS_BY_MAKE and installation.top_of(here)) or here) / "runs"
 
 
 def remember(
@@ -92,7 +98,8 @@ def find(text: str | None) -> RunDir:
     runs = all_runs()
     if text is None:
         if not runs:
-            raise NoSuchRunError(f"no runs in {runs_root()} yet\n  hint: make submit starts one")
+            hint = f"{installation.command('submit')} starts one"
+            raise NoSuchRunError(f"no runs in {runs_root()} yet\n  hint: {hint}")
         return newest_begun(runs)
     if is_run_dir(Path(text)):
         return RunDir(Path(text).resolve())
@@ -104,7 +111,8 @@ def find(text: str | None) -> RunDir:
         return newest_begun(named)
     names = sorted({run_dir.path.parent.name for run_dir in runs} | {run.run_id for run in runs})
     near = difflib.get_close_matches(text, names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "make status lists the runs"
+    listed = f"{installation.command('status')} lists the runs"
+    hint = f"did you mean {' or '.join(near)}?" if near else listed
     raise NoSuchRunError(f"no run {text!r} in {runs_root()}\n  hint: {hint}")
 
 

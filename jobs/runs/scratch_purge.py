@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.spec import Spec
 
-HINT = "restore it, then make resume continues; or submit a new run with train.init_from"
+RESUME = f"{installation.command('resume')} continues"
+HINT = f"restore it, then {RESUME}; or submit a new run with train.init_from"
 
 
 def check(run_dir: RunDir) -> None:
@@ -38,7 +39,7 @@ def read_spec(run_dir: RunDir) -> tuple[Spec, UserError | None]:
 
 def check_code(run_dir: RunDir) -> None:
     """Raises UserError where the frozen code, or that of a user's script, is gone or altered."""
-    for link in (run_dir.code, run_dir.script_code):
+    for link in (run_dir.code, run_dir.kit, run_dir.script_code):
         code = link.resolve()
         if link.is_symlink() and not code.is_dir():
             raise UserError(f"{code}, the frozen code, is gone\n  hint: {HINT}")
@@ -46,7 +47,7 @@ def check_code(run_dir: RunDir) -> None:
         if is_snapshot and not code_snapshot.is_whole(code):
             raise UserError(
                 f"{code}, the frozen code, has lost or changed files\n  hint: a submit from "
-                "the checkout that it is a copy of restores it, then make resume continues"
+                f"the checkout that it is a copy of restores it, then {RESUME}"
             )
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec
 
-SCRIPT = Path("slurm/ddp.sbatch")
+SCRIPT = Path(installation.NAME, "slurm/ddp.sbatch")  # in the kit's folder
 # Options that belong to one job and not to its successor.
 _NOT_INHERITED = ("dependency", "begin", "hold", "deadline", "no-requeue", "requeue")
 # They name the cluster and the user; all other SLURM_* variables describe the enclosing job.
@@ -60,7 +61,7 @@ def sbatch_argv(spec: Spec, run_dir: RunDir, script: Path | None = None) -> list
 
     script: the batch script; by default the run directory's frozen one.
     """
-    positional = (script or run_dir.code / SCRIPT, run_dir.path)
+    positional = (script or run_dir.kit / SCRIPT, run_dir.path)
     return ["sbatch", *sbatch_options(spec, run_dir), *map(str, positional)]
 
 
@@ -96,11 +97,11 @@ def outside_job(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def successor_environ(environ: Mapping[str, str], run_dir: RunDir) -> dict[str, str]:
-    """Return `outside_job` of a batch script's environment, without the run's code on PYTHONPATH.
+    """Return `outside_job` of a batch script's environment, without the run's kit on PYTHONPATH.
 
-    This batch script put the code there, and the batch script of the new job does so again.
+    This batch script put the kit there, and the batch script of the new job does so again.
     """
     kept = outside_job(environ)
-    own = f"{run_dir.code}"
+    own = f"{run_dir.kit}"
     paths = [path for path in kept.pop("PYTHONPATH", "").split(":") if path not in ("", own)]
     return kept | ({"PYTHONPATH": ":".join(paths)} if paths else {})

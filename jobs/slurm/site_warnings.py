@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.problems import Problem
 from slurm_job_kit.jobs.records import PartitionNodes, SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir
@@ -90,7 +90,8 @@ def _stops(requested: Slurm, site: Site, stop_s: float | None) -> Iterator[Probl
     if site.partition.alloc_nodes != "ALL" and is_successor_wanted(requested, site):
         nodes = site.partition.alloc_nodes
         what = f"{where} accepts jobs from {nodes} only, so a job may not be able to submit one"
-        yield _warning("restart", what, "make resume continues the run if no successor is queued")
+        resume = installation.command("resume")
+        yield _warning("restart", what, f"{resume} continues the run if no successor is queued")
 
 
 def _cancels(requested: Slurm, where: str) -> Problem:

@@ -64,7 +64,7 @@ def test_directives_stand_before_the_first_command():
 
 def test_the_file_that_is_submitted_is_this_file():
     argv = sbatch.sbatch_argv(Spec(), RUN)
-    assert argv[-2] == f"{RUN.code}/slurm/ddp.sbatch"
+    assert argv[-2] == f"{RUN.kit}/slurm_job_kit/slurm/ddp.sbatch"
     assert SCRIPT.is_file()
 
 
@@ -95,7 +95,8 @@ def test_the_script_shows_how_the_endpoint_reaches_the_agents():
         '--head-address "$head_address"',
         "rdzv_endpoint=${opened#* }",
         "srun --nodes=",
-        'bash "$run_dir/code/slurm/agent.sh" "$run_dir" "$attempt" "$rdzv_endpoint"',
+        'bash "$run_dir/kit/slurm_job_kit/slurm/agent.sh"',
+        '"$run_dir" "$attempt" "$rdzv_endpoint"',
     ]
     places = [text.index(step) for step in steps]
     assert places == sorted(places)
@@ -147,6 +148,6 @@ def test_a_line_of_the_batch_script_begins_with_the_time(tmp_path):
 def test_a_line_of_adopt_begins_with_the_time(fake_slurm, tmp_path):
     env = {**os.environ, "SLURM_JOB_ID": "7", "KIT_RUNS": str(tmp_path)}
     command = [sys.executable, "-m", "jobs", "adopt", "no_such.yaml"]
-    done = subprocess.run(command, env=env, cwd=SCRIPT.parents[1], capture_output=True, text=True)
+    done = subprocess.run(command, env=env, cwd=SCRIPT.parents[2], capture_output=True, text=True)
     assert done.returncode == 2 and not done.stdout
     assert re.match(rf"{TIME}no_such.yaml: cannot be read", done.stderr)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
 from slurm_job_kit.jobs.records import Best, Metric, ProvenanceOrigin, SpecChange
 from slurm_job_kit.trainer.checkpoint import commit, reader, weights
@@ -198,8 +198,9 @@ class Checkpoints:
         changes = changed_keys(saved.train, now.train)
         if changes and not is_change_accepted:
             raise UserError(
-                f"the checkpoint was saved with another spec: {', '.join(changes)}; make resume "
-                f"RUN={self._context.run.dir.run_id} SET=... shows the changes and accepts --yes"
+                f"the checkpoint was saved with another spec: {', '.join(changes)}; "
+                f"{installation.command('resume', self._context.run.dir.run_id, 'KEY=VALUE')} "
+                "shows the changes and accepts --yes"
             )
         for change in changes:
             self._context.distributed.log(f"changed on request: {change}")

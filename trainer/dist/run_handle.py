@@ -16,15 +16,13 @@ from pathlib import Path
 
 import torch
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.records import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.dist.context import DistributedContext, broadcast_bytes
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.events import Events
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def find_or_begin_run(arguments: list[str], attempt: int | None) -> RunHandle:
         if overrides:
             raise UserError(
                 f"{path} is frozen, so {' '.join(overrides)} cannot be set here: start from a "
-                "config, or use make resume"
+                f"config, or use {installation.command('resume')}"
             )
         if not is_run_dir(path):
             raise UserError(f"{path} is not a run directory: it has no {RunDir(path).spec.name}")
@@ -118,7 +116,7 @@ def close_by_hand(run: RunHandle) -> None:
 
 def _python(module: str, *arguments: str, ignore_status: bool = False) -> str:
     """Return the output of a module of the kit, run in its own process to keep ranks small."""
-    search_path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    search_path = os.pathsep.join(filter(None, [str(installation.ROOT), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         env={**os.environ, "PYTHONPATH": search_path},

@@ -27,7 +27,7 @@ STACK_DUMP_S = 0.5
 # Modules in which a rank waits for its peers: a collective, DDP's backward, or the device.
 WAITING_IN = (
     *("torch.distributed", "torch.autograd", "torch.cuda", "torch.nn.parallel"),
-    "trainer",
+    "slurm_job_kit.trainer",
 )
 # Modules in which a rank reads files, or waits for its own worker processes.
 WORKING_IN = ("slurm_job_kit.trainer.data", "slurm_job_kit.trainer.checkpoint.reader")

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Protocol
 
+from slurm_job_kit.jobs import installation
 from slurm_job_kit.trainer.dist.run_handle import RunHandle
 from slurm_job_kit.trainer.errors import UserError, log
 
@@ -192,7 +193,8 @@ def _refuse_stop() -> None:
 
     W&B's default raises KeyboardInterrupt in rank 0: a crash, which would be retried.
     """
-    log("warning: a stop in W&B does not stop the run: use `make cancel RUN=...`")
+    cancel = installation.command("cancel", "...")
+    log(f"warning: a stop in W&B does not stop the run: use `{cancel}`")
 
 
 def _missing(package: str, off: str, error: ImportError) -> UserError:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.attempt import __main__, run_lock
 from slurm_job_kit.jobs.attempt.open import open_attempt
 from slurm_job_kit.jobs.records import AttemptPlan
@@ -56,7 +56,7 @@ def test_the_ranks_of_a_launch_by_hand_run_the_checkout_which_may_have_changed(r
 
 
 def test_the_command_of_a_launch_by_hand_records_its_own_code(run, checkout, monkeypatch, capsys):
-    monkeypatch.setattr(__main__, "REPOSITORY", checkout)
+    monkeypatch.setattr(installation, "ROOT", checkout)
     (checkout / "model.py").write_text("x = 2\n")
     assert __main__.main(["open", f"--pid={os.getpid()}", str(run.path), "n1"]) == 0
     plan = records.read(AttemptPlan, run.attempt(1).plan)

@@ -11,6 +11,7 @@ from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision, budget_
 from slurm_job_kit.jobs.attempt.open import open_attempt
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files
 
@@ -117,7 +118,7 @@ def test_after_plain_sbatch_it_asks_for_what_the_spec_says(run, slurm):
     argv = successor.argv_after(run, now(run), "7_1", True)
     assert {"--nodes=3", "--mem=4G", f"--chdir={run.path}", "--output=job.log"} <= set(argv)
     assert argv[-4:-2] == ["--dependency=afterany:7_1", "--requeue"]
-    assert argv[-2:] == [str(run.code / "slurm/ddp.sbatch"), str(run.path)]
+    assert argv[-2:] == [str(run.kit / SCRIPT), str(run.path)]
 
 
 def test_it_is_queued_once_noted_and_found_by_its_id(run, slurm, monkeypatch):
@@ -132,8 +133,7 @@ def test_it_is_queued_once_noted_and_found_by_its_id(run, slurm, monkeypatch):
 
 
 def test_it_gets_the_environment_but_nothing_of_the_enclosing_job(run, slurm, monkeypatch):
-    code = str(run.code)
-    variables = {"OWN": "1", "PYTHONPATH": f"{code}:/mine", "CUDA_VISIBLE_DEVICES": "0"}
+    variables = {"OWN": "1", "PYTHONPATH": f"{run.kit}:/mine", "CUDA_VISIBLE_DEVICES": "0"}
     of_job = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "9", "SBATCH_QOS": "x", "SLURMD_NODENAME": "a"}
     for name, value in {**variables, **of_job, "SLURM_CONF": "/c", "SLURM_JWT": "t"}.items():
         monkeypatch.setenv(name, value)

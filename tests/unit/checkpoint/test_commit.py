@@ -406,6 +406,7 @@ def test_a_missing_run_directory_is_named_with_the_fix(tmp_path):
 
 
 def test_the_commit_protocol_and_the_stop_handler_import_no_torch():
-    modules = "slurm_job_kit.trainer.checkpoint.commit, slurm_job_kit.trainer.checkpoint.writer, slurm_job_kit.trainer.stop"
+    names = ("checkpoint.commit", "checkpoint.writer", "stop")
+    modules = ", ".join(f"slurm_job_kit.trainer.{name}" for name in names)
     program = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

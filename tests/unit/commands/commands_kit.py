@@ -3,10 +3,11 @@
 import hashlib
 from pathlib import Path
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.records import Best, FileDigest, NamedFile, Overrides, StoredCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import code_snapshot
+from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 from slurm_job_kit.jobs.spec import Spec
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -29,10 +30,12 @@ def make_code(here, run, **texts):
     checkout.mkdir(exist_ok=True)
     for name, text in (texts or {"model": "x = 1"}).items():
         (checkout / f"{name}.py").write_text(f"{text}\n")
-    (checkout / "slurm").mkdir(exist_ok=True)
-    (checkout / "slurm/ddp.sbatch").write_text("#!/usr/bin/env bash\n")
+    for file in (SCRIPT, Path(installation.NAME, "jobs/rundir.py")):
+        (checkout / file).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / file).write_text("#!/usr/bin/env bash\n")
     code = code_snapshot.take(checkout, run.path.parent.parent)
     run.code.symlink_to(code)
+    run.kit.symlink_to(run.code.name)
     return checkout
 
 

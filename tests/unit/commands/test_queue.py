@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, read_json, read_jsonl
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.runs.freeze import freeze
-from slurm_job_kit.jobs.slurm.sbatch import sbatch_argv, sbatch_options
+from slurm_job_kit.jobs.slurm.sbatch import SCRIPT, sbatch_argv, sbatch_options
 from slurm_job_kit.jobs.spec import Slurm, Spec
 
 RUN = RunDir(Path("/runs/x y/1"))
@@ -60,7 +60,7 @@ def test_a_hostile_value_stays_one_argument(spec, sbatch, repository):
 def test_the_executor_submits_the_frozen_script_with_the_run_directory(spec, sbatch, repository):
     job_id, run_dir = queued(spec, repository)
     assert job_id == "4711"
-    assert sbatch.argv[-2:] == [str(run_dir.code / "slurm/ddp.sbatch"), str(run_dir.path)]
+    assert sbatch.argv[-2:] == [str(run_dir.kit / SCRIPT), str(run_dir.path)]
 
 
 def test_a_submitted_run_records_its_job_and_is_found_by_its_id(spec, sbatch, repository):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt import facts, interpret
 from slurm_job_kit.jobs.commands import resume
@@ -27,7 +27,7 @@ def run(slurm, here, monkeypatch):
         folder.mkdir()
     name = run_dir.code.resolve().name
     records.write(run_dir.provenance, freeze.provenance(checkout, name, "python3"))
-    monkeypatch.setattr(freeze, "REPOSITORY", checkout)
+    monkeypatch.setattr(installation, "ROOT", checkout)
     for step in (10, 20):
         make_checkpoint(run_dir, step)
     append_jsonl(run_dir.attempts, run_files.attempt(checkpoint="step-00000020", decision="hold"))

@@ -163,9 +163,8 @@ def ranks(tmp_path_factory):
     """What each of four ranks found. One process imports torch and forks them."""
     folder = str(tmp_path_factory.mktemp("ranks"))
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        [*(f"slurm_job_kit.trainer.data.{name}" for name in ("worker_init", "loader")), __name__]
-    )
+    parts = [f"slurm_job_kit.trainer.data.{name}" for name in ("worker_init", "loader")]
+    context.set_forkserver_preload([*parts, __name__])
     processes = [context.Process(target=rank_main, args=(rank, folder)) for rank in range(4)]
     for process in processes:
         process.start()

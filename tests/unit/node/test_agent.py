@@ -95,14 +95,14 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
         "--signals-to-handle=SIGHUP,SIGQUIT",
         "--shutdown-timeout=5",
         *("-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1"),
-        *(sys.executable, "-u", "-m", "trainer", "/runs/x y/1", "--x=a b"),
+        *(sys.executable, "-u", "-m", "slurm_job_kit.trainer", "/runs/x y/1", "--x=a b"),
     ]
 
 
 @pytest.mark.parametrize(
     ("launch", "command"),
     [
-        (Launch(), ["-m", "trainer", "/runs/x y/1"]),
+        (Launch(), ["-m", "slurm_job_kit.trainer", "/runs/x y/1"]),
         (Launch(module="my.train", args=["1"]), ["-P", "-m", "my.train", "1"]),
         (Launch(script="my train.py", args=["a b"]), ["/runs/x y/1/code/my train.py", "a b"]),
         (Launch(script="/else/where.py"), ["/runs/x y/1/script_code/where.py"]),
@@ -229,10 +229,11 @@ def test_a_script_of_ones_own_gets_the_signal_that_it_is_made_for(launch, number
         ("/code:/mine:/code", "/mine"),
         ("/mine::/code:", "/mine"),  # empty is the working directory
         ("/code/sub", "/code/sub"),
+        ("/code:/kit:/mine", "/mine"),  # a kit that pip installed
     ],
 )
 def test_the_kits_code_is_taken_off_the_search_path(search_path, left):
-    assert rank.remove_kit_code(search_path, Path("/code")) == left
+    assert rank.remove_kit_code(search_path, RunDir(Path("/"))) == left
 
 
 @pytest.mark.parametrize(

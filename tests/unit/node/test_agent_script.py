@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.node.__main__ import refuse_old_python
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs.freeze import setup_script
@@ -32,6 +33,7 @@ class Node:
         self.attempt = self.run_dir.attempt(1)
         self.attempt.path.mkdir(parents=True)
         self.run_dir.code.mkdir()
+        self.run_dir.kit.symlink_to("code")
         self.python = path / "python"
         self.python.write_text(PYTHON)
         self.python.chmod(0o755)
@@ -91,6 +93,13 @@ def test_a_search_path_of_the_setup_lines_is_kept_behind_the_frozen_code(node):
     assert f"PYTHONPATH={code}:/my/packages\n" in node.run("export PYTHONPATH=/my/packages").stdout
     both = f"/my/packages:{code}"
     assert f"PYTHONPATH={both}\n" in node.run(f"export PYTHONPATH='{both}'").stdout
+
+
+def test_an_installed_kit_is_on_the_search_path_behind_the_users_code(node):
+    node.run_dir.kit.unlink()
+    node.run_dir.kit.mkdir()
+    found = f"PYTHONPATH={node.run_dir.code}:{node.run_dir.kit}:/my/packages\n"
+    assert found in node.run("export PYTHONPATH=/my/packages").stdout
 
 
 def test_setup_runs_outside_of_the_command_prefix(node):
@@ -205,9 +214,10 @@ def test_an_interpreter_that_is_too_old_is_named_with_its_node(node, capsys):
 
 def test_the_check_of_the_version_needs_no_module_of_the_kit():
     """Python 3.6, the python3 of many sites, must be able to read what comes before the check."""
-    for name in ("jobs/__init__.py", "jobs/node/__init__.py", "jobs/node/__main__.py"):
-        text = (SCRIPT.parents[1] / name).read_text()
+    names = ("__init__.py", "jobs/__init__.py", "jobs/node/__init__.py", "jobs/node/__main__.py")
+    for name in names:
+        text = (installation.PACKAGE / name).read_text()
         assert "from __future__" not in text
         ast.parse(text, feature_version=(3, 6))
         head = text.partition("def main")[0]
-        assert "import jobs" not in head and "from jobs" not in head
+        assert "import slurm_job_kit" not in head and "from slurm_job_kit" not in head

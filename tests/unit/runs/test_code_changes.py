@@ -16,6 +16,7 @@ from slurm_job_kit.jobs.spec import Launch, Spec, Train
 
 FILES = {
     "model.py": "a = 1\nb = 2\n",
+    "slurm_job_kit/jobs/rundir.py": "",  # as in a clone
     "trainer/loop.py": "x = 1\n",
     "docs/guide.md": "text\n",
     "tests/test_x.py": "y = 1\n",
@@ -40,6 +41,7 @@ def run(tmp_path, checkout):
     run_dir.spec.write_text(Spec().to_json())
     code = code_snapshot.take(checkout, tmp_path / "runs")
     run_dir.code.symlink_to(os.path.relpath(code, run_dir.path))
+    run_dir.kit.symlink_to("code")
     records.write(run_dir.provenance, provenance(checkout, code.name, "python3"))
     return run_dir
 

@@ -144,7 +144,8 @@ def test_a_repository_inside_of_the_runs_root_is_frozen_all_the_same(repository)
 
 
 def test_a_git_that_ignores_a_package_of_the_kit_is_refused(take, repository):
-    write(repository, "jobs/runs/__init__.py", "")
+    for name in ("jobs/runs/__init__.py", "slurm_job_kit/jobs/rundir.py"):
+        write(repository, name, "")
     write(repository, ".gitignore", "runs/\n")
     with pytest.raises(SnapshotError, match="ignores the kit's own package"):
         take()

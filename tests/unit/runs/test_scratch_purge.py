@@ -22,6 +22,7 @@ def run(tmp_path):
     for folder in (run.checkpoints, run.timeline("").parent, run.rank_log(0).parent):
         folder.mkdir(parents=True)
     run.code.symlink_to(code_snapshot.take(checkout, tmp_path / "runs"))
+    run.kit.symlink_to("code")
     run.spec.write_text(Spec(setup=["module load x"]).to_json())
     return run
 

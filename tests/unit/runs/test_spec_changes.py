@@ -13,7 +13,7 @@ from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records import Overrides
 from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
 from slurm_job_kit.jobs.runs import spec_changes
-from slurm_job_kit.jobs.runs.freeze import REPOSITORY, provenance
+from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.spec import Spec
 
 TEXT = "name: tiny  # mine\ntrain: {lr: 0.1, model_args: {depth: 2}}\nlaunch: {env: {A: b}}\n"
@@ -173,7 +173,7 @@ def test_a_mistake_in_an_override_is_told_as_at_submit(run):
 
 
 def test_changed_setup_lines_reach_the_script_that_every_start_sources(run):
-    known = provenance(REPOSITORY, "x", "python3")
+    known = provenance(run.path, "x", "python3")
     records.write(run.provenance, replace(known, interpreter="/opt/a python"))
     run.setup.write_text("export KIT_PYTHON=x\n")
     before = spec_changes.change(run, ["setup=[module load a]"], is_confirmed=True)

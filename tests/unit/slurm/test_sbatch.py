@@ -23,7 +23,7 @@ def test_the_command_line_of_the_default_spec():
         "--open-mode=append",
         "--chdir=/runs/x y/1",
         "--output=job.log",
-        "/runs/x y/1/code/slurm/ddp.sbatch",
+        "/runs/x y/1/kit/slurm_job_kit/slurm/ddp.sbatch",
         "/runs/x y/1",
     ]
 

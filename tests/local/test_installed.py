@@ -1,0 +1,81 @@
+"""The kit that pip installs from a wheel: the command `kit`, in a repository of the user's own."""
+
+import os
+import subprocess
+import zipfile
+
+import pytest
+
+from slurm_job_kit.jobs.rundir import RunDir, read_json
+from tests.installed import install, make_repository
+from tests.local.local_kit import FOREIGN
+
+
+@pytest.fixture(scope="module")
+def kit_command(tmp_path_factory):
+    return install(tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture
+def repository(tmp_path):
+    return make_repository(tmp_path / "mine")
+
+
+@pytest.fixture
+def kit(kit_command):
+    """`kit(folder, *words)`: the finished command; it must succeed."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+
+    def run(folder, *words):
+        argv = [kit_command, *map(str, words)]
+        done = subprocess.run(
+            argv, cwd=folder, env=env, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+def newest(repository, name):
+    return RunDir((repository / "runs" / name / "latest").resolve())
+
+
+def test_the_wheel_has_no_package_but_slurm_job_kit(kit_command):
+    [wheel] = (kit_command.parents[2] / "wheel").iterdir()
+    tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert [top for top in tops if not top.endswith(".dist-info")] == ["slurm_job_kit"]
+
+
+def test_the_users_repository_is_frozen_and_the_kit_beside_it(kit, repository, tmp_path):
+    text = kit(repository, "submit", "specs/mine.yaml", "--cluster", "local")
+    run = newest(repository, "mine")
+    assert read_json(run.result)["status"] == "completed"
+    assert f"next: kit logs {run.run_id}" in text
+    assert (run.code / "jobs/nets.py").is_file() and not (run.code / "slurm_job_kit").exists()
+    assert (run.kit / "slurm_job_kit/jobs/spec.py").is_file()
+    assert not (run.kit / "jobs").exists()
+    assert "mine" in kit(repository / "specs", "status")  # from any folder of the repository
+    # A resume takes the mended code of the repository that was submitted, from any folder.
+    nets = repository / "jobs/nets.py"
+    nets.write_text(nets.read_text().replace("nn.Tanh()", "nn.ReLU()"))
+    words = ("train.epochs=4", "--code", "--yes", "--cluster", "local")
+    text = kit(tmp_path, "resume", run.path, *words)
+    assert "M jobs/nets.py" in text and "in 1 file" in text
+    assert "ReLU" in (run.code / "jobs/nets.py").read_text()
+    assert read_json(run.result)["global_step"] == 4 * 64 // 2 // 8
+    kits = {each.get("kit") for each in read_json(run.provenance)["snapshots"]}
+    assert kits == {run.kit.resolve().name}
+
+
+def test_init_makes_a_repository_ready_and_keeps_what_is_there(kit, tmp_path):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".gitignore").write_text("data/")
+    kit(tmp_path, "init")
+    assert (tmp_path / ".gitignore").read_text() == "data/\n/runs/\nslurm-*.out\n"
+    (tmp_path / "kit.mk").write_text("# mine\n")
+    text = kit(tmp_path, "init")
+    assert "kit.mk exists and is kept" in text and (tmp_path / "kit.mk").read_text() == "# mine\n"
+    assert (tmp_path / ".gitignore").read_text().count("/runs/") == 1
+    kit(tmp_path, "submit", "configs/first.yaml", "train.epochs=1", "--cluster", "local")
+    assert read_json(newest(tmp_path, "first").result)["status"] == "completed"
