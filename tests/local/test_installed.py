@@ -47,6 +47,13 @@ def test_the_wheel_has_no_package_but_slurm_job_kit(kit_command):
     assert [top for top in tops if not top.endswith(".dist-info")] == ["slurm_job_kit"]
 
 
+def test_a_missing_package_is_named_with_the_version_that_the_wheel_wants(kit_command):
+    names = "['torch', 'tensorboard']"
+    code = f"from slurm_job_kit.jobs.commands import packages as p; print(p.requirements({names}))"
+    argv = [kit_command.with_name("python"), "-c", code]
+    assert subprocess.check_output(argv, cwd="/").count(b">=") == 2
+
+
 def test_the_users_repository_is_frozen_and_the_kit_beside_it(kit, repository, tmp_path):
     text = kit(repository, "submit", "specs/mine.yaml", "--cluster", "local")
     run = newest(repository, "mine")

@@ -152,6 +152,18 @@ def test_a_switch_leads_the_link_to_the_new_code_and_notes_it(run, checkout):
     ]
 
 
+def test_a_switch_to_code_without_the_kit_leads_to_this_kit_and_is_undone_as_a_whole(run, checkout):
+    (checkout / "slurm_job_kit/jobs/rundir.py").unlink()
+    new = changed(run, checkout)
+    assert new.kit != new.code
+    with pytest.raises(KeyboardInterrupt), code_changes.switched(run, new, 2, 0):
+        assert run.kit.resolve() == new.kit
+        known = records.read(Provenance, run.provenance)
+        assert known is not None and known.snapshots[-1].kit == new.kit.name
+        raise KeyboardInterrupt
+    assert os.readlink(run.kit) == "code"
+
+
 def test_a_switch_is_undone_if_the_submit_fails(run, checkout):
     before = os.readlink(run.code), run.provenance.read_text()
     new = changed(run, checkout, model_py="a = 2\n")

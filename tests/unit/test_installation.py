@@ -1,0 +1,83 @@
+"""Where the kit is, which repository a run takes, and how commands are written in messages."""
+
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs.runs import code_snapshot, lookup
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def by_kit(monkeypatch):
+    """The commands are called as `kit`."""
+    monkeypatch.setattr(installation, "IS_BY_MAKE", False)
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A folder in a git repository of the user."""
+    (tmp_path / "mine/.git").mkdir(parents=True)
+    (tmp_path / "mine/sub").mkdir()
+    return tmp_path / "mine"
+
+
+def test_this_kit_is_a_clone():
+    assert (installation.ROOT, installation.IS_CLONE) == (ROOT, True)
+    assert installation.is_in(ROOT) and not installation.is_in(ROOT / "tests")
+
+
+def test_a_clone_is_frozen_from_any_of_its_folders(monkeypatch):
+    monkeypatch.chdir(ROOT / "tests/unit")
+    assert code_snapshot.repository() == ROOT
+
+
+def test_a_repository_of_the_user_is_frozen_from_any_of_its_folders(repository, monkeypatch):
+    monkeypatch.chdir(repository / "sub")
+    assert code_snapshot.repository() == repository
+
+
+def test_without_git_the_clone_is_frozen_or_for_kit_the_working_directory(
+    tmp_path, monkeypatch, request
+):
+    monkeypatch.chdir(tmp_path)
+    assert code_snapshot.repository() == ROOT
+    request.getfixturevalue("by_kit")
+    assert code_snapshot.repository() == tmp_path
+
+
+def test_kit_keeps_the_runs_at_the_top_of_the_repository(repository, monkeypatch, by_kit):
+    monkeypatch.delenv("KIT_RUNS", raising=False)
+    monkeypatch.chdir(repository / "sub")
+    assert lookup.runs_root() == repository / "runs"
+
+
+def test_the_kit_is_frozen_beside_code_that_does_not_have_it(tmp_path):
+    code = tmp_path / "code"
+    code.mkdir()
+    kit = code_snapshot.take_kit(code, tmp_path)
+    spec = kit / "slurm_job_kit/jobs/spec.py"
+    assert spec.is_file() and not spec.parent.is_symlink()
+    assert not list(kit.rglob("__pycache__"))
+    assert code_snapshot.is_whole(kit)
+    assert code_snapshot.take_kit(kit, tmp_path) == kit  # it has the kit
+
+
+@pytest.mark.parametrize(
+    ("words", "by_make", "installed"),
+    [
+        (("status",), "make status", "kit status"),
+        (("logs", "a b"), "make logs RUN='a b'", "kit logs 'a b'"),
+        (
+            ("resume", "x", "train.epochs=9", "yes"),
+            'make resume RUN=x SET="train.epochs=9" YES=1',
+            "kit resume x train.epochs=9 --yes",
+        ),
+    ],
+)
+def test_a_message_names_the_command_that_the_user_has(words, by_make, installed, request):
+    assert installation.command(*words) == by_make
+    request.getfixturevalue("by_kit")
+    assert installation.command(*words) == installed
