@@ -26,7 +26,7 @@ _MARKS = {  # text in the command line; the first match counts
     "srun --nodes": "srun",
     "-m torch.distributed.run": "torchrun",
     "-m slurm_job_kit.jobs.node ": "agent",
-    "-m trainer": "rank",
+    "-m slurm_job_kit.trainer": "rank",
     "multiprocessing": "reader",
 }
 _LOOK_AGAIN_S = 0.1
