@@ -6,6 +6,7 @@ All code imports the package slurm_job_kit, because a user's repository may have
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -16,8 +17,29 @@ DISTRIBUTION = "slurm-job-kit"  # for pip
 ROOT = Path(__file__).absolute().parents[2].resolve()
 PACKAGE = ROOT / NAME
 IS_CLONE = (PACKAGE / "jobs").is_symlink()
-# pip installs the commands as `kit`; in a clone each has a make target.
-IS_BY_MAKE = IS_CLONE and Path(sys.argv[0]).name != "kit"
+
+
+def _start() -> Path:
+    """The working directory; ROOT if it was deleted."""
+    try:
+        return Path(os.getcwd()).resolve()
+    except FileNotFoundError:
+        return ROOT
+
+
+START = _start()  # the working directory when this process began
+
+
+def _is_by_make() -> bool:
+    """Whether this process is one of a clone, whose commands are make targets: not `kit`."""
+    if not IS_CLONE or Path(sys.argv[0]).name == "kit":
+        return False
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    is_top = main is not None and main.name.startswith("jobs.")  # python -m jobs
+    return is_top or START.is_relative_to(ROOT)
+
+
+IS_BY_MAKE = _is_by_make()
 
 
 def is_in(folder: Path) -> bool:
@@ -28,6 +50,13 @@ def is_in(folder: Path) -> bool:
 def top_of(folder: Path) -> Path | None:
     """The top of the git repository that a folder lies in, found without git; None if in none."""
     return next((top for top in (folder, *folder.parents) if (top / ".git").exists()), None)
+
+
+FIRST_SUBMIT = (
+    "make submit CONFIG=configs/resnet.yaml"
+    if IS_BY_MAKE
+    else "kit init, then kit submit configs/first.yaml"
+)
 
 
 def override(change: str) -> str:

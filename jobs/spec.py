@@ -303,7 +303,9 @@ class Spec:
 
     name: str = key("run", "Name of the run: its directory and its name in squeue.")
     runs_root: str | None = key(
-        None, "Where run directories go, ~ and $VAR expanded; KIT_RUNS or ./runs if unset."
+        None,
+        "Where run directories go, ~ and $VAR expanded. If unset, KIT_RUNS, else ./runs (of the "
+        "command kit: runs at the top of the repository).",
     )
     dir_mode: str = key(
         "0700", "Permissions of the run directory, in octal.", pattern="^0[0-7]{3}$"

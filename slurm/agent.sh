@@ -66,9 +66,9 @@ kit_exit() {
     kit_setup_failed "$code" "the lines ended their shell with"
 }
 
-# Lets Python find the frozen code.
+# Lets Python find the frozen code before any other.
 kit_find_code() {
-    [[ :${PYTHONPATH-}: == *:"$kit_code":* ]] ||
+    [[ ${PYTHONPATH-}: == "$kit_code":* ]] ||
         export PYTHONPATH=$kit_code${PYTHONPATH:+:$PYTHONPATH}
 }
 

@@ -13,10 +13,12 @@ from tests.checkout import copy_checkout
 FILES = {
     "jobs/__init__.py": "",
     "jobs/nets.py": """\
+import slurm_job_kit
 from torch import nn
 
 
 def net(hidden: int) -> nn.Module:
+    print("kit", slurm_job_kit.__file__)
     return nn.Sequential(nn.Linear(2, hidden), nn.Tanh(), nn.Linear(hidden, 2))
 """,
     "trainer/__init__.py": "",

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.console import with_time
 from slurm_job_kit.jobs.errors import MEMORY_TEXTS, PEER_TEXTS
 from slurm_job_kit.jobs.errors import UserError as UserError
@@ -29,9 +29,11 @@ EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 REPORT_LIMIT_S = 10.0
 
-# The kit's packages, and the folder that they are in: of a clone, which has the user's code, too.
-CODE = Path(__file__).resolve().parents[1]
-KIT = (CODE / "trainer", CODE / "jobs")
+# The kit's packages, and the folders that may have the user's code: the one that the packages are
+# in, in a clone, and the one in which the ranks start.
+_TOP = Path(__file__).resolve().parents[1]
+KIT = (_TOP / "trainer", _TOP / "jobs")
+CODE = (_TOP, installation.START)
 
 MEMORY_HINT = (
     "a smaller train.micro_batch_size with more train.grad_accum_steps (in an evaluation "
@@ -201,15 +203,11 @@ def is_of_device(error: BaseException) -> bool:
 
 
 def is_raised_in_users_code(error: BaseException) -> bool:
-    """Return whether a function of the frozen code raised the error or called it, not of the kit.
-
-    The ranks start in the frozen code.
-    """
-    folders = {CODE, Path(os.getcwd()).resolve()}
+    """Return whether a function of the user's frozen code raised the error or called it."""
     names = (frame.filename for frame in traceback.extract_tb(error.__traceback__))
     files = (Path(name).resolve() for name in names if not name.startswith("<"))
     return any(
-        any(file.is_relative_to(folder) for folder in folders)
+        any(file.is_relative_to(folder) for folder in CODE)
         and "site-packages" not in file.parts
         and not any(file.is_relative_to(folder) for folder in KIT)
         for file in files

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.records import Provenance
+from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.trainer.errors import (
     MACHINE_TEXTS,
     CodeError,
@@ -83,9 +89,36 @@ def load(key: str, name: str, built_in: Iterable[str] = ()) -> Callable[..., Any
         known = f"neither one of {', '.join(built_in)} nor" if built_in else "not"
         raise UserError(f"{key}: {name!r} is {known} a package.module:name")
     try:
-        function: Callable[..., Any] = getattr(importlib.import_module(module_name), attribute)
+        module = importlib.import_module(module_name)
+        _refuse_live_code(module)
+        function: Callable[..., Any] = getattr(module, attribute)
     except (ImportError, AttributeError) as error:
         raise UserError(f"{key}: {name}: {error}") from error
     if not callable(function):
         raise UserError(f"{key}: {name} cannot be called")
     return function
+
+
+def _refuse_live_code(module: ModuleType) -> None:
+    """Raise ImportError for a module of the submitted repository that is not the frozen one.
+
+    pip leads there if the user has installed the repository as editable. A run that an agent has
+    not started runs the live code.
+    """
+    if "KIT_RUN_DIR" not in os.environ or module.__file__ is None:
+        return
+    run_dir, file = RunDir(Path(os.environ["KIT_RUN_DIR"])), Path(module.__file__).resolve()
+    if "site-packages" in file.parts or file.is_relative_to(run_dir.code.resolve()):
+        return
+    known = records.read(Provenance, run_dir.provenance)
+    live = None if known is None else known.repository
+    frozen = (run_dir.path, run_dir.path.parent.parent / ".code")
+    if live is None or not file.is_relative_to(live) or any(map(file.is_relative_to, frozen)):
+        return
+    top = file.relative_to(live).parents[module.__name__.count(".") + (file.stem == "__init__")]
+    setup = f"setup: ['export PYTHONPATH=$PWD/{top}:$PYTHONPATH']"
+    raise ImportError(
+        f"{file} is not frozen, perhaps because pip has installed the repository as editable"
+        f"\n  hint: let the frozen code come first, in the spec: {setup}",
+        path=str(file),
+    )

@@ -6,25 +6,33 @@ import shutil
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.rundir import write_atomic
+from slurm_job_kit.jobs.errors import UserError
 
 TEMPLATES = {"configs/first.yaml": "first.yaml", "kit.mk": "kit.mk"}
-IGNORED = ("/runs/", "slurm-*.out")
+IGNORED = ("/runs/", "slurm-*.out", "__pycache__/")
 
 
 def init(folder: Path) -> int:
     """Write a first spec, a fragment for make and lines of .gitignore; returns 0.
 
-    A file that exists is kept. Prints what was written.
+    They go to the top of the folder's repository. A file that exists is kept. Prints what was
+    written.
+
+    Raises: UserError in a clone of the kit, which has all of this.
     """
+    folder = installation.top_of(folder) or folder
+    if installation.is_in(folder):
+        raise UserError(
+            f"{folder} is a clone of the kit\n  hint: make submit CONFIG=configs/resnet.yaml"
+        )
     for name, template in TEMPLATES.items():
         path = folder / name
         if path.exists():
-            print(f"{name} exists and is kept")
+            print(f"{path} exists and is kept")
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(installation.PACKAGE / "templates" / template, path)
-        print(f"wrote {name}")
+        print(f"wrote {path}")
     _ignore(folder / ".gitignore")
     print("next: kit submit configs/first.yaml")
     return 0
@@ -32,9 +40,10 @@ def init(folder: Path) -> int:
 
 def _ignore(path: Path) -> None:
     """Add the lines that .gitignore lacks: git must not list runs, which would be frozen."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    absent = [line for line in IGNORED if line not in text.splitlines()]
+    text = path.read_bytes() if path.exists() else b""
+    absent = [line for line in IGNORED if line.encode() not in text.splitlines()]
     if absent:
-        gap = "" if not text or text.endswith("\n") else "\n"
-        write_atomic(path, text + gap + "".join(f"{line}\n" for line in absent))
-        print(f"added to {path.name}: {' '.join(absent)}")
+        gap = b"" if not text or text.endswith(b"\n") else b"\n"
+        with open(path, "ab") as file:
+            file.write(gap + "".join(f"{line}\n" for line in absent).encode())
+        print(f"added to {path}: {' '.join(absent)}")

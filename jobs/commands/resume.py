@@ -137,7 +137,9 @@ def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:
     """A copy of the checkout for the run. Raises: UserError for differences without a --yes."""
     repository = code_changes.repository_of(run_dir)
     new_code = code_changes.prepared(run_dir, Spec.read(run_dir.spec), repository)
-    code_changes.confirm(run_dir, new_code, request.is_confirmed)
+    # Before the first checkpoint no step is kept that the old code did.
+    is_confirmed = request.is_confirmed or newest_checkpoint(run_dir) is None
+    code_changes.confirm(run_dir, new_code, is_confirmed)
     say("\n".join(code_changes.summary(run_dir, new_code)))
     return new_code
 

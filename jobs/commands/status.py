@@ -42,7 +42,7 @@ def status(run_dirs: Sequence[RunDir], as_json: bool, is_all: bool = False) -> i
     if as_json:
         print(json.dumps(rows, indent=2))
     elif not rows:
-        print(f"no runs in {lookup.runs_root()} yet: {installation.command('submit')} starts one")
+        print(f"no runs in {lookup.runs_root()} yet; begin with {installation.FIRST_SUBMIT}")
     else:
         print("\n".join(format_table(rows)))
         if len(rows) < len(run_dirs):

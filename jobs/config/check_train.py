@@ -33,6 +33,7 @@ def check(spec: Spec) -> Iterator[Problem]:
     """Yield what is wrong with the sections train, log and profile."""
     yield from _strategy(spec.train.strategy)
     yield from _plugins(spec.train)
+    yield from _arguments(spec.train)
     yield from _init_from(spec.train.init_from)
     yield from _batch(spec)
     yield from _ddp(spec)
@@ -48,6 +49,16 @@ def _key(name: str, what: str, hint: str, *also: str) -> Problem:
     """Return a problem with a key of the section train; `also`: the dotted keys it depends on."""
     others = tuple(tuple(other.split(".")) for other in also)
     return Problem(("train", name), what, hint, others)
+
+
+def _arguments(train: Train) -> Iterator[Problem]:
+    """Yield each key of a mapping of arguments that no function can have: {hidden:8} has one."""
+    for key, value in vars(train).items():
+        for name in value if key.endswith("_args") and isinstance(value, dict) else ():
+            if not name.isidentifier():
+                first = name.partition(":")[0]
+                hint = f"YAML wants a space after the colon; or write train.{key}.{first}=VALUE"
+                yield _key(key, f"{shown(name)} is no name of an argument", hint)
 
 
 def _strategy(strategy: str) -> Iterator[Problem]:

@@ -13,6 +13,7 @@ from slurm_job_kit.jobs.config.yaml_reader import Document, YamlNode
 from slurm_job_kit.jobs.problems import CONTROL, KeyPath, Place, Problem, printable
 
 _QUOTE = "quote the value for YAML as well: KEY='\"VALUE\"'"
+_QUOTED_MAPPING = "SET splits at spaces: write one entry as {}.NAME=VALUE"
 _CONTROL = re.compile(f"[{CONTROL}]")
 
 
@@ -66,7 +67,9 @@ def parse(argument: str, number: int) -> Override | Problem:
     if _has_comment(written, document):
         return Problem(path, "# begins a comment: the value would end there", _QUOTE, place=place)
     if document.problems:
-        return replace(document.problems[0], path=path, hint=_QUOTE)
+        is_cut = written.startswith("{") and not written.endswith("}")
+        hint = _QUOTED_MAPPING.format(name) if is_cut else _QUOTE
+        return replace(document.problems[0], path=path, hint=hint)
     nodes = {path + at: node for at, node in {(): YamlNode(place), **document.nodes}.items()}
     return Override(path, Document(as_written(document.values, path, nodes), nodes))
 

@@ -168,7 +168,9 @@ def search_path(inherited: str, run_dir: RunDir) -> str:
     entries = []
     for entry in filter(None, inherited.split(os.pathsep)):
         path = Path(entry)
-        if live is not None and path.is_relative_to(live) and path != run_dir.code:
+        # The run directory usually lies in the repository, and has the frozen code and kit.
+        is_live = live is not None and path.is_relative_to(live)
+        if live is not None and is_live and not path.is_relative_to(run_dir.path):
             path = path.relative_to(live)
         # Not by Path: the repository's top, asked for by the user, stays different from the kit's
         # own entry, which a script does not get (jobs.node.rank).

@@ -62,14 +62,23 @@ def repository_of(run_dir: RunDir) -> Path:
     """The repository from which `resume --code` takes the code of a run.
 
     The clone of the kit in which the command runs, if the run has the code of a clone. Else the
-    repository that was submitted, from any folder.
+    working directory's repository if the run lies in it; else the one that was submitted.
+
+    Raises: UserError if that is gone.
     """
     here = code_snapshot.repository()
-    known = records.read(Provenance, run_dir.provenance)
-    submitted = Path("" if known is None else known.repository or "")
     is_of_clone = kit_of(run_dir) is None and installation.is_in(here)
-    is_there = submitted.is_absolute() and submitted.is_dir()
-    return submitted if is_there and not is_of_clone else here
+    if is_of_clone or run_dir.path.is_relative_to(here):
+        return here
+    known = records.read(Provenance, run_dir.provenance)
+    if known is None or known.repository is None or Path(known.repository) == here:
+        return here
+    if not Path(known.repository).is_dir():
+        raise UserError(
+            f"--code: {known.repository}, the repository that was submitted, is gone\n"
+            "  hint: restore it, or move the run's directory into the place where it is now"
+        )
+    return Path(known.repository)
 
 
 def prepared(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
@@ -85,7 +94,8 @@ def prepared(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
     if script is not None and os.path.isabs(script):
         script_code, _ = own_script.freeze_outside(Path(script), runs_root)
     _check_script(spec.launch, code, script_code)
-    is_lost = not code_snapshot.is_whole(run_dir.code.resolve())  # a scratch purge, perhaps
+    old = [run_dir.code.resolve(), *filter(None, [kit_of(run_dir)])]
+    is_lost = not all(map(code_snapshot.is_whole, old))  # a scratch purge, perhaps
     changes = [] if is_lost else between(run_dir.code.resolve(), code, used_by(spec))
     if not is_lost and kit != code:
         changes += between(run_dir.kit.resolve(), kit, Used())
@@ -146,16 +156,20 @@ def summary(run_dir: RunDir, new: NewCode) -> list[str]:
     """Lines for the user: the changed files, and the command that shows the whole difference."""
     if new.is_first_lost:
         old = run_dir.code.resolve()
-        return [f"the frozen code of the run, {old}, is gone or has lost files: nothing to compare"]
+        return [
+            f"the frozen code of the run, {old}, is gone or has lost files: nothing to compare",
+            f"the new code is that of {new.repository}",
+        ]
     if not new.changes:
-        return ["the code is the same as that which the run has"]
+        return [f"the code of {new.repository} is the same as that which the run has"]
     files = "file" if len(new.changes) == 1 else "files"
-    lines = [f"the code differs from that of the run in {len(new.changes)} {files}:"]
+    count = f"{len(new.changes)} {files}"
+    lines = [f"the code of {new.repository} differs from that of the run in {count}:"]
     lines += [f"  {_format(change)}" for change in new.changes[:MAX_LISTED]]
     if len(new.changes) > MAX_LISTED:
         lines.append(f"  ... and {len(new.changes) - MAX_LISTED} more")
     pairs = [(run_dir.code, new.code)]
-    if new.kit != new.code:
+    if new.kit not in (new.code, run_dir.kit.resolve()):
         pairs.append((run_dir.kit, new.kit))
     if new.script_code is not None:
         pairs.append((run_dir.script_code, new.script_code))
@@ -187,9 +201,11 @@ def switched(run_dir: RunDir, new: NewCode, attempt: int, step: int) -> Iterator
     and the step of the checkpoint that it continues from.
     """
     links = {
-        run_dir.code: os.path.relpath(new.code, run_dir.path),
         run_dir.kit: code_snapshot.kit_target(run_dir, new.code, new.kit),
+        run_dir.code: os.path.relpath(new.code, run_dir.path),
     }
+    if new.kit == new.code:  # in this order a kill between the two leaves a kit, too
+        links = dict(reversed(links.items()))
     if new.script_code is not None:
         links[run_dir.script_code] = os.path.relpath(new.script_code, run_dir.path)
     before = {link: os.readlink(link) for link in links if link.is_symlink()}

@@ -9,10 +9,11 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
 
 MAX_MIB = 256
@@ -93,11 +94,17 @@ def repository() -> Path:
 
     The clone that this kit is, in its folders; elsewhere the working directory's git repository. If
     that is in none, the clone, or for the command `kit` the working directory itself.
+
+    Raises: UserError in a home directory without git, where other things than code are, too.
     """
-    here = Path.cwd()
-    if installation.IS_CLONE and here.is_relative_to(installation.ROOT):
-        return installation.ROOT
-    return installation.top_of(here) or (installation.ROOT if installation.IS_BY_MAKE else here)
+    here, root = Path.cwd(), installation.ROOT
+    top = installation.top_of(here)
+    is_inner = top is not None and top != root and top.is_relative_to(root)
+    if installation.IS_CLONE and here.is_relative_to(root) and not is_inner:
+        return root
+    if top is None and not installation.IS_BY_MAKE and here in (Path.home(), Path("/")):
+        raise UserError(f"{here} is no repository\n  hint: run kit in the folder of your code")
+    return top or (root if installation.IS_BY_MAKE else here)
 
 
 def is_whole(copy: Path) -> bool:
@@ -131,10 +138,23 @@ def source_files(repository: Path, at_most: int | None = None) -> list[Path]:
     if listed is None:
         paths = _walk(repository, SKIPPED_FOLDERS | {"/runs"})
     else:
-        paths = (repository / name for name in set(listed.split("\0")) if name)
+        paths = _with_submodules(repository / name for name in set(listed.split("\0")) if name)
     # Not a FIFO: reading it would wait.
     files = (path for path in paths if path.is_symlink() or path.is_file())
-    return sorted(itertools.islice(files, at_most))
+    return sorted(itertools.islice((path for path in files if not _is_bytecode(path)), at_most))
+
+
+def _with_submodules(paths: Iterable[Path]) -> Iterator[Path]:
+    """The paths, with the files of each submodule or inner repository, which git lists as one."""
+    for path in paths:
+        if (path / ".git").exists() and not path.is_symlink():
+            yield from source_files(path)
+        else:
+            yield path
+
+
+def _is_bytecode(path: Path) -> bool:
+    return path.suffix == ".pyc" and path.parent.name == "__pycache__"
 
 
 def git(repository: Path, *arguments: str) -> str | None:

@@ -98,7 +98,7 @@ def find(text: str | None) -> RunDir:
     runs = all_runs()
     if text is None:
         if not runs:
-            hint = f"{installation.command('submit')} starts one"
+            hint = f"begin with {installation.FIRST_SUBMIT}"
             raise NoSuchRunError(f"no runs in {runs_root()} yet\n  hint: {hint}")
         return newest_begun(runs)
     if is_run_dir(Path(text)):

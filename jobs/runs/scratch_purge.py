@@ -45,10 +45,15 @@ def check_code(run_dir: RunDir) -> None:
             raise UserError(f"{code}, the frozen code, is gone\n  hint: {HINT}")
         is_snapshot = re.fullmatch("[0-9a-f]{64}", code.name)
         if is_snapshot and not code_snapshot.is_whole(code):
+            new = installation.command("resume", run_dir.run_id, "", "code")
             raise UserError(
-                f"{code}, the frozen code, has lost or changed files\n  hint: a submit from "
-                f"the checkout that it is a copy of restores it, then {RESUME}"
+                f"{code}, the frozen code, has lost or changed files\n  hint: a submit from the "
+                f"checkout that it is a copy of restores it, then {RESUME}; or {new} takes the "
+                "code as it is now"
             )
+    if run_dir.kit.is_symlink() and not installation.is_in(run_dir.kit):
+        new = installation.command("resume", run_dir.run_id, "", "code")
+        raise UserError(f"{run_dir.kit} has no kit\n  hint: {new} freezes it again")
 
 
 def recreate_missing_dirs(run_dir: RunDir) -> list[str]:

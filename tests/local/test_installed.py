@@ -62,6 +62,8 @@ def test_the_users_repository_is_frozen_and_the_kit_beside_it(kit, repository, t
     assert (run.code / "jobs/nets.py").is_file() and not (run.code / "slurm_job_kit").exists()
     assert (run.kit / "slurm_job_kit/jobs/spec.py").is_file()
     assert not (run.kit / "jobs").exists()
+    # The ranks' interpreter has the kit installed, too.
+    assert f"kit {run.kit}/" in run.rank_log(0).read_text()
     assert "mine" in kit(repository / "specs", "status")  # from any folder of the repository
     # A resume takes the mended code of the repository that was submitted, from any folder.
     nets = repository / "jobs/nets.py"
@@ -75,14 +77,21 @@ def test_the_users_repository_is_frozen_and_the_kit_beside_it(kit, repository, t
     assert kits == {run.kit.resolve().name}
 
 
-def test_init_makes_a_repository_ready_and_keeps_what_is_there(kit, tmp_path):
+def test_init_makes_a_repository_ready_and_keeps_what_is_there(kit, kit_command, tmp_path):
     (tmp_path / ".git").mkdir()
     (tmp_path / ".gitignore").write_text("data/")
-    kit(tmp_path, "init")
-    assert (tmp_path / ".gitignore").read_text() == "data/\n/runs/\nslurm-*.out\n"
+    (tmp_path / "sub").mkdir()
+    kit(tmp_path / "sub", "init")
+    assert (tmp_path / ".gitignore").read_text() == "data/\n/runs/\nslurm-*.out\n__pycache__/\n"
     (tmp_path / "kit.mk").write_text("# mine\n")
     text = kit(tmp_path, "init")
     assert "kit.mk exists and is kept" in text and (tmp_path / "kit.mk").read_text() == "# mine\n"
     assert (tmp_path / ".gitignore").read_text().count("/runs/") == 1
-    kit(tmp_path, "submit", "configs/first.yaml", "train.epochs=1", "--cluster", "local")
+    (tmp_path / "kit.mk").unlink()
+    kit(tmp_path, "init")
+    words = ("CONFIG=configs/first.yaml", "SET=train.epochs=1", "FLAGS=--cluster local")
+    path = f"{kit_command.parent}:{os.environ['PATH']}"
+    make = ("make", "-f", "kit.mk")
+    subprocess.run([*make, "submit", *words], cwd=tmp_path, env={"PATH": path}, check=True)
+    assert b"make submit" in subprocess.check_output(make, cwd=tmp_path)
     assert read_json(newest(tmp_path, "first").result)["status"] == "completed"

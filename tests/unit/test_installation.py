@@ -1,10 +1,13 @@
 """Where the kit is, which repository a run takes, and how commands are written in messages."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs.config.load import load
+from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.runs import code_snapshot, lookup
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,3 +84,35 @@ def test_a_message_names_the_command_that_the_user_has(words, by_make, installed
     assert installation.command(*words) == by_make
     request.getfixturevalue("by_kit")
     assert installation.command(*words) == installed
+
+
+def test_an_inner_repository_of_a_clone_is_frozen_and_not_the_clone(tmp_path, monkeypatch):
+    (tmp_path / "mine/.git").mkdir(parents=True)
+    monkeypatch.setattr(installation, "ROOT", tmp_path)
+    monkeypatch.chdir(tmp_path / "mine")
+    assert code_snapshot.repository() == tmp_path / "mine"
+
+
+def test_a_home_directory_is_not_frozen(tmp_path, monkeypatch, by_kit):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="is no repository"):
+        code_snapshot.repository()
+
+
+def recipes(path):
+    """The lines of each target of a file for make, as kit.mk writes them."""
+    text = path.read_text().replace("$(JOBS)", "kit").replace(": $(READY) ##", ": ##")
+    text = text.replace("configs/resnet.yaml", "configs/first.yaml")
+    return dict(re.findall(r"^([a-z-]+): (##.*\n(?:\t.*\n| {4}.*\n)*)", text, re.M))
+
+
+def test_the_targets_of_kit_mk_are_those_of_the_makefile():
+    ours = recipes(installation.PACKAGE / "templates/kit.mk")
+    clones = recipes(ROOT / "Makefile")
+    assert len(ours) == 8
+    assert ours == {name: clones[name] for name in ours}
+
+
+def test_the_first_spec_is_valid():
+    assert load(installation.PACKAGE / "templates/first.yaml").spec.name == "first"

@@ -257,6 +257,14 @@ def test_the_frozen_code_stands_for_the_repository_on_the_search_path(tmp_path, 
     assert found == ":".join(filter(None, [becomes.format(run=run.path), "/last"]))
 
 
+def test_frozen_folders_of_a_run_inside_of_the_repository_are_not_live_code(tmp_path):
+    run = RunDir(tmp_path / "runs/x/1")
+    run.path.mkdir(parents=True)
+    records.write(run.provenance, provenance(tmp_path, "x", "python3"))
+    found = torchrun.search_path(f"{run.code}:{run.kit}:{tmp_path}/lib", run)
+    assert found == f"{run.code}:{run.kit}:{run.code}/lib"
+
+
 def test_only_a_users_script_gets_a_working_directory(node, monkeypatch):
     monkeypatch.setenv("KIT_WORK_DIR", "/of/an/outer/run")
     assert "KIT_WORK_DIR" not in node().environment(Spec(), RUN, PLAN)

@@ -92,7 +92,7 @@ def test_a_search_path_of_the_setup_lines_is_kept_behind_the_frozen_code(node):
     code = node.run_dir.code
     assert f"PYTHONPATH={code}:/my/packages\n" in node.run("export PYTHONPATH=/my/packages").stdout
     both = f"/my/packages:{code}"
-    assert f"PYTHONPATH={both}\n" in node.run(f"export PYTHONPATH='{both}'").stdout
+    assert f"PYTHONPATH={code}:{both}\n" in node.run(f"export PYTHONPATH='{both}'").stdout
 
 
 def test_an_installed_kit_is_on_the_search_path_behind_the_users_code(node):

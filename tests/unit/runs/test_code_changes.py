@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,7 @@ def test_the_summary_has_a_line_for_each_file_and_the_command_for_the_rest(run, 
         run, checkout, model_py="a = 1\nb = 3\n", trainer__loop_py=None, docs__guide_md="other\n"
     )
     head, *files, command = code_changes.summary(run, new)
-    assert head == "the code differs from that of the run in 4 files:"
+    assert head == f"the code of {checkout} differs from that of the run in 4 files:"
     assert files == [
         "  M model.py  +1 -1",
         "  A new.py  +2 -0",
@@ -162,6 +163,57 @@ def test_a_switch_to_code_without_the_kit_leads_to_this_kit_and_is_undone_as_a_w
         assert known is not None and known.snapshots[-1].kit == new.kit.name
         raise KeyboardInterrupt
     assert os.readlink(run.kit) == "code"
+
+
+def test_a_kill_between_the_links_of_a_switch_leaves_a_kit(run, checkout, monkeypatch):
+    (checkout / "slurm_job_kit/jobs/rundir.py").unlink()
+    new = changed(run, checkout)
+    links = []
+    monkeypatch.setattr(code_changes, "relink", lambda link, target: links.append(link.name))
+    with code_changes.switched(run, new, 2, 0):
+        assert links == ["kit", "code"]
+    links.clear()
+    with code_changes.switched(run, replace(new, kit=new.code), 2, 0):
+        assert links == ["code", "kit"]
+
+
+def test_a_lost_kit_is_replaced_as_lost_code_is(run, checkout):
+    (checkout / "slurm_job_kit/jobs/rundir.py").unlink()
+    with code_changes.switched(run, changed(run, checkout), 2, 0):
+        pass
+    relink(run.kit, f"../../.code/{'0' * 64}")  # an older kit, which a purge deleted
+    new = changed(run, checkout)
+    assert new.is_first_lost and new.has_weight and new.kit.is_dir()
+
+
+@pytest.fixture
+def apart(run, checkout):
+    """A run of a repository that does not have the kit; the repository."""
+    (checkout / "slurm_job_kit/jobs/rundir.py").unlink()
+    with code_changes.switched(run, changed(run, checkout), 2, 0):
+        pass
+    return checkout
+
+
+def test_the_repository_that_was_submitted_is_frozen_again_from_any_folder(
+    run, apart, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert code_changes.repository_of(run) == apart
+    (tmp_path / "other/.git").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "other")
+    assert code_changes.repository_of(run) == apart
+    apart.rename(tmp_path / "moved")
+    with pytest.raises(UserError, match="the repository that was submitted, is gone"):
+        code_changes.repository_of(run)
+
+
+def test_a_moved_repository_with_its_runs_is_frozen_again_from_its_new_place(
+    run, apart, tmp_path, monkeypatch
+):
+    (tmp_path / ".git").mkdir()  # the run lies in the working directory's repository
+    monkeypatch.chdir(tmp_path)
+    assert code_changes.repository_of(run) == tmp_path
 
 
 def test_a_switch_is_undone_if_the_submit_fails(run, checkout):

@@ -42,6 +42,27 @@ def test_tracked_and_untracked_files_are_frozen_and_ignored_ones_are_not(take):
     assert files(take()) == [".gitignore", "a.py", "pkg/b.py", "runs/tracked.py"]
 
 
+def test_bytecode_is_not_frozen(take, repository):
+    code = take()
+    write(repository, "pkg/__pycache__/b.cpython-311.pyc", "x")
+    assert take() == code
+
+
+def test_the_files_of_a_submodule_and_of_an_inner_repository_are_frozen(take, repository):
+    """git lists each of them as one folder."""
+    inner = repository / "libs"
+    subprocess.run(["git", "init", "-q", inner], check=True)
+    write(inner, ".gitignore", "*.bin\n")
+    write(inner, "lib.py", "")
+    write(inner, "big.bin", "")
+    assert "libs/lib.py" in files(take()) and "libs/big.bin" not in files(take())
+    who = ("-c", "user.name=x", "-c", "user.email=x")
+    subprocess.run(["git", "-C", inner, "add", "."], check=True)
+    subprocess.run(["git", "-C", inner, *who, "commit", "-q", "-m", "x"], check=True)
+    subprocess.run(["git", "-C", repository, "add", "libs"], check=True, capture_output=True)
+    assert "libs/lib.py" in files(take())
+
+
 def test_an_edit_after_the_freeze_changes_nothing(take, repository):
     code = take()
     (repository / "a.py").write_text("edited")

@@ -123,7 +123,7 @@ def test_a_typing_error_is_answered_with_similar_names(root):
 
 
 def test_without_runs_there_is_a_hint(root):
-    with pytest.raises(NoSuchRunError, match="make submit starts one"):
+    with pytest.raises(NoSuchRunError, match="begin with make submit CONFIG"):
         find(None)
 
 

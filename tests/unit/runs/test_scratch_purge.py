@@ -19,6 +19,8 @@ def run(tmp_path):
     (checkout / "jobs").mkdir(parents=True)
     for name in ("attempt.py", "local.py"):
         (checkout / "jobs" / name).write_text(f"# {name}\n")
+    (checkout / "slurm_job_kit/jobs").mkdir(parents=True)
+    (checkout / "slurm_job_kit/jobs/rundir.py").touch()
     for folder in (run.checkpoints, run.timeline("").parent, run.rank_log(0).parent):
         folder.mkdir(parents=True)
     run.code.symlink_to(code_snapshot.take(checkout, tmp_path / "runs"))
