@@ -68,15 +68,18 @@ def repository_of(run_dir: RunDir) -> Path:
     """
     here = code_snapshot.repository()
     is_of_clone = kit_of(run_dir) is None and installation.is_in(here)
-    if is_of_clone or run_dir.path.is_relative_to(here):
+    is_in_it = run_dir.path.is_relative_to(here)
+    if is_of_clone or (is_in_it and (here / ".git").exists()):
         return here
     known = records.read(Provenance, run_dir.provenance)
-    if known is None or known.repository is None or Path(known.repository) == here:
+    if known is None or known.repository is None:
         return here
     if not Path(known.repository).is_dir():
+        if is_in_it:
+            return here
         raise UserError(
             f"--code: {known.repository}, the repository that was submitted, is gone\n"
-            "  hint: restore it, or move the run's directory into the place where it is now"
+            "  hint: restore it; or, if it was moved with its runs, repeat the command in it"
         )
     return Path(known.repository)
 
