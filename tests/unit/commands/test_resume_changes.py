@@ -1,6 +1,7 @@
 """A resume with other code, from an older checkpoint, of a complete run; a submit from a state."""
 
 import os
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -73,6 +74,15 @@ def test_resume_with_code_queues_the_run_with_the_checkouts_code(run, here, slur
     known = records.read(Provenance, run.provenance)
     assert known is not None and known.code == run.code.resolve().name
     assert [(each.attempt, each.step) for each in known.snapshots] == [(1, 0), (2, 20)]
+
+
+def test_before_the_first_checkpoint_other_code_needs_no_yes(run, here, slurm):
+    """No step is kept that the old code did."""
+    for path in run.checkpoints.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    mend(here)
+    assert main(["resume", "tiny", "--code"]) == 0
+    assert (run.code / "model.py").read_text() == "x = 2\n"
 
 
 def test_a_resume_corrects_a_record_that_a_killed_resume_left(run, here):

@@ -195,6 +195,18 @@ def apart(run, checkout):
     return checkout
 
 
+def test_another_kit_beside_the_same_code_counts_and_is_in_the_record(run, apart):
+    code, kit = run.code.resolve(), run.kit.resolve()
+    other = kit.with_name("0" * 64)
+    digests = [code_digest.digest_of(code, Spec(), each) for each in (None, kit, other)]
+    assert len(set(digests)) == 3
+    relink(run.kit, f"../../.code/{other.name}")  # as a kill before the record left it
+    code_changes.mend_record(run, 3, 20)
+    known = records.read(Provenance, run.provenance)
+    assert known is not None
+    assert [each.kit for each in known.snapshots] == [None, kit.name, other.name]
+
+
 def test_the_repository_that_was_submitted_is_frozen_again_from_any_folder(
     run, apart, tmp_path, monkeypatch
 ):

@@ -6,7 +6,7 @@ import pytest
 
 from slurm_job_kit.jobs.attempt import facts
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rundir import RunDir, Timeline, append_jsonl, write_json
+from slurm_job_kit.jobs.rundir import RunDir, Timeline, append_jsonl, relink, write_json
 from slurm_job_kit.jobs.runs import code_snapshot, scratch_purge, spec_changes
 from slurm_job_kit.jobs.spec import Spec
 from tests.unit import run_files
@@ -72,9 +72,17 @@ def change_code_file(run):
     (run.code / "jobs/local.py").write_text("import os\n")
 
 
+def switch_half(run):
+    """As a kill between the links `code` and `kit` of an older kit left it."""
+    code = run.path / "code-without-a-kit"
+    code.mkdir()
+    relink(run.code, code.name)
+
+
 @pytest.mark.parametrize(
     ("lose", "words"),
     [
+        (switch_half, "kit has no kit"),
         (remove_spec, "spec.json is gone"),
         (cut_spec, "spec.json is damaged: "),
         (remove_code, "the frozen code, is gone"),
