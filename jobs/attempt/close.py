@@ -150,7 +150,7 @@ def is_job_left(found: AttemptFacts) -> bool:
 
 
 def _lost_evidence(found: AttemptFacts) -> Evidence:
-    return interpret.rank_evidence(found, "LOST")
+    return interpret.rank_evidence(found, interpret.LOST)
 
 
 def write_missing_result(run_dir: RunDir) -> None:

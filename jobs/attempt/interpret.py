@@ -39,6 +39,8 @@ SKEW_S = 2.0
 # Source: munged(8), default time-to-live of a credential.
 CLOCK_SKEW_S = 300.0
 MIN_SHORT_SLOTS = 3
+# In place of Slurm's JobState: the batch script was killed, and a later start records the attempt.
+LOST = "LOST"
 
 
 @dataclass(frozen=True)
@@ -458,7 +460,9 @@ def rebooted(found: AttemptFacts, boot_times: Mapping[str, float]) -> tuple[str,
 def record_of(found: AttemptFacts, seen: Evidence, decision: Decision, now: float) -> AttemptRecord:
     """The line of attempts.jsonl for an attempt that ended. `now`: seconds since the epoch."""
     first_step, last_step = steps_of(found)
-    stop_s, start_s = times_of(found, bool(seen.signals), now)
+    # A lost attempt ended at an unknown time, perhaps long before the start that records it.
+    is_end_known = seen.job_state != LOST
+    stop_s, start_s = times_of(found, bool(seen.signals) and is_end_known, now)
     return AttemptRecord(
         attempt=found.attempt,
         job_id=None if found.plan is None else found.plan.job_id,
@@ -503,7 +507,7 @@ def result_of(found: AttemptFacts, decision: Decision) -> Result:
     What the outcome.json of a user's script has beside its status is not copied; `global_step` is
     the last one that the script reported, if it did.
     """
-    redone = steps_redone(found.attempts)
+    redone = None if is_step_unknown(found) else steps_redone(found.attempts)
     if decision.action is not Action.DONE:
         return Result(
             status="cancelled" if decision.action is Action.CANCEL else "held",

@@ -638,12 +638,12 @@ def test_the_result_of_a_script_of_ones_own_has_no_key_of_its_marker(run):
     own_script(run)
     write_json(opened(run, 1).outcome, {"status": "completed", "global_step": 7, "metrics": 1})
     history.write_result(run, facts.read(run, 1), COMPLETED)
-    counted = {"status": "completed", "attempts": 0, "steps_redone": 0}
+    counted = {"status": "completed", "attempts": 0, "steps_redone": None}  # steps are unknown
     assert read_json(run.result) == counted
     run.result.unlink()
     run.progress.write_text('{"step": 9}')  # its kit_stop.py reports steps
     history.write_result(run, facts.read(run, 1), COMPLETED)
-    assert read_json(run.result) == counted | {"global_step": 9}
+    assert read_json(run.result) == counted | {"global_step": 9, "steps_redone": 0}
 
 
 def test_the_result_of_a_complete_run_is_never_replaced(run):
@@ -778,6 +778,15 @@ def test_the_times_of_an_attempt_are_from_its_warning_and_its_opening(run):
     assert times[0] == pytest.approx(5, abs=1) and times[1] == 7.5
     assert interpret.times_of(facts.read(run, 1), False, time.time()) == (None, 7.5)
     assert interpret.times_of(facts.read(run, 3), True, time.time()) == (None, None)
+
+
+@pytest.mark.parametrize(("job_state", "is_known"), [("LOST", False), ("RUNNING", True)])
+def test_how_long_a_lost_attempt_took_to_stop_is_unknown(run, job_state, is_known):
+    node(opened(run, 1), 0, (time.time() - 4000, "SIGTERM"))  # its job waited in the queue
+    found = facts.read(run, 1)
+    seen = interpret.rank_evidence(found, job_state)
+    record = interpret.record_of(found, seen, COMPLETED, time.time())
+    assert seen.signals and (record.stop_s is not None) is is_known
 
 
 def test_a_kill_for_memory_is_named_by_its_node(run):
