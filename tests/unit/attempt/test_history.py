@@ -1,12 +1,8 @@
-"""The records of attempts: evidence, budgets, repeated steps, results."""
-
-import os
-import time
+"""The records of attempts and the result of a run: what is written, and when."""
 
 import pytest
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.attempt import close as close_module
 from slurm_job_kit.jobs.attempt import facts, history, interpret, run_lock
 from slurm_job_kit.jobs.attempt.decision import (
     COMPLETED,
@@ -14,70 +10,52 @@ from slurm_job_kit.jobs.attempt.decision import (
     Cause,
     Decision,
     History,
-    budget_used,
     decide,
-    refusal,
 )
-from slurm_job_kit.jobs.rundir import (
-    RunDir,
-    Timeline,
-    append_jsonl,
-    read_json,
-    read_jsonl,
-    write_json,
-)
+from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.runs import checkpoints
 from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs.spec import Slurm, Spec
 from slurm_job_kit.trainer.checkpoint.reader import quarantine
 from tests.unit import run_files
+from tests.unit.attempt.attempt_kit import (
+    close_lost,
+    entry,
+    failed,
+    node,
+    opened,
+    own_script,
+    refused,
+)
 
 
-@pytest.fixture
-def run(tmp_path):
-    run_dir = RunDir(tmp_path)
-    for folder in (run_dir.checkpoints, run_dir.timeline("x").parent):
-        folder.mkdir()
-    return run_dir
+def stopped_in_startup(run, attempt_dir):
+    failed(attempt_dir, 1, 6.0, error="asked to stop during start-up", kind="stopped")
+    return interpret.rank_evidence(facts.read(run, 1), "RUNNING", srun_exit=1)
 
 
-def opened(run, attempt, checkpoint=None, nodes=("a", "b")):
-    run.attempt(attempt).path.mkdir()
-    plan = run_files.plan(attempt=attempt, nodes=list(nodes), checkpoint=checkpoint)
-    write_json(run.attempt(attempt).plan, plan)
-    return run.attempt(attempt)
+NODE = """\
+NodeName={} Arch=x86_64 CoresPerSocket=1
+   State=IDLE ThreadsPerCore=1
+   Partitions=batch
+   BootTime={} SlurmdStartTime=1900000000
+
+"""
 
 
-def failed(attempt_dir, rank, time, error="ValueError: x", **fields):
-    record = {"rank": rank, "host": f"n{rank}", "time": time, "error": error, "traceback": ""}
-    write_json(attempt_dir.rank_error(rank), record | fields)
+TRAINED = {
+    "global_step": 20,
+    "epoch": 2,
+    "metrics": {"eval_accuracy": 0.5},
+    "weights_sha256": "a",
+    "optimizer_sha256": "b",
+    "best": {"metric": "eval_accuracy", "value": 0.5, "step": 10},
+    "exactness": "bitwise",
+    "exactness_reason": "one attempt",
+}
 
 
-def node(attempt_dir, rank, *signals, torchrun_exit=0, end=9.0):
-    seen = [{"t": t, "signal": name} for t, name in signals]
-    record = {"host": f"n{rank}", "signals": seen, "torchrun_exit": torchrun_exit, "end": end}
-    write_json(attempt_dir.agent(rank), record)
-
-
-def entry(
-    decision="retry", cause="crash", progress=False, steps=(None, None), has_step=False, **fields
-):
-    seen = {"has_progress": progress, "has_step": has_step or progress}
-    return run_files.attempt(
-        seen, decision=decision, cause=cause, first_step=steps[0], last_step=steps[1], **fields
-    )
-
-
-def close_lost(run, me):
-    close_module.close_lost(run, facts.read_newest(run), me, None)
-
-
-def refused(run, me):
-    return refusal(facts.read(run, 1).last, me.job_id, None)
-
-
-def parsed(entries):
-    return [records.decode(records.AttemptRecord, each, "here") for each in entries]
+ME = run_lock.this_process("7")  # the job of every plan here
 
 
 def test_the_newest_attempt_is_the_highest_number_that_was_planned(run):
@@ -99,199 +77,11 @@ def test_only_committed_checkpoints_count(run):
     assert checkpoints.newest(run, False) == "step-00000010"
 
 
-def own_script(run, stop_signal="none"):
-    run.spec.write_text(Spec(launch=Launch(script="x.py", stop_signal=stop_signal)).to_json())
-
-
-def test_the_newest_file_is_the_checkpoint_of_a_script_of_ones_own(run):
-    own_script(run)
-    (run.checkpoints / "sub").mkdir()
-    for moment, name in enumerate(("z.pt", "sub/a.pt", "b.pt.tmp", ".c.pt")):
-        (run.checkpoints / name).touch()
-        os.utime(run.checkpoints / name, (moment, moment))
-    first = checkpoints.newest(run, True)
-    assert first is not None and first.endswith(" checkpoints/sub/a.pt")
-    opened(run, 1, checkpoint=first)
-    assert not interpret.rank_evidence(facts.read(run, 1), "RUNNING").has_progress
-    os.utime(run.checkpoints / "z.pt", (10, 10))
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").has_progress
-
-
-def test_the_step_that_a_script_reports_as_saved_is_its_checkpoint(run):
-    own_script(run)
-    (run.checkpoints / "x.pt").touch()
-    before = checkpoints.newest(run, True)
-    write_json(run.saved, {"step": 100})
-    assert checkpoints.newest(run, True) == "step-00000100"
-    opened(run, 1, checkpoint=before)
-    opened(run, 2, checkpoint="step-00000100")
-    seen = [interpret.rank_evidence(facts.read(run, each), "RUNNING") for each in (1, 2)]
-    assert [each.has_progress for each in seen] == [True, False]
-    write_json(run.saved, {"step": 110})
-    assert interpret.rank_evidence(facts.read(run, 2), "RUNNING").has_progress
-    run.saved.write_text("nonsense")
-    assert checkpoints.newest(run, True) == before
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "first", "last", "steps"),
-    [
-        (None, 1, 40, (1, 40)),
-        (None, 31, 40, (31, 40)),  # it may know of a checkpoint that the kit does not
-        ("step-00000020", 21, 40, (21, 40)),
-        ("step-00000020", 30, 40, (21, 40)),  # it reports every tenth step
-        ("step-00000020", 11, 40, (11, 40)),  # it took an older one
-        ("00012 checkpoints/a.pt", 30, 40, (30, 40)),
-        ("step-00000020", None, 40, (None, None)),  # that step is of an earlier attempt
-        (None, None, None, (None, None)),
-    ],
-)
-def test_the_steps_of_a_script_follow_from_its_reports(run, checkpoint, first, last, steps):
-    own_script(run)
-    opened(run, 2, checkpoint=checkpoint)
-    if first is not None:
-        Timeline(run, "rank-00000", 2).event("first_step", step=first)
-    if last is not None:
-        run.progress.write_text(f'{{"step": {last}}}')
-    found = facts.read(run, 2)
-    assert interpret.steps_of(found) == steps
-    # A script that never reported a step may have done many.
-    has_step = steps != (None, None) or last is None
-    assert interpret.rank_evidence(found, "RUNNING").has_step == has_step
-
-
-def test_a_checkpoint_of_one_more_digit_is_progress(run):
-    opened(run, 1, checkpoint="step-99999999")
-    (run.checkpoints / "step-99999999").mkdir()
-    assert not interpret.rank_evidence(facts.read(run, 1), "RUNNING").has_progress
-    (run.checkpoints / "step-100000000").mkdir()
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").has_progress
-
-
-@pytest.mark.parametrize(
-    ("stop_signal", "warned", "marker", "exits", "outcome"),
-    [
-        ("none", False, None, (0, 0), "completed"),
-        ("TERM", False, None, (0, 0), "completed"),
-        ("none", True, None, (0, 0), "completed"),  # the script handles no stop
-        ("TERM", True, None, (0, 0), "stopped"),  # it may have more to do
-        ("TERM", True, {"status": "completed"}, (0, 0), "completed"),
-        ("none", True, {"status": "stopped"}, (0, 0), "stopped"),
-        ("none", False, None, (0, 1), None),
-        ("none", True, None, (0, 1), None),
-        ("USR1", True, None, (1, 1), None),
-        ("TERM", True, {"status": ["odd"]}, (0, 0), "stopped"),
-        ("TERM", True, "odd", (1, 1), None),
-    ],
-)
-def test_the_outcome_of_a_script_of_ones_own(run, stop_signal, warned, marker, exits, outcome):
-    own_script(run, stop_signal)
-    attempt = opened(run, 1)
-    for rank, code in enumerate(exits):
-        node(attempt, rank, *[(1.0, "SIGTERM")] * warned, torchrun_exit=code)
-    if marker is not None:
-        write_json(attempt.outcome, marker)
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome == outcome
-
-
-def test_the_trainer_that_left_no_marker_is_not_through(run):
-    run.spec.write_text(Spec().to_json())
-    node(opened(run, 1, nodes=("a",)), 0)
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome is None
-
-
-def test_a_marker_that_is_no_json_is_none(run):
-    opened(run, 1).outcome.write_text("stopped")
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome is None
-
-
 def test_a_script_of_ones_own_that_nobody_closed_is_complete_for_good(run):
     own_script(run)
     node(opened(run, 1, nodes=("a",)), 0)
     close_lost(run, run_lock.this_process("7"))
     assert read_json(run.result)["status"] == "completed"
-
-
-def test_a_hang_is_the_cause_of_its_peers_errors(run):
-    attempt = opened(run, 1)
-    failed(attempt, 0, 5.0)
-    failed(attempt, 1, 5.2, kind="hang", error="no step in 60 s")
-    failed(attempt, 2, 5.1, kind="error", caused_by_peer=True)
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
-    assert (seen.is_hang, seen.error) == (True, "rank 1 on n1: no step in 60 s")
-
-
-def test_an_error_is_no_hang(run):
-    failed(opened(run, 1), 0, 5.0, kind="error")
-    assert not interpret.rank_evidence(facts.read(run, 1), "RUNNING").is_hang
-
-
-def test_the_rank_that_failed_first_is_the_cause(run):
-    attempt = opened(run, 1)
-    for rank, moment in ((0, 5.2), (1, 5.1), (2, 5.3)):
-        failed(attempt, rank, moment)
-    first = interpret.first_error(facts.read(run, 1).errors)
-    assert first is not None and first.rank == 1
-
-
-def test_a_rank_that_lost_its_peer_is_not_the_cause(run):
-    attempt = opened(run, 1)
-    failed(attempt, 0, 5.0, caused_by_peer=True)
-    failed(attempt, 1, 5.1, caused_by_peer=False)
-    first = interpret.first_error(facts.read(run, 1).errors)
-    assert first is not None and first.rank == 1
-
-
-def test_a_lost_peer_is_better_than_no_reason(run):
-    failed(opened(run, 1), 0, 5.0, caused_by_peer=True)
-    first = interpret.first_error(facts.read(run, 1).errors)
-    assert first is not None and first.rank == 0
-    assert interpret.first_error(facts.read(run, 2).errors) is None
-
-
-def test_evidence_has_the_signals_in_the_order_of_their_arrival(run):
-    attempt = opened(run, 1)
-    node(attempt, 0, (3.0, "SIGTERM"), (4.0, "SIGUSR1"))
-    node(attempt, 1, (2.0, "SIGUSR1"))
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").signals == ("SIGUSR1", "SIGTERM")
-
-
-def test_a_stop_that_follows_a_failure_is_no_warning(run):
-    attempt = opened(run, 1)
-    node(attempt, 0, (8.0, "SIGUSR1"), (19.1, "SIGTERM"))
-    node(attempt, 1, (18.9, "SIGUSR2"), torchrun_exit=1, end=19.0)
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").signals == ("SIGUSR1", "SIGUSR2")
-    failed(attempt, 1, 7.0)
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").signals == ()
-
-
-@pytest.mark.parametrize(
-    ("srun_exit", "signals"), [(0, ("SIGTERM",)), (1, ()), (143, ("SIGTERM",))]
-)
-def test_what_srun_sends_when_an_agent_could_not_begin_is_no_warning(run, srun_exit, signals):
-    """Nor if an agent was killed; but an agent that died of a stop signal counts as warned."""
-    attempt = opened(run, 1)
-    node(attempt, 0, (8.0, "SIGTERM"), torchrun_exit=1, end=9.0)
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING", srun_exit).signals == signals
-    node(attempt, 1, torchrun_exit=None, end=None)
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").signals == ()
-
-
-def test_a_clock_that_is_behind_makes_no_warning_of_what_follows_a_failure(run):
-    attempt = opened(run, 1)
-    node(attempt, 0, (8.0, "SIGTERM"))  # by a clock that is more than a second behind
-    node(attempt, 1, torchrun_exit=1, end=9.0)
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").signals == ()
-
-
-def test_a_line_that_a_late_write_has_spoilt_is_passed_over(run):
-    opened(run, 1)
-    good = {"t": 8.5, "event": "first_step", "attempt": 1}
-    spoilt = b'{"t": 8.1, "event": "init", "attem{"t": 8.2, "ev\n[1]\n\xff\n'
-    run.timeline("rank-00000").write_bytes(spoilt)
-    append_jsonl(run.timeline("rank-00000"), good)
-    assert interpret.times_of(facts.read(run, 1), False, time.time())[1] == 7.5
-    assert interpret.ranks_without_record(facts.read(run, 1)) is None
 
 
 def test_an_attempt_whose_plan_was_purged_is_closed_as_lost(run):
@@ -300,40 +90,6 @@ def test_an_attempt_whose_plan_was_purged_is_closed_as_lost(run):
     close_lost(run, ME)
     (last,) = read_jsonl(run.attempts)
     assert (last["attempt"], last["cause"], last["job_id"]) == (1, "lost", None)
-
-
-def test_an_attempt_knows_when_its_allocation_is_too_short_for_another(run):
-    run.spec.write_text(Spec().to_json())  # a warning 120 s before the limit
-    for attempt, left_s in ((1, None), (2, 200.0), (3, 300.0)):
-        opened(run, attempt)
-        deadline = None if left_s is None else time.time() + left_s
-        write_json(run.attempt(attempt).plan, run_files.plan(deadline=deadline))
-    assert [
-        interpret.is_near_limit(facts.read(run, attempt), time.time()) for attempt in (1, 2, 3)
-    ] == [False, True, False]
-
-
-def test_an_agent_that_wrote_no_end_is_no_failure(run):
-    node(opened(run, 1), 0, (8.0, "SIGTERM"), torchrun_exit=None, end=None)
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").signals == ("SIGTERM",)
-
-
-def test_evidence_names_the_failing_rank_or_the_nodes_that_ended(run):
-    attempt = opened(run, 1)
-    node(attempt, 0, torchrun_exit=-9)
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").error == (
-        "n0: torchrun exit -9; b: the node agent wrote no record (killed, or never started)"
-    )
-    failed(attempt, 1, 5.0)
-    assert (
-        interpret.rank_evidence(facts.read(run, 1), "RUNNING").error
-        == "rank 1 on n1: ValueError: x"
-    )
-
-
-def stopped_in_startup(run, attempt_dir):
-    failed(attempt_dir, 1, 6.0, error="asked to stop during start-up", kind="stopped")
-    return interpret.rank_evidence(facts.read(run, 1), "RUNNING", srun_exit=1)
 
 
 def test_a_signal_that_only_a_rank_got_in_its_start_up_is_a_stop(run):
@@ -351,72 +107,6 @@ def test_a_rank_that_obeyed_the_sigterm_after_the_death_of_an_agent_explains_not
     decision = decide(seen, History(0, 0, 0))
     assert (decision.action, decision.cause) == (Action.RETRY, Cause.CRASH)
     assert "a: the node agent wrote no record" in decision.reason
-
-
-def test_an_agent_without_an_end_is_not_named_beside_the_torchrun_that_failed(run):
-    attempt = opened(run, 1)
-    node(attempt, 0, torchrun_exit=1)
-    node(attempt, 1, torchrun_exit=None, end=None)
-    assert interpret.rank_evidence(facts.read(run, 1), "LOST").error == "n0: torchrun exit 1"
-    node(attempt, 0, torchrun_exit=None, end=None)
-    error = (
-        "n0: the node agent recorded no end (killed); n1: the node agent recorded no end (killed)"
-    )
-    assert interpret.rank_evidence(facts.read(run, 1), "LOST").error == error
-
-
-def test_of_several_failing_ranks_of_a_script_the_first_is_the_reason(run):
-    own_script(run)
-    attempt = opened(run, 1)
-    failed(attempt, 0, 5.0, error="was killed by SIGTERM", caused_by_peer=True, exit_code=-15)
-    failed(attempt, 1, 6.2, error="ValueError: later", exit_code=1, traceback="x")
-    failed(attempt, 2, 6.1, error="exited with code 3", exit_code=3)
-    found = facts.read(run, 1)
-    assert interpret.rank_evidence(found, "RUNNING").error == "rank 2 on n2 exited with code 3"
-    assert [each.rank for each in interpret.further_errors(found.errors)] == [1]
-
-
-SETUP_ERROR = "n2: setup: `module load x` failed with exit code 1: no module x"
-
-
-def agent_failed(attempt_dir, rank, text=SETUP_ERROR):
-    attempt_dir.agent_error(rank).write_text(f"{text}\n")
-
-
-def test_a_node_whose_agent_did_not_start_is_the_reason_and_a_crash(run):
-    attempt = opened(run, 1)
-    node(attempt, 0, torchrun_exit=1)
-    agent_failed(attempt, 1)
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING", srun_exit=1)
-    assert decide(seen, History(0, 0, 0)) == Decision(Action.RETRY, Cause.CRASH, SETUP_ERROR)
-    assert seen.mistake == "spec"
-
-
-def test_of_many_nodes_whose_agents_did_not_start_the_first_is_named(run):
-    attempt = opened(run, 1, nodes=("a", "b", "c", "d"))
-    for rank in (3, 1, 2):
-        agent_failed(attempt, rank, f"n{rank}: x")
-    attempt.agent_error(0).touch()  # a full disk
-    error = interpret.rank_evidence(facts.read(run, 1), "RUNNING").error
-    assert error == "n1: x; 2 other nodes failed as well"
-
-
-@pytest.mark.parametrize("srun_exit", [1, 128 + 9, 128 + 15])
-def test_the_end_of_the_other_nodes_after_a_failed_setup_is_no_warning(run, srun_exit):
-    """srun sends SIGTERM to the agents, and to the shells in which setup still runs."""
-    attempt = opened(run, 1, nodes=("a", "b", "c"))
-    agent_failed(attempt, 1)
-    assert interpret.stop_signals_at_start(facts.read(run, 1), srun_exit) == ()
-    node(attempt, 0, (8.0, "SIGTERM"), torchrun_exit=1)
-    found = facts.read(run, 1)
-    assert interpret.rank_evidence(found, "RUNNING", srun_exit).signals == ()
-    assert interpret.stop_signals_at_start(found, srun_exit) == ()
-
-
-def test_a_stop_while_every_node_runs_its_setup_lines_is_that_stop(run):
-    opened(run, 1)
-    found = facts.read(run, 1)
-    assert interpret.stop_signals_at_start(found, 128 + 10) == ("SIGUSR1",)
 
 
 def test_an_error_is_told_in_its_first_line_everywhere(run):
@@ -441,94 +131,6 @@ def test_a_record_names_the_checkpoints_that_were_put_aside_in_its_attempt(run):
     assert read_jsonl(run.attempts)[0]["quarantined"] == new
 
 
-def test_evidence_of_nothing_is_no_error(run):
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
-    assert (seen.outcome, seen.signals, seen.has_progress, seen.error) == (None, (), False, None)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "has_progress"),
-    [
-        (None, None, False),
-        (None, "step-00000005", True),
-        ("step-00000005", "step-00000005", False),
-        ("step-00000005", "step-00000010", True),
-        ("step-00000010", "step-00000005", False),  # the newer one was damaged and quarantined
-    ],
-)
-def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
-    opened(run, 1, checkpoint=before)
-    if after is not None:
-        (run.checkpoints / after).mkdir()
-    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").has_progress is has_progress
-
-
-@pytest.mark.parametrize(
-    ("attempts", "counted"),
-    [
-        ([], History(0, 0, 0)),
-        ([entry(), entry()], History(0, 2, 2)),
-        ([entry(), entry(progress=True)], History(0, 1, 0)),
-        ([entry(cause="hang"), entry()], History(0, 2, 2)),
-        ([entry(progress=True), entry()], History(0, 2, 1)),
-        ([entry(), entry("requeue", "preemption")], History(1, 1, 1)),
-        ([entry(), entry("requeue", "preemption", progress=True)], History(1, 0, 0)),
-        ([entry("wait", "requeued"), entry("requeue", "preemption")], History(2, 0, 1)),
-        ([entry("retry", "lost")], History(1, 0, 1)),
-        ([entry(cause="out_of_memory"), entry(cause="node")], History(1, 1, 2)),
-        ([entry("successor", "preemption")], History(1, 0, 0)),
-        ([entry(), entry("requeue", "manual_stop")], History(1, 1, 1)),
-        ([entry("requeue", "time_limit")] * 2, History(2, 0, 2, 2)),
-        ([entry("requeue", "time_limit"), entry()], History(1, 1, 2, 0)),
-        ([entry(), entry("hold"), entry()], History(0, 1, 1)),
-        ([entry(), entry("cancel", "cancelled")], History(0, 0, 0)),
-    ],
-)
-def test_budgets_are_counted_since_the_last_progress_and_anew_after_a_hold(attempts, counted):
-    assert budget_used(parsed(attempts)) == counted
-
-
-def test_three_preemptions_before_the_first_step_are_a_warning_with_both_figures():
-    short = entry("requeue", "preemption", start=100.0, stop=141.0)
-    assert interpret.start_up_warning(parsed([short] * 2)) is None
-    warning = interpret.start_up_warning(parsed([short] * 3))
-    assert warning is not None
-    assert "41 s at most" in warning and "more than 41 s" in warning
-    known = entry("requeue", "preemption", progress=True, start_s=63.0, steps=(1, 5))
-    assert "took 63 s before" in str(interpret.start_up_warning(parsed([known, *[short] * 3])))
-    stepped = entry("requeue", "preemption", has_step=True, start=100.0, stop=141.0)
-    assert interpret.start_up_warning(parsed([short, short, stepped])) is None
-    assert interpret.start_up_warning(parsed([short] * 3 + [entry("hold", "crash")])) is None
-
-
-@pytest.mark.parametrize(
-    ("spans", "redone"),
-    [
-        ([], 0),
-        ([(1, 20)], 0),
-        ([(1, 10), (11, 20)], 0),
-        ([(1, 15), (11, 20)], 5),
-        ([(1, 15), (None, None), (11, 20)], 5),
-        ([(1, 15), (11, 13), (11, 20)], 8),
-    ],
-)
-def test_steps_redone_counts_each_repetition(spans, redone):
-    assert interpret.steps_redone(parsed(entry(steps=span) for span in spans)) == redone
-
-
-def test_an_attempt_did_the_steps_between_its_checkpoint_and_its_progress(run):
-    Timeline(run, "rank-00000", 1).event("loaded", step=10)
-    run.progress.write_text('{"step": 15}')
-    assert interpret.steps_of(facts.read(run, 1)) == (11, 15)
-    assert interpret.steps_of(facts.read(run, 2)) == (None, None)
-
-
-def test_an_attempt_that_only_loaded_did_no_step(run):
-    Timeline(run, "rank-00000", 1).event("loaded", step=10)
-    run.progress.write_text('{"step": 10}')
-    assert interpret.steps_of(facts.read(run, 1)) == (None, None)
-
-
 def test_an_attempt_that_nobody_closed_is_lost(run):
     opened(run, 1)
     close_lost(run, run_lock.this_process("7"))
@@ -540,15 +142,6 @@ def test_a_lost_attempt_that_had_finished_is_complete(run):
     write_json(opened(run, 1).outcome, {"status": "completed"})
     close_lost(run, run_lock.this_process("7"))
     assert [record["decision"] for record in read_jsonl(run.attempts)] == [Action.DONE]
-
-
-NODE = """\
-NodeName={} Arch=x86_64 CoresPerSocket=1
-   State=IDLE ThreadsPerCore=1
-   Partitions=batch
-   BootTime={} SlurmdStartTime=1900000000
-
-"""
 
 
 @pytest.mark.parametrize(
@@ -594,18 +187,6 @@ def test_a_record_has_the_evidence_beside_the_decision(run):
     assert record["evidence"]["job_state"] == "RUNNING"
 
 
-TRAINED = {
-    "global_step": 20,
-    "epoch": 2,
-    "metrics": {"eval_accuracy": 0.5},
-    "weights_sha256": "a",
-    "optimizer_sha256": "b",
-    "best": {"metric": "eval_accuracy", "value": 0.5, "step": 10},
-    "exactness": "bitwise",
-    "exactness_reason": "one attempt",
-}
-
-
 def test_the_result_has_what_rank_0_knows_and_what_follows_from_all_attempts(run):
     outcome = {"status": "completed", "checkpoint": "step-00000020", **TRAINED}
     write_json(opened(run, 2).outcome, outcome)
@@ -614,24 +195,6 @@ def test_the_result_has_what_rank_0_knows_and_what_follows_from_all_attempts(run
     history.write_result(run, facts.read(run, 2), COMPLETED)
     counted = {"attempts": 2, "steps_redone": 5}
     assert read_json(run.result) == {"status": "completed", **TRAINED, **counted}
-
-
-@pytest.mark.parametrize(
-    ("attempts", "spans"),
-    [
-        ([("a", 1, 15), ("a", 11, 20)], [("a", 1, 20)]),
-        ([("a", 1, 15), ("b", 11, 20)], [("a", 1, 10), ("b", 11, 20)]),
-        ([("a", 1, 9), ("b", 10, 20), ("c", 5, 30)], [("a", 1, 4), ("c", 5, 30)]),
-        ([("a", 1, 9), ("b", None, None), ("a", 10, 12)], [("a", 1, 12)]),
-        ([("a", 1, 9), ("b", 1, 20)], [("b", 1, 20)]),
-        ([(None, 1, 9)], []),
-    ],
-)
-def test_the_result_states_which_code_did_which_steps(run, attempts, spans):
-    for attempt, (code, *steps) in enumerate(attempts, 1):
-        append_jsonl(run.attempts, entry(steps=tuple(steps), attempt=attempt) | {"code": code})
-    found = interpret.code_spans(facts.read(run, 1).attempts)
-    assert [(each.code, each.first_step, each.last_step) for each in found] == spans
 
 
 def test_the_result_of_a_script_of_ones_own_has_no_key_of_its_marker(run):
@@ -674,9 +237,6 @@ def test_the_result_of_a_script_that_reports_no_steps_has_no_step(run):
     opened(run, 1)
     history.write_result(run, facts.read(run, 1), Decision(Action.HOLD, Cause.INTERRUPTED, "why"))
     assert "global_step" not in read_json(run.result)
-
-
-ME = run_lock.this_process("7")  # the job of every plan here
 
 
 @pytest.mark.parametrize(
@@ -765,71 +325,3 @@ def test_an_amended_record_is_the_newest_one_and_keeps_the_rest(run):
     assert (last.decision, last.cause, last.attempt) == ("cancel", "cancelled", 2)
     assert last.reason == "the job was cancelled"
     assert len(read_jsonl(run.attempts)) == 3, "attempts.jsonl is append-only"
-
-
-def test_the_times_of_an_attempt_are_from_its_warning_and_its_opening(run):
-    attempt = opened(run, 1)  # at 1.0
-    node(attempt, 0, (time.time() - 4, "SIGTERM"), (time.time() - 3, "SIGUSR1"))
-    node(attempt, 1, (time.time() - 5, "SIGTERM"))
-    for number, t in ((1, 8.5), (1, 9.5), (2, 20.0)):
-        event = {"t": t, "event": "first_step", "attempt": number}
-        append_jsonl(run.timeline("rank-00000"), event)
-    times = interpret.times_of(facts.read(run, 1), True, time.time())
-    assert times[0] == pytest.approx(5, abs=1) and times[1] == 7.5
-    assert interpret.times_of(facts.read(run, 1), False, time.time()) == (None, 7.5)
-    assert interpret.times_of(facts.read(run, 3), True, time.time()) == (None, None)
-
-
-@pytest.mark.parametrize(("job_state", "is_known"), [("LOST", False), ("RUNNING", True)])
-def test_how_long_a_lost_attempt_took_to_stop_is_unknown(run, job_state, is_known):
-    node(opened(run, 1), 0, (time.time() - 4000, "SIGTERM"))  # its job waited in the queue
-    found = facts.read(run, 1)
-    seen = interpret.rank_evidence(found, job_state)
-    record = interpret.record_of(found, seen, COMPLETED, time.time())
-    assert seen.signals and (record.stop_s is not None) is is_known
-
-
-def test_a_kill_for_memory_is_named_by_its_node(run):
-    attempt = opened(run, 1)
-    node(attempt, 0, torchrun_exit=1)
-    node(attempt, 1, torchrun_exit=1)
-    write_json(attempt.agent(1), read_json(attempt.agent(1)) | {"oom_kill": 1})
-    failed(attempt, 0, 5.0, caused_by_peer=True)
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
-    assert seen.is_out_of_memory
-    assert seen.error == "n1: the kernel killed a process for want of memory"
-
-
-def test_a_rank_without_memory_is_out_of_memory(run):
-    failed(opened(run, 1), 0, 5.0, kind="out_of_memory", error="cannot allocate")
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
-    assert (seen.is_out_of_memory, seen.error) == (True, "rank 0 on n0: cannot allocate")
-
-
-def test_a_bad_node_is_the_cause_and_named_once(run):
-    attempt = opened(run, 1)
-    failed(attempt, 0, 5.0)
-    for rank in (1, 2):
-        failed(attempt, rank, 5.0 + rank, kind="bad_node", error="preflight: 2 is not 3")
-        record = read_json(attempt.rank_error(rank))
-        write_json(attempt.rank_error(rank), record | {"host": "n1"})
-    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
-    assert seen.bad_nodes == ("n1",)
-    assert seen.error == "rank 1 on n1: preflight: 2 is not 3"
-
-
-def test_a_rank_that_ended_without_a_word_is_named_by_what_its_peers_lost(run):
-    attempt = opened(run, 2)
-    for rank in (0, 1, 2):
-        for number in (1, 2):
-            Timeline(run, f"rank-{rank:05d}", number).event("spawn", host=f"n{rank}")
-    for rank in (0, 2):
-        failed(attempt, rank, 5.0 + rank, error="closed by peer", caused_by_peer=True)
-    assert str(interpret.rank_evidence(facts.read(run, 2), "RUNNING").error).startswith(
-        "rank 1 on n1 died without an error record"
-    )
-    failed(attempt, 1, 9.0)
-    assert (
-        interpret.rank_evidence(facts.read(run, 2), "RUNNING").error
-        == "rank 1 on n1: ValueError: x"
-    )
