@@ -46,23 +46,28 @@ train:
 }
 
 
-def install(folder: Path) -> Path:
-    """Build a wheel of this checkout and install it into a new environment; returns its `kit`.
+def install(folder: Path, is_editable: bool = False) -> Path:
+    """Install a copy of this checkout into a new environment; returns its command `kit`.
 
-    The environment takes all other packages from the one that runs the tests.
+    By a wheel, or as editable. The environment takes all other packages from the one that runs the
+    tests.
     """
     copy_checkout(folder / "source")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    build = ("wheel", "--no-deps", "--no-build-isolation", f"--wheel-dir={folder}/wheel")
-    _run(*pip, *build, folder / "source")
     environment = folder / "environment"
     _run(sys.executable, "-m", "venv", "--without-pip", environment)
     python = environment / "bin/python"
-    [wheel] = (folder / "wheel").iterdir()
-    _run(*pip, f"--python={python}", "install", "--no-deps", "--no-index", wheel)
     name = f"python{sysconfig.get_python_version()}"
     link = environment / "lib" / name / "site-packages/packages-of-the-tests.pth"
     link.write_text(f"{sysconfig.get_path('purelib')}\n")
+    options = ("--no-deps", "--no-build-isolation")
+    into = (*pip, f"--python={python}", "install", *options)
+    if is_editable:
+        _run(*into, "--editable", folder / "source")
+        return environment / "bin/kit"
+    _run(*pip, "wheel", *options, f"--wheel-dir={folder}/wheel", folder / "source")
+    [wheel] = (folder / "wheel").iterdir()
+    _run(*into, "--no-index", wheel)
     return environment / "bin/kit"
 
 

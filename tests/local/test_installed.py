@@ -47,6 +47,21 @@ def test_the_wheel_has_no_package_but_slurm_job_kit(kit_command):
     assert [top for top in tops if not top.endswith(".dist-info")] == ["slurm_job_kit"]
 
 
+def test_an_editable_kit_shows_no_other_package_and_is_frozen_beside_the_code(tmp_path):
+    command = install(tmp_path / "installed", is_editable=True)
+    names = "['slurm_job_kit', 'jobs', 'trainer', 'tests']"
+    code = f"from importlib.util import find_spec as f; print([bool(f(x)) for x in {names}])"
+    found = subprocess.check_output([command.with_name("python"), "-c", code], cwd="/", text=True)
+    assert found.split() == ["[True,", "False,", "False,", "False]"]
+    repository = make_repository(tmp_path / "mine")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    subprocess.run([command, "freeze", "specs/mine.yaml"], cwd=repository, env=env, check=True)
+    run = newest(repository, "mine")
+    assert (run.code / "jobs/nets.py").is_file() and not (run.code / "slurm_job_kit").exists()
+    jobs = run.kit / "slurm_job_kit/jobs"
+    assert (jobs / "spec.py").is_file() and not jobs.is_symlink()
+
+
 def test_a_missing_package_is_named_with_the_version_that_the_wheel_wants(kit_command):
     names = "['torch', 'tensorboard']"
     code = f"from slurm_job_kit.jobs.commands import packages as p; print(p.requirements({names}))"
