@@ -5,6 +5,8 @@ Source: proc(5), /proc/PID/stat. Standard library only; the trainer imports this
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 from pathlib import Path
 
@@ -16,9 +18,25 @@ def parent_of(pid: int) -> int | None:
 
 
 def children(*parents: int) -> list[int]:
-    """Return the pids of the children of these processes."""
-    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
-    return [each for each in pids if parent_of(each) in parents]
+    """Return the pids of the children of these processes.
+
+    Source: proc(5), /proc/PID/task/TID/children; a kernel may be built without this file.
+    """
+    if not _has_children_files():
+        pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+        return [each for each in pids if parent_of(each) in parents]
+    found = []
+    for parent in parents:
+        with contextlib.suppress(OSError):  # the process, or a thread of it, has ended
+            for thread in os.listdir(f"/proc/{parent}/task"):
+                path = Path(f"/proc/{parent}/task/{thread}/children")
+                found += [int(pid) for pid in path.read_text(encoding="ascii").split()]
+    return found
+
+
+@functools.cache
+def _has_children_files() -> bool:
+    return Path(f"/proc/self/task/{os.getpid()}/children").exists()
 
 
 def start_of(pid: int) -> str:

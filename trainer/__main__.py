@@ -9,13 +9,15 @@
 import os
 import sys
 import time
-from typing import NoReturn
 
 from slurm_job_kit.trainer.stop import StopSignal
 
 
-def main() -> NoReturn:
-    """Run one rank; its exit status is 0 only if the run completed, or stopped and saved."""
+def main() -> object:
+    """Run one rank until the run completed, or stopped and saved; a failure ends the process.
+
+    Returns what must live until the process exits, by os._exit: see `trainer.run.run`.
+    """
     started = time.time()
     stop = StopSignal()
     stop.install()
@@ -30,8 +32,9 @@ def main() -> NoReturn:
         watchdog.open_early(sys.argv[1:], os.environ)
         from slurm_job_kit.trainer.run import run
 
-        run(sys.argv[1:], stop, started, watchdog)
+        return run(sys.argv[1:], stop, started, watchdog)
 
 
 if __name__ == "__main__":
-    main()
+    kept = main()
+    os._exit(0)

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 import torch.distributed as dist
 
@@ -39,8 +38,15 @@ from slurm_job_kit.trainer.report.summary import start_lines
 from slurm_job_kit.trainer.stop import StopSignal
 
 
-def run(arguments: list[str], stop: StopSignal, started: float, watchdog: Watchdog) -> NoReturn:
-    """Train as one rank and exit: with 0 if the run is completed or stopped."""
+def run(arguments: list[str], stop: StopSignal, started: float, watchdog: Watchdog) -> Loop:
+    """Train as one rank until the run is completed or stopped; a failure ends the process.
+
+    Returns what must live until the process exits, which must happen by os._exit. Python's
+    tear-down restores the default signal handlers, and the agent's next SIGTERM would kill the
+    rank. It also deletes DDP, which holds the last reference to the process group, whose destructor
+    joins gloo's threads while it holds the GIL that they may need: of 141 ranks 6 hung there (torch
+    2.13, two busy cores) and others aborted; of 240 ranks that skip the tear-down none did.
+    """
     rank = None
     try:
         rank = RankProcess(stop, started)
@@ -48,12 +54,12 @@ def run(arguments: list[str], stop: StopSignal, started: float, watchdog: Watchd
             rank.open(RunDir(Path(arguments[0]).resolve()), rank.attempt)
             # Again, because the file server may not have answered the first time.
             watchdog.open_early(arguments, os.environ)
-        _train(rank, arguments, watchdog)
+        return _train(rank, arguments, watchdog)
     except BaseException as error:
         fail(error, rank.distributed.rank if rank else None, rank.attempt_dir if rank else None)
 
 
-def _train(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> NoReturn:
+def _train(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> Loop:
     context = _initialize(rank, arguments, watchdog)
     loop = prepare(context, watchdog.beat)
     rank.stop.enter_loop()
@@ -64,6 +70,7 @@ def _train(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> NoRet
     status = loop.run(stop_consensus, watchdog.beat)
     watchdog.beat("exit", loop.state.global_step)
     _leave(context, loop, status)
+    return loop
 
 
 def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: None) -> Loop:
@@ -140,15 +147,8 @@ def conclude(context: RankContext, loop: Loop, status: str) -> None:
     loop.close()
 
 
-def _leave(context: RankContext, loop: Loop, status: str) -> NoReturn:
-    """Exit with 0 together with all other ranks: then everything is committed.
-
-    Skips Python's tear-down, for two reasons. It restores the default signal handlers, and the
-    agent's next SIGTERM would kill the rank. It deletes DDP, which holds the last reference to the
-    process group, whose destructor joins gloo's threads while it holds the GIL that they may need:
-    of 141 ranks 6 hung there (torch 2.13, two busy cores) and others aborted; of 240 ranks that
-    exit like this none did.
-    """
+def _leave(context: RankContext, loop: Loop, status: str) -> None:
+    """End the training together with all other ranks: then everything is committed."""
     conclude(context, loop, status)
     dist.barrier()
     if context.distributed.is_first and "KIT_ATTEMPT" not in os.environ:
@@ -158,7 +158,6 @@ def _leave(context: RankContext, loop: Loop, status: str) -> NoReturn:
     dist.destroy_process_group()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
 
 
 def _with_result(outcome: Outcome, context: RankContext, loop: Loop) -> Outcome:

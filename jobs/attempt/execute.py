@@ -86,9 +86,12 @@ def hold_hint(decision: Decision, run_dir: RunDir, mistake: Mistake | None) -> s
 
 
 def retry_delay_s(attempts: Sequence[AttemptRecord]) -> float:
-    """How long to wait before another attempt: 2, 8, 32 s ... after crashes without progress."""
+    """How long to wait before another attempt: 2, 8, 32 s ... from the second crash in a row on.
+
+    Only crashes without progress count.
+    """
     crashes = budget_used(attempts).crashes_without_progress
-    return float(min(2 * 4 ** max(0, crashes - 1), MAX_DELAY_S))
+    return 0.0 if crashes < 2 else float(min(2 * 4 ** (crashes - 2), MAX_DELAY_S))
 
 
 def requeue(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> None:

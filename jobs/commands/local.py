@@ -142,11 +142,7 @@ def start_agent(
     script = str(run_dir.kit / installation.NAME / "slurm/agent.sh")
     arguments = [str(run_dir.path), str(plan.attempt), plan.rdzv_endpoint]
     command = ["bash", script, *arguments, *srun_step.agent_argv(spec)]
-    env = os.environ | {
-        "KIT_NODE_RANK": str(rank),
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    env = os.environ | {"KIT_NODE_RANK": str(rank), "PYTHONUNBUFFERED": "1"}
     if devices is not None:
         env["CUDA_VISIBLE_DEVICES"] = devices
     with open(run_dir.job_log, "ab") as log:

@@ -3,7 +3,9 @@
 - __main__: starts the node agent with stop signals blocked from its first line.
 - agent: starts torchrun, sends a stop to the ranks, writes the agent's record.
 - torchrun: the command line of torchrun and its environment.
-- rank: wraps each rank: opens its log file, and makes it die with torchrun.
+- preload: runs torchrun in a process that imports what the trainer's ranks need.
+- forked_rank: a rank of the trainer, as a fork of its torchrun.
+- rank: wraps a rank that is a user's script; gives each rank its log file.
 - script_failure: why a user's script failed, from its exit code and its log.
 - rendezvous: the address and the port at which the ranks meet.
 - interfaces: the addresses of the node's network interfaces, and the one of launch.interface.

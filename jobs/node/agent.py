@@ -212,6 +212,20 @@ def write_refusal(attempt_dir: AttemptDir, rank: int, error: InterfaceError) -> 
         records.write(attempt_dir.agent(rank), record)
 
 
+def warn_of_missing_bytecode(source: str) -> None:
+    """Warn where each start compiles torch, the module in the file `source`, again.
+
+    Some tools install packages without bytecode. Python adds it where it can write.
+    """
+    is_kept = os.access(Path(source).parent, os.W_OK) and not sys.dont_write_bytecode
+    if not is_kept and not Path(importlib.util.cache_from_source(source)).exists():
+        folder = Path(source).parents[1]
+        say(
+            f"warning: torch has no bytecode for {sys.executable}: each start takes seconds longer"
+            f"\n  hint: {sys.executable} -m compileall -q {folder}, by somebody who may write there"
+        )
+
+
 def fail(attempt_dir: AttemptDir, node_rank: int, reason: str, hint: str) -> NoReturn:
     """End the agent before it starts torchrun; `attempt close` reads the reason."""
     text = f"{socket.gethostname()}: {reason}"
@@ -236,7 +250,8 @@ def main(argv: list[str]) -> int:
     except (OSError, UserError) as error:
         text = f"{socket.gethostname()}: the run directory cannot be read: {error}"
         sys.exit(with_time(text))
-    if importlib.util.find_spec("torch") is None:
+    torch = importlib.util.find_spec("torch")
+    if torch is None or torch.origin is None:
         hint = "install torch there, or set launch.python to an interpreter that has it"
         fail(attempt_dir, args.node_rank, f"launch.python: {sys.executable} has no torch", hint)
     try:
@@ -251,6 +266,7 @@ def main(argv: list[str]) -> int:
     agent = Agent(attempt_dir, node, timeline)
     command = torchrun_command(spec, run_dir, node.options(plan, args.rdzv_endpoint))
     if node.rank == 0:  # once for all nodes: the others differ only in is_host and --local-addr
+        warn_of_missing_bytecode(torch.origin)
         say(f"attempt {args.attempt}, {node.host}: {shlex.join(command)}")
     env = node.environment(spec, run_dir, plan)
     has_wrappers = not spec.launch.is_trainer

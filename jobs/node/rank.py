@@ -1,9 +1,8 @@
-"""The wrapper of each rank: dies with torchrun, opens the log of its global rank, execs the rank.
+"""The first lines of each rank: it dies with torchrun, and opens the log of its global rank.
 
-torchrun starts `python -m jobs.node.rank RUN_DIR COMMAND...`. COMMAND replaces this process by
-exec, so the pid that torchrun watches and the agent signals is the pid of the rank itself. If
-COMMAND is a user's script or module, it replaces a child of this process instead, and this process
-waits for the child and records why it failed.
+For a user's script or module torchrun starts `python -m jobs.node.rank RUN_DIR COMMAND...`. COMMAND
+replaces a child of this process by exec. This process waits for the child and records why it
+failed. A rank of the trainer is a fork of torchrun, which calls `begin` (jobs.node.forked_rank).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from slurm_job_kit.jobs.node import script_failure
 from slurm_job_kit.jobs.procfs import parent_of
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, code_folders, relink
 
-PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # Source: linux/prctl.h
 
 
 def die_with_parent() -> None:
@@ -69,29 +68,27 @@ def fork_rank(on_failure: Callable[[int], None]) -> None:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def main(argv: list[str]) -> None:
-    """Become `argv[1:]` as a rank of the run directory `argv[0]`."""
+def die_with_torchrun() -> None:
+    """Have the kernel kill this process when its torchrun dies; ends it if that has just died.
+
+    The kernel sends no signal for a torchrun that died before prctl(). Then the agent is not the
+    grandparent of this process, which would run for ever.
+    """
     die_with_parent()
-    begin_lines_with_time()
-    # torchrun may have died between fork and prctl. Then the agent is not the grandparent of this
-    # process, the kernel sends no signal, and this process would run for ever.
     if parent_of(os.getppid()) != int(os.environ["KIT_AGENT_PID"]):
         sys.exit(with_time("torchrun ended before the rank started"))
-    run_dir, command = RunDir(Path(argv[0])), argv[1:]
+
+
+def begin(run_dir: RunDir) -> None:
+    """Give this process the log, the event and the name (`ps -o comm`) of its rank.
+
+    If the disk is full or gone, the rank still starts; its output then goes to the job's log.
+    """
     attempt, rank = int(os.environ["KIT_ATTEMPT"]), int(os.environ["RANK"])
-    attempt_dir, host = run_dir.attempt(attempt), socket.gethostname()
-    log = attempt_dir.rank_log(rank)
+    log, host = run_dir.attempt(attempt).rank_log(rank), socket.gethostname()
     best_effort = BestEffort(f"rank {rank} on {host}")
-    work = os.environ.get("KIT_WORK_DIR")  # set for a user's script or module
-
-    def record_failure(exit_code: int) -> None:
-        with best_effort():
-            error = script_failure.record_of(exit_code, rank, host, log, str(work))
-            records.write(attempt_dir.rank_error(rank), error)
-
-    if work is not None:
-        fork_rank(record_failure)
-    # If the disk is full or gone, the rank still starts; its output then goes to the job's log.
+    # A fork has torchrun's command line.
+    ctypes.CDLL(None).prctl(PR_SET_NAME, f"rank-{rank:05d}".encode())
     with best_effort():
         redirect_output(log)
     with best_effort():
@@ -100,8 +97,25 @@ def main(argv: list[str]) -> None:
         # torchrun chooses which rank runs where: it sorts the nodes by the text of their addresses.
         Timeline(run_dir, f"rank-{rank:05d}", attempt).event("spawn", host=host, pid=os.getpid())
     say(f"attempt {attempt}: rank {rank} of {os.environ['WORLD_SIZE']} on {host}")
-    if work is not None:
-        enter_work(Path(work), command, run_dir)
+
+
+def main(argv: list[str]) -> None:
+    """Run a user's script, the command `argv[1:]`, as a rank of the run directory `argv[0]`."""
+    begin_lines_with_time()
+    die_with_torchrun()
+    run_dir, command = RunDir(Path(argv[0])), argv[1:]
+    attempt, rank = int(os.environ["KIT_ATTEMPT"]), int(os.environ["RANK"])
+    attempt_dir, host, work = run_dir.attempt(attempt), socket.gethostname(), run_dir.work
+
+    def record_failure(exit_code: int) -> None:
+        with BestEffort(f"rank {rank} on {host}")():
+            log = attempt_dir.rank_log(rank)
+            error = script_failure.record_of(exit_code, rank, host, log, str(work))
+            records.write(attempt_dir.rank_error(rank), error)
+
+    fork_rank(record_failure)
+    begin(run_dir)
+    enter_work(work, command, run_dir)
     os.execvp(command[0], command)
 
 

@@ -19,6 +19,7 @@ from slurm_job_kit.jobs.spec import Launch, Spec
 JOIN_TIMEOUT_S = 600
 # After one rank failed, torchrun sends SIGTERM to the others and SIGKILL this much later.
 SHUTDOWN_TIMEOUT_S = 5
+FORKED_RANK = Path(__file__).with_name("forked_rank.py")
 
 
 def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:
@@ -34,17 +35,15 @@ def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:
     return max(1, len(visible))
 
 
-def rank_command(spec: Spec, run_dir: RunDir) -> list[str]:
-    """The command line of a rank, which replaces the wrapper jobs.node.rank."""
+def script_command(spec: Spec, run_dir: RunDir) -> list[str]:
+    """The command line of a user's script or module, which the wrapper jobs.node.rank runs."""
     launch = spec.launch
     if launch.script is not None:
         script = Path(launch.script)  # absolute: outside of the repository
         code = run_dir.script_code / script.name if script.is_absolute() else run_dir.code / script
         return [sys.executable, "-u", str(code), *launch.args]
-    if launch.module is not None:
-        # -P: a file in the working directory hides no module of the frozen code.
-        return [sys.executable, "-u", "-P", "-m", launch.module, *launch.args]
-    return [sys.executable, "-u", "-m", "slurm_job_kit.trainer", str(run_dir.path), *launch.args]
+    # -P: a file in the working directory hides no module of the frozen code.
+    return [sys.executable, "-u", "-P", "-m", str(launch.module), *launch.args]
 
 
 @dataclass(frozen=True)
@@ -69,8 +68,7 @@ def placeholder_options(spec: Spec) -> NodeOptions:
 def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str]:
     """The torchrun command line of one node. Source: torch.distributed.run."""
     timeouts = f"join_timeout={JOIN_TIMEOUT_S},read_timeout=180"
-    return [
-        *(sys.executable, "-m", "torch.distributed.run"),
+    options = [
         f"--nnodes={node.nnodes}",
         f"--nproc-per-node={node.nproc_per_node}",
         "--rdzv-backend=c10d",
@@ -81,10 +79,25 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
         "--max-restarts=0",
         "--signals-to-handle=SIGHUP,SIGQUIT",
         f"--shutdown-timeout={SHUTDOWN_TIMEOUT_S}",
-        # Without -- torchrun would read a script's own --n as an abbreviation of its own options.
-        *("-m", "--", "slurm_job_kit.jobs.node.rank", str(run_dir.path)),
-        *rank_command(spec, run_dir),
     ]
+    # Without -- torchrun would read a script's own --n as an abbreviation of its own options.
+    if not spec.launch.is_trainer:
+        wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", str(run_dir.path)]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", *options]
+        return [*torchrun, *wrapper, *script_command(spec, run_dir)]
+    preload = [sys.executable, "-u", "-m", "slurm_job_kit.jobs.node.preload", preloaded(spec)]
+    forked = ["--start-method=fork", "--run-path", "--", str(FORKED_RANK), str(run_dir.path)]
+    return [*preload, "torch.distributed.run", *options, *forked, *spec.launch.args]
+
+
+def preloaded(spec: Spec) -> str:
+    """The modules that a trainer's ranks import anyway, each time the same.
+
+    DistributedDataParallel imports torch._dynamo. With train.compile each rank does: at the import
+    torch stores the directory for compiled code, and each rank has its own.
+    """
+    modules = ["slurm_job_kit.trainer.run", *([] if spec.train.compile else ["torch._dynamo"])]
+    return ",".join(modules)
 
 
 class Node:

@@ -111,7 +111,6 @@ def environment(run_dir: RunDir, spec: Spec, world_size: int) -> dict[str, str]:
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith(_OF_A_RANK)},
         "PYTHONPATH": os.pathsep.join(paths),
-        "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": str(spec.launch.threads_per_rank),
         "KIT_RUN_DIR": str(run_dir.path),
         "KIT_CHECKPOINT_DIR": str(run_dir.checkpoints),

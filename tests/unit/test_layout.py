@@ -236,6 +236,7 @@ STARTS_PROCESSES = {
     "jobs.slurm.client": "Slurm's commands",
     "jobs.node.agent": "torchrun",
     "jobs.node.rank": "becomes the rank",
+    "jobs.node.forked_rank": "lets multiprocessing end the process that torchrun forked with it",
     "jobs.commands.local": "the agents of a run without Slurm",
     # Exceptions of the rule that jobs.slurm, jobs.node and jobs.commands.local start processes:
     "jobs.attempt.srun_step": "asks env(1) for --block-signal; slurm/ddp.sbatch starts srun itself",

@@ -24,9 +24,8 @@ _MARKS = {  # text in the command line; the first match counts
     "slurm_script": "shell",
     "-m slurm_job_kit.jobs.attempt": "attempt",
     "srun --nodes": "srun",
-    "-m torch.distributed.run": "torchrun",
+    "torch.distributed.run": "torchrun",
     "-m slurm_job_kit.jobs.node ": "agent",
-    "-m slurm_job_kit.trainer": "rank",
     "multiprocessing": "reader",
 }
 _LOOK_AGAIN_S = 0.1
@@ -50,7 +49,7 @@ def tree(run: Run) -> list[Process]:
         inside = {pid for pid in pids if f"[{run.job_id}." in _command_line(pid)}
         while new := {pid for pid, parent in parents.items() if parent in inside} - inside:
             inside |= new
-            found += [Process(node, pid, _role_of(_command_line(pid))) for pid in sorted(new)]
+            found += [Process(node, pid, _role_of(pid)) for pid in sorted(new)]
     return found
 
 
@@ -68,7 +67,7 @@ def rank(run: Run, number: int) -> Process:
     """The process of a global rank in the newest attempt: torchrun assigns the ranks."""
     ranks = of_role(run, "rank")
     for process in ranks:
-        if _rank_in_environment(process.pid) == number:
+        if _name(process.pid) == f"rank-{number:05d}":
             return process
     raise LookupError(f"rank {number} is not among {ranks}")
 
@@ -178,17 +177,17 @@ def _second_node(run: Run) -> str:
     return sorted({p.node for p in tree(run) if p.role == "agent"})[1]
 
 
-def _role_of(command_line: str) -> str:
-    head = command_line.partition(" -- ")[0]
+def _role_of(pid: int) -> str:
+    if _name(pid).startswith("rank-"):  # a fork has torchrun's command line
+        return "rank"
+    head = _command_line(pid).partition(" -- ")[0]
     return next((role for mark, role in _MARKS.items() if mark in head), "")
 
 
-def _rank_in_environment(pid: int) -> int | None:
+def _name(pid: int) -> str:
     with suppress(OSError):
-        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-            if entry.startswith(b"RANK="):
-                return int(entry.partition(b"=")[2])
-    return None
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    return ""
 
 
 def _parent_of(pid: int) -> int:

@@ -18,15 +18,16 @@ from slurm_job_kit.jobs.attempt import srun_step
 from slurm_job_kit.jobs.node import agent, interfaces, rank, torchrun
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.node.torchrun import (
+    FORKED_RANK,
     Node,
     nproc_per_node,
-    rank_command,
+    script_command,
     stop_signal,
     torchrun_command,
 )
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.runs.freeze import provenance
-from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
 from tests.unit import run_files
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -83,7 +84,8 @@ def node(monkeypatch):
 def test_the_command_line_of_torchrun(node, node_rank, is_host):
     spec = Spec(launch=Launch(nproc_per_node=4, args=["--x=a b"]))
     assert torchrun_command(spec, RUN, node(node_rank, spec).options(PLAN, "127.0.0.1:15001")) == [
-        *(sys.executable, "-m", "torch.distributed.run"),
+        *(sys.executable, "-u", "-m", "slurm_job_kit.jobs.node.preload"),
+        *("slurm_job_kit.trainer.run,torch._dynamo", "torch.distributed.run"),
         "--nnodes=2",
         "--nproc-per-node=4",
         "--rdzv-backend=c10d",
@@ -94,22 +96,35 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
         "--max-restarts=0",
         "--signals-to-handle=SIGHUP,SIGQUIT",
         "--shutdown-timeout=5",
-        *("-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1"),
-        *(sys.executable, "-u", "-m", "slurm_job_kit.trainer", "/runs/x y/1", "--x=a b"),
+        *("--start-method=fork", "--run-path", "--", str(FORKED_RANK), "/runs/x y/1", "--x=a b"),
     ]
+
+
+def test_torchrun_starts_a_users_script_by_exec(node):
+    spec = Spec(launch=Launch(script="train.py", args=["--n=1"]))
+    command = torchrun_command(spec, RUN, node(0, spec).options(PLAN, "127.0.0.1:15001"))
+    assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1"]
+    assert command[-8:] == [*wrapper, *script_command(spec, RUN)]
+
+
+def test_compiled_code_is_stored_where_the_rank_says(node):
+    """An import of torch._dynamo before the rank's own lines would choose another directory."""
+    spec = Spec(train=Train(compile=True))
+    command = torchrun_command(spec, RUN, node(0, spec).options(PLAN, "127.0.0.1:15001"))
+    assert "slurm_job_kit.trainer.run" in command
 
 
 @pytest.mark.parametrize(
     ("launch", "command"),
     [
-        (Launch(), ["-m", "slurm_job_kit.trainer", "/runs/x y/1"]),
         (Launch(module="my.train", args=["1"]), ["-P", "-m", "my.train", "1"]),
         (Launch(script="my train.py", args=["a b"]), ["/runs/x y/1/code/my train.py", "a b"]),
         (Launch(script="/else/where.py"), ["/runs/x y/1/script_code/where.py"]),
     ],
 )
-def test_a_rank_becomes_the_trainer_or_the_users_own(launch, command):
-    assert rank_command(Spec(launch=launch), RUN) == [sys.executable, "-u", *command]
+def test_the_command_of_a_users_script_or_module(launch, command):
+    assert script_command(Spec(launch=launch), RUN) == [sys.executable, "-u", *command]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""A rank of the trainer, as a fork of its torchrun.
+
+    torchrun --start-method=fork --run-path -- .../jobs/node/forked_rank.py RUN_DIR [KEY=VALUE...]
+
+torchrun runs this file in a new child process, which then does the same as `python -m trainer
+RUN_DIR`. The process is a copy of torchrun, so torch and the trainer are imported already
+(jobs.node.preload).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import traceback
+from multiprocessing import util
+from pathlib import Path
+
+from slurm_job_kit.jobs.console import begin_lines_with_time
+from slurm_job_kit.jobs.node import rank
+from slurm_job_kit.jobs.rundir import RunDir
+
+
+def reset_signals() -> None:
+    """Drop torchrun's signal handlers, as exec does; ignored signals stay ignored."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)) and number != signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def exit_with_0(kept: object) -> None:
+    """Exit without Python's tear-down; `kept` lives until then."""
+    os._exit(0)
+
+
+def main(argv: list[str]) -> None:
+    """Train as a rank of the run directory `argv[0]`.
+
+    Returns only after the run completed or stopped: torchrun waits for that, and then lets this
+    process exit. An exit with 0 without a return is for torchrun a rank that still runs.
+    """
+    try:
+        reset_signals()
+        begin_lines_with_time()
+        rank.die_with_torchrun()
+        rank.begin(RunDir(Path(argv[0])))
+        sys.argv[1:] = argv
+        trainer = importlib.import_module("slurm_job_kit.trainer.__main__")
+        sys.modules["__main__"] = trainer  # which the rank's worker processes import, too
+        kept = trainer.main()
+        # multiprocessing calls this after torchrun's answer, before the tear-down of the process.
+        util.Finalize(None, exit_with_0, args=(kept,), exitpriority=100)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
