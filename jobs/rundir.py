@@ -135,6 +135,11 @@ class RunDir:
         return self.tensorboard / "profile"
 
     @property
+    def standby_after_s(self) -> Path:
+        """launch.standby_after_s for agent.sh; its folder has the logs of agents that wait."""
+        return self.path / "standby/after_s"
+
+    @property
     def compile_cache(self) -> Path:
         return self.path / "compile-cache"
 

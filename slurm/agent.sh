@@ -3,6 +3,9 @@
 #
 #     agent.sh RUN_DIR ATTEMPT RDZV_ENDPOINT [COMMAND_PREFIX...] PYTHON
 #
+# ATTEMPT `standby` starts the agent of the next attempt ahead. It waits on stdin for the line
+# "ATTEMPT RDZV_ENDPOINT"; the end of the file means that no attempt follows.
+#
 # It sources the user's setup lines, so the agent and the ranks get what the lines export. Then the
 # agent replaces it, inside of the command prefix. If that is not possible, the reason goes to
 # attempt-K/agent-NNNNN.error, which `attempt close` reads.
@@ -14,13 +17,23 @@
 set -euo pipefail
 
 kit_run_dir=$1 kit_attempt=$2 kit_endpoint=$3 kit_prefix=("${@:4:$#-4}") kit_python=${!#}
+if [[ $kit_attempt == standby ]]; then
+    # The attempt that is just starting needs the processors; if it fails now, nothing is prepared.
+    if read -r -t "$(<"$kit_run_dir/standby/after_s")" kit_line; then
+        kit_attempt=${kit_line% *} kit_endpoint=${kit_line#* }
+    elif [[ $? -le 128 ]]; then
+        exit 0
+    fi
+fi
+kit_folder=$kit_run_dir/attempt-$kit_attempt
+[[ $kit_attempt != standby ]] || kit_folder=$kit_run_dir/standby
 kit_setup=$kit_run_dir/setup.sh
 kit_node_rank=${KIT_NODE_RANK:-${SLURM_NODEID:?start this file by srun}}
 kit_host=$(uname -n) # HOSTNAME may be that of the host that submitted
 unset KIT_NODE_RANK # of a local run; a job that a rank submits must not inherit it
 printf -v kit_node '%05d' "$kit_node_rank"
-kit_log=$kit_run_dir/attempt-$kit_attempt/setup-$kit_node.log
-kit_error=$kit_run_dir/attempt-$kit_attempt/agent-$kit_node.error
+kit_log=$kit_folder/setup-$kit_node.log
+kit_error=$kit_folder/agent-$kit_node.error
 kit_code=$kit_run_dir/code # in a clone of the kit the kit is a part of it
 [[ $kit_run_dir/kit -ef $kit_code ]] || kit_code+=:$kit_run_dir/kit
 
@@ -85,7 +98,7 @@ if [[ ${#kit_lines[@]} -gt 1 ]]; then
     eval 'exit() { kit_exit "$@"; }'
     trap 'kit_line_failed "$?" "${BASH_SOURCE[0]}" "$LINENO"' ERR
     # shellcheck source=/dev/null
-    source "$kit_setup"
+    source "$kit_setup" </dev/null
     kit_status=$? # not 0: `return`, or a syntax error
     [[ $kit_status -eq 0 ]] || kit_setup_failed "$kit_status" "the lines ended with"
     kit_end_log

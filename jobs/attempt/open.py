@@ -119,6 +119,9 @@ def _write_plan(run_dir: RunDir, found: AttemptFacts, plan: AttemptPlan) -> None
     agent_argv = srun_step.agent_argv(found.spec)
     for path, argv in ((attempt_dir.srun_argv, srun_argv), (attempt_dir.agent_argv, agent_argv)):
         write_atomic(path, "".join(f"{argument}\0" for argument in argv))
+    if found.spec.launch.has_standby:
+        run_dir.standby_after_s.parent.mkdir(exist_ok=True)
+        write_atomic(run_dir.standby_after_s, f"{found.spec.launch.standby_after_s}\n")
     records.write(attempt_dir.plan, plan)
 
 

@@ -8,16 +8,18 @@ a `cancel` or the end of its terminal, unless it has stopped by itself.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import IO, cast
 
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.attempt import run_lock, srun_step
@@ -30,6 +32,7 @@ from slurm_job_kit.jobs.commands.live_progress import ProgressLine
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node.rank import die_with_parent
+from slurm_job_kit.jobs.node.standby import WORD
 from slurm_job_kit.jobs.node.torchrun import stop_signal
 from slurm_job_kit.jobs.records import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir
@@ -58,14 +61,17 @@ def run(run_dir: RunDir) -> Decision | None:
         say(f"warning: {here}, not {spec.slurm.nodes}")
     shares = gpu_shares(nodes, gpus)
     me, line = run_lock.this_process(None), ProgressLine(run_dir)
-    with release_on_disk_error(run_dir, me), stop_signals() as stops:
+    with (
+        release_on_disk_error(run_dir, me),
+        stop_signals() as stops,
+        closing(Agents(spec, run_dir, shares)) as agents,
+    ):
         while True:
             plan = open_attempt(run_dir, me, ["localhost"] * len(shares))
             if plan is None:
                 return None
             line.begin()
-            agents = [start_agent(spec, run_dir, plan, share) for share in enumerate(shares)]
-            watch(agents, stops, line, spec.launch)
+            watch(agents.start(plan), stops, line, spec.launch)
             names = [signal.Signals(number).name for number in stops]
             decision = close_attempt(run_dir, me, plan.attempt, names)
             if decision.action is not Action.RETRY:
@@ -134,28 +140,63 @@ def gpu_shares(nodes: int, gpus: list[str]) -> list[str | None]:
     return [",".join(cut) if gpus else None for cut in cuts]
 
 
-def start_agent(
-    spec: Spec, run_dir: RunDir, plan: AttemptPlan, place: tuple[int, str | None]
-) -> subprocess.Popen[bytes]:
-    """Start one node agent, with its output and torchrun's in job.log. `place`: rank, devices."""
-    rank, devices = place
-    script = str(run_dir.kit / installation.NAME / "slurm/agent.sh")
-    arguments = [str(run_dir.path), str(plan.attempt), plan.rdzv_endpoint]
-    command = ["bash", script, *arguments, *srun_step.agent_argv(spec)]
-    env = os.environ | {"KIT_NODE_RANK": str(rank), "PYTHONUNBUFFERED": "1"}
-    if devices is not None:
-        env["CUDA_VISIBLE_DEVICES"] = devices
-    with open(run_dir.job_log, "ab") as log:
-        return subprocess.Popen(
-            command,
-            cwd=run_dir.code,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            preexec_fn=die_with_parent,
-        )
+class Agents:
+    """The node agents of an attempt, and those of the next one, which wait: jobs.node.standby."""
+
+    def __init__(self, spec: Spec, run_dir: RunDir, shares: Sequence[str | None]) -> None:
+        """`shares`: CUDA_VISIBLE_DEVICES of each agent; None without GPUs."""
+        self._spec, self._run_dir, self._shares = spec, run_dir, shares
+        self._waiting: list[subprocess.Popen[bytes]] = []
+
+    def start(self, plan: AttemptPlan) -> list[subprocess.Popen[bytes]]:
+        """Start the agents of an attempt, by those that wait if all of them do."""
+        words = (str(plan.attempt), plan.rdzv_endpoint)
+        agents, self._waiting = self._waiting, []
+        if any(agent.poll() is not None for agent in agents):
+            end(agents)
+            agents = []
+        for agent in agents:
+            with contextlib.suppress(BrokenPipeError), cast(IO[bytes], agent.stdin) as pipe:
+                pipe.write(" ".join(words).encode() + b"\n")
+        agents = agents or self._start(*words)
+        if self._spec.launch.has_standby:
+            self._waiting = self._start(WORD, "-")
+        return agents
+
+    def close(self) -> None:
+        """End the agents that wait."""
+        end(self._waiting)
+
+    def _start(self, attempt: str, endpoint: str) -> list[subprocess.Popen[bytes]]:
+        """Start an agent for each node, with its output and torchrun's in job.log."""
+        script = str(self._run_dir.kit / installation.NAME / "slurm/agent.sh")
+        arguments = [str(self._run_dir.path), attempt, endpoint]
+        command = ["bash", script, *arguments, *srun_step.agent_argv(self._spec)]
+        agents = []
+        for rank, devices in enumerate(self._shares):
+            env = os.environ | {"KIT_NODE_RANK": str(rank), "PYTHONUNBUFFERED": "1"}
+            if devices is not None:
+                env["CUDA_VISIBLE_DEVICES"] = devices
+            with open(self._run_dir.job_log, "ab") as log:
+                agent = subprocess.Popen(
+                    command,
+                    cwd=self._run_dir.code,
+                    env=env,
+                    stdin=subprocess.PIPE if attempt == WORD else subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    preexec_fn=die_with_parent,
+                )
+            agents.append(agent)
+        return agents
+
+
+def end(agents: Iterable[subprocess.Popen[bytes]]) -> None:
+    """Kill agents that have no torchrun yet, and wait for their end."""
+    for agent in agents:
+        agent.kill()
+        agent.wait()
 
 
 def watch(

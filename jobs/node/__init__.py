@@ -4,11 +4,12 @@
 - agent: starts torchrun, sends a stop to the ranks, writes the agent's record.
 - torchrun: the command line of torchrun and its environment.
 - preload: runs torchrun in a process that imports what the trainer's ranks need.
+- standby: the torchrun of the next attempt, which waits with torch imported.
 - forked_rank: a rank of the trainer, as a fork of its torchrun.
 - rank: wraps a rank that is a user's script; gives each rank its log file.
 - script_failure: why a user's script failed, from its exit code and its log.
 - rendezvous: the address and the port at which the ranks meet.
 - interfaces: the addresses of the node's network interfaces, and the one of launch.interface.
-- oom: how many processes the kernel killed because memory ran out.
+- oom: how many processes the kernel killed because memory ran out, and what memory is free.
 - stop_signals: the signals that ask a job to stop; blocks and unblocks them.
 """

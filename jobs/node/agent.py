@@ -25,6 +25,7 @@ from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node.interfaces import InterfaceError
 from slurm_job_kit.jobs.node.oom import oom_kills
 from slurm_job_kit.jobs.node.rank import die_with_parent
+from slurm_job_kit.jobs.node.standby import WORD, WaitingTorchrun, next_attempt
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_signals
 from slurm_job_kit.jobs.node.torchrun import Node, stop_signal, torchrun_command
 from slurm_job_kit.jobs.procfs import children
@@ -89,19 +90,24 @@ class Agent:
         env: dict[str, str],
         stop: signal.Signals | None,
         has_wrappers: bool = False,
+        standby: WaitingTorchrun | None = None,
     ) -> int:
         """Run torchrun to its end; returns its exit code (-N: killed by signal N).
 
         `stop`: the signal on which the ranks stop; None: the ranks are never signalled.
         `has_wrappers`: the ranks are children of torchrun's children; see jobs.node.rank.
+        `standby`: becomes torchrun, if it can.
         """
         self.write_record(None)
         self.event("torchrun", host=self.node.host, nproc_per_node=self.node.nproc)
-        prepare = partial(prepare_torchrun, os.getpid())
-        with self.torchrun_log() as log:
-            torchrun = subprocess.Popen(
-                command, env=env, preexec_fn=prepare, stdout=log, stderr=log
-            )
+        path = self.attempt_dir.torchrun_log(self.node.rank)
+        torchrun = standby.start(command, env, path) if standby is not None else None
+        if torchrun is None:
+            prepare = partial(prepare_torchrun, os.getpid())
+            with self.torchrun_log(path) as log:
+                torchrun = subprocess.Popen(
+                    command, env=env, preexec_fn=prepare, stdout=log, stderr=log
+                )
         has_ranks, rankless_s = False, 0.0
         while torchrun.poll() is None:
             began = time.monotonic()
@@ -130,11 +136,10 @@ class Agent:
         return torchrun.returncode
 
     @contextlib.contextmanager
-    def torchrun_log(self) -> Iterator[int | None]:
+    def torchrun_log(self, path: Path) -> Iterator[int | None]:
         """A file descriptor for torchrun's output; None (the agent's own) if the file fails."""
         log = None
         with self.best_effort():
-            path = self.attempt_dir.torchrun_log(self.node.rank)
             log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             yield log
@@ -238,15 +243,21 @@ def main(argv: list[str]) -> int:
     """Run one node's part of an attempt; returns 0 if its torchrun exited with 0."""
     parser = argparse.ArgumentParser(prog="python -m jobs.node", description=__doc__)
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("attempt", type=int)
+    parser.add_argument("attempt", help="its number; `standby` waits for the next one")
     parser.add_argument("--rdzv-endpoint", required=True, metavar="ADDRESS:PORT")
     parser.add_argument("--node-rank", required=True, type=int)
     args = parser.parse_args(argv)
-    run_dir = RunDir(args.run_dir)
-    attempt_dir = run_dir.attempt(args.attempt)
+    run_dir, standby = RunDir(args.run_dir), None
     try:
-        plan = wait_for_plan(attempt_dir)
         spec = Spec.read(run_dir.spec)
+        if args.attempt == WORD:
+            standby = WaitingTorchrun(spec, partial(prepare_torchrun, os.getpid()))
+            following = next_attempt()
+            if following is None:
+                return 0
+            args.attempt, args.rdzv_endpoint = following
+        attempt_dir = run_dir.attempt(int(args.attempt))
+        plan = wait_for_plan(attempt_dir)
     except (OSError, UserError) as error:
         text = f"{socket.gethostname()}: the run directory cannot be read: {error}"
         sys.exit(with_time(text))
@@ -262,12 +273,11 @@ def main(argv: list[str]) -> int:
     except InterfaceError as error:
         write_refusal(attempt_dir, args.node_rank, error)
         sys.exit(with_time(f"error: {error}"))
-    timeline = Timeline(run_dir, f"agent-{node.rank:05d}", args.attempt)
-    agent = Agent(attempt_dir, node, timeline)
+    agent = Agent(attempt_dir, node, Timeline(run_dir, f"agent-{node.rank:05d}", plan.attempt))
     command = torchrun_command(spec, run_dir, node.options(plan, args.rdzv_endpoint))
     if node.rank == 0:  # once for all nodes: the others differ only in is_host and --local-addr
         warn_of_missing_bytecode(torch.origin)
-        say(f"attempt {args.attempt}, {node.host}: {shlex.join(command)}")
+        say(f"attempt {plan.attempt}, {node.host}: {shlex.join(command)}")
     env = node.environment(spec, run_dir, plan)
-    has_wrappers = not spec.launch.is_trainer
-    return 0 if agent.run(command, env, stop_signal(spec.launch), has_wrappers) == 0 else 1
+    has_wrappers, stop = not spec.launch.is_trainer, stop_signal(spec.launch)
+    return 0 if agent.run(command, env, stop, has_wrappers, standby) == 0 else 1

@@ -1,6 +1,9 @@
-"""Runs torchrun in a process that imports, during the rendezvous, what the ranks need.
+"""Runs torchrun in a process that imports what the ranks need, during the rendezvous or before.
 
     python -m jobs.node.preload MODULE[,MODULE...] torch.distributed.run OPTIONS...
+    python -m jobs.node.preload MODULE[,MODULE...]
+
+The second form imports the modules and waits for a `TorchrunCall` of the next attempt on stdin.
 
 torchrun forks the trainer's ranks out of this process (`--start-method=fork`), so a node imports
 torch and the trainer once, and not once for each rank.
@@ -14,12 +17,18 @@ holds only locks that Python and the C library make free in a child.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import importlib
+import json
 import os
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TORCHRUN = "torch.distributed.run"
 
 # torchrun imports these during the rendezvous. They are imported before, because of two threads
 # that import modules with circular imports one may get an unfinished module.
@@ -38,16 +47,69 @@ def preload(modules: Sequence[str]) -> None:
             importlib.import_module(name)
 
 
+@dataclass(frozen=True)
+class TorchrunCall:
+    """What a waiting process does next, as one line of JSON.
+
+    arguments: `torch.distributed.run OPTIONS...`. env: all variables of torchrun and the ranks.
+    log: the file for torchrun's output; None leaves stdout and stderr as they are.
+    """
+
+    arguments: list[str]
+    env: dict[str, str]
+    log: str | None
+
+    def to_line(self) -> bytes:
+        """Return the line that `wait_for_call` reads."""
+        return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
+
+
+def wait_for_call() -> TorchrunCall:
+    """Read a `TorchrunCall` from stdin; ends this process where the agent has closed it.
+
+    The kernel kills this process before others if memory runs out meanwhile.
+    """
+    adjustment = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError):
+        before = adjustment.read_text(encoding="ascii")
+        adjustment.write_text("1000", encoding="ascii")
+    line = sys.stdin.buffer.readline()
+    if not line:
+        sys.exit(0)
+    with contextlib.suppress(OSError):
+        adjustment.write_text(before, encoding="ascii")
+    return TorchrunCall(**json.loads(line))
+
+
+def become(call: TorchrunCall) -> None:
+    """Give this process the environment and the output of a torchrun."""
+    os.environ.clear()
+    os.environ.update(call.env)
+    with contextlib.suppress(OSError):  # as for any torchrun: without the file the agent's output
+        if call.log is not None:
+            log = os.open(call.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+
+
 def main(argv: Sequence[str]) -> None:
-    """Import the modules `argv[0]` in a thread; call `main` of the module `argv[1]` meanwhile."""
-    for name in (argv[1], *LATE_IMPORTS):
+    """Import the modules `argv[0]`; run torchrun by the rest of `argv`, or by a call on stdin."""
+    modules, arguments = argv[0].split(","), argv[1:]
+    importlib.import_module(TORCHRUN)
+    for name in LATE_IMPORTS:
         importlib.import_module(name)
-    thread = threading.Thread(target=preload, args=(argv[0].split(","),), daemon=True)
-    thread.start()
-    os.register_at_fork(before=thread.join)
+    if arguments:
+        thread = threading.Thread(target=preload, args=(modules,), daemon=True)
+        thread.start()
+        os.register_at_fork(before=thread.join)
+    else:
+        preload(modules)
+        call = wait_for_call()
+        become(call)
+        arguments = call.arguments
     # A rank's garbage collector then ignores what it inherits, and that memory stays shared.
     os.register_at_fork(before=gc.freeze)
-    importlib.import_module(argv[1]).main(argv[2:])
+    importlib.import_module(arguments[0]).main(arguments[1:])
 
 
 if __name__ == "__main__":

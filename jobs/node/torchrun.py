@@ -85,19 +85,19 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
         wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", str(run_dir.path)]
         torchrun = [sys.executable, "-m", "torch.distributed.run", *options]
         return [*torchrun, *wrapper, *script_command(spec, run_dir)]
-    preload = [sys.executable, "-u", "-m", "slurm_job_kit.jobs.node.preload", preloaded(spec)]
     forked = ["--start-method=fork", "--run-path", "--", str(FORKED_RANK), str(run_dir.path)]
-    return [*preload, "torch.distributed.run", *options, *forked, *spec.launch.args]
+    torchrun = ["torch.distributed.run", *options, *forked, *spec.launch.args]
+    return [*preload_command(spec), *torchrun]
 
 
-def preloaded(spec: Spec) -> str:
-    """The modules that a trainer's ranks import anyway, each time the same.
+def preload_command(spec: Spec) -> list[str]:
+    """The command that imports what the trainer's ranks need; torchrun and its options may follow.
 
     DistributedDataParallel imports torch._dynamo. With train.compile each rank does: at the import
     torch stores the directory for compiled code, and each rank has its own.
     """
     modules = ["slurm_job_kit.trainer.run", *([] if spec.train.compile else ["torch._dynamo"])]
-    return ",".join(modules)
+    return [sys.executable, "-u", "-m", "slurm_job_kit.jobs.node.preload", ",".join(modules)]
 
 
 class Node:
@@ -153,8 +153,7 @@ class Node:
             "KIT_ATTEMPT": str(attempt),
             "KIT_STOP_FILE": str(run_dir.attempt(attempt).stop_requested),
             "KIT_DEADLINE": str(plan.deadline or ""),
-            "OMP_NUM_THREADS": str(spec.launch.threads_per_rank),
-            **spec.launch.env,
+            **variables_of_spec(spec),
         }
 
     def _socket_variables(self) -> dict[str, str]:
@@ -168,6 +167,11 @@ class Node:
         if self.interface is None:
             return {}
         return {"GLOO_SOCKET_IFNAME": self.interface, "NCCL_SOCKET_IFNAME": f"={self.interface}"}
+
+
+def variables_of_spec(spec: Spec) -> dict[str, str]:
+    """The variables of torchrun and the ranks that are the same in every attempt."""
+    return {"OMP_NUM_THREADS": str(spec.launch.threads_per_rank), **spec.launch.env}
 
 
 def search_path(inherited: str, run_dir: RunDir) -> str:

@@ -94,9 +94,7 @@ def test_the_script_shows_how_the_endpoint_reaches_the_agents():
         'getent ahosts "${nodes[0]}"',
         '--head-address "$head_address"',
         "rdzv_endpoint=${opened#* }",
-        "srun --nodes=",
-        'bash "$run_dir/kit/slurm_job_kit/slurm/agent.sh"',
-        '"$run_dir" "$attempt" "$rdzv_endpoint"',
+        'start_agents "$attempt" "$rdzv_endpoint"',
     ]
     places = [text.index(step) for step in steps]
     assert places == sorted(places)

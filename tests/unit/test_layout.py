@@ -211,7 +211,7 @@ def test_only_the_records_know_the_content_of_a_run_file():
 # JSON that is no file of a run directory: a message, a manifest with a check sum, one line of
 # metrics.jsonl for display, the spec.
 PARSES_OTHER_JSON = {
-    *("jobs.records", "jobs.rundir", "jobs.spec", "jobs.runs.compare"),
+    *("jobs.records", "jobs.rundir", "jobs.spec", "jobs.runs.compare", "jobs.node.preload"),
     *("trainer.checkpoint.manifest", "trainer.dist.run_handle", "trainer.health.rank_report"),
 }
 
@@ -235,6 +235,7 @@ def test_every_package_is_a_known_room():
 STARTS_PROCESSES = {
     "jobs.slurm.client": "Slurm's commands",
     "jobs.node.agent": "torchrun",
+    "jobs.node.standby": "the process that becomes torchrun",
     "jobs.node.rank": "becomes the rank",
     "jobs.node.forked_rank": "lets multiprocessing end the process that torchrun forked with it",
     "jobs.commands.local": "the agents of a run without Slurm",

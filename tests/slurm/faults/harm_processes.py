@@ -25,6 +25,7 @@ _MARKS = {  # text in the command line; the first match counts
     "-m slurm_job_kit.jobs.attempt": "attempt",
     "srun --nodes": "srun",
     "torch.distributed.run": "torchrun",
+    "-m slurm_job_kit.jobs.node.preload ": "standby",
     "-m slurm_job_kit.jobs.node ": "agent",
     "multiprocessing": "reader",
 }
@@ -33,7 +34,10 @@ _TIMEOUT_S = 240
 
 
 class Process(NamedTuple):
-    """One process of a job; `role` is one of ROLES, `attempt`, or empty."""
+    """One process of a job.
+
+    `role`: one of ROLES, `attempt`, `standby`, `waiting agent`, or empty.
+    """
 
     node: str
     pid: int
@@ -50,7 +54,7 @@ def tree(run: Run) -> list[Process]:
         while new := {pid for pid, parent in parents.items() if parent in inside} - inside:
             inside |= new
             found += [Process(node, pid, _role_of(pid)) for pid in sorted(new)]
-    return found
+    return [_as_standby(process, found) for process in found]
 
 
 def of_role(run: Run, role: str, node: str | None = None) -> list[Process]:
@@ -178,10 +182,21 @@ def _second_node(run: Run) -> str:
 
 
 def _role_of(pid: int) -> str:
-    if _name(pid).startswith("rank-"):  # a fork has torchrun's command line
+    # A fork has torchrun's command line. A standby that became torchrun has its own.
+    if _name(pid).startswith("rank-"):
         return "rank"
+    if _name(pid) == "pt_elastic":
+        return "torchrun"
     head = _command_line(pid).partition(" -- ")[0]
     return next((role for mark, role in _MARKS.items() if mark in head), "")
+
+
+def _as_standby(process: Process, found: Sequence[Process]) -> Process:
+    """With a role of its own if it is an agent that waits for the next attempt."""
+    if process.role != "agent" or " standby " not in _command_line(process.pid):
+        return process
+    started = {_parent_of(each.pid) for each in found if each.role == "torchrun"}
+    return process if process.pid in started else process._replace(role="waiting agent")
 
 
 def _name(pid: int) -> str:

@@ -1,0 +1,57 @@
+"""The torchrun of the next attempt, which imports torch while the present attempt trains.
+
+After a crash the next attempt then starts about two seconds earlier. Its agent waits on stdin for
+the line "ATTEMPT ENDPOINT"; the end of the file means that no attempt follows.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from slurm_job_kit.jobs.node import oom
+from slurm_job_kit.jobs.node.preload import TorchrunCall
+from slurm_job_kit.jobs.node.torchrun import preload_command, variables_of_spec
+from slurm_job_kit.jobs.spec import Spec
+
+WORD = "standby"  # in place of the attempt's number
+# The process has 0.3 GB with a torch for CPUs, and waits beside the ranks of the present attempt.
+NEEDED_BYTES = 2 * 2**30
+
+
+class WaitingTorchrun:
+    """A process that has imported torch, or nothing where memory is scarce; it becomes torchrun."""
+
+    def __init__(self, spec: Spec, prepare: Callable[[], None]) -> None:
+        """`prepare`: called in the new process before exec."""
+        self._preload = preload_command(spec)
+        self._process: subprocess.Popen[bytes] | None = None
+        if oom.free_bytes() >= NEEDED_BYTES:
+            env = os.environ | variables_of_spec(spec)  # torch reads some of them at its import
+            self._process = subprocess.Popen(
+                self._preload, env=env, stdin=subprocess.PIPE, preexec_fn=prepare
+            )
+
+    def start(
+        self, command: list[str], env: dict[str, str], log: Path
+    ) -> subprocess.Popen[bytes] | None:
+        """Let the process become the torchrun `command`; None if it has ended."""
+        process = self._process
+        if process is None or process.poll() is not None or process.stdin is None:
+            return None
+        arguments = command[len(self._preload) :]
+        try:
+            with process.stdin as pipe:
+                pipe.write(TorchrunCall(arguments, env, str(log)).to_line())
+        except BrokenPipeError:
+            return None
+        return process
+
+
+def next_attempt() -> tuple[int, str] | None:
+    """Wait for the number and the rendezvous endpoint of the next attempt; None if none follows."""
+    attempt, _, endpoint = sys.stdin.readline().strip().partition(" ")
+    return (int(attempt), endpoint) if endpoint else None
