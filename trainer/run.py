@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
 from slurm_job_kit.jobs.records import Best, Metric, Outcome
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec
-from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
+from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints, has_checkpoint
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.ownership import check_owner
 from slurm_job_kit.trainer.dist.context import check_device, choose_device, init_process_group
@@ -80,7 +80,7 @@ def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: N
     data = build_data(context)
     context.events.event("data")
     begin("model")
-    replica = build_replica(context, data)
+    replica = build_replica(context, data, will_load=has_checkpoint(context))
     context.events.event("model")
     begin("restore")
     checkpoints = Checkpoints(context, data)

@@ -20,6 +20,7 @@ from slurm_job_kit.trainer.checkpoint import commit, reader, weights
 from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
 from slurm_job_kit.trainer.checkpoint.manifest import BEST, Manifest
 from slurm_job_kit.trainer.checkpoint.ownership import check_owner
+from slurm_job_kit.trainer.checkpoint.share import share
 from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
 from slurm_job_kit.trainer.checkpoint.state import (
     STATE,
@@ -35,6 +36,18 @@ from slurm_job_kit.trainer.errors import NotFinite, UserError, storage_error
 from slurm_job_kit.trainer.model.build import Data, Replica
 
 POLL_S = 0.5  # between two beats while a save is waited for
+
+
+def has_checkpoint(context: RankContext) -> bool:
+    """Return, on every rank, whether `Checkpoints.load` will load one or fail."""
+    known = None
+    if context.distributed.is_first:
+        try:
+            known = reader.newest_known_of_run(context.run.dir)
+        except OSError as error:
+            root = context.run.dir.checkpoints
+            raise storage_error(error, f"looking for a checkpoint in {root}") from error
+    return bool(broadcast_bytes((known or "").encode(), context.device))
 
 
 class Checkpoints:
@@ -67,12 +80,12 @@ class Checkpoints:
         that is set.
         """
         distributed, device = self._context.distributed, self._context.device
-        contents, saved = self._read_newest() if distributed.is_first else (b"", None)
-        contents = broadcast_bytes(contents, device)
-        if not contents:
+        newest = self._read_newest() if distributed.is_first else None
+        values = share(None if newest is None else newest.to_dict(), device)
+        if values is None:
             self._load_initial(replica)
             return TrainState(replica.empty_row(), window_names=replica.metric_names)
-        saved = saved or SavedState.parse({STATE: contents})
+        saved = SavedState.from_dict(values)
         changes = broadcast_bytes(b"accepted" if self._accepts_changes() else b"", device)
         self._check_setup(saved.setup, is_change_accepted=bool(changes))
         state = restore(saved, replica, distributed)
@@ -136,19 +149,16 @@ class Checkpoints:
         """Return the saves that `check`, `save` or `finish` found committed since the last call."""
         return self._writer.completed()
 
-    def _read_newest(self) -> tuple[bytes, SavedState | None]:
+    def _read_newest(self) -> SavedState | None:
         try:
             newest = reader.read_newest_of_run(
                 self._context.run.dir, SavedState.parse, self._context.distributed.log
             )
         except OSError as error:
             raise storage_error(error, f"loading a checkpoint of {self._root}") from error
-        if newest is None:
-            return b"", None
-        contents, saved = newest
-        if saved.state.global_step == self._origin_step():
-            saved.state.metrics_bytes = 0  # they are in the other run's metrics.jsonl
-        return contents[STATE], saved
+        if newest is not None and newest.state.global_step == self._origin_step():
+            newest.state.metrics_bytes = 0  # they are in the other run's metrics.jsonl
+        return newest
 
     def _origin_step(self) -> int | None:
         """Return the step of the checkpoint of another run with which this run began."""
@@ -161,8 +171,8 @@ class Checkpoints:
         if path is None:
             return
         distributed = self._context.distributed
-        data = weights.read_initial(Path(path)) if distributed.is_first else b""
-        weights.load_initial(replica.module, broadcast_bytes(data, self._context.device), path)
+        found = weights.read_initial(Path(path)) if distributed.is_first else None
+        weights.load_initial(replica.module, share(found, self._context.device), path)
         distributed.log(f"loaded the weights of {path}")
 
     def _accepts_changes(self) -> bool:

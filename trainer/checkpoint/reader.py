@@ -38,7 +38,7 @@ REASON = "REASON"
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)
 LASTING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO}
 
-Contents = dict[str, bytes]
+Files = dict[str, Path]  # the files of a checkpoint, whose bytes agree with its manifest
 Value = TypeVar("Value")
 Given = ParamSpec("Given")
 
@@ -47,39 +47,39 @@ class Damaged(Exception):
     """A committed checkpoint has other bytes than those that were written."""
 
 
-def read(directory: Path) -> tuple[Manifest, Contents]:
-    """Return (manifest, bytes of each file) of a committed checkpoint.
+def read(directory: Path) -> tuple[Manifest, Files]:
+    """Compare all files of a committed checkpoint with its manifest; return both.
 
     Raises: Damaged; UserError if another version of the kit wrote it; OSError if a later attempt
     may be able to read it.
     """
-    with _bad_sectors_are_damage():
-        found = _retried(_manifest, directory)
-        return found, {
-            file.name: _retried(_read, directory / file.name, file.digest) for file in found.files
-        }
+    return _read(directory, is_just_written=False)
 
 
 def check(directory: Path) -> Manifest:
-    """Compare all files of a checkpoint with its manifest; return that. Raises as `read`."""
+    """Read back a checkpoint that was just written; return its manifest. Raises as `read`."""
+    return _read(directory, is_just_written=True)[0]
+
+
+def _read(directory: Path, is_just_written: bool) -> tuple[Manifest, Files]:
     with _bad_sectors_are_damage():
         found = _retried(_manifest, directory)
+        files = {file.name: directory / file.name for file in found.files}
         for file in found.files:
-            _retried(_check, directory / file.name, file.digest)
-        return found
+            _retried(_check, files[file.name], file.digest, is_just_written)
+        return found, files
 
 
 def read_newest(
-    root: Path, parse: Callable[[Contents], Value], report: Callable[[str], None]
-) -> tuple[Contents, Value] | None:
-    """Return (files, what `parse` returns for them) of the newest undamaged checkpoint, or None.
+    root: Path, parse: Callable[[Files], Value], report: Callable[[str], None]
+) -> Value | None:
+    """Return what `parse` returns for the files of the newest undamaged checkpoint, or None.
 
     Damaged ones are reported and quarantined; `parse` may raise Damaged, too.
     """
     for name in _retried(checkpoint_names, root):
         try:
-            _, contents = read(root / name)
-            return contents, parse(contents)
+            return parse(read(root / name)[1])
         except Damaged as error:
             aside = quarantine(root / name, str(error))
             report(f"checkpoint {root / name} is damaged and now {aside.name}: {error}")
@@ -87,15 +87,14 @@ def read_newest(
 
 
 def read_newest_of_run(
-    run_dir: RunDir, parse: Callable[[Contents], Value], report: Callable[[str], None]
-) -> tuple[Contents, Value] | None:
+    run_dir: RunDir, parse: Callable[[Files], Value], report: Callable[[str], None]
+) -> Value | None:
     """Return what `read_newest` reads of a run; None only before its first checkpoint.
 
     Raises: UserError if the run had a checkpoint and has no undamaged one now: it must not start
     again at step 0 unless the user asks for that.
     """
-    root = run_dir.checkpoints
-    present = _retried(checkpoint_names, root)
+    root, present = run_dir.checkpoints, _present(run_dir)
     known = newest_known(run_dir, present)
     if present and known not in present:
         report(f"checkpoint {known} is missing from {root}: continuing from an older one")
@@ -106,6 +105,17 @@ def read_newest_of_run(
             "back and resume, or begin a new run; nothing was overwritten"
         )
     return newest
+
+
+def newest_known_of_run(run_dir: RunDir) -> str | None:
+    """Return `newest_known` for the checkpoints that are there. Raises: OSError."""
+    return newest_known(run_dir, _present(run_dir))
+
+
+def _present(run_dir: RunDir) -> list[str]:
+    """Return the names of a run's checkpoints, newest first; [] before the folder is there."""
+    root = run_dir.checkpoints
+    return _retried(checkpoint_names, root) if root.is_dir() else []
 
 
 def newest_known(run_dir: RunDir, present: list[str]) -> str | None:
@@ -174,31 +184,15 @@ def _manifest(directory: Path) -> Manifest:
         raise Damaged(f"{MANIFEST}: {error}") from error
 
 
-def _read(path: Path, expected: FileDigest) -> bytes:
+def _check(path: Path, expected: FileDigest, is_just_written: bool) -> None:
     with _open(path) as file:
-        _check_size(path, os.fstat(file.fileno()).st_size, expected)
-        contents = file.read()
-    _check_size(path, len(contents), expected)
-    _check_sha256(path, hashlib.sha256(contents).hexdigest(), expected)
-    return contents
-
-
-def _check(path: Path, expected: FileDigest) -> None:
-    with _open(path) as file:
-        _check_size(path, os.fstat(file.fileno()).st_size, expected)
-        # A file that was just written is in the page cache: drop it there, to read from the disk.
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        _check_sha256(path, hashlib.file_digest(file, "sha256").hexdigest(), expected)
-
-
-def _check_size(path: Path, size: int, expected: FileDigest) -> None:
-    if size != expected.size:
-        raise Damaged(f"{path.name} has {size} bytes, not {expected.size}")
-
-
-def _check_sha256(path: Path, sha256: str, expected: FileDigest) -> None:
-    if sha256 != expected.sha256:
-        raise Damaged(f"{path.name} does not agree with its SHA-256")
+        size = os.fstat(file.fileno()).st_size
+        if size != expected.size:
+            raise Damaged(f"{path.name} has {size} bytes, not {expected.size}")
+        if is_just_written:  # so it is in the page cache: drop it there, to read from the disk
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if hashlib.file_digest(file, "sha256").hexdigest() != expected.sha256:
+            raise Damaged(f"{path.name} does not agree with its SHA-256")
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -105,9 +104,9 @@ class SavedState:
         )
 
     @classmethod
-    def parse(cls, contents: reader.Contents) -> SavedState:
-        """Return the state in a checkpoint's files, on the CPU. Raises: Damaged, UserError."""
-        return cls.from_dict(parse(contents))
+    def parse(cls, files: reader.Files) -> SavedState:
+        """Return the state in a checkpoint's files, as `parse`. Raises: Damaged, UserError."""
+        return cls.from_dict(parse(files))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> SavedState:
@@ -155,17 +154,18 @@ class SavedState:
             torch.save(self.to_dict(), cast(IO[bytes], sink))
 
 
-def parse(contents: reader.Contents) -> dict[str, Any]:
-    """Return the values in state.pt, on the CPU.
+def parse(files: reader.Files) -> dict[str, Any]:
+    """Return the values in state.pt. The tensors are pages of the file: copy those that stay.
 
     Raises: Damaged if the file holds anything but tensors, plain values and containers of them.
     """
-    if STATE not in contents:
+    if STATE not in files:
         raise reader.Damaged(f"it has no {STATE}")
-    if not contents[STATE].startswith(ZIP):
-        raise reader.Damaged(f"{STATE} is not of the format that torch.save writes")
+    with open(files[STATE], "rb") as file:
+        if file.read(len(ZIP)) != ZIP:
+            raise reader.Damaged(f"{STATE} is not of the format that torch.save writes")
     try:
-        values = torch.load(io.BytesIO(contents[STATE]), map_location="cpu", weights_only=True)
+        values = torch.load(files[STATE], map_location="cpu", weights_only=True, mmap=True)
     # Which of them is raised depends on where in the file the parser fails.
     except (pickle.UnpicklingError, RuntimeError, ValueError, LookupError, EOFError) as error:
         reason = str(error).partition("\n")[0]

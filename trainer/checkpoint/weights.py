@@ -18,17 +18,18 @@ from slurm_job_kit.trainer.checkpoint.state import check_same_tensors, parse
 from slurm_job_kit.trainer.errors import UserError
 
 
-def read_initial(path: Path) -> bytes:
-    """Return the weights that `train.init_from` names, in the format of safetensors.
+def read_initial(path: Path) -> dict[str, torch.Tensor]:
+    """Return the weights that `train.init_from` names, on the CPU.
 
     path: a safetensors file, a checkpoint, or a run directory (its newest checkpoint).
     """
     try:
         if not path.is_dir():
-            return path.read_bytes()
+            return safetensors.torch.load_file(path)
         directory = path if (path / MANIFEST).exists() else newest(path)
-        _, contents = reader.read(directory)
-        return safetensors.torch.save(tensors_of(parse(contents)["model"]))
+        return tensors_of(parse(reader.read(directory)[1])["model"])
+    except safetensors.SafetensorError as error:
+        raise UserError(f"train.init_from: {path} is not a safetensors file: {error}") from error
     except (OSError, reader.Damaged) as error:
         raise UserError(f"train.init_from: cannot read {path}: {error}") from error
 
@@ -42,15 +43,8 @@ def newest(run_dir: Path) -> Path:
     return root / names[0]
 
 
-def load_initial(module: nn.Module, data: bytes, path: str) -> None:
-    """Load weights in the format of safetensors into a model with the same tensors.
-
-    Raises: UserError, which names `path`.
-    """
-    try:
-        weights = safetensors.torch.load(data)
-    except safetensors.SafetensorError as error:
-        raise UserError(f"train.init_from: {path} is not a safetensors file: {error}") from error
+def load_initial(module: nn.Module, weights: dict[str, torch.Tensor], path: str) -> None:
+    """Load weights into a model with the same tensors. Raises: UserError, which names `path`."""
     check_same_tensors(weights, module, f"train.init_from {path} is")
     module.load_state_dict(weights)
 

@@ -222,8 +222,8 @@ def check_same_data(dataset: str, sizes: dict[str, int], device: torch.device) -
                 )
 
 
-def build_replica(context: RankContext, data: Data) -> Replica:
-    """Return model, wrapper, optimizer and objective with initial weights; a checkpoint may follow.
+def build_replica(context: RankContext, data: Data, will_load: bool = False) -> Replica:
+    """Return model, wrapper, optimizer and objective; with initial weights unless `will_load`.
 
     DDP rebuilds its gradient buckets after the first backward pass of a process, which changes the
     order of summation. So every attempt, including the first, spends that backward pass on an
@@ -242,20 +242,21 @@ def build_replica(context: RankContext, data: Data) -> Replica:
     torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
     with user_code("train.model", spec.model):
         fit = fit_of(spec, data, example)
-        module = models.create(spec.model, spec.model_args, fit)
+        module = models.create(spec.model, spec.model_args, fit, will_load)
         module = _placed(module, context)
         ddp = wrap(module, spec, context.device)
     optimizer = optim.create(module, spec)
     # After the wrap, which broadcasts rank 0's weights.
     check_plain(f"train.model: state_dict() of {spec.model}", module.state_dict())
-    initial = copy.deepcopy(module.state_dict())
+    initial = None if will_load else copy.deepcopy(module.state_dict())
     is_own = spec.objective not in objectives.BUILT_IN  # it calls the model
     key = "objective" if is_own else "model"
     with user_code(f"train.{key}", getattr(spec, key)):
         sums = throw_away_pass(context, ddp, numbers, objective, example)
         names = tuple(sums.metrics)
         found = means(names, sums.row().tolist(), objective)
-    module.load_state_dict(initial)
+    if initial is not None:
+        module.load_state_dict(initial)
     return Replica(
         ddp=ddp,
         module=module,

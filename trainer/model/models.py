@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,17 +18,39 @@ from slurm_job_kit.trainer.user_code import call
 SMALL_IMAGE_PIXELS = 64  # up to this height and width, ResNets keep the full resolution first
 
 
-def create(name: str, args: dict[str, Any], fit: Fit) -> nn.Module:
+def create(name: str, args: dict[str, Any], fit: Fit, will_load: bool = False) -> nn.Module:
     """Return the model of `train.model`.
 
     name: one of BUILT_IN, which is fitted to the data, or `package.module:callable`.
+    will_load: whether a checkpoint follows. A built-in model then has no initial weights; one of
+        the user may keep random numbers that are in no checkpoint.
     Raises UserError where the name, the arguments or the data do not fit.
     """
     fitted = _fitted(name, fit) if name in BUILT_IN else {}
-    model = call("train.model", name, BUILT_IN, {**fitted, **args})
+    with _without_initial_weights() if will_load and name in BUILT_IN else nullcontext():
+        model = call("train.model", name, BUILT_IN, {**fitted, **args})
     if not isinstance(model, nn.Module):
         raise UserError(f"train.model: {name} returns a {type(model).__name__}, not a torch module")
     return model
+
+
+@contextmanager
+def _without_initial_weights() -> Iterator[None]:
+    """Let the functions of torch.nn.init, which all built-in models use, change nothing."""
+    functions = {
+        name: value
+        for name, value in vars(nn.init).items()
+        if name.endswith("_") and not name.startswith("_")
+    }
+    try:
+        vars(nn.init).update(dict.fromkeys(functions, _unchanged))
+        yield
+    finally:
+        vars(nn.init).update(functions)
+
+
+def _unchanged(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return tensor
 
 
 @dataclass(frozen=True)

@@ -108,8 +108,9 @@ def _begin_momentum(optimizer: torch.optim.Optimizer) -> None:
 def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     """Load a `state_dict()` into the optimizer, but keep the options of the present spec.
 
-    Each tensor gets the memory format of its parameter, because fused kernels walk through both
-    in one order and ignore strides (torch 2.13).
+    The tensors are copied: those that were loaded may be pages of a file. Each gets the memory
+    format of its parameter, because fused kernels walk through both in one order and ignore strides
+    (torch 2.13).
     Raises: UserError where its parameter groups have other sizes.
     """
     sizes = [
@@ -129,9 +130,10 @@ def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     for parameter, values in optimizer.state.items():
         for name, value in values.items():
             # A user's optimizer may keep other values than tensors.
-            is_alike = isinstance(value, torch.Tensor) and value.shape == parameter.shape
-            if is_alike and value.stride() != parameter.stride():
-                values[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+            if isinstance(value, torch.Tensor):
+                format_of = parameter if value.shape == parameter.shape else value
+                own = {"dtype": value.dtype, "device": value.device}
+                values[name] = torch.empty_like(format_of, **own).copy_(value)
     if isinstance(optimizer, torch.optim.SGD):
         _begin_momentum(optimizer)
 

@@ -80,8 +80,8 @@ def found_after_a_kill(root):
     names = checkpoint_names(root)
     steps = [step for name in names if (step := checkpoint_step(name)) is not None]
     for step in steps:
-        _, contents = reader.read(root / checkpoint_name(step))
-        assert contents["state.pt"] == (OLD | {15: NEW})[step]
+        _, files = reader.read(root / checkpoint_name(step))
+        assert files["state.pt"].read_bytes() == (OLD | {15: NEW})[step]
     commit.remove_leftovers(root)
     left = {path.name for path in root.iterdir()}
     assert left == {"latest", "best", *names}, left

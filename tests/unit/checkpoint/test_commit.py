@@ -43,7 +43,7 @@ def names(root):
 
 def read_newest(root, reports=None):
     report = pytest.fail if reports is None else reports.append
-    return reader.read_newest(root, lambda contents: contents["state.pt"], report)
+    return reader.read_newest(root, lambda files: files["state.pt"].read_bytes(), report)
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +53,8 @@ def no_delays(monkeypatch):
 
 def test_a_commit_is_read_back_and_named_by_latest(tmp_path):
     assert save(tmp_path, 7, b"seven") == "step-00000007"
-    manifest, contents = reader.read(tmp_path / "step-00000007")
-    assert contents == {"state.pt": b"seven"}
+    manifest, files = reader.read(tmp_path / "step-00000007")
+    assert {name: path.read_bytes() for name, path in files.items()} == {"state.pt": b"seven"}
     assert (manifest.format_version, manifest.global_step) == (2, 7)
     assert [(file.name, file.digest.size) for file in manifest.files] == [("state.pt", 5)]
     assert manifest.metrics == (Metric("loss", 1e-05),)
@@ -95,7 +95,7 @@ def test_row_20_any_damage_is_found_quarantined_and_the_older_one_used(tmp_path,
     with pytest.raises(reader.Damaged, match=file):
         reader.check(tmp_path / "step-00000007")
     reports: list[str] = []
-    assert read_newest(tmp_path, reports) == ({"state.pt": b"older"}, b"older")
+    assert read_newest(tmp_path, reports) == b"older"
     assert len(reports) == 1 and "step-00000007 is damaged and now quarantined" in reports[0]
     assert names(tmp_path) == ["latest", "quarantined-step-00000007", "step-00000006"]
     reason = (tmp_path / "quarantined-step-00000007" / "REASON").read_text()
@@ -153,7 +153,7 @@ def test_latest_is_only_a_hint(tmp_path, latest):
     (tmp_path / "latest").unlink()
     if latest is not None:
         (tmp_path / "latest").write_text(latest)
-    assert read_newest(tmp_path)[1] == b"seven"
+    assert read_newest(tmp_path) == b"seven"
 
 
 def test_without_an_undamaged_checkpoint_the_newest_is_none(tmp_path):
@@ -163,7 +163,7 @@ def test_without_an_undamaged_checkpoint_the_newest_is_none(tmp_path):
 
 
 def test_a_checkpoint_that_cannot_be_parsed_is_quarantined_each_time(tmp_path):
-    def parse(contents):
+    def parse(files):
         raise reader.Damaged("a pickle")
 
     for _ in range(3):
@@ -188,7 +188,7 @@ def test_an_error_that_may_pass_is_retried_and_never_taken_for_damage(
         return really(*arguments)
 
     monkeypatch.setattr(os, "open", open_later)
-    assert read_newest(tmp_path)[1] == b"seven"
+    assert read_newest(tmp_path) == b"seven"
     if number == errno.EIO:
         return
     failures += [OSError(number, "never")] * 3
@@ -262,7 +262,7 @@ def test_leftovers_are_removed_and_nothing_else(tmp_path):
 def test_a_step_may_be_committed_again(tmp_path):
     save(tmp_path, 7, b"first")
     save(tmp_path, 7, b"second")
-    assert reader.read(tmp_path / "step-00000007")[1] == {"state.pt": b"second"}
+    assert read_newest(tmp_path) == b"second"
 
 
 def test_retention_keeps_the_newest_multiples_and_the_best(tmp_path):
@@ -287,7 +287,7 @@ def test_retention_and_reading_order_checkpoints_by_step_beyond_eight_digits(tmp
     for step in (99_999_998, 99_999_999, 100_000_000):
         save(tmp_path, step, str(step).encode(), keep=Retention(2))
     assert checkpoint_names(tmp_path) == ["step-100000000", "step-99999999"]
-    assert read_newest(tmp_path)[1] == b"100000000"
+    assert read_newest(tmp_path) == b"100000000"
 
 
 def test_older_checkpoints_are_removed_only_after_the_new_one_was_read_back(tmp_path, monkeypatch):
@@ -303,7 +303,7 @@ def test_older_checkpoints_are_removed_only_after_the_new_one_was_read_back(tmp_
     with pytest.raises(TransientStorageError, match="does not read back .*state.pt has 5 bytes"):
         save(tmp_path, 10, keep=Retention(1))
     assert names(tmp_path) == ["latest", "quarantined-step-00000010", "step-00000005"]
-    assert read_newest(tmp_path)[1] == b"old"
+    assert read_newest(tmp_path) == b"old"
 
 
 EXPECTED = {
