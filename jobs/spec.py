@@ -142,6 +142,11 @@ class Launch:
         "each phase before the first step; auto: 300 to 540, learned from the steps.",
     )
 
+    fork: bool | Literal["auto"] = key(
+        "auto",
+        "Fork the trainer's ranks out of torchrun, which imports torch once for all of a node; "
+        "auto: on nodes without GPUs.",
+    )
     standby_after_s: int | None = key(
         20,
         "Seconds from the start of an attempt until a torchrun for the next one imports torch on "

@@ -210,9 +210,9 @@ def watch(
         # Only a Ctrl-C after the announcement kills: a closing terminal sends several signals.
         is_kill = (forwarded and signal.SIGINT in stops[forwarded:]) or time.monotonic() > kill_at
         if stops and not forwarded:
+            forwarded = len(stops)
             signal_agents(agents, signal.SIGTERM)
             line.note(format_stop(launch))
-            forwarded = len(stops)
             if stop_signal(launch) is None and signal.SIGINT not in stops:
                 # A cancel, or a closed terminal: no second Ctrl-C can come.
                 kill_at = time.monotonic() + KILL_WAIT_S

@@ -1,7 +1,7 @@
 """Runs torchrun in a process that imports what the ranks need, during the rendezvous or before.
 
-    python -m jobs.node.preload MODULE[,MODULE...] torch.distributed.run OPTIONS...
-    python -m jobs.node.preload MODULE[,MODULE...]
+    python -m jobs.node.preload [MODULE,...] torch.distributed.run OPTIONS...
+    python -m jobs.node.preload [MODULE,...]
 
 The second form imports the modules and waits for a `TorchrunCall` of the next attempt on stdin.
 
@@ -94,7 +94,7 @@ def become(call: TorchrunCall) -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Import the modules `argv[0]`; run torchrun by the rest of `argv`, or by a call on stdin."""
-    modules, arguments = argv[0].split(","), argv[1:]
+    modules, arguments = list(filter(None, argv[0].split(","))), argv[1:]
     importlib.import_module(TORCHRUN)
     for name in LATE_IMPORTS:
         importlib.import_module(name)

@@ -1,8 +1,9 @@
-"""The first lines of each rank: it dies with torchrun, and opens the log of its global rank.
+"""The wrapper of each rank: dies with torchrun, opens the log of its global rank, execs the rank.
 
-For a user's script or module torchrun starts `python -m jobs.node.rank RUN_DIR COMMAND...`. COMMAND
-replaces a child of this process by exec. This process waits for the child and records why it
-failed. A rank of the trainer is a fork of torchrun, which calls `begin` (jobs.node.forked_rank).
+torchrun starts `python -m jobs.node.rank RUN_DIR COMMAND...`. COMMAND replaces this process by
+exec, so the pid that torchrun watches and the agent signals is the pid of the rank itself. If
+COMMAND is a user's script or module, it replaces a child of this process instead, and this process
+waits for the child and records why it failed. A forked rank calls `begin` (jobs.node.forked_rank).
 """
 
 from __future__ import annotations
@@ -100,12 +101,13 @@ def begin(run_dir: RunDir) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Run a user's script, the command `argv[1:]`, as a rank of the run directory `argv[0]`."""
+    """Become `argv[1:]` as a rank of the run directory `argv[0]`."""
     begin_lines_with_time()
     die_with_torchrun()
     run_dir, command = RunDir(Path(argv[0])), argv[1:]
     attempt, rank = int(os.environ["KIT_ATTEMPT"]), int(os.environ["RANK"])
-    attempt_dir, host, work = run_dir.attempt(attempt), socket.gethostname(), run_dir.work
+    attempt_dir, host = run_dir.attempt(attempt), socket.gethostname()
+    work = os.environ.get("KIT_WORK_DIR")  # set for a user's script or module
 
     def record_failure(exit_code: int) -> None:
         with BestEffort(f"rank {rank} on {host}")():
@@ -113,9 +115,11 @@ def main(argv: list[str]) -> None:
             error = script_failure.record_of(exit_code, rank, host, log, str(work))
             records.write(attempt_dir.rank_error(rank), error)
 
-    fork_rank(record_failure)
+    if work is not None:
+        fork_rank(record_failure)
     begin(run_dir)
-    enter_work(work, command, run_dir)
+    if work is not None:
+        enter_work(Path(work), command, run_dir)
     os.execvp(command[0], command)
 
 

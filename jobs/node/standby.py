@@ -28,10 +28,10 @@ class WaitingTorchrun:
     def __init__(self, spec: Spec, prepare: Callable[[], None]) -> None:
         """`prepare`: called in the new process before exec."""
         self._preload = preload_command(spec)
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         if oom.free_bytes() >= NEEDED_BYTES:
             env = os.environ | variables_of_spec(spec)  # torch reads some of them at its import
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 self._preload, env=env, stdin=subprocess.PIPE, preexec_fn=prepare
             )
 
@@ -39,7 +39,7 @@ class WaitingTorchrun:
         self, command: list[str], env: dict[str, str], log: Path
     ) -> subprocess.Popen[bytes] | None:
         """Let the process become the torchrun `command`; None if it has ended."""
-        process = self._process
+        process = self.process
         if process is None or process.poll() is not None or process.stdin is None:
             return None
         arguments = command[len(self._preload) :]

@@ -35,15 +35,17 @@ def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:
     return max(1, len(visible))
 
 
-def script_command(spec: Spec, run_dir: RunDir) -> list[str]:
-    """The command line of a user's script or module, which the wrapper jobs.node.rank runs."""
+def rank_command(spec: Spec, run_dir: RunDir) -> list[str]:
+    """The command line of a rank that is not forked; the wrapper jobs.node.rank runs it."""
     launch = spec.launch
     if launch.script is not None:
         script = Path(launch.script)  # absolute: outside of the repository
         code = run_dir.script_code / script.name if script.is_absolute() else run_dir.code / script
         return [sys.executable, "-u", str(code), *launch.args]
-    # -P: a file in the working directory hides no module of the frozen code.
-    return [sys.executable, "-u", "-P", "-m", str(launch.module), *launch.args]
+    if launch.module is not None:
+        # -P: a file in the working directory hides no module of the frozen code.
+        return [sys.executable, "-u", "-P", "-m", launch.module, *launch.args]
+    return [sys.executable, "-u", "-m", "slurm_job_kit.trainer", str(run_dir.path), *launch.args]
 
 
 @dataclass(frozen=True)
@@ -81,22 +83,35 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
         f"--shutdown-timeout={SHUTDOWN_TIMEOUT_S}",
     ]
     # Without -- torchrun would read a script's own --n as an abbreviation of its own options.
-    if not spec.launch.is_trainer:
-        wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", str(run_dir.path)]
-        torchrun = [sys.executable, "-m", "torch.distributed.run", *options]
-        return [*torchrun, *wrapper, *script_command(spec, run_dir)]
-    forked = ["--start-method=fork", "--run-path", "--", str(FORKED_RANK), str(run_dir.path)]
-    torchrun = ["torch.distributed.run", *options, *forked, *spec.launch.args]
-    return [*preload_command(spec), *torchrun]
+    if forks(spec):
+        ranks = ["--start-method=fork", "--run-path", "--", str(FORKED_RANK), str(run_dir.path)]
+        ranks += spec.launch.args
+    else:
+        ranks = ["-m", "--", "slurm_job_kit.jobs.node.rank", str(run_dir.path)]
+        ranks += rank_command(spec, run_dir)
+    return [*preload_command(spec), "torch.distributed.run", *options, *ranks]
+
+
+def forks(spec: Spec) -> bool:
+    """Whether torchrun forks the ranks of this node, as launch.fork says.
+
+    Not yet with a GPU by default: this was tried without GPUs only. A fork cannot use CUDA where
+    its parent has initialised it; torchrun asks for the number of GPUs (torch 2.13).
+    """
+    if spec.launch.fork != "auto" or not spec.launch.is_trainer:
+        return bool(spec.launch.fork) and spec.launch.is_trainer
+    gpus = [*Path("/dev").glob("nvidia[0-9]*"), *Path("/dev").glob("kfd")]
+    return not (gpus or spec.slurm.gpus_per_node)
 
 
 def preload_command(spec: Spec) -> list[str]:
-    """The command that imports what the trainer's ranks need; torchrun and its options may follow.
+    """The command that imports what forked ranks need; torchrun and its options may follow.
 
     DistributedDataParallel imports torch._dynamo. With train.compile each rank does: at the import
     torch stores the directory for compiled code, and each rank has its own.
     """
     modules = ["slurm_job_kit.trainer.run", *([] if spec.train.compile else ["torch._dynamo"])]
+    modules = modules if forks(spec) else []
     return [sys.executable, "-u", "-m", "slurm_job_kit.jobs.node.preload", ",".join(modules)]
 
 
@@ -171,7 +186,10 @@ class Node:
 
 def variables_of_spec(spec: Spec) -> dict[str, str]:
     """The variables of torchrun and the ranks that are the same in every attempt."""
-    return {"OMP_NUM_THREADS": str(spec.launch.threads_per_rank), **spec.launch.env}
+    env = {"OMP_NUM_THREADS": str(spec.launch.threads_per_rank)}
+    if forks(spec):  # torch then counts GPUs without CUDA, which a fork could not use after that
+        env["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    return env | spec.launch.env
 
 
 def search_path(inherited: str, run_dir: RunDir) -> str:

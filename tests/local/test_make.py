@@ -56,7 +56,7 @@ def make(tmp_path):
 
 def test_the_commands_of_the_readme_lead_a_run_from_submit_to_export(make):
     assert "torch.distributed.run" in make.check("dry-run", CANCER, LOCAL)
-    submit = make.start("submit", CANCER, f"SET={SMALL} train.epochs=9", LOCAL)
+    submit = make.start("submit", CANCER, f"SET={SMALL} train.epochs=90", LOCAL)
     wait_for((make.root / "cancer/latest/progress.json").exists, "no step is done")
     run = RunDir((make.root / "cancer/latest").resolve())
     assert "running" in make.check("status")
@@ -69,7 +69,7 @@ def test_the_commands_of_the_readme_lead_a_run_from_submit_to_export(make):
     assert read_json(run.result)["status"] == "completed"
     assert read_progress_step(run.progress) == read_json(run.result)["global_step"]
     assert ".safetensors" in make.check("export", f"RUN={run.path}")
-    make.check("submit", CANCER, f"SET={SMALL} train.epochs=9", LOCAL)
+    make.check("submit", CANCER, f"SET={SMALL} train.epochs=90", LOCAL)
     other = (make.root / "cancer/latest").resolve()
     assert other != run.path
     make.check("compare", f"RUN={run.run_id}", f"WITH={other}")

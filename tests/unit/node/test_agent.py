@@ -21,7 +21,7 @@ from slurm_job_kit.jobs.node.torchrun import (
     FORKED_RANK,
     Node,
     nproc_per_node,
-    script_command,
+    rank_command,
     stop_signal,
     torchrun_command,
 )
@@ -103,9 +103,23 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
 def test_torchrun_starts_a_users_script_by_exec(node):
     spec = Spec(launch=Launch(script="train.py", args=["--n=1"]))
     command = torchrun_command(spec, RUN, node(0, spec).options(PLAN, "127.0.0.1:15001"))
-    assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    assert command[4:6] == ["", "torch.distributed.run"]
     wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1"]
-    assert command[-8:] == [*wrapper, *script_command(spec, RUN)]
+    assert command[-8:] == [*wrapper, *rank_command(spec, RUN)]
+
+
+@pytest.mark.parametrize(("fork", "gpus"), [(False, 0), ("auto", 1)])
+def test_the_trainer_is_started_by_exec_where_it_must_not_be_forked(node, fork, gpus):
+    spec = Spec(launch=Launch(fork=fork), slurm=Slurm(gpus_per_node=gpus))
+    command = torchrun_command(spec, RUN, node(0, spec).options(PLAN, "127.0.0.1:15001"))
+    assert command[-6:] == ["/runs/x y/1", *rank_command(spec, RUN)]
+    assert "--start-method=fork" not in command
+
+
+def test_a_fork_on_request_does_not_let_torchrun_initialise_cuda(node):
+    spec = Spec(launch=Launch(fork=True), slurm=Slurm(gpus_per_node=1))
+    env = node(0, spec).environment(spec, RUN, PLAN)
+    assert env["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
 
 
 def test_compiled_code_is_stored_where_the_rank_says(node):
@@ -118,13 +132,14 @@ def test_compiled_code_is_stored_where_the_rank_says(node):
 @pytest.mark.parametrize(
     ("launch", "command"),
     [
+        (Launch(), ["-m", "slurm_job_kit.trainer", "/runs/x y/1"]),
         (Launch(module="my.train", args=["1"]), ["-P", "-m", "my.train", "1"]),
         (Launch(script="my train.py", args=["a b"]), ["/runs/x y/1/code/my train.py", "a b"]),
         (Launch(script="/else/where.py"), ["/runs/x y/1/script_code/where.py"]),
     ],
 )
 def test_the_command_of_a_users_script_or_module(launch, command):
-    assert script_command(Spec(launch=launch), RUN) == [sys.executable, "-u", *command]
+    assert rank_command(Spec(launch=launch), RUN) == [sys.executable, "-u", *command]
 
 
 @pytest.mark.parametrize(

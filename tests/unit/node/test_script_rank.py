@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.node.torchrun import script_command
+from slurm_job_kit.jobs.node.torchrun import rank_command
 from slurm_job_kit.jobs.procfs import children
 from slurm_job_kit.jobs.records import RankError
 from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
@@ -57,7 +57,7 @@ def start(run):
     def begin(text, is_module=False, search_path=""):
         (run.code / "mine/run.py").write_text(text)
         launch = Launch(module="mine.run") if is_module else Launch(script="mine/run.py")
-        command = [str(run.path), *script_command(Spec(launch=launch), run)]
+        command = [str(run.path), *rank_command(Spec(launch=launch), run)]
         env = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(run.code), str(REPOSITORY), search_path]),
             "KIT_AGENT_PID": str(os.getpid()),

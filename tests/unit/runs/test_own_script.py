@@ -8,7 +8,7 @@ import pytest
 
 from slurm_job_kit.jobs.config.load import Loaded
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.node.torchrun import script_command
+from slurm_job_kit.jobs.node.torchrun import rank_command
 from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.jobs.runs import own_script, scratch_purge, spec_changes
 from slurm_job_kit.jobs.runs.freeze import FreezeError, freeze
@@ -141,7 +141,7 @@ def test_a_script_of_the_repository_runs_from_the_frozen_code(repository, script
     run = frozen(repository, script=script.format(repository=repository))
     spec = Spec.read(run.spec)
     assert spec.launch.script == "mine/run.py"
-    assert script_command(spec, run)[2:] == [str(run.code / "mine/run.py")]
+    assert rank_command(spec, run)[2:] == [str(run.code / "mine/run.py")]
     assert not run.script_code.exists()
 
 
@@ -154,7 +154,7 @@ def test_the_folder_of_a_script_outside_is_frozen_too(repository, capfd, monkeyp
         unreadable.bind("socket")
     run = frozen(repository, script=str(outside / "train.py"))
     (outside / "train.py").write_text("# edited\n")
-    command = script_command(Spec.read(run.spec), run)
+    command = rank_command(Spec.read(run.spec), run)
     assert Path(command[2]) == run.script_code / "train.py"
     (snapshot,) = read_json(run.provenance)["snapshots"]
     assert snapshot["script_code"] == run.script_code.resolve().name

@@ -1,0 +1,164 @@
+"""The process that imports torch for torchrun, during the rendezvous or the attempt before."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.jobs.node import oom, standby
+from slurm_job_kit.jobs.node.preload import TorchrunCall
+from slurm_job_kit.jobs.node.standby import WaitingTorchrun
+from slurm_job_kit.jobs.node.torchrun import preload_command, variables_of_spec
+from slurm_job_kit.jobs.spec import Spec, Train
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+# A rank: what it finds at its first line. Nothing may have asked for a GPU before the fork: a fork
+# cannot use CUDA after that.
+RANK = """
+import gc, os, sys, threading
+import torch
+loaded = [name for name in ("slurm_job_kit.trainer.run", "torch._dynamo") if name in sys.modules]
+print("loaded", *loaded)
+print("threads", *sorted(each.name for each in threading.enumerate()))
+print("cuda", torch.cuda.is_initialized(), sys.asked)
+print("frozen", gc.get_freeze_count() > 10_000)
+print("variables", os.environ["RANK"], os.environ["COLOUR"])
+"""
+# Python imports it at its start.
+ASKS = """
+import os, sys
+sys.asked = "no"
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch.distributed.run":  # torch is imported by now
+            sys.meta_path.remove(self)
+            import torch
+            torch.cuda.is_available = is_available
+            for function in ("_cuda_getDeviceCount", "_cuda_init"):  # of a torch for CUDA
+                if hasattr(torch._C, function):
+                    setattr(torch._C, function, asked)
+def is_available():
+    return asked() if os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK") != "1" else False
+def asked(*arguments):
+    sys.asked = "yes"
+    return 0
+sys.meta_path.insert(0, Finder())
+"""
+TORCHRUN = [
+    "torch.distributed.run",
+    *("--nnodes=1", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"),
+    *("--start-method=fork", "--run-path", "--"),
+]
+
+
+@pytest.fixture
+def rank(tmp_path, monkeypatch):
+    """The path of RANK; the processes of this test see ASKS."""
+    (tmp_path / "sitecustomize.py").write_text(ASKS)
+    (tmp_path / "rank.py").write_text(RANK)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{REPOSITORY}")
+    for name, value in variables_of_spec(Spec()).items():
+        monkeypatch.setenv(name, value)
+    return tmp_path / "rank.py"
+
+
+def assert_ready(printed):
+    lines = printed.splitlines()
+    assert "loaded slurm_job_kit.trainer.run torch._dynamo" in lines, printed
+    assert "cuda False no" in lines
+    assert "frozen True" in lines
+    assert "variables 0 blue" in lines
+    # The thread that imports has ended. Threads of the parent do not exist in the rank.
+    assert "threads MainThread" in lines
+
+
+def test_a_rank_is_forked_with_torch_and_trainer_imported(rank, monkeypatch):
+    monkeypatch.setenv("COLOUR", "blue")
+    modules = "slurm_job_kit.trainer.run,torch._dynamo"
+    command = [sys.executable, "-u", "-m", "slurm_job_kit.jobs.node.preload", modules]
+    done = subprocess.run(
+        [*command, *TORCHRUN, rank], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert_ready(done.stdout)
+
+
+def test_a_standby_becomes_torchrun(rank, tmp_path):
+    waiting = WaitingTorchrun(Spec(), lambda: None)
+    log = tmp_path / "torchrun.log"
+    command = [*preload_command(Spec()), *TORCHRUN, str(rank)]
+    process = waiting.start(command, os.environ | {"COLOUR": "blue"}, log)
+    assert process is not None and process.wait(100) == 0, log.read_text()
+    assert_ready(log.read_text())
+
+
+def test_a_standby_that_was_killed_is_not_used(rank, tmp_path):
+    waiting = WaitingTorchrun(Spec(), lambda: None)
+    assert waiting.process is not None
+    waiting.process.kill()
+    waiting.process.communicate()
+    assert waiting.start(["torchrun"], dict(os.environ), tmp_path / "log") is None
+
+
+def test_a_standby_ends_when_its_agent_has_ended(rank):
+    waiting = WaitingTorchrun(Spec(train=Train(compile=True)), lambda: None)
+    assert waiting.process is not None
+    waiting.process.communicate(timeout=100)  # closes the pipe
+    assert waiting.process.returncode == 0
+
+
+def test_a_standby_needs_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(oom, "free_bytes", lambda: standby.NEEDED_BYTES - 1)
+    waiting = WaitingTorchrun(Spec(), lambda: pytest.fail("a process is started"))
+    assert waiting.start(["torchrun"], {}, tmp_path / "log") is None
+
+
+def test_a_call_survives_the_pipe():
+    call = TorchrunCall(["a b", "ü\n"], {"X": "1\n2"}, None)
+    assert call.to_line().count(b"\n") == 1
+
+
+# In place of srun: an agent's first process, which waits for a line.
+AGENT = "bash slurm/agent.sh {run} standby - {python}"
+
+
+@pytest.mark.parametrize("told", [b"2 10.0.0.1:15000\n", b""], ids=["a line", "the end"])
+def test_the_agent_of_the_next_attempt_waits_in_the_shell_first(tmp_path, told):
+    """Before launch.standby_after_s the setup lines and Python are not started."""
+    run = tmp_path
+    for folder in ("code", "kit", "standby", "attempt-2"):
+        (run / folder).mkdir()
+    (run / "standby/after_s").write_text("60\n")
+    (run / "setup.sh").write_text("export KIT_PYTHON=x\n")
+    python = run / "python"
+    python.write_text('#!/bin/sh\necho "agent: $*"\n')
+    python.chmod(0o755)
+    env = os.environ | {"KIT_NODE_RANK": "3"}
+    agent = subprocess.Popen(
+        AGENT.format(run=run, python=python).split(),
+        cwd=REPOSITORY,
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    time.sleep(0.2)  # there is nothing to see while it waits
+    assert agent.poll() is None
+    printed, _ = agent.communicate(told, timeout=20)
+    assert agent.returncode == 0
+    options = "--rdzv-endpoint=10.0.0.1:15000 --node-rank=3"
+    expected = f"agent: -m slurm_job_kit.jobs.node {run} 2 {options}\n" if told else ""
+    assert printed.decode() == expected
+
+
+def test_an_agent_that_waits_ends_without_a_record_when_no_attempt_follows(tmp_path):
+    (tmp_path / "spec.json").write_text(Spec().to_json())
+    argv = [sys.executable, "-m", "slurm_job_kit.jobs.node", tmp_path, "standby"]
+    agent = subprocess.Popen(
+        [*argv, "--rdzv-endpoint=-", "--node-rank=0"], cwd=REPOSITORY, stdin=subprocess.PIPE
+    )
+    agent.communicate(timeout=60)  # closes the pipe
+    assert agent.returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["spec.json"]
