@@ -88,6 +88,7 @@ class Loop:
         self._beat: Beat = lambda what, step: None  # `run` replaces it
         self._data_wait_s = 0.0
         self._last_save = time.monotonic()
+        self._is_save_postponed = False
         self._lead = LeadTime.of(context.run)
 
     def run(self, stop_consensus: StopConsensus, beat: Beat) -> str:
@@ -115,7 +116,7 @@ class Loop:
             is_last = self._is_last()  # the evaluation may have ended the training early
             if is_stopping or is_last or agreed.save or self._is_save_due():
                 with self._lead.excluded():
-                    self._save()
+                    self._save(is_urgent=is_stopping or is_last)
             if is_stopping or is_last:
                 self._finish_save()
                 if self._is_early_stop():
@@ -160,6 +161,8 @@ class Loop:
         return step > 0 and any(distance and step % distance == 0 for distance in distances)
 
     def _is_save_due_by_clock(self) -> bool:
+        if self._is_save_postponed:
+            return not self.checkpoints.is_saving()
         minutes = self.spec.checkpoint.every_minutes
         return minutes is not None and time.monotonic() - self._last_save >= 60 * minutes
 
@@ -292,8 +295,12 @@ class Loop:
             self.state.best = {"metric": chosen.name, "value": value, "step": step}
             self.state.evals_since_best = 0
 
-    def _save(self) -> None:
-        """Start to commit a checkpoint of this step, unless this step has one."""
+    def _save(self, is_urgent: bool) -> None:
+        """Start to commit a checkpoint of this step, unless this step has one.
+
+        While the save before it is in flight, a periodic save is postponed until that one is
+        committed. One that is urgent, or that is kept at any age, waits instead.
+        """
         if self.checkpoints.newest_step == self.state.global_step:
             # An evaluation after the commit may have made this step the best one.
             self.checkpoints.point_at_best(self.state)
@@ -302,7 +309,14 @@ class Loop:
         if self.reporter is not None:
             self.state.metrics_bytes = self.reporter.sync()
         self.state.streams = self.data.train_batches.positions()
-        self.checkpoints.save(self.replica, self.state)
+        is_urgent = is_urgent or self.checkpoints.is_kept(self.state)
+        before = self._is_save_postponed
+        self._is_save_postponed = not self.checkpoints.save(self.replica, self.state, is_urgent)
+        if self._is_save_postponed:
+            if not before:
+                text = f"the checkpoint of step {self.state.global_step} is postponed"
+                self.distributed.log(f"{text}: the one before it is still being written")
+            return
         self._last_save = time.monotonic()
         if self.reporter is not None:
             self.reporter.restart_clock(self.state.global_step)

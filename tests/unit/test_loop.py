@@ -1,7 +1,9 @@
 """The training loop against the same training written by hand, with one rank."""
 
 import dataclasses
+import itertools
 import re
+import threading
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from torch import nn
 
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
+from slurm_job_kit.trainer.checkpoint import commit
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.dist.context import DistributedContext
@@ -131,14 +134,19 @@ def test_a_training_is_what_it_would_be_without_a_kit(tmp_path, grad_clip_norm):
     assert torch.allclose(loop.replica.module.weight, expected, rtol=1e-5, atol=1e-6)
 
 
+def as_it_is(bucket):
+    """What a hook returns that exchanges nothing."""
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
 def test_ranks_exchange_gradients_once_in_each_optimizer_step(tmp_path):
     exchanges = []
 
     def count(_, bucket):
         exchanges.append(bucket.index())
-        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        done.set_result(bucket.buffer())
-        return done
+        return as_it_is(bucket)
 
     _, loop = train(tmp_path, Spec(train=TRAIN), hook=count)
     assert exchanges == [0] * loop.state.global_step
@@ -217,6 +225,30 @@ def test_a_loss_that_is_not_finite_names_the_last_good_checkpoint(tmp_path, ever
     spec = Spec(train=spoilt, checkpoint=keep, log=Log(every_steps=1))
     with pytest.raises(NotFinite, match=rf"is nan at step 2: {words}\n  hint: .* for a NaN"):
         train(tmp_path, spec)
+
+
+def test_a_slow_disk_postpones_periodic_saves_and_not_the_training(tmp_path, monkeypatch, capsys):
+    reference, whole = train(tmp_path / "reference", Spec(train=TRAIN))
+    is_open, steps, really = threading.Event(), [], commit.commit_and_prune
+
+    def slow(root, pending, retention):
+        assert is_open.wait(60)
+        steps.append(pending.step)
+        return really(root, pending, retention)
+
+    def hook(_, bucket):
+        if bucket.index() == 0 and next(passes) == 5:
+            is_open.set()
+        return as_it_is(bucket)
+
+    monkeypatch.setattr(commit, "commit_and_prune", slow)
+    passes = itertools.count(1)
+    spec = Spec(train=TRAIN, checkpoint=Checkpoint(every_steps=1, best=None))
+    run, loop = train(tmp_path / "run", spec, hook=hook)
+    assert "the checkpoint of step 2 is postponed: " in capsys.readouterr().out
+    assert (steps[0], steps[-1]) == (1, 9) and not {2, 3, 4} & {*steps}
+    assert run.metrics.read_bytes() == reference.metrics.read_bytes()
+    assert torch.equal(loop.replica.module.weight, whole.replica.module.weight)
 
 
 def test_an_evaluation_draws_the_same_numbers_after_a_stop(tmp_path):

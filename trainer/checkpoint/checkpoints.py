@@ -97,15 +97,22 @@ class Checkpoints:
         self.newest_step = state.global_step
         return state
 
-    def save(self, replica: Replica, state: TrainState) -> None:
-        """Copy the state and let rank 0's thread commit a checkpoint of it.
+    def save(self, replica: Replica, state: TrainState, is_urgent: bool = True) -> bool:
+        """Copy the state and let rank 0's thread commit a checkpoint of it; return whether it does.
 
-        Waits for the save before it, if that is still in flight.
+        While the save before it is in flight, an urgent save waits for that one. Another save does
+        nothing: the training must not wait for a slow disk.
         """
-        windows = torch.stack(gather(state.window))
+        is_first = self._context.distributed.is_first
+        is_busy = is_first and not is_urgent and self.is_saving()
+        # The other ranks must know it, too.
+        gathered = gather(torch.cat([state.window, state.window.new_tensor([float(is_busy)])]))
+        if gathered[0][-1]:
+            return False
+        windows = torch.stack(gathered)[:, :-1].contiguous()
         self.newest_step = state.global_step
-        if not self._context.distributed.is_first:
-            return
+        if not is_first:
+            return True
         started = time.monotonic()
         self._writer.wait()
         saved = SavedState.of(replica, self._setup, state, windows)
@@ -116,6 +123,11 @@ class Checkpoints:
         self._writer.start(
             self._finish_save, SavedState.from_dict(values), copied, parameters, started, stall_s
         )
+        return True
+
+    def is_saving(self) -> bool:
+        """Return whether a save is in flight; on other ranks than 0 there is none."""
+        return self._writer.is_busy_after(0)
 
     def check(self) -> None:
         """Raise the error of the save in flight, if it failed. Never waits."""
@@ -232,7 +244,7 @@ class Checkpoints:
         """
         if copied is not None:
             copied.synchronize()
-        step, checkpoint = saved.state.global_step, self._context.run.spec.checkpoint
+        step = saved.state.global_step
         # The parameters only: a buffer may hold infinities, as an attention mask does.
         tensors = {name: saved.model[name] for name in parameters}
         if self._context.train.stop_on_nan and (name := first_not_finite(tensors)):
@@ -244,12 +256,18 @@ class Checkpoints:
         check_before_rename = functools.partial(check_owner, self._context.run)
         files = {STATE: saved.write}
         pending = PendingCheckpoint(self._manifest(saved), files, check_before_rename)
-        best_step = saved.state.best.get("step")
+        nbytes = commit.commit_and_prune(self._root, pending, self._retention(saved.state))
+        return Saved(checkpoint_name(step), step, time.monotonic() - started, stall_s, nbytes)
+
+    def _retention(self, state: TrainState) -> Retention:
+        checkpoint = self._context.run.spec.checkpoint
         epochs = (checkpoint.keep_every_epochs or 0) * self._steps_per_epoch
         every = tuple(filter(None, (checkpoint.keep_every_steps, epochs)))
-        retention = Retention(checkpoint.keep_last, every, best_step)
-        nbytes = commit.commit_and_prune(self._root, pending, retention)
-        return Saved(checkpoint_name(step), step, time.monotonic() - started, stall_s, nbytes)
+        return Retention(checkpoint.keep_last, every, state.best.get("step"))
+
+    def is_kept(self, state: TrainState) -> bool:
+        """Return whether a checkpoint of this state is kept at any age."""
+        return self._retention(state).keeps(state.global_step)
 
     def _manifest(self, saved: SavedState) -> Manifest:
         """Return the manifest of a checkpoint, without its files."""

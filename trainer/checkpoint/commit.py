@@ -130,11 +130,14 @@ def _read_back(directory: Path, doing: str) -> Manifest:
 
 
 def write_pointer(root: Path, pointer: str, name: str) -> None:
-    """Write a checkpoint's name to the file `latest` or `best`. No decision depends on it alone."""
+    """Write a checkpoint's name to the file `latest` or `best`.
+
+    Without fsync: after a power failure the file may be old or empty, and no decision depends on it
+    alone.
+    """
     with _temporary(root, pointer) as temporary:
-        _write(temporary, lambda sink: sink.write(f"{name}\n".encode()))
+        temporary.write_text(f"{name}\n", encoding="utf-8")
         os.replace(temporary, root / pointer)
-    fsync_directory(root)
 
 
 def point_at_best(root: Path, best_step: int) -> None:

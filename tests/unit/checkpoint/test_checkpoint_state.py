@@ -260,6 +260,29 @@ def test_one_save_is_in_flight_and_the_next_waits_for_it(tmp_path, gate):
             assert file.metadata()["weights_sha256"] == digest
 
 
+def test_a_periodic_save_is_postponed_while_one_is_in_flight(tmp_path, gate):
+    """An urgent one waits: see above. Afterwards the step may be saved as any other."""
+    context, replica = job_of(tmp_path), replica_of()
+    checkpoints = Checkpoints(context, BATCHES)
+    assert checkpoints.save(replica, state_at(1), is_urgent=False)
+    for step in (2, 3):
+        assert checkpoints.is_saving()
+        assert not checkpoints.save(replica, state_at(step), is_urgent=False)
+    assert checkpoints.newest_step == 1
+    gate.set()
+    checkpoints.finish(lambda: None)
+    assert checkpoints.save(replica, state_at(4), is_urgent=False)
+    checkpoints.finish(lambda: None)
+    assert [each.step for each in checkpoints.completed()] == [1, 4]
+
+
+def test_a_checkpoint_that_is_kept_is_never_postponed(tmp_path):
+    kept = Checkpoint(keep_every_steps=10, keep_every_epochs=2)  # an epoch has 8 steps
+    checkpoints = Checkpoints(job_of(tmp_path, kept), BATCHES)
+    assert [step for step in range(1, 21) if checkpoints.is_kept(state_at(step))] == [10, 16, 20]
+    assert checkpoints.is_kept(state_at(3, best={"metric": "eval_loss", "value": 1.0, "step": 3}))
+
+
 def test_checkpoints_at_multiples_of_steps_and_of_epochs_are_kept(tmp_path):
     # An epoch has 8 steps.
     context = job_of(tmp_path, Checkpoint(keep_last=1, keep_every_steps=10, keep_every_epochs=2))
@@ -670,7 +693,7 @@ def test_a_hint_that_cannot_be_written_ends_no_training(tmp_path, monkeypatch, c
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "replace", full)
     checkpoints.point_at_best(state)
     assert "checkpoints/best: [Errno 28] No space left" in capsys.readouterr().out
 
