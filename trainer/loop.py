@@ -125,6 +125,7 @@ class Loop:
             self._step()
             if step == first_step:
                 self.events.event("first_step", step=step + 1)
+                self.checkpoints.allocate(self.replica, self.state)
 
     def _is_last(self) -> bool:
         # The step is greater where a resume lowered train.epochs.

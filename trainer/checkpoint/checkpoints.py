@@ -97,6 +97,12 @@ class Checkpoints:
         self.newest_step = state.global_step
         return state
 
+    def allocate(self, replica: Replica, state: TrainState) -> None:
+        """Begin to allocate the memory that saves need; after a step, when the optimizer has it."""
+        if self._context.distributed.is_first:
+            saved = SavedState.of(replica, self._setup, state, state.window)
+            self._staging.allocate(saved.to_dict())
+
     def save(self, replica: Replica, state: TrainState, is_urgent: bool = True) -> bool:
         """Copy the state and let rank 0's thread commit a checkpoint of it; return whether it does.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,6 +20,18 @@ class Staging:
 
     def __init__(self) -> None:
         self._buffers: dict[str, torch.Tensor] = {}
+        self._allocation: threading.Thread | None = None
+
+    def allocate(self, state: dict[str, Any]) -> None:
+        """Allocate the memory for copies of `state` in a thread, so that the first is as fast."""
+        tensors = dict(_tensors(state, "state"))
+        self._allocation = threading.Thread(target=self._allocate, args=(tensors,), daemon=True)
+        self._allocation.start()
+
+    def _allocate(self, tensors: dict[str, torch.Tensor]) -> None:
+        for path, tensor in tensors.items():
+            # The kernel gives the pages at the first write.
+            self._buffers[path] = _buffer_for(tensor).zero_()
 
     def take(self, state: dict[str, Any]) -> tuple[dict[str, Any], torch.cuda.Event | None]:
         """Copy `state` to the host; return the copy and an event (None on a CPU).
@@ -26,6 +40,9 @@ class Staging:
 
         Raises: UserError if `state` holds anything but tensors, plain values and containers.
         """
+        if self._allocation is not None:
+            self._allocation.join()
+            self._allocation = None
         copy = self._copy(state, "state")
         event = None
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -51,10 +68,25 @@ class Staging:
     def _stage(self, tensor: torch.Tensor, path: str) -> torch.Tensor:
         buffer = self._buffers.get(path)
         if buffer is None or (buffer.dtype, buffer.shape) != (tensor.dtype, tensor.shape):
-            # `empty_like` also keeps the memory format, such as channels_last.
-            buffer = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
-            self._buffers[path] = buffer
+            buffer = self._buffers[path] = _buffer_for(tensor)
         return buffer.copy_(tensor, non_blocking=True)
+
+
+def _buffer_for(tensor: torch.Tensor) -> torch.Tensor:
+    # `empty_like` also keeps the memory format, such as channels_last.
+    return torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+
+
+def _tensors(value: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors in containers, with the paths that `Staging.take` gives them."""
+    if isinstance(value, torch.Tensor):
+        yield path, value.detach()
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _tensors(item, f"{path}[{key!r}]")
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _tensors(item, f"{path}[{index}]")
 
 
 def first_not_finite(tensors: dict[str, Any]) -> str | None:
