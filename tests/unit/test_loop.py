@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import re
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
 from slurm_job_kit.trainer.checkpoint import commit
+from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.dist.context import DistributedContext
@@ -249,6 +251,52 @@ def test_a_slow_disk_postpones_periodic_saves_and_not_the_training(tmp_path, mon
     assert (steps[0], steps[-1]) == (1, 9) and not {2, 3, 4} & {*steps}
     assert run.metrics.read_bytes() == reference.metrics.read_bytes()
     assert torch.equal(loop.replica.module.weight, whole.replica.module.weight)
+
+
+def test_a_postponed_save_is_made_as_soon_as_the_disk_is_free(tmp_path, monkeypatch):
+    is_open, really, is_saving = threading.Event(), commit.commit_and_prune, Checkpoints.is_saving
+    steps: list[int] = []
+    known: list[Checkpoints] = []
+
+    def slow(root, pending, retention):
+        assert is_open.wait(60)
+        steps.append(pending.step)
+        return really(root, pending, retention)
+
+    def note(checkpoints):
+        known[:] = [checkpoints]
+        return is_saving(checkpoints)
+
+    def hook(_, bucket):
+        if bucket.index() == 0 and next(passes) == 10:
+            is_open.set()
+            deadline = time.monotonic() + 60
+            while is_saving(known[0]) and time.monotonic() < deadline:
+                time.sleep(0.001)
+        return as_it_is(bucket)
+
+    monkeypatch.setattr(commit, "commit_and_prune", slow)
+    monkeypatch.setattr(Checkpoints, "is_saving", note)
+    passes = itertools.count(1)
+    longer = dataclasses.replace(TRAIN, epochs=6)
+    every = Checkpoint(every_steps=4, every_epochs=None, best=None)
+    train(tmp_path, Spec(train=longer, checkpoint=every), hook=hook)
+    # Due are 4, which stays in flight until step 10, and 8; the ranks agree one step later.
+    assert steps[:2] == [4, 11]
+
+
+def test_a_save_that_is_kept_at_any_age_waits_for_the_disk(tmp_path, monkeypatch):
+    steps, really = [], commit.commit_and_prune
+
+    def slow(root, pending, retention):
+        time.sleep(0.3)  # a save is much slower than a step
+        steps.append(pending.step)
+        return really(root, pending, retention)
+
+    monkeypatch.setattr(commit, "commit_and_prune", slow)
+    kept = Checkpoint(every_steps=1, keep_every_steps=3, best=None)
+    train(tmp_path, Spec(train=TRAIN, checkpoint=kept))
+    assert {3, 6, 9} <= {*steps} and 2 not in steps
 
 
 def test_an_evaluation_draws_the_same_numbers_after_a_stop(tmp_path):

@@ -20,7 +20,9 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 RANK = """
 import gc, os, sys, threading
 import torch
-loaded = [name for name in ("slurm_job_kit.trainer.run", "torch._dynamo") if name in sys.modules]
+names = [name for name in ("slurm_job_kit.trainer.run", "torch._dynamo") if name in sys.modules]
+# A module that another thread is importing is there, too.
+loaded = [name for name in names if not getattr(sys.modules[name].__spec__, "_initializing", 0)]
 print("loaded", *loaded)
 print("threads", *sorted(each.name for each in threading.enumerate()))
 print("cuda", torch.cuda.is_initialized(), sys.asked)
@@ -151,6 +153,44 @@ def test_the_agent_of_the_next_attempt_waits_in_the_shell_first(tmp_path, told):
     options = "--rdzv-endpoint=10.0.0.1:15000 --node-rank=3"
     expected = f"agent: -m slurm_job_kit.jobs.node {run} 2 {options}\n" if told else ""
     assert printed.decode() == expected
+
+
+def test_setup_lines_do_not_read_the_line_of_the_next_attempt(tmp_path):
+    for folder in ("code", "kit", "standby"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "standby/after_s").write_text("1\n")
+    (tmp_path / "setup.sh").write_text("export KIT_PYTHON=x\ncat\n")
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nread -r line\necho agent got $line\n")
+    python.chmod(0o755)
+    agent = subprocess.Popen(
+        AGENT.format(run=tmp_path, python=python).split(),
+        cwd=REPOSITORY,
+        env=os.environ | {"KIT_NODE_RANK": "3"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    log = tmp_path / "standby/setup-00003.log"
+    deadline = time.monotonic() + 20
+    while not log.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    printed, _ = agent.communicate(b"2 10.0.0.1:15000\n", timeout=20)
+    assert printed.decode() == "agent got 2 10.0.0.1:15000\n"
+
+
+def test_a_forked_rank_has_the_signals_of_a_new_process():
+    """An ignored stop stays ignored, as the agent wants it."""
+    text = """
+import signal
+from slurm_job_kit.jobs.node.forked_rank import reset_signals
+signal.signal(signal.SIGHUP, lambda *_: None)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+reset_signals()
+numbers = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
+print(*(getattr(signal.getsignal(number), "name", "python's") for number in numbers))
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["SIG_DFL", "SIG_IGN", "python's"]
 
 
 def test_an_agent_that_waits_ends_without_a_record_when_no_attempt_follows(tmp_path):
