@@ -39,6 +39,7 @@ METRIC_MODES = {
     **dict.fromkeys(("eval_loss", "eval_mse", "eval_mae", "eval_rmse"), "min"),
     **dict.fromkeys(("eval_perplexity", "eval_bits_per_byte"), "min"),
 }
+STANDBY_AFTER_S = 20  # for launch.standby_after_s auto
 _OR_YOURS = "or your own package.module:callable."
 
 
@@ -147,12 +148,12 @@ class Launch:
         "Fork the trainer's ranks out of torchrun, which imports torch once for all of a node; "
         "auto: on nodes without GPUs.",
     )
-    standby_after_s: int | None = key(
-        20,
+    standby_after_s: int | Literal["auto"] | None = key(
+        "auto",
         "Seconds from the start of an attempt until a torchrun for the next one imports torch on "
-        "each node: after a crash it starts sooner. It waits with 0.3 GB, where 2 GB are free. "
-        "null: never.",
-        ge=1,
+        "each node: after a crash it starts sooner. It waits with 0.3 GB, where 2 GB are free. The "
+        "lines of setup run a second time then, beside the training. null: never; auto: 20, but "
+        "never with setup, command_prefix or srun_args.",
     )
     max_crashes: int = key(
         3, "Crashes in a row without a new checkpoint after which the run is held.", ge=1
@@ -162,11 +163,6 @@ class Launch:
     def is_trainer(self) -> bool:
         """Whether the ranks are our trainer, which stops and saves at a signal."""
         return self.script is None and self.module is None
-
-    @property
-    def has_standby(self) -> bool:
-        """Whether a torchrun for the next attempt waits: only the trainer's imports are known."""
-        return self.standby_after_s is not None and self.is_trainer
 
 
 @dataclass(frozen=True)
@@ -338,6 +334,19 @@ class Spec:
         "Shell lines that each node sources before its agent starts, outside of command_prefix, "
         "such as module load; each must exit with 0.",
     )
+
+    @property
+    def standby_s(self) -> int | None:
+        """Seconds until the next attempt's torchrun is prepared; None where it is not.
+
+        Of a user's script it is not known what it imports. Setup lines may stage data or start a
+        server: beside the training they run on request only.
+        """
+        seconds = self.launch.standby_after_s if self.launch.is_trainer else None
+        if seconds != "auto":
+            return seconds
+        is_plain = not (self.setup or self.launch.command_prefix or self.slurm.srun_args)
+        return STANDBY_AFTER_S if is_plain else None
 
     @property
     def runs_inside(self) -> bool:

@@ -119,9 +119,11 @@ def _write_plan(run_dir: RunDir, found: AttemptFacts, plan: AttemptPlan) -> None
     agent_argv = srun_step.agent_argv(found.spec)
     for path, argv in ((attempt_dir.srun_argv, srun_argv), (attempt_dir.agent_argv, agent_argv)):
         write_atomic(path, "".join(f"{argument}\0" for argument in argv))
-    if found.spec.launch.has_standby:
+    if found.spec.standby_s is not None:
         run_dir.standby_after_s.parent.mkdir(exist_ok=True)
-        write_atomic(run_dir.standby_after_s, f"{found.spec.launch.standby_after_s}\n")
+        write_atomic(run_dir.standby_after_s, f"{found.spec.standby_s}\n")
+    else:  # it was changed at a resume
+        run_dir.standby_after_s.unlink(missing_ok=True)
     records.write(attempt_dir.plan, plan)
 
 

@@ -159,7 +159,7 @@ class Agents:
             with contextlib.suppress(BrokenPipeError), cast(IO[bytes], agent.stdin) as pipe:
                 pipe.write(" ".join(words).encode() + b"\n")
         agents = agents or self._start(*words)
-        if self._spec.launch.has_standby:
+        if self._spec.standby_s is not None:
             self._waiting = self._start(WORD, "-")
         return agents
 
@@ -195,7 +195,8 @@ class Agents:
 def end(agents: Iterable[subprocess.Popen[bytes]]) -> None:
     """Kill agents that have no torchrun yet, and wait for their end."""
     for agent in agents:
-        agent.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(agent.pid, signal.SIGKILL)  # with a command of its setup lines
         agent.wait()
 
 

@@ -10,12 +10,15 @@ RUN_DIR`. The process is a copy of torchrun, so torch and the trainer are import
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from multiprocessing import util
 from pathlib import Path
+from typing import NoReturn
 
 from slurm_job_kit.jobs.console import begin_lines_with_time
 from slurm_job_kit.jobs.node import rank
@@ -29,9 +32,27 @@ def reset_signals() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-def exit_with_0(kept: object) -> None:
-    """Exit without Python's tear-down; `kept` lives until then."""
-    os._exit(0)
+def leave_multiprocessing() -> None:
+    """Let the user's code find the main process: it may choose a start method, or ask for its name.
+
+    Private where multiprocessing has no function for it (Python 3.11 to 3.13).
+    """
+    multiprocessing.set_start_method(None, force=True)
+    multiprocessing.current_process().name = "MainProcess"
+    multiprocessing.process._parent_process = None  # type: ignore[attr-defined]
+
+
+def replace_exit(exit_now: Callable[[int], NoReturn]) -> None:
+    """Make the user's `os._exit(0)` an exit with 1, in this process only.
+
+    For torchrun a rank that exits with 0 before it returns still runs: it would wait for minutes.
+    """
+    rank_pid = os.getpid()
+
+    def exit_early(status: int) -> NoReturn:
+        exit_now(1 if status == 0 and os.getpid() == rank_pid else status)
+
+    os._exit = exit_early
 
 
 def main(argv: list[str]) -> None:
@@ -40,7 +61,10 @@ def main(argv: list[str]) -> None:
     Returns only after the run completed or stopped: torchrun waits for that, and then lets this
     process exit. An exit with 0 without a return is for torchrun a rank that still runs.
     """
+    exit_now = os._exit
     try:
+        replace_exit(exit_now)
+        leave_multiprocessing()
         reset_signals()
         begin_lines_with_time()
         rank.die_with_torchrun()
@@ -50,7 +74,8 @@ def main(argv: list[str]) -> None:
         sys.modules["__main__"] = trainer  # which the rank's worker processes import, too
         kept = trainer.main()
         # multiprocessing calls this after torchrun's answer, before the tear-down of the process.
-        util.Finalize(None, exit_with_0, args=(kept,), exitpriority=100)
+        # The default argument keeps what must live until then.
+        util.Finalize(None, lambda kept=kept: exit_now(0), exitpriority=100)
     except BaseException:
         traceback.print_exc()
         os._exit(1)

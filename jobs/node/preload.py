@@ -1,9 +1,10 @@
 """Runs torchrun in a process that imports what the ranks need, during the rendezvous or before.
 
     python -m jobs.node.preload [MODULE,...] torch.distributed.run OPTIONS...
-    python -m jobs.node.preload [MODULE,...]
+    python -m jobs.node.preload [MODULE,...] FD
 
-The second form imports the modules and waits for a `TorchrunCall` of the next attempt on stdin.
+The second form imports the modules and waits for a line on stdin. Then it reads a `TorchrunCall`
+from the file descriptor FD: a pipe would make the agent wait for a process that has been stopped.
 
 torchrun forks the trainer's ranks out of this process (`--start-method=fork`), so a node imports
 torch and the trainer once, and not once for each rank.
@@ -49,7 +50,7 @@ def preload(modules: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class TorchrunCall:
-    """What a waiting process does next, as one line of JSON.
+    """What a waiting process does next, as JSON.
 
     arguments: `torch.distributed.run OPTIONS...`. env: all variables of torchrun and the ranks.
     log: the file for torchrun's output; None leaves stdout and stderr as they are.
@@ -59,13 +60,13 @@ class TorchrunCall:
     env: dict[str, str]
     log: str | None
 
-    def to_line(self) -> bytes:
-        """Return the line that `wait_for_call` reads."""
-        return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
+    def write(self, fd: int) -> None:
+        """Write the call to a file, from its start."""
+        os.pwrite(fd, json.dumps(dataclasses.asdict(self)).encode(), 0)
 
 
-def wait_for_call() -> TorchrunCall:
-    """Read a `TorchrunCall` from stdin; ends this process where the agent has closed it.
+def wait_for_call(fd: int) -> TorchrunCall:
+    """Wait for a line on stdin and read the call from a file; ends with the end of stdin.
 
     The kernel kills this process before others if memory runs out meanwhile.
     """
@@ -78,7 +79,9 @@ def wait_for_call() -> TorchrunCall:
         sys.exit(0)
     with contextlib.suppress(OSError):
         adjustment.write_text(before, encoding="ascii")
-    return TorchrunCall(**json.loads(line))
+    with open(fd, "rb") as file:
+        file.seek(0)
+        return TorchrunCall(**json.loads(file.read()))
 
 
 def become(call: TorchrunCall) -> None:
@@ -98,17 +101,18 @@ def main(argv: Sequence[str]) -> None:
     importlib.import_module(TORCHRUN)
     for name in LATE_IMPORTS:
         importlib.import_module(name)
-    if arguments:
+    pid = os.getpid()
+    if not arguments[0].isdigit():
         thread = threading.Thread(target=preload, args=(modules,), daemon=True)
         thread.start()
         os.register_at_fork(before=thread.join)
     else:
         preload(modules)
-        call = wait_for_call()
+        call = wait_for_call(int(arguments[0]))
         become(call)
         arguments = call.arguments
     # A rank's garbage collector then ignores what it inherits, and that memory stays shared.
-    os.register_at_fork(before=gc.freeze)
+    os.register_at_fork(before=lambda: gc.freeze() if os.getpid() == pid else None)
     importlib.import_module(arguments[0]).main(arguments[1:])
 
 

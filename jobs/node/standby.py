@@ -31,8 +31,13 @@ class WaitingTorchrun:
         self.process: subprocess.Popen[bytes] | None = None
         if oom.free_bytes() >= NEEDED_BYTES:
             env = os.environ | variables_of_spec(spec)  # torch reads some of them at its import
+            self._call = os.memfd_create("torchrun call")
             self.process = subprocess.Popen(
-                self._preload, env=env, stdin=subprocess.PIPE, preexec_fn=prepare
+                [*self._preload, str(self._call)],
+                env=env,
+                stdin=subprocess.PIPE,
+                pass_fds=[self._call],
+                preexec_fn=prepare,
             )
 
     def start(
@@ -43,9 +48,10 @@ class WaitingTorchrun:
         if process is None or process.poll() is not None or process.stdin is None:
             return None
         arguments = command[len(self._preload) :]
+        TorchrunCall(arguments, env, str(log)).write(self._call)
         try:
             with process.stdin as pipe:
-                pipe.write(TorchrunCall(arguments, env, str(log)).to_line())
+                pipe.write(b"\n")
         except BrokenPipeError:
             return None
         return process

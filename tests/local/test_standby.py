@@ -1,6 +1,7 @@
 """After a crash the agents that wait continue the run; new ones do where one of these was lost."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def command_line(pid):
 def waiting(kit):
     """The processes that have imported torch for the next attempt, and have no ranks yet."""
     pids = kit.processes()
-    found = {pid for pid in pids if command_line(pid).endswith("trainer.run,torch._dynamo ")}
+    found = {pid for pid in pids if re.search(r"torch._dynamo \d+ $", command_line(pid))}
     parents = {parent_of(pid) for pid in pids}
     return {pid for pid in found - parents if parent_of(pid) not in found}
 

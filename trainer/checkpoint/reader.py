@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import BinaryIO, ParamSpec, TypeVar
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.checkpoint_names import (
@@ -35,10 +35,12 @@ from slurm_job_kit.trainer.checkpoint.manifest import LATEST, MANIFEST, FileDige
 from slurm_job_kit.trainer.errors import UserError
 
 REASON = "REASON"
+PART_BYTES = 2**20
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)
 LASTING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO}
 
-Files = dict[str, Path]  # the files of a checkpoint, whose bytes agree with its manifest
+# The files of a checkpoint in memory, whose bytes agree with its manifest; the caller closes them.
+Files = dict[str, BinaryIO]
 Value = TypeVar("Value")
 Given = ParamSpec("Given")
 
@@ -48,26 +50,25 @@ class Damaged(Exception):
 
 
 def read(directory: Path) -> tuple[Manifest, Files]:
-    """Compare all files of a committed checkpoint with its manifest; return both.
+    """Read a committed checkpoint; return its manifest and its files.
 
     Raises: Damaged; UserError if another version of the kit wrote it; OSError if a later attempt
     may be able to read it.
     """
-    return _read(directory, is_just_written=False)
+    with _bad_sectors_are_damage():
+        found = _retried(_manifest, directory)
+        return found, {
+            file.name: _retried(_read, directory / file.name, file.digest) for file in found.files
+        }
 
 
 def check(directory: Path) -> Manifest:
-    """Read back a checkpoint that was just written; return its manifest. Raises as `read`."""
-    return _read(directory, is_just_written=True)[0]
-
-
-def _read(directory: Path, is_just_written: bool) -> tuple[Manifest, Files]:
+    """Compare all files of a checkpoint with its manifest; return that. Raises as `read`."""
     with _bad_sectors_are_damage():
         found = _retried(_manifest, directory)
-        files = {file.name: directory / file.name for file in found.files}
         for file in found.files:
-            _retried(_check, files[file.name], file.digest, is_just_written)
-        return found, files
+            _retried(_check, directory / file.name, file.digest)
+        return found
 
 
 def read_newest(
@@ -79,7 +80,11 @@ def read_newest(
     """
     for name in _retried(checkpoint_names, root):
         try:
-            return parse(read(root / name)[1])
+            _, files = read(root / name)
+            with contextlib.ExitStack() as opened:
+                for file in files.values():
+                    opened.enter_context(file)
+                return parse(files)
         except Damaged as error:
             aside = quarantine(root / name, str(error))
             report(f"checkpoint {root / name} is damaged and now {aside.name}: {error}")
@@ -184,15 +189,41 @@ def _manifest(directory: Path) -> Manifest:
         raise Damaged(f"{MANIFEST}: {error}") from error
 
 
-def _check(path: Path, expected: FileDigest, is_just_written: bool) -> None:
+def _read(path: Path, expected: FileDigest) -> BinaryIO:
+    """Copy a file into memory, and compare the copy: the file may fail or change later."""
+    copy, sha256 = os.fdopen(os.memfd_create(path.name), "w+b"), hashlib.sha256()
+    try:
+        with _open(path) as file:
+            _check_size(path, os.fstat(file.fileno()).st_size, expected)
+            while part := file.read(PART_BYTES):
+                sha256.update(part)
+                copy.write(part)
+        copy.flush()
+        copy.seek(0)
+        _check_size(path, os.fstat(copy.fileno()).st_size, expected)
+        _check_sha256(path, sha256.hexdigest(), expected)
+    except BaseException:
+        copy.close()
+        raise
+    return copy
+
+
+def _check(path: Path, expected: FileDigest) -> None:
     with _open(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size != expected.size:
-            raise Damaged(f"{path.name} has {size} bytes, not {expected.size}")
-        if is_just_written:  # so it is in the page cache: drop it there, to read from the disk
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        if hashlib.file_digest(file, "sha256").hexdigest() != expected.sha256:
-            raise Damaged(f"{path.name} does not agree with its SHA-256")
+        _check_size(path, os.fstat(file.fileno()).st_size, expected)
+        # A file that was just written is in the page cache: drop it there, to read from the disk.
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        _check_sha256(path, hashlib.file_digest(file, "sha256").hexdigest(), expected)
+
+
+def _check_size(path: Path, size: int, expected: FileDigest) -> None:
+    if size != expected.size:
+        raise Damaged(f"{path.name} has {size} bytes, not {expected.size}")
+
+
+def _check_sha256(path: Path, sha256: str, expected: FileDigest) -> None:
+    if sha256 != expected.sha256:
+        raise Damaged(f"{path.name} does not agree with its SHA-256")
 
 
 @contextlib.contextmanager

@@ -155,17 +155,18 @@ class SavedState:
 
 
 def parse(files: reader.Files) -> dict[str, Any]:
-    """Return the values in state.pt. The tensors are pages of the file: copy those that stay.
+    """Return the values in state.pt. The tensors share its memory: copy those that stay.
 
     Raises: Damaged if the file holds anything but tensors, plain values and containers of them.
     """
     if STATE not in files:
         raise reader.Damaged(f"it has no {STATE}")
-    with open(files[STATE], "rb") as file:
-        if file.read(len(ZIP)) != ZIP:
-            raise reader.Damaged(f"{STATE} is not of the format that torch.save writes")
     try:
-        values = torch.load(files[STATE], map_location="cpu", weights_only=True, mmap=True)
+        with files[STATE] as file:
+            if file.read(len(ZIP)) != ZIP:
+                raise reader.Damaged(f"{STATE} is not of the format that torch.save writes")
+            name = f"/proc/self/fd/{file.fileno()}"
+            values = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
     # Which of them is raised depends on where in the file the parser fails.
     except (pickle.UnpicklingError, RuntimeError, ValueError, LookupError, EOFError) as error:
         reason = str(error).partition("\n")[0]

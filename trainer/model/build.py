@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from slurm_job_kit.jobs.spec import METRIC_MODES, Train
+from slurm_job_kit.jobs.spec import METRIC_MODES, OBJECTIVES, OPTIMIZERS, Train
 from slurm_job_kit.trainer import seeds
 from slurm_job_kit.trainer.data import builtin, transforms
 from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
@@ -242,7 +242,9 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
     torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
     with user_code("train.model", spec.model):
         fit = fit_of(spec, data, example)
-        module = models.create(spec.model, spec.model_args, fit, will_load)
+        # An optimizer or objective of the user may keep what it finds in the initial weights.
+        is_built_in = spec.optimizer in OPTIMIZERS and spec.objective in OBJECTIVES
+        module = models.create(spec.model, spec.model_args, fit, will_load and is_built_in)
         module = _placed(module, context)
         ddp = wrap(module, spec, context.device)
     optimizer = optim.create(module, spec)

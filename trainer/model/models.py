@@ -18,16 +18,16 @@ from slurm_job_kit.trainer.user_code import call
 SMALL_IMAGE_PIXELS = 64  # up to this height and width, ResNets keep the full resolution first
 
 
-def create(name: str, args: dict[str, Any], fit: Fit, will_load: bool = False) -> nn.Module:
+def create(name: str, args: dict[str, Any], fit: Fit, is_overwritten: bool = False) -> nn.Module:
     """Return the model of `train.model`.
 
     name: one of BUILT_IN, which is fitted to the data, or `package.module:callable`.
-    will_load: whether a checkpoint follows. A built-in model then has no initial weights; one of
-        the user may keep random numbers that are in no checkpoint.
+    is_overwritten: whether nothing sees the weights before a checkpoint is loaded. A built-in model
+        then has no initial weights. One of the user does: its code may use them.
     Raises UserError where the name, the arguments or the data do not fit.
     """
     fitted = _fitted(name, fit) if name in BUILT_IN else {}
-    with _without_initial_weights() if will_load and name in BUILT_IN else nullcontext():
+    with _without_initial_weights() if is_overwritten and name in BUILT_IN else nullcontext():
         model = call("train.model", name, BUILT_IN, {**fitted, **args})
     if not isinstance(model, nn.Module):
         raise UserError(f"train.model: {name} returns a {type(model).__name__}, not a torch module")

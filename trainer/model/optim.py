@@ -108,7 +108,7 @@ def _begin_momentum(optimizer: torch.optim.Optimizer) -> None:
 def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     """Load a `state_dict()` into the optimizer, but keep the options of the present spec.
 
-    The tensors are copied: those that were loaded may be pages of a file. Each gets the memory
+    The tensors are copied: those that were loaded share the memory of a file. Each gets the memory
     format of its parameter, because fused kernels walk through both in one order and ignore strides
     (torch 2.13).
     Raises: UserError where its parameter groups have other sizes.
@@ -130,12 +130,19 @@ def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     for parameter, values in optimizer.state.items():
         for name, value in values.items():
             # A user's optimizer may keep other values than tensors.
-            if isinstance(value, torch.Tensor):
-                format_of = parameter if value.shape == parameter.shape else value
-                own = {"dtype": value.dtype, "device": value.device}
-                values[name] = torch.empty_like(format_of, **own).copy_(value)
+            values[name] = _own_copy(value, parameter)
     if isinstance(optimizer, torch.optim.SGD):
         _begin_momentum(optimizer)
+
+
+def _own_copy(value: Any, parameter: torch.Tensor) -> Any:
+    """Return a copy of a tensor of the state, or of those in a list, as LBFGS has them."""
+    if isinstance(value, list):
+        return [_own_copy(item, parameter) for item in value]
+    if not isinstance(value, torch.Tensor):
+        return value
+    format_of = parameter if value.shape == parameter.shape else value
+    return torch.empty_like(format_of, dtype=value.dtype, device=value.device).copy_(value)
 
 
 def clip_and_step(

@@ -81,7 +81,8 @@ def found_after_a_kill(root):
     steps = [step for name in names if (step := checkpoint_step(name)) is not None]
     for step in steps:
         _, files = reader.read(root / checkpoint_name(step))
-        assert files["state.pt"].read_bytes() == (OLD | {15: NEW})[step]
+        with files["state.pt"] as file:
+            assert file.read() == (OLD | {15: NEW})[step]
     commit.remove_leftovers(root)
     left = {path.name for path in root.iterdir()}
     assert left == {"latest", "best", *names}, left

@@ -41,9 +41,14 @@ def names(root):
     return sorted(path.name for path in root.iterdir())
 
 
+def content(files):
+    with files["state.pt"] as file:
+        return file.read()
+
+
 def read_newest(root, reports=None):
     report = pytest.fail if reports is None else reports.append
-    return reader.read_newest(root, lambda files: files["state.pt"].read_bytes(), report)
+    return reader.read_newest(root, lambda files: content(files), report)
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +59,7 @@ def no_delays(monkeypatch):
 def test_a_commit_is_read_back_and_named_by_latest(tmp_path):
     assert save(tmp_path, 7, b"seven") == "step-00000007"
     manifest, files = reader.read(tmp_path / "step-00000007")
-    assert {name: path.read_bytes() for name, path in files.items()} == {"state.pt": b"seven"}
+    assert [*files] == ["state.pt"] and content(files) == b"seven"
     assert (manifest.format_version, manifest.global_step) == (2, 7)
     assert [(file.name, file.digest.size) for file in manifest.files] == [("state.pt", 5)]
     assert manifest.metrics == (Metric("loss", 1e-05),)

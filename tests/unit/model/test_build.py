@@ -355,6 +355,24 @@ dist.barrier()
 """
 
 
+def anchored(groups, lr):
+    """An optimizer that keeps the weights that it finds, as one that pulls towards them does."""
+    optimizer = torch.optim.SGD(groups, lr)
+    found = [value.detach().clone() for group in groups for value in group["params"]]
+    optimizer.anchors = found  # type: ignore[attr-defined]
+    return optimizer
+
+
+def test_an_optimizer_of_the_user_finds_the_initial_weights_in_every_attempt(job_of):
+    spec = dataclasses.replace(MLP, optimizer=f"{__name__}:anchored")
+    anchors = []
+    for will_load in (False, True):
+        at = job_of(spec)
+        optimizer: Any = build.build_replica(at, build.build_data(at), will_load).optimizer
+        anchors.append(optimizer.anchors)
+    assert all(map(torch.equal, *anchors))
+
+
 def test_ranks_that_see_different_data_are_named(tmp_path):
     ranks = [
         subprocess.Popen(

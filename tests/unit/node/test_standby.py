@@ -1,6 +1,7 @@
 """The process that imports torch for torchrun, during the rendezvous or the attempt before."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -9,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.node import oom, standby
-from slurm_job_kit.jobs.node.preload import TorchrunCall
 from slurm_job_kit.jobs.node.standby import WaitingTorchrun
 from slurm_job_kit.jobs.node.torchrun import preload_command, variables_of_spec
-from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 # A rank: what it finds at its first line. Nothing may have asked for a GPU before the fork: a fork
@@ -118,9 +118,16 @@ def test_a_standby_needs_memory(monkeypatch, tmp_path):
     assert waiting.start(["torchrun"], {}, tmp_path / "log") is None
 
 
-def test_a_call_survives_the_pipe():
-    call = TorchrunCall(["a b", "ü\n"], {"X": "1\n2"}, None)
-    assert call.to_line().count(b"\n") == 1
+def test_an_agent_never_waits_for_a_standby_that_is_stopped(rank, tmp_path):
+    """Its environment may be larger than the buffer of a pipe."""
+    waiting = WaitingTorchrun(Spec(), lambda: None)
+    assert waiting.process is not None
+    waiting.process.send_signal(signal.SIGSTOP)
+    env = os.environ | {"LARGE": "x" * 2**20}
+    process = waiting.start([*preload_command(Spec()), "torchrun"], env, tmp_path / "log")
+    assert process is waiting.process
+    process.kill()
+    process.wait()
 
 
 # In place of srun: an agent's first process, which waits for a line.
@@ -191,6 +198,57 @@ print(*(getattr(signal.getsignal(number), "name", "python's") for number in numb
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["SIG_DFL", "SIG_IGN", "python's"]
+
+
+AS_A_FORK = """
+import multiprocessing, os, sys
+from slurm_job_kit.jobs.node.forked_rank import leave_multiprocessing, replace_exit
+def rank():
+    exit_now = os._exit
+    replace_exit(exit_now)
+    leave_multiprocessing()
+    {lines}
+    sys.stdout.flush()
+    exit_now(0)
+fork = multiprocessing.get_context("fork").Process(target=rank)
+fork.start()
+fork.join()
+print("exit", fork.exitcode)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "printed"),
+    [
+        ("multiprocessing.set_start_method('spawn')", "exit 0"),
+        ("print(multiprocessing.current_process().name)", "MainProcess exit 0"),
+        ("print(multiprocessing.parent_process())", "None exit 0"),
+        ("os._exit(0)", "exit 1"),
+        ("os._exit(3)", "exit 3"),
+        ("pid = os.fork() or os._exit(0); print(os.waitpid(pid, 0)[1])", "0 exit 0"),
+    ],
+)
+def test_the_users_code_finds_a_process_as_any_other_in_a_forked_rank(lines, printed):
+    """Only its exit with 0 is an error: torchrun would wait for the rank's return."""
+    text = AS_A_FORK.format(lines=lines)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert " ".join(done.stdout.split()) == printed
+
+
+@pytest.mark.parametrize(
+    ("spec", "seconds"),
+    [
+        (Spec(), 20),
+        (Spec(launch=Launch(standby_after_s=None)), None),
+        (Spec(launch=Launch(script="train.py")), None),
+        (Spec(setup=["module load cuda"]), None),
+        (Spec(setup=["module load cuda"], launch=Launch(standby_after_s=5)), 5),
+        (Spec(launch=Launch(command_prefix=["nice"])), None),
+        (Spec(slurm=Slurm(srun_args=["--container-image=x"])), None),
+    ],
+)
+def test_lines_of_the_user_run_beside_a_training_on_request_only(spec, seconds):
+    assert spec.standby_s == seconds
 
 
 def test_an_agent_that_waits_ends_without_a_record_when_no_attempt_follows(tmp_path):
