@@ -89,7 +89,9 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
     else:
         ranks = ["-m", "--", "slurm_job_kit.jobs.node.rank", str(run_dir.path)]
         ranks += rank_command(spec, run_dir)
-    return [*preload_command(spec), "torch.distributed.run", *options, *ranks]
+    # A standby is for the trainer only, forked or not.
+    python = preload_command(spec) if spec.launch.is_trainer else [sys.executable, "-m"]
+    return [*python, "torch.distributed.run", *options, *ranks]
 
 
 def forks(spec: Spec) -> bool:

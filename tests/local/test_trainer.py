@@ -146,7 +146,8 @@ def test_a_resume_goes_on_at_the_step_after_the_newest_whole_checkpoint(stopped)
 
 def test_a_rank_killed_in_a_save_costs_the_steps_since_the_one_before(undisturbed, tmp_path):
     """faults.md row 16; every system call of a save is in test_checkpoint_kill.py."""
-    run = make_run(tmp_path, **TINY, model_args={"kill_at_fsync": 12})
+    # The eighth is that of the second save's state.pt.
+    run = make_run(tmp_path, **TINY, model_args={"kill_at_fsync": 8})
     status, output = train(run)
     assert status != 0
     (leftover,) = run.checkpoints.glob(".tmp-*")

@@ -103,7 +103,7 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
 def test_torchrun_starts_a_users_script_by_exec(node):
     spec = Spec(launch=Launch(script="train.py", args=["--n=1"]))
     command = torchrun_command(spec, RUN, node(0, spec).options(PLAN, "127.0.0.1:15001"))
-    assert command[4:6] == ["", "torch.distributed.run"]
+    assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
     wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1"]
     assert command[-8:] == [*wrapper, *rank_command(spec, RUN)]
 
