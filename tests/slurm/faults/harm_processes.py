@@ -27,6 +27,7 @@ _MARKS = {  # text in the command line; the first match counts
     "torch.distributed.run": "torchrun",
     "-m slurm_job_kit.jobs.node.preload ": "standby",
     "-m slurm_job_kit.jobs.node ": "agent",
+    "-m slurm_job_kit.trainer": "rank",
     "multiprocessing": "reader",
 }
 _LOOK_AGAIN_S = 0.1
@@ -71,7 +72,7 @@ def rank(run: Run, number: int) -> Process:
     """The process of a global rank in the newest attempt: torchrun assigns the ranks."""
     ranks = of_role(run, "rank")
     for process in ranks:
-        if _name(process.pid) == f"rank-{number:05d}":
+        if number in (_rank_in_name(process.pid), _rank_in_environment(process.pid)):
             return process
     raise LookupError(f"rank {number} is not among {ranks}")
 
@@ -197,6 +198,20 @@ def _as_standby(process: Process, found: Sequence[Process]) -> Process:
         return process
     started = {_parent_of(each.pid) for each in found if each.role == "torchrun"}
     return process if process.pid in started else process._replace(role="waiting agent")
+
+
+def _rank_in_name(pid: int) -> int | None:
+    """The number of a forked rank; its environment is still that of torchrun's start."""
+    name = _name(pid)
+    return int(name.removeprefix("rank-")) if name.startswith("rank-") else None
+
+
+def _rank_in_environment(pid: int) -> int | None:
+    with suppress(OSError):
+        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if entry.startswith(b"RANK="):
+                return int(entry.partition(b"=")[2])
+    return None
 
 
 def _name(pid: int) -> str:
