@@ -306,18 +306,19 @@ class Loop:
             # An evaluation after the commit may have made this step the best one.
             self.checkpoints.point_at_best(self.state)
             return
+        is_urgent = is_urgent or self.checkpoints.is_kept(self.state)
+        was_postponed = self._is_save_postponed
+        self._is_save_postponed = not is_urgent and self.checkpoints.is_any_saving()
+        if self._is_save_postponed:  # nothing waits for the disk, metrics.jsonl included
+            if not was_postponed:
+                text = f"the checkpoint of step {self.state.global_step} is postponed"
+                self.distributed.log(f"{text}: the one before it is still being written")
+            return
         self._beat("save", self.state.global_step)
         if self.reporter is not None:
             self.state.metrics_bytes = self.reporter.sync()
         self.state.streams = self.data.train_batches.positions()
-        is_urgent = is_urgent or self.checkpoints.is_kept(self.state)
-        before = self._is_save_postponed
-        self._is_save_postponed = not self.checkpoints.save(self.replica, self.state, is_urgent)
-        if self._is_save_postponed:
-            if not before:
-                text = f"the checkpoint of step {self.state.global_step} is postponed"
-                self.distributed.log(f"{text}: the one before it is still being written")
-            return
+        self.checkpoints.save(self.replica, self.state)
         self._last_save = time.monotonic()
         if self.reporter is not None:
             self.reporter.restart_clock(self.state.global_step)

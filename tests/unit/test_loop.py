@@ -22,6 +22,7 @@ from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.dist.stop_consensus import StopConsensus
 from slurm_job_kit.trainer.errors import NotFinite
 from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.report.reporter import Reporter
 from slurm_job_kit.trainer.run import conclude, prepare
 from slurm_job_kit.trainer.seeds import ORDER, WEIGHTS, mix
 from slurm_job_kit.trainer.stop import StopSignal
@@ -232,6 +233,11 @@ def test_a_loss_that_is_not_finite_names_the_last_good_checkpoint(tmp_path, ever
 def test_a_slow_disk_postpones_periodic_saves_and_not_the_training(tmp_path, monkeypatch, capsys):
     reference, whole = train(tmp_path / "reference", Spec(train=TRAIN))
     is_open, steps, really = threading.Event(), [], commit.commit_and_prune
+    syncs, really_sync = [], Reporter.sync
+
+    def sync(reporter):
+        syncs.append(1)
+        return really_sync(reporter)
 
     def slow(root, pending, retention):
         assert is_open.wait(60)
@@ -244,11 +250,13 @@ def test_a_slow_disk_postpones_periodic_saves_and_not_the_training(tmp_path, mon
         return as_it_is(bucket)
 
     monkeypatch.setattr(commit, "commit_and_prune", slow)
+    monkeypatch.setattr(Reporter, "sync", sync)
     passes = itertools.count(1)
     spec = Spec(train=TRAIN, checkpoint=Checkpoint(every_steps=1, best=None))
     run, loop = train(tmp_path / "run", spec, hook=hook)
     assert "the checkpoint of step 2 is postponed: " in capsys.readouterr().out
     assert (steps[0], steps[-1]) == (1, 9) and not {2, 3, 4} & {*steps}
+    assert len(syncs) == len(steps)  # of metrics.jsonl, on the same disk
     assert run.metrics.read_bytes() == reference.metrics.read_bytes()
     assert torch.equal(loop.replica.module.weight, whole.replica.module.weight)
 

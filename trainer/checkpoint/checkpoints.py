@@ -103,22 +103,20 @@ class Checkpoints:
             saved = SavedState.of(replica, self._setup, state, state.window)
             self._staging.allocate(saved.to_dict())
 
-    def save(self, replica: Replica, state: TrainState, is_urgent: bool = True) -> bool:
-        """Copy the state and let rank 0's thread commit a checkpoint of it; return whether it does.
+    def is_any_saving(self) -> bool:
+        """Return, on every rank, whether rank 0 has a save in flight."""
+        is_busy = torch.tensor([int(self.is_saving())], device=self._context.device)
+        return bool(gather(is_busy)[0])
 
-        While the save before it is in flight, an urgent save waits for that one. Another save does
-        nothing: the training must not wait for a slow disk.
+    def save(self, replica: Replica, state: TrainState) -> None:
+        """Copy the state and let rank 0's thread commit a checkpoint of it.
+
+        Waits for the save before it, if that is still in flight.
         """
-        is_first = self._context.distributed.is_first
-        is_busy = is_first and not is_urgent and self.is_saving()
-        # The other ranks must know it, too.
-        gathered = gather(torch.cat([state.window, state.window.new_tensor([float(is_busy)])]))
-        if gathered[0][-1]:
-            return False
-        windows = torch.stack(gathered)[:, :-1].contiguous()
+        windows = torch.stack(gather(state.window))
         self.newest_step = state.global_step
-        if not is_first:
-            return True
+        if not self._context.distributed.is_first:
+            return
         started = time.monotonic()
         self._writer.wait()
         saved = SavedState.of(replica, self._setup, state, windows)
@@ -129,7 +127,6 @@ class Checkpoints:
         self._writer.start(
             self._finish_save, SavedState.from_dict(values), copied, parameters, started, stall_s
         )
-        return True
 
     def is_saving(self) -> bool:
         """Return whether a save is in flight; on other ranks than 0 there is none."""

@@ -260,20 +260,14 @@ def test_one_save_is_in_flight_and_the_next_waits_for_it(tmp_path, gate):
             assert file.metadata()["weights_sha256"] == digest
 
 
-def test_a_periodic_save_is_postponed_while_one_is_in_flight(tmp_path, gate):
-    """An urgent one waits: see above. Afterwards the step may be saved as any other."""
-    context, replica = job_of(tmp_path), replica_of()
-    checkpoints = Checkpoints(context, BATCHES)
-    assert checkpoints.save(replica, state_at(1), is_urgent=False)
-    for step in (2, 3):
-        assert checkpoints.is_saving()
-        assert not checkpoints.save(replica, state_at(step), is_urgent=False)
-    assert checkpoints.newest_step == 1
+def test_every_rank_knows_whether_a_save_is_in_flight(tmp_path, gate):
+    checkpoints = Checkpoints(job_of(tmp_path), BATCHES)
+    assert not checkpoints.is_any_saving()
+    checkpoints.save(replica_of(), state_at(1))
+    assert checkpoints.is_any_saving() and checkpoints.is_saving()
     gate.set()
     checkpoints.finish(lambda: None)
-    assert checkpoints.save(replica, state_at(4), is_urgent=False)
-    checkpoints.finish(lambda: None)
-    assert [each.step for each in checkpoints.completed()] == [1, 4]
+    assert not checkpoints.is_any_saving()
 
 
 def test_a_checkpoint_that_is_kept_is_never_postponed(tmp_path):
