@@ -70,7 +70,7 @@ def wait_for_call(fd: int) -> TorchrunCall:
 
     The kernel kills this process before others if memory runs out meanwhile.
     """
-    adjustment = Path("/proc/self/oom_score_adj")
+    adjustment, before = Path("/proc/self/oom_score_adj"), "0"
     with contextlib.suppress(OSError):
         before = adjustment.read_text(encoding="ascii")
         adjustment.write_text("1000", encoding="ascii")

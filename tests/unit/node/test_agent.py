@@ -1,5 +1,6 @@
 """The node agent: torchrun's command line and environment, and the stop of the ranks."""
 
+import importlib.util
 import os
 import re
 import shutil
@@ -98,6 +99,22 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
         "--shutdown-timeout=5",
         *("--start-method=fork", "--run-path", "--", str(FORKED_RANK), "/runs/x y/1", "--x=a b"),
     ]
+
+
+@pytest.mark.parametrize("has_bytecode", [False, True])
+@pytest.mark.parametrize("is_writable", [False, True])
+def test_a_torch_that_is_compiled_at_each_start_is_told(
+    tmp_path, monkeypatch, capfd, has_bytecode, is_writable
+):
+    source = tmp_path / "torch/__init__.py"
+    (source.parent / "__pycache__").mkdir(parents=True)
+    if has_bytecode:
+        Path(importlib.util.cache_from_source(str(source))).touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: is_writable)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    agent.warn_of_missing_bytecode(str(source))
+    told = "".join(capfd.readouterr())
+    assert (f"-m compileall -q {tmp_path}" in told) == (not has_bytecode and not is_writable)
 
 
 def test_torchrun_starts_a_users_script_by_exec(node):

@@ -130,53 +130,38 @@ def test_an_agent_never_waits_for_a_standby_that_is_stopped(rank, tmp_path):
     process.wait()
 
 
-# In place of srun: an agent's first process, which waits for a line.
-AGENT = "bash slurm/agent.sh {run} standby - {python}"
-
-
-@pytest.mark.parametrize("told", [b"2 10.0.0.1:15000\n", b""], ids=["a line", "the end"])
-def test_the_agent_of_the_next_attempt_waits_in_the_shell_first(tmp_path, told):
-    """Before launch.standby_after_s the setup lines and Python are not started."""
-    run = tmp_path
+def agent_of(run, after_s, setup, python):
+    """The first process of an agent that waits, as srun starts it; `python` is a shell's text."""
     for folder in ("code", "kit", "standby", "attempt-2"):
         (run / folder).mkdir()
-    (run / "standby/after_s").write_text("60\n")
-    (run / "setup.sh").write_text("export KIT_PYTHON=x\n")
-    python = run / "python"
-    python.write_text('#!/bin/sh\necho "agent: $*"\n')
-    python.chmod(0o755)
-    env = os.environ | {"KIT_NODE_RANK": "3"}
-    agent = subprocess.Popen(
-        AGENT.format(run=run, python=python).split(),
-        cwd=REPOSITORY,
-        env=env,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    time.sleep(0.2)  # there is nothing to see while it waits
-    assert agent.poll() is None
-    printed, _ = agent.communicate(told, timeout=20)
-    assert agent.returncode == 0
-    options = "--rdzv-endpoint=10.0.0.1:15000 --node-rank=3"
-    expected = f"agent: -m slurm_job_kit.jobs.node {run} 2 {options}\n" if told else ""
-    assert printed.decode() == expected
-
-
-def test_setup_lines_do_not_read_the_line_of_the_next_attempt(tmp_path):
-    for folder in ("code", "kit", "standby"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "standby/after_s").write_text("1\n")
-    (tmp_path / "setup.sh").write_text("export KIT_PYTHON=x\ncat\n")
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\nread -r line\necho agent got $line\n")
-    python.chmod(0o755)
-    agent = subprocess.Popen(
-        AGENT.format(run=tmp_path, python=python).split(),
+    (run / "standby/after_s").write_text(f"{after_s}\n")
+    (run / "setup.sh").write_text(f"export KIT_PYTHON=x\n{setup}")
+    (run / "python").write_text(f"#!/bin/sh\n{python}")
+    (run / "python").chmod(0o755)
+    return subprocess.Popen(
+        ["bash", "slurm/agent.sh", run, "standby", "-", run / "python"],
         cwd=REPOSITORY,
         env=os.environ | {"KIT_NODE_RANK": "3"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
+
+
+@pytest.mark.parametrize("told", [b"2 10.0.0.1:15000\n", b""], ids=["a line", "the end"])
+def test_the_agent_of_the_next_attempt_waits_in_the_shell_first(tmp_path, told):
+    """Before launch.standby_after_s the setup lines and Python are not started."""
+    agent = agent_of(tmp_path, 60, "", 'echo "agent: $*"\n')
+    time.sleep(0.2)  # there is nothing to see while it waits
+    assert agent.poll() is None
+    printed, _ = agent.communicate(told, timeout=20)
+    assert agent.returncode == 0
+    options = "--rdzv-endpoint=10.0.0.1:15000 --node-rank=3"
+    expected = f"agent: -m slurm_job_kit.jobs.node {tmp_path} 2 {options}\n" if told else ""
+    assert printed.decode() == expected
+
+
+def test_setup_lines_do_not_read_the_line_of_the_next_attempt(tmp_path):
+    agent = agent_of(tmp_path, 1, "cat\n", "read -r line\necho agent got $line\n")
     log = tmp_path / "standby/setup-00003.log"
     deadline = time.monotonic() + 20
     while not log.exists() and time.monotonic() < deadline:
