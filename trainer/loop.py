@@ -14,6 +14,7 @@ from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer import seeds
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
+from slurm_job_kit.trainer.checkpoint.interval import SaveInterval, failures_of
 from slurm_job_kit.trainer.checkpoint.state import TrainState
 from slurm_job_kit.trainer.data.sources import Batch
 from slurm_job_kit.trainer.dist.run_handle import RankContext
@@ -88,6 +89,7 @@ class Loop:
         self._beat: Beat = lambda what, step: None  # `run` replaces it
         self._data_wait_s = 0.0
         self._last_save = time.monotonic()
+        self._save_interval = SaveInterval(self.spec.checkpoint, failures_of(context))
         self._is_save_postponed = False
         self._lead = LeadTime.of(context.run)
 
@@ -164,8 +166,7 @@ class Loop:
     def _is_save_due_by_clock(self) -> bool:
         if self._is_save_postponed:
             return not self.checkpoints.is_saving()
-        minutes = self.spec.checkpoint.every_minutes
-        return minutes is not None and time.monotonic() - self._last_save >= 60 * minutes
+        return time.monotonic() - self._last_save >= self._save_interval.seconds
 
     def _step(self) -> None:
         """Do the next optimizer step; the host waits for the device only where it logs."""
@@ -336,6 +337,10 @@ class Loop:
             self.events.event("save", step=saved.step, seconds=seconds, stall_s=stall_s)
             self.distributed.log(f"checkpoint {saved.name} committed in {seconds:.2f} s")
             self._lead.saved(saved.seconds)
+            if chosen := self._save_interval.saved(
+                saved.seconds, saved.stall_s, self._lead.consensus_s
+            ):
+                self.distributed.log(chosen)
 
     def _warn_of_short_lead(self) -> None:
         """Warn where a stop needs more time than it has; only rank 0 knows how long saves take."""

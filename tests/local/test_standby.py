@@ -14,7 +14,7 @@ name: tiny
 slurm: {nodes: 2}
 launch: {standby_after_s: 1}
 train: {model: mlp, dataset: breast_cancer, epochs: 1000000, micro_batch_size: 8}
-checkpoint: {every_epochs: null, every_steps: 200}
+checkpoint: {every_steps: 200}
 log: {every_steps: 100000}
 """
 

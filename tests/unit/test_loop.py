@@ -13,7 +13,7 @@ from torch import nn
 
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
-from slurm_job_kit.trainer.checkpoint import commit
+from slurm_job_kit.trainer.checkpoint import commit, interval
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.sources import Samples
@@ -349,3 +349,18 @@ def test_a_stop_in_the_last_evaluation_leaves_the_run_to_be_completed(tmp_path):
     outcome = read_json(run.attempt(2).outcome)
     assert outcome["status"] == "completed"
     assert outcome["metrics"]["eval_accuracy"] > 0
+
+
+@pytest.mark.parametrize("seconds", [0.0, 3600.0])
+def test_by_default_a_checkpoint_is_due_by_the_clock(tmp_path, monkeypatch, seconds):
+    steps, really = [], commit.commit_and_prune
+
+    def note(root, pending, retention):
+        steps.append(pending.step)
+        return really(root, pending, retention)
+
+    monkeypatch.setattr(commit, "commit_and_prune", note)
+    monkeypatch.setattr(interval, "FIRST_S", seconds)
+    monkeypatch.setattr(interval, "LOSS_S", 0.0)
+    train(tmp_path, Spec(train=TRAIN, checkpoint=Checkpoint(best=None)))
+    assert steps == [9] if seconds else {*steps} > {9}

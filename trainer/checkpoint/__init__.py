@@ -2,6 +2,7 @@
 
 - checkpoints: saves the state of a training; loads the newest checkpoint.
 - state: the parts of a saved state, its file, and how it is restored.
+- interval: the time between two periodic checkpoints.
 - share: broadcasts a saved state from rank 0, tensor by tensor.
 - staging: copies the state into host memory, so that the training can continue.
 - writer: the thread that writes a checkpoint.

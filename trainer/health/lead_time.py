@@ -64,14 +64,19 @@ class LeadTime:
     def need_s(self) -> float:
         """Seconds from a warning at the worst moment to the end of the attempt.
 
-        Two checks of the stop consensus pass before all ranks stop. A save in flight is not added:
-        if only that one is committed in time, few steps are done again.
+        A save in flight is not added: if only that one is committed in time, few steps are done
+        again.
         """
+        return self.consensus_s + self._evaluation_s + self._save_s + MARGIN_S
+
+    @property
+    def consensus_s(self) -> float:
+        """Seconds until all ranks stop or save after a step: two checks and the step."""
         step_s = self.step_s
         check_s = max(step_s, CHECK_INTERVAL_S)
         if self._check_steps is not None:
             check_s = self._check_steps * step_s
-        return 2 * check_s + step_s + self._evaluation_s + self._save_s + MARGIN_S
+        return 2 * check_s + step_s
 
     def begin_step(self, now: float) -> None:
         """A step begins at `now` (monotonic). The first is not measured, because it compiles."""

@@ -17,6 +17,7 @@ SPEC = (
     "train.epochs=2",
     "train.model=tests.slurm.paced:Paced",
     "launch.stop_check_steps=1",
+    "checkpoint.every_epochs=1",
 )
 STEPS_PER_EPOCH = 29
 STEPS = 2 * STEPS_PER_EPOCH

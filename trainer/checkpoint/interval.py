@@ -1,0 +1,119 @@
+"""The time between two periodic checkpoints: as configured, or from what saves and failures cost.
+
+A longer interval loses more work at a failure, a shorter one stops the training more often. With a
+cost C of each save and a failure rate r the sum of both losses is least at the interval
+sqrt(2 C / r). Sources: Young, "A first order approximation to the optimum checkpoint interval"
+(1974); Daly, "A higher order estimate of the optimum checkpoint interval" (2006).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.console import format_duration
+from slurm_job_kit.jobs.records import AttemptRecord, RecordError
+from slurm_job_kit.jobs.spec import Checkpoint
+from slurm_job_kit.trainer.dist.run_handle import RankContext
+
+FIRST_S = 10.0  # before a save was measured; also the shortest interval
+LOSS_S = 60.0  # a failure loses at most this, or LOSS_SAVES times what a save takes
+LOSS_SAVES = 20
+# What is assumed before a run has a history of its own: one failure in its first day, and 6.5 on
+# 1,000 nodes each day. Source of the latter: Kokolis et al., "Revisiting Reliability in Large-Scale
+# Machine Learning Research Clusters" (2024), RSC-1.
+SECONDS_PER_DAY = 86400.0
+NODE_FAILURES_PER_DAY = 6.5e-3
+MIN_STALL_S = 1e-3
+TOLD_FACTOR = 1.5  # an interval that changes by less is not logged again
+
+
+@dataclass(frozen=True)
+class Failures:
+    """The attempts of this run that ended without a save of their last step, and their time.
+
+    trained_s: seconds from the opening to the record of all attempts together.
+    """
+
+    number: int = 0
+    trained_s: float = 0.0
+    num_nodes: int = 1
+
+    @classmethod
+    def of(cls, attempts: Iterable[AttemptRecord], num_nodes: int) -> Failures:
+        """Return the failures among closed attempts."""
+        known = [each for each in attempts if each.last_step is not None]
+        lost = [each for each in known if each.evidence.outcome is None]
+        trained_s = sum(each.stop - each.start for each in known if each.start is not None)
+        return cls(len(lost), trained_s, num_nodes)
+
+    @property
+    def per_s(self) -> float:
+        """The failure rate: the assumed one, corrected by what this run has seen."""
+        seen = (1 + self.number) / (SECONDS_PER_DAY + self.trained_s)
+        return seen + self.num_nodes * NODE_FAILURES_PER_DAY / SECONDS_PER_DAY
+
+
+def failures_of(context: RankContext) -> Failures:
+    """Return the failures of the attempts before this one; only rank 0 reads the records."""
+    if not context.distributed.is_first:
+        return Failures()
+    try:
+        attempts = records.read_attempts(context.run.dir)
+    except (OSError, RecordError):  # jobs.attempt reports it; here it is only an estimate
+        attempts = []
+    return Failures.of(attempts, context.run.spec.slurm.nodes)
+
+
+class SaveInterval:
+    """The seconds between two periodic checkpoints; infinite where none is due by the clock."""
+
+    def __init__(self, checkpoint: Checkpoint, failures: Failures = Failures()) -> None:
+        minutes, others = (
+            checkpoint.every_minutes,
+            (checkpoint.every_epochs, checkpoint.every_steps),
+        )
+        self._failures = failures
+        self._is_auto = checkpoint.interval == "auto" and not any((minutes, *others))
+        self._logged_s: float | None = None
+        self.seconds = math.inf
+        if minutes is not None:
+            self.seconds = 60 * minutes
+        elif self._is_auto:
+            self.seconds = FIRST_S
+
+    def saved(self, save_s: float, stall_s: float, consensus_s: float) -> str:
+        """Choose the interval after a save; return a text to log, "" if it hardly changed.
+
+        save_s: from the begin of the save to its commit. stall_s: of it, how long the training
+        stopped. consensus_s: until the ranks have agreed on a save that is due.
+        """
+        if not self._is_auto:
+            return ""
+        self.seconds = best_interval_s(save_s, stall_s, consensus_s, self._failures.per_s)
+        if self._logged_s is not None and (
+            1 / TOLD_FACTOR < self.seconds / self._logged_s < TOLD_FACTOR
+        ):
+            return ""
+        self._logged_s = self.seconds
+        mean_s = format_duration(1 / self._failures.per_s, 2)
+        return (
+            f"checkpoint.interval auto: a checkpoint every {self.seconds:.0f} s (a save stops the "
+            f"training for {stall_s:.3f} s and takes {save_s:.1f} s; {self._failures.number} "
+            f"attempts of this run ended without a save, one in {mean_s} is expected)"
+        )
+
+
+def best_interval_s(
+    save_s: float, stall_s: float, consensus_s: float, failures_per_s: float
+) -> float:
+    """Return the interval of least loss, within the bounds of what a failure may lose.
+
+    A failure loses the interval, the time until the ranks agree on a save, and the save that was
+    in flight.
+    """
+    best_s = math.sqrt(2 * max(stall_s, MIN_STALL_S) / failures_per_s)
+    most_s = max(LOSS_S, LOSS_SAVES * save_s) - save_s - consensus_s
+    return max(FIRST_S, save_s, min(best_s, most_s))
