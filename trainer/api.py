@@ -13,8 +13,9 @@
   The kit divides loss and metrics by the number of items of all micro batches of all ranks, so the
   gradient is the mean over the items at any number of ranks. Losses have the unit of the objective
   (nats for the built-in cross-entropies).
-  In training the model is inside DDP: call it as `model(...)` and use no other method of it. In an
-  evaluation it is the model itself, `model.training` is false, and the loss needs no graph.
+  With several ranks the model is in training inside DDP: call it as `model(...)` and use no other
+  method of it. In an evaluation it is the model itself, `model.training` is false, and the loss
+  needs no graph.
 - SampleRandom: type of a transform's second argument; its `uniform(k)` returns float32 [n, k] that
   depend on (seed, step, sample) only, so a resume draws the same numbers.
 

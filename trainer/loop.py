@@ -25,6 +25,7 @@ from slurm_job_kit.trainer.model import optim
 from slurm_job_kit.trainer.model.build import Data, Replica
 from slurm_job_kit.trainer.model.evaluate import evaluate
 from slurm_job_kit.trainer.model.mean_gradient import MeanGradient
+from slurm_job_kit.trainer.model.objectives import PendingRows, Sums
 from slurm_job_kit.trainer.report.profiling import Tracer
 from slurm_job_kit.trainer.report.reporter import Reporter
 
@@ -33,30 +34,31 @@ Beat = Callable[[str, int], None]  # arguments: the part of a step that begins, 
 
 def train_step(
     replica: Replica, batches: Iterable[Batch], num_batches: int, lr: float, train: Train
-) -> list[torch.Tensor]:
-    """Do one optimizer step on `num_batches` micro batches; return the `Sums.row` of each.
+) -> list[Sums]:
+    """Do one optimizer step on `num_batches` micro batches; return the sums of each.
 
     The gradient is the mean over all items of all micro batches of all ranks. The host does not
     wait for the device in here.
     """
-    rows = []
+    done = []
     optim.set_lr(replica.optimizer, lr)
     mean = MeanGradient(num_batches, replica.batch_size, replica.fixed_items)
     for index, batch in enumerate(batches):
         is_last = index == num_batches - 1
         # DDP averages the gradients over the ranks in the last backward pass only.
-        with contextlib.nullcontext() if is_last else replica.ddp.no_sync():
+        with contextlib.nullcontext() if is_last else replica.no_sync():
             with replica.autocast():
                 sums = replica.objective(replica.ddp, batch)
-            loss = mean.share(sums, is_last)
-            replica.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        rows.append(replica.row_of(sums))
+            seed = replica.scaler.scale(mean.seed(sums, is_last))
+            sums.loss.backward(seed)  # type: ignore[no-untyped-call]
+        replica.check_metrics(sums)
+        done.append(sums.detached())
     # The first step of an optimizer allocates its state: the last batch must be free by then.
-    del batch, sums, loss
-    mean.correct(replica.module.parameters())
+    del batch, sums
+    mean.correct(replica.parameters)
     # Clips the gradients to train.grad_clip_norm, does the optimizer's step, drops the gradients.
-    optim.clip_and_step(replica.optimizer, replica.scaler, replica.module.parameters(), train)
-    return rows
+    optim.clip_and_step(replica.optimizer, replica.scaler, replica.parameters, train)
+    return done
 
 
 class Loop:
@@ -86,6 +88,7 @@ class Loop:
         if self.distributed.is_first:
             step, metrics_bytes = state.global_step, state.metrics_bytes
             self.reporter = Reporter(context.run, self.length, step, metrics_bytes)
+        self._rows = PendingRows()
         self._beat: Beat = lambda what, step: None  # `run` replaces it
         self._data_wait_s = 0.0
         self._last_save = time.monotonic()
@@ -103,7 +106,6 @@ class Loop:
         first_step = self.state.global_step
         while True:
             step = self.state.global_step
-            self._lead.begin_step(time.monotonic())
             self._note_saves()
             self._warn_of_short_lead()
             is_last = self._is_last()
@@ -124,10 +126,24 @@ class Loop:
                 if self._is_early_stop():
                     self._log_early_stop()
                 return "stopped" if is_stopping else "completed"
-            self._step()
+            for _ in range(self._quiet_steps(stop_consensus.next_step)):
+                self._step()
             if step == first_step:
                 self.events.event("first_step", step=step + 1)
                 self.checkpoints.allocate(self.replica, self.state)
+
+    def _quiet_steps(self, next_check: int) -> int:
+        """Return the number of steps until the next at which anything else may be due, at least 1.
+
+        next_check: the step before which the ranks agree on a stop or a save by the clock.
+        """
+        step, epoch = self.state.global_step, self.length.steps_per_epoch
+        train, checkpoint = self.train, self.spec.checkpoint
+        epochs = (train.eval_every_epochs, checkpoint.every_epochs)
+        periods = [each * epoch for each in epochs if each]
+        periods += [each for each in (train.eval_every_steps, checkpoint.every_steps) if each]
+        distances = [period - step % period for period in periods]
+        return max(1, min(next_check - step, self.length.total_steps - step, *distances))
 
     def _is_last(self) -> bool:
         # The step is greater where a resume lowered train.epochs.
@@ -171,12 +187,15 @@ class Loop:
     def _step(self) -> None:
         """Do the next optimizer step; the host waits for the device only where it logs."""
         state, step = self.state, self.state.global_step
+        self._lead.begin_step(time.monotonic())
         self.tracer.before(step + 1)
         lr = self.lr_at(step)
         num_batches = self.data.train_batches.num_micro_batches(step)
         batches = self._micro_batches(step, num_batches)
-        for row in train_step(self.replica, batches, num_batches, lr, self.train):
-            state.window += row
+        for sums in train_step(self.replica, batches, num_batches, lr, self.train):
+            self._rows.add(sums)
+        if self._rows.is_full:
+            self._rows.add_to(state.window)
         state.global_step += 1
         self.tracer.after(state.global_step)
         if self.reporter is not None:
@@ -206,8 +225,8 @@ class Loop:
 
         Raises: NotFinite if the loss is not finite and train.stop_on_nan is set.
         """
-        window, step = self.state.window, self.state.global_step
-        dist.all_reduce(window)
+        window, step = self._window(), self.state.global_step
+        self._add_over_ranks(window)
         sums = window.tolist()  # waits for the device
         logged = self.state.epoch_sums or [0.0] * len(sums)
         self.state.epoch_sums = [a + b for a, b in zip(logged, sums, strict=True)]
@@ -224,8 +243,8 @@ class Loop:
 
     def _log_epoch(self, lr: float) -> None:
         """Log the means over the epoch that ends with this step."""
-        rest = self.state.window.clone()
-        dist.all_reduce(rest)
+        rest = self._window().clone()
+        self._add_over_ranks(rest)
         sums = rest.tolist()
         logged = self.state.epoch_sums or [0.0] * len(sums)
         means = self.replica.means([a + b for a, b in zip(logged, sums, strict=True)])
@@ -234,6 +253,15 @@ class Loop:
         if self.reporter is not None:
             values = {f"train_{name}": value for name, value in means.items()}
             self.reporter.epoch_done(self.state.global_step, values, lr)
+
+    def _window(self) -> torch.Tensor:
+        """Return this rank's window, up to the present step."""
+        self._rows.add_to(self.state.window)
+        return self.state.window
+
+    def _add_over_ranks(self, sums: torch.Tensor) -> None:
+        if self.distributed.world_size > 1:
+            dist.all_reduce(sums)
 
     def _not_finite(self, loss: float) -> NotFinite:
         """Return the error for a loss that is not finite, once the save in flight is committed."""
@@ -318,6 +346,7 @@ class Loop:
         self._beat("save", self.state.global_step)
         if self.reporter is not None:
             self.state.metrics_bytes = self.reporter.sync()
+        self._window()
         self.state.streams = self.data.train_batches.positions()
         self.checkpoints.save(self.replica, self.state)
         self._last_save = time.monotonic()

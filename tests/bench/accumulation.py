@@ -7,6 +7,7 @@ from itertools import count
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 
 from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
 from slurm_job_kit.trainer.loop import Loop
@@ -87,5 +88,6 @@ def _count_reduced(replica: Replica) -> list[int]:
         reduced.append(bucket.buffer().numel())
         return allreduce_hook(group, bucket)
 
+    assert isinstance(replica.ddp, DistributedDataParallel)
     replica.ddp.register_comm_hook(None, hook)
     return reduced

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
@@ -92,7 +93,9 @@ def train(folder, spec, attempt=1, stop_at=None, hook=None, beats=None):
     context = RankContext(RunHandle(run, spec, attempt), distributed, CPU, Events(0))
     loop = prepare(context)
     if hook is not None:
-        loop.replica.ddp.register_comm_hook(None, hook)
+        ddp = DistributedDataParallel(loop.replica.module, gradient_as_bucket_view=True)
+        ddp.register_comm_hook(None, hook)
+        loop.replica = dataclasses.replace(loop.replica, ddp=ddp)
     stop = StopSignal()
 
     def beat(what, step):

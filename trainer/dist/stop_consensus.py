@@ -27,7 +27,7 @@ class Consensus(NamedTuple):
 
 
 class StopConsensus:
-    """Finds the consensus of all ranks; every rank calls `check` before every step."""
+    """Finds the consensus of all ranks; every rank calls `check` before the same steps."""
 
     def __init__(self, stop: StopSignal, interval_steps: int | str, device: torch.device) -> None:
         self._stop = stop
@@ -38,6 +38,11 @@ class StopConsensus:
         self._pending: _Reduction | None = None
         self._is_stopping = False
         self._last_check: tuple[float, int] | None = None
+
+    @property
+    def next_step(self) -> int:
+        """The step before which the next `check` does anything."""
+        return self._next_step
 
     def check(self, step: int, wants_save: bool, drain: bool) -> Consensus:
         """Return the consensus before `step`, from the reduction that the last check started.
@@ -94,9 +99,13 @@ class _Reduction:
     """One MAX over all ranks in flight; on a GPU only `result` waits for the device."""
 
     def __init__(self, values: list[int], device: torch.device) -> None:
-        self._host = torch.tensor(values, dtype=torch.int64, pin_memory=device.type == "cuda")
         self._event: torch.cuda.Event | None = None
         self._work: dist.Work | None = None
+        is_alone = dist.get_world_size() == 1
+        is_pinned = device.type == "cuda" and not is_alone
+        self._host = torch.tensor(values, dtype=torch.int64, pin_memory=is_pinned)
+        if is_alone:
+            return
         if device.type == "cuda":
             tensor = self._host.to(device, non_blocking=True)
             work = dist.all_reduce(tensor, dist.ReduceOp.MAX, async_op=True)

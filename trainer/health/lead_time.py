@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import heapq
 import math
 import time
 from collections.abc import Iterator
@@ -37,7 +36,7 @@ class LeadTime:
     ) -> None:
         self._signal_lead_s, self._preemption_s = signal_lead_s, preemption_s
         self._check_steps = check_steps
-        self._steps: list[float] = []  # the two longest
+        self._steps = [0.0, 0.0]  # the two longest, the longer one last
         self._evaluation_s = self._save_s = self._warned_s = self._excluded_s = 0.0
         self._last_batch_s = 0.0
         self._boundary: float | None = None
@@ -58,7 +57,7 @@ class LeadTime:
     @property
     def step_s(self) -> float:
         """The second longest step: the longest may include the suspension of a job."""
-        return self._steps[0] if len(self._steps) == 2 else 0.0
+        return self._steps[0]
 
     @property
     def need_s(self) -> float:
@@ -88,7 +87,8 @@ class LeadTime:
 
     def stepped(self, seconds: float) -> None:
         """Record the seconds of a step."""
-        self._steps = heapq.nlargest(2, [*self._steps, seconds])[::-1]
+        if seconds > self._steps[0]:
+            self._steps = sorted((self._steps[1], seconds))
 
     def evaluated(self, batch_s: float) -> None:
         """Record the seconds of the next batch of an evaluation.

@@ -7,8 +7,9 @@ CUBLAS_WORKSPACE_CONFIG and TORCHINDUCTOR_CACHE_DIR.
 from __future__ import annotations
 
 import copy
+import functools
 import os
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import cast
 
@@ -68,15 +69,17 @@ class BestMetric:
 
 @dataclass(frozen=True)
 class Replica:
-    """This rank's model, optimizer and objective. `module` is the model inside the wrapper `ddp`.
+    """This rank's model, optimizer and objective.
 
+    ddp: the model under DDP, or the model itself where there is one rank.
+    module: the model itself.
     batch_size: the number of samples of a micro batch.
     fixed_items: the number of items of every micro batch; None if it differs.
     metric_names: of the objective, in the order of `Sums.row`.
     best: None where no metric chooses a best checkpoint.
     """
 
-    ddp: DistributedDataParallel
+    ddp: nn.Module
     module: nn.Module
     optimizer: torch.optim.Optimizer
     precision: Precision
@@ -98,6 +101,11 @@ class Replica:
 
     def row_of(self, sums: Sums) -> torch.Tensor:
         """Return `Sums.row`. Raises: UserError for other metrics than those of the first batch."""
+        self.check_metrics(sums)
+        return sums.row()
+
+    def check_metrics(self, sums: Sums) -> None:
+        """Raise UserError for other metrics than those of the first batch."""
         if tuple(sums.metrics) != self.metric_names:
             expected, found = (
                 ", ".join(names) or "none" for names in (self.metric_names, sums.metrics)
@@ -106,7 +114,17 @@ class Replica:
                 f"train.objective returned the metrics {expected} for one batch and {found} for "
                 "another: return the same ones, in the same order, in training and evaluation"
             )
-        return sums.row()
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Return a context for backward passes whose gradients the ranks do not exchange."""
+        if isinstance(self.ddp, DistributedDataParallel):
+            return self.ddp.no_sync()
+        return nullcontext()
+
+    @functools.cached_property
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """The parameters of the model."""
+        return tuple(self.module.parameters())
 
     def means(self, row: list[float]) -> dict[str, float]:
         """Return loss, metrics and what follows from them, of the sum of `Sums.row`."""
@@ -246,7 +264,9 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
         is_built_in = spec.optimizer in OPTIMIZERS and spec.objective in OBJECTIVES
         module = models.create(spec.model, spec.model_args, fit, will_load and is_built_in)
         module = _placed(module, context)
-        ddp = wrap(module, spec, context.device)
+        check_trainable(module, spec)
+        is_alone = context.distributed.world_size == 1
+        ddp = module if is_alone else wrap(module, spec, context.device)
     optimizer = optim.create(module, spec)
     # After the wrap, which broadcasts rank 0's weights.
     check_plain(f"train.model: state_dict() of {spec.model}", module.state_dict())
@@ -355,9 +375,8 @@ def check_device(train: Train, device: torch.device) -> None:
 def wrap(module: nn.Module, train: Train, device: torch.device) -> DistributedDataParallel:
     """Return the model under DDP with the options of the spec.
 
-    A static graph finds unused parameters by itself. Raises UserError where no parameter trains.
+    A static graph finds unused parameters by itself.
     """
-    check_trainable(module, train)
     return DistributedDataParallel(
         module,
         device_ids=[device] if device.type == "cuda" else None,

@@ -35,7 +35,8 @@ def evaluate(
     is_stop_agreed: called with (index, whether it is the last) before each batch, on every rank
     equally often, also where a rank has one batch less; True ends the evaluation.
     """
-    for buffer in module.buffers():
+    is_alone = dist.get_world_size() == 1
+    for buffer in () if is_alone else module.buffers():
         dist.broadcast(buffer, src=0)
     num_rounds = held_out.num_rounds
     num_samples = 0
@@ -51,7 +52,8 @@ def evaluate(
         num_samples += batch.num_samples
     module.train()
     counted = torch.cat([sums, sums.new_tensor([float(num_samples)])])
-    dist.all_reduce(counted)
+    if not is_alone:
+        dist.all_reduce(counted)
     if counted[-1] != len(held_out):
         raise RuntimeError(f"evaluation counted {counted[-1]:.0f} of {len(held_out)} samples")
     return counted[:-1]

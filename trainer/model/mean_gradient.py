@@ -1,7 +1,8 @@
-"""Scales the losses of a step so that its gradient is the mean over all items of all ranks."""
+"""Makes the gradient of a step the mean over all items of all ranks."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 import torch
@@ -29,10 +30,10 @@ class MeanGradient:
         self._num_items: torch.Tensor | None = None
         self._reduction: dist.Work | None = None
 
-    def share(self, sums: Sums, is_last: bool) -> torch.Tensor:
-        """Return this batch's share of the step's loss, float [] with its graph.
+    def seed(self, sums: Sums, is_last: bool) -> torch.Tensor:
+        """Return the gradient [] of the step's mean loss with respect to the loss of this batch.
 
-        is_last: whether it is the last batch of the step.
+        The backward pass begins with it. is_last: whether it is the last batch of the step.
         """
         divisor = self._batch_size
         if self._fixed_items is not None:
@@ -41,8 +42,7 @@ class MeanGradient:
             self._add(sums.num_items, sums.loss.device)
             if is_last:  # the ranks exchange the number during the backward pass
                 self._reduction = dist.all_reduce(self._num_items, async_op=True)
-        loss = sums.loss / divisor
-        return loss / self._num_batches if self._num_batches > 1 else loss
+        return _share(divisor, self._num_batches, sums.loss.dtype, sums.loss.device)
 
     def correct(self, parameters: Iterable[nn.Parameter]) -> None:
         """Multiply the gradients, averaged over the ranks, up to the mean over all items."""
@@ -60,6 +60,15 @@ class MeanGradient:
         if self._num_items is None:
             self._num_items = torch.zeros((), dtype=torch.float64, device=device)
         self._num_items += num_items
+
+
+@functools.lru_cache(maxsize=8)
+def _share(
+    divisor: int, num_batches: int, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Return the gradient [] of loss / divisor / num_batches."""
+    one = torch.ones((), dtype=dtype, device=device)
+    return one / num_batches / divisor
 
 
 def _same(num_items: int | torch.Tensor, fixed: int) -> int:

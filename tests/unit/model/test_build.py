@@ -49,9 +49,10 @@ class Unsteady(nn.Module):
 def job_of(tmp_path):
     """A job of one rank with these hyperparameters."""
 
-    def context(train, launch=None):
+    def context(train, launch=None, world_size=1):
         run = RunHandle(RunDir(tmp_path), Spec(train=train, launch=launch or Launch()), 1)
-        return RankContext(run, DistributedContext(0, 0, 0, 1, 1, "here"), CPU, Events(0))
+        distributed = DistributedContext(0, 0, 0, world_size, world_size, "here")
+        return RankContext(run, distributed, CPU, Events(0))
 
     return context
 
@@ -60,8 +61,8 @@ def job_of(tmp_path):
 def built(job_of):
     """(data, replica) of hyperparameters."""
 
-    def build_both(train):
-        context = job_of(train)
+    def build_both(train, world_size=1):
+        context = job_of(train, world_size=world_size)
         build.set_up_torch(context)
         data = build.build_data(context)
         return data, build.build_replica(context, data)
@@ -79,14 +80,15 @@ def test_torch_is_set_up_as_the_spec_says(job_of):
 
 
 def test_options_of_the_spec_reach_ddp(built):
-    ddp = built(MLP)[1].ddp
+    ddp = built(MLP, world_size=2)[1].ddp
     assert (ddp.bucket_bytes_cap, ddp.find_unused_parameters) == (25 * 2**20, False)
     assert (ddp.static_graph, ddp.gradient_as_bucket_view) == (False, True)
     options: dict[str, Any] = {"find_unused_parameters": True, "gradient_as_bucket_view": False}
-    ddp = built(dataclasses.replace(MLP, bucket_cap_mb=3, **options))[1].ddp
+    ddp = built(dataclasses.replace(MLP, bucket_cap_mb=3, **options), world_size=2)[1].ddp
     assert (ddp.bucket_bytes_cap, ddp.find_unused_parameters) == (3 * 2**20, True)
     assert (ddp.static_graph, ddp.gradient_as_bucket_view) == (False, False)
-    assert built(dataclasses.replace(MLP, static_graph=True, **options))[1].ddp.static_graph
+    static = dataclasses.replace(MLP, static_graph=True, **options)
+    assert built(static, world_size=2)[1].ddp.static_graph
 
 
 def test_the_throw_away_pass_changes_neither_weights_nor_buffers_nor_gradients(built):
@@ -142,7 +144,7 @@ def test_a_data_set_that_draws_random_numbers_is_the_same_in_each_attempt(built)
 
 
 def test_after_the_throw_away_pass_the_next_forward_lays_out_the_gradient_buckets(built):
-    ddp = built(MLP)[1].ddp
+    ddp = built(MLP, world_size=2)[1].ddp
     assert not nn.parallel.DistributedDataParallel(ddp.module).reducer._rebuild_buckets()
     assert ddp.reducer._rebuild_buckets()
 
@@ -160,11 +162,12 @@ def test_a_replica_has_the_autocast_and_the_scaler_of_its_spec(built):
     assert built(MLP)[1].scaler.state_dict() == {}
 
 
-def test_channels_last_is_the_format_of_weights_momentum_and_gradients(built):
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_channels_last_is_the_format_of_weights_momentum_and_gradients(built, world_size):
     train = Train(
         dataset="digits", model_args={"channels": [8, 16]}, micro_batch_size=4, channels_last=True
     )
-    data, replica = built(train)
+    data, replica = built(train, world_size)
     inputs, labels = next(iter(data.train_batches.micro_batches(0)))
     nn.functional.cross_entropy(replica.ddp(inputs), labels).backward()
     weight = replica.module.blocks[0].conv1.weight

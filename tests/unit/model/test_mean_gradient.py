@@ -90,8 +90,8 @@ def stepped(objective, fixed_items, batches):
     )
     before = [parameter.detach().clone() for parameter in module.parameters()]
     window = replica.empty_row()
-    for row in train_step(replica, iter(batches), len(batches), TRAIN.lr, TRAIN):
-        window += row
+    for sums in train_step(replica, iter(batches), len(batches), TRAIN.lr, TRAIN):
+        window += sums.row()
     dist.all_reduce(window)
     moved = [old - new.detach() for old, new in zip(before, module.parameters(), strict=True)]
     return moved, replica.means(window.tolist())["loss"]
@@ -212,8 +212,8 @@ def sums_of(num_items):
 @pytest.mark.parametrize("num_items", [5, torch.tensor(4)])
 def test_a_fixed_number_of_items_that_changes_is_refused_with_the_way_out(num_items):
     mean = MeanGradient(num_batches=2, batch_size=2, fixed_items=4)
-    assert mean.share(sums_of(4), is_last=False).item() == 1 / 8
+    assert mean.seed(sums_of(4), is_last=False).item() == 1 / 8
     words = f"num_items 4 for one batch and {num_items} for another: return it as a tensor"
     with pytest.raises(UserError) as caught:
-        mean.share(sums_of(num_items), is_last=True)
+        mean.seed(sums_of(num_items), is_last=True)
     assert words in str(caught.value)

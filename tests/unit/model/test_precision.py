@@ -62,7 +62,7 @@ def train_steps(module, optimizer, numbers, train, inputs, labels, num_steps):
         with numbers.autocast():
             loss = cross_entropy(module(inputs), labels)
         numbers.scaler.scale(loss).backward()
-        optim.clip_and_step(optimizer, numbers.scaler, module.parameters(), train)
+        optim.clip_and_step(optimizer, numbers.scaler, [*module.parameters()], train)
     return loss.item()
 
 
@@ -114,7 +114,7 @@ def test_a_step_of_infinite_gradients_is_skipped_and_leaves_no_trace_but_the_sca
     numbers.scaler.scale(module(torch.ones(2, 40)).sum()).backward()
     assert module.weight.grad is not None
     module.weight.grad[3, 5] = torch.inf
-    optim.clip_and_step(stepper, numbers.scaler, module.parameters(), train)
+    optim.clip_and_step(stepper, numbers.scaler, [*module.parameters()], train)
     assert all(torch.equal(value, start[name]) for name, value in module.state_dict().items())
     assert numbers.scaler.get_scale() == 2.0**15
 
@@ -123,7 +123,7 @@ def test_a_step_of_infinite_gradients_is_skipped_and_leaves_no_trace_but_the_sca
     other.scaler.load_state_dict(numbers.scaler.state_dict())
     for one, its, scaler in ((module, stepper, numbers.scaler), (twin, fresh, other.scaler)):
         scaler.scale(one(torch.ones(2, 40)).sum()).backward()
-        optim.clip_and_step(its, scaler, one.parameters(), train)
+        optim.clip_and_step(its, scaler, [*one.parameters()], train)
     assert torch.equal(module.weight, twin.weight) and not torch.equal(twin.weight, start["weight"])
 
 
@@ -142,6 +142,6 @@ def test_a_restored_scaler_goes_on_bitwise():
             numbers, _ = set_up(train)
             numbers.scaler.load_state_dict(saved)
         numbers.scaler.scale(module(torch.ones(2, 3)).sum()).backward()
-        optim.clip_and_step(stepper, numbers.scaler, module.parameters(), train)
+        optim.clip_and_step(stepper, numbers.scaler, [*module.parameters()], train)
         scales.append(numbers.scaler.get_scale())
     assert scales == [2.0**16] * 2 + [2.0**17] * 3 + [2.0**18] * 3
