@@ -11,14 +11,14 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.attempt.close import write_missing_result
-from slurm_job_kit.jobs.commands import cancel, export, init, logs, packages, resume, status, submit
 from slurm_job_kit.jobs.console import discard_output, with_time
 from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import compare, lookup
+
+if TYPE_CHECKING:
+    from slurm_job_kit.jobs.rundir import RunDir
 
 RUN = "run directory, run id, job id or name"
 EXIT_USER = 2
@@ -128,6 +128,8 @@ def overrides_of(args: argparse.Namespace) -> list[str]:
 
 
 def _submit(args: argparse.Namespace) -> int:
+    from slurm_job_kit.jobs.commands import submit
+
     origin = None
     if args.origin is not None:
         from slurm_job_kit.jobs.runs.origin import find
@@ -138,6 +140,8 @@ def _submit(args: argparse.Namespace) -> int:
 
 
 def _init(_: argparse.Namespace) -> int:
+    from slurm_job_kit.jobs.commands import init
+
     return init.init(Path.cwd())
 
 
@@ -158,22 +162,33 @@ def _adopt(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
+    from slurm_job_kit.jobs.commands import status
+    from slurm_job_kit.jobs.runs import lookup
+
     run_dirs = [lookup.find(args.run)] if args.run else lookup.all_runs()
     return status.status(run_dirs, args.json, args.all)
 
 
 def _find(run: str | None) -> RunDir:
     """The run directory of RUN, with the result.json of a run that is complete."""
+    from slurm_job_kit.jobs.attempt.close import write_missing_result
+    from slurm_job_kit.jobs.runs import lookup
+
     run_dir = lookup.find(run)
     write_missing_result(run_dir)
     return run_dir
 
 
 def _logs(args: argparse.Namespace) -> int:
+    from slurm_job_kit.jobs.commands import logs
+
     return logs.logs(_find(args.run), args.rank, args.follow)
 
 
 def _cancel(args: argparse.Namespace) -> int:
+    from slurm_job_kit.jobs.commands import cancel
+    from slurm_job_kit.jobs.runs import lookup
+
     run_dir = _find(args.run)
     if args.run == run_dir.path.parent.name and (newer := lookup.newer_not_begun(run_dir)):
         raise UserError(
@@ -184,6 +199,8 @@ def _cancel(args: argparse.Namespace) -> int:
 
 
 def _resume(args: argparse.Namespace) -> int:
+    from slurm_job_kit.jobs.commands import resume
+
     overrides = overrides_of(args)
     if args.run is not None and "=" in args.run:  # RUN is left out: the newest run
         overrides, args.run = [args.run, *overrides], None
@@ -195,6 +212,8 @@ def _resume(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
+    from slurm_job_kit.jobs.runs import compare
+
     run_dir = _find(args.run)
     found = compare.compare(run_dir, _find(args.reference))
     print("\n".join(found) or compare.summary(run_dir))
@@ -202,6 +221,8 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
+    from slurm_job_kit.jobs.commands import export
+
     return export.export(_find(args.run), args.checkpoint, args.out)
 
 
@@ -218,9 +239,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except ModuleNotFoundError as error:
+        from slurm_job_kit.jobs.commands import packages
+
         names = [*packages.COMMANDS, "submitit", *packages.TRAINER]
         absent = packages.missing(names)
-        if not absent or error.name not in ("pydantic", "yaml", "submitit"):
+        if not absent or error.name not in ("pydantic_core", "yaml", "submitit"):
             raise
         print(with_time(f"error: {packages.message(absent)}"), file=sys.stderr)
         return EXIT_USER

@@ -15,14 +15,17 @@ import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.records import AttemptRecord, SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import client, sbatch
 from slurm_job_kit.jobs.spec import Spec
+
+if TYPE_CHECKING:
+    from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 
 EXPIRES_S = 24 * 3600.0
 _PART = re.compile(r"([^,\[]|\[[^\]]*\])+")

@@ -7,14 +7,12 @@ Standard library only: it runs before anything is installed.
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -143,8 +141,12 @@ def requirements(names: Iterable[str]) -> list[str]:
 def _declared() -> list[str]:
     """All requirements of the kit: from pyproject.toml, or from what pip has installed."""
     if not installation.IS_CLONE:
+        import importlib.metadata
+
         found = importlib.metadata.requires(installation.DISTRIBUTION) or []
         return [line.partition(";")[0].strip() for line in found]
+    import tomllib
+
     with open(installation.ROOT / "pyproject.toml", "rb") as file:
         project = tomllib.load(file)["project"]
     extras = project["optional-dependencies"].values()

@@ -10,24 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_job_kit.jobs import installation, records
-from slurm_job_kit.jobs.attempt import facts
-from slurm_job_kit.jobs.attempt.decision import Action, Cause
-from slurm_job_kit.jobs.attempt.execute import hold_hint
-from slurm_job_kit.jobs.commands import local, packages
-from slurm_job_kit.jobs.commands.submit_claim import claimed
+from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.console import counted, format_metric, say
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.node.torchrun import nproc_per_node
-from slurm_job_kit.jobs.records import Result
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import origin
-from slurm_job_kit.jobs.runs.origin import Origin
-from slurm_job_kit.jobs.slurm import available, client
+from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Spec
 
 if TYPE_CHECKING:
     from slurm_job_kit.jobs.config.load import Loaded
+    from slurm_job_kit.jobs.records import Result
+    from slurm_job_kit.jobs.runs.origin import Origin
 
 
 def choose_cluster(requested: str) -> str:
@@ -73,41 +66,59 @@ def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
 
     Raises: UserError, FailedError; then there is no run.
     """
-    from slurm_job_kit.jobs.commands.queue import queue
+    from slurm_job_kit.jobs.commands import packages
     from slurm_job_kit.jobs.config.load import load
-    from slurm_job_kit.jobs.runs import check
-    from slurm_job_kit.jobs.runs.freeze import freeze
 
     loaded = load(config, overrides)
-    for line in [] if options.origin is None else origin.check(options.origin, loaded.spec):
-        say(line)
+    if options.origin is not None:
+        from slurm_job_kit.jobs.runs import origin
+
+        for line in origin.check(options.origin, loaded.spec):
+            say(line)
     if options.is_dry:
         packages.check(loaded.spec, is_on_slurm=False)
         return dry_run(loaded, options.cluster)
     chosen = choose_cluster(options.cluster)
     packages.check(loaded.spec, is_on_slurm=chosen == "slurm")
     if chosen == "slurm":
-        with freeze(loaded) as run_dir, claimed(run_dir):
-            begin_from(run_dir, options.origin)
-            if options.is_checked:
-                check.check(loaded, run_dir, world_size(loaded.spec))
-            job_id = queue(loaded, run_dir)
-        announce(run_dir, job_id, options.as_json)
-        return 0
+        return _submit_to_slurm(loaded, options)
+    from slurm_job_kit.jobs.commands import local
+    from slurm_job_kit.jobs.runs.freeze import freeze
+
     local.check_machine(loaded.spec, len(local.visible_gpus()))
     with freeze(loaded) as run_dir:
         begin_from(run_dir, options.origin)
     return run_here(run_dir, options.as_json)
 
 
+def _submit_to_slurm(loaded: Loaded, options: Options) -> int:
+    from slurm_job_kit.jobs.commands.queue import queue
+    from slurm_job_kit.jobs.commands.submit_claim import claimed
+    from slurm_job_kit.jobs.runs.freeze import freeze
+
+    with freeze(loaded) as run_dir, claimed(run_dir):
+        begin_from(run_dir, options.origin)
+        if options.is_checked:
+            from slurm_job_kit.jobs.runs import check
+
+            check.check(loaded, run_dir, world_size(loaded.spec))
+        job_id = queue(loaded, run_dir)
+    announce(run_dir, job_id, options.as_json)
+    return 0
+
+
 def world_size(spec: Spec) -> int:
     """The number of ranks that follows from the spec: one on a node whose GPUs it does not have."""
+    from slurm_job_kit.jobs.node.torchrun import nproc_per_node
+
     return spec.slurm.nodes * nproc_per_node(spec, {})
 
 
 def begin_from(run_dir: RunDir, state: Origin | None) -> None:
     """Copy the state of another run into a new run, if the user wants one."""
     if state is not None:
+        from slurm_job_kit.jobs.runs import origin
+
         say(origin.copy_into(run_dir, state))
 
 
@@ -122,6 +133,7 @@ def dry_run(loaded: Loaded, cluster: str) -> int:
     from slurm_job_kit.jobs.runs.code_snapshot import repository
     from slurm_job_kit.jobs.runs.freeze import planned
     from slurm_job_kit.jobs.runs.own_script import named_inputs, normalised, script_home
+    from slurm_job_kit.jobs.slurm import available
     from slurm_job_kit.jobs.slurm.sbatch import SCRIPT, sbatch_argv
 
     top = repository()
@@ -178,6 +190,12 @@ def held_out(result: Result) -> str:
 
 def run_here(run_dir: RunDir, as_json: bool) -> int:
     """Run on this machine in the foreground and print how it ended; returns the exit code."""
+    from slurm_job_kit.jobs import records
+    from slurm_job_kit.jobs.attempt import facts
+    from slurm_job_kit.jobs.attempt.execute import hold_hint
+    from slurm_job_kit.jobs.commands import local
+    from slurm_job_kit.jobs.records import Action, Cause, Result
+
     if as_json:
         announce(run_dir, None, True)
     stream = sys.stderr if as_json else sys.stdout

@@ -4,7 +4,8 @@
 - yaml_reader: YAML 1.2 text to values with their places.
 - overrides: KEY=VALUE on top of the file.
 - resolve: fills in paths, variables and canonical forms.
-- validate: values against the dataclasses of jobs.spec, by pydantic.
+- validate: values against the dataclasses of jobs.spec, by pydantic-core.
+- core_schema: the dataclasses as pydantic-core's schema.
 - check_launch: what the types of slurm and launch cannot express.
 - check_train: what the types of train, checkpoint and log cannot express.
 - keys: the names of all keys, and the nearest one to a typing error.

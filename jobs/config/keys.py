@@ -62,15 +62,21 @@ def sections() -> dict[str, list[str]]:
     return {name: [field.name for field in dataclasses.fields(cls)] for name, cls in _sections()}
 
 
+@lru_cache
+def type_hints(cls: Any) -> dict[str, Any]:
+    """Return the types of a dataclass's fields."""
+    return typing.get_type_hints(cls)
+
+
 def _sections() -> Iterator[tuple[str, Any]]:
     yield "", Spec
-    for name, annotation in typing.get_type_hints(Spec).items():
+    for name, annotation in type_hints(Spec).items():
         if dataclasses.is_dataclass(annotation):
             yield name, annotation
 
 
 def _keys(cls: Any, above: tuple[str, ...]) -> Iterator[Key]:
-    hints = typing.get_type_hints(cls)
+    hints = type_hints(cls)
     for field in dataclasses.fields(cls):
         path, annotation = (*above, field.name), hints[field.name]
         if dataclasses.is_dataclass(annotation):
@@ -92,7 +98,7 @@ def type_at(path: KeyPath) -> Any:
     return dict if len(path) < 2 else Any
 
 
-def _alternatives(annotation: Any) -> list[Any]:
+def alternatives(annotation: Any) -> list[Any]:
     """Return the members of a union except None; for any other type, the type itself."""
     if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
         return [annotation]
@@ -101,12 +107,12 @@ def _alternatives(annotation: Any) -> list[Any]:
 
 def is_one_of(kind: type, annotation: Any) -> bool:
     """Whether a type is `kind`, or a union with it: list of list[str], int of int | None."""
-    return any(kind in (part, typing.get_origin(part)) for part in _alternatives(annotation))
+    return any(kind in (part, typing.get_origin(part)) for part in alternatives(annotation))
 
 
 def choices(annotation: Any) -> list[str]:
     """Return the literal values of a type: auto of int | Literal["auto"]."""
-    literals = [part for part in _alternatives(annotation) if typing.get_origin(part) is Literal]
+    literals = [part for part in alternatives(annotation) if typing.get_origin(part) is Literal]
     return [str(value) for part in literals for value in typing.get_args(part)]
 
 
@@ -115,7 +121,7 @@ def type_name(annotation: Any) -> str:
     if annotation == Scalar:
         return "text, a number, or true or false"
     literals = choices(annotation)
-    others = [p for p in _alternatives(annotation) if typing.get_origin(p) is not Literal]
+    others = [p for p in alternatives(annotation) if typing.get_origin(p) is not Literal]
     if len(literals) > 1 and not others:
         return f"one of {', '.join(literals)}"
     return " or ".join([*map(_plain_name, others), *literals])

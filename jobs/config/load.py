@@ -1,6 +1,6 @@
 """Loads one YAML file and its overrides: returns a valid, resolved spec or reports all mistakes.
 
-`jobs.config.yaml_reader` imports PyYAML, `jobs.config.validate` pydantic. Attempts, agents and
+`jobs.config.yaml_reader` imports PyYAML, `jobs.config.validate` pydantic-core. Attempts, agents and
 ranks read spec.json and need neither.
 """
 

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pydantic
+
 from slurm_job_kit.jobs.config.keys import Key, keys, type_name
-from slurm_job_kit.jobs.config.validate import adapter
-from slurm_job_kit.jobs.spec import SECTIONS, Scalar
+from slurm_job_kit.jobs.spec import SECTIONS, Scalar, Spec
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT / "configs" / "schema.json"
@@ -26,7 +27,7 @@ _AS_WRITTEN = {"type": ["string", "number", "boolean"]}
 
 def schema() -> str:
     """Return the text of `configs/schema.json`."""
-    tree = _for_editors(adapter().json_schema())
+    tree = _for_editors(pydantic.TypeAdapter(Spec).json_schema())
     tree["definitions"] = tree.pop("$defs")
     text = json.dumps({"$schema": _DIALECT, **tree}, indent=2, ensure_ascii=False)
     return text.replace("#/$defs/", "#/definitions/") + "\n"

@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import pydantic
+import pydantic_core
 
-from slurm_job_kit.jobs.config import check_launch, check_train, resolve
+from slurm_job_kit.jobs.config import check_launch, check_train, core_schema, resolve
 from slurm_job_kit.jobs.config.keys import (
     RENAMED,
     choices,
@@ -44,9 +44,8 @@ _HINTS: dict[KeyPath, str] = {
 
 
 @functools.lru_cache(maxsize=1)
-def adapter() -> pydantic.TypeAdapter[Spec]:
-    """Return pydantic's adapter of the spec."""
-    return pydantic.TypeAdapter(Spec)
+def _validator() -> pydantic_core.SchemaValidator:
+    return pydantic_core.SchemaValidator(core_schema.of_dataclass(Spec))
 
 
 def validate(document: Document) -> Spec:
@@ -153,13 +152,14 @@ def _typed(report: _Report) -> Spec | None:
     for _ in range(2):
         try:
             # As JSON text: in strict mode pydantic makes a dataclass of a mapping only from there.
-            return adapter().validate_json(json.dumps(report.values))
-        except pydantic.ValidationError as error:
+            spec: Spec = _validator().validate_json(json.dumps(report.values))
+            return spec
+        except pydantic_core.ValidationError as error:
             report.add(_type_problems(error, report.document))
     return None
 
 
-def _type_problems(error: pydantic.ValidationError, document: Document) -> Iterable[Problem]:
+def _type_problems(error: pydantic_core.ValidationError, document: Document) -> Iterable[Problem]:
     """Return one problem for each key; pydantic has one for each branch of a union."""
     found: dict[KeyPath, Problem] = {}
     for line in error.errors(include_url=False):

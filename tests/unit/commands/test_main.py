@@ -56,9 +56,9 @@ def test_a_reader_that_has_seen_enough_ends_a_command_in_silence(here, words):
 @pytest.mark.parametrize(
     ("words", "banned"),
     [
-        (["--help"], ["torch", "pydantic", "yaml", "submitit", "numpy"]),
-        (["status"], ["torch", "pydantic", "yaml", "submitit", "numpy"]),
-        (["submit", "tiny.yaml"], ["torch", "numpy"]),
+        (["--help"], ["torch", "pydantic_core", "yaml", "submitit", "numpy"]),
+        (["status"], ["torch", "pydantic_core", "yaml", "submitit", "numpy"]),
+        (["submit", "tiny.yaml"], ["torch", "numpy", "pydantic"]),
     ],
 )
 def test_a_command_starts_without_what_it_does_not_need(slurm, words, banned):
