@@ -40,9 +40,10 @@ def take(repository: Path, runs_root: Path, paths: list[Path] | None = None) -> 
     paths = source_files(repository) if paths is None else paths
     if runs_root.is_relative_to(repository):  # not where the repository itself lies in it
         paths = [path for path in paths if not path.is_relative_to(runs_root)]
-    size = sum(path.lstat().st_size for path in paths)
+    sizes = {path: path.lstat().st_size for path in paths}
+    size = sum(sizes.values())
     if size > MAX_MIB * 2**20:
-        largest = max(paths, key=lambda path: path.lstat().st_size)
+        largest = max(paths, key=sizes.__getitem__)
         raise SnapshotError(
             f"the code to freeze has {size // 2**20} MiB, more than {MAX_MIB}; the largest file is "
             f"{largest.relative_to(repository)}\n  hint: add data and outputs to .gitignore",
@@ -138,19 +139,26 @@ def source_files(repository: Path, at_most: int | None = None) -> list[Path]:
     if listed is None:
         paths = _walk(repository, SKIPPED_FOLDERS | {"/runs"})
     else:
-        paths = _with_submodules(repository / name for name in set(listed.split("\0")) if name)
-    # Not a FIFO: reading it would wait.
-    files = (path for path in paths if path.is_symlink() or path.is_file())
-    return sorted(itertools.islice((path for path in files if not _is_bytecode(path)), at_most))
+        paths = (repository / name for name in set(listed.split("\0")) if name)
+    files = (path for path in _files(paths) if not _is_bytecode(path))
+    return sorted(itertools.islice(files, at_most), key=lambda path: path.parts)
 
 
-def _with_submodules(paths: Iterable[Path]) -> Iterator[Path]:
-    """The paths, with the files of each submodule or inner repository, which git lists as one."""
+def _files(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield the paths that are files or links, with the files of each repository among them.
+
+    git lists a submodule or an inner repository as one path. A FIFO is left out: reading it would
+    wait. Each path is looked up once: the files of a repository may lie on a slow file system.
+    """
     for path in paths:
-        if (path / ".git").exists() and not path.is_symlink():
-            yield from source_files(path)
-        else:
+        try:
+            mode = path.lstat().st_mode
+        except OSError:  # deleted, but still in git's index
+            continue
+        if stat.S_ISLNK(mode) or stat.S_ISREG(mode):
             yield path
+        elif stat.S_ISDIR(mode) and (path / ".git").exists():
+            yield from source_files(path)
 
 
 def _is_bytecode(path: Path) -> bool:
@@ -170,13 +178,17 @@ def git(repository: Path, *arguments: str) -> str | None:
 
 def digest(folder: Path, paths: list[Path]) -> str:
     """SHA-256 over names, modes and contents."""
-    total = hashlib.sha256()
-    for path in paths:
-        is_link = path.is_symlink()
-        content = os.fsencode(os.readlink(path)) if is_link else path.read_bytes()
-        kind = "link" if is_link else "exec" if path.stat().st_mode & stat.S_IXUSR else "file"
-        name = os.fsencode(path.relative_to(folder))
-        total.update(b"%s\0%d\0%s\0" % (name, len(content), kind.encode()) + content)
+    total, folder_name = hashlib.sha256(), f"{folder}/"
+    for path in map(str, paths):
+        mode = os.lstat(path).st_mode
+        if stat.S_ISLNK(mode):
+            kind, content = b"link", os.fsencode(os.readlink(path))
+        else:
+            kind = b"exec" if mode & stat.S_IXUSR else b"file"
+            with open(path, "rb", buffering=0) as file:
+                content = file.readall()
+        name = os.fsencode(path.removeprefix(folder_name))
+        total.update(b"%s\0%d\0%s\0" % (name, len(content), kind) + content)
     return total.hexdigest()
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
-import importlib.metadata
 import os
 import platform
+import re
 import secrets
 import shlex
 import shutil
@@ -189,7 +190,32 @@ def _printable(text: str | None) -> str | None:
 
 
 def _version(package: str) -> str | None:
+    """Return the version of an installed package, if possible from the name of its folder.
+
+    importlib.metadata reads the whole METADATA of each package for it. Source: Python Packaging
+    User Guide, "Recording installed projects".
+    """
+    if found := _versions().get(_canonical(package)):
+        return found
+    import importlib.metadata
+
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+@functools.lru_cache(maxsize=1)
+def _versions() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for folder in map(Path, sys.path):
+        names = os.listdir(folder) if folder.is_dir() else []
+        for name in names:
+            package, dash, version = name.removesuffix(".dist-info").rpartition("-")
+            if dash and name.endswith(".dist-info"):
+                found.setdefault(_canonical(package), version)
+    return found
+
+
+def _canonical(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package).lower()

@@ -67,7 +67,7 @@ def test_a_command_starts_without_what_it_does_not_need(slurm, words, banned):
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "slurm_job_kit.jobs.commands.submit" in imported
+    assert "slurm_job_kit.jobs.installation" in imported
     assert imported.isdisjoint(banned)
 
 
