@@ -95,7 +95,9 @@ def _submit_to_slurm(loaded: Loaded, options: Options) -> int:
     from slurm_job_kit.jobs.commands.queue import queue
     from slurm_job_kit.jobs.commands.submit_claim import claimed
     from slurm_job_kit.jobs.runs.freeze import freeze
+    from slurm_job_kit.jobs.slurm import executor
 
+    executor.begin_import()
     with freeze(loaded) as run_dir, claimed(run_dir):
         begin_from(run_dir, options.origin)
         if options.is_checked:

@@ -11,20 +11,36 @@ So this file uses three private methods of `SlurmExecutor` (submitit 1.5.4):
   a copy of the frozen batch script; submitit keeps it in its folder.
 - `_submit_command`, called: writes that file, runs the command and reads the job id.
 
-Only the commands of a user import submitit, inside `submit`. A job queues its successor with the
+Only the commands of a user import submitit. A job queues its successor with the
 standard library alone, by `jobs.slurm.client.submit`, from the same command line.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import shlex
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from slurm_job_kit.jobs.errors import FailedError
+
+
+def begin_import() -> None:
+    """Begin to import submitit in a thread, while this process waits for git and Slurm.
+
+    submitit imports asyncio: that takes longer than to freeze the code. `submit` waits for the end
+    of the import and raises its error.
+    """
+
+    def load() -> None:
+        with contextlib.suppress(Exception):
+            importlib.import_module("submitit")
+
+    threading.Thread(target=load, name="import submitit").start()
 
 
 def submit(argv: Sequence[str], environ: Mapping[str, str], folder: Path) -> str:
