@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 QUARANTINE_PREFIX = "quarantined-"
@@ -31,11 +32,12 @@ def checkpoint_step(name: str) -> int | None:
 
 def checkpoint_names(checkpoints: Path) -> list[str]:
     """Return the names of the committed checkpoints in a folder, newest first."""
-    steps = {
-        name: step
-        for name in os.listdir(checkpoints)
-        if (step := checkpoint_step(name)) is not None
-    }
+    return newest_first(os.listdir(checkpoints))
+
+
+def newest_first(names: Iterable[str]) -> list[str]:
+    """Return those of the names that are committed checkpoints, newest first."""
+    steps = {name: step for name in names if (step := checkpoint_step(name)) is not None}
     return sorted(steps, key=steps.__getitem__, reverse=True)
 
 

@@ -166,6 +166,18 @@ class RunDir:
         return self.path / "timeline" / f"{writer}.jsonl"
 
 
+def folder_of(link: Path) -> Path | None:
+    """The folder to which a link of a run directory leads; None where it is no link.
+
+    `Path.resolve` would look up each part of the path, too. Some links lead to one beside them.
+    """
+    try:
+        target = link.parent / os.readlink(link)
+    except OSError:
+        return None
+    return (folder_of(target) or target) if target.parent == link.parent else target
+
+
 def code_folders(run_dir: RunDir) -> list[str]:
     """The folders of PYTHONPATH in which the ranks find the user's code and the kit."""
     is_clone = run_dir.kit.resolve() == run_dir.code.resolve()
@@ -257,14 +269,20 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write_atomic(path: Path, text: str) -> None:
     """Replace `path` as a whole and durably: a reader or a crash sees the old or the new text."""
-    with (
-        replacing(path) as temporary,  # renames after the file is closed
-        open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file,
-    ):
+    with replacing(path) as temporary:
+        write_durable(temporary, text)
+    fsync_directory(path.parent)
+
+
+def write_durable(path: Path, text: str) -> None:
+    """Write a file in place and its content durably; its name lasts from `fsync_directory` on.
+
+    For a file that no process reads before that.
+    """
+    with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    fsync_directory(path.parent)
 
 
 def fsync_directory(path: Path) -> None:

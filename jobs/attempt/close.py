@@ -54,9 +54,13 @@ def close(
     Returns: the decision, and the facts with its record.
     Raises: OwnedError for an attempt that was superseded meanwhile, RecordError, OSError.
     """
-    if not run_dir.spec.is_file():
-        raise FileNotFoundError(errno.ENOENT, "the run directory is gone", str(run_dir.path))
-    run_lock.check_owned(run_dir, me, attempt)
+    try:
+        run_lock.check_owned(run_dir, me, attempt)
+    except run_lock.OwnedError:
+        if not run_dir.path.is_dir():
+            gone = "the run directory is gone"
+            raise FileNotFoundError(errno.ENOENT, gone, str(run_dir.path)) from None
+        raise
     found = facts.read(run_dir, attempt)
     seen = evidence_of(found, me, tuple(stops), srun_exit)
     decision = decide(seen, budget_used(found.attempts), budget_of(found.spec))

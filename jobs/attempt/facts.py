@@ -5,9 +5,11 @@ A command reads each file once; jobs.attempt.interpret and jobs.attempt.decision
 
 from __future__ import annotations
 
+import os
 import time
-from dataclasses import replace
-from itertools import chain
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import interpret, requeue_policy, srun_step
@@ -35,10 +37,25 @@ RANK_0 = "rank-00000"
 
 def newest_opened(run_dir: RunDir) -> int:
     """The number of the newest attempt by its folder's files, of which none is read; 0 for none."""
-    files = (run_dir.path.glob(f"attempt-*/{name}.json") for name in ("plan", "agent-*"))
-    numbers = (path.parent.name.partition("-")[2] for path in chain.from_iterable(files))
+    words = (name.partition("-") for name in _names_in(run_dir.path))
     # A user's copy of such a folder may have any name.
-    return max((int(number) for number in numbers if number.isdecimal()), default=0)
+    numbers = {int(number) for word, _, number in words if word == "attempt" and number.isdecimal()}
+    opened = (n for n in sorted(numbers, reverse=True) if _is_opened(run_dir.attempt(n).path))
+    return next(opened, 0)
+
+
+def _is_opened(attempt_dir: Path) -> bool:
+    """Whether a folder has the plan of an attempt, or the record of an agent."""
+    names = _names_in(attempt_dir)
+    return "plan.json" in names or any(fnmatch(name, "agent-*.json") for name in names)
+
+
+def _names_in(folder: Path) -> list[str]:
+    """The names in a folder, sorted; none where there is no such folder."""
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def newest_attempt(run_dir: RunDir) -> int:
@@ -67,47 +84,77 @@ def read_newest(run_dir: RunDir) -> AttemptFacts:
     return read(run_dir, newest_opened(run_dir))
 
 
-def read(run_dir: RunDir, attempt: int) -> AttemptFacts:
-    """What the run directory has about an attempt. Raises: RecordError, OSError."""
+def read(run_dir: RunDir, attempt: int, is_for_next: bool = False) -> AttemptFacts:
+    """What the run directory has about an attempt. Raises: RecordError, OSError.
+
+    Each file is opened once and each folder listed once: on a busy network file system every such
+    operation takes milliseconds.
+
+    is_for_next: for the start of the next attempt. If this one has its record, the files of its
+    agents and ranks are not read.
+    """
     attempt_dir = run_dir.attempt(attempt)
     plan = records.read(AttemptPlan, attempt_dir.plan)
-    paths = attempt_dir.path.glob("rank-*.error.json")
-    found = [records.read(RankError, path) for path in paths]
-    texts = [
-        path.read_text(encoding="utf-8", errors="replace").strip()
-        for path in sorted(attempt_dir.path.glob("agent-*.error"))
-    ]
-    agents = tuple(
-        records.read(AgentRecord, attempt_dir.agent(rank))
-        for rank in range(len(plan.nodes) if plan else 0)
-    )
-    errors = interpret.causes([error for error in found if error is not None], agents)
-    events = records.read_events(run_dir.timeline(RANK_0))
+    attempts = tuple(records.read_attempts(run_dir))
+    is_left_out = is_for_next and any(record.attempt == attempt for record in attempts)
+    nodes = _Nodes() if is_left_out else _read_nodes(run_dir, attempt, plan)
     spec, spec_error = scratch_purge.read_spec(run_dir)
+    names = _names_in(run_dir.checkpoints)
     return AttemptFacts(
         attempt=attempt,
         plan=plan,
-        agent_errors=tuple(filter(None, texts)),  # empty: written on a full disk
-        agents=agents,
-        errors=errors,
-        places=_places(run_dir, attempt, errors, events),
-        events=tuple(event for event in events if event.attempt == attempt),
+        agent_errors=nodes.agent_errors,
+        agents=nodes.agents,
+        errors=nodes.errors,
+        places=_places(run_dir, attempt, nodes.errors, nodes.events),
+        events=tuple(event for event in nodes.events if event.attempt == attempt),
         progress_step=records.read_progress_step(run_dir.progress),
         outcome=records.read_leniently(Outcome, attempt_dir.outcome) or Outcome(),
         result=records.read(Result, run_dir.result),
-        attempts=tuple(records.read_attempts(run_dir)),
+        attempts=attempts,
         spec=spec,
         spec_error=spec_error,
         site=records.read(SlurmSite, run_dir.site),
         submission=records.read(Submission, run_dir.submission) or Submission(),
         successor=records.read(Successor, run_dir.successor),
-        checkpoint=checkpoints.newest(run_dir, not spec.launch.is_trainer),
-        quarantined=tuple(checkpoints.quarantined(run_dir)),
+        checkpoint=checkpoints.newest(run_dir, not spec.launch.is_trainer, names),
+        quarantined=tuple(checkpoints.quarantined(names)),
+    )
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """What the agents and ranks of an attempt wrote; see `AttemptFacts`."""
+
+    agents: tuple[AgentRecord | None, ...] = ()
+    agent_errors: tuple[str, ...] = ()
+    errors: tuple[RankError, ...] = ()
+    events: tuple[Event, ...] = ()  # rank 0's, of all attempts
+
+
+def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nodes:
+    attempt_dir = run_dir.attempt(attempt)
+    paths = [attempt_dir.path / name for name in _names_in(attempt_dir.path)]
+    found = [records.read(RankError, path) for path in paths if path.match("rank-*.error.json")]
+    texts = [
+        path.read_text(encoding="utf-8", errors="replace").strip()
+        for path in paths
+        if path.match("agent-*.error")
+    ]
+    agents = tuple(
+        records.read(AgentRecord, path) if path in paths else None
+        for path in map(attempt_dir.agent, range(len(plan.nodes) if plan else 0))
+    )
+    return _Nodes(
+        agents=agents,
+        agent_errors=tuple(filter(None, texts)),  # empty: written on a full disk
+        errors=interpret.causes([error for error in found if error is not None], agents),
+        events=tuple(records.read_events(run_dir.timeline(RANK_0))),
     )
 
 
 def _places(
-    run_dir: RunDir, attempt: int, errors: tuple[RankError, ...], rank_0: list[Event]
+    run_dir: RunDir, attempt: int, errors: tuple[RankError, ...], rank_0: tuple[Event, ...]
 ) -> tuple[tuple[int, str], ...]:
     """(rank, host) of each rank that was started; () where a rank's own error explains the end.
 
@@ -118,7 +165,7 @@ def _places(
         return ()
     places = {}
     for path in run_dir.timeline("x").parent.glob("rank-*.jsonl"):
-        for event in rank_0 if path.stem == RANK_0 else records.read_events(path):
+        for event in rank_0 if path.stem == RANK_0 else tuple(records.read_events(path)):
             if (event.attempt, event.event) == (attempt, "spawn") and event.host is not None:
                 places[int(path.stem.partition("-")[2])] = event.host
     return tuple(sorted(places.items()))

@@ -18,7 +18,7 @@ from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.node import rendezvous
 from slurm_job_kit.jobs.records import AttemptPlan
-from slurm_job_kit.jobs.rundir import RunDir, write_atomic
+from slurm_job_kit.jobs.rundir import RunDir, write_atomic, write_durable
 from slurm_job_kit.jobs.runs import code_digest, code_snapshot, lookup, scratch_purge
 from slurm_job_kit.jobs.slurm import client
 
@@ -36,9 +36,18 @@ def open_attempt(
     the ranks of a launch by hand run; all others run the frozen code.
     Raises: OwnedError, RendezvousError, InterfaceError, HeldError, EndedError, RecordError.
     """
-    run_lock.claim(run_dir, me, facts.newest_opened(run_dir) + 1)
+    newest = facts.newest_opened(run_dir)
+    claimed = newest + 1
+    run_lock.claim(run_dir, me, claimed)
     try:
-        return _open(run_dir, me, nodes, resolved, checkout)
+        # Until the claim another job may have opened attempts.
+        if run_dir.attempt(claimed).path.exists():
+            newest = facts.newest_opened(run_dir)
+        found = facts.read(run_dir, newest, is_for_next=True)
+        attempt = interpret.newest_number(found) + 1
+        if attempt != claimed:
+            run_lock.claim(run_dir, me, attempt)
+        return _open(run_dir, me, found, nodes, resolved, checkout)
     except (UserError, FailedError, OSError):
         with contextlib.suppress(OSError):
             run_lock.release(run_dir, me)
@@ -48,14 +57,12 @@ def open_attempt(
 def _open(
     run_dir: RunDir,
     me: run_lock.Owner,
+    found: AttemptFacts,
     nodes: Sequence[str],
     resolved: str,
     checkout: Path | None,
 ) -> AttemptPlan | None:
-    # After the claim: until then another job may have opened attempts.
-    found = facts.read_newest(run_dir)
     attempt = interpret.newest_number(found) + 1
-    run_lock.claim(run_dir, me, attempt)
     found = _close_earlier(run_dir, found, me)
     if not me.is_local:
         lookup.note_job(run_dir, found.submission, me.job_id, client.cluster_name())
@@ -66,18 +73,17 @@ def _open(
         return None
     if found.spec_error is not None:
         raise found.spec_error
-    scratch_purge.check_code(run_dir)
+    code, kit = scratch_purge.check_code(run_dir)
     refuse(run_dir, found, me)
-    run_dir.result.unlink(missing_ok=True)
-    code, name = run_dir.code, code_digest.name_of(run_dir.code)
-    if checkout is not None and checkout != code.resolve():
+    if found.result is not None:
+        run_dir.result.unlink(missing_ok=True)
+    if checkout is not None and checkout != run_dir.code.resolve():
         # It may have changed since the run was frozen: freeze it again, for the record.
         code = code_snapshot.take(checkout, run_dir.path.parent.parent)
-        name = code.name
     plan = replace(
         plan_of(found, me, attempt, nodes, resolved),
-        code=name,
-        code_digest=code_digest.digest_of(code, found.spec, code_digest.kit_of(run_dir)),
+        code=None if code is None else code.name,
+        code_digest=code_digest.digest_of(code or run_dir.code, found.spec, kit),
     )
     _write_plan(run_dir, found, plan)
     if not me.is_local:
@@ -114,17 +120,32 @@ def _close_earlier(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> 
 def _write_plan(run_dir: RunDir, found: AttemptFacts, plan: AttemptPlan) -> None:
     """Write the files of an attempt that the batch script and the agents read."""
     attempt_dir = run_dir.attempt(plan.attempt)
-    attempt_dir.path.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        attempt_dir.path.mkdir()
     srun_argv = srun_step.srun_argv(found.spec, os.environ.get("SLURM_CPUS_PER_TASK"))
     agent_argv = srun_step.agent_argv(found.spec)
     for path, argv in ((attempt_dir.srun_argv, srun_argv), (attempt_dir.agent_argv, agent_argv)):
-        write_atomic(path, "".join(f"{argument}\0" for argument in argv))
-    if found.spec.standby_s is not None:
-        run_dir.standby_after_s.parent.mkdir(exist_ok=True)
-        write_atomic(run_dir.standby_after_s, f"{found.spec.standby_s}\n")
-    else:  # it was changed at a resume
-        run_dir.standby_after_s.unlink(missing_ok=True)
+        # No process reads them before this one has written the plan and made all names durable.
+        write_durable(path, "".join(f"{argument}\0" for argument in argv))
+    _write_standby(run_dir, found.spec.standby_s)
     records.write(attempt_dir.plan, plan)
+
+
+def _write_standby(run_dir: RunDir, after_s: int | None) -> None:
+    """Write launch.standby_after_s for agent.sh where it is another one than before.
+
+    A resume may have changed it.
+    """
+    try:
+        before = run_dir.standby_after_s.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        before = None
+    wanted = None if after_s is None else f"{after_s}\n"
+    if wanted is not None and wanted != before:
+        run_dir.standby_after_s.parent.mkdir(exist_ok=True)
+        write_atomic(run_dir.standby_after_s, wanted)
+    elif wanted is None and before is not None:
+        run_dir.standby_after_s.unlink(missing_ok=True)
 
 
 def plan_of(

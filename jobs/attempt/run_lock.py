@@ -23,7 +23,7 @@ from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.procfs import start_of
 from slurm_job_kit.jobs.records import Claim
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.rundir import RunDir, fsync_directory, write_durable
 from slurm_job_kit.jobs.slurm import client
 
 
@@ -96,17 +96,20 @@ def claim(run_dir: RunDir, me: Owner, attempt: int) -> None:
 
     Raises: OwnedError if another job, or a later start of this one, may write.
     """
-    mine = _new_claim(me, attempt)
-    if _create(run_dir.owner, mine):
-        return
-    current = read_claim(run_dir)
+    mine, current = _new_claim(me, attempt), read_claim(run_dir)
     if current is None:
-        # The owner released the run after our _create() and before our read: refuse, although a
-        # new try would succeed.
+        with _file_of(run_dir, mine) as file:
+            if _link(file, run_dir.owner, mine):
+                return
+        current = read_claim(run_dir)
+    if current is None:
+        # The owner released the run after our _link() and before our read: refuse, although a new
+        # try would succeed.
         raise _lost_race(run_dir)
     _refuse_if_alive(run_dir, _owner(current), me)
-    with _change_lock(run_dir, current, mine):
-        records.write(run_dir.owner, mine)
+    with _change_lock(run_dir, current, mine) as lock:
+        os.replace(lock, run_dir.owner)  # the lock file holds this process's claim
+        fsync_directory(run_dir.path)
 
 
 def is_owned_by_attempt(run_dir: RunDir, me: Owner, attempt: int) -> bool:
@@ -137,11 +140,10 @@ def release(run_dir: RunDir, me: Owner) -> None:
     """Remove the claim if it belongs to this start of this job."""
     current = read_claim(run_dir)
     if current is not None and _owner(current).is_same_start(me):
-        with (
-            contextlib.suppress(OwnedError),
-            _change_lock(run_dir, current, _new_claim(me, current.attempt)),
-        ):
+        mine = _new_claim(me, current.attempt)
+        with contextlib.suppress(OwnedError), _change_lock(run_dir, current, mine) as lock:
             run_dir.owner.unlink()
+            lock.unlink(missing_ok=True)
 
 
 def _new_claim(me: Owner, attempt: int) -> Claim:
@@ -168,8 +170,11 @@ def _refuse_if_alive(run_dir: RunDir, other: Owner, me: Owner) -> None:
 
 
 @contextlib.contextmanager
-def _change_lock(run_dir: RunDir, current: Claim, mine: Claim) -> Iterator[None]:
+def _change_lock(run_dir: RunDir, current: Claim, mine: Claim) -> Iterator[Path]:
     """A block in which no other process may replace or remove the claim `current`.
+
+    Yields: the lock file, which holds the claim `mine`. The block renames or removes it as the last
+    change that it makes.
 
     Each lock file holds a claim, too. If the process that created a lock is dead, its claim has a
     change lock in turn, and this process creates that one.
@@ -177,22 +182,24 @@ def _change_lock(run_dir: RunDir, current: Claim, mine: Claim) -> Iterator[None]
     Raises: OwnedError if a live process holds the lock, or `current` is not the claim any more.
     """
     locks = [_lock_path(run_dir, current)]
-    while not _create(locks[-1], mine):
-        holder = records.read(Claim, locks[-1])
-        if holder is None or not _may_take_over(_owner(holder), _owner(mine)):
-            raise _lost_race(run_dir)
-        locks.append(_lock_path(run_dir, holder))  # `holder` died inside its block
+    with _file_of(run_dir, mine) as file:
+        while not _link(file, locks[-1], mine):
+            holder = records.read(Claim, locks[-1])
+            if holder is None or not _may_take_over(_owner(holder), _owner(mine)):
+                raise _lost_race(run_dir)
+            locks.append(_lock_path(run_dir, holder))  # `holder` died inside its block
+    *abandoned, own = locks
     try:
         if read_claim(run_dir) != current:
             raise _lost_race(run_dir)
-        yield
+        yield own
     except BaseException:
         # Only the lock of this process. The locks of dead processes stay, so that the next process
         # takes them over in the same order.
-        locks[-1].unlink()
+        own.unlink(missing_ok=True)
         raise
     # `current` is replaced, and its token is never used again: no process needs these locks.
-    for lock in reversed(locks):
+    for lock in reversed(abandoned):
         lock.unlink(missing_ok=True)
 
 
@@ -211,18 +218,26 @@ def _lost_race(run_dir: RunDir) -> OwnedError:
     return OwnedError(f"{run_dir.path}: another job took this run just now")
 
 
-def _create(path: Path, mine: Claim) -> bool:
-    """Create a file with its whole content in one step; False if the file exists already."""
-    temporary = path.with_name(f".owner-{mine.token}.json")
-    records.write(temporary, mine)
+@contextlib.contextmanager
+def _file_of(run_dir: RunDir, mine: Claim) -> Iterator[Path]:
+    """A block with a durable file of a claim, under a name that only this process uses."""
+    file = run_dir.owner.with_name(f".owner-{mine.token}.json")
     try:
-        os.link(temporary, path)  # not a rename, which would replace another process's file
+        write_durable(file, records.text(mine))
+        yield file
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            file.unlink()
+
+
+def _link(file: Path, path: Path, mine: Claim) -> bool:
+    """Create `path` with the content of `file` in one step; False if it exists already."""
+    try:
+        os.link(file, path)  # not a rename, which would replace another process's file
     except FileExistsError:
         # The answer of an NFS server may be lost: then the first call made the link, and the
         # client's repeated call fails.
         return records.read(Claim, path) == mine
-    finally:
-        temporary.unlink()
     return True
 
 

@@ -16,6 +16,7 @@ from slurm_job_kit.jobs.checkpoint_names import (
     checkpoint_name,
     checkpoint_names,
     checkpoint_step,
+    newest_first,
 )
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records import SavedCheckpoint
@@ -30,8 +31,10 @@ MAX_DEPTH = 4
 MAX_FOLDERS = 1000
 
 
-def newest(run_dir: RunDir, is_users: bool) -> str | None:
+def newest(run_dir: RunDir, is_users: bool, names: Iterable[str] | None = None) -> str | None:
     """Return the name of the newest committed checkpoint; None if there is none.
+
+    names: those in the folder of checkpoints, if the caller has listed it.
 
     A user's script (`is_users`) names its files as it likes. If its kit_stop.py has reported the
     step of its newest checkpoint, the name is made of that step. Else it is the time and path of
@@ -39,7 +42,8 @@ def newest(run_dir: RunDir, is_users: bool) -> str | None:
     `is_newer` compares two of any kind.
     """
     if not is_users:
-        return next(iter(committed(run_dir)), None)
+        known = committed(run_dir) if names is None else newest_first(names)
+        return next(iter(known), None)
     saved = records.read_leniently(SavedCheckpoint, run_dir.saved)
     if saved is not None:
         return checkpoint_name(saved.step)
@@ -75,10 +79,13 @@ def find(run_dir: RunDir, text: str) -> str:
     return name
 
 
-def quarantined(run_dir: RunDir) -> list[str]:
-    """Return the names of the damaged checkpoints that were renamed, the oldest step first."""
-    names = (path.name for path in run_dir.checkpoints.glob(f"{QUARANTINE_PREFIX}*"))
-    return sorted(names, key=lambda name: (_quarantined_step(name), name))
+def quarantined(names: Iterable[str]) -> list[str]:
+    """Return those of the names that are damaged checkpoints, the oldest step first.
+
+    names: those in the folder of checkpoints.
+    """
+    found = (name for name in names if name.startswith(QUARANTINE_PREFIX))
+    return sorted(found, key=lambda name: (_quarantined_step(name), name))
 
 
 def _quarantined_step(name: str) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.rundir import RunDir, folder_of
 from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.spec import Spec, Train
 
@@ -28,13 +28,14 @@ SPECS = (".yaml", ".yml", ".json")  # in configs/: a run has its own
 
 def kit_of(run_dir: RunDir) -> Path | None:
     """The frozen kit of a run; None where the run's code has the kit."""
-    kit = run_dir.kit.resolve()
-    return kit if run_dir.kit.is_symlink() and kit != run_dir.code.resolve() else None
+    kit = folder_of(run_dir.kit)
+    return None if kit == folder_of(run_dir.code) else kit
 
 
 def name_of(link: Path) -> str | None:
     """The name of the frozen code that a link of a run directory leads to; None without one."""
-    return link.resolve().name if link.is_symlink() else None
+    folder = folder_of(link)
+    return None if folder is None else folder.name
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,13 @@ Standard library only.
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.rundir import RunDir, folder_of
 from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.spec import Spec
 
@@ -37,35 +39,45 @@ def read_spec(run_dir: RunDir) -> tuple[Spec, UserError | None]:
         return Spec(), UserError(f"{run_dir.spec} is damaged: {error}\n  hint: {HINT}")
 
 
-def check_code(run_dir: RunDir) -> None:
-    """Raises UserError where the frozen code, or that of a user's script, is gone or altered."""
-    for link in (run_dir.code, run_dir.kit, run_dir.script_code):
-        code = link.resolve()
-        if link.is_symlink() and not code.is_dir():
-            raise UserError(f"{code}, the frozen code, is gone\n  hint: {HINT}")
-        is_snapshot = re.fullmatch("[0-9a-f]{64}", code.name)
-        if is_snapshot and not code_snapshot.is_whole(code):
-            new = installation.command("resume", run_dir.run_id, "", "code")
-            raise UserError(
-                f"{code}, the frozen code, has lost or changed files\n  hint: a submit from the "
-                f"checkout that it is a copy of restores it, then {RESUME}; or {new} takes the "
-                "code as it is now"
-            )
-    if run_dir.kit.is_symlink() and not installation.is_in(run_dir.kit):
+def check_code(run_dir: RunDir) -> tuple[Path | None, Path | None]:
+    """Return the folders of the frozen code, and of the kit where the code does not have it.
+
+    Raises: UserError where one of them, or the code of a user's script, is gone or altered.
+    """
+    code, kit = folder_of(run_dir.code), folder_of(run_dir.kit)
+    for folder in dict.fromkeys([code, kit, folder_of(run_dir.script_code)]):
+        if folder is not None:
+            _check_copy(folder, run_dir)
+    if kit is not None and not installation.is_in(kit):
         new = installation.command("resume", run_dir.run_id, "", "code")
         raise UserError(f"{run_dir.kit} has no kit\n  hint: {new} freezes it again")
+    return code, None if kit == code else kit
+
+
+def _check_copy(folder: Path, run_dir: RunDir) -> None:
+    if not folder.is_dir():
+        raise UserError(f"{folder.resolve()}, the frozen code, is gone\n  hint: {HINT}")
+    if re.fullmatch("[0-9a-f]{64}", folder.name) and not code_snapshot.is_whole(folder):
+        new = installation.command("resume", run_dir.run_id, "", "code")
+        raise UserError(
+            f"{folder.resolve()}, the frozen code, has lost or changed files\n  hint: a submit "
+            f"from the checkout that it is a copy of restores it, then {RESUME}; or {new} takes "
+            "the code as it is now"
+        )
 
 
 def recreate_missing_dirs(run_dir: RunDir) -> list[str]:
     """Recreate missing directories; return one message for each, and for a lost attempts.jsonl."""
     messages = []
     folders = (run_dir.checkpoints, run_dir.timeline("").parent, run_dir.rank_log(0).parent)
+    present = os.listdir(run_dir.path)
     for folder in folders:
-        if not folder.is_dir():
+        if folder.name not in present:
             folder.mkdir()
             messages.append(f"{folder} was missing and is recreated, empty")
+    if run_dir.attempts.name in present:
+        return messages
     events = records.read_events(run_dir.timeline("attempt"))
-    closed = [event for event in events if event.event == "close"]
-    if closed and not run_dir.attempts.exists():
+    if any(event.event == "close" for event in events):
         messages.append(f"{run_dir.attempts} is missing: the budgets do not count earlier attempts")
     return messages

@@ -1,0 +1,82 @@
+"""What `attempt close` and the next `attempt open` ask of the file system that holds the run."""
+
+import pytest
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import __main__ as attempt_command
+from slurm_job_kit.jobs.attempt import execute
+from slurm_job_kit.jobs.rundir import RunDir, Timeline, write_json
+from slurm_job_kit.jobs.runs import code_snapshot
+from slurm_job_kit.jobs.spec import Spec
+from tests.unit import file_operations
+
+# Where each takes 5 ms, both commands together wait 0.3 s for the run directory.
+AT_MOST = 60
+NODES = ("a", "b")
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run directory as `freeze` makes it. The repository has the one file that marks a kit."""
+    repository, run_dir = tmp_path / "repository", RunDir(tmp_path / "runs/x/1")
+    (repository / "slurm_job_kit/jobs").mkdir(parents=True)
+    (repository / "slurm_job_kit/jobs/rundir.py").write_text("")
+    for folder in (run_dir.checkpoints, run_dir.timeline("x").parent, run_dir.rank_log(0).parent):
+        folder.mkdir(parents=True)
+    run_dir.spec.write_text(Spec().to_json())
+    run_dir.code.symlink_to(code_snapshot.take(repository, tmp_path / "runs"))
+    run_dir.kit.symlink_to("code")
+    write_json(run_dir.submission, {"argv": None, "job_id": "7"})
+    write_json(run_dir.site, {"cancels_preempted": False})
+    return run_dir
+
+
+@pytest.fixture
+def job(run, fake_slurm, monkeypatch):
+    """`job(start, word, ...)`: a command of the batch script in a start of job 7.
+
+    Returns: what it did to the files of the run directory. Code and kit are frozen.
+    """
+    requeue = 'echo PENDING >"$FAKE_SLURM/state.7"\necho "Requeue=1 Restarts=9"'
+    fake_slurm.install("scontrol", f'{requeue} >"$FAKE_SLURM/requeue.7"', when="requeue*")
+    monkeypatch.setattr(execute, "SPREAD_S", 0.0)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "4102444800")
+
+    def call(start, word, *arguments):
+        monkeypatch.setenv("SLURM_RESTART_COUNT", str(start))
+        fake_slurm.set_state("7", "RUNNING", f"Requeue=1 Restarts={start}")
+        with file_operations.watched(run.path, "code", "kit") as found:
+            status = attempt_command.main([word, str(run.path), *arguments])
+        assert status == (0 if word == "open" else 1)
+        return found
+
+    return call
+
+
+def stopped(run, attempt):
+    """Write what agents and ranks leave after a warning and a save."""
+    for rank, node in enumerate(NODES):
+        signals = [{"t": 2.0, "signal": "SIGTERM"}]
+        agent = {"host": node, "signals": signals, "torchrun_exit": 0, "end": 3.0}
+        write_json(run.attempt(attempt).agent(rank), agent)
+        Timeline(run, f"rank-{rank:05d}", attempt).event("first_step", step=1)
+    step = 50 * attempt
+    marker = {"status": "stopped", "global_step": step, "checkpoint": f"step-{step:08d}"}
+    write_json(run.attempt(attempt).outcome, marker)
+    (run.checkpoints / f"step-{step:08d}").mkdir()
+    run.progress.write_text(records.progress_text(records.Progress(step)))
+
+
+def test_the_end_of_an_attempt_and_the_start_of_the_next_take_few_file_operations(run, job):
+    job(0, "open", "--head-address", "10.0.0.1", *NODES)
+    for attempt in (1, 2, 3):  # the number does not grow with the attempts
+        stopped(run, attempt)
+        closing = job(attempt - 1, "close", str(attempt), "--stop", "SIGTERM")
+        assert records.read_attempts(run)[-1].decision == "requeue"
+        opening = job(attempt, "open", "--head-address", "10.0.0.1", *NODES)
+        assert run.attempt(attempt + 1).plan.is_file()
+        both = closing.total() + opening.total()
+        assert both <= AT_MOST, f"close: {closing}\nopen: {opening}"
+    assert ("open", "spec.json") in closing and ("fsync", "attempts.jsonl") in closing
+    assert ("fsync", "attempt-4") in opening

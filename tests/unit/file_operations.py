@@ -1,0 +1,73 @@
+"""Counts what this process does to the files of a folder: each call that may wait for a disk."""
+
+import os
+import sys
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+# Calls with an audit event. Source: the table of audit events in Python's documentation.
+AUDITED = (
+    *("open", "os.listdir", "os.scandir", "os.rename", "os.link", "os.symlink"),
+    *("os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.chmod"),
+)
+OTHERS = ("stat", "lstat", "readlink", "access", "fsync", "fdatasync")
+_watching: list["Operations"] = []  # an audit hook cannot be removed, so there is one for all
+
+
+class Operations(Counter[tuple[str, str]]):
+    """How often each (operation, path) happened. Paths are relative to the folder.
+
+    left_out: the folders in it that do not count.
+    """
+
+    def __init__(self, folder: Path, *left_out: str) -> None:
+        super().__init__()
+        self._folder = str(folder)
+        self._left_out = left_out
+
+    def note(self, name: str, *paths: object) -> None:
+        """Count an operation once if one of its paths lies in the folder."""
+        for path in paths:
+            if isinstance(path, (str, os.PathLike)):
+                inner = os.path.relpath(os.path.abspath(path), self._folder)
+                if inner.split(os.sep, 1)[0] not in ("..", *self._left_out):
+                    self[name, inner] += 1
+                    return
+
+    def __str__(self) -> str:
+        lines = (f"{count:3} {name} {path}" for (name, path), count in sorted(self.items()))
+        return "\n".join([f"{self.total()} operations", *lines])
+
+
+def _hook(event, arguments):
+    if _watching and event in AUDITED:
+        _watching[0].note(event, *arguments[:2])
+
+
+@contextmanager
+def watched(folder: Path, *left_out: str):
+    """A block whose operations on a folder are counted."""
+    if not hasattr(sys, "_hook_of_file_operations"):
+        sys.addaudithook(_hook)
+        sys._hook_of_file_operations = True
+    found = Operations(folder, *left_out)
+    with mock.patch.multiple(os, **{name: _noting(name, getattr(os, name)) for name in OTHERS}):
+        _watching.append(found)
+        try:
+            yield found
+        finally:
+            _watching.clear()
+
+
+def _noting(name, call):
+    read_link = os.readlink
+
+    def noted(path, *args, **kwargs):
+        if _watching:
+            is_descriptor = isinstance(path, int)
+            _watching[0].note(name, read_link(f"/proc/self/fd/{path}") if is_descriptor else path)
+        return call(path, *args, **kwargs)
+
+    return noted
