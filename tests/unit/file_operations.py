@@ -3,6 +3,7 @@
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
@@ -13,7 +14,8 @@ AUDITED = (
     *("os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.chmod"),
 )
 OTHERS = ("stat", "lstat", "readlink", "access", "fsync", "fdatasync")
-_watching: list["Operations"] = []  # an audit hook cannot be removed, so there is one for all
+_watching: list["Operations"] = []
+_hooks: list[object] = []  # an audit hook cannot be removed, so there is one for all
 
 
 class Operations(Counter[tuple[str, str]]):
@@ -47,11 +49,11 @@ def _hook(event, arguments):
 
 
 @contextmanager
-def watched(folder: Path, *left_out: str):
+def watched(folder: Path, *left_out: str) -> Iterator[Operations]:
     """A block whose operations on a folder are counted."""
-    if not hasattr(sys, "_hook_of_file_operations"):
+    if not _hooks:
         sys.addaudithook(_hook)
-        sys._hook_of_file_operations = True
+        _hooks.append(_hook)
     found = Operations(folder, *left_out)
     with mock.patch.multiple(os, **{name: _noting(name, getattr(os, name)) for name in OTHERS}):
         _watching.append(found)
