@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -80,11 +82,11 @@ def run(run_dir: RunDir) -> Decision | None:
                 return give_up(run_dir, me)
 
 
-def wait_for_stop(stops: list[int], seconds: float) -> bool:
-    """Wait before a retry; True if a stop signal came. `stops`: a signal handler appends to it."""
+def wait_for_stop(stops: Stops, seconds: float) -> bool:
+    """Wait before a retry; True if a stop signal came."""
     deadline = time.monotonic() + seconds
-    while not stops and time.monotonic() < deadline:
-        time.sleep(POLL_S)
+    while not stops and (left := deadline - time.monotonic()) > 0:
+        stops.wait(left)
     return bool(stops)
 
 
@@ -201,13 +203,13 @@ def end(agents: Iterable[subprocess.Popen[bytes]]) -> None:
 
 
 def watch(
-    agents: list[subprocess.Popen[bytes]], stops: list[int], line: ProgressLine, launch: Launch
+    agents: list[subprocess.Popen[bytes]], stops: Stops, line: ProgressLine, launch: Launch
 ) -> None:
     """Show progress until all agents have ended; forward the first stop, kill at the second."""
     forwarded = 0
     kill_at = math.inf
     while None in (codes := [agent.poll() for agent in agents]):
-        time.sleep(POLL_S)
+        stops.wait(POLL_S)
         # Only a Ctrl-C after the announcement kills: a closing terminal sends several signals.
         is_kill = (forwarded and signal.SIGINT in stops[forwarded:]) or time.monotonic() > kill_at
         if stops and not forwarded:
@@ -247,18 +249,40 @@ def signal_agents(agents: list[subprocess.Popen[bytes]], number: int) -> None:
             agent.send_signal(number)
 
 
+class Stops(list[int]):
+    """The stop signals that came, in their order."""
+
+    def __init__(self, wakeup: socket.socket) -> None:
+        """`wakeup`: gets a byte at each signal."""
+        super().__init__()
+        self._wakeup = wakeup
+
+    def note(self, number: int, _: FrameType | None) -> None:
+        """Handle a signal: the end of a child process wakes `wait`, and is no stop."""
+        if number != signal.SIGCHLD:
+            self.append(number)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a signal, or for the end of a child process."""
+        select.select([self._wakeup], [], [], seconds)
+        with contextlib.suppress(BlockingIOError):
+            self._wakeup.recv(4096)
+
+
 @contextmanager
-def stop_signals() -> Iterator[list[int]]:
+def stop_signals() -> Iterator[Stops]:
     """A block in which SIGINT, SIGTERM and SIGHUP are only appended to the list that it gives."""
-    seen: list[int] = []
-
-    def note(number: int, _: FrameType | None) -> None:
-        seen.append(number)
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, note) for number in numbers]
-    try:
-        yield seen
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+    wakeup, write_end = socket.socketpair()
+    with wakeup, write_end:
+        wakeup.setblocking(False)
+        write_end.setblocking(False)
+        stops = Stops(wakeup)
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+        before = [signal.signal(number, stops.note) for number in numbers]
+        signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
+        try:
+            yield stops
+        finally:
+            signal.set_wakeup_fd(-1)
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)

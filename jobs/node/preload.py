@@ -28,6 +28,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 TORCHRUN = "torch.distributed.run"
 
@@ -113,7 +114,25 @@ def main(argv: Sequence[str]) -> None:
         arguments = call.arguments
     # A rank's garbage collector then ignores what it inherits, and that memory stays shared.
     os.register_at_fork(before=lambda: gc.freeze() if os.getpid() == pid else None)
-    importlib.import_module(arguments[0]).main(arguments[1:])
+    run_torchrun(arguments)
+
+
+def run_torchrun(arguments: Sequence[str]) -> NoReturn:
+    """Run `torch.distributed.run OPTIONS...` and end this process at once.
+
+    Python would first tear down all imported modules, which takes longer than the save of a stop,
+    and the next attempt waits for it.
+    """
+    status = 0
+    try:
+        importlib.import_module(arguments[0]).main(arguments[1:])
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # the disk of the log is full
+            stream.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":
