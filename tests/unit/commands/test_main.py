@@ -53,24 +53,6 @@ def test_a_reader_that_has_seen_enough_ends_a_command_in_silence(here, words):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize(
-    ("words", "banned"),
-    [
-        (["--help"], ["torch", "pydantic_core", "yaml", "submitit", "numpy"]),
-        (["status"], ["torch", "pydantic_core", "yaml", "submitit", "numpy"]),
-        (["submit", "tiny.yaml"], ["torch", "numpy", "pydantic"]),
-    ],
-)
-def test_a_command_starts_without_what_it_does_not_need(slurm, words, banned):
-    command = [sys.executable, "-X", "importtime", "-m", "jobs", *words]
-    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
-    assert done.returncode == 0, done.stderr
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "slurm_job_kit.jobs.installation" in imported
-    assert imported.isdisjoint(banned)
-
-
 def test_overrides_may_stand_behind_options():
     from slurm_job_kit.jobs.__main__ import parse
 

@@ -28,11 +28,19 @@ print("threads", *sorted(each.name for each in threading.enumerate()))
 print("cuda", torch.cuda.is_initialized(), sys.asked)
 print("frozen", gc.get_freeze_count() > 10_000)
 print("variables", os.environ["RANK"], os.environ["COLOUR"])
+unneeded = ("sklearn", "scipy", "pandas", "pydantic_core", "yaml", "submitit", "torchvision")
+print("unneeded", *(name for name in (*unneeded, "tensorboard", "wandb") if name in sys.modules))
+print("modules", len(sys.modules))
+print("opened", sys.opened)
 """
 # Python imports it at its start.
 ASKS = """
 import os, sys
 sys.asked = "no"
+sys.opened = 0
+def count(event, arguments):
+    sys.opened += event == "open"
+sys.addaudithook(count)
 class Finder:
     def find_spec(self, name, path=None, target=None):
         if name == "torch.distributed.run":  # torch is imported by now
@@ -49,6 +57,10 @@ def asked(*arguments):
     return 0
 sys.meta_path.insert(0, Finder())
 """
+# On a cold shared file system they decide how long a start takes. A tenth more than with
+# torch 2.13, for other versions of the libraries.
+MOST_MODULES = 2300
+MOST_OPENED = 2400
 TORCHRUN = [
     "torch.distributed.run",
     *("--nnodes=1", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"),
@@ -75,6 +87,10 @@ def assert_ready(printed):
     assert "variables 0 blue" in lines
     # The thread that imports has ended. Threads of the parent do not exist in the rank.
     assert "threads MainThread" in lines
+    assert "unneeded" in lines
+    counts = {line.split()[0]: int(line.split()[-1]) for line in lines[-2:]}
+    assert counts["modules"] <= MOST_MODULES, counts
+    assert counts["opened"] <= MOST_OPENED, counts
 
 
 def test_a_rank_is_forked_with_torch_and_trainer_imported(rank, monkeypatch):

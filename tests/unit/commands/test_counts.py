@@ -1,0 +1,74 @@
+"""What the commands cost, in counts: imported modules, calls of Slurm, operations on files."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
+from tests.unit import file_operations
+from tests.unit.commands.commands_kit import REPOSITORY
+
+HEAVY = {"torch", "numpy", "sklearn", "sympy", "pydantic"}
+OF_SUBMIT = {"pydantic_core", "yaml", "submitit", "asyncio"}
+NUM_RUNS = 4
+
+
+@pytest.mark.parametrize(
+    ("words", "unneeded", "most"),
+    [
+        (["--help"], HEAVY | OF_SUBMIT | {"dataclasses"}, 105),
+        (["status"], HEAVY | OF_SUBMIT, 190),
+        (["logs"], HEAVY | OF_SUBMIT, 190),
+        (["submit", "tiny.yaml", "--no-check"], HEAVY, 340),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_command_imports_only_what_it_needs(slurm, words, unneeded, most):
+    assert main(["submit", "tiny.yaml", "--no-check"]) == 0
+    command = [sys.executable, "-X", "importtime", "-m", "jobs", *words]
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "slurm_job_kit.jobs.installation" in imported
+    assert imported.isdisjoint(unneeded)
+    assert len(imported) <= most
+
+
+@pytest.fixture
+def runs(slurm, tmp_path, monkeypatch, capsys):
+    """Runs whose jobs are queued. The repository has only the files that each kit has."""
+    repository = tmp_path / "repository"
+    for file in (SCRIPT, f"{installation.NAME}/jobs/rundir.py"):
+        (repository / file).parent.mkdir(parents=True)
+        (repository / file).write_text("")
+    monkeypatch.setattr(installation, "ROOT", repository)
+    for number in range(NUM_RUNS):
+        slurm.install("sbatch", f"echo Submitted batch job {100 + number}")
+        assert main(["submit", "tiny.yaml", "--no-check"]) == 0
+        slurm.set_state(str(100 + number), "PENDING")
+    capsys.readouterr()
+    return lookup.all_runs()
+
+
+def test_status_asks_slurm_once_for_all_runs(runs, slurm, capsys):
+    before = len(slurm.calls)
+    assert main(["status"]) == 0
+    assert capsys.readouterr().out.count("pending") == NUM_RUNS
+    assert [call.partition(" ")[0] for call in slurm.calls[before:]] == ["squeue"]
+
+
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [(["status", "--all"], 84), (["logs"], 46), (["submit", "tiny.yaml", "--no-check"], 84)],
+    ids=["status", "logs", "submit"],
+)
+def test_a_command_takes_few_operations_on_the_files_of_runs(runs, words, most):
+    with file_operations.watched(lookup.runs_root(), ".code") as found:
+        assert main(words) == 0
+    assert 0 < found.total() <= most, found
