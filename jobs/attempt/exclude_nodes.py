@@ -45,8 +45,8 @@ def bad_nodes(attempts: Sequence[AttemptRecord], now: float) -> dict[str, str]:
 def bad_nodes_of(record: AttemptRecord) -> list[str]:
     """The bad nodes of one attempt, with Slurm's names; a host's own name may have a domain."""
     hosts = record.evidence.bad_nodes
-    short = {host.partition(".")[0] for host in hosts}
-    return [node for node in record.nodes or () if node in hosts or node in short]
+    names = dict.fromkeys(name for host in hosts for name in (host, host.partition(".")[0]))
+    return [name for name in names if name in (record.nodes or ())]
 
 
 def failure_reason(record: AttemptRecord) -> str:
