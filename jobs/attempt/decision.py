@@ -34,8 +34,9 @@ class History:
     restarts: int  # attempts that ended with the job
     # Each in a row, up to the attempt before; progress is a new checkpoint.
     crashes_without_progress: int
-    attempts_without_progress: int  # of any cause but EXTERNAL_STOPS
+    attempts_without_progress: int  # see `is_idle`
     time_limits_without_step: int = 0  # no optimizer step was finished
+    bad_nodes: frozenset[str] = frozenset()  # that these attempts without progress found
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,8 @@ def within_budget(
 
 def _bounded(decision: Decision, evidence: Evidence, history: History, budget: Budget) -> Decision:
     idle = 0 if evidence.has_progress else history.attempts_without_progress + 1
-    if decision.cause not in EXTERNAL_STOPS and idle >= budget.attempts_without_progress:
+    is_counted = is_idle(decision.cause, evidence, history.bad_nodes)
+    if is_counted and idle >= budget.attempts_without_progress:
         reason = f"{idle} attempts without a new checkpoint, the last one: {decision.reason}"
         return Decision(Action.HOLD, decision.cause, reason)
     limits = history.time_limits_without_step + 1
@@ -250,6 +252,15 @@ def _bounded(decision: Decision, evidence: Evidence, history: History, budget: B
         reason = f"{history.restarts} restarts are used up, the last one: {decision.reason}"
         return Decision(Action.HOLD, decision.cause, reason)
     return decision
+
+
+def is_idle(cause: str, evidence: Evidence, known_bad: frozenset[str]) -> bool:
+    """Whether an attempt without a new checkpoint counts as one.
+
+    Not where it found a bad node that no attempt before it had found: the next start leaves that
+    node out. In a large cluster a run may get another bad node at each of many starts.
+    """
+    return cause not in EXTERNAL_STOPS and known_bad.issuperset(evidence.bad_nodes)
 
 
 def is_restart(action: str, cause: str) -> bool:
@@ -283,14 +294,15 @@ def refusal(last: AttemptRecord | None, job_id: str, predecessor: str | None) ->
 
 def budget_used(attempts: Sequence[AttemptRecord]) -> History:
     """What counts against the budgets, since the last hold or cancel: then a user resumed."""
-    crashes = idle = restarts = limits = 0
+    crashes = restarts = limits = 0
     may_count_crashes = may_count_idle = may_count_limits = True
+    without_progress: list[AttemptRecord] = []
     for entry in reversed(attempts):
         if entry.decision in ENDS:
             break
         has_progress = entry.evidence.has_progress
         may_count_idle = may_count_idle and not has_progress
-        idle += may_count_idle and entry.cause not in EXTERNAL_STOPS
+        without_progress += [entry] if may_count_idle else []
         crashes += may_count_crashes and entry.cause in CRASHES
         may_count_crashes = may_count_crashes and not has_progress
         may_count_limits = (
@@ -298,7 +310,11 @@ def budget_used(attempts: Sequence[AttemptRecord]) -> History:
         )
         limits += may_count_limits
         restarts += is_restart(entry.decision, entry.cause)
-    return History(restarts, crashes, idle, limits)
+    idle, bad_nodes = 0, frozenset[str]()
+    for entry in reversed(without_progress):
+        idle += is_idle(entry.cause, entry.evidence, bad_nodes)
+        bad_nodes |= {*entry.evidence.bad_nodes}
+    return History(restarts, crashes, idle, limits, bad_nodes)
 
 
 def budget_of(spec: Spec) -> Budget:

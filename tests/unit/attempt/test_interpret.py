@@ -347,6 +347,16 @@ def test_budgets_are_counted_since_the_last_progress_and_anew_after_a_hold(attem
     assert budget_used(parsed(attempts)) == counted
 
 
+def test_an_attempt_that_found_another_bad_node_does_not_count_as_one_without_progress():
+    """In a large cluster a run may get another bad node at each of many starts."""
+    found = [entry("requeue", "node") for _ in range(4)]
+    for line, bad in zip(found, (["n1"], ["n2", "n1"], ["n1"], ["n3"]), strict=True):
+        line["evidence"] = line["evidence"] | {"bad_nodes": bad}
+    known = budget_used(parsed(found))
+    assert known == History(4, 0, 1, 0, frozenset({"n1", "n2", "n3"}))
+    assert budget_used(parsed([*found, entry(progress=True)])).bad_nodes == frozenset()
+
+
 def test_three_preemptions_before_the_first_step_are_a_warning_with_both_figures():
     short = entry("requeue", "preemption", start=100.0, stop=141.0)
     assert interpret.start_up_warning(parsed([short] * 2)) is None
