@@ -14,6 +14,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import interpret, run_lock
@@ -38,6 +39,7 @@ POLL_S = 0.5
 # Each read opens a file of every node on a file system that all jobs share.
 READ_INTERVAL_S = 5.0
 ASK_INTERVAL_S = 30.0
+MAX_CONNECTIONS = 64  # to slurmd, at the same time
 
 
 def block_signals_prefix() -> list[str]:
@@ -113,9 +115,9 @@ def _limit_from_agents(run_dir: RunDir, attempt: int) -> tuple[float, str]:
     ended, the step is over, but srun waits for ever for a node whose slurmstepd was killed
     (Slurm 22.05).
     """
-    if has_failed_agent(run_dir, attempt):
-        return END_LIMIT_S, f"{END_LIMIT_S} s after a failure"
     agents = records.read_agents(run_dir, attempt)
+    if any(map(interpret.has_failed, agents)):
+        return END_LIMIT_S, f"{END_LIMIT_S} s after a failure"
     plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
     num_nodes = 0 if plan is None else len(plan.nodes)
     if num_nodes and len([agent for agent in agents if agent.end is not None]) == num_nodes:
@@ -173,7 +175,10 @@ def unreachable_nodes(found: AttemptFacts, nodes: Iterable[str]) -> tuple[str, .
     port = (found.site or SlurmSite()).slurmd_port
     left = interpret.unended(found)
     hosts = {node: _host_to_connect(node, left.get(node)) for node in nodes}
-    return tuple(node for node, host in hosts.items() if not client.is_answering(host, port))
+    # Each node that does not answer takes seconds, and a switch may have cut off hundreds.
+    with ThreadPoolExecutor(MAX_CONNECTIONS) as pool:
+        answers = pool.map(lambda host: client.is_answering(host, port), hosts.values())
+        return tuple(node for node, is_up in zip(hosts, answers, strict=True) if not is_up)
 
 
 def _host_to_connect(node: str, agent: AgentRecord | None) -> str:

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import facts, interpret, srun_step
 from slurm_job_kit.jobs.procfs import parent_of
+from slurm_job_kit.jobs.records import AgentRecord
 from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
@@ -151,15 +153,16 @@ def test_a_disk_that_does_not_answer_is_looked_at_again(run, waiter, monkeypatch
     for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S", "READ_INTERVAL_S"):
         monkeypatch.setattr(srun_step, limit, 0.05)
     stale = OSError(errno.ESTALE, "stale")
-    looks = iter([stale, stale, True, stale])  # the last one is after the loop
+    failed = [AgentRecord("a", torchrun_exit=1, end=9.0)]
+    looks = iter([stale, stale, failed, stale])  # the last one is after the loop
 
-    def has_failed_agent(*_):
+    def read_agents(*_):
         look = next(looks)
         if look is stale:
             raise stale
         return look
 
-    monkeypatch.setattr(srun_step, "has_failed_agent", has_failed_agent)
+    monkeypatch.setattr(records, "read_agents", read_agents)
     srun_step.watch(run, "7", 1, waiter.pid)
     assert waiter.wait(10) == -signal.SIGKILL
     assert next(looks, None) is None
@@ -247,6 +250,20 @@ def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, fake_slu
     srun_step.end_leftover("7", left)
     assert fake_slurm.cancelled == ["7.3"]
     assert srun_step.unreachable_nodes(facts.read(run, 1), left) == ("b",)
+
+
+def test_many_nodes_are_asked_at_the_same_time(run, monkeypatch):
+    """Each silent node takes ANSWER_TIMEOUT_S, and a switch may have cut off hundreds."""
+    nodes = [f"n{number}" for number in range(32)]
+    together = threading.Barrier(len(nodes), timeout=20)
+
+    def is_answering(host, _port):
+        together.wait()
+        return host == "n7"
+
+    monkeypatch.setattr(client, "is_answering", is_answering)
+    silent = srun_step.unreachable_nodes(facts.read(run, 1), nodes)
+    assert silent == tuple(node for node in nodes if node != "n7")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
