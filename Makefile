@@ -80,6 +80,8 @@ chaos: $(READY_DEV) ## Put random faults into N runs, N=50 SEED=1 [DRAW=7] (root
 	@$(PYTHON) -m tests.slurm.chaos $(or $(N),50) $(or $(SEED),1) $(DRAW:%=--draw=%) $(FLAGS)
 bench: $(READY_DEV) ## Measure the kit against its rivals, some minutes [FLAGS="--json PATH"]
 	@$(PYTHON) -m tests.bench all $(FLAGS)
+bench-scale: $(READY_DEV) ## 10,000 simulated nodes; 2 to 16 ranks on a real Slurm (root), 20 min
+	@$(PYTHON) -m tests.scale $(FLAGS)
 lint: $(READY_DEV) ## ruff, mypy and shellcheck
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy
 	@shellcheck slurm/ddp.sbatch slurm/agent.sh .ci/run tests/slurm/*.sh
@@ -102,5 +104,5 @@ help: ## Print this list
 	    /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: submit dry-run status logs cancel resume compare export train setup test test-here \
-	test-on-slurm test-slow chaos test-faults test-slurm-24 bench lint schema cluster-up \
+	test-on-slurm test-slow chaos test-faults test-slurm-24 bench bench-scale lint schema cluster-up \
 	cluster-down help

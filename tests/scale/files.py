@@ -1,0 +1,92 @@
+"""How long `attempt close` reads the files of an attempt, by the number of nodes.
+
+The files are those that agents and ranks leave after a lost node: a record of each agent, and of
+each rank an error record and a timeline. They lie in memory: a shared file system adds
+its time for each file.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.attempt import facts, interpret
+from slurm_job_kit.jobs.attempt.decision import budget_used, decide
+from slurm_job_kit.jobs.records import AgentRecord, AttemptPlan, Event, RankError
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Spec
+
+NODES, PER_NODE = (10, 100, 1000, 10_000), 8
+
+
+@dataclass(frozen=True)
+class Read:
+    """The cost of one close; `files` are opened by it, one after the other."""
+
+    nodes: int
+    ranks: int
+    files: int
+    read_cpu_s: float
+    decide_cpu_s: float
+    record_bytes: int  # of the line in attempts.jsonl
+
+
+def measure(nodes: Sequence[int] = NODES, per_node: int = PER_NODE) -> list[Read]:
+    """Write the files of an attempt of each size, and close it."""
+    found = []
+    for size in nodes:
+        with tempfile.TemporaryDirectory(prefix="scale-", dir="/dev/shm") as folder:
+            found.append(_measure(RunDir(Path(folder)), size, per_node))
+    return found
+
+
+def _measure(run_dir: RunDir, nodes: int, per_node: int) -> Read:
+    names = tuple(f"n{number:05d}" for number in range(nodes))
+    _write(run_dir, names, per_node)
+    began = time.process_time()
+    found = facts.read(run_dir, 1)
+    read_s, began = time.process_time() - began, time.process_time()
+    seen = interpret.rank_evidence(found, "RUNNING", 1)
+    decision = decide(seen, budget_used(found.attempts))
+    record = interpret.record_of(found, seen, decision, 100.0)
+    decide_s = time.process_time() - began
+    records.append(run_dir.attempts, record)
+    return Read(
+        nodes,
+        nodes * per_node,
+        sum(1 for path in run_dir.path.rglob("*") if path.is_file()),
+        round(read_s, 3),
+        round(decide_s, 4),
+        run_dir.attempts.stat().st_size,
+    )
+
+
+def _write(run_dir: RunDir, names: Sequence[str], per_node: int) -> None:
+    attempt = run_dir.attempt(1)
+    attempt.path.mkdir(parents=True)
+    run_dir.checkpoints.mkdir()
+    run_dir.timeline("x").parent.mkdir()
+    run_dir.spec.write_text(Spec().to_json(), encoding="utf-8")
+    plan = AttemptPlan(1, "7", tuple(names), "10.0.0.1", "", "10.0.0.1:1", "7-1", 1.0, None)
+    records.write(attempt.plan, plan)
+    for node_rank, name in enumerate(names):
+        is_lost = node_rank == len(names) - 1
+        end = None if is_lost else 50.0
+        agent = AgentRecord(name, "10.0.0.2", "7.0", (), None if is_lost else 1, end)
+        _put(attempt.agent(node_rank), agent)
+        for local_rank in range(per_node):
+            rank = node_rank * per_node + local_rank
+            _put(run_dir.timeline(f"rank-{rank:05d}"), Event(10.0, "spawn", 1, host=name, pid=1))
+            if not is_lost:
+                error = RankError(49.0, rank, name, "lost a peer", caused_by_peer=True)
+                _put(attempt.rank_error(rank), error)
+
+
+def _put(path: Path, record: AgentRecord | Event | RankError) -> None:
+    """Write a record without the fsync that a real writer does."""
+    path.write_text(json.dumps(records.encode(record)) + "\n", encoding="utf-8")
