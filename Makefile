@@ -10,7 +10,8 @@ export KIT_RUN := $(value RUN)
 export KIT_WITH := $(value WITH)
 export KIT_CHECKPOINT := $(value CHECKPOINT)
 export KIT_FROM := $(value FROM)
-unexport CONFIG SET RUN WITH CHECKPOINT FROM
+export KIT_BENCH := $(value B)
+unexport CONFIG SET RUN WITH CHECKPOINT FROM B
 
 # An active environment with torch is used and not changed; otherwise .venv, made from the lock.
 ifneq ($(VIRTUAL_ENV)$(CONDA_PREFIX),)
@@ -20,6 +21,7 @@ endif
 PYTHON := $(or $(ACTIVE),.venv/bin/python)
 READY := $(if $(ACTIVE),,.venv/.ready)
 READY_DEV := $(if $(ACTIVE),,.venv/.ready-dev)
+READY_BENCH := $(if $(ACTIVE),,.venv/.ready-bench)
 JOBS := $(PYTHON) -m jobs
 NPROC ?= 1
 need = $(if $(1),,$(error an argument is missing, as in `$(2)`))
@@ -78,8 +80,12 @@ test-slurm-24: $(READY_DEV) ## The tests on Slurm 24.11, which they download onc
 	@KIT_TEST_SLURM=24.11 REQUIRE_SLURM=1 $(PYTHON) -m pytest tests/slurm $(FLAGS)
 chaos: $(READY_DEV) ## Put random faults into N runs, N=50 SEED=1 [DRAW=7] (root)
 	@$(PYTHON) -m tests.slurm.chaos $(or $(N),50) $(or $(SEED),1) $(DRAW:%=--draw=%) $(FLAGS)
-bench: $(READY_DEV) ## Measure the kit against its rivals, some minutes [FLAGS="--json PATH"]
-	@$(PYTHON) -m tests.bench all $(FLAGS)
+bench: $(READY_DEV) ## Measure the kit, six minutes [B="B4 B8", some of them] [FLAGS="--json PATH"]
+	@$(PYTHON) -m tests.bench "$${KIT_BENCH:-usual}" $(FLAGS)
+bench-start: $(READY_DEV) ## Measure starts, restarts and requeues [FLAGS="--json PATH"]
+	@$(PYTHON) -m tests.bench start $(FLAGS)
+bench-full: $(READY_BENCH) ## All of it, and other libraries beside the kit, which it installs
+	@$(PYTHON) -m tests.bench full $(FLAGS)
 bench-scale: $(READY_DEV) ## 10,000 simulated nodes; 2 to 16 ranks on a real Slurm (root), 20 min
 	@$(PYTHON) -m tests.scale $(FLAGS)
 lint: $(READY_DEV) ## ruff, mypy and shellcheck
@@ -97,6 +103,8 @@ cluster-down: $(READY_DEV) ## Stop that Slurm
 	@python3 -m jobs.commands.packages $< >&2 && touch $@
 .venv/.ready-dev: requirements-dev.lock .venv/.ready
 	@python3 -m jobs.commands.packages $< >&2 && touch $@
+.venv/.ready-bench: requirements-bench.lock .venv/.ready-dev
+	@python3 -m jobs.commands.packages $< >&2 && touch $@
 OLD := Python 3.11 or newer is needed, python3 is
 
 help: ## Print this list
@@ -104,5 +112,5 @@ help: ## Print this list
 	    /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: submit dry-run status logs cancel resume compare export train setup test test-here \
-	test-on-slurm test-slow chaos test-faults test-slurm-24 bench bench-scale lint schema cluster-up \
-	cluster-down help
+	test-on-slurm test-slow chaos test-faults test-slurm-24 bench bench-start bench-full bench-scale \
+	lint schema cluster-up cluster-down help

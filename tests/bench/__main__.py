@@ -1,8 +1,8 @@
 """Measure the kit; print the table to stdout, and write all times to a JSON file.
 
-python -m tests.bench                       lists the benches
-python -m tests.bench all                   runs them, as `make bench` does
-python -m tests.bench seek loop_overhead    runs some
+python -m tests.bench                    lists the benches and the sets
+python -m tests.bench usual              runs a set, as `make bench` does
+python -m tests.bench B8 seek            runs some by number or name
 """
 
 from __future__ import annotations
@@ -14,83 +14,91 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from slurm_job_kit.jobs.rundir import write_json
 from tests.bench import report, rounds
+from tests.bench.catalogue import Bench, chosen, listing
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-LIMIT_S = 300
-LAST_LINES = 60  # of the ranks' output, shown if a bench fails
-# name: (number in the list of benches, ranks, title)
-BENCHES = {
-    "loop_overhead": ("B4", 1, "a step of the kit with everything on / of a bare DDP loop"),
-    "device_syncs": ("B6", 1, "times the host waits for the device, per step between log lines"),
-    "accumulation": ("B7", 2, "gradient accumulation: naive / kit, and reductions per step"),
-    "checkpoint_stall": ("B8", 1, "torch.save and fsync / the kit's stall, 200 MB"),
-    "durable_saves": ("B9", 1, "a training with a durable save each 15 steps / without"),
-    "seek": ("B10", 1, "first batch of a resume at 80 % of an epoch / at 1 %"),
-    "samples": ("B11", 2, "samples twice or missing after three stops at any step"),
-    "small_images": ("B12", 1, "augmented small images per second: kit / per-sample loader"),
-}
+LAST_LINES = 60  # of a bench's output, shown if it fails
+END_S = 60  # torchrun gives its ranks 30 s to end
 
 
-def measure(name: str, folder: Path) -> dict[str, Any]:
-    """A bench's figures, from ranks that torchrun starts; their output goes to a file."""
-    number, ranks, _ = BENCHES[name]
-    found, log = folder / f"{name}.json", folder / f"{name}.log"
+def measure(bench: Bench, folder: Path) -> dict[str, Any]:
+    """A bench's figures, or why there are none; the output of its processes goes to a file."""
+    found, log = folder / f"{bench.name}.json", folder / f"{bench.name}.log"
+    result: dict[str, Any] = {"bench": f"{bench.number} {bench.name}", "figures": [], "error": None}
+    if lacks := bench.lacks():
+        return {**result, "left_out": lacks}
     started, load = time.monotonic(), rounds.load()
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    worker = ["-m", "tests.bench.worker", name, str(folder)]
     with open(log, "wb") as sink:
-        done = subprocess.run(
-            [sys.executable, *torchrun, *worker],
-            cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            timeout=LIMIT_S,
-            check=False,
-        )
-    result = {"bench": f"{number} {name}", "ranks": ranks, "figures": [], "error": None}
-    if done.returncode == 0:
+        status = _run(_command(bench, folder), bench.limit_s, sink.fileno())
+    if status == 0:
         result["figures"] = json.loads(found.read_text(encoding="utf-8"))
     else:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         print(*lines[-LAST_LINES:], sep="\n", file=sys.stderr)
-        result["error"] = f"failed with status {done.returncode}"
+        result["error"] = f"failed: {status}"
     seconds = round(time.monotonic() - started, 1)
     return {**result, "load": [load, rounds.load()], "seconds": seconds}
 
 
+def _command(bench: Bench, folder: Path) -> list[str]:
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={bench.ranks}"]
+    worker = ["-m", "tests.bench.worker", bench.module, str(folder)]
+    return [sys.executable, *(torchrun if bench.ranks else []), *worker]
+
+
+def _run(command: Sequence[str], limit_s: float, output: int) -> int | str:
+    """The exit status of a command, or that it took too long."""
+    process = subprocess.Popen(
+        command,
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+        stdout=output,
+        stderr=output,
+    )
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # not kill: torchrun must end its ranks
+        process.wait(END_S)
+        return f"took more than {limit_s:g} s"
+
+
 def main(arguments: list[str]) -> int:
     """Run the named benches; returns 1 if one raised an error, and 0 for any figures."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=_catalogue())
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=listing())
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("names", nargs="*", metavar="NAME", choices=["all", *BENCHES])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a set, a number or a name")
     parser.add_argument("--json", type=Path, default=Path("runs/bench.json"), metavar="PATH")
+    parser.add_argument("--rounds", type=int, metavar="N", help="at most so many: for a trial")
     asked = parser.parse_args(arguments)
     if not asked.names:
-        print(_catalogue())
+        print(listing())
         return 0
-    names = list(BENCHES) if "all" in asked.names else asked.names
-    machine, results = rounds.machine(), []
+    try:
+        benches = chosen(asked.names)
+    except ValueError as error:
+        parser.error(f"{error}\n{listing()}")
+    if asked.rounds is not None:
+        os.environ[rounds.AT_MOST] = str(max(asked.rounds, 2))
+        print(f"a trial: at most {os.environ[rounds.AT_MOST]} rounds")
+    started, machine, results = time.monotonic(), rounds.machine(), []
     print(report.describe(machine), flush=True)
-    for name in names:
+    for bench in benches:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-            results.append(measure(name, Path(folder)))
-        print(f"{name}: {results[-1]['seconds']} s, load {results[-1]['load']}", file=sys.stderr)
-    print(report.table(results))
+            results.append(measure(bench, Path(folder)))
+        print(report.progress(results[-1]), file=sys.stderr)
+    seconds = time.monotonic() - started
+    print(report.table(results), report.summary(results, seconds), sep="\n")
     asked.json.parent.mkdir(parents=True, exist_ok=True)
-    write_json(asked.json, {"machine": machine, "benches": results})
+    write_json(asked.json, {"machine": machine, "seconds": round(seconds), "benches": results})
     print(f"all times: {asked.json}")
     return int(any(result["error"] for result in results))
-
-
-def _catalogue() -> str:
-    lines = [f"{number:4} {name:17} {what}" for name, (number, _, what) in BENCHES.items()]
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ def table(results: Sequence[dict[str, Any]]) -> str:
     """A row for each figure; one for a bench that gave none, with the reason."""
     rows: list[tuple[str, ...]] = [HEADS]
     for result in results:
-        if result["error"] is not None:
-            rows.append((result["bench"], result["error"], "-", "", "", ""))
+        if reason := result["error"] or result.get("left_out"):
+            rows.append((result["bench"], reason, "-", "", "", ""))
         rows += [_row(result["bench"], figure) for figure in result["figures"]]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
@@ -21,6 +21,23 @@ def table(results: Sequence[dict[str, Any]]) -> str:
         for row in rows
     ]
     return "\n".join(lines)
+
+
+def progress(result: dict[str, Any]) -> str:
+    """One line about a bench that has ended."""
+    if "left_out" in result:
+        return f"{result['bench']}: left out, {result['left_out']}"
+    return f"{result['bench']}: {result['seconds']} s, load {result['load']}"
+
+
+def summary(results: Sequence[dict[str, Any]], seconds: float) -> str:
+    """How many targets were reached, and the time of all benches."""
+    verdicts = [figure["verdict"] for result in results for figure in result["figures"]]
+    counts = {name: verdicts.count(name) for name in ("yes", "NO", "cannot tell")}
+    return (
+        f"targets: {counts['yes']} reached, {counts['NO'] + counts['cannot tell']} missed "
+        f"(of which {counts['cannot tell']} cannot tell); {seconds:.0f} s in total"
+    )
 
 
 def describe(machine: dict[str, Any]) -> str:
@@ -32,8 +49,10 @@ def describe(machine: dict[str, Any]) -> str:
 
 
 def _row(bench: str, figure: dict[str, Any]) -> tuple[str, ...]:
-    spread, is_reached = figure["spread"], figure["is_reached"]
-    between = "exact" if spread is None else " to ".join(f"{value:.3f}" for value in spread)
-    measured = f"{figure['value']:g}" if spread is None else f"{figure['value']:.3f}"
-    reached = "-" if is_reached is None else "yes" if is_reached else "NO"
-    return bench, figure["what"], measured, between, figure["target"] or "-", reached
+    value, spread, unit = figure["value"], figure["spread"], figure["unit"] and f" {figure['unit']}"
+    if value is None:
+        return bench, figure["what"], "-", "", figure["target"] or "-", "-"
+    between = "exact" if spread is None else " to ".join(f"{each:.3f}" for each in spread)
+    measured = f"{value:g}" if spread is None else f"{value:.3f}"
+    target = f"{figure['target']}{unit}" if figure["target"] else "-"
+    return bench, figure["what"], measured + unit, between, target, figure["verdict"] or "-"

@@ -12,8 +12,11 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Literal
 
+Verdict = Literal["yes", "NO", "cannot tell"]
+
 ROUNDS = 9
 WARM_UP_ROUNDS = 1
+AT_MOST = "KIT_BENCH_ROUNDS"  # environment variable: fewer rounds than a bench asks for
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,15 @@ class Target:
             return value == self.value
         return value <= self.value if self.bound == "<=" else value >= self.value
 
+    def verdict(self, value: float, spread: tuple[float, float] | None) -> Verdict:
+        """Whether a figure reaches the target, where its rounds agree on that.
+
+        spread: the quartiles of the rounds. "cannot tell" if the target lies between two of
+        them and the figure; it counts as missed.
+        """
+        found = {self.is_reached(each) for each in (value, *(spread or ()))}
+        return "cannot tell" if len(found) > 1 else "yes" if found == {True} else "NO"
+
     def __str__(self) -> str:
         return f"{self.bound} {self.value:g}"
 
@@ -37,27 +49,32 @@ class Target:
 class Figure:
     """One line of the table.
 
+    value: None where it could not be measured; `what` has the reason.
     spread: the quartiles of the single rounds; None for a count, which is exact.
     target: None for a figure that is only reported.
     detail: more for the JSON file, such as all times.
+    unit: of the value and its target, such as "s"; a ratio or a count has none.
     """
 
     what: str
-    value: float
+    value: float | None
     target: Target | None
     spread: tuple[float, float] | None = None
     detail: dict[str, Any] = field(default_factory=dict)
+    unit: str = ""
 
     def record(self) -> dict[str, Any]:
         """The figure as a JSON value."""
-        target = None if self.target is None else str(self.target)
-        is_reached = None if self.target is None else self.target.is_reached(self.value)
+        verdict = None
+        if self.target is not None and self.value is not None:
+            verdict = self.target.verdict(self.value, self.spread)
         return {
             "what": self.what,
             "value": self.value,
+            "unit": self.unit,
             "spread": self.spread,
-            "target": target,
-            "is_reached": is_reached,
+            "target": None if self.target is None else str(self.target),
+            "verdict": verdict,
             "detail": self.detail,
         }
 
@@ -70,6 +87,7 @@ def interleaved(
     Every other round runs in reverse order, so that no variant always follows the same one.
     """
     times: dict[str, list[float]] = {name: [] for name in variants}
+    rounds = min(rounds, int(os.environ.get(AT_MOST, rounds)))
     for number in range(-WARM_UP_ROUNDS, rounds):
         names = list(variants) if number % 2 else list(reversed(variants))
         for name in names:
@@ -86,11 +104,27 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def ratio(what: str, above: Sequence[float], below: Sequence[float], target: Target) -> Figure:
+def ratio(
+    what: str, above: Sequence[float], below: Sequence[float], target: Target | None = None
+) -> Figure:
     """The ratio of the medians of two variants' times, with the quartiles of the rounds' own."""
-    low, _, high = quantiles([a / b for a, b in zip(above, below, strict=True)], n=4)
+    spread = quartiles([a / b for a, b in zip(above, below, strict=True)])
     detail = {"above_s": list(above), "below_s": list(below)}
-    return Figure(what, median(above) / median(below), target, (low, high), detail)
+    return Figure(what, median(above) / median(below), target, spread, detail)
+
+
+def seconds(
+    what: str, times: Sequence[float], target: Target | None = None, **detail: Any
+) -> Figure:
+    """The median of times in seconds, with their quartiles."""
+    detail = {"times_s": list(times), **detail}
+    return Figure(what, median(times), target, quartiles(times), detail, "s")
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """The ends of the middle half."""
+    low, _, high = quantiles(values, n=4)
+    return low, high
 
 
 def milliseconds(times: Sequence[float], per: int = 1) -> str:

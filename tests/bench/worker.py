@@ -1,37 +1,59 @@
-"""One rank of a bench: join the process group, measure, write the figures to a file."""
+"""One process of a bench: measure, and write the figures to a file.
+
+Under torchrun it is a rank: it joins the process group first.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-
-import torch
-import torch.distributed as dist
+from typing import TYPE_CHECKING, Any
 
 from slurm_job_kit.jobs.rundir import write_json
-from slurm_job_kit.trainer.dist.context import DistributedContext, choose_device, init_process_group
-from tests.bench.place import Place
 
-CPU = torch.device("cpu")
+if TYPE_CHECKING:
+    from tests.bench.rounds import Figure
 
 
-def main(name: str, folder: Path) -> None:
-    """Measure and leave without a tear-down, as the trainer does."""
+def main(module: str, folder: Path) -> None:
+    """Measure, by ranks that torchrun started or in this process alone."""
+    bench = importlib.import_module(f"tests.bench.{module}")
+    name = module.rpartition(".")[2]
+    if "RANK" in os.environ:
+        _measure_as_rank(bench, name, folder)
+    else:
+        (folder / "work").mkdir()
+        _write(bench.measure(folder / "work"), folder / f"{name}.json")
+
+
+def _measure_as_rank(bench: Any, name: str, folder: Path) -> None:
+    """Measure, and leave without a tear-down, as the trainer does."""
+    import torch
+    import torch.distributed as dist
+
+    from slurm_job_kit.trainer.dist import context
+    from tests.bench.place import Place
+
     torch.set_num_threads(1)
-    context = DistributedContext.from_env(os.environ)
+    distributed = context.DistributedContext.from_env(os.environ)
     # A count needs no quiet machine, and is most useful on a GPU; all times are for a CPU.
-    device = choose_device(context)[0] if name == "device_syncs" else CPU
-    init_process_group(device)
-    bench = importlib.import_module(f"tests.bench.{name}")
-    figures = bench.measure(Place(context, device, folder))
-    if context.is_first:
-        write_json(folder / f"{name}.json", [figure.record() for figure in figures])
+    is_count = name == "device_syncs"
+    device = context.choose_device(distributed)[0] if is_count else torch.device("cpu")
+    context.init_process_group(device)
+    figures = bench.measure(Place(distributed, device, folder))
+    if distributed.is_first:
+        _write(figures, folder / f"{name}.json")
     dist.barrier()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _write(figures: Sequence[Figure], path: Path) -> None:
+    write_json(path, [figure.record() for figure in figures])
 
 
 if __name__ == "__main__":

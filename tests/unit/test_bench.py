@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from tests.bench import report, rounds
+from tests.bench.__main__ import measure
+from tests.bench.catalogue import BENCHES, Bench, chosen
+from tests.bench.data.samples import EPOCHS, NUM_SAMPLES, num_wrong
 from tests.bench.rounds import Figure, Target, interleaved, ratio
-from tests.bench.samples import EPOCHS, NUM_SAMPLES, num_wrong
 
 
 @pytest.mark.parametrize(
@@ -19,13 +21,55 @@ def test_a_target_is_a_bound_on_its_own_side(target, reached, missed):
     assert not target.is_reached(missed)
 
 
+@pytest.mark.parametrize(
+    ("value", "spread", "verdict"),
+    [
+        (0.9, (0.8, 0.95), "yes"),
+        (1.1, (1.05, 1.2), "NO"),
+        (0.9, (0.8, 1.1), "cannot tell"),
+        (1.1, (0.9, 1.2), "cannot tell"),
+        (1.1, (0.8, 0.9), "cannot tell"),  # the ratio of medians is no median of ratios
+        (1.0, None, "yes"),
+    ],
+)
+def test_no_verdict_where_the_rounds_disagree(value, spread, verdict):
+    record = Figure("x", value, Target("<=", 1), spread).record()
+    assert record["verdict"] == verdict
+
+
+def test_what_cannot_tell_counts_as_missed():
+    figures = [Figure("x", each, Target("<=", 1), (0.8, each)).record() for each in (0.9, 1.1)]
+    results = [{"bench": "B1 x", "figures": figures, "error": None}]
+    text = "targets: 1 reached, 1 missed (of which 1 cannot tell); 61 s in total"
+    assert report.summary(results, 61.2) == text
+
+
+def test_benches_are_chosen_by_set_number_and_name_in_the_order_of_the_list():
+    assert [bench.name for bench in chosen(["seek B4"])] == ["overhead", "seek"]
+    assert chosen(["full"]) == list(BENCHES)
+    usual = {bench.number for bench in chosen(["usual"])}
+    assert usual and not usual & {"B3", "B5", "B13", "B16"}
+    with pytest.raises(ValueError, match="no bench has the name B99"):
+        chosen(["B4", "B99"])
+    assert len({bench.name for bench in BENCHES}) == len(BENCHES)
+
+
+def test_a_bench_whose_needs_are_missing_gives_the_reason_and_no_error(tmp_path):
+    bench = Bench("B0", "no_such_module", "x", needs=(lambda: None, lambda: "needs a GPU"))
+    result = measure(bench, tmp_path)
+    assert not result["error"]
+    assert report.progress(result) == "B0 no_such_module: left out, needs a GPU"
+    row = report.table([result]).splitlines()[1]
+    assert " ".join(row.split()) == "B0 no_such_module needs a GPU -"
+
+
 def test_the_ratio_is_that_of_the_medians_and_one_slow_round_does_not_count():
     figure = ratio(
         "kit / bare", [2.0, 2.2, 90.0, 2.1, 2.0], [1.0, 1.1, 1.0, 1.0, 1.0], Target("<=", 3)
     )
     assert figure.value == pytest.approx(2.1)
     assert figure.spread == pytest.approx((2.0, 46.05))
-    assert figure.record()["is_reached"] is True
+    assert figure.record()["verdict"] == "cannot tell"
 
 
 def test_rounds_alternate_and_the_first_one_does_not_count():
@@ -57,6 +101,12 @@ def test_the_table_tells_what_was_reached_and_what_failed():
         "B7 accumulation reductions 1 exact == 1 yes",
         "B10 seek failed with status 1 -",
     ]
+
+
+def test_seconds_have_their_unit_in_the_table():
+    figure = rounds.seconds("restart", [1.0, 2.0, 3.0], Target("<=", 4)).record()
+    table = report.table([{"bench": "B3 restart", "figures": [figure], "error": None}])
+    assert " ".join(table.split()[-12:]) == "B3 restart restart 2.000 s 1.000 to 3.000 <= 4 s yes"
 
 
 def test_what_is_measured_and_where_fits_into_json():

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.builtin import digits
-from tests.bench import bare
+from tests.bench.loop import bare
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio
 

@@ -1,0 +1,89 @@
+"""The list of benches: what each measures, how it is started, and what it needs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+SETS = {
+    "usual": "all that end within minutes and need no other package: `make bench`",
+    "start": "starts and restarts: `make bench-start`",
+    "full": "all of them: `make bench-full`",
+}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One module of `tests.bench`, with a function `measure`.
+
+    number: its number in docs/benchmarks.md. A number may have several modules.
+    module: below `tests.bench`; its last part is the name of the bench.
+    ranks: how many torchrun starts, each with a `Place`. 0: one process that imports no torch
+        before the bench does; `measure` then gets an empty folder.
+    sets: besides "full", which has all benches.
+    needs: functions that return why the bench cannot run here, or None.
+    limit_s: longer than this is an error.
+    """
+
+    number: str
+    module: str
+    title: str
+    ranks: int = 1
+    sets: frozenset[str] = frozenset({"usual"})
+    needs: Sequence[Callable[[], str | None]] = ()
+    limit_s: float = 300
+
+    @property
+    def name(self) -> str:
+        """The word by which a user asks for this bench alone."""
+        return self.module.rpartition(".")[2]
+
+    def lacks(self) -> str | None:
+        """Return why the bench cannot run here, or None."""
+        return next((why for need in self.needs if (why := need())), None)
+
+
+def root_and_slurm() -> str | None:
+    """Return what is missing to start the Slurm of tests/, or None."""
+    missing = [name for name in ("slurmctld", "slurmd", "munged") if not shutil.which(name)]
+    if os.geteuid():
+        return "needs root, to start a Slurm"
+    return f"needs {', '.join(missing)}, to start a Slurm" if missing else None
+
+
+def package(name: str) -> str | None:
+    """Return that a package of the extra `bench` is missing, or None."""
+    return None if find_spec(name) else f"needs {name}: `make bench-full` installs it"
+
+
+BENCHES = (
+    Bench("B4", "loop.overhead", "a training of the kit / of a bare DDP loop"),
+    Bench("B6", "loop.device_syncs", "waits of the host for the device, per step between logs"),
+    Bench("B7", "loop.accumulation", "gradient accumulation: naive / kit; reductions a step", 2),
+    Bench("B8", "checkpoint.stall", "torch.save and fsync / the kit's stall, 200 MB"),
+    Bench("B9", "checkpoint.durable_saves", "a training with a save each 15 steps / without"),
+    Bench("B10", "data.seek", "first batch of a resume at 80 % of an epoch / at 1 %"),
+    Bench("B11", "data.samples", "samples twice or missing after three stops at any step", 2),
+    Bench("B12", "data.small_images", "augmented images per second: kit / per-sample loader"),
+)
+
+
+def chosen(words: Sequence[str]) -> list[Bench]:
+    """Return the benches that numbers, names and sets ask for, in the order of the list.
+
+    Raises: ValueError for a word that names none.
+    """
+    asked = {word for each in words for word in each.split()}
+    known = {*SETS} | {word for bench in BENCHES for word in (bench.number, bench.name)}
+    if unknown := sorted(asked - known):
+        raise ValueError(f"no bench has the name {', '.join(unknown)}")
+    return [bench for bench in BENCHES if asked & {bench.number, bench.name, "full", *bench.sets}]
+
+
+def listing() -> str:
+    """Return the benches and sets as text."""
+    lines = [f"{bench.number:4} {bench.name:17} {bench.title}" for bench in BENCHES]
+    return "\n".join([*lines, *(f"{name:22} {what}" for name, what in SETS.items())])

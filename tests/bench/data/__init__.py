@@ -1,0 +1,1 @@
+"""Benches of the order and the speed of samples."""
