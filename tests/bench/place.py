@@ -24,9 +24,12 @@ from slurm_job_kit.trainer.stop import StopSignal
 
 
 class StepClock:
-    """The seconds from the beginning of one step to that of a later one; steps count from 0."""
+    """The seconds from the beginning of one step to that of a later one; steps count from 0.
 
-    def __init__(self, first: int, last: int) -> None:
+    Without a later one: to the end of the training, with its last commit.
+    """
+
+    def __init__(self, first: int, last: int | None = None) -> None:
         self._first, self._last = first, last
         self._started = self.seconds = 0.0
 
@@ -35,6 +38,11 @@ class StepClock:
         if step == self._first:
             self._started = time.perf_counter()
         elif step == self._last:
+            self.seconds = time.perf_counter() - self._started
+
+    def end(self) -> None:
+        """Record that the training has ended."""
+        if self._last is None:
             self.seconds = time.perf_counter() - self._started
 
 
@@ -54,18 +62,16 @@ class Place:
             run.attempt(attempt).path.mkdir(parents=True, exist_ok=True)
             write_json(run.owner, {"attempt": attempt})
         dist.barrier()
-        return RankContext(
-            RunHandle(run, spec, attempt),
-            self.distributed,
-            self.device,
-            Events(self.distributed.rank),
-        )
+        events = Events(self.distributed.rank)
+        events.open(run, attempt)
+        return RankContext(RunHandle(run, spec, attempt), self.distributed, self.device, events)
 
-    def train(self, spec: Spec, clock: StepClock) -> None:
-        """Train a new run to its end, and measure the time."""
+    def train(self, spec: Spec, clock: StepClock) -> RunDir:
+        """Train a new run to its end, and measure the time; returns the run."""
         context = self.context(spec)
         status = self.run(context, prepare(context), clock)
         assert status == "completed", status
+        return context.run.dir
 
     def run(
         self, context: RankContext, loop: Loop, clock: StepClock, stop: StopSignal | None = None
@@ -83,6 +89,7 @@ class Place:
                     clock.begin(step)
 
             status = loop.run(agreement, beat)
+            clock.end()
         loop.close()
         dist.barrier()
         return status

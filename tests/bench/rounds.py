@@ -80,15 +80,15 @@ class Figure:
 
 
 def interleaved(
-    variants: dict[str, Callable[[], float]], rounds: int = ROUNDS
+    variants: dict[str, Callable[[], float]], rounds: int = ROUNDS, warm_up: int = WARM_UP_ROUNDS
 ) -> dict[str, list[float]]:
-    """The seconds that each variant measured, round by round, after a round to warm up.
+    """The seconds that each variant measured, round by round, after some rounds to warm up.
 
     Every other round runs in reverse order, so that no variant always follows the same one.
     """
     times: dict[str, list[float]] = {name: [] for name in variants}
     rounds = min(rounds, int(os.environ.get(AT_MOST, rounds)))
-    for number in range(-WARM_UP_ROUNDS, rounds):
+    for number in range(-warm_up, rounds):
         names = list(variants) if number % 2 else list(reversed(variants))
         for name in names:
             took_s = variants[name]()
