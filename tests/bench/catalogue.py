@@ -34,7 +34,7 @@ class Bench:
     ranks: int = 1
     sets: frozenset[str] = frozenset({"usual"})
     needs: Sequence[Callable[[], str | None]] = ()
-    limit_s: float = 300
+    limit_s: float = 400
 
     @property
     def name(self) -> str:
@@ -59,7 +59,12 @@ def package(name: str) -> str | None:
     return None if find_spec(name) else f"needs {name}: `make bench-full` installs it"
 
 
+START, ALONE = frozenset({"start"}), frozenset[str]()
 BENCHES = (
+    Bench("B1", "commands.submit", "submit latency: submitit with torch, torchx / kit", 0),
+    Bench("B2", "commands.light", "status and --help / python that does nothing", 0),
+    Bench("B3", "start.first_step", "first step of two nodes: kit / bare torchrun", 0, START),
+    Bench("B3", "start.restart", "SIGKILL of a rank to the next step", 0, START, limit_s=600),
     Bench("B4", "loop.overhead", "a training of the kit / of a bare DDP loop"),
     Bench("B6", "loop.device_syncs", "waits of the host for the device, per step between logs"),
     Bench("B7", "loop.accumulation", "gradient accumulation: naive / kit; reductions a step", 2),
@@ -68,6 +73,7 @@ BENCHES = (
     Bench("B10", "data.seek", "first batch of a resume at 80 % of an epoch / at 1 %"),
     Bench("B11", "data.samples", "samples twice or missing after three stops at any step", 2),
     Bench("B12", "data.small_images", "augmented images per second: kit / per-sample loader"),
+    Bench("B17", "commands.read_spec", "a spec: yaml.SafeLoader alone / kit whole", 0),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -80,7 +80,7 @@ class Figure:
 
 
 def interleaved(
-    variants: dict[str, Callable[[], float]], rounds: int = ROUNDS, warm_up: int = WARM_UP_ROUNDS
+    variants: Mapping[str, Callable[[], float]], rounds: int = ROUNDS, warm_up: int = WARM_UP_ROUNDS
 ) -> dict[str, list[float]]:
     """The seconds that each variant measured, round by round, after some rounds to warm up.
 
@@ -89,7 +89,7 @@ def interleaved(
     times: dict[str, list[float]] = {name: [] for name in variants}
     rounds = min(rounds, int(os.environ.get(AT_MOST, rounds)))
     for number in range(-warm_up, rounds):
-        names = list(variants) if number % 2 else list(reversed(variants))
+        names = list(variants) if number % 2 else list(variants)[::-1]
         for name in names:
             took_s = variants[name]()
             if number >= 0:

@@ -1,0 +1,45 @@
+"""A DDP script as people write it, which ends after its first step: the peer of `first_step`.
+
+Prints the time of the end of that step, in seconds since the epoch, and times before it.
+"""
+
+import json
+import time
+
+STARTED = time.time()
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from sklearn.datasets import load_digits  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset  # noqa: E402
+
+
+def main() -> None:
+    """Train for one step."""
+    imported = time.time()
+    dist.init_process_group("gloo")
+    joined = time.time()
+    digits = load_digits()
+    images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
+    data = TensorDataset(images, torch.tensor(digits.target))
+    loader = DataLoader(data, batch_size=32, sampler=DistributedSampler(data))
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()),
+        *(nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.BatchNorm2d(32), nn.ReLU()),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)),
+    )
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+    inputs, labels = next(iter(loader))
+    nn.functional.cross_entropy(ddp(inputs), labels).backward()
+    optimizer.step()
+    times = {"start": STARTED, "import": imported, "rendezvous": joined, "first_step": time.time()}
+    print(json.dumps(times), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

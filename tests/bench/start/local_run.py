@@ -1,0 +1,97 @@
+"""A run of the kit on this machine, from its submit command, observed by its own records."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+FOREIGN = ("KIT_", "SLURM_", "SBATCH_", "PYTHONPATH", "OMP_")
+LIMIT_S = 180
+T = TypeVar("T")
+
+
+def wait_for(condition: Callable[[], T], what: str, limit_s: float = LIMIT_S) -> T:
+    """The first true value of `condition()`. Raises: TimeoutError."""
+    deadline = time.monotonic() + limit_s
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {limit_s:g} s")
+        time.sleep(0.02)
+    return value
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The variables of a user's shell, without those of the bench."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    return kept | more
+
+
+class LocalRun:
+    """`python -m jobs submit CONFIG --cluster local --no-check`, of two nodes with one rank each.
+
+    begun: when the command was started, in seconds since the epoch.
+    """
+
+    def __init__(self, folder: Path, spec: Mapping[str, Any]) -> None:
+        """`spec`: of this test run; name and number of nodes are added."""
+        folder.mkdir()
+        config, self._log = folder / "bench.yaml", folder / "submit.log"
+        config.write_text(yaml.safe_dump({"name": "bench", "slurm": {"nodes": 2}, **spec}))
+        self._latest = folder / "runs/bench/latest"
+        command = [sys.executable, "-m", "jobs", "submit", str(config)]
+        self.begun = time.time()
+        with open(self._log, "wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--cluster", "local", "--no-check"],
+                cwd=REPOSITORY,
+                env=environment(KIT_RUNS=str(folder / "runs")),
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def dir(self) -> RunDir:
+        """The run directory; waits for it."""
+        wait_for(self._latest.exists, "no run directory")
+        return RunDir(self._latest.resolve())
+
+    def events(self, writer: str, attempt: int | None) -> dict[str, dict[str, Any]]:
+        """The first event of each name that a writer recorded in an attempt."""
+        lines = read_jsonl(self.dir.timeline(writer))
+        mine = [each for each in lines if each["attempt"] == attempt]
+        return {each["event"]: each for each in reversed(mine)}
+
+    def ranks_with(self, name: str, attempt: int) -> list[dict[str, dict[str, Any]]]:
+        """The events of both ranks, once both have recorded this one; until then nothing.
+
+        Raises: RuntimeError if the command has ended without it.
+        """
+        has_ended = self.process.poll() is not None
+        found = [self.events(f"rank-{rank:05d}", attempt) for rank in (0, 1)]
+        if all(name in each for each in found):
+            return found
+        if has_ended:
+            raise RuntimeError(f"the run ended:\n{self._log.read_text()}")
+        return []
+
+    def wait(self) -> None:
+        """Wait for the end of a run that completes."""
+        if self.process.wait(LIMIT_S):
+            raise RuntimeError(f"the run failed:\n{self._log.read_text()}")
+
+    def stop(self) -> None:
+        """Stop the run: it saves and ends."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        self.process.wait(LIMIT_S)
