@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 
 SETS = {
@@ -59,6 +60,11 @@ def package(name: str) -> str | None:
     return None if find_spec(name) else f"needs {name}: `make bench-full` installs it"
 
 
+def command(name: str) -> str | None:
+    """Return that a command is not on PATH, or None."""
+    return None if shutil.which(name) else f"needs the command {name}"
+
+
 START, ALONE = frozenset({"start"}), frozenset[str]()
 BENCHES = (
     Bench("B1", "commands.submit", "submit latency: submitit with torch, torchx / kit", 0),
@@ -68,11 +74,16 @@ BENCHES = (
     Bench("B4", "loop.overhead", "a training of the kit / of a bare DDP loop"),
     Bench("B6", "loop.device_syncs", "waits of the host for the device, per step between logs"),
     Bench("B7", "loop.accumulation", "gradient accumulation: naive / kit; reductions a step", 2),
-    Bench("B8", "checkpoint.stall", "torch.save and fsync / the kit's stall, 200 MB"),
+    Bench("B8", "checkpoint.stall", "torch.save, DCP / the kit's stall, 200 MB"),
+    Bench("B8", "checkpoint.stall_gigabyte", "the same, 1 GB"),
+    Bench("B8", "checkpoint.back_to_back", "saves always in flight / none, 200 MB"),
+    Bench("B8", "checkpoint.back_to_back_gigabyte", "the same, 1 GB", sets=ALONE),
     Bench("B9", "checkpoint.durable_saves", "a training with a save each 15 steps / without"),
     Bench("B10", "data.seek", "first batch of a resume at 80 % of an epoch / at 1 %"),
+    Bench("B10", "checkpoint.load", "load of 0.94 GB: kit / torch.load; peak memory"),
     Bench("B11", "data.samples", "samples twice or missing after three stops at any step", 2),
     Bench("B12", "data.small_images", "augmented images per second: kit / per-sample loader"),
+    Bench("B14", "loop.stop_agreement", "agreements on a stop / none", 2),
     Bench("B17", "commands.read_spec", "a spec: yaml.SafeLoader alone / kit whole", 0),
 )
 

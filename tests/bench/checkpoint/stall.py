@@ -1,57 +1,72 @@
-"""B8: how long a durable checkpoint interrupts the training."""
+"""B8: how long a durable checkpoint interrupts the training, 200 MB."""
 
 from __future__ import annotations
 
-import os
-
-import torch
-from torch import nn
-
-from slurm_job_kit.jobs.rundir import fsync_directory
-from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.trainer.loop import Loop
 from slurm_job_kit.trainer.run import prepare
+from tests.bench.checkpoint import wide
 from tests.bench.place import Place
-from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio, timed
+from tests.bench.rounds import ROUNDS, Figure, Target, interleaved, milliseconds, ratio, timed
 
-WIDTH = 1250
-
-
-def sixteen_layers() -> nn.Module:
-    """25 million parameters; with the momentum 200 MB of state."""
-    layers = [nn.Linear(WIDTH, WIDTH) for _ in range(16)]
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, WIDTH), *layers, nn.Linear(WIDTH, 10))
+STEPS_BEFORE = 10  # before the first save; by default it comes later
 
 
 def measure(place: Place) -> list[Figure]:
-    """Seconds until the training continues: torch.save, fsync and rename / the kit's save.
+    """Figures of a state of 200 MB."""
+    return figures(place, wide.MB_200, ROUNDS)
 
-    The kit's first save of a run allocates its memory; it is the warm-up. The next one begins
-    when no save is in flight, as in any training that does not save all the time.
+
+def figures(place: Place, width: int, rounds: int) -> list[Figure]:
+    """Seconds until the training continues: torch.save or DCP's async_save / the kit's save.
+
+    No save is in flight when the next one begins: `back_to_back` has that. The first save of a
+    run is that of a new run in each round.
     """
-    model = f"{__name__}:{sixteen_layers.__name__}"
-    context = place.context(Spec(train=Train(model=model, dataset="digits")))
-    loop = prepare(context)
-    replica, state, checkpoints = loop.replica, loop.state, loop.checkpoints
-    path = place.folder / "plain.pt"
+    spec = wide.spec_of(width, 1000, None)
+    plain, dcp = wide.TorchSave(place.folder), wide.Dcp(place.folder)
 
-    def plain() -> None:
-        saved = {"model": replica.module.state_dict(), "optimizer": replica.optimizer.state_dict()}
-        with open(path.with_suffix(".tmp"), "wb") as file:
-            torch.save(saved, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(path.with_suffix(".tmp"), path)
-        fsync_directory(place.folder)
+    def begun() -> Loop:
+        """A training that has done some steps; its memory for saves is allocated after one."""
+        loop = prepare(place.context(spec))
+        wide.do_steps(loop, 1)
+        loop.checkpoints.allocate(loop.replica, loop.state)
+        wide.do_steps(loop, STEPS_BEFORE)
+        return loop
 
-    def kit() -> float:
-        state.global_step += 1
-        took_s = timed(lambda: checkpoints.save(replica, state))
-        checkpoints.finish(lambda: None)
+    def kit(loop: Loop) -> float:
+        loop.state.global_step += 1
+        took_s = timed(lambda: loop.checkpoints.save(loop.replica, loop.state))
+        loop.checkpoints.finish(lambda: None)
         return took_s
 
-    times = interleaved({"torch.save": lambda: timed(plain), "kit": kit})
+    def first() -> float:
+        loop = begun()
+        took_s = kit(loop)
+        loop.close()
+        return took_s
+
+    def by_dcp() -> float:
+        took_s = timed(lambda: dcp.save(loop.replica))
+        dcp.finish()
+        return took_s
+
+    loop = begun()
+    variants = {
+        "torch.save": lambda: timed(lambda: plain.save(loop.replica)),
+        "dcp": by_dcp,
+        "kit": lambda: kit(loop),
+        "first": first,
+    }
+    times = interleaved(variants, rounds)
     loop.close()
-    sizes = f"{path.stat().st_size / 1e6:.0f} MB"
-    stalls = f"{milliseconds(times['torch.save'])} / {milliseconds(times['kit'])}"
-    what = f"stall for {sizes}: torch.save, fsync, rename / kit ({stalls})"
-    return [ratio(what, times["torch.save"], times["kit"], Target(">=", 9))]
+    size = f"{plain.path.stat().st_size / 1e6:.0f} MB"
+
+    def figure(peer: str, own: str, what: str, target: Target | None = None) -> Figure:
+        stalls = f"{milliseconds(times[peer])} / {milliseconds(times[own])}"
+        return ratio(f"{size}: {what} ({stalls})", times[peer], times[own], target)
+
+    return [
+        figure("torch.save", "kit", "torch.save, fsync, rename / kit's stall", Target(">=", 9)),
+        figure("torch.save", "first", "the same / kit's stall of the first save of a run"),
+        figure("dcp", "kit", "DCP async_save's stall / kit's"),
+    ]

@@ -42,8 +42,8 @@ def measure(folder: Path) -> list[Figure]:
     bare_phases: list[dict[str, float]] = []
 
     def kit() -> float:
-        run = LocalRun(folder / str(next(numbers)), SPEC)
-        run.wait()
+        with LocalRun(folder / str(next(numbers)), SPEC) as run:
+            run.wait()
         frozen = run.events("submit", None)["freeze"]["t"]
         ranks = run.ranks_with("first_step", 1)
         first_step = max(each["first_step"]["t"] for each in ranks)

@@ -7,9 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import yaml
 
@@ -43,13 +43,13 @@ class LocalRun:
     begun: when the command was started, in seconds since the epoch.
     """
 
-    def __init__(self, folder: Path, spec: Mapping[str, Any]) -> None:
-        """`spec`: of this test run; name and number of nodes are added."""
+    def __init__(self, folder: Path, spec: Mapping[str, Any], tracer: Sequence[str] = ()) -> None:
+        """`spec`: the keys other than name and number of nodes. `tracer`: before the command."""
         folder.mkdir()
         config, self._log = folder / "bench.yaml", folder / "submit.log"
         config.write_text(yaml.safe_dump({"name": "bench", "slurm": {"nodes": 2}, **spec}))
         self._latest = folder / "runs/bench/latest"
-        command = [sys.executable, "-m", "jobs", "submit", str(config)]
+        command = [*tracer, sys.executable, "-m", "jobs", "submit", str(config)]
         self.begun = time.time()
         with open(self._log, "wb") as log:
             self.process = subprocess.Popen(
@@ -58,6 +58,7 @@ class LocalRun:
                 env=environment(KIT_RUNS=str(folder / "runs")),
                 stdout=log,
                 stderr=log,
+                start_new_session=True,
             )
 
     @property
@@ -95,3 +96,12 @@ class LocalRun:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
         self.process.wait(LIMIT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Kill a command that still runs; its agents die with it, and their ranks with them."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)  # with a tracer, which is its parent
+            self.process.wait()

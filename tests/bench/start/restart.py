@@ -73,10 +73,8 @@ def _figure(folder: Path, case: Case) -> Figure:
         "log": {"every_steps": 1000},
     }
     kills = min(case.num_kills, int(os.environ.get(rounds.AT_MOST, case.num_kills)))
-    run = LocalRun(folder, spec)
-    try:
+    with LocalRun(folder, spec) as run:
         results = [_kill(run, attempt) for attempt in range(1, kills + 1)]
-    finally:
         run.stop()
     what = f"{case.title}: SIGKILL of a rank to the next step, {kills} kills"
     times, phases = zip(*results, strict=True)

@@ -1,0 +1,80 @@
+"""B8: a training that always has a checkpoint in flight, 200 MB."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from slurm_job_kit.jobs.rundir import read_jsonl
+from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.trainer.loop import Loop
+from slurm_job_kit.trainer.run import prepare
+from tests.bench.checkpoint import wide
+from tests.bench.place import Place, StepClock
+from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio
+
+FIRST, EVERY_STEPS = 5, 5
+
+
+class _Saving(StepClock):
+    """Saves by another library at the beginning of every fifth step."""
+
+    def __init__(self, loop: Loop, by: wide.TorchSave | wide.Dcp) -> None:
+        super().__init__(FIRST)
+        self._loop, self._by, self.saves = loop, by, 0
+
+    def begin(self, step: int) -> None:
+        super().begin(step)
+        if step > FIRST and step % EVERY_STEPS == 0:
+            self._by.save(self._loop.replica)
+            self.saves += 1
+
+    def end(self) -> None:
+        self._by.finish()
+        super().end()
+
+
+def measure(place: Place) -> list[Figure]:
+    """Figures of a state of 200 MB."""
+    return figures(place, wide.MB_200, num_steps=60, rounds=7)
+
+
+def figures(place: Place, width: int, num_steps: int, rounds: int) -> list[Figure]:
+    """Seconds of a training that asks for a save every few steps / of one without.
+
+    All of them end with the kit's last commit. The kit postpones a save while one is in flight,
+    so it does fewer than the others, which wait.
+    """
+    without = wide.spec_of(width, num_steps, None)
+    saves: dict[str, int] = {}
+
+    def kit(spec: Spec, name: str) -> float:
+        clock = StepClock(FIRST)
+        run = place.train(spec, clock)
+        events = read_jsonl(run.timeline("rank-00000"))
+        saves[name] = sum(each["event"] == "save" for each in events) - 1  # without the last one
+        return clock.seconds
+
+    def rival(by: wide.TorchSave | wide.Dcp, name: str) -> float:
+        context = place.context(without)
+        loop = prepare(context)
+        clock = _Saving(loop, by)
+        place.run(context, loop, clock)
+        saves[name] = clock.saves
+        return clock.seconds
+
+    with_saves = wide.spec_of(width, num_steps, EVERY_STEPS)
+    variants = {
+        "without": partial(kit, without, "without"),
+        "kit": partial(kit, with_saves, "kit"),
+        "torch.save": partial(rival, wide.TorchSave(place.folder), "torch.save"),
+        "DCP async_save": partial(rival, wide.Dcp(place.folder), "DCP async_save"),
+    }
+    times = interleaved(variants, rounds)
+    steps = milliseconds(times["without"], num_steps - FIRST)
+    size = f"{round(wide.state_bytes(width) / 1e6, -2):.0f} MB, a step of {steps}"
+
+    def figure(name: str, target: Target | None = None) -> Figure:
+        what = f"{size}: {name} asked each {EVERY_STEPS} steps, {saves[name]} saves / none"
+        return ratio(what, times[name], times["without"], target)
+
+    return [figure("kit", Target("<=", 1.3)), figure("torch.save"), figure("DCP async_save")]

@@ -1,0 +1,31 @@
+"""B14: what the agreement of the ranks on a stop costs, two ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from slurm_job_kit.jobs.spec import Launch, Spec
+from tests.bench.loop.overhead import WARM_UP_STEPS, spec_without_saves
+from tests.bench.place import Place, StepClock
+from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio
+
+NUM_STEPS = 1500
+NEVER = 1_000_000  # steps between two agreements
+
+
+def measure(place: Place) -> list[Figure]:
+    """Seconds of the tiny MLP's steps with agreements at the automatic interval / with none."""
+    end = WARM_UP_STEPS + NUM_STEPS
+    automatic = spec_without_saves(place, {"model": "mlp"}, end)
+    never = replace(automatic, launch=Launch(stop_check_steps=NEVER))
+
+    def kit(spec: Spec) -> float:
+        clock = StepClock(WARM_UP_STEPS, end)
+        place.train(spec, clock)
+        return clock.seconds
+
+    times = interleaved({"automatic": partial(kit, automatic), "never": partial(kit, never)})
+    steps = milliseconds(times["never"], NUM_STEPS)
+    what = f"tiny MLP, stop agreement at the automatic interval / none ({steps} a step)"
+    return [ratio(what, times["automatic"], times["never"], Target("<=", 1.02))]
