@@ -92,6 +92,13 @@ BENCHES = (
     Bench("B11", "data.samples", "samples twice or missing after three stops at any step", 2),
     Bench("B12", "data.small_images", "augmented images per second: kit / per-sample loader"),
     Bench("B14", "loop.stop_agreement", "agreements on a stop / none", 2),
+    Bench(
+        "B15",
+        "start.file_operations",
+        "operations on the run directory by rank",
+        ranks=0,
+        needs=(partial(command, "strace"),),
+    ),
     Bench("B17", "commands.read_spec", "a spec: yaml.SafeLoader alone / kit whole", 0),
 )
 

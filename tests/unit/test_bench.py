@@ -10,6 +10,7 @@ from tests.bench.__main__ import measure
 from tests.bench.catalogue import BENCHES, Bench, chosen
 from tests.bench.data.samples import EPOCHS, NUM_SAMPLES, num_wrong
 from tests.bench.rounds import Figure, Target, interleaved, ratio
+from tests.bench.start import file_operations
 
 
 @pytest.mark.parametrize(
@@ -113,6 +114,27 @@ def test_what_is_measured_and_where_fits_into_json():
     figure = ratio("a / b", [1.0, 1.0], [2.0, 2.0], Target("<=", 1)).record()
     assert json.loads(json.dumps(figure))["detail"] == {"above_s": [1, 1], "below_s": [2, 2]}
     assert "torch" in report.describe(json.loads(json.dumps(rounds.machine())))
+
+
+TRACE = """\
+7 openat(3</run>, "owner.json", O_RDONLY) = 4</run/owner.json>
+7 clone3({flags=CLONE_VM|CLONE_THREAD, child_tid=0x7f} <unfinished ...>
+9 openat(AT_FDCWD</run>, "x", O_RDONLY) = 4</run/x>
+7 <... clone3 resumed>, 88) = 8
+8 fsync(4</run/metrics.jsonl> <unfinished ...>
+7 write(5</run/timeline/rank-00001.jsonl>, "{\\"event\\": \\"first_step\\"}", 30) = 30
+8 <... fsync resumed>) = 0
+7 clone(child_stack=NULL, flags=CLONE_CHILD_CLEARTID|SIGCHLD) = 10
+10 unlink("/run/x") = 0
+8 getdents64(6</run/checkpoints>, 0x55 /* 3 entries */, 32768) = 80
+7 openat(AT_FDCWD</>, "/etc/hosts", O_RDONLY) = 4</etc/hosts>
+"""
+
+
+def test_the_operations_of_a_ranks_threads_are_its_own_and_those_of_its_children_are_not():
+    (counts,) = file_operations._counts(TRACE.splitlines(), [7], "/run")
+    assert counts.start == {"openat": 1, "fsync": 1, "write": 1}
+    assert counts.later == {"getdents64": 1}
 
 
 def test_samples_are_counted_that_come_twice_or_not_at_all():
