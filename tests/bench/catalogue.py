@@ -91,6 +91,13 @@ BENCHES = (
     ),
     Bench("B11", "data.samples", "samples twice or missing after three stops at any step", 2),
     Bench("B12", "data.small_images", "augmented images per second: kit / per-sample loader"),
+    Bench(
+        "B13",
+        "start.requeue",
+        "requeue: warning to stop, start to step",
+        *(0, START),
+        needs=(root_and_slurm,),
+    ),
     Bench("B14", "loop.stop_agreement", "agreements on a stop / none", 2),
     Bench(
         "B15",
