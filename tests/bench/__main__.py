@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -33,7 +34,7 @@ def measure(bench: Bench, folder: Path) -> dict[str, Any]:
     result: dict[str, Any] = {"bench": f"{bench.number} {bench.name}", "figures": [], "error": None}
     if lacks := bench.lacks():
         return {**result, "left_out": lacks}
-    started, load = time.monotonic(), rounds.load()
+    started, load, cpu_s = time.monotonic(), rounds.load(), _cpu_s()
     with open(log, "wb") as sink:
         status = _run(_command(bench, folder), bench.limit_s, sink.fileno())
     if status == 0:
@@ -43,7 +44,14 @@ def measure(bench: Bench, folder: Path) -> dict[str, Any]:
         print(*lines[-LAST_LINES:], sep="\n", file=sys.stderr)
         result["error"] = f"failed: {status}"
     seconds = round(time.monotonic() - started, 1)
-    return {**result, "load": [load, rounds.load()], "seconds": seconds}
+    cpu_s = round(_cpu_s() - cpu_s, 1)
+    return {**result, "load": [load, rounds.load()], "seconds": seconds, "cpu_s": cpu_s}
+
+
+def _cpu_s() -> float:
+    """The CPU seconds of all processes that have ended below this one."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _command(bench: Bench, folder: Path) -> list[str]:
