@@ -7,11 +7,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs.rundir import RunDir, read_jsonl, write_json
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
@@ -44,6 +45,11 @@ class StepClock:
         """Record that the training has ended."""
         if self._last is None:
             self.seconds = time.perf_counter() - self._started
+
+
+def saves_of(run: RunDir) -> list[dict[str, Any]]:
+    """The events of the checkpoints that a run has committed: `step`, `seconds`, `stall_s`."""
+    return [each for each in read_jsonl(run.timeline("rank-00000")) if each["event"] == "save"]
 
 
 @dataclass

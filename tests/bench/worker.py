@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ def main(module: str, folder: Path) -> None:
     if "RANK" in os.environ:
         _measure_as_rank(bench, name, folder)
     else:
+        # So that a bench that takes too long ends the runs that it has started.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         (folder / "work").mkdir()
         _write(bench.measure(folder / "work"), folder / f"{name}.json")
 

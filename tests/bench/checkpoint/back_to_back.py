@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from slurm_job_kit.jobs.rundir import read_jsonl
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.loop import Loop
 from slurm_job_kit.trainer.run import prepare
 from tests.bench.checkpoint import wide
-from tests.bench.place import Place, StepClock
+from tests.bench.place import Place, StepClock, saves_of
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio
 
 FIRST, EVERY_STEPS = 5, 5
@@ -50,8 +49,7 @@ def figures(place: Place, width: int, num_steps: int, rounds: int) -> list[Figur
     def kit(spec: Spec, name: str) -> float:
         clock = StepClock(FIRST)
         run = place.train(spec, clock)
-        events = read_jsonl(run.timeline("rank-00000"))
-        saves[name] = sum(each["event"] == "save" for each in events) - 1  # without the last one
+        saves[name] = len(saves_of(run)) - 1  # without the last one, which all have
         return clock.seconds
 
     def rival(by: wide.TorchSave | wide.Dcp, name: str) -> float:

@@ -14,7 +14,7 @@ from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.builtin import digits
 from tests.bench.loop import bare
-from tests.bench.place import Place, StepClock
+from tests.bench.place import Place, StepClock, saves_of
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio
 
 WARM_UP_STEPS = 100
@@ -58,7 +58,7 @@ class Done:
 
     def add(self, run: RunDir, seconds: float) -> None:
         """Add a completed run."""
-        saves = [each for each in read_jsonl(run.timeline("rank-00000")) if each["event"] == "save"]
+        saves = saves_of(run)
         self.seconds += seconds
         self.saves += len(saves)
         self.stalls_s += [each["stall_s"] for each in saves]
@@ -122,7 +122,8 @@ def _without_saves(place: Place, case: Case) -> Figure:
 
     def kit() -> float:
         clock = StepClock(WARM_UP_STEPS, end)
-        place.train(spec, clock)
+        run = place.train(spec, clock)
+        assert len(saves_of(run)) <= 1, "a commit before the end"
         return clock.seconds
 
     times = interleaved({"kit": kit, "bare": lambda: _bare_s(place, spec, end)})

@@ -19,7 +19,7 @@ from tests.bench.peers import (
     tutorial,
 )
 from tests.bench.peers.task import Peer, Task
-from tests.bench.place import Place, StepClock
+from tests.bench.place import Place, StepClock, saves_of
 from tests.bench.rounds import Figure, Target, interleaved, ratio
 
 ROUNDS = 7
@@ -56,10 +56,9 @@ def _figures(place: Place, title: str) -> list[Figure]:
     def kit() -> float:
         clock = StepClock(0)
         run = place.train(spec, clock)
-        saves = [each for each in read_jsonl(run.timeline("rank-00000")) if each["event"] == "save"]
         metrics = read_jsonl(run.metrics)
         per_epoch = metrics[-1]["step"] // spec.train.epochs
-        task.save_after = [each["step"] // per_epoch for each in saves]
+        task.save_after = [each["step"] // per_epoch for each in saves_of(run)]
         return clock.seconds
 
     def rival(peer: Peer) -> float:
