@@ -19,12 +19,12 @@ TRAIN = Train(
     micro_batch_size=BATCH_SIZE,
     eval_every_epochs=None,
 )
-WITHOUT = Spec(train=TRAIN, checkpoint=Checkpoint(every_epochs=None), log=Log(every_steps=10))
+WITHOUT = Spec(train=TRAIN, checkpoint=Checkpoint(interval=None), log=Log(every_steps=10))
 
 
 def measure(place: Place) -> list[Figure]:
     """Seconds of the whole loop, with the last commit, which both trainings do."""
-    saving = replace(WITHOUT, checkpoint=Checkpoint(every_epochs=None, every_steps=EVERY_STEPS))
+    saving = replace(WITHOUT, checkpoint=Checkpoint(every_steps=EVERY_STEPS))
 
     def trained(spec: Spec) -> float:
         context = place.context(spec)

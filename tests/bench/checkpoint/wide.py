@@ -45,8 +45,7 @@ def spec_of(width: int, max_steps: int, save_every_steps: int | None) -> Spec:
         lr=1e-3,
         eval_every_epochs=None,
     )
-    never: Any = {name: None for name in vars(Checkpoint()) if name.startswith("every_")}
-    return Spec(train=train, checkpoint=Checkpoint(**{**never, "every_steps": save_every_steps}))
+    return Spec(train=train, checkpoint=Checkpoint(interval=None, every_steps=save_every_steps))
 
 
 def do_steps(loop: Loop, num_steps: int) -> None:

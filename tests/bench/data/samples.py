@@ -93,7 +93,7 @@ def _figure(place: Place, title: str, dataset: str, workers: int, every: int) ->
         micro_batch_size=MICRO_BATCH_SIZE,
     )
     launch = Launch(stop_check_steps=1, num_workers=workers)
-    spec = Spec(train=train, launch=launch, checkpoint=Checkpoint(every_epochs=None))
+    spec = Spec(train=train, launch=launch, checkpoint=Checkpoint(interval=None))
     steps_per_epoch = NUM_SAMPLES // (MICRO_BATCH_SIZE * place.distributed.world_size)
     firsts = range(0, EPOCHS * steps_per_epoch - STOPS * DISTANCE, every)
     wrong, num_stops = 0, 0

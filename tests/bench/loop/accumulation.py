@@ -28,7 +28,7 @@ TRAIN = Train(
     grad_accum_steps=NUM_MICRO_BATCHES,
     eval_every_epochs=None,
 )
-SPEC = Spec(train=TRAIN, checkpoint=Checkpoint(every_epochs=None), log=Log(every_steps=10))
+SPEC = Spec(train=TRAIN, checkpoint=Checkpoint(interval=None), log=Log(every_steps=10))
 
 
 def measure(place: Place) -> list[Figure]:

@@ -30,7 +30,7 @@ TRAIN = Train(
     schedule="cosine",
     eval_every_epochs=None,
 )
-SPEC = Spec(train=TRAIN, checkpoint=Checkpoint(every_epochs=None), log=Log(every_steps=LOG_EVERY))
+SPEC = Spec(train=TRAIN, checkpoint=Checkpoint(interval=None), log=Log(every_steps=LOG_EVERY))
 # The host asks a tensor for a value (`item`, `bool`), or for a shape that depends on values.
 WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal", "is_nonzero"}
 

@@ -20,6 +20,7 @@ from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio
 WARM_UP_STEPS = 100
 LONG_ROUNDS, LONG_ROUND_S = 5, 7  # 35 s of the kit's training in a row
 PROBE_STEPS = 600  # which show how long a round of that time is
+SIDES = "kit (no DDP at one rank) / bare DDP loop"
 # Once per row; each round has about a fifth of it.
 LEAST_SAVES = LEAST_EVALUATIONS = 3
 
@@ -69,7 +70,7 @@ def measure(place: Place) -> list[Figure]:
     """Seconds of as many steps of either, after a warm-up: by default, and without two features.
 
     In both the kit agrees on stops, logs every 10 steps, writes its progress and timeline, and has
-    a watchdog. The bare loop does nothing but train.
+    a watchdog. The bare loop does nothing but train. The kit has no DDP where there is one rank.
     """
     return [
         *(_with_default_spec(place, case) for case in CASES),
@@ -94,7 +95,7 @@ def _with_default_spec(place: Place, case: Case) -> Figure:
     times = interleaved(variants, LONG_ROUNDS, warm_up=0)  # the probe has warmed up
     steps = milliseconds(times["bare"], end - WARM_UP_STEPS)
     what = (
-        f"{case.title}, default spec: kit / bare DDP loop ({steps} a step; {done.seconds:.0f} s "
+        f"{case.title}, default spec: {SIDES} ({steps} a step; {done.seconds:.0f} s "
         f"of the kit with {done.saves} saves, {done.evaluations} evaluations)"
     )
     figure = ratio(what, times["kit"], times["bare"], case.with_default_spec)
@@ -128,7 +129,7 @@ def _without_saves(place: Place, case: Case) -> Figure:
 
     times = interleaved({"kit": kit, "bare": lambda: _bare_s(place, spec, end)})
     steps = milliseconds(times["bare"], case.num_steps)
-    what = f"{case.title}, no checkpoint or evaluation: kit / bare DDP loop ({steps} a step)"
+    what = f"{case.title}, no checkpoint or evaluation: {SIDES} ({steps} a step)"
     return ratio(what, times["kit"], times["bare"], case.without_saves)
 
 
@@ -136,8 +137,7 @@ def spec_without_saves(place: Place, model: dict[str, Any], num_steps: int) -> S
     """A training of more than so many steps, with a commit and no evaluation before its end."""
     train = Train(**model, dataset="digits", eval_every_epochs=None)
     epochs = num_steps // _steps_per_epoch(place, Spec(train=train)) + 1
-    never: Any = {name: None for name in vars(Checkpoint()) if name.startswith("every_")}
-    return Spec(train=replace(train, epochs=epochs), checkpoint=Checkpoint(**never))
+    return Spec(train=replace(train, epochs=epochs), checkpoint=Checkpoint(interval=None))
 
 
 def _steps_per_epoch(place: Place, spec: Spec) -> int:

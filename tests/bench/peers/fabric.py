@@ -32,7 +32,7 @@ def train(task: Task, folder: Path) -> None:
 PEERS = (
     Peer(
         "Fabric",
-        "it saves each epoch, not durably, and has no DDP for one rank",
+        "it saves each epoch, not durably",
         train,
         "lightning",
     ),

@@ -73,8 +73,8 @@ def save_durably(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Pat
 PEERS = (
     Peer(
         "tutorial's loop",
-        "it saves each epoch, not durably; no evaluation; the kit gathers no single samples",
+        "it saves each epoch, not durably; no evaluation; it has DDP, the kit none at one rank",
         as_written,
     ),
-    Peer("tutorial's loop, same work", "the kit gathers no single samples", same_work),
+    Peer("tutorial's loop, same work", "it has DDP, the kit none at one rank", same_work),
 )

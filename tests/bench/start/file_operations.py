@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs.spec import Checkpoint
 from tests.bench.rounds import Figure, Target
 from tests.bench.start.local_run import LocalRun
 
@@ -81,7 +80,7 @@ def _run(folder: Path, num_steps: int, ranks_per_node: int) -> list[Counts]:
             "max_steps": num_steps,
             "eval_every_epochs": None,
         },
-        "checkpoint": {name: None for name in vars(Checkpoint()) if name.startswith("every_")},
+        "checkpoint": {"interval": None},
     }
     with LocalRun(folder, spec, [*STRACE, "-o", str(trace)]) as run:
         run.wait()

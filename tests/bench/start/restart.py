@@ -69,7 +69,7 @@ def _figure(folder: Path, case: Case) -> Figure:
     spec = {
         "launch": {"standby_after_s": STANDBY_AFTER_S},
         "train": {**case.train, "eval_every_epochs": None},
-        "checkpoint": {"every_steps": case.save_every_steps, "every_epochs": None},
+        "checkpoint": {"every_steps": case.save_every_steps},
         "log": {"every_steps": 1000},
     }
     kills = min(case.num_kills, int(os.environ.get(rounds.AT_MOST, case.num_kills)))
