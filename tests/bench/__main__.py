@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -72,9 +73,11 @@ def _run(command: Sequence[str], limit_s: float, output: int) -> int | str:
     try:
         return process.wait(limit_s)
     except subprocess.TimeoutExpired:
-        process.terminate()  # not kill: torchrun must end its ranks
-        process.wait(END_S)
         return f"took more than {limit_s:g} s"
+    finally:
+        if process.poll() is None:
+            process.terminate()  # not kill: torchrun must end its ranks, a bench its runs
+            process.wait(END_S)
 
 
 def main(arguments: list[str]) -> int:
@@ -110,4 +113,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends what it has started
     sys.exit(main(sys.argv[1:]))
