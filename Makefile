@@ -86,7 +86,7 @@ bench-start: $(READY_DEV) ## Measure starts, restarts and requeues [FLAGS="--jso
 	@$(PYTHON) -m tests.bench start $(FLAGS)
 bench-full: $(READY_BENCH) ## All of it, and other libraries beside the kit, which it installs
 	@$(PYTHON) -m tests.bench full $(FLAGS)
-bench-scale: $(READY_DEV) ## 10,000 simulated nodes; 2 to 16 ranks on a real Slurm (root), 20 min
+bench-scale: $(READY_DEV) ## 10,000 simulated nodes; 2 to 16 ranks on a real Slurm (root)
 	@$(PYTHON) -m tests.scale $(FLAGS)
 lint: $(READY_DEV) ## ruff, mypy and shellcheck
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy

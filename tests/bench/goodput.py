@@ -198,7 +198,7 @@ def figures(trained: dict[float, Trained], steps: int) -> list[Figure]:
 
 
 def measure(folder: Path, steps: int = STEPS) -> list[Figure]:
-    """The figures of B16; takes the time of `steps` steps and of the faults, about 7 minutes."""
+    """The figures of B16; takes the time of `steps` steps and of the faults, about 8 minutes."""
     return figures(train(steps, folder), steps)
 
 
