@@ -21,7 +21,14 @@ from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
 from slurm_job_kit.trainer.checkpoint import reader
 from slurm_job_kit.trainer.stop import EXIT_STOPPED_IN_STARTUP, STOP_SIGNALS
 from tests.local.local_kit import wait_for
-from tests.local.test_trainer import REPOSITORY, TINY, environment
+from tests.local.test_trainer import (
+    REPOSITORY,
+    TINY,
+    environment,
+    rank_logs,
+    start,
+    start_attempt,
+)
 
 HANG_TIMEOUT_S = 3
 EPOCH = 5  # steps, at any number of ranks
@@ -50,29 +57,17 @@ def events_of(run, rank, attempt, name):
 
 
 class Attempt:
-    """One torchrun on a run directory; it ends with the block at the latest."""
+    """One torchrun of the kit on a run directory; it ends with the block at the latest."""
 
     def __init__(self, run, number=1, num_ranks=3):
         self.run, self.number, self.num_ranks = run, number, num_ranks
         self.dir = run.attempt(number)
         self.dir.path.mkdir()
         run.owner.write_text(json.dumps({"attempt": number}))
-        command = [sys.executable, "-m", "torch.distributed.run"]
-        command += [
-            f"--nproc-per-node={num_ranks}",
-            "--rdzv-backend=c10d",
-            "--rdzv-endpoint=127.0.0.1:0",
-            "-m",
-            "trainer",
-        ]
-        self.process = subprocess.Popen(
-            [*command, str(run.path)],
-            cwd=REPOSITORY,
-            env=environment(number),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        self.process = self.start()
+
+    def start(self):
+        return start_attempt(self.run, self.number, self.num_ranks)
 
     def __enter__(self):
         return self
@@ -96,7 +91,17 @@ class Attempt:
     def end(self, limit_s=100):
         """(exit status, all output); fails if it takes longer than `limit_s`."""
         output, _ = self.process.communicate(timeout=limit_s)
-        return self.process.returncode, output
+        return self.process.returncode, output + rank_logs(self.run, self.number)
+
+
+class AttemptByHand(Attempt):
+    """One torchrun that somebody typed: its output goes to a pipe, and not to the run directory."""
+
+    def start(self):
+        command = [sys.executable, "-m", "torch.distributed.run"]
+        command += [f"--nproc-per-node={self.num_ranks}", "--rdzv-backend=c10d"]
+        command += ["--rdzv-endpoint=127.0.0.1:0", "-m", "trainer", str(self.run.path)]
+        return start(command, environment(self.number))
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +223,7 @@ def test_a_broken_disk_ends_the_training_with_one_line_and_the_older_checkpoint(
     target = {"fill": small_disk, "read-only": path / "checkpoints", "move": path}[harm]
     plan = {"step": EPOCH + 2, "rank": 0, "harm": harm, "path": str(target)}
     run = make_run(path, num_ranks=1, plans={"1": plan}, pause_s=0.5)
-    with Attempt(run, num_ranks=1) as attempt:
+    with AttemptByHand(run, num_ranks=1) as attempt:
         status, output = attempt.end()
     if harm == "move":
         assert not path.exists()

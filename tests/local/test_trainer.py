@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.attempt import facts, interpret
+from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command, variables_of_spec
 from slurm_job_kit.jobs.records import read_progress_step
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from slurm_job_kit.jobs.runs.compare import compare
@@ -33,11 +34,11 @@ TINY = {
 }
 
 
-def make_run(path, **train):
+def make_run(path, fork="auto", **train):
     run = RunDir(path)
     for folder in (run.attempt(1).path, run.checkpoints, run.timeline("x").parent):
         folder.mkdir(parents=True)
-    launch, log = Launch(stop_check_steps=1), Log(every_steps=3)
+    launch, log = Launch(stop_check_steps=1, fork=fork), Log(every_steps=3)
     run.spec.write_text(Spec(launch=launch, train=Train(**train), log=log).to_json())
     return run
 
@@ -48,18 +49,40 @@ def environment(attempt):
     return {**inherited, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **extra}
 
 
-def torchrun(*arguments, ranks=3, attempt=1, limit_s=100):
-    """(exit status, all output) of a torchrun, which is ended at its limit."""
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
-    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", *map(str, arguments)]
-    process = subprocess.Popen(
+def start(command, env):
+    return subprocess.Popen(
         command,
         cwd=REPOSITORY,
-        env=environment(attempt),
+        env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def start_attempt(run, attempt, ranks):
+    """The torchrun of an attempt on one node, as the node's agent starts it; this process is it."""
+    spec = Spec.from_json(run.spec.read_text())
+    node = NodeOptions(1, ranks, "127.0.0.1:0", f"test-{attempt}", True, "127.0.0.1")
+    env = environment(attempt) | variables_of_spec(spec)
+    env |= {"KIT_AGENT_PID": str(os.getpid()), "KIT_RUN_DIR": str(run.path)}
+    return start(torchrun_command(spec, run, node), env)
+
+
+def rank_logs(run, attempt):
+    """The text of all ranks' logs of an attempt."""
+    return "".join(log.read_text() for log in sorted(run.attempt(attempt).path.glob("rank-*.log")))
+
+
+def torchrun(*arguments, ranks=3, attempt=1, limit_s=100):
+    """(exit status, all output) of a torchrun that somebody types."""
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
+    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", *map(str, arguments)]
+    return end(start(command, environment(attempt)), limit_s)
+
+
+def end(process, limit_s=100):
+    """(exit status, output) of a torchrun, which is ended at its limit."""
     try:
         output, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
@@ -70,17 +93,18 @@ def torchrun(*arguments, ranks=3, attempt=1, limit_s=100):
     return process.returncode, output
 
 
-def train(run, attempt=1, owner=None, **options):
-    """Run an attempt; `owner`: the attempt that owns the run instead; attempt None: by hand."""
-    run.attempt(attempt or 1).path.mkdir(exist_ok=True)
-    if attempt is not None:
-        run.owner.write_text(json.dumps({"attempt": owner or attempt}))
-    return torchrun("-m", "trainer", run.path, attempt=attempt, **options)
+def train(run, attempt=1, owner=None, ranks=3):
+    """(exit status, all output) of an attempt; `owner`: the attempt that owns the run instead."""
+    run.attempt(attempt).path.mkdir(exist_ok=True)
+    run.owner.write_text(json.dumps({"attempt": owner or attempt}))
+    status, output = end(start_attempt(run, attempt, ranks))
+    return status, output + rank_logs(run, attempt)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    run = make_run(tmp_path_factory.mktemp("undisturbed"), **TINY)
+    """A run whose ranks are started by exec, one by one; those of the other runs are forked."""
+    run = make_run(tmp_path_factory.mktemp("undisturbed"), fork=False, **TINY)
     status, output = train(run)
     (run.attempt(1).path / "output").write_text(output)
     assert status == 0, output
@@ -161,10 +185,11 @@ def test_a_rank_killed_in_a_save_costs_the_steps_since_the_one_before(undisturbe
     assert compare(run, undisturbed) == []
 
 
-def test_ranks_leave_without_tearing_down_the_interpreter(undisturbed):
+def test_ranks_leave_without_tearing_down_the_interpreter(undisturbed, stopped):
     """A tear-down may hang: the process group's destructor waits for threads that need the GIL."""
-    output = (undisturbed.attempt(1).path / "output").read_text()
-    assert "completed at step 20" in output and "torn down" not in output
+    for ended in (undisturbed.attempt(1), stopped.attempt(4)):
+        output = (ended.path / "output").read_text()
+        assert "completed at step 20" in output and "torn down" not in output
 
 
 def test_a_stop_in_startup_leaves_before_the_first_step(tmp_path):
@@ -220,7 +245,7 @@ def test_evaluation_counts_every_sample_once_at_any_world_size(tmp_path):
 
 def test_the_cancer_run_tells_its_batches_and_starts_by_hand(tmp_path):
     run = make_run(tmp_path, dataset="breast_cancer", model="mlp", micro_batch_size=8, epochs=1)
-    status, output = train(run, ranks=2, attempt=None)
+    status, output = torchrun("-m", "trainer", run.path, ranks=2, attempt=None)
     assert status == 0, output
     assert "455 training samples, 114 held out" in output
     words = "28 batches per rank, 56 in all, 448 samples an epoch, 7 dropped"
