@@ -107,11 +107,12 @@ def test_row_11_scancel_in_a_grace(kit: Kit, disk: Path, row: Row) -> None:
     row.record(run)
     run.wait_for_step(3)
     disk.touch()
-    harm_slurm.begin_preemption(run)
+    urgent = harm_slurm.begin_preemption(run)
     wait_for_signals(run)
     harm_slurm.scancel(run)
     run.cluster.wait_for(lambda: run.cluster.job(run.job_id)["JobState"] != "RUNNING", "scancel")
     disk.unlink()
+    run.cluster.wait_job(urgent, "COMPLETED", 120)  # no other job may be left in the queue
     assert_stays_cancelled(run)
 
 
@@ -137,7 +138,8 @@ def test_row_11_scancel_just_before_our_requeue_lands(kit: Kit, tmp_path: Path, 
     run = start_with_path(kit, late.parent).run
     row.record(run)
     run.wait_for_step(2)
-    harm_slurm.begin_preemption(run)
+    urgent = harm_slurm.begin_preemption(run)
+    run.cluster.wait_job(urgent, "COMPLETED", 120)  # no other job may be left in the queue
     oracles.stays_cancelled(run)
     assert (tmp_path / "asked").exists()
     oracles.causes(run, ["cancelled"])
