@@ -6,6 +6,7 @@ one of the fast ones; of these the first proctrack is fast.
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import time
@@ -91,7 +92,11 @@ def kit(cluster: Cluster, tmp_path: Path) -> Kit:
 @pytest.fixture(scope="session")
 def reference(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> ReferenceRuns:
     """`reference(*overrides)`: the reference run without faults, trained once in a session."""
-    return ReferenceRuns(Kit(cluster, tmp_path_factory.mktemp("reference")))
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of all workers
+    (folder / "reference").mkdir(exist_ok=True)
+    return ReferenceRuns(Kit(cluster, folder / "reference"))
 
 
 @pytest.fixture

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import json
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+
+from slurm_job_kit.jobs.rundir import RunDir
 
 from ..kit import Kit, Run
 from . import harm_storage
@@ -64,17 +69,26 @@ def start_with_path(kit: Kit, folder: Path, *overrides: str) -> Paced:
 
 
 class ReferenceRuns:
-    """Reference runs without faults, each trained once; only their files are used afterwards."""
+    """Reference runs without faults, each trained once; only their files are used afterwards.
+
+    All pytest processes that share the folder `kit.runs_root` share the runs. A file for each run
+    is locked while one process trains it; then the file has the job id and the run directory.
+    """
 
     def __init__(self, kit: Kit) -> None:
         self._kit = kit
-        self._runs: dict[tuple[str, ...], Run] = {}
 
     def __call__(self, *overrides: str) -> Run:
         """The reference run for these overrides; overrides without effect on it are ignored."""
         key = tuple(word for word in overrides if word.startswith(_MATTERS))
-        if key not in self._runs:
-            run = start(self._kit, *key, pace=AT_ONCE).run
-            run.wait()
-            self._runs[key] = run
-        return self._runs[key]
+        name = hashlib.sha256("\n".join(key).encode()).hexdigest()
+        with open(self._kit.runs_root / f"{name}.trained", "a+") as trained:
+            fcntl.flock(trained, fcntl.LOCK_EX)
+            trained.seek(0)
+            if not (known := trained.read()):
+                run = start(self._kit, *key, pace=AT_ONCE).run
+                run.wait()
+                known = json.dumps([run.job_id, str(run.dir.path)])
+                trained.write(known)
+        job_id, path = json.loads(known)
+        return Run(self._kit.cluster, job_id, RunDir(Path(path)))
