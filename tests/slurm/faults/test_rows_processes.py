@@ -76,6 +76,7 @@ def start_with_standby(kit: Kit, row: Row) -> tuple[Paced, list[harm_processes.P
     paced = start(kit, OFTEN, "launch.standby_after_s=1")
     row.record(paced.run)
     paced.run.wait_for_step(4)
+    paced.pace.write_text("2")  # seconds a step, or a busy machine has no standby before the end
     paced.run.cluster.wait_for(
         lambda: len(harm_processes.of_role(paced.run, "standby")) == 3,
         f"a standby on each node of {paced.run.job_id}",
