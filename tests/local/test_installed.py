@@ -70,7 +70,8 @@ def test_a_missing_package_is_named_with_the_version_that_the_wheel_wants(kit_co
 
 
 def test_the_users_repository_is_frozen_and_the_kit_beside_it(kit, repository, tmp_path):
-    text = kit(repository, "submit", "specs/mine.yaml", "--cluster", "local")
+    two_ranks = ("slurm.nodes=1", "launch.nproc_per_node=2")
+    text = kit(repository, "submit", "specs/mine.yaml", *two_ranks, "--cluster", "local")
     run = newest(repository, "mine")
     assert read_json(run.result)["status"] == "completed"
     assert f"next: kit logs {run.run_id}" in text
