@@ -66,15 +66,24 @@ BY_HAND = make train CONFIG=... NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 MASTER
 ##@ Work on the kit
 setup: $(READY) ## Make the virtual environment .venv from requirements.lock
 test: $(READY_DEV) ## All tests; those on a real Slurm where its daemons are installed
-	@$(MAKE) --jobs=2 --output-sync test-here test-on-slurm
+	@$(PYTEST) tests/slurm tests/local tests/unit $(FLAGS)
 test-here: $(READY_DEV) ## The tests that need no Slurm
-	@$(PYTHON) -m pytest tests/unit tests/local
+	@$(PYTEST) tests/local tests/unit $(FLAGS)
 test-on-slurm: $(READY_DEV) ## The tests on a real Slurm, which they start (root)
-	@$(PYTHON) -m pytest tests/slurm
+	@$(PYTEST) tests/slurm $(FLAGS)
 test-slow: $(READY_DEV) ## The tests that `make test` leaves out for time
-	@$(PYTHON) -m pytest -m slow
+	@$(PYTEST) -m slow $(FLAGS)
 test-faults: $(READY_DEV) ## The fault table, on a real Slurm (root) [ROW=14] [FLAGS=...]
-	@$(PYTHON) -m pytest tests/slurm/faults -m "" $(ROW:%=--row=%) $(FLAGS)
+	@$(PYTEST) tests/slurm/faults -m "" $(ROW:%=--row=%) $(FLAGS)
+# More processes than two cores, because most tests wait; each starts a Slurm of its own. In the
+# order of the files: the short tests of tests/unit fill the gaps at the end.
+# A file's tests stay together, because some share a training.
+PYTEST = $(PYTHON) -m pytest --numprocesses=$(WORKERS) $(DISTRIBUTION)
+DISTRIBUTION = --dist=loadfile --no-loadscope-reorder
+WORKERS ?= 3
+# Fewer, because Slurm's time limits go on while three nodes start. One by one, in a random order.
+test-faults: WORKERS = 2
+test-faults: DISTRIBUTION = --dist=load --maxschedchunk=1
 test-slurm-24: $(READY_DEV) ## The tests on Slurm 24.11, which they download once (Debian, root)
 	@$(PYTHON) -m tests.slurm.second
 	@KIT_TEST_SLURM=24.11 REQUIRE_SLURM=1 $(PYTHON) -m pytest tests/slurm $(FLAGS)

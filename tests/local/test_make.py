@@ -26,7 +26,7 @@ class Make(Kit):
         # around the tests, and let make print lines of its own.
         for name in (
             *("NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
-            *("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES"),
+            *("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "FLAGS"),
         ):
             self.env.pop(name, None)
 
