@@ -93,6 +93,8 @@ bench: $(READY_DEV) ## Measure the kit, six minutes [B="B4 B8", some of them] [F
 	@$(PYTHON) -m tests.bench "$${KIT_BENCH:-usual}" $(FLAGS)
 bench-start: $(READY_DEV) ## Measure starts, restarts and requeues [FLAGS="--json PATH"]
 	@$(PYTHON) -m tests.bench start $(FLAGS)
+bench-gpu: $(READY_DEV) ## Measure the kit on one GPU; where there is none, print that
+	@$(PYTHON) -m tests.bench gpu $(FLAGS)
 bench-full: $(READY_BENCH) ## All of it, and other libraries beside the kit, which it installs
 	@$(PYTHON) -m tests.bench full $(FLAGS)
 bench-scale: $(READY_DEV) ## 10,000 simulated nodes; 2 to 16 ranks on a real Slurm (root)
@@ -123,5 +125,5 @@ help: ## Print this list
 	    /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: submit dry-run status logs cancel resume compare export train setup test test-here \
-	test-on-slurm test-slow chaos test-faults test-slurm-24 bench bench-start bench-full bench-scale \
-	lint schema cluster-up cluster-down help
+	test-on-slurm test-slow chaos test-faults test-slurm-24 bench bench-start bench-full bench-gpu \
+	bench-scale lint schema cluster-up cluster-down help

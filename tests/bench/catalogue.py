@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 SETS = {
     "usual": "all that end within minutes and need no other package: `make bench`",
+    "gpu": "on one GPU: `make bench-gpu`",
     "start": "starts and restarts: `make bench-start`",
     "full": "all of them: `make bench-full`",
 }
@@ -65,7 +66,12 @@ def command(name: str) -> str | None:
     return None if shutil.which(name) else f"needs the command {name}"
 
 
-START, ALONE = frozenset({"start"}), frozenset[str]()
+def gpu() -> str | None:
+    """Return that there is no GPU, or None. Asks the driver: this process imports no torch."""
+    return None if shutil.which("nvidia-smi") else "needs a GPU: there is no nvidia-smi on PATH"
+
+
+START, ALONE, GPU = frozenset({"start"}), frozenset[str](), frozenset({"gpu"})
 BENCHES = (
     Bench("B1", "commands.submit", "submit latency: submitit with torch, torchx / kit", 0),
     Bench("B2", "commands.light", "status and --help / python that does nothing", 0),
@@ -73,7 +79,12 @@ BENCHES = (
     Bench("B3", "start.restart", "SIGKILL of a rank to the next step", 0, START, limit_s=600),
     Bench("B4", "loop.overhead", "a training of the kit / of a bare DDP loop"),
     Bench("B5", "peers.frameworks", "other libraries / kit", sets=ALONE, limit_s=900),
-    Bench("B6", "loop.device_syncs", "waits of the host for the device, per step between logs"),
+    Bench(
+        "B6",
+        "loop.device_syncs",
+        "waits of the host for the device, per step between logs",
+        sets=frozenset({"usual", "gpu"}),
+    ),
     Bench("B7", "loop.accumulation", "gradient accumulation: naive / kit; reductions a step", 2),
     Bench("B8", "checkpoint.stall", "torch.save, DCP / the kit's stall, 200 MB"),
     Bench("B8", "checkpoint.stall_gigabyte", "the same, 1 GB"),
@@ -106,7 +117,15 @@ BENCHES = (
         ranks=0,
         needs=(partial(command, "strace"),),
     ),
+    Bench(
+        "B16", "goodput", "useful time under faults beside the closed form", 0, ALONE, limit_s=1800
+    ),
     Bench("B17", "commands.read_spec", "a spec: yaml.SafeLoader alone / kit whole", 0),
+    Bench(
+        "G1", "gpu.throughput", "ResNet-50: kit / bare loop", sets=GPU, needs=(gpu,), limit_s=900
+    ),
+    Bench("G2", "gpu.save_stall", "torch.save / the kit's stall of a GPU", sets=GPU, needs=(gpu,)),
+    Bench("G3", "gpu.accuracy", "seconds to 97 % of the digits", sets=GPU, needs=(gpu,)),
 )
 
 

@@ -24,7 +24,9 @@ def main(module: str, folder: Path) -> None:
     bench = importlib.import_module(f"tests.bench.{module}")
     name = module.rpartition(".")[2]
     if "RANK" in os.environ:
-        _measure_as_rank(bench, name, folder)
+        # A count needs no quiet machine, and is most useful on a GPU; the times are for a CPU.
+        may_use_gpu = name == "device_syncs" or module.startswith("gpu.")
+        _measure_as_rank(bench, name, folder, may_use_gpu)
     else:
         # So that a bench that takes too long ends the runs that it has started.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -32,7 +34,7 @@ def main(module: str, folder: Path) -> None:
         _write(bench.measure(folder / "work"), folder / f"{name}.json")
 
 
-def _measure_as_rank(bench: Any, name: str, folder: Path) -> None:
+def _measure_as_rank(bench: Any, name: str, folder: Path, may_use_gpu: bool) -> None:
     """Measure, and leave without a tear-down, as the trainer does."""
     import torch
     import torch.distributed as dist
@@ -42,9 +44,7 @@ def _measure_as_rank(bench: Any, name: str, folder: Path) -> None:
 
     torch.set_num_threads(1)
     distributed = context.DistributedContext.from_env(os.environ)
-    # A count needs no quiet machine, and is most useful on a GPU; all times are for a CPU.
-    is_count = name == "device_syncs"
-    device = context.choose_device(distributed)[0] if is_count else torch.device("cpu")
+    device = context.choose_device(distributed)[0] if may_use_gpu else torch.device("cpu")
     context.init_process_group(device)
     figures = bench.measure(Place(distributed, device, folder))
     if distributed.is_first:
