@@ -80,7 +80,7 @@ test-faults: $(READY_DEV) ## The fault table, on a real Slurm (root) [ROW=14] [F
 # A file's tests stay together, because some share a training.
 PYTEST = $(PYTHON) -m pytest --numprocesses=$(WORKERS) $(DISTRIBUTION)
 DISTRIBUTION = --dist=loadfile --no-loadscope-reorder
-WORKERS ?= 4
+WORKERS ?= 3
 # Fewer, because Slurm's time limits go on while three nodes start. One by one, in a random order.
 test-faults: WORKERS = 2
 test-faults: DISTRIBUTION = --dist=load --maxschedchunk=1

@@ -149,11 +149,14 @@ def test_settings_come_on_top_or_instead_and_reset_takes_them_back(cluster: Clus
 
 
 @pytest.mark.slow
-def test_stop_leaves_nothing_behind_even_after_a_kill(cluster: Cluster, tmp_path: Path) -> None:
+def test_stop_leaves_nothing_behind_even_after_a_kill(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("c")  # short, for the unix sockets below it
     code = f"""if True:
         import os, pathlib, signal
         from tests.slurm.cluster import Cluster
-        other = Cluster(pathlib.Path({str(tmp_path)!r}), nodes=1)
+        other = Cluster(pathlib.Path({str(root)!r}), nodes=1)
         other.start()
         job_id = other.sbatch(stdin="#!/bin/sh\\nsetsid sleep 300 & srun sleep 300")
         other.wait_for(lambda: sum("sleep" in p for p in other.job_processes().values()) >= 2, "")
@@ -161,7 +164,7 @@ def test_stop_leaves_nothing_behind_even_after_a_kill(cluster: Cluster, tmp_path
     """
     done = subprocess.run([sys.executable, "-c", code], check=False, timeout=60, cwd=_REPO)
     assert done.returncode == -signal.SIGKILL
-    other = Cluster(tmp_path, nodes=1)
+    other = Cluster(root, nodes=1)
     pids = list(other.job_processes())
     assert pids
     other.stop()
