@@ -268,7 +268,7 @@ class Checkpoint:
         "auto",
         "auto: by the clock, where no every_... is set. Chosen from what a save costs and how "
         "often this run failed, so that a failure loses at most 60 s, or 20 times what a save "
-        "takes. null: only at a stop, at the end and at the best step.",
+        "takes; with steps of more than 15 s, or in an evaluation, more. null: none by the clock.",
     )
     every_epochs: int | None = key(None, "Epochs between two checkpoints.", ge=1)
     every_steps: int | None = key(None, "Steps between two checkpoints.", ge=1)

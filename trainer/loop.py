@@ -25,7 +25,6 @@ from slurm_job_kit.trainer.model import optim
 from slurm_job_kit.trainer.model.build import Data, Replica
 from slurm_job_kit.trainer.model.evaluate import evaluate
 from slurm_job_kit.trainer.model.mean_gradient import MeanGradient
-from slurm_job_kit.trainer.model.objectives import PendingRows, Sums
 from slurm_job_kit.trainer.report.profiling import Tracer
 from slurm_job_kit.trainer.report.reporter import Reporter
 
@@ -34,13 +33,13 @@ Beat = Callable[[str, int], None]  # arguments: the part of a step that begins, 
 
 def train_step(
     replica: Replica, batches: Iterable[Batch], num_batches: int, lr: float, train: Train
-) -> list[Sums]:
-    """Do one optimizer step on `num_batches` micro batches; return the sums of each.
+) -> list[torch.Tensor]:
+    """Do one optimizer step on `num_batches` micro batches; return the `Sums.row` of each.
 
     The gradient is the mean over all items of all micro batches of all ranks. The host does not
     wait for the device in here.
     """
-    done = []
+    rows = []
     optim.set_lr(replica.optimizer, lr)
     mean = MeanGradient(num_batches, replica.batch_size, replica.fixed_items)
     for index, batch in enumerate(batches):
@@ -50,15 +49,14 @@ def train_step(
             with replica.autocast():
                 sums = replica.objective(replica.ddp, batch)
             seed = replica.scaler.scale(mean.seed(sums, is_last))
-            sums.loss.backward(seed)  # type: ignore[no-untyped-call]
-        replica.check_metrics(sums)
-        done.append(sums.detached())
+            sums.loss.backward(seed.to(sums.loss.dtype))  # type: ignore[no-untyped-call]
+        rows.append(replica.row_of(sums))
     # The first step of an optimizer allocates its state: the last batch must be free by then.
     del batch, sums
     mean.correct(replica.parameters)
     # Clips the gradients to train.grad_clip_norm, does the optimizer's step, drops the gradients.
     optim.clip_and_step(replica.optimizer, replica.scaler, replica.parameters, train)
-    return done
+    return rows
 
 
 class Loop:
@@ -88,7 +86,6 @@ class Loop:
         if self.distributed.is_first:
             step, metrics_bytes = state.global_step, state.metrics_bytes
             self.reporter = Reporter(context.run, self.length, step, metrics_bytes)
-        self._rows = PendingRows()
         self._beat: Beat = lambda what, step: None  # `run` replaces it
         self._data_wait_s = 0.0
         self._last_save = time.monotonic()
@@ -139,9 +136,9 @@ class Loop:
         """
         step, epoch = self.state.global_step, self.length.steps_per_epoch
         train, checkpoint = self.train, self.spec.checkpoint
-        epochs = (train.eval_every_epochs, checkpoint.every_epochs)
-        periods = [each * epoch for each in epochs if each]
-        periods += [each for each in (train.eval_every_steps, checkpoint.every_steps) if each]
+        epochs = (train.eval_every_epochs, checkpoint.every_epochs, checkpoint.keep_every_epochs)
+        steps = (train.eval_every_steps, checkpoint.every_steps, checkpoint.keep_every_steps)
+        periods = [*(each * epoch for each in epochs if each), *filter(None, steps)]
         distances = [period - step % period for period in periods]
         return max(1, min(next_check - step, self.length.total_steps - step, *distances))
 
@@ -171,7 +168,9 @@ class Loop:
     def _is_save_due(self) -> bool:
         step, checkpoint = self.state.global_step, self.spec.checkpoint
         is_best = step > 0 and self.state.best.get("step") == step
-        return is_best or self._is_multiple(checkpoint.every_epochs, checkpoint.every_steps)
+        every = self._is_multiple(checkpoint.every_epochs, checkpoint.every_steps)
+        kept = self._is_multiple(checkpoint.keep_every_epochs, checkpoint.keep_every_steps)
+        return is_best or every or kept
 
     def _is_multiple(self, epochs: int | None, steps: int | None) -> bool:
         """Return whether a multiple of `epochs` epochs or of `steps` steps ends at this step."""
@@ -192,10 +191,8 @@ class Loop:
         lr = self.lr_at(step)
         num_batches = self.data.train_batches.num_micro_batches(step)
         batches = self._micro_batches(step, num_batches)
-        for sums in train_step(self.replica, batches, num_batches, lr, self.train):
-            self._rows.add(sums)
-        if self._rows.is_full:
-            self._rows.add_to(state.window)
+        for row in train_step(self.replica, batches, num_batches, lr, self.train):
+            state.window += row
         state.global_step += 1
         self.tracer.after(state.global_step)
         if self.reporter is not None:
@@ -225,7 +222,7 @@ class Loop:
 
         Raises: NotFinite if the loss is not finite and train.stop_on_nan is set.
         """
-        window, step = self._window(), self.state.global_step
+        window, step = self.state.window, self.state.global_step
         self._add_over_ranks(window)
         sums = window.tolist()  # waits for the device
         logged = self.state.epoch_sums or [0.0] * len(sums)
@@ -243,7 +240,7 @@ class Loop:
 
     def _log_epoch(self, lr: float) -> None:
         """Log the means over the epoch that ends with this step."""
-        rest = self._window().clone()
+        rest = self.state.window.clone()
         self._add_over_ranks(rest)
         sums = rest.tolist()
         logged = self.state.epoch_sums or [0.0] * len(sums)
@@ -253,11 +250,6 @@ class Loop:
         if self.reporter is not None:
             values = {f"train_{name}": value for name, value in means.items()}
             self.reporter.epoch_done(self.state.global_step, values, lr)
-
-    def _window(self) -> torch.Tensor:
-        """Return this rank's window, up to the present step."""
-        self._rows.add_to(self.state.window)
-        return self.state.window
 
     def _add_over_ranks(self, sums: torch.Tensor) -> None:
         if self.distributed.world_size > 1:
@@ -346,7 +338,6 @@ class Loop:
         self._beat("save", self.state.global_step)
         if self.reporter is not None:
             self.state.metrics_bytes = self.reporter.sync()
-        self._window()
         self.state.streams = self.data.train_batches.positions()
         self.checkpoints.save(self.replica, self.state)
         self._last_save = time.monotonic()
@@ -366,9 +357,8 @@ class Loop:
             self.events.event("save", step=saved.step, seconds=seconds, stall_s=stall_s)
             self.distributed.log(f"checkpoint {saved.name} committed in {seconds:.2f} s")
             self._lead.saved(saved.seconds)
-            if chosen := self._save_interval.saved(
-                saved.seconds, saved.stall_s, self._lead.consensus_s
-            ):
+            consensus_s = self._lead.consensus_s(self._lead.last_step_s)
+            if chosen := self._save_interval.saved(saved.seconds, saved.stall_s, consensus_s):
                 self.distributed.log(chosen)
 
     def _warn_of_short_lead(self) -> None:

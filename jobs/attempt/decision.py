@@ -23,6 +23,7 @@ LOST_REASON = "the batch script was killed before it could record the attempt"
 
 # These come from outside: they say nothing about the run, so only the restarts bound them.
 EXTERNAL_STOPS = (Cause.PREEMPTION, Cause.MANUAL_STOP)
+MANY_BAD_NODES = 20
 # These count against the crash budget: unlike a lost node, the run itself may be at fault.
 CRASHES = (Cause.CRASH, Cause.HANG, Cause.OUT_OF_MEMORY)
 
@@ -258,9 +259,11 @@ def is_idle(cause: str, evidence: Evidence, known_bad: frozenset[str]) -> bool:
     """Whether an attempt without a new checkpoint counts as one.
 
     Not where it found a bad node that no attempt before it had found: the next start leaves that
-    node out. In a large cluster a run may get another bad node at each of many starts.
+    node out. In a large cluster a run may get another bad node at each of many starts. But where
+    MANY_BAD_NODES are known, the test itself may be wrong on all nodes.
     """
-    return cause not in EXTERNAL_STOPS and known_bad.issuperset(evidence.bad_nodes)
+    is_further = not known_bad.issuperset(evidence.bad_nodes)
+    return cause not in EXTERNAL_STOPS and not (is_further and len(known_bad) < MANY_BAD_NODES)
 
 
 def is_restart(action: str, cause: str) -> bool:

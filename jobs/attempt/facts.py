@@ -134,7 +134,8 @@ class _Nodes:
 
 def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nodes:
     attempt_dir = run_dir.attempt(attempt)
-    paths = [attempt_dir.path / name for name in _names_in(attempt_dir.path)]
+    names = _names_in(attempt_dir.path)
+    paths, known = [attempt_dir.path / name for name in names], {*names}
     found = [records.read(RankError, path) for path in paths if path.match("rank-*.error.json")]
     texts = [
         path.read_text(encoding="utf-8", errors="replace").strip()
@@ -142,7 +143,7 @@ def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nod
         if path.match("agent-*.error")
     ]
     agents = tuple(
-        records.read(AgentRecord, path) if path in paths else None
+        records.read(AgentRecord, path) if path.name in known else None
         for path in map(attempt_dir.agent, range(len(plan.nodes) if plan else 0))
     )
     return _Nodes(

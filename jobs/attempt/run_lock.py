@@ -108,7 +108,12 @@ def claim(run_dir: RunDir, me: Owner, attempt: int) -> None:
         raise _lost_race(run_dir)
     _refuse_if_alive(run_dir, _owner(current), me)
     with _change_lock(run_dir, current, mine) as lock:
-        os.replace(lock, run_dir.owner)  # the lock file holds this process's claim
+        try:
+            os.replace(lock, run_dir.owner)  # the lock file holds this process's claim
+        except FileNotFoundError:
+            # The answer of an NFS server was lost, and the client's repeated call failed.
+            if read_claim(run_dir) != mine:
+                raise
         fsync_directory(run_dir.path)
 
 

@@ -153,7 +153,7 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
         try:
             mode = path.lstat().st_mode
-        except OSError:  # deleted, but still in git's index
+        except (FileNotFoundError, NotADirectoryError):  # deleted, but still in git's index
             continue
         if stat.S_ISLNK(mode) or stat.S_ISREG(mode):
             yield path

@@ -364,6 +364,13 @@ def test_by_default_a_checkpoint_is_due_by_the_clock(tmp_path, monkeypatch, seco
 
     monkeypatch.setattr(commit, "commit_and_prune", note)
     monkeypatch.setattr(interval, "FIRST_S", seconds)
-    monkeypatch.setattr(interval, "LOSS_S", 0.0)
+    monkeypatch.setattr(interval, "LOSS_S", 1e-6)
     train(tmp_path, Spec(train=TRAIN, checkpoint=Checkpoint(best=None)))
     assert steps == [9] if seconds else {*steps} > {9}
+
+
+def test_a_checkpoint_that_is_to_be_kept_is_also_saved(tmp_path):
+    kept = Checkpoint(keep_every_steps=4, keep_every_epochs=2, keep_last=1, best=None)
+    run, _ = train(tmp_path, Spec(train=TRAIN, checkpoint=kept))  # an epoch has three steps
+    names = sorted(path.name for path in run.checkpoints.glob("step-*"))
+    assert names == [f"step-{step:08d}" for step in (4, 6, 8, 9)]

@@ -42,8 +42,8 @@ class Counts(list[tuple[str, int, list[int]]]):
         }
 
 
-def test_between_log_lines_a_step_waits_for_no_device_and_for_no_other_rank(tmp_path):
-    # One rank has nobody to agree with. tests.unit.test_loop counts what DDP exchanges.
+def test_between_log_lines_a_step_waits_for_no_device_and_one_rank_calls_no_collective(tmp_path):
+    # tests.unit.test_loop counts what DDP exchanges.
     calls = []
     with ExitStack() as stack:
         waits = stack.enter_context(device_syncs._waiting_operators())

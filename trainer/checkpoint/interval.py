@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.console import format_duration
-from slurm_job_kit.jobs.records import AttemptRecord, RecordError
+from slurm_job_kit.jobs.records import AttemptRecord, Cause, RecordError
 from slurm_job_kit.jobs.spec import Checkpoint
 from slurm_job_kit.trainer.dist.run_handle import RankContext
 
@@ -46,7 +46,9 @@ class Failures:
         """Return the failures among closed attempts."""
         known = [each for each in attempts if each.last_step is not None]
         lost = [each for each in known if each.evidence.outcome is None]
-        trained_s = sum(each.stop - each.start for each in known if each.start is not None)
+        # A lost attempt ended at an unknown time. Clocks of two hosts may differ.
+        timed = [each for each in known if each.start is not None and each.cause != Cause.LOST]
+        trained_s = sum(max(0.0, each.stop - (each.start or 0.0)) for each in timed)
         return cls(len(lost), trained_s, num_nodes)
 
     @property
@@ -78,6 +80,7 @@ class SaveInterval:
         self._failures = failures
         self._is_auto = checkpoint.interval == "auto" and not any((minutes, *others))
         self._logged_s: float | None = None
+        self._before: tuple[float, float] | None = None  # save_s and stall_s of the save before
         self.seconds = math.inf
         if minutes is not None:
             self.seconds = 60 * minutes
@@ -89,20 +92,30 @@ class SaveInterval:
 
         save_s: from the begin of the save to its commit. stall_s: of it, how long the training
         stopped. consensus_s: until the ranks have agreed on a save that is due.
+
+        The cheaper of the last two saves counts; before there are two, the interval is at most
+        LOSS_S.
         """
         if not self._is_auto:
             return ""
-        self.seconds = best_interval_s(save_s, stall_s, consensus_s, self._failures.per_s)
+        # One save may have waited for a file server, or for the end of a suspension.
+        usual_s = save_s, stall_s
+        if self._before is not None:
+            usual_s = min(save_s, self._before[0]), min(stall_s, self._before[1])
+        self.seconds = best_interval_s(*usual_s, consensus_s, self._failures.per_s)
+        if self._before is None:
+            self.seconds = min(self.seconds, LOSS_S)
+        self._before = save_s, stall_s
         if self._logged_s is not None and (
             1 / TOLD_FACTOR < self.seconds / self._logged_s < TOLD_FACTOR
         ):
             return ""
         self._logged_s = self.seconds
-        mean_s = format_duration(1 / self._failures.per_s, 2)
+        mean, lost = format_duration(1 / self._failures.per_s, 2), self._failures.number
         return (
             f"checkpoint.interval auto: a checkpoint every {self.seconds:.0f} s (a save stops the "
-            f"training for {stall_s:.3f} s and takes {save_s:.1f} s; {self._failures.number} "
-            f"attempts of this run ended without a save, one in {mean_s} is expected)"
+            f"training for {usual_s[1]:.3f} s and takes {usual_s[0]:.1f} s; {lost} attempts of "
+            f"this run ended without a save, one in {mean} is expected)"
         )
 
 
@@ -112,7 +125,7 @@ def best_interval_s(
     """Return the interval of least loss, within the bounds of what a failure may lose.
 
     A failure loses the interval, the time until the ranks agree on a save, and the save that was
-    in flight.
+    in flight. With steps of many seconds it loses more: the interval has a least value.
     """
     best_s = math.sqrt(2 * max(stall_s, MIN_STALL_S) / failures_per_s)
     most_s = max(LOSS_S, LOSS_SAVES * save_s) - save_s - consensus_s

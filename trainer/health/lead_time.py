@@ -36,6 +36,7 @@ class LeadTime:
     ) -> None:
         self._signal_lead_s, self._preemption_s = signal_lead_s, preemption_s
         self._check_steps = check_steps
+        self.last_step_s = 0.0
         self._steps = [0.0, 0.0]  # the two longest, the longer one last
         self._evaluation_s = self._save_s = self._warned_s = self._excluded_s = 0.0
         self._last_batch_s = 0.0
@@ -66,12 +67,10 @@ class LeadTime:
         A save in flight is not added: if only that one is committed in time, few steps are done
         again.
         """
-        return self.consensus_s + self._evaluation_s + self._save_s + MARGIN_S
+        return self.consensus_s(self.step_s) + self._evaluation_s + self._save_s + MARGIN_S
 
-    @property
-    def consensus_s(self) -> float:
-        """Seconds until all ranks stop or save after a step: two checks and the step."""
-        step_s = self.step_s
+    def consensus_s(self, step_s: float) -> float:
+        """Return the seconds until all ranks stop or save: two checks and a step of `step_s`."""
         check_s = max(step_s, CHECK_INTERVAL_S)
         if self._check_steps is not None:
             check_s = self._check_steps * step_s
@@ -87,6 +86,7 @@ class LeadTime:
 
     def stepped(self, seconds: float) -> None:
         """Record the seconds of a step."""
+        self.last_step_s = seconds
         if seconds > self._steps[0]:
             self._steps = sorted((self._steps[1], seconds))
 

@@ -101,11 +101,6 @@ class Replica:
 
     def row_of(self, sums: Sums) -> torch.Tensor:
         """Return `Sums.row`. Raises: UserError for other metrics than those of the first batch."""
-        self.check_metrics(sums)
-        return sums.row()
-
-    def check_metrics(self, sums: Sums) -> None:
-        """Raise UserError for other metrics than those of the first batch."""
         if tuple(sums.metrics) != self.metric_names:
             expected, found = (
                 ", ".join(names) or "none" for names in (self.metric_names, sums.metrics)
@@ -114,6 +109,7 @@ class Replica:
                 f"train.objective returned the metrics {expected} for one batch and {found} for "
                 "another: return the same ones, in the same order, in training and evaluation"
             )
+        return sums.row()
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Return a context for backward passes whose gradients the ranks do not exchange."""

@@ -66,7 +66,12 @@ class MeanGradient:
 def _share(
     divisor: int, num_batches: int, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Return the gradient [] of loss / divisor / num_batches."""
+    """Return the gradient [] of loss / divisor / num_batches.
+
+    In float32 for a loss in half precision: it is scaled before it gets the type of the loss.
+    """
+    if dtype in (torch.float16, torch.bfloat16):
+        dtype = torch.float32
     one = torch.ones((), dtype=dtype, device=device)
     return one / num_batches / divisor
 

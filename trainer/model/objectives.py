@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,7 +20,6 @@ from torch.nn import functional
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.user_code import call, load, user_code
 
-MAX_PENDING = 16
 IGNORED = -100  # a target without a loss; the default of torch's cross_entropy
 DERIVE = "derive"
 
@@ -39,10 +38,6 @@ class Sums:
     num_items: int | torch.Tensor
     metrics: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
-    def detached(self) -> Sums:
-        """Return the same sums without the graph of the loss."""
-        return Sums(self.loss.detach(), self.num_items, self.metrics)
-
     def row(self) -> torch.Tensor:
         """Return loss, number of items and metrics as float64 [2 + metrics], without the graph."""
         loss = self.loss.detach().double()
@@ -50,45 +45,6 @@ class Sums:
         # `full` fills on the device; a copy of a Python number would make the host wait.
         count = torch.full_like(loss, items) if isinstance(items, int) else items.double()
         return torch.stack([loss, count, *(value.double() for value in self.metrics.values())])
-
-
-class PendingRows:
-    """Rows of `Sums.row` that are still to be added to a window, kept as what they consist of.
-
-    A row takes half a dozen small operators. Here the conversions of up to MAX_PENDING rows are
-    done together. The additions have the order of the batches, so when they happen changes no bit.
-    """
-
-    def __init__(self) -> None:
-        self._pending: list[list[torch.Tensor | int]] = []
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._pending) >= MAX_PENDING
-
-    def add(self, sums: Sums) -> None:
-        """Keep the sums of a batch, whose loss has no graph."""
-        self._pending.append([sums.loss, sums.num_items, *sums.metrics.values()])
-
-    def add_to(self, window: torch.Tensor) -> None:
-        """Add the rows to a window, float64 [2 + metrics], and forget them."""
-        if not self._pending:
-            return
-        columns = [_column(values, window) for values in zip(*self._pending, strict=True)]
-        for row in torch.stack(columns, dim=1).unbind():
-            window += row
-        self._pending.clear()
-
-
-def _column(values: Sequence[torch.Tensor | int], like: torch.Tensor) -> torch.Tensor:
-    """Return numbers as float64 [n]; the host does not wait for the device."""
-    numbers = {value for value in values if isinstance(value, int)}
-    if len(numbers) == 1 and not any(isinstance(value, torch.Tensor) for value in values):
-        return like.new_full((len(values),), numbers.pop())
-    tensors = [
-        value if isinstance(value, torch.Tensor) else like.new_full((), value) for value in values
-    ]
-    return torch.stack(tensors).double()
 
 
 class Objective(Protocol):

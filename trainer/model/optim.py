@@ -44,14 +44,9 @@ def create(module: nn.Module, train: Train) -> torch.optim.Optimizer:
 
 
 def _groups(module: nn.Module, train: Train) -> list[dict[str, Any]]:
-    """Return the parameter groups, with weight decay and without.
-
-    A built-in optimizer has one group where there is no weight decay; a user's may expect both.
-    """
+    """Return the parameter groups, with weight decay and without."""
     parameters = [p for p in module.parameters() if p.requires_grad]
-    # Without weight decay one call of the fused kernel does the work of two.
-    is_one = train.optimizer in OPTIMIZERS and not train.weight_decay
-    if is_one or train.weight_decay_on == "all":
+    if train.weight_decay_on == "all":
         return [{"params": parameters, "weight_decay": train.weight_decay}]
     return [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": train.weight_decay},
@@ -125,8 +120,8 @@ def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     if sizes[0] != sizes[1]:
         raise UserError(
             f"the checkpoint holds the state of an optimizer with groups of {sizes[0]} parameters, "
-            f"this start has {sizes[1]}: set train.weight_decay, train.weight_decay_on and "
-            "train.optimizer as in that save, or begin a new run with train.init_from"
+            f"this start has {sizes[1]}: set train.weight_decay_on and train.optimizer as in that "
+            "save, or begin a new run with train.init_from"
         )
     options = [{**group, "params": None} for group in optimizer.param_groups]
     optimizer.load_state_dict(saved)
@@ -166,7 +161,10 @@ def clip_and_step(
         clip_grad_norm_(parameters, train.grad_clip_norm)
     scaler.step(optimizer)
     scaler.update()
-    for parameter in parameters:  # zero_grad costs more than the kernel of a tiny step
+    if train.optimizer not in OPTIMIZERS:  # it may hold more than the model's parameters
+        optimizer.zero_grad(set_to_none=True)
+        return
+    for parameter in parameters:  # zero_grad takes as long as a kernel of a tiny step
         parameter.grad = None
 
 

@@ -157,6 +157,8 @@ BUDGETS = [
     ({"bad_nodes": ("b",)}, (0, 0, 4), "requeue", ""),
     ({"bad_nodes": ("b",)}, (0, 0, 4, 0, frozenset("b")), "hold", "5 attempts without a new"),
     ({"bad_nodes": ("b",)}, (200, 0, 0), "hold", "200 restarts"),
+    ({"bad_nodes": ("b",)}, (0, 0, 4, 0, frozenset(map(str, range(19)))), "requeue", ""),
+    ({"bad_nodes": ("b",)}, (0, 0, 4, 0, frozenset(map(str, range(20)))), "hold", "5 attempts"),
     ({"unreachable_nodes": ("b",)}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
     ({"is_requeued": True}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
     ({"job_state": "NODE_FAIL"}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),

@@ -2,10 +2,11 @@
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
-from slurm_job_kit.jobs.records import AttemptRecord, decode
+from slurm_job_kit.jobs.records import AttemptRecord, Cause, decode
 from slurm_job_kit.jobs.spec import Checkpoint
 from slurm_job_kit.trainer.checkpoint.interval import (
     SECONDS_PER_DAY,
@@ -73,7 +74,28 @@ def test_the_reason_is_logged_once_until_the_interval_changes():
     shown = re.search(r"every (\d+) s \(a save stops the training for 0.020 s", first)
     assert shown is not None and int(shown[1]) == round(interval.seconds)
     assert interval.saved(0.5, 0.021, 0.1) == ""
+    assert interval.saved(30.0, 9.0, 1.0) == ""
     assert "every 569 s" in interval.saved(30.0, 9.0, 1.0)
+
+
+def test_one_save_that_hung_does_not_set_the_interval():
+    interval = SaveInterval(Checkpoint())
+    interval.saved(3600.0, 3600.0, 0.1)
+    assert interval.seconds <= 60
+    interval.saved(0.5, 0.02, 0.1)
+    usual_s = interval.seconds
+    interval.saved(3600.0, 3600.0, 0.1)
+    assert interval.seconds == usual_s < 60
+
+
+def test_with_steps_of_minutes_the_interval_is_the_least_one():
+    assert best_interval_s(0.3, 0.02, 900.0, OFTEN) == 10.0
+
+
+def test_the_time_of_a_lost_attempt_and_a_clock_that_was_set_back_do_not_count():
+    before, lost = failed(2)
+    before, lost = replace(before, start=1e9), replace(lost, cause=Cause.LOST, stop=1e9)
+    assert Failures.of([before, lost], 1).trained_s == 0.0
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,8 @@ def stepped(objective, fixed_items, batches):
     )
     before = [parameter.detach().clone() for parameter in module.parameters()]
     window = replica.empty_row()
-    for sums in train_step(replica, iter(batches), len(batches), TRAIN.lr, TRAIN):
-        window += sums.row()
+    for row in train_step(replica, iter(batches), len(batches), TRAIN.lr, TRAIN):
+        window += row
     dist.all_reduce(window)
     moved = [old - new.detach() for old, new in zip(before, module.parameters(), strict=True)]
     return moved, replica.means(window.tolist())["loss"]

@@ -16,7 +16,6 @@ from slurm_job_kit.trainer.model.objectives import (
     Classification,
     DataFacts,
     LanguageModel,
-    PendingRows,
     Regression,
     Sums,
     check_sums,
@@ -263,25 +262,6 @@ def test_sums_of_tensors_and_of_a_number_are_one_row():
         row = Sums(2 * LOSS, num_items, metrics).row()
         assert row.tolist() == [2, 7, 3, 2.5] and row.dtype == torch.float64
         assert not row.requires_grad
-
-
-def test_pending_rows_add_up_to_the_bits_of_one_row_after_the_other():
-    generator = torch.Generator().manual_seed(0)
-    values = torch.randn(40, generator=generator) * 10.0 ** torch.arange(40).remainder(19)
-    batches = [
-        Sums(loss, number if number % 3 else torch.tensor(number), {"far": loss.abs()})
-        for number, loss in enumerate(values.unbind(), 1)
-    ]
-    expected = torch.full((3,), 0.1, dtype=torch.float64)
-    found = expected.clone()
-    rows = PendingRows()
-    for number, sums in enumerate(batches):
-        expected += sums.row()
-        rows.add(sums)
-        if rows.is_full or number in (0, 20):
-            rows.add_to(found)
-    rows.add_to(found)
-    assert found.tolist() == expected.tolist()
 
 
 def scaled(model: nn.Module, batch: Any, factor: float = 1.0) -> Sums:
