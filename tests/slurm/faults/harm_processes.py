@@ -63,6 +63,11 @@ def of_role(run: Run, role: str, node: str | None = None) -> list[Process]:
     return [p for p in tree(run) if p.role == role and node in (None, p.node)]
 
 
+def sruns_of_standby(run: Run) -> list[Process]:
+    """The processes of the srun that started the agents which wait."""
+    return [p for p in of_role(run, "srun") if " standby " in _command_line(p.pid)]
+
+
 def wait_for_role(run: Run, role: str) -> list[Process]:
     """Wait until there is a process of a role."""
     return run.cluster.wait_for(lambda: of_role(run, role), f"a {role} of {run.job_id}", _TIMEOUT_S)

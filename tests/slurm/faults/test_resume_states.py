@@ -81,6 +81,7 @@ def test_resume_goes_on_with_a_run_that_was_ended(
     run = paced.run
     row.record(run)
     run.wait_for_step(3)
+    paced.pace.write_text("2")  # seconds a step, or the run is complete before its time limit
     causes = end(Case(run, tmp_path / "setup.sh"))
     oracles.nothing_left(run)
 

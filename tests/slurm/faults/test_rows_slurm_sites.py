@@ -110,7 +110,7 @@ def test_row_06_save_longer_than_what_is_left_before_the_time_limit(
     waiting.wait()
     assert run.attempts()[1]["first_step"] == 5
     oracles.bitwise(run, reference())
-    # LK: the interval up to the save in flight, and the steps until the next save was due.
-    assert run.result()["steps_redone"] <= 2 * oracles.interval_steps(run)
+    # The saves that were due meanwhile were postponed: the ranks train on until the warning.
+    assert run.result()["steps_redone"] == run.attempts()[0]["last_step"] - 4
     oracles.causes(run, ["time_limit", "completed"])
     oracles.nothing_left(run)
