@@ -87,7 +87,7 @@ BENCHES = (
     ),
     Bench("B7", "loop.accumulation", "gradient accumulation: naive / kit; reductions a step", 2),
     Bench("B8", "checkpoint.stall", "torch.save, DCP / the kit's stall, 200 MB"),
-    Bench("B8", "checkpoint.stall_gigabyte", "the same, 1 GB"),
+    Bench("B8", "checkpoint.stall_gigabyte", "the same, 1 GB", sets=ALONE),
     Bench("B8", "checkpoint.back_to_back", "saves always in flight / none, 200 MB"),
     Bench("B8", "checkpoint.back_to_back_gigabyte", "the same, 1 GB", sets=ALONE),
     Bench("B9", "checkpoint.durable_saves", "a training with a save each 15 steps / without"),

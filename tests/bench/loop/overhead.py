@@ -18,7 +18,8 @@ from tests.bench.place import Place, StepClock, saves_of
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio
 
 WARM_UP_STEPS = 100
-LONG_ROUNDS, LONG_ROUND_S = 5, 7  # 35 s of the kit's training in a row
+LONG_ROUNDS, LONG_ROUND_S = 5, 8  # more than 30 s of the kit in a row
+BARE_SHARE = 3  # a round of the bare loop has a third of the steps, and counts as often
 PROBE_STEPS = 600  # which show how long a round of that time is
 SIDES = "kit (no DDP at one rank) / bare DDP loop"
 # Once per row; each round has about a fifth of it.
@@ -91,7 +92,9 @@ def _with_default_spec(place: Place, case: Case) -> Figure:
             done.add(run, clock.seconds)
         return clock.seconds
 
-    variants = {"kit": kit, "bare": lambda: _bare_s(place, spec, end)}
+    short = WARM_UP_STEPS + (end - WARM_UP_STEPS) // BARE_SHARE
+    scale = (end - WARM_UP_STEPS) / (short - WARM_UP_STEPS)
+    variants = {"kit": kit, "bare": lambda: scale * _bare_s(place, spec, short)}
     times = interleaved(variants, LONG_ROUNDS, warm_up=0)  # the probe has warmed up
     steps = milliseconds(times["bare"], end - WARM_UP_STEPS)
     what = (
