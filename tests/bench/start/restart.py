@@ -98,10 +98,10 @@ def _phases(
 ) -> dict[str, float]:
     """Seconds from the kill to the end of torchrun, to the next one, and of the rank's phases."""
     agents = read_jsonl(run.dir.timeline("agent-00001"))
-    ended, started = (
-        next(each["t"] for each in agents if (each["event"], each["attempt"]) == wanted)
-        for wanted in (("torchrun_end", attempt), ("torchrun", attempt + 1))
-    )
+    began = {(each["event"], each["attempt"]): each["t"] for each in agents}
+    started = began["torchrun", attempt + 1]
+    # An agent that is killed because another node failed records no end.
+    ended = began.get(("torchrun_end", attempt), started)
     names = ("start", "rendezvous", "data", "loaded", "first_step")
     times = [killed, ended, started, *(rank[name]["t"] for name in names)]
     differences = (round(b - a, 3) for a, b in itertools.pairwise(times))
