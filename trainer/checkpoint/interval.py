@@ -73,12 +73,10 @@ class SaveInterval:
     """The seconds between two periodic checkpoints; infinite where none is due by the clock."""
 
     def __init__(self, checkpoint: Checkpoint, failures: Failures = Failures()) -> None:
-        minutes, others = (
-            checkpoint.every_minutes,
-            (checkpoint.every_epochs, checkpoint.every_steps),
-        )
+        minutes = checkpoint.every_minutes
+        every = (minutes, checkpoint.every_epochs, checkpoint.every_steps)
         self._failures = failures
-        self._is_auto = checkpoint.interval == "auto" and not any((minutes, *others))
+        self._is_auto = checkpoint.interval == "auto" and not any(every)
         self._logged_s: float | None = None
         self._before: tuple[float, float] | None = None  # save_s and stall_s of the save before
         self.seconds = math.inf
@@ -90,7 +88,7 @@ class SaveInterval:
     def saved(self, save_s: float, stall_s: float, consensus_s: float) -> str:
         """Choose the interval after a save; return a text to log, "" if it hardly changed.
 
-        save_s: from the begin of the save to its commit. stall_s: of it, how long the training
+        save_s: from the start of the save to its commit. stall_s: of it, how long the training
         stopped. consensus_s: until the ranks have agreed on a save that is due.
 
         The cheaper of the last two saves counts; before there are two, the interval is at most

@@ -246,6 +246,19 @@ def test_a_link_whose_answer_was_lost_is_a_claim(run, monkeypatch):
     assert run_lock.read(run) == run_lock.this_process(None)
 
 
+def test_a_rename_whose_answer_was_lost_replaces_a_dead_owner(run, dead, monkeypatch):
+    rename = os.replace
+
+    def rename_twice(*args):
+        rename(*args)
+        if args[1] == run.owner:
+            rename(*args)
+
+    monkeypatch.setattr(os, "replace", rename_twice)
+    run_lock.claim(run, run_lock.this_process(None), 2)
+    assert run_lock.read(run) == run_lock.this_process(None) != dead
+
+
 def test_release_gives_up_what_is_ours_only(run):
     me = run_lock.this_process(None)
     run_lock.claim(run, me, 1)

@@ -209,6 +209,13 @@ def sums_of(num_items):
     return Sums(torch.ones((), requires_grad=True), num_items)
 
 
+def test_a_share_that_half_precision_cannot_hold_is_scaled_before_it_is_cut():
+    items = 50_000_000
+    mean = MeanGradient(num_batches=1, batch_size=1, fixed_items=items)
+    loss = torch.ones((), dtype=torch.float16, requires_grad=True)
+    assert mean.seed(Sums(loss, items), is_last=True).item() == pytest.approx(1 / items)
+
+
 @pytest.mark.parametrize("num_items", [5, torch.tensor(4)])
 def test_a_fixed_number_of_items_that_changes_is_refused_with_the_way_out(num_items):
     mean = MeanGradient(num_batches=2, batch_size=2, fixed_items=4)

@@ -336,3 +336,21 @@ def test_a_state_of_other_parameter_groups_is_refused_with_the_key():
         optim.load(
             optim.create(nn.Linear(3, 2), Train(weight_decay=0.1, weight_decay_on="all")), saved
         )
+
+
+class Second(torch.optim.SGD):
+    """A user's optimizer with a parameter that is not the model's."""
+
+    def __init__(self, groups, lr):
+        self.own = nn.Parameter(torch.ones(()))
+        super().__init__([*groups, {"params": [self.own]}], lr=lr)
+
+
+def test_gradients_of_a_users_optimizer_are_all_dropped():
+    train = Train(optimizer=f"{__name__}:Second")
+    module = nn.Linear(1, 1)
+    optimizer = optim.create(module, train)
+    assert isinstance(optimizer, Second)
+    optimizer.own.grad = torch.ones(())
+    fed(module, optimizer, train, 1)
+    assert optimizer.own.grad is None and module.weight.grad is None

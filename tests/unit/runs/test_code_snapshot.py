@@ -1,8 +1,10 @@
 """The frozen code: its files, shared while equal, made again if damaged."""
 
+import errno
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +63,20 @@ def test_the_files_of_a_submodule_and_of_an_inner_repository_are_frozen(take, re
     subprocess.run(["git", "-C", inner, *who, "commit", "-q", "-m", "x"], check=True)
     subprocess.run(["git", "-C", repository, "add", "libs"], check=True, capture_output=True)
     assert "libs/lib.py" in files(take())
+
+
+def test_a_file_that_the_server_does_not_show_fails_the_freeze(take, monkeypatch):
+    """A run must not train with a part of its code."""
+    lstat = Path.lstat
+
+    def stale(path):
+        if path.name == "b.py":
+            raise OSError(errno.ESTALE, "stale")
+        return lstat(path)
+
+    monkeypatch.setattr(Path, "lstat", stale)
+    with pytest.raises(OSError, match="stale"):
+        take()
 
 
 def test_an_edit_after_the_freeze_changes_nothing(take, repository):
