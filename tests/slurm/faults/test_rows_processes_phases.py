@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -61,7 +62,9 @@ class Moments:
         return self._run.dir.attempt(newest_attempt(self._run.dir))
 
 
-def stop_in(paced: Paced, moments: Moments, phase: str, chance: random.Random) -> None:
+def stop_in(
+    paced: Paced, moments: Moments, phase: str, stop: signal.Signals, chance: random.Random
+) -> None:
     """Send a stop to one agent in a phase of the present attempt, and wait for its end."""
     run, closed = paced.run, len(paced.run.attempts())
     run.cluster.wait_for(
@@ -71,7 +74,6 @@ def stop_in(paced: Paced, moments: Moments, phase: str, chance: random.Random) -
         paced.hurry()
     run.cluster.wait_for(lambda: moments.has_begun(phase), phase, _TIMEOUT_S)
     time.sleep(chance.uniform(0, 0.3))  # the random delay of the row
-    stop = chance.choice(harm_processes.STOPS)
     agent = harm_processes.warn_an_agent(run, stop, chance)
     print(f"{phase}: {stop.name} to {agent}")
     assert agent or phase == "shutdown", f"no agent was warned in {phase}"
@@ -99,8 +101,11 @@ def test_row_10_signal_in_any_phase(
     run = paced.run
     row.record(run)
     moments = Moments(run, phase_file)
-    for phase in phases:
-        stop_in(paced, moments, phase, chance)
+    # Each signal at most twice: three SIGUSR1 before the first step hold the run, as three time
+    # limits do.
+    stops = chance.sample(harm_processes.STOPS * 2, len(phases))
+    for phase, stop in zip(phases, stops, strict=True):
+        stop_in(paced, moments, phase, stop, chance)
     paced.finish()
     oracles.bitwise(run, reference(*PHASED))
     *stopped, last = run.attempts()
