@@ -15,9 +15,10 @@ from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
 from slurm_job_kit.jobs.records import Best, Metric, Outcome
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec
-from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints, has_checkpoint
+from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.ownership import check_owner
+from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.dist.context import check_device, choose_device, init_process_group
 from slurm_job_kit.trainer.dist.rank_process import RankProcess
 from slurm_job_kit.trainer.dist.run_handle import (
@@ -77,18 +78,19 @@ def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: N
     """Return the loop at the step after the newest checkpoint; `begin` gets each phase's name."""
     begin("data")
     set_up_torch(context)
+    newest = ReadAhead(context)
     data = build_data(context)
     context.events.event("data")
     begin("model")
-    replica = build_replica(context, data, will_load=has_checkpoint(context))
+    replica = build_replica(context, data, will_load=newest.is_expected)
     context.events.event("model")
     begin("restore")
     checkpoints = Checkpoints(context, data)
-    state = checkpoints.load(replica)
+    state = checkpoints.load(replica, newest)
     if state.streams:
         data.train_batches.restore(state.streams)
-    newest = checkpoints.newest_step
-    loaded = None if newest is None else checkpoint_name(newest)
+    step = checkpoints.newest_step
+    loaded = None if step is None else checkpoint_name(step)
     context.distributed.log(
         f"resuming from checkpoint {loaded}" if loaded else "starting at step 0"
     )

@@ -1,6 +1,7 @@
 """Checkpoints: their content, how they become durable, how they are read back.
 
-- checkpoints: saves the state of a training; loads the newest checkpoint.
+- checkpoints: saves the state of a training; loads one.
+- read_ahead: reads the newest checkpoint while the ranks build their models.
 - state: the parts of a saved state, its file, and how it is restored.
 - interval: the time between two periodic checkpoints.
 - share: broadcasts a saved state from rank 0, tensor by tensor.

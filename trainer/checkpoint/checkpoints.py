@@ -15,11 +15,12 @@ import torch.distributed as dist
 
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
-from slurm_job_kit.jobs.records import Best, Metric, ProvenanceOrigin, SpecChange
-from slurm_job_kit.trainer.checkpoint import commit, reader, weights
+from slurm_job_kit.jobs.records import Best, Metric, SpecChange
+from slurm_job_kit.trainer.checkpoint import commit, weights
 from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
 from slurm_job_kit.trainer.checkpoint.manifest import BEST, Manifest
 from slurm_job_kit.trainer.checkpoint.ownership import check_owner
+from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.checkpoint.share import share
 from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
 from slurm_job_kit.trainer.checkpoint.state import (
@@ -36,18 +37,6 @@ from slurm_job_kit.trainer.errors import NotFinite, UserError, storage_error
 from slurm_job_kit.trainer.model.build import Data, Replica
 
 POLL_S = 0.5  # between two beats while a save is waited for
-
-
-def has_checkpoint(context: RankContext) -> bool:
-    """Return, on every rank, whether `Checkpoints.load` will load one or fail."""
-    known = None
-    if context.distributed.is_first:
-        try:
-            known = reader.newest_known_of_run(context.run.dir)
-        except OSError as error:
-            root = context.run.dir.checkpoints
-            raise storage_error(error, f"looking for a checkpoint in {root}") from error
-    return bool(broadcast_bytes((known or "").encode(), context.device))
 
 
 class Checkpoints:
@@ -73,15 +62,15 @@ class Checkpoints:
             except OSError as error:
                 raise storage_error(error, f"opening {self._root}") from error
 
-    def load(self, replica: Replica) -> TrainState:
+    def load(self, replica: Replica, newest: ReadAhead) -> TrainState:
         """Load the newest undamaged checkpoint; return a fresh state if the run has none yet.
 
         Only rank 0 reads it from the disk. A fresh state has the weights of `train.init_from`, if
         that is set.
         """
         distributed, device = self._context.distributed, self._context.device
-        newest = self._read_newest() if distributed.is_first else None
-        values = share(None if newest is None else newest.to_dict(), device)
+        found = newest.wait()
+        values = share(None if found is None else found.to_dict(), device)
         if values is None:
             self._load_initial(replica)
             return TrainState(replica.empty_row(), window_names=replica.metric_names)
@@ -163,23 +152,6 @@ class Checkpoints:
     def completed(self) -> list[Saved]:
         """Return the saves that `check`, `save` or `finish` found committed since the last call."""
         return self._writer.completed()
-
-    def _read_newest(self) -> SavedState | None:
-        try:
-            newest = reader.read_newest_of_run(
-                self._context.run.dir, SavedState.parse, self._context.distributed.log
-            )
-        except OSError as error:
-            raise storage_error(error, f"loading a checkpoint of {self._root}") from error
-        if newest is not None and newest.state.global_step == self._origin_step():
-            newest.state.metrics_bytes = 0  # they are in the other run's metrics.jsonl
-        return newest
-
-    def _origin_step(self) -> int | None:
-        """Return the step of the checkpoint of another run with which this run began."""
-        path = self._context.run.dir.provenance
-        known = records.read_leniently(ProvenanceOrigin, path)
-        return None if known is None or known.origin is None else known.origin.step
 
     def _load_initial(self, replica: Replica) -> None:
         path = self._context.train.init_from

@@ -13,6 +13,8 @@ from slurm_job_kit.trainer.dist.context import broadcast_bytes
 
 # One broadcast; on a GPU, which also holds the model, it is one buffer.
 BUCKET_BYTES = 64 * 2**20
+# Smaller tensors are copied into a bucket. Larger ones on a CPU are sent from and to their place.
+SMALL_BYTES = 2**20
 
 
 def share(value: Any, device: torch.device) -> Any:
@@ -32,7 +34,7 @@ def share(value: Any, device: torch.device) -> Any:
     if not is_first:
         found = torch.load(outline, weights_only=True)
         value = _map(found, lambda each: _empty(each, "cpu"))
-    for bucket in _buckets(value):
+    for bucket in _buckets(value, SMALL_BYTES if device.type == "cpu" else BUCKET_BYTES):
         _broadcast(bucket, device)
     return value
 
@@ -53,12 +55,15 @@ def _empty(tensor: torch.Tensor, device: str) -> torch.Tensor:
     return torch.empty_strided(size, stride, dtype=tensor.dtype, device=device)
 
 
-def _buckets(value: Any) -> Iterator[list[torch.Tensor]]:
-    """Yield the memory of all tensors, uint8 [n] each, in lists of at most BUCKET_BYTES."""
+def _buckets(value: Any, max_bytes: int) -> Iterator[list[torch.Tensor]]:
+    """Yield the memory of all tensors, uint8 [n] each, in lists of at most `max_bytes`.
+
+    A larger tensor is alone in its list, in parts of at most BUCKET_BYTES.
+    """
     bucket: list[torch.Tensor] = []
     size = 0
     for part in _parts(value):
-        if bucket and size + len(part) > BUCKET_BYTES:
+        if bucket and size + len(part) > max_bytes:
             yield bucket
             bucket, size = [], 0
         bucket.append(part)
@@ -79,6 +84,9 @@ def _parts(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _broadcast(bucket: list[torch.Tensor], device: torch.device) -> None:
+    if len(bucket) == 1 and device.type == "cpu":
+        dist.broadcast(bucket[0], src=0)
+        return
     whole = torch.cat(bucket).to(device)
     dist.broadcast(whole, src=0)
     if dist.get_rank() != 0:

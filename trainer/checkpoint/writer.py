@@ -33,7 +33,7 @@ class Writer:
     """
 
     def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(1, "checkpoint-writer", _block_stop_signals)
+        self._executor = ThreadPoolExecutor(1, "checkpoint-writer", block_stop_signals)
         self._in_flight: Future[Saved] | None = None
         self._saved: list[Saved] = []
 
@@ -71,7 +71,7 @@ class Writer:
         return saved
 
 
-def _block_stop_signals() -> None:
+def block_stop_signals() -> None:
     """Let the main thread receive the signals: Python runs handlers in that thread only."""
     stops = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
     signal.pthread_sigmask(signal.SIG_BLOCK, stops)

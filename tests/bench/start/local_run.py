@@ -63,8 +63,10 @@ class LocalRun:
 
     @property
     def dir(self) -> RunDir:
-        """The run directory; waits for it."""
-        wait_for(self._latest.exists, "no run directory")
+        """The run directory; waits for it. Raises: RuntimeError if the command failed before."""
+        wait_for(lambda: self._latest.exists() or self.process.poll(), "no run directory")
+        if not self._latest.exists():
+            raise self._failure()
         return RunDir(self._latest.resolve())
 
     def events(self, writer: str, attempt: int | None) -> dict[str, dict[str, Any]]:
@@ -83,13 +85,16 @@ class LocalRun:
         if all(name in each for each in found):
             return found
         if has_ended:
-            raise RuntimeError(f"the run ended:\n{self._log.read_text()}")
+            raise self._failure()
         return []
 
     def wait(self) -> None:
         """Wait for the end of a run that completes."""
         if self.process.wait(LIMIT_S):
-            raise RuntimeError(f"the run failed:\n{self._log.read_text()}")
+            raise self._failure()
+
+    def _failure(self) -> RuntimeError:
+        return RuntimeError(f"the run ended:\n{self._log.read_text()}")
 
     def stop(self) -> None:
         """Stop the run: it saves and ends."""

@@ -29,6 +29,7 @@ from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints, changed_ke
 from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.manifest import LATEST, Manifest
+from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
 from slurm_job_kit.trainer.checkpoint.state import SavedState, TrainState, parse, restore
 from slurm_job_kit.trainer.dist.context import DistributedContext
@@ -127,7 +128,7 @@ def test_all_that_was_saved_comes_back(tmp_path):
     checkpoints.finish(lambda: None)
     fresh, checkpoints = replica_of(seed=1), Checkpoints(context, BATCHES)
     assert bits(fresh) != bits(saved)
-    loaded = checkpoints.load(fresh)
+    loaded = checkpoints.load(fresh, ReadAhead(context))
     assert loaded.window.tolist() == state.window.tolist()
     assert dataclasses.replace(loaded, window=state.window) == state
     assert checkpoints.newest_step == 6
@@ -138,8 +139,9 @@ def test_all_that_was_saved_comes_back(tmp_path):
 
 
 def test_without_a_checkpoint_the_state_is_fresh(tmp_path):
-    checkpoints = Checkpoints(job_of(tmp_path), BATCHES)
-    state = checkpoints.load(replica_of())
+    context = job_of(tmp_path)
+    checkpoints = Checkpoints(context, BATCHES)
+    state = checkpoints.load(replica_of(), ReadAhead(context))
     assert (state.global_step, state.best, checkpoints.newest_step) == (0, {}, None)
 
 
@@ -147,6 +149,10 @@ def save(context, replica, step, **more):
     checkpoints = Checkpoints(context, BATCHES)
     checkpoints.save(replica, state_at(step, **more))
     checkpoints.finish(lambda: None)
+
+
+def loaded(context, replica):
+    return Checkpoints(context, BATCHES).load(replica, ReadAhead(context))
 
 
 def record_attempts(context, *checkpoints):
@@ -168,12 +174,12 @@ def test_a_checkpoint_that_a_user_put_aside_is_not_missed(tmp_path):
 def test_a_state_from_another_run_brings_no_offset_of_its_metrics(tmp_path):
     context = job_of(tmp_path)
     save(context, replica_of(), 6, metrics_bytes=70)
-    assert Checkpoints(context, BATCHES).load(replica_of()).metrics_bytes == 70
+    assert loaded(context, replica_of()).metrics_bytes == 70
     origin = {"run_id": "x", "run_dir": "/x", "checkpoint": "step-00000006", "step": 6}
     context.run.dir.provenance.write_text(json.dumps({"origin": origin}))
-    assert Checkpoints(context, BATCHES).load(replica_of()).metrics_bytes == 0
+    assert loaded(context, replica_of()).metrics_bytes == 0
     save(context, replica_of(), 9, metrics_bytes=30)
-    assert Checkpoints(context, BATCHES).load(replica_of()).metrics_bytes == 30
+    assert loaded(context, replica_of()).metrics_bytes == 30
 
 
 def lose_all(context, how):
@@ -198,13 +204,13 @@ def test_a_run_that_lost_all_its_checkpoints_does_not_start_at_step_0(tmp_path, 
         "bring its files back and resume, or begin a new run; nothing was overwritten$"
     )
     with pytest.raises(UserError, match=words):
-        Checkpoints(context, BATCHES).load(replica_of())
+        loaded(context, replica_of())
 
 
 def test_a_run_that_was_stopped_before_its_first_checkpoint_starts_at_step_0(tmp_path):
     context = job_of(tmp_path)
     record_attempts(context, None, None)
-    assert Checkpoints(context, BATCHES).load(replica_of()).global_step == 0
+    assert loaded(context, replica_of()).global_step == 0
 
 
 def test_a_checkpoint_that_is_gone_is_named_and_an_older_one_used(tmp_path, capsys):
@@ -212,11 +218,11 @@ def test_a_checkpoint_that_is_gone_is_named_and_an_older_one_used(tmp_path, caps
     for step in (3, 6):
         save(context, replica_of(), step)
     shutil.rmtree(context.run.dir.checkpoints / "step-00000006")
-    assert Checkpoints(context, BATCHES).load(replica_of()).global_step == 3
+    assert loaded(context, replica_of()).global_step == 3
     words = f"step-00000006 is missing from {tmp_path}/checkpoints: continuing from an older one\n"
     assert words in capsys.readouterr().out
     save(context, replica_of(), 4)
-    Checkpoints(context, BATCHES).load(replica_of())
+    loaded(context, replica_of())
     assert "is missing" not in capsys.readouterr().out
 
 
@@ -233,7 +239,7 @@ def test_a_save_does_not_contain_later_steps_of_the_training(tmp_path, gate):
     gate.set()
     checkpoints.finish(lambda: None)
     fresh = replica_of(seed=1)
-    loaded = Checkpoints(context, BATCHES).load(fresh)
+    loaded = Checkpoints(context, BATCHES).load(fresh, ReadAhead(context))
     assert bits(fresh) == before != bits(replica)
     assert (loaded.metrics, loaded.window.tolist()) == ({"train_loss": 6 / 7}, [2.0, 6.0, 1.0])
 
@@ -396,7 +402,7 @@ def test_a_checkpoint_of_more_than_tensors_is_quarantined_unread(tmp_path, kind,
         "text": lambda sink: sink.write(b"hello"),
     }[kind]
     commit.commit(context.run.dir.checkpoints, pending(9, {"state.pt": write}))
-    assert Checkpoints(context, BATCHES).load(replica_of(seed=1)).global_step == 6
+    assert loaded(context, replica_of(seed=1)).global_step == 6
     assert "step-00000009 is damaged and now quarantined-step-00000009" in capsys.readouterr().out
     assert checkpoint_names(context.run.dir.checkpoints) == ["step-00000006"]
 
@@ -421,7 +427,7 @@ def load_of(tmp_path, batches=BATCHES, **train):
     checkpoints.save(replica_of(), state_at(6))
     checkpoints.finish(lambda: None)
     context = job_of(tmp_path, **train)
-    return Checkpoints(context, batches).load(replica_of(seed=1))
+    return Checkpoints(context, batches).load(replica_of(seed=1), ReadAhead(context))
 
 
 @pytest.mark.parametrize(
@@ -528,7 +534,7 @@ def test_a_window_of_other_metrics_is_dropped_where_the_user_changed_the_objecti
     context, replica = job_of(tmp_path), replica_of()
     save(context, replica, 6)
     replica.metric_names, replica.empty_row = (), lambda: torch.zeros(2, dtype=torch.float64)
-    state = Checkpoints(context, BATCHES).load(replica)
+    state = loaded(context, replica)
     assert (state.window.tolist(), state.window_names) == ([0, 0], ())
 
 
@@ -538,7 +544,7 @@ def test_values_that_a_stream_and_an_early_stop_need_come_back(tmp_path):
     checkpoints = Checkpoints(context, BATCHES)
     checkpoints.save(replica, state_at(6, evals_since_best=2, streams=[position]))
     checkpoints.finish(lambda: None)
-    state = Checkpoints(context, BATCHES).load(replica)
+    state = loaded(context, replica)
     assert state.evals_since_best == 2
     generator = state.streams[0]["stream"].pop("generator")
     assert generator.tolist() == [0, 1, 2]
@@ -580,7 +586,7 @@ def test_a_new_run_begins_with_the_weights_of_another(trained, tmp_path, capsys)
     for path in (run_dir.path, run_dir.checkpoints / "step-00000009", out):
         fresh = replica_of(seed=1)
         context = job_of(tmp_path / "new", init_from=str(path))
-        assert Checkpoints(context, BATCHES).load(fresh).global_step == 0
+        assert loaded(context, fresh).global_step == 0
         assert weights_sha256(fresh.module) == weights_sha256(replica.module)
 
 
@@ -597,7 +603,7 @@ def test_weights_that_two_layers_share_are_exported_and_stay_shared(tmp_path):
         fresh = replica_of()
         fresh.module = GPT(vocab_size=7, block_size=4, n_layer=1, n_head=1, n_embd=4)
         fresh.optimizer = torch.optim.AdamW(fresh.module.parameters())
-        Checkpoints(job_of(tmp_path / "new", init_from=str(path)), BATCHES).load(fresh)
+        loaded(job_of(tmp_path / "new", init_from=str(path)), fresh)
         assert weights_sha256(fresh.module) == weights_sha256(replica.module)
         assert fresh.module.lm_head.weight is fresh.module.transformer.wte.weight
 
@@ -609,7 +615,7 @@ def test_weights_that_do_not_fit_name_the_first_difference(trained, tmp_path):
         r"init_from .*trained is of another model: it has 0.weight \(3, 2\), train.model has 0.w"
     )
     with pytest.raises(UserError, match=words):
-        Checkpoints(context, BATCHES).load(replica_of(width=4))
+        loaded(context, replica_of(width=4))
     text = tmp_path / "x.safetensors"
     text.write_text("hello, this is no such file")
     for path, words in [
@@ -619,7 +625,7 @@ def test_weights_that_do_not_fit_name_the_first_difference(trained, tmp_path):
     ]:
         context = job_of(tmp_path / "new", init_from=str(path))
         with pytest.raises(UserError, match=words):
-            Checkpoints(context, BATCHES).load(replica_of())
+            loaded(context, replica_of())
 
 
 def test_an_export_is_of_the_checkpoint_that_is_meant(trained, tmp_path, capsys):

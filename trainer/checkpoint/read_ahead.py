@@ -1,0 +1,66 @@
+"""Rank 0 reads the newest checkpoint in a thread, while the ranks build their data and models."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.records import ProvenanceOrigin
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.trainer.checkpoint import reader
+from slurm_job_kit.trainer.checkpoint.ownership import check_owner
+from slurm_job_kit.trainer.checkpoint.state import SavedState
+from slurm_job_kit.trainer.checkpoint.writer import block_stop_signals
+from slurm_job_kit.trainer.dist.context import DistributedContext, broadcast_bytes
+from slurm_job_kit.trainer.dist.run_handle import RankContext
+from slurm_job_kit.trainer.errors import storage_error
+
+
+class ReadAhead:
+    """The newest undamaged checkpoint of a run. All ranks create it; rank 0 then reads it.
+
+    is_expected: whether there is one, or `wait` raises because all that were there are lost; the
+        same on every rank.
+    Raises: Superseded; StorageError or TransientStorageError for the folder of the checkpoints.
+    """
+
+    def __init__(self, context: RankContext) -> None:
+        known: str | None = None
+        self._reading: Future[SavedState | None] | None = None
+        if context.distributed.is_first:
+            run_dir = context.run.dir
+            check_owner(context.run)  # a damaged checkpoint is renamed
+            try:
+                known = reader.newest_known_of_run(run_dir)
+            except OSError as error:
+                doing = f"looking for a checkpoint in {run_dir.checkpoints}"
+                raise storage_error(error, doing) from error
+            if known is not None:
+                executor = ThreadPoolExecutor(1, "checkpoint-reader", block_stop_signals)
+                self._reading = executor.submit(_read, run_dir, context.distributed)
+                executor.shutdown(wait=False)
+        self.is_expected = bool(broadcast_bytes((known or "").encode(), context.device))
+
+    def wait(self) -> SavedState | None:
+        """Wait until it is read, and return it; None before the first one and on other ranks.
+
+        Raises: UserError if the run had checkpoints, and has no undamaged one now; StorageError or
+        TransientStorageError.
+        """
+        return None if self._reading is None else self._reading.result()
+
+
+def _read(run_dir: RunDir, distributed: DistributedContext) -> SavedState | None:
+    try:
+        newest = reader.read_newest_of_run(run_dir, SavedState.parse, distributed.log)
+    except OSError as error:
+        raise storage_error(error, f"loading a checkpoint of {run_dir.checkpoints}") from error
+    if newest is not None and newest.state.global_step == _origin_step(run_dir):
+        newest.state.metrics_bytes = 0  # they are in the other run's metrics.jsonl
+    return newest
+
+
+def _origin_step(run_dir: RunDir) -> int | None:
+    """Return the step of the checkpoint of another run with which this run began."""
+    known = records.read_leniently(ProvenanceOrigin, run_dir.provenance)
+    return None if known is None or known.origin is None else known.origin.step
