@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -9,7 +10,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation
@@ -37,11 +38,11 @@ def take(repository: Path, runs_root: Path, paths: list[Path] | None = None) -> 
     Raises: OSError.
     """
     is_whole_repository = paths is None and installation.is_in(repository)
-    paths = source_files(repository) if paths is None else paths
+    sizes = source_files(repository) if paths is None else _sizes(paths)
+    paths = list(sizes)
     if runs_root.is_relative_to(repository):  # not where the repository itself lies in it
         paths = [path for path in paths if not path.is_relative_to(runs_root)]
-    sizes = {path: path.lstat().st_size for path in paths}
-    size = sum(sizes.values())
+    size = sum(sizes[path] for path in paths)
     if size > MAX_MIB * 2**20:
         largest = max(paths, key=sizes.__getitem__)
         raise SnapshotError(
@@ -114,7 +115,7 @@ def is_whole(copy: Path) -> bool:
     It is their working directory.
     """
     try:
-        return digest(copy, [copy / name for name in frozen_names(copy)]) == copy.name
+        return digest(copy, [f"{copy}/{name}" for name in frozen_names(copy)]) == copy.name
     except FileNotFoundError:
         return False
 
@@ -130,35 +131,40 @@ def frozen_names(copy: Path) -> list[str]:
     return [os.fsdecode(name) for name in (copy / LIST).read_bytes().split(b"\0") if name]
 
 
-def source_files(repository: Path, at_most: int | None = None) -> list[Path]:
-    """The files to freeze, sorted: tracked, and untracked but not ignored; all without git.
+def source_files(repository: Path, at_most: int | None = None) -> dict[Path, int]:
+    """The files to freeze, sorted, and their sizes: tracked, and untracked but not ignored.
 
-    `at_most`: so many of them, in any order.
+    All without git. `at_most`: so many of them, in any order.
     """
     listed = git(repository, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if listed is None:
         paths = _walk(repository, SKIPPED_FOLDERS | {"/runs"})
     else:
         paths = (repository / name for name in set(listed.split("\0")) if name)
-    files = (path for path in _files(paths) if not _is_bytecode(path))
-    return sorted(itertools.islice(files, at_most), key=lambda path: path.parts)
+    files = (each for each in _files(paths) if not _is_bytecode(each[0]))
+    return dict(sorted(itertools.islice(files, at_most), key=lambda each: each[0].parts))
 
 
-def _files(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield the paths that are files or links, with the files of each repository among them.
+def _sizes(paths: Iterable[Path]) -> dict[Path, int]:
+    return {path: path.lstat().st_size for path in paths}
+
+
+def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, int]]:
+    """Yield the files and links of the paths, also of each repository among them, with their sizes.
 
     git lists a submodule or an inner repository as one path. A FIFO is left out: reading it would
     wait. Each path is looked up once: the files of a repository may lie on a slow file system.
     """
     for path in paths:
         try:
-            mode = path.lstat().st_mode
+            status = path.lstat()
         except (FileNotFoundError, NotADirectoryError):  # deleted, but still in git's index
             continue
+        mode = status.st_mode
         if stat.S_ISLNK(mode) or stat.S_ISREG(mode):
-            yield path
+            yield path, status.st_size
         elif stat.S_ISDIR(mode) and (path / ".git").exists():
-            yield from source_files(path)
+            yield from source_files(path).items()
 
 
 def _is_bytecode(path: Path) -> bool:
@@ -167,29 +173,52 @@ def _is_bytecode(path: Path) -> bool:
 
 def git(repository: Path, *arguments: str) -> str | None:
     """What git prints; None without git or outside a repository."""
+    with git_begun(repository, *arguments) as answer:
+        return answer()
+
+
+@contextlib.contextmanager
+def git_begun(repository: Path, *arguments: str) -> Iterator[Callable[[], str | None]]:
+    """A block during which git runs. Yields a function that waits for it, then returns as `git`."""
     command = ["git", "-C", str(repository), *arguments]
     try:
-        answer = subprocess.run(command, capture_output=True, check=False)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError:
-        return None
-    text = answer.stdout.decode("utf-8", "surrogateescape")
-    return text.strip("\n") if answer.returncode == 0 else None
+        yield lambda: None
+        return
+
+    def answer() -> str | None:
+        text = process.communicate()[0].decode("utf-8", "surrogateescape")
+        return text.strip("\n") if process.returncode == 0 else None
+
+    with process:  # its end closes the pipe, so git ends, too, and waits for git
+        yield answer
 
 
-def digest(folder: Path, paths: list[Path]) -> str:
-    """SHA-256 over names, modes and contents."""
+def digest(folder: Path, paths: Iterable[Path | str]) -> str:
+    """SHA-256 over names, modes and contents. Each path is `folder/name`, in whatever form."""
     total, folder_name = hashlib.sha256(), f"{folder}/"
     for path in map(str, paths):
-        mode = os.lstat(path).st_mode
-        if stat.S_ISLNK(mode):
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
             kind, content = b"link", os.fsencode(os.readlink(path))
         else:
-            kind = b"exec" if mode & stat.S_IXUSR else b"file"
-            with open(path, "rb", buffering=0) as file:
-                content = file.readall()
+            kind = b"exec" if status.st_mode & stat.S_IXUSR else b"file"
+            content = _content(path, status.st_size)
         name = os.fsencode(path.removeprefix(folder_name))
         total.update(b"%s\0%d\0%s\0" % (name, len(content), kind) + content)
     return total.hexdigest()
+
+
+def _content(path: str, size: int) -> bytes:
+    """The bytes of a file; without a file object, which would take as long as the reading."""
+    descriptor, parts = os.open(path, os.O_RDONLY), []
+    try:
+        while part := os.read(descriptor, size + 1):
+            parts.append(part)
+    finally:
+        os.close(descriptor)
+    return b"".join(parts)
 
 
 def _walk(folder: Path, skipped: Set[str], are_links_followed: bool = False) -> Iterator[Path]:

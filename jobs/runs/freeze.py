@@ -15,7 +15,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,17 +62,16 @@ def freeze(loaded: Loaded, repository: Path | None = None) -> Iterator[RunDir]:
                 f"  hint: give its path relative to {repository}"
             )
     check_writable(run_dir.path.parent.parent)
-    with _errors_of(run_dir):
+    with _errors_of(run_dir), _commit_begun(repository) as commit:
         code = code_snapshot.take(repository, run_dir.path.parent.parent)
         kit = code_snapshot.take_kit(code, run_dir.path.parent.parent)
         # Outside of the clean-up: a directory that exists already is another run.
         run_dir.path.mkdir(parents=True)
-    try:
-        with _errors_of(run_dir):
+        with _deleted_by_failure(run_dir):
             _fill(run_dir, loaded, code, kit)
             if not loaded.spec.launch.is_trainer:
                 _fill_for_script(run_dir, loaded.spec.launch, repository)
-            known = provenance(repository, code.name, loaded.spec.interpreter)
+            known = _provenance(repository, code.name, loaded.spec.interpreter, commit)
             own_kit = code_digest.kit_of(run_dir)
             snapshot = replace(
                 known.snapshots[0],
@@ -80,18 +79,26 @@ def freeze(loaded: Loaded, repository: Path | None = None) -> Iterator[RunDir]:
                 kit=None if own_kit is None else own_kit.name,
             )
             records.write(run_dir.provenance, replace(known, snapshots=(snapshot,)))
+    with _deleted_by_failure(run_dir):
         yield run_dir
-    except BaseException:
-        shutil.rmtree(run_dir.path, ignore_errors=True)
-        with contextlib.suppress(OSError):  # it holds other runs of this name
-            run_dir.path.parent.rmdir()
-        raise
     relink(run_dir.path.parent / "latest", run_dir.run_id)
     default = runs_root() / loaded.spec.name
     if default != run_dir.path.parent:  # the commands look for runs in the default root
         with contextlib.suppress(OSError):
             default.mkdir(parents=True, exist_ok=True)
             relink(default / run_dir.run_id, str(run_dir.path))
+
+
+@contextlib.contextmanager
+def _deleted_by_failure(run_dir: RunDir) -> Iterator[None]:
+    """A block whose failure deletes the new run directory."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(run_dir.path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # it holds other runs of this name
+            run_dir.path.parent.rmdir()
+        raise
 
 
 @contextlib.contextmanager
@@ -167,12 +174,31 @@ def setup_script(python: str, lines: Sequence[str]) -> str:
 
 def provenance(repository: Path, code: str, agent_interpreter: str) -> Provenance:
     """Commit, versions, interpreter, host. No environment values: they may hold secrets."""
+    with _commit_begun(repository) as commit:
+        return _provenance(repository, code, agent_interpreter, commit)
+
+
+# Waits for git, then returns the commit of a repository and the changes since, if it has them.
+Commit = Callable[[], tuple[str | None, str | None]]
+
+
+@contextlib.contextmanager
+def _commit_begun(repository: Path) -> Iterator[Commit]:
+    """A block during which git looks up the commit, while this process copies the code."""
+    with (
+        code_snapshot.git_begun(repository, "rev-parse", "HEAD") as git_sha,
+        code_snapshot.git_begun(repository, "diff", "HEAD") as git_diff,
+    ):
+        yield lambda: (git_sha(), git_diff())
+
+
+def _provenance(repository: Path, code: str, agent_interpreter: str, commit: Commit) -> Provenance:
     lock = repository / "requirements.lock"
-    git_sha = code_snapshot.git(repository, "rev-parse", "HEAD")
+    git_sha, git_diff = commit()
     return Provenance(
         code=code,
         git_sha=git_sha,
-        git_diff=_printable(code_snapshot.git(repository, "diff", "HEAD")),
+        git_diff=_printable(git_diff),
         python=platform.python_version(),
         interpreter=sys.executable,
         host=socket.gethostname(),

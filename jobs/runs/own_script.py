@@ -61,7 +61,7 @@ def freeze_outside(script: Path, runs_root: Path) -> tuple[Path, str]:
         listed = code_snapshot.source_files(folder, MAX_OUTSIDE_FILES + 1)
         # Hidden files of a home directory hold secrets.
         paths = [each for each in listed if not _is_hidden(str(each.relative_to(folder)))]
-        size = sum(each.lstat().st_size for each in paths)
+        size = sum(listed[each] for each in paths)
         if len(listed) <= MAX_OUTSIDE_FILES and size <= MAX_OUTSIDE_MIB * 2**20:
             copy = code_snapshot.take(folder, runs_root, sorted({*paths, script}))
             what = f"{counted(len(paths), 'file')}, none that is hidden or that git ignores"

@@ -4,12 +4,14 @@ import errno
 import os
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.runs.code_snapshot import SnapshotError
+from tests.unit import file_operations
 
 
 @pytest.fixture
@@ -88,6 +90,14 @@ def test_an_edit_after_the_freeze_changes_nothing(take, repository):
 
 def test_equal_snapshots_are_shared(take):
     assert take() == take()
+
+
+def test_a_freeze_looks_up_each_file_twice_and_reads_it_once(take, repository):
+    take()
+    with file_operations.watched(repository) as found:
+        take()
+    of_a_file = Counter(name for name, path in found.elements() if path == "a.py")
+    assert of_a_file == {"stat": 1, "lstat": 1, "open": 1}
 
 
 def test_everything_that_git_knows_is_shared(take, repository):
