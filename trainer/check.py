@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records import CheckReport, Finding
+from slurm_job_kit.jobs.records.training import CheckReport, Finding
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer import seeds

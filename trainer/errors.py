@@ -22,7 +22,9 @@ from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.console import with_time
 from slurm_job_kit.jobs.errors import MEMORY_TEXTS, PEER_TEXTS
 from slurm_job_kit.jobs.errors import UserError as UserError
-from slurm_job_kit.jobs.records import ErrorKind, Mistake, RankError, RecordError
+from slurm_job_kit.jobs.records import RecordError
+from slurm_job_kit.jobs.records.ended import Mistake
+from slurm_job_kit.jobs.records.nodes import ErrorKind, RankError
 from slurm_job_kit.jobs.rundir import AttemptDir
 
 EXIT_FAILED = 1

@@ -19,7 +19,8 @@ from types import TracebackType
 from typing import Any
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records import Finding, Provenance
+from slurm_job_kit.jobs.records.frozen import Provenance
+from slurm_job_kit.jobs.records.training import Finding
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import OPTIMIZERS, Spec
 from slurm_job_kit.trainer.errors import HINT, CodeError, NoSamples, UserError, in_one_line

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
-from slurm_job_kit.jobs.records import Best, Metric, Outcome
+from slurm_job_kit.jobs.records.training import Best, Metric, Outcome
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records import Provenance
+from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.trainer.errors import (
     MACHINE_TEXTS,

@@ -25,7 +25,7 @@ from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.attempt.report import report_error, report_quarantine
 from slurm_job_kit.jobs.console import BestEffort, say
 from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.records import Evidence
+from slurm_job_kit.jobs.records.ended import Evidence
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import FormatError

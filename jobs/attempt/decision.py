@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs.records import Action, AttemptRecord, Cause, Evidence, RequeueAnswer
+from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause, Evidence
+from slurm_job_kit.jobs.records.queued import RequeueAnswer
 from slurm_job_kit.jobs.slurm.client import ENDED_STATES, is_cancelled
 from slurm_job_kit.jobs.spec import Spec
 
-__all__ = ["Action", "Cause", "Evidence"]  # of jobs.records, for those who decide
+__all__ = ["Action", "Cause", "Evidence"]  # of jobs.records.ended, for those who decide
 
 # These end the job's present start.
 RESTARTS = (Action.REQUEUE, Action.SUCCESSOR, Action.WAIT)

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.console import say
-from slurm_job_kit.jobs.records import AttemptRecord, SlurmSite
+from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
+from slurm_job_kit.jobs.records.queued import SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import client, sbatch
 from slurm_job_kit.jobs.spec import Spec
@@ -120,7 +121,7 @@ def update_exclude_list(run_dir: RunDir, found: AttemptFacts, job_id: str, curre
 
 def without_bad_nodes(run_dir: RunDir, spec: Spec) -> Spec:
     """The spec for a new submit of a run, with its recent bad nodes in slurm.exclude."""
-    bad = bad_nodes(records.read_attempts(run_dir), time.time())
+    bad = bad_nodes(read_attempts(run_dir), time.time())
     site = records.read(SlurmSite, run_dir.site)
     requested = expand_hostlist(spec.slurm.exclude or "")
     nodes, _ = excludable_nodes(run_dir, spec, site, bad, requested) if bad else ([], "")

@@ -15,18 +15,15 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import interpret, requeue_policy, srun_step
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.console import say
-from slurm_job_kit.jobs.records import (
-    AgentRecord,
-    AttemptPlan,
-    AttemptRecord,
+from slurm_job_kit.jobs.records.ended import AttemptRecord, Evidence, read_attempts
+from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError
+from slurm_job_kit.jobs.records.queued import SlurmSite, Submission, Successor
+from slurm_job_kit.jobs.records.training import (
     Event,
-    Evidence,
     Outcome,
-    RankError,
     Result,
-    SlurmSite,
-    Submission,
-    Successor,
+    read_events,
+    read_progress_step,
 )
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import checkpoints, scratch_purge
@@ -63,13 +60,13 @@ def newest_attempt(run_dir: RunDir) -> int:
 
     A scratch purge may have removed its files or its record, so both are looked at.
     """
-    recorded = [record.attempt for record in records.read_attempts(run_dir)]
+    recorded = [record.attempt for record in read_attempts(run_dir)]
     return max([newest_opened(run_dir), *recorded])
 
 
 def last_record(run_dir: RunDir) -> AttemptRecord | None:
     """The record of the newest attempt that was closed; None before the first."""
-    attempts = records.read_attempts(run_dir)
+    attempts = read_attempts(run_dir)
     return attempts[-1] if attempts else None
 
 
@@ -95,7 +92,7 @@ def read(run_dir: RunDir, attempt: int, is_for_next: bool = False) -> AttemptFac
     """
     attempt_dir = run_dir.attempt(attempt)
     plan = records.read(AttemptPlan, attempt_dir.plan)
-    attempts = tuple(records.read_attempts(run_dir))
+    attempts = tuple(read_attempts(run_dir))
     is_left_out = is_for_next and any(record.attempt == attempt for record in attempts)
     nodes = _Nodes() if is_left_out else _read_nodes(run_dir, attempt, plan)
     spec, spec_error = scratch_purge.read_spec(run_dir)
@@ -108,7 +105,7 @@ def read(run_dir: RunDir, attempt: int, is_for_next: bool = False) -> AttemptFac
         errors=nodes.errors,
         places=_places(run_dir, attempt, nodes.errors, nodes.events),
         events=tuple(event for event in nodes.events if event.attempt == attempt),
-        progress_step=records.read_progress_step(run_dir.progress),
+        progress_step=read_progress_step(run_dir.progress),
         outcome=records.read_leniently(Outcome, attempt_dir.outcome) or Outcome(),
         result=records.read(Result, run_dir.result),
         attempts=attempts,
@@ -150,7 +147,7 @@ def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nod
         agents=agents,
         agent_errors=tuple(filter(None, texts)),  # empty: written on a full disk
         errors=interpret.causes([error for error in found if error is not None], agents),
-        events=tuple(records.read_events(run_dir.timeline(RANK_0))),
+        events=tuple(read_events(run_dir.timeline(RANK_0))),
     )
 
 
@@ -166,7 +163,7 @@ def _places(
         return ()
     places = {}
     for path in run_dir.timeline("x").parent.glob("rank-*.jsonl"):
-        for event in rank_0 if path.stem == RANK_0 else tuple(records.read_events(path)):
+        for event in rank_0 if path.stem == RANK_0 else tuple(read_events(path)):
             if (event.attempt, event.event) == (attempt, "spawn") and event.host is not None:
                 places[int(path.stem.partition("-")[2])] = event.host
     return tuple(sorted(places.items()))

@@ -16,7 +16,7 @@ from slurm_job_kit.jobs.attempt import interpret
 from slurm_job_kit.jobs.attempt.decision import ENDS, Decision
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.console import BestEffort
-from slurm_job_kit.jobs.records import Action, Cause, Evidence
+from slurm_job_kit.jobs.records.ended import Action, Cause, Evidence
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, write_atomic
 from slurm_job_kit.jobs.slurm.client import Requeued
 

@@ -17,7 +17,7 @@ from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.node import rendezvous
-from slurm_job_kit.jobs.records import AttemptPlan
+from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, write_atomic, write_durable
 from slurm_job_kit.jobs.runs import code_digest, code_snapshot, lookup, scratch_purge
 from slurm_job_kit.jobs.slurm import client

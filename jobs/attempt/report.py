@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.attempt.interpret import (
     newly_quarantined,
 )
 from slurm_job_kit.jobs.console import say
-from slurm_job_kit.jobs.records import RankError
+from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.rundir import RunDir
 
 LOG_LINES = 15

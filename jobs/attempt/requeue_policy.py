@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_job_kit.jobs.attempt.decision import Action, Evidence
-from slurm_job_kit.jobs.records import AttemptRecord
+from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.slurm import client, site
 from slurm_job_kit.jobs.slurm.site import Config, Site
 from slurm_job_kit.jobs.spec import Slurm

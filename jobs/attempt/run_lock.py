@@ -22,7 +22,7 @@ from pathlib import Path
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.procfs import start_of
-from slurm_job_kit.jobs.records import Claim
+from slurm_job_kit.jobs.records.queued import Claim
 from slurm_job_kit.jobs.rundir import RunDir, fsync_directory, write_durable
 from slurm_job_kit.jobs.slurm import client
 

@@ -23,7 +23,8 @@ from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.node.interfaces import is_reachable
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.procfs import children
-from slurm_job_kit.jobs.records import AgentRecord, AttemptPlan, SlurmSite
+from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, read_agents
+from slurm_job_kit.jobs.records.queued import SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Spec
@@ -115,7 +116,7 @@ def _limit_from_agents(run_dir: RunDir, attempt: int) -> tuple[float, str]:
     ended, the step is over, but srun waits for ever for a node whose slurmstepd was killed
     (Slurm 22.05).
     """
-    agents = records.read_agents(run_dir, attempt)
+    agents = read_agents(run_dir, attempt)
     if any(map(interpret.has_failed, agents)):
         return END_LIMIT_S, f"{END_LIMIT_S} s after a failure"
     plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
@@ -130,7 +131,7 @@ def _limit_from_agents(run_dir: RunDir, attempt: int) -> tuple[float, str]:
 
 def _may_be_at_limit(run_dir: RunDir, attempt: int) -> bool:
     """Whether an agent got the warning of the time limit, or the plan's deadline has passed."""
-    agents = records.read_agents(run_dir, attempt)
+    agents = read_agents(run_dir, attempt)
     signals = {each.signal for agent in agents for each in agent.signals}
     plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
     deadline = None if plan is None else plan.deadline
@@ -145,7 +146,7 @@ def _is_at_limit(job_id: str) -> bool:
 
 def has_failed_agent(run_dir: RunDir, attempt: int) -> bool:
     """Whether an agent recorded that its torchrun failed or could not be started."""
-    return any(interpret.has_failed(agent) for agent in records.read_agents(run_dir, attempt))
+    return any(interpret.has_failed(agent) for agent in read_agents(run_dir, attempt))
 
 
 def _unended(run_dir: RunDir, attempt: int) -> list[str]:

@@ -19,7 +19,7 @@ from slurm_job_kit.jobs.attempt.decision import Action
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import FailedError
-from slurm_job_kit.jobs.records import SlurmSite, Successor
+from slurm_job_kit.jobs.records.queued import SlurmSite, Successor
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm import client, sbatch, site_warnings

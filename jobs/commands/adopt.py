@@ -11,7 +11,7 @@ from pathlib import Path
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.console import begin_lines_with_time, say
-from slurm_job_kit.jobs.records import Submission
+from slurm_job_kit.jobs.records.queued import Submission
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.runs.freeze import freeze

@@ -9,7 +9,7 @@ import time
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.console import discard_output, format_metric
-from slurm_job_kit.jobs.records import Progress
+from slurm_job_kit.jobs.records.training import Progress
 from slurm_job_kit.jobs.rundir import RunDir
 
 EPOCH_LINES_APART_S = 10

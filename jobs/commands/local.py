@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, cast
 
-from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.attempt import run_lock, srun_step
 from slurm_job_kit.jobs.attempt.close import close_attempt, end_between_attempts
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
@@ -36,7 +36,8 @@ from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node.rank import die_with_parent
 from slurm_job_kit.jobs.node.standby import WORD
 from slurm_job_kit.jobs.node.torchrun import stop_signal
-from slurm_job_kit.jobs.records import AttemptPlan
+from slurm_job_kit.jobs.records.ended import read_attempts
+from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Launch, Spec
 
@@ -78,7 +79,7 @@ def run(run_dir: RunDir) -> Decision | None:
             decision = close_attempt(run_dir, me, plan.attempt, names)
             if decision.action is not Action.RETRY:
                 return decision
-            if wait_for_stop(stops, retry_delay_s(records.read_attempts(run_dir))):
+            if wait_for_stop(stops, retry_delay_s(read_attempts(run_dir))):
                 return give_up(run_dir, me)
 
 

@@ -13,7 +13,7 @@ from slurm_job_kit.jobs.commands.submit_claim import uninterrupted
 from slurm_job_kit.jobs.config.load import Loaded
 from slurm_job_kit.jobs.console import BestEffort, say
 from slurm_job_kit.jobs.errors import FailedError
-from slurm_job_kit.jobs.records import Submission
+from slurm_job_kit.jobs.records.queued import Submission
 from slurm_job_kit.jobs.rundir import RunDir, Timeline
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm import available, client, executor, site, site_warnings

@@ -14,7 +14,9 @@ from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.attempt.interpret import start_up_warning
 from slurm_job_kit.jobs.commands import live_progress
 from slurm_job_kit.jobs.commands.run_jobs import waiting_job
-from slurm_job_kit.jobs.records import Progress, RecordError, Result
+from slurm_job_kit.jobs.records import RecordError
+from slurm_job_kit.jobs.records.ended import read_attempts
+from slurm_job_kit.jobs.records.training import Progress, Result
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm import client
@@ -121,7 +123,7 @@ def describe_readable(run_dir: RunDir, states: dict[str, str]) -> dict[str, Any]
         "progress": format_state(now, reason, is_running=state == "running"),
         "reason": reason,
         "metrics": metrics,
-        "warning": start_up_warning(records.read_attempts(run_dir)),
+        "warning": start_up_warning(read_attempts(run_dir)),
     }
 
 

@@ -19,7 +19,7 @@ from slurm_job_kit.jobs.spec import Spec
 
 if TYPE_CHECKING:
     from slurm_job_kit.jobs.config.load import Loaded
-    from slurm_job_kit.jobs.records import Result
+    from slurm_job_kit.jobs.records.training import Result
     from slurm_job_kit.jobs.runs.origin import Origin
 
 
@@ -196,7 +196,8 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
     from slurm_job_kit.jobs.attempt import facts
     from slurm_job_kit.jobs.attempt.execute import hold_hint
     from slurm_job_kit.jobs.commands import local
-    from slurm_job_kit.jobs.records import Action, Cause, Result
+    from slurm_job_kit.jobs.records.ended import Action, Cause
+    from slurm_job_kit.jobs.records.training import Result
 
     if as_json:
         announce(run_dir, None, True)

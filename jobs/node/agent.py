@@ -29,7 +29,7 @@ from slurm_job_kit.jobs.node.standby import WORD, WaitingTorchrun, next_attempt
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_signals
 from slurm_job_kit.jobs.node.torchrun import Node, stop_signal, torchrun_command
 from slurm_job_kit.jobs.procfs import children
-from slurm_job_kit.jobs.records import AgentRecord, AttemptPlan, ReceivedSignal
+from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, ReceivedSignal
 from slurm_job_kit.jobs.rundir import AttemptDir, RunDir, Timeline
 from slurm_job_kit.jobs.spec import Spec
 

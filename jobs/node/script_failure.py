@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.errors import MEMORY_TEXTS, PEER_TEXTS
-from slurm_job_kit.jobs.records import RankError
+from slurm_job_kit.jobs.records.nodes import RankError
 
 TAIL_BYTES = 65536
 # Python ends with this code after an error that nothing caught.

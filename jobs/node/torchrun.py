@@ -11,7 +11,8 @@ from pathlib import Path
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.node import interfaces
-from slurm_job_kit.jobs.records import AttemptPlan, Provenance
+from slurm_job_kit.jobs.records.frozen import Provenance
+from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Launch, Spec
 

@@ -21,7 +21,7 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.config.load import Loaded
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.problems import Problem, SpecError
-from slurm_job_kit.jobs.records import CheckReport
+from slurm_job_kit.jobs.records.training import CheckReport
 from slurm_job_kit.jobs.rundir import RunDir, code_folders
 from slurm_job_kit.jobs.spec import Launch, Spec
 

@@ -23,7 +23,8 @@ from slurm_job_kit.jobs.checkpoint_names import (
     is_newer,
 )
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records import RecordError, StoredCheckpoint
+from slurm_job_kit.jobs.records import RecordError
+from slurm_job_kit.jobs.records.training import StoredCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir, fsync_directory, write_atomic
 from slurm_job_kit.jobs.runs import checkpoints
 

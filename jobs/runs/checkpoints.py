@@ -19,7 +19,7 @@ from slurm_job_kit.jobs.checkpoint_names import (
     newest_first,
 )
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records import SavedCheckpoint
+from slurm_job_kit.jobs.records.training import SavedCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec
 

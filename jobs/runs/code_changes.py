@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records import CodeSnapshot, Provenance
+from slurm_job_kit.jobs.records.frozen import CodeSnapshot, Provenance
 from slurm_job_kit.jobs.rundir import RunDir, relink, write_atomic
 from slurm_job_kit.jobs.runs import code_snapshot, own_script
 from slurm_job_kit.jobs.runs.code_digest import Used, has_weight, kit_of, name_of, used_by

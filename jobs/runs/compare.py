@@ -10,7 +10,7 @@ from typing import Any
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.console import counted
 from slurm_job_kit.jobs.problems import dotted, printable
-from slurm_job_kit.jobs.records import Result
+from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs.spec_changes import FIXED, differences, is_free
 from slurm_job_kit.jobs.spec import Spec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records import Progress, Result
+from slurm_job_kit.jobs.records.training import Progress, Result
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Train
 

@@ -23,7 +23,7 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.config.load import Loaded
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records import CodeSnapshot, Overrides, PackageVersion, Provenance
+from slurm_job_kit.jobs.records.frozen import CodeSnapshot, Overrides, PackageVersion, Provenance
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, relink
 from slurm_job_kit.jobs.runs import code_digest, code_snapshot, own_script
 from slurm_job_kit.jobs.runs.lookup import runs_root

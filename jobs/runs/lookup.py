@@ -13,7 +13,8 @@ from pathlib import Path
 
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records import Claim, Submission, Successor
+from slurm_job_kit.jobs.records.ended import read_attempts
+from slurm_job_kit.jobs.records.queued import Claim, Submission, Successor
 from slurm_job_kit.jobs.rundir import RunDir, relink
 
 # RUN_ID:JOBID of the job before this one. A job with it is a successor even where its predecessor
@@ -127,7 +128,7 @@ def _by_job(text: str, runs: list[RunDir]) -> RunDir | None:
 def local_ids(run_dir: RunDir) -> set[str]:
     """The ids `local-HOST-PID` under which a run trained or trains without Slurm."""
     claim = records.read(Claim, run_dir.owner)
-    ids = {str(attempt.job_id) for attempt in records.read_attempts(run_dir)}
+    ids = {str(attempt.job_id) for attempt in read_attempts(run_dir)}
     return ids if claim is None else ids | {claim.job_id}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_step
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records import CodeSnapshot, Provenance, StateOrigin
+from slurm_job_kit.jobs.records.frozen import CodeSnapshot, Provenance, StateOrigin
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import checkpoint_files, checkpoints, code_digest, lookup, spec_changes
 from slurm_job_kit.jobs.spec import Spec

@@ -9,8 +9,9 @@ import os
 import re
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.records.training import read_events
 from slurm_job_kit.jobs.rundir import RunDir, folder_of
 from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.spec import Spec
@@ -77,7 +78,7 @@ def recreate_missing_dirs(run_dir: RunDir) -> list[str]:
             messages.append(f"{folder} was missing and is recreated, empty")
     if run_dir.attempts.name in present:
         return messages
-    events = records.read_events(run_dir.timeline("attempt"))
+    events = read_events(run_dir.timeline("attempt"))
     if any(event.event == "close" for event in events):
         messages.append(f"{run_dir.attempts} is missing: the budgets do not count earlier attempts")
     return messages

@@ -15,7 +15,7 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.problems import KeyPath, dotted, printable
-from slurm_job_kit.jobs.records import KeyChange, Overrides, Provenance, SpecChange
+from slurm_job_kit.jobs.records.frozen import KeyChange, Overrides, Provenance, SpecChange
 from slurm_job_kit.jobs.rundir import RunDir, write_atomic
 from slurm_job_kit.jobs.runs import extension, own_script
 from slurm_job_kit.jobs.spec import Spec, Train

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs.console import say
-from slurm_job_kit.jobs.records import RequeueAnswer
+from slurm_job_kit.jobs.records.queued import RequeueAnswer
 
 CALL_TIMEOUT_S = 30
 # How long a call is repeated while slurmctld does not answer, and the longest pause between two.

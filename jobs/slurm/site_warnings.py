@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.problems import Problem
-from slurm_job_kit.jobs.records import PartitionNodes, SlurmSite
+from slurm_job_kit.jobs.records.ended import read_attempts
+from slurm_job_kit.jobs.records.queued import PartitionNodes, SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import duration
 from slurm_job_kit.jobs.slurm.site import KILL_WAIT_S, SLURMD_PORT, Site
@@ -110,7 +111,7 @@ def is_successor_wanted(requested: Slurm, site: Site) -> bool:
 
 def slowest_stop_s(run_dir: RunDir) -> float | None:
     """Return how long the slowest stop of the run took since its warning; None before the first."""
-    stops = [record.stop_s for record in records.read_attempts(run_dir)]
+    stops = [record.stop_s for record in read_attempts(run_dir)]
     return max((stop_s for stop_s in stops if stop_s is not None), default=None)
 
 

@@ -28,7 +28,9 @@ from typing import Any
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.procfs import parent_of
-from slurm_job_kit.jobs.records import Event
+from slurm_job_kit.jobs.records.ended import read_attempts
+from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.records.training import Event, Result, read_events
 from slurm_job_kit.jobs.rundir import RunDir, write_json
 from tests.bench import rounds
 from tests.bench.rounds import Figure, Target
@@ -95,7 +97,7 @@ class LocalRun:
     def events(self, name: str, rank: int = 0) -> list[Event]:
         """A rank's timeline events of a name, of all attempts."""
         path = self.run_dir.timeline(f"rank-{rank:05d}")
-        return [event for event in records.read_events(path) if event.event == name]
+        return [event for event in read_events(path) if event.event == name]
 
     def begin(self) -> float:
         """Wait for the first step; returns its time. Raises: TimeoutError."""
@@ -123,8 +125,8 @@ class LocalRun:
         if self.process.wait() != 0:
             raise RuntimeError(f"{self._latest} ended with {self.process.returncode}")
         first, ended = self.events("first_step"), self.events("completed")[-1]
-        plan = records.read(records.AttemptPlan, self.run_dir.attempt(1).plan)
-        result = records.read(records.Result, self.run_dir.result)
+        plan = records.read(AttemptPlan, self.run_dir.attempt(1).plan)
+        result = records.read(Result, self.run_dir.result)
         assert plan is not None and result is not None
         return Trained(
             seconds=ended.t - first[0].t,
@@ -135,7 +137,7 @@ class LocalRun:
         )
 
     def _followed(self, first_steps: Sequence[Event]) -> Iterator[Fault]:
-        ended = {each.attempt: each for each in records.read_attempts(self.run_dir)}
+        ended = {each.attempt: each for each in read_attempts(self.run_dir)}
         for at, victim in self._kills:
             after = next((each for each in first_steps if each.t > at), None)
             fault = Fault(at - first_steps[0].t, victim)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step
-from slurm_job_kit.jobs.records import read_progress_step
+from slurm_job_kit.jobs.records.training import read_progress_step
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
 from slurm_job_kit.trainer.checkpoint import reader

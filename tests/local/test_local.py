@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from slurm_job_kit.jobs.records import read_progress_step
+from slurm_job_kit.jobs.records.training import read_progress_step
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from slurm_job_kit.jobs.runs.compare import compare
 from slurm_job_kit.trainer.health.phases import start_up_limit_s

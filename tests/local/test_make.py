@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from slurm_job_kit.jobs.node.rendezvous import choose_port
-from slurm_job_kit.jobs.records import read_progress_step
+from slurm_job_kit.jobs.records.training import read_progress_step
 from slurm_job_kit.jobs.rundir import RunDir, read_json
 from tests.local.local_kit import Kit, wait_for
 

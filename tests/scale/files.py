@@ -17,7 +17,8 @@ from pathlib import Path
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import facts, interpret
 from slurm_job_kit.jobs.attempt.decision import budget_used, decide
-from slurm_job_kit.jobs.records import AgentRecord, AttemptPlan, Event, RankError
+from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError
+from slurm_job_kit.jobs.records.training import Event
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec
 

@@ -22,19 +22,10 @@ from slurm_job_kit.jobs.attempt.execute import EXIT_RETRY, execute
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.attempt.run_lock import Owner
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
-from slurm_job_kit.jobs.records import (
-    AgentRecord,
-    AttemptPlan,
-    AttemptRecord,
-    Event,
-    Evidence,
-    Outcome,
-    PartitionNodes,
-    RankError,
-    ReceivedSignal,
-    SlurmSite,
-    Submission,
-)
+from slurm_job_kit.jobs.records.ended import AttemptRecord, Evidence
+from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal
+from slurm_job_kit.jobs.records.queued import PartitionNodes, SlurmSite, Submission
+from slurm_job_kit.jobs.records.training import Event, Outcome
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Spec

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs.records import read_events
+from slurm_job_kit.jobs.records.training import read_events
 from tests.slurm.cluster import Cluster
 from tests.slurm.kit import Kit, Run
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from slurm_job_kit.jobs.attempt.decision import Action, decide
-from slurm_job_kit.jobs.records import Outcome, RankError
+from slurm_job_kit.jobs.records.nodes import RankError
+from slurm_job_kit.jobs.records.training import Outcome
 from slurm_job_kit.jobs.spec import Spec
 
 from .costs import DAY_S, Costs, Rates

@@ -10,7 +10,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-from slurm_job_kit.jobs.records import read_progress_step
+from slurm_job_kit.jobs.records.training import read_progress_step
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 
 from .cluster import Cluster

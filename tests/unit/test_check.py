@@ -12,7 +12,7 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.problems import dotted
-from slurm_job_kit.jobs.records import Provenance
+from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Checkpoint, Launch, Slurm, Spec, Train
 from slurm_job_kit.trainer.check import Check

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records import Metric, Progress, SavedCheckpoint
+from slurm_job_kit.jobs.records.training import (
+    Metric,
+    Progress,
+    SavedCheckpoint,
+    read_events,
+    read_progress_step,
+)
 from slurm_job_kit.jobs.rundir import RunDir, read_json
 
 PATH = Path(__file__).resolve().parents[2] / "configs/own_script/kit_stop.py"
@@ -136,9 +142,9 @@ def test_a_report_is_what_the_kit_reads(kit_stop, run, at_exit, capsys):
     stop.saved(2)
     metrics = (Metric("loss", 0.25), Metric("samples", 7.0))
     assert records.read(Progress, run.progress) == Progress(3, 40, metrics=metrics)
-    assert records.read_progress_step(run.progress) == 3
+    assert read_progress_step(run.progress) == 3
     assert records.read(SavedCheckpoint, run.saved) == SavedCheckpoint(2)
-    (event,) = records.read_events(run.timeline("rank-00000"))
+    (event,) = read_events(run.timeline("rank-00000"))
     assert (event.event, event.attempt, event.step) == ("first_step", 1, 3)
     assert capsys.readouterr().out == "step 3/40  loss 0.25  samples 7\n"
     assert sorted(os.listdir(run.path)) == ["attempt-1", "progress.json", "saved.json", "timeline"]
@@ -150,15 +156,15 @@ def test_a_report_at_every_step_is_written_once_a_second_and_the_last_one_at_the
     stop, written = kit_stop.Stop(), []
     for step in range(1, 51):
         stop.progress(step, loss=step / 4)
-        written.append(records.read_progress_step(run.progress))
+        written.append(read_progress_step(run.progress))
         clock[0] += 0.25
     assert list(dict.fromkeys(written)) == list(range(1, 51, 4))
     (last,) = at_exit
     last()
-    assert records.read_progress_step(run.progress) == 50
+    assert read_progress_step(run.progress) == 50
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["step 1/?  loss 0.25", "step 41/?  loss 10.25", "step 50/?  loss 12.5"]
-    assert len(records.read_events(run.timeline("rank-00000"))) == 1
+    assert len(read_events(run.timeline("rank-00000"))) == 1
 
 
 @pytest.mark.parametrize("end", ["stopped", "completed"])
@@ -168,7 +174,7 @@ def test_the_last_report_is_written_before_the_marker(kit_stop, run, clock, at_e
         stop.progress(step)
     with pytest.raises(SystemExit):
         getattr(stop, end)()
-    assert records.read_progress_step(run.progress) == 2
+    assert read_progress_step(run.progress) == 2
     assert read_json(run.attempt(1).outcome) == {"status": end, "global_step": 0}
 
 

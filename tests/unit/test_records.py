@@ -2,27 +2,27 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records import (
-    AgentRecord,
-    AttemptPlan,
-    AttemptRecord,
+from slurm_job_kit.jobs.records import RecordError, ended, frozen, nodes, queued, training
+from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
+from slurm_job_kit.jobs.records.frozen import KeyChange, SpecChange
+from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal
+from slurm_job_kit.jobs.records.queued import Claim, PartitionNodes, SlurmSite
+from slurm_job_kit.jobs.records.training import (
+    PROGRESS_STEP_AT,
     Best,
-    Claim,
-    KeyChange,
     Metric,
     Outcome,
-    PartitionNodes,
     Progress,
-    RankError,
-    ReceivedSignal,
-    RecordError,
     Result,
-    SlurmSite,
-    SpecChange,
+    progress_step_text,
+    progress_text,
+    read_events,
+    read_progress_step,
 )
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, read_json, write_json
 from tests.unit import run_files
@@ -104,14 +104,14 @@ def test_a_wrong_line_is_named_by_its_number(tmp_path):
     append_jsonl(run.attempts, run_files.attempt())
     append_jsonl(run.attempts, run_files.attempt(decision="dance"))
     with pytest.raises(RecordError, match=r"attempts\.jsonl, line 2: decision: expected one of"):
-        records.read_attempts(run)
+        read_attempts(run)
 
 
 def test_a_later_line_of_an_attempt_corrects_the_earlier_one(tmp_path):
     run = RunDir(tmp_path)
     for attempt, decision in ((1, "requeue"), (2, "requeue"), (2, "hold")):
         append_jsonl(run.attempts, run_files.attempt(attempt=attempt, decision=decision))
-    assert [(r.attempt, r.decision) for r in records.read_attempts(run)] == [
+    assert [(r.attempt, r.decision) for r in read_attempts(run)] == [
         (1, "requeue"),
         (2, "hold"),
     ]
@@ -136,33 +136,38 @@ def test_a_file_that_is_missing_is_no_record(tmp_path):
     assert records.read(AttemptPlan, tmp_path / "x") is None
     assert records.read_leniently(Outcome, tmp_path / "x") is None
     assert records.read_lines(AttemptRecord, tmp_path / "x") == []
-    assert records.read_events(tmp_path / "x") == []
-    assert records.read_progress_step(tmp_path / "x") is None
+    assert read_events(tmp_path / "x") == []
+    assert read_progress_step(tmp_path / "x") is None
 
 
 def test_lines_of_a_timeline_that_are_no_events_are_left_out(tmp_path):
     event = {"t": 1.0, "event": "spawn", "attempt": 2, "host": "a"}
     lines = [json.dumps(event), '{"t": 1', "[]", json.dumps({"event": "x"}), ""]
     (tmp_path / "x").write_text("\n".join(lines))
-    (found,) = records.read_events(tmp_path / "x")
+    (found,) = read_events(tmp_path / "x")
     assert (found.event, found.attempt, found.host, found.step) == ("spawn", 2, "a", None)
 
 
 def test_the_step_of_the_progress_lies_at_a_fixed_place(tmp_path):
-    text = records.progress_text(Progress(42, total=50))
-    assert len(text) == len(records.progress_text(Progress(10**11, loss=1 / 3)))
-    begin = records.PROGRESS_STEP_AT
-    step = records.progress_step_text(43)
+    text = progress_text(Progress(42, total=50))
+    assert len(text) == len(progress_text(Progress(10**11, loss=1 / 3)))
+    begin = PROGRESS_STEP_AT
+    step = progress_step_text(43)
     (tmp_path / "x").write_text(text[:begin] + step + text[begin + len(step) :])
     assert records.read(Progress, tmp_path / "x") == Progress(43, total=50)
     for content, found in ((text, 42), (text[:40], 42), ("", None), ("garbage", None)):
         (tmp_path / "x").write_text(content)
-        assert records.read_progress_step(tmp_path / "x") == found
+        assert read_progress_step(tmp_path / "x") == found
 
 
 def test_no_record_has_a_field_of_any_type_or_a_dict():
-    kinds = [kind for kind in vars(records).values() if dataclasses.is_dataclass(kind)]
-    assert len(kinds) > 20
+    modules = (ended, frozen, nodes, queued, training)
+    assert {module.__name__.rpartition(".")[2] for module in modules} == {
+        path.stem for path in Path(records.__path__[0]).glob("[!_]*.py")
+    }
+    named = [kind for module in modules for kind in vars(module).values()]
+    kinds = [kind for kind in named if dataclasses.is_dataclass(kind)]
+    assert len(kinds) > 30
     for kind in kinds:
         assert vars(kind)["__dataclass_params__"].frozen
         for field in dataclasses.fields(kind):

@@ -15,7 +15,8 @@ import torch.distributed as dist
 
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
-from slurm_job_kit.jobs.records import Best, Metric, SpecChange
+from slurm_job_kit.jobs.records.frozen import SpecChange
+from slurm_job_kit.jobs.records.training import Best, Metric
 from slurm_job_kit.trainer.checkpoint import commit, weights
 from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
 from slurm_job_kit.trainer.checkpoint.manifest import BEST, Manifest

@@ -19,7 +19,7 @@ import safetensors.torch
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_names, checkpoint_step
-from slurm_job_kit.jobs.records import Result
+from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, fsync_directory
 from slurm_job_kit.trainer.checkpoint import reader
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256

@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.console import format_duration
-from slurm_job_kit.jobs.records import AttemptRecord, Cause, RecordError
+from slurm_job_kit.jobs.records import RecordError
+from slurm_job_kit.jobs.records.ended import AttemptRecord, Cause, read_attempts
 from slurm_job_kit.jobs.spec import Checkpoint
 from slurm_job_kit.trainer.dist.run_handle import RankContext
 
@@ -63,7 +63,7 @@ def failures_of(context: RankContext) -> Failures:
     if not context.distributed.is_first:
         return Failures()
     try:
-        attempts = records.read_attempts(context.run.dir)
+        attempts = read_attempts(context.run.dir)
     except (OSError, RecordError):  # jobs.attempt reports it; here it is only an estimate
         attempts = []
     return Failures.of(attempts, context.run.spec.slurm.nodes)

@@ -16,9 +16,10 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.checkpoint_names import BEST as BEST
 from slurm_job_kit.jobs.checkpoint_names import LATEST as LATEST
 from slurm_job_kit.jobs.checkpoint_names import MANIFEST as MANIFEST
-from slurm_job_kit.jobs.records import AS_OBJECT, Best, Metric
-from slurm_job_kit.jobs.records import FileDigest as FileDigest
-from slurm_job_kit.jobs.records import NamedFile as NamedFile
+from slurm_job_kit.jobs.records import AS_OBJECT
+from slurm_job_kit.jobs.records.training import Best, Metric
+from slurm_job_kit.jobs.records.training import FileDigest as FileDigest
+from slurm_job_kit.jobs.records.training import NamedFile as NamedFile
 from slurm_job_kit.trainer.errors import UserError
 
 FORMAT_VERSION = 2

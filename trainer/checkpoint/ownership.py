@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records import OwningAttempt
+from slurm_job_kit.jobs.records.queued import OwningAttempt
 from slurm_job_kit.trainer.errors import Superseded
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records import ProvenanceOrigin
+from slurm_job_kit.jobs.records.frozen import ProvenanceOrigin
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.trainer.checkpoint import reader
 from slurm_job_kit.trainer.checkpoint.ownership import check_owner

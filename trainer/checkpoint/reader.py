@@ -28,7 +28,7 @@ from slurm_job_kit.jobs.checkpoint_names import (
     checkpoint_names,
     checkpoint_step,
 )
-from slurm_job_kit.jobs.records import NewestCheckpoint
+from slurm_job_kit.jobs.records.ended import NewestCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir, fsync_directory
 from slurm_job_kit.trainer.checkpoint import manifest
 from slurm_job_kit.trainer.checkpoint.manifest import LATEST, MANIFEST, FileDigest, Manifest

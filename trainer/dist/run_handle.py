@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from slurm_job_kit.jobs import installation, records
-from slurm_job_kit.jobs.records import AttemptPlan
+from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.dist.context import DistributedContext, broadcast_bytes

@@ -18,7 +18,8 @@ from types import FrameType
 from typing import NamedTuple
 
 from slurm_job_kit.jobs.procfs import parent_of
-from slurm_job_kit.jobs.records import RankHang, read_events
+from slurm_job_kit.jobs.records.nodes import RankHang
+from slurm_job_kit.jobs.records.training import read_events
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.trainer.health.phases import NAMES, order_of, phase_after
 

@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records import AttemptPlan, SlurmSite
+from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.records.queued import SlurmSite
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.dist.run_handle import RunHandle
 from slurm_job_kit.trainer.dist.stop_consensus import CHECK_INTERVAL_S

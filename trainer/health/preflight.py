@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records import RankError
+from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.trainer.dist.rank_process import RankProcess
 from slurm_job_kit.trainer.errors import BadNode, PeerBadNode, in_one_line, log, run_with_timeout
 from slurm_job_kit.trainer.health import gpu_health, rank_report

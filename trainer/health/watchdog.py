@@ -26,7 +26,8 @@ from types import TracebackType
 from typing import Self
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records import HangConclusion, RankHang, RecordError
+from slurm_job_kit.jobs.records import RecordError
+from slurm_job_kit.jobs.records.nodes import HangConclusion, RankHang
 from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.errors import (

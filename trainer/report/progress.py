@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.records import training
 
 # A write that took c seconds is followed by none for 100 c: at most 1 % of the time goes into it.
 REST_PER_WRITE = 100
@@ -25,7 +25,7 @@ class Progress:
     """
 
     def __init__(self, path: Path, step: int = 0) -> None:
-        self._shown = records.Progress(step)
+        self._shown = training.Progress(step)
         self._fd = _open(path, self._shown)
         self._step = step
         self._next_write = self._last_cost_s = 0.0
@@ -39,7 +39,7 @@ class Progress:
     def flush(self) -> None:
         """Write the finished step now."""
         started = time.monotonic()
-        self._write(records.progress_step_text(self._step), records.PROGRESS_STEP_AT)
+        self._write(training.progress_step_text(self._step), training.PROGRESS_STEP_AT)
         now = time.monotonic()
         # The cheaper of two: one write that was delayed by a busy core does not count.
         cost_s = min(now - started, self._last_cost_s)
@@ -47,9 +47,9 @@ class Progress:
         self._last_cost_s = now - started
 
     def status(self, **fields: Any) -> None:
-        """Write these fields of `records.Progress`; the other fields keep their values."""
+        """Write these fields of `training.Progress`; the other fields keep their values."""
         self._shown = replace(self._shown, step=self._step, **fields)
-        self._write(records.progress_text(self._shown), 0)
+        self._write(training.progress_text(self._shown), 0)
 
     def close(self) -> None:
         """Write the finished step and close the file."""
@@ -65,7 +65,7 @@ class Progress:
                 os.pwrite(self._fd, text.encode(), offset)
 
 
-def _open(path: Path, progress: records.Progress) -> int | None:
+def _open(path: Path, progress: training.Progress) -> int | None:
     """Return the descriptor of a new file at `path`; None where the disk refuses it.
 
     A new one, because an earlier attempt may still be alive and write: it has the old file open.
@@ -76,7 +76,7 @@ def _open(path: Path, progress: records.Progress) -> int | None:
     with contextlib.suppress(OSError):
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         try:
-            os.pwrite(fd, records.progress_text(progress).encode(), 0)
+            os.pwrite(fd, training.progress_text(progress).encode(), 0)
             os.replace(temporary, path)
             return fd
         except OSError:

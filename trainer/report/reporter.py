@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import torch
 
 from slurm_job_kit.jobs.console import format_duration, format_metric
-from slurm_job_kit.jobs.records import Metric
+from slurm_job_kit.jobs.records.training import Metric
 from slurm_job_kit.trainer.data.batches import TrainingLength
 from slurm_job_kit.trainer.dist.run_handle import RunHandle
 from slurm_job_kit.trainer.errors import log, storage_error

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.attempt.facts import newest_attempt
-from slurm_job_kit.jobs.records import read_progress_step
+from slurm_job_kit.jobs.records.training import read_progress_step
 from slurm_job_kit.jobs.rundir import AttemptDir
 
 from ..kit import Kit, Run

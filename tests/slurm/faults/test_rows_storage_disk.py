@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.records import read_progress_step
+from slurm_job_kit.jobs.records.training import read_progress_step
 from slurm_job_kit.trainer.checkpoint import reader
 
 from ..cluster import Cluster

@@ -4,6 +4,7 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import close as close_module
 from slurm_job_kit.jobs.attempt import facts
 from slurm_job_kit.jobs.attempt.decision import refusal
+from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
@@ -45,7 +46,7 @@ def refused(run, me):
 
 
 def parsed(entries):
-    return [records.decode(records.AttemptRecord, each, "here") for each in entries]
+    return [records.decode(AttemptRecord, each, "here") for each in entries]
 
 
 def own_script(run, stop_signal="none"):

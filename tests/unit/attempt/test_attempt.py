@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import __main__ as attempt_command
 from slurm_job_kit.jobs.attempt import close as close_module
 from slurm_job_kit.jobs.attempt import execute, facts, interpret, run_lock
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
 from slurm_job_kit.jobs.node import interfaces
+from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import (
     FORMAT,
     RunDir,
@@ -63,7 +63,7 @@ def test_a_scancel_between_decision_and_requeue_is_recorded_as_one(tmp_path, slu
     append_jsonl(run.attempts, RECORD)
     assert act(REQUEUE, run, me) == 1
     assert read_json(run.result)["status"] == "cancelled"
-    (record,) = records.read_attempts(run)
+    (record,) = read_attempts(run)
     assert (record.decision, record.cause) == ("cancel", "cancelled")
 
 
@@ -102,7 +102,7 @@ def test_each_crash_without_progress_waits_longer(tmp_path, crashes, delay_s):
     run = RunDir(tmp_path)
     for attempt in range(crashes):
         append_jsonl(run.attempts, run_files.attempt(attempt=attempt))
-    assert execute.retry_delay_s(records.read_attempts(run)) == delay_s
+    assert execute.retry_delay_s(read_attempts(run)) == delay_s
 
 
 def test_a_requeue_is_asked_for_once_and_never_of_a_finished_job(tmp_path, slurm):
@@ -164,7 +164,7 @@ def test_a_node_without_the_interface_of_the_spec_holds_the_run_at_once(
     write_json(run.attempt(1).agent(1), {"host": "b", "end": 5.0, "error": error})
     assert command("close", "1", "--srun-exit", "1") == 1
     assert f"first failure: {error}" in capfd.readouterr().err
-    (record,) = records.read_attempts(run)
+    (record,) = read_attempts(run)
     assert (record.cause, record.decision) == ("crash", "hold")
     assert record.evidence.error == error and record.evidence.signals == ()
 
@@ -481,7 +481,7 @@ def test_open_and_close_read_each_file_once(
     for attempt in (1,) if decision == "hold" else (1, 2):
         crashed(run, attempt)
         counts.append(reads(command, "close", str(attempt), "--stop", stop))
-        assert records.read_attempts(run)[-1].decision == decision
+        assert read_attempts(run)[-1].decision == decision
         counts.append(reads(command, *OPEN))  # refused after a hold
     counts.append(reads(command, *OPEN))  # of a lost attempt, which it closes
     monkeypatch.setenv("SLURM_JOB_ID", "8")

@@ -14,7 +14,8 @@ from slurm_job_kit.jobs.attempt.exclude_nodes import (
     expand_hostlist,
     update_exclude_list,
 )
-from slurm_job_kit.jobs.records import AttemptRecord, PartitionNodes, SlurmSite
+from slurm_job_kit.jobs.records.ended import AttemptRecord
+from slurm_job_kit.jobs.records.queued import PartitionNodes, SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Slurm, Spec
 from tests.unit import run_files

@@ -2,9 +2,10 @@
 
 import pytest
 
-from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import __main__ as attempt_command
 from slurm_job_kit.jobs.attempt import execute
+from slurm_job_kit.jobs.records.ended import read_attempts
+from slurm_job_kit.jobs.records.training import Progress, progress_text
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, write_json
 from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.spec import Spec
@@ -65,7 +66,7 @@ def stopped(run, attempt):
     marker = {"status": "stopped", "global_step": step, "checkpoint": f"step-{step:08d}"}
     write_json(run.attempt(attempt).outcome, marker)
     (run.checkpoints / f"step-{step:08d}").mkdir()
-    run.progress.write_text(records.progress_text(records.Progress(step)))
+    run.progress.write_text(progress_text(Progress(step)))
 
 
 def test_the_end_of_an_attempt_and_the_start_of_the_next_take_few_file_operations(run, job):
@@ -73,7 +74,7 @@ def test_the_end_of_an_attempt_and_the_start_of_the_next_take_few_file_operation
     for attempt in (1, 2, 3):  # the number does not grow with the attempts
         stopped(run, attempt)
         closing = job(attempt - 1, "close", str(attempt), "--stop", "SIGTERM")
-        assert records.read_attempts(run)[-1].decision == "requeue"
+        assert read_attempts(run)[-1].decision == "requeue"
         opening = job(attempt, "open", "--head-address", "10.0.0.1", *NODES)
         assert run.attempt(attempt + 1).plan.is_file()
         both = closing.total() + opening.total()

@@ -4,7 +4,6 @@ import os
 
 import pytest
 
-from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import facts, history, interpret, run_lock
 from slurm_job_kit.jobs.attempt.decision import (
     COMPLETED,
@@ -14,6 +13,7 @@ from slurm_job_kit.jobs.attempt.decision import (
     History,
     decide,
 )
+from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.runs import checkpoints
 from slurm_job_kit.jobs.slurm import client
@@ -325,7 +325,7 @@ def test_an_amended_record_is_the_newest_one_and_keeps_the_rest(run):
     history.amend(
         run, facts.read(run, 2), Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
     )
-    first, last = records.read_attempts(run)
+    first, last = read_attempts(run)
     assert (first.decision, first.attempt) == ("requeue", 1)
     assert (last.decision, last.cause, last.attempt) == ("cancel", "cancelled", 2)
     assert last.reason == "the job was cancelled"

@@ -7,7 +7,7 @@ import pytest
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.attempt import __main__, run_lock
 from slurm_job_kit.jobs.attempt.open import open_attempt
-from slurm_job_kit.jobs.records import AttemptPlan
+from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import code_digest, code_snapshot
 from slurm_job_kit.jobs.spec import Spec

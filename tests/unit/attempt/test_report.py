@@ -4,7 +4,7 @@ import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import facts, interpret, report
-from slurm_job_kit.jobs.records import RankError
+from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.spec import Spec
 from tests.unit import run_files

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import requeue_policy
 from slurm_job_kit.jobs.attempt.decision import Evidence
+from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl
 from slurm_job_kit.jobs.slurm.client import Job
 from tests.unit import run_files
@@ -42,7 +42,7 @@ def left(tmp_path, fake_slurm, monkeypatch):
         for attempt, (job_id, decision) in enumerate(before):
             record = run_files.attempt(attempt=attempt, job_id=job_id, decision=decision)
             append_jsonl(run_dir.attempts, record)
-        return requeue_policy.slurm_requeues_itself(records.read_attempts(run_dir), seen, job, "7")
+        return requeue_policy.slurm_requeues_itself(read_attempts(run_dir), seen, job, "7")
 
     return ask
 

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import facts, interpret, srun_step
 from slurm_job_kit.jobs.procfs import parent_of
-from slurm_job_kit.jobs.records import AgentRecord
+from slurm_job_kit.jobs.records.nodes import AgentRecord
 from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
@@ -162,7 +161,7 @@ def test_a_disk_that_does_not_answer_is_looked_at_again(run, waiter, monkeypatch
             raise stale
         return look
 
-    monkeypatch.setattr(records, "read_agents", read_agents)
+    monkeypatch.setattr(srun_step, "read_agents", read_agents)
     srun_step.watch(run, "7", 1, waiter.pid)
     assert waiter.wait(10) == -signal.SIGKILL
     assert next(looks, None) is None

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import execute, facts, run_lock, successor
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision, budget_used
 from slurm_job_kit.jobs.attempt.open import open_attempt
+from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
@@ -315,12 +315,12 @@ def test_a_successor_of_a_cancelled_job_writes_down_that_the_run_was_cancelled(
     with pytest.raises(successor.EndedError, match=refused):
         open_attempt(run, me, ["a"], "10.0.0.1")
     assert read_json(run.result)["status"] == "cancelled"
-    (record,) = records.read_attempts(run)
+    (record,) = read_attempts(run)
     assert (record.decision, record.cause) == ("cancel", Cause.LOST)
     assert run_lock.read(run) is None
     decision = Decision(Action.CANCEL, Cause.LOST, "x")
     assert decision.action == record.decision
-    assert budget_used(records.read_attempts(run)).restarts == 0  # a resume begins anew
+    assert budget_used(read_attempts(run)).restarts == 0  # a resume begins anew
 
 
 def test_a_run_that_was_through_before_its_job_was_cancelled_is_complete(run, slurm, monkeypatch):

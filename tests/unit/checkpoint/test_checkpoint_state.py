@@ -20,7 +20,7 @@ from torch import nn
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names
-from slurm_job_kit.jobs.records import KeyChange, SpecChange
+from slurm_job_kit.jobs.records.frozen import KeyChange, SpecChange
 from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.checkpoint import checkpoints as module

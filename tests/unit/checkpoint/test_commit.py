@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names
-from slurm_job_kit.jobs.records import Metric
+from slurm_job_kit.jobs.records.training import Metric
 from slurm_job_kit.jobs.rundir import fsync_directory, write_atomic
 from slurm_job_kit.trainer.checkpoint import commit, reader
 from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention

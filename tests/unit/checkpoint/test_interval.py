@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_job_kit.jobs.records import AttemptRecord, Cause, decode
+from slurm_job_kit.jobs.records import decode
+from slurm_job_kit.jobs.records.ended import AttemptRecord, Cause
 from slurm_job_kit.jobs.spec import Checkpoint
 from slurm_job_kit.trainer.checkpoint.interval import (
     SECONDS_PER_DAY,

@@ -4,7 +4,8 @@ import hashlib
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation, records
-from slurm_job_kit.jobs.records import Best, FileDigest, NamedFile, Overrides, StoredCheckpoint
+from slurm_job_kit.jobs.records.frozen import Overrides
+from slurm_job_kit.jobs.records.training import Best, FileDigest, NamedFile, StoredCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT

@@ -11,6 +11,7 @@ from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt import facts, run_lock
 from slurm_job_kit.jobs.attempt.open import HeldError, refuse
 from slurm_job_kit.jobs.commands import cancel
+from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import append_jsonl, read_json, write_json
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm import client
@@ -25,7 +26,7 @@ def test_cancel_stops_a_queued_job_and_the_run_is_cancelled(slurm, here, capsys)
     run_lock.claim(run, run_lock.this_process("4711"), 1)  # as after a requeue
     append_jsonl(run.attempts, run_files.attempt(cause="preemption", decision="requeue"))
     assert main(["cancel", "4711"]) == 0
-    (record,) = records.read_attempts(run)
+    (record,) = read_attempts(run)
     assert (record.cause, record.decision) == ("preemption", "cancel")
     assert slurm.cancelled == ["4711"]
     capsys.readouterr()
@@ -68,7 +69,7 @@ def test_cancel_of_a_complete_run_that_slurm_has_requeued_leaves_it_complete(slu
     assert slurm.cancelled == ["4711"]
     result = read_json(run.result)
     assert (result["status"], result["weights_sha256"]) == ("completed", "ab")
-    assert [record.decision for record in records.read_attempts(run)] == ["done"]
+    assert [record.decision for record in read_attempts(run)] == ["done"]
 
 
 def test_cancel_of_what_does_not_run_is_a_users_error(slurm, here, capsys):

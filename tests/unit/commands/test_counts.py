@@ -14,6 +14,8 @@ from tests.unit import file_operations
 from tests.unit.commands.commands_kit import REPOSITORY
 
 HEAVY = {"torch", "numpy", "sklearn", "sympy", "pydantic"}
+RECORDS = f"{installation.NAME}.jobs.records"
+OF_RANKS = {f"{RECORDS}.nodes", f"{RECORDS}.training"}
 OF_SUBMIT = {"pydantic_core", "yaml", "submitit", "asyncio"}
 NUM_RUNS = 4
 
@@ -24,7 +26,7 @@ NUM_RUNS = 4
         (["--help"], HEAVY | OF_SUBMIT | {"dataclasses"}, 105),
         (["status"], HEAVY | OF_SUBMIT, 190),
         (["logs"], HEAVY | OF_SUBMIT, 190),
-        (["submit", "tiny.yaml", "--no-check"], HEAVY, 340),
+        (["submit", "tiny.yaml", "--no-check"], HEAVY | OF_RANKS, 340),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

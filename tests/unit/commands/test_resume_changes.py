@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt import facts, interpret
 from slurm_job_kit.jobs.commands import resume
 from slurm_job_kit.jobs.problems import Problem
-from slurm_job_kit.jobs.records import Provenance, SpecChange
+from slurm_job_kit.jobs.records.frozen import Provenance, SpecChange
 from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.runs import check, freeze, lookup
 from slurm_job_kit.jobs.spec import Launch, Spec

@@ -9,7 +9,7 @@ import pytest
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt import run_lock
 from slurm_job_kit.jobs.commands import status
-from slurm_job_kit.jobs.records import Result
+from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import append_jsonl, write_json
 from tests.unit import run_files
 from tests.unit.commands.commands_kit import make_run

@@ -3,7 +3,7 @@
 import pytest
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.records import SlurmSite
+from slurm_job_kit.jobs.records.queued import SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from slurm_job_kit.trainer.dist.run_handle import RunHandle

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.records import RankHang
+from slurm_job_kit.jobs.records.nodes import RankHang
 from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.jobs.spec import Launch, Spec
 from slurm_job_kit.trainer.errors import EXIT_FAILED

@@ -26,6 +26,7 @@ from slurm_job_kit.jobs.node.torchrun import (
     stop_signal,
     torchrun_command,
 )
+from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
@@ -37,7 +38,7 @@ SOCKET_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 PLAN_JSON = run_files.plan(
     attempt=2, head_address="127.0.0.1", rdzv_endpoint="127.0.0.1:15001", rdzv_id="7-2"
 )
-PLAN = records.decode(records.AttemptPlan, PLAN_JSON, "here")
+PLAN = records.decode(AttemptPlan, PLAN_JSON, "here")
 # A torchrun of two ranks: each prints when it is ready, and the signal that it received.
 RANK = """
 import signal, sys, time
@@ -61,7 +62,7 @@ from pathlib import Path
 from slurm_job_kit.jobs.node.torchrun import Node
 from slurm_job_kit.jobs.node import agent as node_agent
 from slurm_job_kit.jobs.node.agent import Agent
-from slurm_job_kit.jobs.records import AttemptPlan
+from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, Timeline
 from slurm_job_kit.jobs.spec import Spec
 node_agent.START_LIMIT_S, node_agent.END_LIMIT_S = json.loads(os.environ.get("LIMITS", "[60, 60]"))
@@ -351,7 +352,7 @@ def test_an_agent_without_the_interface_records_the_reason_and_ends(tmp_path):
     write_json(run.attempt(1).plan, PLAN_JSON | {"head_address": "10.0.0.9"})
     with pytest.raises(SystemExit) as caught:
         agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.9:1"])
-    record = records.read(records.AgentRecord, run.attempt(1).agent(1))
+    record = records.read(AgentRecord, run.attempt(1).agent(1))
     assert record is not None and record.end is not None and record.error is not None
     assert "launch.interface: nope9 is no interface" in record.error
     assert f"error: {record.error}\n  hint: " in str(caught.value)

@@ -12,7 +12,7 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.node.torchrun import rank_command
 from slurm_job_kit.jobs.procfs import children
-from slurm_job_kit.jobs.records import RankError
+from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
 from slurm_job_kit.jobs.spec import Launch, Spec
 

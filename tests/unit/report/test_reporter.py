@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from slurm_job_kit.jobs.commands import live_progress as live
-from slurm_job_kit.jobs.records import read_progress_step
+from slurm_job_kit.jobs.records.training import read_progress_step
 from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches, TrainingLength

@@ -11,7 +11,7 @@ import pytest
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.problems import Problem, SpecError
-from slurm_job_kit.jobs.records import CheckReport, Finding
+from slurm_job_kit.jobs.records.training import CheckReport, Finding
 from slurm_job_kit.jobs.runs import check, code_snapshot
 from slurm_job_kit.jobs.runs.freeze import freeze
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec

@@ -9,7 +9,7 @@ import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records import CodeSnapshot, Provenance
+from slurm_job_kit.jobs.records.frozen import CodeSnapshot, Provenance
 from slurm_job_kit.jobs.rundir import RunDir, relink
 from slurm_job_kit.jobs.runs import code_changes, code_digest, code_snapshot
 from slurm_job_kit.jobs.runs.freeze import provenance

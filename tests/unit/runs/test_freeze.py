@@ -11,7 +11,7 @@ import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.config.load import Loaded
-from slurm_job_kit.jobs.records import Overrides
+from slurm_job_kit.jobs.records.frozen import Overrides
 from slurm_job_kit.jobs.rundir import read_json
 from slurm_job_kit.jobs.runs import freeze as module
 from slurm_job_kit.jobs.runs import lookup

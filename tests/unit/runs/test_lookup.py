@@ -2,7 +2,7 @@
 
 import pytest
 
-from slurm_job_kit.jobs.records import Submission
+from slurm_job_kit.jobs.records.queued import Submission
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, relink, write_json
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.runs.lookup import NoSuchRunError, find

@@ -10,7 +10,7 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.config.keys import keys
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.records import Overrides
+from slurm_job_kit.jobs.records.frozen import Overrides
 from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
 from slurm_job_kit.jobs.runs import spec_changes
 from slurm_job_kit.jobs.runs.freeze import provenance

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from slurm_job_kit.jobs.records import RequeueAnswer
+from slurm_job_kit.jobs.records.queued import RequeueAnswer
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.slurm.client import Job
 

@@ -1,0 +1,186 @@
+"""The content of each file in a run directory, one frozen dataclass per file, and its codec.
+
+- ended: how each attempt ended, and what was decided.
+- frozen: the code, packages and overrides of a run, and the later changes of its spec.
+- nodes: the plan of an attempt, and how agents and ranks ended.
+- queued: the jobs of a run, the Slurm that has them, and the owner of the run directory.
+- training: progress, checkpoints, events and results.
+
+A field is a key of the JSON object, and its type hint is the type that the key must have. One
+version of the kit writes a file and another one may read it (a run keeps the code that it was
+submitted with, the commands come from the checkout), so keys that a class does not have are
+ignored and a field with a default may be missing. Changes that go beyond that raise
+`jobs.rundir.FORMAT`. Standard library only; the trainer imports these modules, too.
+
+Python takes half a millisecond to make a dataclass, so a command imports only the files with its
+records. The codec itself stands here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import types
+import typing
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_atomic
+
+Record = TypeVar("Record")
+
+# Metadata of a field: a tuple of (name, value) records is written as one JSON object.
+AS_OBJECT = {"as_object": True}
+# Metadata of a field: the key is left out of the file while the value is None.
+OMIT_NONE = {"omit_none": True}
+
+
+class RecordError(UserError, ValueError):
+    """A file of the run directory has not the content that it should; names file and key."""
+
+
+def read(kind: type[Record], path: Path) -> Record | None:
+    """The record in a file; None where there is no such file.
+
+    Raises: RecordError for another content, OSError.
+    """
+    try:
+        value = read_json(path)
+    except ValueError as error:
+        raise RecordError(f"{path} is not JSON: {error}") from error
+    return None if value is None else decode(kind, value, str(path))
+
+
+def read_leniently(kind: type[Record], path: Path) -> Record | None:
+    """The record in a file that a user's script may have written.
+
+    None for a missing file and for what is no such record; a key of a wrong type counts as missing.
+    """
+    try:
+        return decode(kind, read_json(path), str(path), is_lenient=True)
+    except ValueError:
+        return None
+
+
+def write(path: Path, record: object) -> None:
+    """Replace the file by this record, atomically and durably."""
+    write_atomic(path, text(record))
+
+
+def text(record: object) -> str:
+    """The file of this record, as text."""
+    return json.dumps(encode(record), indent=2, ensure_ascii=False) + "\n"
+
+
+def read_lines(kind: type[Record], path: Path) -> list[Record]:
+    """The records of a JSON-lines file; a last line that a crash cut off does not count.
+
+    Raises: RecordError, OSError.
+    """
+    try:
+        lines = read_jsonl(path)
+    except ValueError as error:
+        raise RecordError(f"{path} has a line that is not JSON: {error}") from error
+    return [decode(kind, line, f"{path}, line {n}") for n, line in enumerate(lines, 1)]
+
+
+def append(path: Path, record: object) -> None:
+    """Append the record durably, as one line in a single write."""
+    append_jsonl(path, encode(record), durable=True)
+
+
+def decode(kind: type[Record], value: object, where: str, is_lenient: bool = False) -> Record:
+    """The record of a class in a JSON value. `where`: the file, for the error.
+
+    `is_lenient`: a key of a wrong type counts as missing. Raises: RecordError.
+    """
+    if not isinstance(value, Mapping):
+        raise RecordError(f"{where}: expected a JSON object, found {_shown(value)}")
+    found = {}
+    for each, hint in _hints(typing.cast(type, kind)):
+        is_required = (
+            each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+        )
+        if each.name not in value:
+            if is_required:
+                raise RecordError(f"{where}: the key {each.name} is missing")
+            continue
+        item = value[each.name]
+        if each.metadata.get("as_object") and isinstance(item, Mapping):
+            names = [inner.name for inner in dataclasses.fields(_item_of(hint))]
+            item = [dict(zip(names, pair, strict=True)) for pair in item.items()]
+        try:
+            found[each.name] = _decoded(hint, item, f"{where}: {each.name}")
+        except RecordError:
+            if is_required or not is_lenient:
+                raise
+    return kind(**found)
+
+
+@functools.cache
+def _hints(kind: type) -> list[tuple[dataclasses.Field[object], object]]:
+    """The fields of a record with their types."""
+    hints = typing.get_type_hints(kind)
+    return [(each, hints[each.name]) for each in dataclasses.fields(kind)]
+
+
+def _item_of(hint: object) -> type:
+    """The record type X in tuple[X, ...] or tuple[X, ...] | None."""
+    options = typing.get_args(hint) if typing.get_origin(hint) is types.UnionType else (hint,)
+    item: type = typing.get_args(options[0])[0]
+    return item
+
+
+def _decoded(hint: object, value: object, where: str) -> object:
+    """A JSON value as the type of a field. Raises: RecordError."""
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and types.NoneType in options:
+            return None
+        (hint,) = (each for each in options if each is not types.NoneType)
+        return _decoded(hint, value, where)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_decoded(options[0], item, f"{where}[{n}]") for n, item in enumerate(value))
+    if origin is Literal and value in options:
+        return value
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return decode(hint, value, where)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        if isinstance(value, str) and value in list(hint):
+            return hint(value)
+        raise RecordError(f"{where}: expected one of {', '.join(hint)}, found {_shown(value)}")
+    if hint is float and type(value) is int:
+        return float(value)
+    if hint is object or type(value) is hint:  # not isinstance: True is an int
+        return value
+    raise RecordError(f"{where}: expected {_type_name(hint)}, found {_shown(value)}")
+
+
+def _type_name(hint: object) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint)
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)[:60]
+
+
+def encode(value: object) -> object:
+    """A record as a JSON value: the fields of a dataclass by name, tuples as lists."""
+    if not dataclasses.is_dataclass(value):
+        return [encode(item) for item in value] if isinstance(value, tuple) else value
+    found = {}
+    for each in dataclasses.fields(value):
+        item = getattr(value, each.name)
+        beside = each.metadata.get("omit_without")
+        is_omitted = each.metadata.get("omit_none") or (beside and not getattr(value, beside))
+        if item is None and is_omitted:
+            continue
+        encoded = encode(item)
+        if each.metadata.get("as_object") and isinstance(encoded, list):
+            encoded = dict(tuple(pair.values()) for pair in encoded)
+        found[each.name] = encoded
+    return found

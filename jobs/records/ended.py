@@ -1,0 +1,116 @@
+"""attempts.jsonl: how each attempt ended, on what evidence, and what was decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from slurm_job_kit.jobs.records import OMIT_NONE, read_lines
+from slurm_job_kit.jobs.records.queued import RequeueAnswer
+from slurm_job_kit.jobs.rundir import RunDir
+
+
+class Action(StrEnum):
+    """What the batch script does after an attempt."""
+
+    DONE = "done"  # the run is complete
+    RETRY = "retry"  # start a new srun step in this allocation
+    REQUEUE = "requeue"  # ask Slurm to start the job again
+    SUCCESSOR = "successor"  # leave the run to the job that waits for the end of this one
+    WAIT = "wait"  # Slurm requeues the job without our request
+    HOLD = "hold"  # stop with the reason; only a resume continues the run
+    CANCEL = "cancel"  # the job was cancelled: the run never continues without a resume
+
+
+class Cause(StrEnum):
+    """What ended an attempt."""
+
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    TIME_LIMIT = "time_limit"
+    PREEMPTION = "preemption"
+    MANUAL_STOP = "manual_stop"  # a stop signal sent by hand: scancel --signal=TERM
+    INTERRUPTED = "interrupted"  # Ctrl-C or cancel of a local run
+    REQUEUED = "requeued"  # by an administrator, or by Slurm itself
+    CRASH = "crash"
+    HANG = "hang"  # no rank made progress, and a watchdog ended the attempt
+    OUT_OF_MEMORY = "out_of_memory"  # a crash that the next attempt may well repeat
+    NODE = "node"  # a node was lost, or failed its preflight
+    LOST = "lost"  # the batch script was killed before it recorded the attempt
+
+
+# What a person corrects before the run can go on. None: nothing, or it is not known.
+Mistake = Literal["code", "spec"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known when an attempt has ended. `attempts.jsonl` keeps it beside the decision."""
+
+    # The status in outcome.json: completed, stopped, or None. For a user's script that wrote none
+    # it follows from the exit codes: all 0 is completed, but stopped if the script was warned and
+    # sent its stop signal.
+    outcome: str | None
+    job_state: str  # Slurm's JobState; LOCAL without Slurm, UNKNOWN without an answer
+    job_reason: str  # Slurm's Reason
+    signals: tuple[str, ...]  # stop signals that reached an agent, in order
+    is_preempted: bool  # Slurm has a PreemptTime for this start of the job
+    has_progress: bool  # a checkpoint was committed during the attempt
+    error: str | None  # the first failing rank, its node and its error
+    # An optimizer step was finished; True for a user's script that never reported a step.
+    has_step: bool = False
+    is_requeued: bool = False  # Slurm has counted the job's next start already
+    is_user_error: bool = False  # the error is in the spec or the launch: a retry would repeat it
+    is_hang: bool = False  # the error is that no rank made progress
+    is_out_of_memory: bool = False  # of a GPU or of the node
+    is_near_limit: bool = False  # a retry in this allocation might miss the time limit's warning
+    can_requeue: bool = True  # Slurm may start this very job again
+    # Slurm requeues the job once it has ended; see jobs.attempt.requeue_policy.
+    is_left_to_slurm: bool = False
+    has_successor: bool = False  # another job waits for the end of this one
+    bad_nodes: tuple[str, ...] = ()  # nodes that failed the preflight
+    unreachable_nodes: tuple[str, ...] = ()  # nodes whose agent never ended, and that do not answer
+    rebooted_nodes: tuple[str, ...] = ()  # of a lost attempt: nodes that booted after it began
+    is_stopped_in_startup: bool = False  # a rank was asked to stop before its training loop
+    mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """A line of attempts.jsonl: what ended an attempt, and what was decided."""
+
+    attempt: int
+    job_id: str | None
+    nodes: tuple[str, ...] | None
+    start: float | None  # seconds since the epoch; None where the plan is lost
+    stop: float  # seconds since the epoch
+    cause: Cause
+    first_step: int | None  # the optimizer steps that the attempt did; None where it did none
+    last_step: int | None
+    stop_s: float | None  # from the first warning to the record
+    start_s: float | None  # from the opening to the first step
+    checkpoint: str | None  # the newest one at the end
+    quarantined: tuple[str, ...]  # checkpoints that this attempt found damaged
+    decision: Action
+    reason: str
+    evidence: Evidence
+    # What Slurm did with the requeue that the first record of the attempt decided on.
+    requeue: RequeueAnswer | None = field(default=None, metadata=OMIT_NONE)
+    code: str | None = field(default=None, metadata=OMIT_NONE)  # name of the frozen code
+
+
+@dataclass(frozen=True)
+class NewestCheckpoint:
+    """The one key of a line of attempts.jsonl that the trainer reads."""
+
+    checkpoint: str | None = None
+
+
+def read_attempts(run_dir: RunDir) -> list[AttemptRecord]:
+    """One record for each closed attempt, in the order in which they were closed.
+
+    attempts.jsonl is append-only: a later line of the same attempt corrects the earlier one.
+    """
+    folded = {line.attempt: line for line in read_lines(AttemptRecord, run_dir.attempts)}
+    return list(folded.values())

@@ -1,0 +1,98 @@
+"""What a run is made of: its code and packages, its overrides, the later changes of its spec."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from slurm_job_kit.jobs.records import AS_OBJECT, OMIT_NONE
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """overrides.json: the `KEY=VALUE` arguments of submit and of all resumes, in order."""
+
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class KeyChange:
+    """A key of the spec, and its old and new JSON value."""
+
+    key: str
+    values: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class SpecChange:
+    """A line of changes.jsonl: a change of the spec that a user confirmed at a resume."""
+
+    time: float  # seconds since the epoch
+    changes: tuple[KeyChange, ...] = field(metadata=AS_OBJECT)
+    spec_sha256: str = ""  # of the changed spec.json
+
+
+@dataclass(frozen=True)
+class PackageVersion:
+    """A Python package and its version; None where it is not installed."""
+
+    name: str
+    version: str | None
+
+
+@dataclass(frozen=True)
+class CodeSnapshot:
+    """A frozen code of a run: attempts from `attempt` on use it, from the step after `step` on."""
+
+    code: str  # name of the frozen code
+    attempt: int
+    step: int  # of the checkpoint that the attempt was to continue from; 0: the beginning
+    time: float  # seconds since the epoch
+    git_sha: str | None = None
+    # Of a launch.script outside of the repository: name of the frozen code with its folder.
+    script_code: str | None = field(default=None, metadata=OMIT_NONE)
+    kit: str | None = field(default=None, metadata=OMIT_NONE)  # where `code` does not have the kit
+
+    @property
+    def copies(self) -> tuple[str | None, ...]:
+        """The names of the frozen folders."""
+        return self.code, self.script_code, self.kit
+
+
+@dataclass(frozen=True)
+class StateOrigin:
+    """The checkpoint of another run with which a run began."""
+
+    run_id: str
+    run_dir: str
+    checkpoint: str
+    step: int
+    code: str | None = None  # name of the frozen code of that run at the copy
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """provenance.json: the code, the interpreter and the packages of a run.
+
+    `code` and the two keys of git describe the newest code; `snapshots` has all, the newest last.
+    """
+
+    code: str  # name of the frozen code
+    git_sha: str | None
+    git_diff: str | None
+    python: str
+    interpreter: str  # that submitted; it runs the commands of the batch script
+    host: str
+    versions: tuple[PackageVersion, ...] = field(metadata=AS_OBJECT)
+    lock_sha256: str | None = None
+    repository: str | None = None  # the checkout that the code was frozen from
+    # Of agents and ranks, before it is looked up on a node: agent-NNNNN.json has what was found.
+    agent_interpreter: str | None = None
+    snapshots: tuple[CodeSnapshot, ...] = ()
+    origin: StateOrigin | None = field(default=None, metadata=OMIT_NONE)
+
+
+@dataclass(frozen=True)
+class ProvenanceOrigin:
+    """The one key of provenance.json that the trainer reads."""
+
+    origin: StateOrigin | None = None

@@ -1,0 +1,107 @@
+"""What passes between an attempt and its nodes: its plan, and the ends of agents and ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from slurm_job_kit.jobs.records import OMIT_NONE, read
+from slurm_job_kit.jobs.records.ended import Mistake
+from slurm_job_kit.jobs.rundir import RunDir
+
+
+@dataclass(frozen=True)
+class AttemptPlan:
+    """plan.json: what `attempt open` decided. Every agent reads it."""
+
+    attempt: int
+    job_id: str
+    nodes: tuple[str, ...]
+    head_address: str  # IPv4 or IPv6 address of the first node
+    head_address_is: str  # how that address was found
+    rdzv_endpoint: str  # address:port, or [address]:port for IPv6
+    rdzv_id: str
+    start: float  # seconds since the epoch
+    deadline: float | None  # end of the time limit, seconds since the epoch
+    checkpoint: str | None = None  # the newest checkpoint at the start
+    quarantined: tuple[str, ...] = ()  # damaged checkpoints put aside before the start
+    code: str | None = field(default=None, metadata=OMIT_NONE)  # name of the frozen code
+    # SHA-256 of those files of the code that results may depend on.
+    code_digest: str | None = field(default=None, metadata=OMIT_NONE)
+
+
+@dataclass(frozen=True)
+class ReceivedSignal:
+    """A stop signal that an agent received first at `t`, seconds since the epoch."""
+
+    t: float
+    signal: str
+
+
+@dataclass(frozen=True)
+class AgentRecord:
+    """agent-NNNNN.json: the stop signals that an agent received, and how its torchrun ended."""
+
+    host: str
+    address: str | None = None  # the node's address towards the first node
+    step_id: str | None = None  # of the srun step that started the agent
+    signals: tuple[ReceivedSignal, ...] = ()
+    torchrun_exit: int | None = None  # -N: ended by signal N; None while it runs
+    end: float | None = None  # seconds since the epoch; None while torchrun runs
+    # Why the agent started no torchrun: a mistake in the spec, which a retry would repeat.
+    error: str | None = field(default=None, metadata=OMIT_NONE)
+    oom_kill: int = 0  # processes of the node that the kernel killed for memory
+    interpreter: str | None = None  # of the agent, so of torchrun and the ranks
+    python: str | None = None  # its version
+
+
+# "stopped": the rank was asked to stop before it reached its training loop.
+ErrorKind = Literal["error", "hang", "bad_node", "out_of_memory", "stopped"]
+
+
+@dataclass(frozen=True)
+class RankError:
+    """rank-RRRRR.error.json: why a rank failed."""
+
+    time: float  # seconds since the epoch
+    rank: int
+    host: str
+    error: str
+    kind: ErrorKind = "error"
+    traceback: str = ""
+    caused_by_peer: bool = False  # another rank or node failed first
+    is_user_error: bool = False  # in the spec or the launch: a retry would repeat it
+    # Of a user's script: the exit code of its process; -N: ended by signal N.
+    exit_code: int | None = field(default=None, metadata=OMIT_NONE)
+    # The rank that wrote this record for one that does not answer.
+    told_by: int | None = field(default=None, metadata=OMIT_NONE)
+    mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
+
+
+@dataclass(frozen=True)
+class RankHang:
+    """rank-RRRRR.hang.json: what a rank does when it or another rank has found a hang."""
+
+    time: float  # seconds since the epoch
+    rank: int
+    host: str
+    pid: int
+    what: str  # the phase of its start-up, or the part of a step
+    step: int | None  # None before the first
+    where: str  # file, line and function of the main thread's top frame
+    is_waiting: bool  # that frame belongs to code that waits for other ranks
+
+
+@dataclass(frozen=True)
+class HangConclusion:
+    """hang.json: which ranks did not answer, by the rank that found the hang first."""
+
+    rank: int
+    error: str
+    unresponsive: tuple[int, ...]
+
+
+def read_agents(run_dir: RunDir, attempt: int) -> list[AgentRecord]:
+    """The records that the agents of an attempt have written so far."""
+    paths = sorted(run_dir.attempt(attempt).path.glob("agent-*.json"))
+    return [record for path in paths if (record := read(AgentRecord, path)) is not None]

@@ -1,0 +1,79 @@
+"""The jobs of a run: what the commands queued, the Slurm they asked, the owner of the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from slurm_job_kit.jobs.records import AS_OBJECT
+
+
+class RequeueAnswer(StrEnum):
+    """What Slurm did after `scontrol requeue`."""
+
+    ACCEPTED = "accepted"  # the job is pending, or has started again
+    REFUSED = "refused"  # the job is in another state than that
+    NO_ANSWER = "no_answer"  # slurmctld did not answer: the job may have been requeued
+
+
+@dataclass(frozen=True)
+class Submission:
+    """submission.json: the job of the run, and sbatch's command line (None after plain sbatch)."""
+
+    argv: tuple[str, ...] | None = None
+    job_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Successor:
+    """successor.json: job `job_id` starts after the end of job `after`; `reason`: why."""
+
+    job_id: str
+    after: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PartitionNodes:
+    """How many nodes a partition has, of whatever state."""
+
+    name: str
+    nodes: int
+
+
+@dataclass(frozen=True)
+class SlurmSite:
+    """site.json: what the Slurm that a run was submitted to does with the run's jobs.
+
+    A default is Slurm's own. Source: slurm.conf(5).
+    """
+
+    cancels_preempted: bool | None = None  # None: not known
+    # From the warning of a preemption to SIGKILL; the trainer compares it with its saves.
+    preemption_s: int | None = None
+    kill_wait_s: int = 30  # from SIGTERM to SIGKILL
+    slurmd_port: int = 6818
+    partition_nodes: tuple[PartitionNodes, ...] = field(default=(), metadata=AS_OBJECT)
+    sites: tuple[str, ...] = ()  # what was shown at submit
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """owner.json: the job that may write into the run directory, and its attempt."""
+
+    job_id: str
+    host: str
+    pid: int
+    pid_start: str  # clock ticks since boot, of /proc/PID/stat
+    attempt: int
+    restart_count: int = 0
+    token: str = "unnamed"  # names this claim; see jobs.attempt.run_lock
+
+
+@dataclass(frozen=True)
+class OwningAttempt:
+    """The keys of owner.json that the trainer compares with its own attempt and job."""
+
+    attempt: int
+    job_id: str | None = None

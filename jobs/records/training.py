@@ -1,0 +1,230 @@
+"""How far a training is and what it reached: progress, checkpoints, events, results.
+
+The trainer writes these files; a user's kit_stop.py writes some of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from slurm_job_kit.jobs.records import AS_OBJECT, OMIT_NONE, decode, encode
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric, by its name."""
+
+    name: str
+    value: float | None
+
+
+@dataclass(frozen=True)
+class Best:
+    """The step with the best value of the metric that checkpoint.best names."""
+
+    metric: str | None = field(default=None, metadata=OMIT_NONE)  # all None: there is none yet
+    value: float | None = field(default=None, metadata=OMIT_NONE)
+    step: int | None = field(default=None, metadata=OMIT_NONE)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """outcome.json: how the training of an attempt ended, by rank 0 or by a user's kit_stop.py.
+
+    kit_stop.py writes the first two keys. The trainer writes the first four, and all of them when
+    the training is complete: `attempt close` copies them into result.json.
+    """
+
+    status: Literal["completed", "stopped"] | None = None
+    global_step: int | None = None
+    epoch: int | None = field(default=None, metadata=OMIT_NONE)
+    checkpoint: str | None = field(default=None, metadata=OMIT_NONE)
+    metrics: tuple[Metric, ...] | None = field(default=None, metadata=AS_OBJECT | OMIT_NONE)
+    weights_sha256: str | None = field(default=None, metadata=OMIT_NONE)
+    optimizer_sha256: str | None = field(default=None, metadata=OMIT_NONE)
+    best: Best | None = field(default=None, metadata=OMIT_NONE)
+    exactness: str | None = field(default=None, metadata=OMIT_NONE)
+    exactness_reason: str | None = field(default=None, metadata=OMIT_NONE)
+
+
+@dataclass(frozen=True)
+class CodeSpan:
+    """Optimizer steps of a run that one frozen code did, the last one included."""
+
+    code: str
+    first_step: int
+    last_step: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """result.json: how the run ended. Users' scripts read it, so its keys stay.
+
+    It is written once, as a whole, when the run ends. The trainer's runs have all keys. A run that
+    was held or cancelled, or whose ranks are a user's script, has the first five at most.
+    """
+
+    status: Literal["completed", "held", "cancelled"]
+    reason: str | None = field(default=None, metadata=OMIT_NONE)
+    global_step: int | None = field(default=None, metadata=OMIT_NONE)
+    attempts: int | None = None
+    steps_redone: int | None = None
+    epoch: int | None = field(default=None, metadata=OMIT_NONE)
+    metrics: tuple[Metric, ...] | None = field(default=None, metadata=AS_OBJECT | OMIT_NONE)
+    weights_sha256: str | None = field(default=None, metadata=OMIT_NONE)
+    optimizer_sha256: str | None = field(default=None, metadata=OMIT_NONE)
+    best: Best | None = field(default=None, metadata={"omit_without": "weights_sha256"})
+    exactness: str | None = field(default=None, metadata=OMIT_NONE)
+    exactness_reason: str | None = field(default=None, metadata=OMIT_NONE)
+    code: tuple[CodeSpan, ...] | None = field(default=None, metadata=OMIT_NONE)
+
+    def metric(self, name: str) -> float | None:
+        """The value of a metric; None where the run has none of this name."""
+        return next((each.value for each in self.metrics or () if each.name == name), None)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the check at submit found at a key of the spec.
+
+    key: the way to it, such as ("train", "model").
+    frames: the last frames of the user's own files, where their code raised it.
+    is_error: every rank would fail; otherwise another host may have what this one lacks.
+    """
+
+    key: tuple[str, ...]
+    what: str
+    hint: str = ""
+    frames: tuple[str, ...] = ()
+    is_error: bool = True
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What `trainer.check` writes for submit, into a temporary file."""
+
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """progress.json: rank 0's last finished optimizer step, and what a live line shows.
+
+    The trainer writes all keys but `metrics`. A user's kit_stop.py writes step, total and metrics.
+    """
+
+    step: int
+    total: int | None = None  # optimizer steps of the run
+    epoch: int | None = None  # finished epochs
+    epochs: int | None = None
+    loss: float | None = None
+    samples_per_s: float | None = None
+    eta_s: float | None = None
+    time_left: str | None = None  # eta_s for people
+    lr: float | None = None
+    # Of the last evaluation, or a user script's own.
+    metrics: tuple[Metric, ...] | None = field(default=None, metadata=AS_OBJECT | OMIT_NONE)
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint:
+    """saved.json: the step of a user script's newest checkpoint, by its kit_stop.py."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class FileDigest:
+    """The size of a file in bytes, and its SHA-256 in hexadecimal digits."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class NamedFile:
+    """A file of a checkpoint, by its name in the directory."""
+
+    name: str
+    digest: FileDigest
+
+
+@dataclass(frozen=True)
+class StoredCheckpoint:
+    """The keys of a checkpoint's manifest.json that the commands read."""
+
+    global_step: int
+    files: tuple[NamedFile, ...] = field(metadata=AS_OBJECT)
+    best: Best = Best()
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line of timeline/<writer>.jsonl; each event name has fields of its own."""
+
+    t: float  # seconds since the epoch
+    event: str
+    attempt: int | None
+    host: str | None = None
+    pid: int | None = None
+    step: int | None = None
+
+
+def read_events(path: Path) -> list[Event]:
+    """The events of a timeline, without the lines that are none.
+
+    An attempt that was cut off may write into the middle of its successor's lines.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    events = []
+    for line in lines:
+        try:
+            events.append(decode(Event, json.loads(line), str(path), is_lenient=True))
+        except ValueError:
+            continue
+    return events
+
+
+# progress.json is overwritten in place, so each part of it has a fixed place: the step 12 digits
+# behind this text, the rest behind the step. JSON allows spaces around both.
+_BEFORE_STEP = '{"step": '
+
+PROGRESS_STEP_AT = len(_BEFORE_STEP)
+
+_STEP = re.compile(rb'\{"step": *(\d+)')
+
+_PROGRESS_BYTES = 512
+
+
+def progress_step_text(step: int) -> str:
+    """The step as it stands in progress.json, from offset PROGRESS_STEP_AT on."""
+    return f"{step:12d}"
+
+
+def progress_text(progress: Progress) -> str:
+    """The whole text of progress.json, of always the same length."""
+    fields = typing.cast(dict[str, object], encode(progress))
+    rest = json.dumps({name: fields[name] for name in fields if name != "step"})
+    text = f"{_BEFORE_STEP}{progress_step_text(progress.step)}, {rest[1:]}"
+    return f"{text:<{_PROGRESS_BYTES - 1}}\n"
+
+
+def read_progress_step(path: Path) -> int | None:
+    """The last finished optimizer step in progress.json; None before the first.
+
+    Only the beginning of the file is read: the rest may be written at the same moment.
+    """
+    try:
+        with open(path, "rb") as file:
+            found = _STEP.match(file.read(64))
+    except FileNotFoundError:
+        return None
+    return None if found is None else int(found[1])
