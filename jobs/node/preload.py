@@ -43,10 +43,14 @@ LATE_IMPORTS = (
 
 
 def preload(modules: Sequence[str]) -> None:
-    """Import modules. A rank imports one that fails again, and reports the error."""
+    """Import modules, then let the garbage collector run again, which `main` has stopped.
+
+    A rank imports a module that fails again, and reports the error.
+    """
     for name in modules:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
+    gc.enable()
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ def become(call: TorchrunCall) -> None:
 def main(argv: Sequence[str]) -> None:
     """Import the modules `argv[0]`; run torchrun by the rest of `argv`, or by a call on stdin."""
     modules, arguments = list(filter(None, argv[0].split(","))), argv[1:]
+    gc.disable()  # until all is imported: collections find no garbage there, and cost time
     importlib.import_module(TORCHRUN)
     for name in LATE_IMPORTS:
         importlib.import_module(name)

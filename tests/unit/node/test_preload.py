@@ -37,3 +37,29 @@ def test_torchrun_ends_without_a_tear_down(tmp_path, argument, status, tears_dow
     assert done.stdout.startswith(f"trained with {argument}")
     assert ("torn down" in done.stdout) is tears_down
     assert error in done.stderr
+
+
+IMPORTED = """
+import gc
+print("imported with a collector:", gc.isenabled(), flush=True)
+"""
+FORKING = """
+import gc, os
+
+def main(arguments):
+    if os.fork() == 0:
+        print("rank with a collector:", gc.isenabled(), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_the_garbage_collector_rests_during_the_imports_only(tmp_path):
+    (tmp_path / "imported.py").write_text(IMPORTED)
+    (tmp_path / "forking.py").write_text(FORKING)
+    code = "from slurm_job_kit.jobs.node import preload; "
+    code += "preload.TORCHRUN, preload.LATE_IMPORTS = 'forking', (); "
+    code += "preload.main(['imported', 'forking'])"
+    env = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}"}
+    said = subprocess.check_output([sys.executable, "-c", code], env=env, text=True, timeout=60)
+    assert said.splitlines() == ["imported with a collector: False", "rank with a collector: True"]
