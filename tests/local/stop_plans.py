@@ -1,18 +1,23 @@
 """As one of several ranks: train small runs, stop them in every way, compare with reference runs.
 
-    torchrun --nproc-per-node=3 tests/local/stop_plans.py FOLDER SCENARIO...
+    python -c "from tests.local import stop_plans; stop_plans.main()" RANKS FOLDER SCENARIO...
 
-All attempts live in one process per rank, because a start of torch costs seconds and an attempt of
-these runs a tenth of one. All else is real: DDP over gloo, signals, checkpoints, rank 0's files.
-test_trainer.py starts processes. FOLDER/<scenario>.json has the findings.
+All attempts live in one process per rank, and one process that has imported torch forks the ranks,
+because an import of torch costs seconds and an attempt of these runs a tenth of one. All else is
+real: DDP over gloo, signals, checkpoints, rank 0's files. test_trainer.py starts the processes of
+an attempt. FOLDER/<scenario>.json has the findings.
+
+By -c and not by -m: the workers that read data would import the main module and all that it needs.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import random
 import signal
+import socket
 import sys
 import threading
 import time
@@ -22,6 +27,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.spawn import start_processes
 
 import slurm_job_kit.trainer.dist.context
 from slurm_job_kit.jobs.rundir import RunDir, read_jsonl, write_json
@@ -243,8 +249,11 @@ def best_of(run: RunDir) -> str:
     return (run.checkpoints / "best").read_text().strip()
 
 
-def main(folder: Path, names: Sequence[str]) -> None:
-    """Run the scenarios and exit without a tear-down, as the trainer does."""
+def be_rank(rank: int, world_size: int, port: int, folder: Path, names: Sequence[str]) -> None:
+    """Run the scenarios as one rank; the process exits without a tear-down, as the trainer does."""
+    place = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "MASTER_PORT": port}
+    place |= {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
     stop = StopSignal()
     stop.install()
     stop.enter_loop()
@@ -261,5 +270,12 @@ def main(folder: Path, names: Sequence[str]) -> None:
     os._exit(0)
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+def main() -> None:
+    """Fork the ranks and wait until all have ended; the first that fails ends the others."""
+    importlib.import_module("torch._dynamo")  # by each rank otherwise, in DDP's constructor
+    world_size, folder, *names = sys.argv[1:]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    given = (int(world_size), port, Path(folder), names)
+    start_processes(be_rank, given, int(world_size), start_method="fork")

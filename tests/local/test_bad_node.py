@@ -1,14 +1,13 @@
 """The preflight under a real torchrun: a rank computes wrong products, stops or dies."""
 
+import json
 import socket
-import subprocess
-import sys
 import time
 
 import pytest
 
 from slurm_job_kit.jobs.rundir import read_json, read_jsonl
-from tests.local.test_trainer import REPOSITORY, environment, make_run
+from tests.local.test_trainer import REPOSITORY, end, make_run, rank_logs, start_attempt
 
 FAULTY_NODE = REPOSITORY / "tests/local/faulty_node"
 RANKS = 3
@@ -18,24 +17,12 @@ RANKS = 3
 def harmed(request, tmp_path):
     """(the harm, the run's first attempt, seconds from the ranks' meeting to the end)."""
     run = make_run(tmp_path / "run")
-    env = environment(1)
-    env |= {"FAULTY_RANK": "1", "FAULTY_HARM": request.param}
-    env["PYTHONPATH"] = f"{FAULTY_NODE}:{env['PYTHONPATH']}"
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}"]
-    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "-m", "trainer"]
-    process = subprocess.Popen(
-        [*command, str(run.path)],
-        cwd=REPOSITORY,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=150)
-    finally:
-        process.kill()
-    assert process.returncode != 0
+    run.owner.write_text(json.dumps({"attempt": 1}))
+    fault = {"FAULTY_RANK": "1", "FAULTY_HARM": request.param}
+    fault["PYTHONPATH"] = f"{FAULTY_NODE}:{REPOSITORY}"
+    status, output = end(start_attempt(run, 1, RANKS, **fault), limit_s=150)
+    assert status != 0
+    output += rank_logs(run, 1)
     records = {rank: read_json(run.attempt(1).rank_error(rank)) for rank in range(RANKS)}
     (began,) = [e["t"] for e in read_jsonl(run.timeline("rank-00000")) if e["event"] == "import"]
     return request.param, records, time.time() - began, output

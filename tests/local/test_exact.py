@@ -1,14 +1,14 @@
 """A run with stops ends bitwise equal to the reference run, with 2, 3 and 4 ranks."""
 
-from pathlib import Path
+import sys
 
 import pytest
 
 from slurm_job_kit.jobs.rundir import read_json
 from tests.local.stop_plans import EVALUATION_BATCHES, SPECS
-from tests.local.test_trainer import torchrun
+from tests.local.test_trainer import end, environment, start
 
-PROGRAM = Path(__file__).with_name("stop_plans.py")
+PROGRAM = "from tests.local import stop_plans; stop_plans.main()"
 RANKS = [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)]
 
 
@@ -16,7 +16,8 @@ RANKS = [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytes
 def found(request, tmp_path_factory):
     """The findings of each scenario, from one start of the ranks."""
     folder = tmp_path_factory.mktemp(f"{request.param}-ranks")
-    status, output = torchrun(PROGRAM, folder, *SPECS, ranks=request.param, limit_s=300)
+    command = [sys.executable, "-c", PROGRAM, str(request.param), str(folder), *SPECS]
+    status, output = end(start(command, environment(1)), limit_s=300)
     assert status == 0, output
     return {name: read_json(folder / f"{name}.json") for name in SPECS}
 

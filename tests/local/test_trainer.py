@@ -21,7 +21,6 @@ from slurm_job_kit.jobs.spec import Launch, Log, Spec, Train
 from tests.local.local_kit import write_result
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PLUGINS = Path(__file__).with_name("test_trainer_plugins.py")
 TINY = {
     "dataset": "tests.local.test_trainer_plugins:blobs",
     "model": "tests.local.test_trainer_plugins:troubled",
@@ -60,13 +59,13 @@ def start(command, env):
     )
 
 
-def start_attempt(run, attempt, ranks):
+def start_attempt(run, attempt, ranks, **variables):
     """The torchrun of an attempt on one node, as the node's agent starts it; this process is it."""
     spec = Spec.from_json(run.spec.read_text())
     node = NodeOptions(1, ranks, "127.0.0.1:0", f"test-{attempt}", True, "127.0.0.1")
     env = environment(attempt) | variables_of_spec(spec)
     env |= {"KIT_AGENT_PID": str(os.getpid()), "KIT_RUN_DIR": str(run.path)}
-    return start(torchrun_command(spec, run, node), env)
+    return start(torchrun_command(spec, run, node), env | variables)
 
 
 def rank_logs(run, attempt):
@@ -227,7 +226,9 @@ def test_a_superseded_attempt_commits_nothing(tmp_path):
 
 
 def test_evaluation_counts_every_sample_once_at_any_world_size(tmp_path):
-    status, output = torchrun(PLUGINS, tmp_path)
+    program = "from tests.local import test_trainer_plugins; test_trainer_plugins.main()"
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    status, output = end(start(command, environment(1)))
     assert status == 0, output
     results = set()
     for kind, world_size in itertools.product(("Samples", "Numbers"), (1, 2, 3)):

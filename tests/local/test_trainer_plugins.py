@@ -134,7 +134,7 @@ class Numbers:
         return torch.tensor([float(index)]), int(index > 6)
 
 
-def evaluate_at_each_world_size(folder):
+def evaluate_at_each_world_size(rank, folder):
     """As one of three ranks: evaluate alone, in twos and in threes; print the samples."""
     import torch.distributed as dist
 
@@ -147,7 +147,6 @@ def evaluate_at_each_world_size(folder):
     from slurm_job_kit.trainer.model.evaluate import evaluate
     from slurm_job_kit.trainer.model.objectives import Classification, DataFacts
 
-    rank = int(os.environ["RANK"])
     whole = Samples(torch.arange(11.0).unsqueeze(1), (torch.arange(11) > 6).long())
     run = RunHandle(RunDir(Path(folder)), Spec(launch=Launch(num_workers=1)), attempt=1)
     for world_size in (1, 2, 3):
@@ -173,5 +172,8 @@ def evaluate_at_each_world_size(folder):
             dist.destroy_process_group()
 
 
-if __name__ == "__main__":
-    evaluate_at_each_world_size(sys.argv[1])
+def main():
+    """Fork three ranks; each evaluates, and writes to the folder that the command line names."""
+    from torch.multiprocessing.spawn import start_processes
+
+    start_processes(evaluate_at_each_world_size, (sys.argv[1],), 3, start_method="fork")

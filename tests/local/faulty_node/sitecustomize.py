@@ -19,6 +19,8 @@ def harm(torch):
 
     def faulty(left, right):
         product = mm(left, right)
+        if not is_faulty(os.environ):
+            return product
         if what == "wrong":
             product[3, 5] += 1
         else:
@@ -47,5 +49,5 @@ def is_faulty(env):
     return (is_here or is_me) and is_now
 
 
-if is_faulty(os.environ):
+if "FAULTY_HARM" in os.environ:  # a forked rank is known only after the imports
     sys.meta_path.insert(0, AtPreflight())
