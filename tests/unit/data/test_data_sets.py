@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
 from slurm_job_kit.trainer.data import builtin
 from slurm_job_kit.trainer.data.sources import BatchSource, PerSampleSet, Samples, num_classes
 from slurm_job_kit.trainer.errors import UserError
+
+
+def sklearn_table(name: str, **options: Any) -> Any:
+    """A table of scikit-learn. Imported here: each pytest process imports this file to collect."""
+    from sklearn import datasets
+
+    return getattr(datasets, f"load_{name}")(**options)
 
 
 def parts(name: str, args: dict[str, Any]) -> tuple[Any, Any]:
@@ -66,7 +72,7 @@ def same_bits(samples, inputs, labels):
 
 
 def test_the_digits_are_bitwise_those_of_scikit_learn():
-    table = load_digits()
+    table = sklearn_table("digits")
     images = torch.from_numpy(table.images).to(torch.uint8).unsqueeze(1)
     labels = torch.from_numpy(table.target).long()
     for samples, part in zip(builtin.digits(), builtin.stratified_split(labels), strict=True):
@@ -74,7 +80,7 @@ def test_the_digits_are_bitwise_those_of_scikit_learn():
 
 
 def test_the_cancer_table_is_bitwise_that_of_scikit_learn():
-    table = load_breast_cancer()
+    table = sklearn_table("breast_cancer")
     values, labels = torch.from_numpy(table.data), torch.from_numpy(table.target).long()
     parts = builtin.stratified_split(labels)
     deviation, mean = torch.std_mean(values[parts[0]], dim=0)
@@ -279,7 +285,7 @@ def test_the_diabetes_table_has_targets_with_a_fraction_and_no_classes():
         assert values.dtype == torch.float32
         assert torch.allclose(values.mean(0), torch.zeros(values.shape[1]), atol=1e-5)
         assert torch.allclose(values.std(0), torch.ones(values.shape[1]), atol=1e-5)
-    table = load_diabetes(scaled=False)
+    table = sklearn_table("diabetes", scaled=False)
     order = builtin.stratified_split(torch.zeros(442, dtype=torch.int64))[0]
     expected = torch.from_numpy(table.target)[order]
     assert torch.corrcoef(torch.stack([expected, train.labels]))[0, 1] == pytest.approx(1)
