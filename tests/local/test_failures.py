@@ -26,7 +26,6 @@ from tests.local.test_trainer import (
     TINY,
     environment,
     rank_logs,
-    start,
     start_attempt,
 )
 
@@ -92,16 +91,6 @@ class Attempt:
         """(exit status, all output); fails if it takes longer than `limit_s`."""
         output, _ = self.process.communicate(timeout=limit_s)
         return self.process.returncode, output + rank_logs(self.run, self.number)
-
-
-class AttemptByHand(Attempt):
-    """One torchrun that somebody typed: its output goes to a pipe, and not to the run directory."""
-
-    def start(self):
-        command = [sys.executable, "-m", "torch.distributed.run"]
-        command += [f"--nproc-per-node={self.num_ranks}", "--rdzv-backend=c10d"]
-        command += ["--rdzv-endpoint=127.0.0.1:0", "-m", "trainer", str(self.run.path)]
-        return start(command, environment(self.number))
 
 
 @pytest.fixture(scope="module")
@@ -223,12 +212,12 @@ def test_a_broken_disk_ends_the_training_with_one_line_and_the_older_checkpoint(
     target = {"fill": small_disk, "read-only": path / "checkpoints", "move": path}[harm]
     plan = {"step": EPOCH + 2, "rank": 0, "harm": harm, "path": str(target)}
     run = make_run(path, num_ranks=1, plans={"1": plan}, pause_s=0.5)
-    with AttemptByHand(run, num_ranks=1) as attempt:
-        status, output = attempt.end()
+    with rank_alone(run) as process:  # its output goes to a pipe, and not to the run directory
+        output, _ = process.communicate(timeout=100)
     if harm == "move":
         assert not path.exists()
         run = RunDir(path.with_name("run-moved"))
-    assert status != 0
+    assert process.returncode != 0
     (line,) = [line for line in output.splitlines() if "trainer: rank 0 on " in line]
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d trainer: ", line)
     assert reason in line and remedy in line and str(path) in line

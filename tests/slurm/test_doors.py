@@ -41,24 +41,18 @@ def test_make_submit_runs_two_nodes_with_two_ranks_each(kit: Kit) -> None:
     assert run.result()["status"] == "completed"
 
 
-def test_sbatch_runs_a_config_with_the_numbers_that_follow_from_it(kit: Kit) -> None:
-    run = kit.sbatch("-N2", "slurm/ddp.sbatch", CANCER, "train.epochs=2")
-    run.wait()
-    said = "28 batches per rank, 56 in all, 448 samples an epoch, 7 dropped"
-    assert said in run.log()
-    assert run.result()["global_step"] == 2 * 28
-    log = (kit.runs_root / f"{run.job_id}.out").read_text()
-    assert "tail -F" in log and "completed" in log and "localhost" not in log
-
-
-def test_sbatch_options_override_config_and_script_on_four_nodes(kit: Kit) -> None:
-    run = kit.sbatch("--nodes=4", "--time=5", "slurm/ddp.sbatch", CANCER, "train.epochs=1")
+def test_sbatch_runs_a_config_and_its_options_override_config_and_script(kit: Kit) -> None:
+    run = kit.sbatch("--nodes=4", "--time=5", "slurm/ddp.sbatch", CANCER, "train.epochs=2")
     run.wait()
     assert sorted(ranks_and_hosts(run).values()) == ["n1", "n2", "n3", "n4"]
     frozen = json.loads(run.dir.spec.read_text())["slurm"]
     assert (frozen["nodes"], frozen["time"]) == (4, "00:05:00")
+    said = "14 batches per rank, 56 in all, 448 samples an epoch, 7 dropped"
+    assert said in run.log()
+    assert run.result()["global_step"] == 2 * 14
     log = (kit.runs_root / f"{run.job_id}.out").read_text()
     assert "warning: slurm.nodes: the config has 2, the allocation 4" in log
+    assert "tail -F" in log and "completed" in log and "localhost" not in log
 
 
 def test_array_job_runs_the_points_of_a_sweep_directory(kit: Kit) -> None:
