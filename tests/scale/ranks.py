@@ -1,12 +1,14 @@
 """Small runs on the real Slurm of tests/slurm: what grows with the number of nodes and ranks.
 
 All nodes share this machine, so wall time says little; CPU seconds, files, bytes and requests to
-slurmctld do. The second run of a size goes under strace, which counts the file operations.
+slurmctld do. The second run of a size goes under strace, which counts the file operations as B15
+(tests/bench/start/file_operations.py) does.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import sys
 from collections import Counter
@@ -15,21 +17,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs.records.training import read_events
+from tests.bench.start import file_operations
 from tests.slurm.cluster import Cluster
 from tests.slurm.kit import Kit, Run
 
-SIZES = ((2, 1), (4, 1), (4, 2), (4, 4))  # (nodes, ranks on each)
+# (nodes, ranks on each)
+SIZES = ((2, 1), (4, 1), (8, 1), (4, 2), (4, 4), (4, 8), (8, 8))
+STEPS = 100
+# Under strace each start takes several times as long.
+TRACED_RANKS, TRACED_STEPS = 32, 20
 LIMIT_S = 600.0
 SPEC = """
 name: ranks
-train: {model: mlp, dataset: breast_cancer, max_steps: 100, micro_batch_size: 4,
-  eval_every_epochs: null}
-checkpoint: {every_epochs: null}
+train: {model: mlp, dataset: breast_cancer, micro_batch_size: 4, eval_every_epochs: null}
+checkpoint: {every_epochs: null, interval: null}
 """
 # Each node's agent with all its descendants: user and system CPU time, one line per node.
 TIMED = '"$@"; code=$?; times >"$TIMES/$SLURM_NODEID"; exit $code'
 _TIMES = re.compile(r"(\d+)m([\d.]+)s")
-_CALL = re.compile(r"^\d+ +(\w+)\(")
+# A file for each node: all its processes.
+TRACED = f'exec {shlex.join(file_operations.STRACE)} -o "$TRACES/$SLURM_NODEID" "$@"'
+# What B15 traces beside the calls with a path.
+_WITHOUT_PATH = re.compile(
+    "clone3?|v?fork|wait.*|exit.*|.*kill|getdents64|f.*sync|p?write(64)?|ftruncate"
+)
 
 
 @dataclass(frozen=True)
@@ -45,38 +56,29 @@ class Measured:
     requests: dict[str, int]  # to slurmctld, by kind
     files: int  # in the run directory, without frozen code
     log_bytes: int  # of those: job.log and the logs of ranks and agents
-    run_dir_operations: dict[str, int]  # system calls with a path in the run directory, by process
+    operations: dict[str, int]  # on the run directory, without frozen code, by process
     file_operations: int  # all system calls with a path, of agents, torchruns and ranks
 
 
-def measure(
-    root: Path, sizes: Sequence[tuple[int, int]] = SIZES, traced: int = 8
-) -> list[Measured]:
-    """Run each size; those of at most `traced` ranks once more under strace."""
+def measure(root: Path, sizes: Sequence[tuple[int, int]] = SIZES) -> list[Measured]:
+    """Run each size; those of at most TRACED_RANKS ranks once more under strace."""
     most = max(nodes for nodes, _ in sizes)
     per_node = max(ranks for _, ranks in sizes)
     with Cluster(root, nodes=most, cpus=2 * per_node) as cluster:
-        work = root / "work"
-        config = work / "ranks.yaml"
-        config.write_text(SPEC, encoding="utf-8")
-        kit = Kit(cluster, work / "runs")
-        return [_measure(kit, config, *size, traced=traced) for size in sizes]
+        kit = Kit(cluster, cluster.site.work_dir / "runs")
+        return [_measure(kit, size) for size in sizes]
 
 
-def _measure(kit: Kit, config: Path, nodes: int, per_node: int, traced: int) -> Measured:
-    ranks, times = nodes * per_node, config.with_name("times")
-    shutil.rmtree(times, ignore_errors=True)
-    times.mkdir()
+def _measure(kit: Kit, size: tuple[int, int]) -> Measured:
+    nodes, per_node = size
+    ranks, times = nodes * per_node, _empty_folder(kit, "times")
     kit.cluster.run("sdiag", "--reset")
-    run = _train(kit, config, nodes, per_node, f"export TIMES={times}", ["bash", "-c", TIMED, "x"])
+    run = _train(kit, size, STEPS, f"TIMES={times}", TIMED)
     requests = _requests(kit.cluster.run("sdiag").stdout)
     events = {each.event: each.t for each in read_events(run.dir.timeline("rank-00000"))}
     ended = run.attempts()[-1]["stop"]
     files = [path for path in _files(run.dir.path) if path.is_file()]
-    operations: Counter[str] = Counter()
-    everything = 0
-    if ranks <= traced:
-        operations, everything = _trace(kit, config, nodes, per_node)
+    operations, everything = _trace(kit, size) if ranks <= TRACED_RANKS else ({}, 0)
     return Measured(
         nodes,
         ranks,
@@ -87,22 +89,28 @@ def _measure(kit: Kit, config: Path, nodes: int, per_node: int, traced: int) -> 
         requests,
         len(files),
         sum(path.stat().st_size for path in files if path.suffix == ".log"),
-        dict(operations),
+        operations,
         everything,
     )
 
 
-def _train(
-    kit: Kit, config: Path, nodes: int, per_node: int, setup: str, prefix: Sequence[str]
-) -> Run:
-    """A complete run, each agent behind a command prefix."""
-    spec = config.with_name(f"ranks-{nodes}-{per_node}.yaml")
+def _empty_folder(kit: Kit, name: str) -> Path:
+    folder = kit.cluster.site.work_dir / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
+def _train(kit: Kit, size: tuple[int, int], steps: int, variable: str, script: str) -> Run:
+    """A complete run, each agent started by a bash script that has an environment variable."""
+    nodes, per_node = size
+    spec = kit.cluster.site.work_dir / f"ranks-{nodes}-{per_node}.yaml"
     launch = f"launch: {{nproc_per_node: {per_node}, python: {sys.executable},\n"
-    launch += f"  command_prefix: {_yaml(prefix)}}}\n"
-    text = f"{SPEC}setup: {_yaml([setup])}\n{launch}"
+    launch += f"  command_prefix: {_yaml(['bash', '-c', script, 'x'])}}}\n"
+    text = f"{SPEC}setup: {_yaml(['export ' + variable])}\n{launch}"
     spec.write_text(text, encoding="utf-8")
-    words = (f"slurm.nodes={nodes}", f"slurm.cpus_per_task={per_node}")
-    run = kit.submit(spec, *words)
+    resources = (f"slurm.nodes={nodes}", f"slurm.cpus_per_task={per_node}")
+    run = kit.submit(spec, *resources, f"train.max_steps={steps}")
     # Each look at the job's state would be a request to slurmctld.
     kit.cluster.wait_for(run.dir.result.exists, f"the end of {run.dir.path}", LIMIT_S)
     run.wait()
@@ -113,35 +121,34 @@ def _yaml(words: Sequence[str]) -> str:
     return "[" + ", ".join("'" + word.replace("'", "''") + "'" for word in words) + "]"
 
 
-def _trace(kit: Kit, config: Path, nodes: int, per_node: int) -> tuple[Counter[str], int]:
-    """(system calls with a path in the run directory by process kind, all with a path)."""
-    traces = config.with_name("traces")
-    shutil.rmtree(traces, ignore_errors=True)
-    traces.mkdir()
-    prefix = ["strace", "-f", "-ff", "-qq", "-e", "trace=%file", "-o", f"{traces}/t"]
-    run = _train(kit, config, nodes, per_node, ":", prefix)
-    mine: Counter[str] = Counter()
+def _trace(kit: Kit, size: tuple[int, int]) -> tuple[dict[str, int], int]:
+    """(operations on the run directory by kind of process, all calls with a path)."""
+    traces = _empty_folder(kit, "traces")
+    run = _train(kit, size, TRACED_STEPS, f"TRACES={traces}", TRACED)
+    inside, code = str(run.dir.path), str(run.dir.path / "code")
+    found: Counter[int] = Counter()
     everything = 0
-    pids = {each["pid"]: number for number, each in _spawned(run)}
     for path in traces.iterdir():
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        everything += len(lines)
-        pid = int(path.suffix[1:])
-        who = {0: "rank 0"}.get(pids[pid], "other ranks") if pid in pids else "agents and torchruns"
-        code = str(run.dir.path / "code")
-        inside = [x for x in lines if str(run.dir.path) in x and code not in x]
-        mine[who] += len(inside)
-    return mine, everything
+        with open(path, encoding="utf-8", errors="replace") as lines:
+            for pid, call, rest in file_operations.calls(lines):
+                everything += not _WITHOUT_PATH.fullmatch(call)
+                found[pid] += inside in rest and code not in rest
+    ranks = [found.pop(pid) for pid in _pids(run)]
+    operations = {
+        "rank 0": ranks[0],
+        "another rank, least": min(ranks[1:]),
+        "another rank, most": max(ranks[1:]),
+        "agents and torchruns": found.total(),
+    }
+    return operations, everything
 
 
-def _spawned(run: Run) -> list[tuple[int, dict[str, int]]]:
-    ranks = sorted((run.dir.path / "timeline").glob("rank-*.jsonl"))
-    found = []
-    for path in ranks:
-        number = int(path.stem.partition("-")[2])
-        spawned = [each for each in read_events(path) if each.event == "spawn" and each.pid]
-        found += [(number, {"pid": each.pid or 0}) for each in spawned]
-    return found
+def _pids(run: Run) -> list[int]:
+    """The processes of the ranks, by rank."""
+    return [
+        next(each.pid for each in read_events(path) if each.event == "start" and each.pid)
+        for path in sorted((run.dir.path / "timeline").glob("rank-*.jsonl"))
+    ]
 
 
 def _files(folder: Path) -> list[Path]:

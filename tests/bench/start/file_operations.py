@@ -94,7 +94,7 @@ def _counts(lines: Iterable[str], pids: list[int], run_dir: str) -> list[Counts]
     """The operations of processes on a directory, before and after their event first_step."""
     found = {pid: Counts(Counter(), Counter()) for pid in pids}
     is_started: dict[int, bool] = dict.fromkeys(pids, False)
-    for pid, call, rest in _calls(lines):
+    for pid, call, rest in calls(lines):
         # Also a path relative to the run directory counts: -y prints the directory.
         if pid not in found or run_dir not in rest:
             continue
@@ -103,7 +103,7 @@ def _counts(lines: Iterable[str], pids: list[int], run_dir: str) -> list[Counts]
     return [found[pid] for pid in pids]
 
 
-def _calls(lines: Iterable[str]) -> Iterator[tuple[int, str, str]]:
+def calls(lines: Iterable[str]) -> Iterator[tuple[int, str, str]]:
     """(process, system call, rest of the line) of each call in strace's output."""
     process: dict[int, int] = {}  # of each thread
     is_thread: dict[int, bool] = {}  # of the clone that a thread has begun
