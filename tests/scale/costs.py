@@ -43,8 +43,8 @@ class Rates:
     `per_node_day`: Llama 3's 419 unexpected interruptions in 54 days on 16,384 GPUs, 8 per node,
     are 3.79 per 1,000 node-days. Source: "The Llama 3 Herd of Models" (arXiv 2407.21783). Meta's
     two research clusters had 6.50 and 2.34. Source: "Revisiting Reliability in Large-Scale Machine
-    Learning Research Clusters" (arXiv 2410.21680). The figures of both were read in texts that quote
-    them, not in the papers.
+    Learning Research Clusters" (arXiv 2410.21680). The figures of both were read in texts that
+    quote them, not in the papers.
 
     The shares are those of the Llama 3 report: 58.7 % GPUs with their memory, 8.4 % network
     switches and cables; 78 % were hardware, so 22 % are taken for crashes of the program. What is
