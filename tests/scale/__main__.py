@@ -2,7 +2,7 @@
 
 python -m tests.scale simulate          three mixes of jobs, at three published failure rates
 python -m tests.scale files             the files of an attempt with up to 80,000 ranks
-python -m tests.scale check             the simulator beside real small runs with faults, 8 min
+python -m tests.scale check             the simulator beside small runs with faults, 8 to 21 min
 python -m tests.scale ranks             2 to 64 ranks on the real Slurm of the tests (root)
 """
 
