@@ -261,7 +261,7 @@ def command() -> int:
     """Run one command as the whole process; returns its exit code.
 
     Submit makes 55,000 objects, most of them in imports, and few are garbage. To look for it took
-    a fifth of its CPU time. A run on this machine takes hours: there the collector still works.
+    a seventh of its CPU time. A run on this machine takes hours: there the collector still works.
     """
     gc.set_threshold(100_000)
     code = main()

@@ -1,5 +1,10 @@
 """The two kinds of errors that end a command without a traceback, and texts of torch's errors."""
 
+from typing import Literal
+
+# What a person corrects before the run can go on. None: nothing, or it is not known.
+Mistake = Literal["code", "spec"]
+
 # Gloo reports a dead peer as a plain RuntimeError with these texts (gloo/transport/tcp).
 PEER_TEXTS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out")
 

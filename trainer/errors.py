@@ -20,10 +20,9 @@ from typing import NoReturn, TextIO
 
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.console import with_time
-from slurm_job_kit.jobs.errors import MEMORY_TEXTS, PEER_TEXTS
+from slurm_job_kit.jobs.errors import MEMORY_TEXTS, PEER_TEXTS, Mistake
 from slurm_job_kit.jobs.errors import UserError as UserError
 from slurm_job_kit.jobs.records import RecordError
-from slurm_job_kit.jobs.records.ended import Mistake
 from slurm_job_kit.jobs.records.nodes import ErrorKind, RankError
 from slurm_job_kit.jobs.rundir import AttemptDir
 

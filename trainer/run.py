@@ -78,8 +78,9 @@ def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: N
     """Return the loop at the step after the newest checkpoint; `begin` gets each phase's name."""
     begin("data")
     set_up_torch(context)
-    newest = ReadAhead(context)
     data = build_data(context)
+    # Not before: the data may need much memory for a moment, or fork processes that stay.
+    newest = ReadAhead(context)
     context.events.event("data")
     begin("model")
     replica = build_replica(context, data, will_load=newest.is_expected)

@@ -17,8 +17,9 @@ from slurm_job_kit.jobs.attempt.decision import (
 )
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.errors import Mistake
 from slurm_job_kit.jobs.installation import command
-from slurm_job_kit.jobs.records.ended import AttemptRecord, Mistake
+from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import client

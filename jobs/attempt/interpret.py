@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from slurm_job_kit.jobs.attempt.decision import ENDS, Decision
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_step, is_newer
 from slurm_job_kit.jobs.console import counted
-from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.errors import Mistake, UserError
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
-from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause, Evidence, Mistake
+from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause, Evidence
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError
 from slurm_job_kit.jobs.records.queued import SlurmSite, Submission, Successor
 from slurm_job_kit.jobs.records.training import CodeSpan, Event, Outcome, Result

@@ -43,14 +43,17 @@ LATE_IMPORTS = (
 
 
 def preload(modules: Sequence[str]) -> None:
-    """Import modules, then let the garbage collector run again, which `main` has stopped.
+    """Import modules, without the garbage collector: imports make many objects, but no garbage.
 
     A rank imports a module that fails again, and reports the error.
     """
-    for name in modules:
-        with contextlib.suppress(Exception):
-            importlib.import_module(name)
-    gc.enable()
+    gc.disable()
+    try:
+        for name in modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+    finally:
+        gc.enable()
 
 
 @dataclass(frozen=True)
@@ -103,11 +106,11 @@ def become(call: TorchrunCall) -> None:
 def main(argv: Sequence[str]) -> None:
     """Import the modules `argv[0]`; run torchrun by the rest of `argv`, or by a call on stdin."""
     modules, arguments = list(filter(None, argv[0].split(","))), argv[1:]
-    gc.disable()  # until all is imported: collections find no garbage there, and cost time
-    importlib.import_module(TORCHRUN)
-    for name in LATE_IMPORTS:
-        importlib.import_module(name)
+    preload([TORCHRUN, *LATE_IMPORTS])
     pid = os.getpid()
+    # Registered first, so called last: the imports of the thread are frozen, too. A rank's garbage
+    # collector then ignores what it inherits, and that memory stays shared.
+    os.register_at_fork(before=lambda: gc.freeze() if os.getpid() == pid else None)
     if not arguments[0].isdigit():
         thread = threading.Thread(target=preload, args=(modules,), daemon=True)
         thread.start()
@@ -117,8 +120,6 @@ def main(argv: Sequence[str]) -> None:
         call = wait_for_call(int(arguments[0]))
         become(call)
         arguments = call.arguments
-    # A rank's garbage collector then ignores what it inherits, and that memory stays shared.
-    os.register_at_fork(before=lambda: gc.freeze() if os.getpid() == pid else None)
     run_torchrun(arguments)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
 
+from slurm_job_kit.jobs.errors import Mistake
 from slurm_job_kit.jobs.records import OMIT_NONE, read_lines
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
 from slurm_job_kit.jobs.rundir import RunDir
@@ -38,10 +38,6 @@ class Cause(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"  # a crash that the next attempt may well repeat
     NODE = "node"  # a node was lost, or failed its preflight
     LOST = "lost"  # the batch script was killed before it recorded the attempt
-
-
-# What a person corrects before the run can go on. None: nothing, or it is not known.
-Mistake = Literal["code", "spec"]
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from slurm_job_kit.jobs.errors import Mistake
 from slurm_job_kit.jobs.records import OMIT_NONE, read
-from slurm_job_kit.jobs.records.ended import Mistake
 from slurm_job_kit.jobs.rundir import RunDir
 
 

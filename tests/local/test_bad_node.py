@@ -13,19 +13,21 @@ FAULTY_NODE = REPOSITORY / "tests/local/faulty_node"
 RANKS = 3
 
 
-@pytest.fixture(params=["wrong", "stop", "die"])
+# The ranks of the first are started by exec, as those of nodes with GPUs.
+@pytest.fixture(params=[("wrong", False), ("stop", True), ("die", True)], ids=lambda each: each[0])
 def harmed(request, tmp_path):
     """(the harm, the run's first attempt, seconds from the ranks' meeting to the end)."""
-    run = make_run(tmp_path / "run")
+    harm, fork = request.param
+    run = make_run(tmp_path / "run", fork=fork)
     run.owner.write_text(json.dumps({"attempt": 1}))
-    fault = {"FAULTY_RANK": "1", "FAULTY_HARM": request.param}
+    fault = {"FAULTY_RANK": "1", "FAULTY_HARM": harm}
     fault["PYTHONPATH"] = f"{FAULTY_NODE}:{REPOSITORY}"
     status, output = end(start_attempt(run, 1, RANKS, **fault), limit_s=150)
     assert status != 0
     output += rank_logs(run, 1)
     records = {rank: read_json(run.attempt(1).rank_error(rank)) for rank in range(RANKS)}
     (began,) = [e["t"] for e in read_jsonl(run.timeline("rank-00000")) if e["event"] == "import"]
-    return request.param, records, time.time() - began, output
+    return harm, records, time.time() - began, output
 
 
 def test_a_faulty_rank_is_named_as_a_bad_node_and_a_dead_one_is_not(harmed):

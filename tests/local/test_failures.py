@@ -27,6 +27,7 @@ from tests.local.test_trainer import (
     environment,
     rank_logs,
     start_attempt,
+    torchrun,
 )
 
 HANG_TIMEOUT_S = 3
@@ -63,10 +64,7 @@ class Attempt:
         self.dir = run.attempt(number)
         self.dir.path.mkdir()
         run.owner.write_text(json.dumps({"attempt": number}))
-        self.process = self.start()
-
-    def start(self):
-        return start_attempt(self.run, self.number, self.num_ranks)
+        self.process = start_attempt(run, number, num_ranks)
 
     def __enter__(self):
         return self
@@ -212,12 +210,14 @@ def test_a_broken_disk_ends_the_training_with_one_line_and_the_older_checkpoint(
     target = {"fill": small_disk, "read-only": path / "checkpoints", "move": path}[harm]
     plan = {"step": EPOCH + 2, "rank": 0, "harm": harm, "path": str(target)}
     run = make_run(path, num_ranks=1, plans={"1": plan}, pause_s=0.5)
-    with rank_alone(run) as process:  # its output goes to a pipe, and not to the run directory
-        output, _ = process.communicate(timeout=100)
+    run.attempt(1).path.mkdir()
+    run.owner.write_text(json.dumps({"attempt": 1}))
+    # Its output goes to a pipe, and not to the run directory.
+    status, output = torchrun("-m", "trainer", run.path, ranks=1)
     if harm == "move":
         assert not path.exists()
         run = RunDir(path.with_name("run-moved"))
-    assert process.returncode != 0
+    assert status != 0
     (line,) = [line for line in output.splitlines() if "trainer: rank 0 on " in line]
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d trainer: ", line)
     assert reason in line and remedy in line and str(path) in line

@@ -18,6 +18,7 @@ OVERRIDES = (
     "launch.script=tests/own_scripts/snapshotting.py",
     "launch.args=['5', '1']",
     "launch.stop_signal=none",
+    "launch.nproc_per_node=2",
 )
 
 
@@ -39,7 +40,7 @@ def test_a_warned_script_is_requeued_and_completes(cluster: Cluster, tmp_path: P
 
 
 def snapshotting(kit: Kit) -> Run:
-    """A run of the tutorial's script, when it waits after its second epoch; 2 ranks."""
+    """A run of the tutorial's script, when it waits after its second epoch; 4 ranks."""
     run = kit.submit("configs/own_script.yaml", *OVERRIDES)
     wait = kit.cluster.wait_for
     wait(lambda: "epoch 1 saved" in run.log(), f"epoch 1 of {run.dir.path}", JOB_TIMEOUT_S)
@@ -48,7 +49,7 @@ def snapshotting(kit: Kit) -> Run:
 
 def epochs(run: Run, attempt: int) -> tuple[list[int], list[int]]:
     """The epoch at which each rank of an attempt began, and the epochs that rank 0 saved."""
-    logs = [run.dir.attempt(attempt).rank_log(rank).read_text() for rank in range(2)]
+    logs = [run.dir.attempt(attempt).rank_log(rank).read_text() for rank in range(4)]
     begun = [int(re.findall(r"rank \d begins at epoch (\d+)", log)[0]) for log in logs]
     return begun, [int(epoch) for epoch in re.findall(r"epoch (\d+) saved", logs[0])]
 
@@ -64,9 +65,9 @@ def test_a_tutorial_script_submitted_twice_and_requeued_goes_on_from_its_own_sna
     second = snapshotting(kit)
     (second.dir.work / "go").touch()
     second.wait()
-    assert epochs(first, 1) == ([0] * 2, [0, 1])
-    assert epochs(first, 2) == ([2] * 2, [2, 3, 4])
-    assert epochs(second, 1) == ([0] * 2, [0, 1, 2, 3, 4])
+    assert epochs(first, 1) == ([0] * 4, [0, 1])
+    assert epochs(first, 2) == ([2] * 4, [2, 3, 4])
+    assert epochs(second, 1) == ([0] * 4, [0, 1, 2, 3, 4])
     before, after = first.attempts()
     # The script does not stop, so KillWait may end the batch script before it records the attempt.
     assert before["cause"] in ("requeued", "lost")

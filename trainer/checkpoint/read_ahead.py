@@ -1,4 +1,4 @@
-"""Rank 0 reads the newest checkpoint in a thread, while the ranks build their data and models."""
+"""Rank 0 reads the newest checkpoint in a thread, while the ranks build their models."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from slurm_job_kit.trainer.errors import storage_error
 class ReadAhead:
     """The newest undamaged checkpoint of a run. All ranks create it; rank 0 then reads it.
 
-    is_expected: whether there is one, or `wait` raises because all that were there are lost; the
-        same on every rank.
+    is_expected: whether rank 0's `wait` returns one, or raises; the same on every rank.
     Raises: Superseded; StorageError or TransientStorageError for the folder of the checkpoints.
     """
 
     def __init__(self, context: RankContext) -> None:
-        known: str | None = None
-        self._reading: Future[SavedState | None] | None = None
+        known = None
+        self._reading: Future[SavedState] | None = None
         if context.distributed.is_first:
             run_dir = context.run.dir
             check_owner(context.run)  # a damaged checkpoint is renamed
             try:
-                known = reader.newest_known_of_run(run_dir)
+                known = reader.known_of_run(run_dir)
             except OSError as error:
                 doing = f"looking for a checkpoint in {run_dir.checkpoints}"
                 raise storage_error(error, doing) from error
-            if known is not None:
+            if known.newest is not None:
                 executor = ThreadPoolExecutor(1, "checkpoint-reader", block_stop_signals)
-                self._reading = executor.submit(_read, run_dir, context.distributed)
+                self._reading = executor.submit(_read, run_dir, known, context.distributed)
                 executor.shutdown(wait=False)
-        self.is_expected = bool(broadcast_bytes((known or "").encode(), context.device))
+        newest = "" if known is None else known.newest or ""
+        self.is_expected = bool(broadcast_bytes(newest.encode(), context.device))
 
     def wait(self) -> SavedState | None:
         """Wait until it is read, and return it; None before the first one and on other ranks.
@@ -50,12 +50,14 @@ class ReadAhead:
         return None if self._reading is None else self._reading.result()
 
 
-def _read(run_dir: RunDir, distributed: DistributedContext) -> SavedState | None:
+def _read(
+    run_dir: RunDir, known: reader.KnownCheckpoints, distributed: DistributedContext
+) -> SavedState:
     try:
-        newest = reader.read_newest_of_run(run_dir, SavedState.parse, distributed.log)
+        newest = reader.read_newest_of_run(run_dir, known, SavedState.parse, distributed.log)
     except OSError as error:
         raise storage_error(error, f"loading a checkpoint of {run_dir.checkpoints}") from error
-    if newest is not None and newest.state.global_step == _origin_step(run_dir):
+    if newest.state.global_step == _origin_step(run_dir):
         newest.state.metrics_bytes = 0  # they are in the other run's metrics.jsonl
     return newest
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, ParamSpec, TypeVar
+from typing import BinaryIO, NamedTuple, ParamSpec, TypeVar
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.checkpoint_names import (
@@ -71,14 +71,25 @@ def check(directory: Path) -> Manifest:
         return found
 
 
+class KnownCheckpoints(NamedTuple):
+    """The checkpoints of a run.
+
+    present: their names in the folder, newest first.
+    newest: the newest one that the run is known to have had; None before its first.
+    """
+
+    present: list[str]
+    newest: str | None
+
+
 def read_newest(
-    root: Path, parse: Callable[[Files], Value], report: Callable[[str], None]
+    root: Path, names: list[str], parse: Callable[[Files], Value], report: Callable[[str], None]
 ) -> Value | None:
-    """Return what `parse` returns for the files of the newest undamaged checkpoint, or None.
+    """Return what `parse` returns for the files of the first undamaged one of `names`, or None.
 
     Damaged ones are reported and quarantined; `parse` may raise Damaged, too.
     """
-    for name in _retried(checkpoint_names, root):
+    for name in names:
         try:
             _, files = read(root / name)
             with contextlib.ExitStack() as opened:
@@ -92,35 +103,33 @@ def read_newest(
 
 
 def read_newest_of_run(
-    run_dir: RunDir, parse: Callable[[Files], Value], report: Callable[[str], None]
-) -> Value | None:
-    """Return what `read_newest` reads of a run; None only before its first checkpoint.
+    run_dir: RunDir,
+    known: KnownCheckpoints,
+    parse: Callable[[Files], Value],
+    report: Callable[[str], None],
+) -> Value:
+    """Return what `read_newest` reads of a run that had a checkpoint.
 
-    Raises: UserError if the run had a checkpoint and has no undamaged one now: it must not start
-    again at step 0 unless the user asks for that.
+    Raises: UserError if it has no undamaged one now: it must not start again at step 0 unless the
+    user asks for that.
     """
-    root, present = run_dir.checkpoints, _present(run_dir)
-    known = newest_known(run_dir, present)
-    if present and known not in present:
-        report(f"checkpoint {known} is missing from {root}: continuing from an older one")
-    newest = read_newest(root, parse, report)
-    if newest is None and known is not None:
+    root = run_dir.checkpoints
+    if known.present and known.newest not in known.present:
+        report(f"checkpoint {known.newest} is missing from {root}: continuing from an older one")
+    newest = read_newest(root, known.present, parse, report)
+    if newest is None:
         raise UserError(
-            f"the run had checkpoint {known}, but {root} has no undamaged one: bring its files "
-            "back and resume, or begin a new run; nothing was overwritten"
+            f"the run had checkpoint {known.newest}, but {root} has no undamaged one: bring its "
+            "files back and resume, or begin a new run; nothing was overwritten"
         )
     return newest
 
 
-def newest_known_of_run(run_dir: RunDir) -> str | None:
-    """Return `newest_known` for the checkpoints that are there. Raises: OSError."""
-    return newest_known(run_dir, _present(run_dir))
-
-
-def _present(run_dir: RunDir) -> list[str]:
-    """Return the names of a run's checkpoints, newest first; [] before the folder is there."""
+def known_of_run(run_dir: RunDir) -> KnownCheckpoints:
+    """Return the checkpoints of a run; none before the folder is there. Raises: OSError."""
     root = run_dir.checkpoints
-    return _retried(checkpoint_names, root) if root.is_dir() else []
+    present = _retried(checkpoint_names, root) if root.is_dir() else []
+    return KnownCheckpoints(present, newest_known(run_dir, present))
 
 
 def newest_known(run_dir: RunDir, present: list[str]) -> str | None:

@@ -32,6 +32,8 @@ WAITING_IN = (
 )
 # Modules in which a rank reads files, or waits for its own worker processes.
 WORKING_IN = ("slurm_job_kit.trainer.data", "slurm_job_kit.trainer.checkpoint.reader")
+# Modules in which a thread waits for another one.
+THREADS = ("threading", "concurrent.futures._base", "concurrent.futures.thread")
 
 
 class RankPlace(NamedTuple):
@@ -98,7 +100,10 @@ def stacks_of_all_threads() -> str:
 
 
 def place_of_main_thread() -> tuple[str, bool]:
-    """Return (file:line and function of the main thread's top frame, whether it waits there)."""
+    """Return (file:line and function of the main thread, whether it waits there for other ranks).
+
+    Where it waits for another thread, the place is the function that does so.
+    """
     frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
     if frame is None:
         return "an unknown place", False
@@ -107,6 +112,8 @@ def place_of_main_thread() -> tuple[str, bool]:
         module.startswith(tuple(f"{name}." for name in names)) for names in (WAITING_IN, WORKING_IN)
     )
     is_waiting = waits and not works
+    while frame.f_back and frame.f_globals.get("__name__") in THREADS:
+        frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}", is_waiting
 
 

@@ -126,9 +126,10 @@ def test_all_that_was_saved_comes_back(tmp_path):
     checkpoints = Checkpoints(context, BATCHES)
     checkpoints.save(saved, state)
     checkpoints.finish(lambda: None)
-    fresh, checkpoints = replica_of(seed=1), Checkpoints(context, BATCHES)
+    fresh, newest = replica_of(seed=1), ReadAhead(context)
+    checkpoints = Checkpoints(context, BATCHES)
     assert bits(fresh) != bits(saved)
-    loaded = checkpoints.load(fresh, ReadAhead(context))
+    loaded = checkpoints.load(fresh, newest)
     assert loaded.window.tolist() == state.window.tolist()
     assert dataclasses.replace(loaded, window=state.window) == state
     assert checkpoints.newest_step == 6
@@ -140,8 +141,8 @@ def test_all_that_was_saved_comes_back(tmp_path):
 
 def test_without_a_checkpoint_the_state_is_fresh(tmp_path):
     context = job_of(tmp_path)
-    checkpoints = Checkpoints(context, BATCHES)
-    state = checkpoints.load(replica_of(), ReadAhead(context))
+    newest, checkpoints = ReadAhead(context), Checkpoints(context, BATCHES)
+    state = checkpoints.load(replica_of(), newest)
     assert (state.global_step, state.best, checkpoints.newest_step) == (0, {}, None)
 
 
@@ -152,7 +153,8 @@ def save(context, replica, step, **more):
 
 
 def loaded(context, replica):
-    return Checkpoints(context, BATCHES).load(replica, ReadAhead(context))
+    newest = ReadAhead(context)  # before the folder is made again, as in a start
+    return Checkpoints(context, BATCHES).load(replica, newest)
 
 
 def record_attempts(context, *checkpoints):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import traceback
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -14,7 +15,7 @@ LIMIT_S = 60
 
 
 def state():
-    """Small tensors, large ones between and after them, and plain values."""
+    """Small tensors, larger ones between and after them, and plain values."""
     generator = torch.Generator().manual_seed(1)
     large = torch.randn(SMALL_BYTES // 4 + 3, generator=generator)
     return {
@@ -22,7 +23,7 @@ def state():
         "small": [torch.arange(5, dtype=torch.int64), torch.tensor(0.5, dtype=torch.float64)],
         "large": large,
         "empty": torch.empty(0),
-        "channels_last": torch.randn(2, 8, 160, 160, generator=generator).to(
+        "channels_last": torch.randn(4, 8, 160, 160, generator=generator).to(
             memory_format=torch.channels_last
         ),
         "bfloat16": (large[:9].bfloat16(), "text"),
@@ -57,13 +58,16 @@ def second_rank(address, pipe):
         pipe.send(traceback.format_exc())
 
 
-def test_another_rank_gets_the_bits_of_rank_0(tmp_path):
+def test_another_rank_gets_the_bits_of_rank_0(tmp_path, monkeypatch):
+    # So that the largest tensor is sent in parts; the fork inherits it.
+    monkeypatch.setattr("slurm_job_kit.trainer.checkpoint.share.BUCKET_BYTES", 3 * 2**20)
     address = f"file://{tmp_path}/store"
     receive, send = multiprocessing.Pipe(duplex=False)
     fork = multiprocessing.get_context("fork")
     peer = fork.Process(target=second_rank, args=(address, send))
     peer.start()
-    dist.init_process_group("gloo", init_method=address, rank=0, world_size=2)
+    limit = timedelta(seconds=LIMIT_S)
+    dist.init_process_group("gloo", init_method=address, rank=0, world_size=2, timeout=limit)
     try:
         own = state()
         assert share(None, torch.device("cpu")) is None

@@ -5,7 +5,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from slurm_job_kit.trainer.health.diagnosis import (
     diagnose,
     laggards,
     place_of,
+    place_of_main_thread,
     ranks_text,
 )
 from slurm_job_kit.trainer.health.phases import (
@@ -392,6 +395,21 @@ def test_the_timeline_has_the_phase_of_a_rank(tmp_path):
 
 def found(rank, step=5, is_waiting=True, where="loop.py:1 run", what="batch"):
     return RankHang(1.0, rank, f"n{rank}", 100 + rank, what, step, where, is_waiting)
+
+
+def test_a_rank_that_waits_for_its_own_thread_works_and_is_named_with_the_place_of_the_wait():
+    main, deadline = threading.get_ident(), time.monotonic() + 60
+
+    def place_in_wait():
+        while sys._current_frames()[main].f_globals["__name__"] != "threading":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return place_of_main_thread()
+
+    with ThreadPoolExecutor(1) as executor:
+        future = executor.submit(place_in_wait)
+        where, is_waiting = future.result()
+    assert where.startswith(f"{__file__}:") and not is_waiting
 
 
 def test_a_rank_that_is_steps_behind_is_the_suspect_even_if_it_waits():
