@@ -43,12 +43,13 @@ class History:
 
 @dataclass(frozen=True)
 class Budget:
-    """How often a run is started again without a user's request."""
+    """How often a run is started again without a user's request. num_nodes: of the job."""
 
     restarts: int = 200
     crashes_without_progress: int = 3
     attempts_without_progress: int = 5
     time_limits_without_step: int = 3
+    num_nodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -238,7 +239,7 @@ def within_budget(
 
 def _bounded(decision: Decision, evidence: Evidence, history: History, budget: Budget) -> Decision:
     idle = 0 if evidence.has_progress else history.attempts_without_progress + 1
-    is_counted = is_idle(decision.cause, evidence, history.bad_nodes)
+    is_counted = is_idle(decision.cause, evidence, history.bad_nodes, budget.num_nodes)
     if is_counted and idle >= budget.attempts_without_progress:
         reason = f"{idle} attempts without a new checkpoint, the last one: {decision.reason}"
         return Decision(Action.HOLD, decision.cause, reason)
@@ -256,15 +257,16 @@ def _bounded(decision: Decision, evidence: Evidence, history: History, budget: B
     return decision
 
 
-def is_idle(cause: str, evidence: Evidence, known_bad: frozenset[str]) -> bool:
+def is_idle(cause: str, evidence: Evidence, known_bad: frozenset[str], num_nodes: int) -> bool:
     """Whether an attempt without a new checkpoint counts as one.
 
     Not where it found a bad node that no attempt before it had found: the next start leaves that
     node out. In a large cluster a run may get another bad node at each of many starts. But where
-    MANY_BAD_NODES are known, the test itself may be wrong on all nodes.
+    MANY_BAD_NODES are known, and as many as the job has nodes, the test itself may be wrong.
     """
     is_further = not known_bad.issuperset(evidence.bad_nodes)
-    return cause not in EXTERNAL_STOPS and not (is_further and len(known_bad) < MANY_BAD_NODES)
+    are_few = len(known_bad) < max(MANY_BAD_NODES, num_nodes)
+    return cause not in EXTERNAL_STOPS and not (is_further and are_few)
 
 
 def is_restart(action: str, cause: str) -> bool:
@@ -316,11 +318,12 @@ def budget_used(attempts: Sequence[AttemptRecord]) -> History:
         restarts += is_restart(entry.decision, entry.cause)
     idle, bad_nodes = 0, frozenset[str]()
     for entry in reversed(without_progress):
-        idle += is_idle(entry.cause, entry.evidence, bad_nodes)
+        idle += is_idle(entry.cause, entry.evidence, bad_nodes, len(entry.nodes or ()))
         bad_nodes |= {*entry.evidence.bad_nodes}
     return History(restarts, crashes, idle, limits, bad_nodes)
 
 
 def budget_of(spec: Spec) -> Budget:
     """The budgets that the spec sets."""
-    return Budget(spec.slurm.max_restarts, spec.launch.max_crashes)
+    limits = spec.slurm.max_restarts, spec.launch.max_crashes
+    return Budget(*limits, num_nodes=spec.slurm.nodes)

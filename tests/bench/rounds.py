@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 Verdict = Literal["yes", "NO", "cannot tell"]
 
-ROUNDS = 9
+ROUNDS = 7
 WARM_UP_ROUNDS = 1
 AT_MOST = "KIT_BENCH_ROUNDS"  # environment variable: fewer rounds than a bench asks for
 

@@ -34,7 +34,7 @@ class _Saving(StepClock):
 
 def measure(place: Place) -> list[Figure]:
     """Figures of a state of 200 MB."""
-    return figures(place, wide.MB_200, num_steps=60, rounds=3)
+    return figures(place, wide.MB_200, num_steps=45, rounds=3)
 
 
 def figures(place: Place, width: int, num_steps: int, rounds: int) -> list[Figure]:
@@ -67,7 +67,7 @@ def figures(place: Place, width: int, num_steps: int, rounds: int) -> list[Figur
         "torch.save": partial(rival, wide.TorchSave(place.folder), "torch.save"),
         "DCP async_save": partial(rival, wide.Dcp(place.folder), "DCP async_save"),
     }
-    times = interleaved(variants, rounds)
+    times = interleaved(variants, rounds, warm_up=0)  # each is a whole training
     steps = milliseconds(times["without"], num_steps - FIRST)
     size = f"{round(wide.state_bytes(width) / 1e6, -2):.0f} MB, a step of {steps}"
 

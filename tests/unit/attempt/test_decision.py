@@ -196,6 +196,9 @@ def test_a_run_comes_back_only_so_often(known, past, action, words):
 def test_the_budgets_can_be_set():
     budget = Budget(crashes_without_progress=1)
     assert decide(NOTHING, FRESH, budget).action is Action.HOLD
+    bad = dataclasses.replace(NOTHING, bad_nodes=("b",))
+    history = History(0, 0, 4, 0, frozenset(map(str, range(20))))
+    assert decide(bad, history, Budget(num_nodes=64)).action is Action.REQUEUE
 
 
 def test_a_hold_says_what_ended_the_last_attempt():

@@ -357,6 +357,17 @@ def test_an_attempt_that_found_another_bad_node_does_not_count_as_one_without_pr
     assert budget_used(parsed([*found, entry(progress=True)])).bad_nodes == frozenset()
 
 
+@pytest.mark.parametrize(("num_nodes", "idle"), [(1, 3), (21, 2), (64, 0)])
+def test_so_many_bad_nodes_count_as_no_progress_as_the_job_has_nodes_but_not_the_first_20(
+    num_nodes, idle
+):
+    found = [entry("requeue", "node") for _ in range(23)]
+    for number, line in enumerate(found):
+        line["nodes"] = [f"n{each}" for each in range(num_nodes)]
+        line["evidence"] = line["evidence"] | {"bad_nodes": [f"bad{number}"]}
+    assert budget_used(parsed(found)).attempts_without_progress == idle
+
+
 def test_three_preemptions_before_the_first_step_are_a_warning_with_both_figures():
     short = entry("requeue", "preemption", start=100.0, stop=141.0)
     assert interpret.start_up_warning(parsed([short] * 2)) is None
