@@ -22,7 +22,7 @@ from tests.bench.peers.task import Peer, Task
 from tests.bench.place import Place, StepClock, saves_of
 from tests.bench.rounds import Figure, Target, interleaved, ratio
 
-ROUNDS = 7
+ROUNDS = 5
 PEERS: tuple[Peer, ...] = (
     *tutorial.PEERS,
     *accelerated.PEERS,
@@ -31,13 +31,13 @@ PEERS: tuple[Peer, ...] = (
     *transformers_trainer.PEERS,
 )
 CASES = {
-    "tiny MLP": Train(model="mlp", dataset="digits", epochs=30),
+    "tiny MLP": Train(model="mlp", dataset="digits", epochs=100),
     "CNN of CIFAR's shape": Train(
         model="mini_resnet",
         model_args={"channels": [16, 32], "blocks_per_stage": 1},
         dataset="synthetic_images",
         dataset_args={"num_train": 640, "num_test": 128, "size": 32, "channels": 3},
-        epochs=2,
+        epochs=5,
     ),
 }
 # Of the tiny MLP; a CNN's time is nearly all arithmetic.
