@@ -84,10 +84,16 @@ def test_row_18_a_node_loses_its_network_and_slurm_is_slow_to_notice(
     assert attempt["stop"] - cut < LONG_SLURMD_TIMEOUT_S
 
 
-def wait_for_stop(run: Run) -> None:
-    """Wait until the ranks of the first attempt have stopped and saved."""
-    outcome = run.dir.attempt(1).outcome
-    run.cluster.wait_for(lambda: read_json(outcome), "the first attempt stopped", 60)
+def stop_without_controller(run: Run) -> None:
+    """Kill slurmctld when an agent of the first attempt was warned; start it again after the stop.
+
+    Not before the warning: a slurmctld that is killed may not have sent the signal.
+    """
+    first = run.dir.attempt(1)
+    run.cluster.wait_for(first.stop_requested.exists, "an agent was warned", 60)
+    with harm_nodes.controller_away(run):
+        assert not run.attempts(), "the attempt was closed before slurmctld was killed"
+        run.cluster.wait_for(lambda: read_json(first.outcome), "the first attempt stopped", 60)
 
 
 def assert_requeued_once(paced: Paced, reference: ReferenceRuns, *causes: str) -> None:
@@ -111,8 +117,7 @@ def test_row_19_slurmctld_is_away_when_the_run_wants_its_requeue(
     row.record(paced.run)
     paced.run.wait_for_step(2)
     kit.cluster.run("scancel", "--signal=USR1", paced.run.job_id)
-    with harm_nodes.controller_away(paced.run):
-        wait_for_stop(paced.run)
+    stop_without_controller(paced.run)
     assert_requeued_once(paced, reference, "time_limit")
 
 
@@ -123,10 +128,6 @@ def test_row_19_slurmctld_goes_away_in_a_preemption(
     row.record(paced.run)
     paced.run.wait_for_step(2)
     harm_slurm.begin_preemption(paced.run)
-    paced.run.cluster.wait_for(
-        lambda: paced.run.dir.attempt(1).stop_requested.exists(), "an agent was warned", 60
-    )
-    with harm_nodes.controller_away(paced.run):
-        wait_for_stop(paced.run)
+    stop_without_controller(paced.run)
     # A slurmctld that is killed before it saved its state forgets the PreemptTime.
     assert_requeued_once(paced, reference, "preemption", "manual_stop")
