@@ -34,7 +34,7 @@ class _Saving(StepClock):
 
 def measure(place: Place) -> list[Figure]:
     """Figures of a state of 200 MB."""
-    return figures(place, wide.MB_200, num_steps=45, rounds=3)
+    return figures(place, wide.MB_200, num_steps=40, rounds=3)
 
 
 def figures(place: Place, width: int, num_steps: int, rounds: int) -> list[Figure]:

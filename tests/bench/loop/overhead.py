@@ -38,11 +38,11 @@ class Case:
 
 
 CASES = (
-    Case("tiny MLP", {"model": "mlp"}, 2000, Target("<=", 1.25), Target("<=", 1.03)),
+    Case("tiny MLP", {"model": "mlp"}, 1500, Target("<=", 1.25), Target("<=", 1.03)),
     Case(
         "small CNN",
         {"model": "mini_resnet", "model_args": {"channels": [16, 32], "blocks_per_stage": 1}},
-        240,
+        200,
         Target("<=", 1.03),
         Target("<=", 1.01),
     ),

@@ -10,7 +10,7 @@ from tests.bench.loop.overhead import WARM_UP_STEPS, spec_without_saves
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio
 
-NUM_STEPS = 1000
+NUM_STEPS = 800
 NEVER = 1_000_000  # steps between two agreements
 
 
