@@ -20,7 +20,7 @@ from slurm_job_kit.trainer.run import prepare
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, quartiles, ratio, timed
 
-ROUNDS = 5
+ROUNDS = 4
 # 78 million parameters with AdamW.
 SPEC = Spec(
     train=Train(
