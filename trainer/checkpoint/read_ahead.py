@@ -28,8 +28,8 @@ class ReadAhead:
         self._reading: Future[SavedState] | None = None
         if context.distributed.is_first:
             run_dir = context.run.dir
-            check_owner(context.run)  # a damaged checkpoint is renamed
             try:
+                check_owner(context.run)  # the thread renames a damaged checkpoint
                 known = reader.known_of_run(run_dir)
             except OSError as error:
                 doing = f"looking for a checkpoint in {run_dir.checkpoints}"

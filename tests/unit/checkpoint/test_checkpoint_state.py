@@ -209,6 +209,24 @@ def test_a_run_that_lost_all_its_checkpoints_does_not_start_at_step_0(tmp_path, 
         loaded(context, replica_of())
 
 
+def test_a_superseded_attempt_reads_and_renames_no_checkpoint(tmp_path):
+    context = job_of(tmp_path)
+    save(context, replica_of(), 6)
+    (context.run.dir.checkpoints / "step-00000006" / "state.pt").write_bytes(b"damaged")
+    context.run.dir.owner.write_text('{"job_id": "8", "attempt": 2}')
+    with pytest.raises(Superseded):
+        ReadAhead(context).wait()
+    assert checkpoint_names(context.run.dir.checkpoints) == ["step-00000006"]
+
+
+def test_an_owner_that_cannot_be_read_is_told_with_the_way_out(tmp_path):
+    context = job_of(tmp_path / "run")
+    shutil.rmtree(context.run.dir.path)
+    context.run.dir.path.touch()
+    with pytest.raises(StorageError, match="looking for a checkpoint in .* move the run directory"):
+        ReadAhead(context)
+
+
 def test_a_run_that_was_stopped_before_its_first_checkpoint_starts_at_step_0(tmp_path):
     context = job_of(tmp_path)
     record_attempts(context, None, None)
