@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -41,13 +40,14 @@ def train_step(
     """
     rows = []
     optim.set_lr(replica.optimizer, lr)
+    replica.strategy.begin_step(replica.module)
     mean = MeanGradient(num_batches, replica.batch_size, replica.fixed_items)
     for index, batch in enumerate(batches):
         is_last = index == num_batches - 1
-        # DDP averages the gradients over the ranks in the last backward pass only.
-        with contextlib.nullcontext() if is_last else replica.no_sync():
+        # The ranks average the gradients in the last backward pass only.
+        with replica.strategy.accumulate(replica.wrapped, is_last):
             with replica.autocast():
-                sums = replica.objective(replica.ddp, batch)
+                sums = replica.objective(replica.wrapped, batch)
             seed = replica.scaler.scale(mean.seed(sums, is_last))
             sums.loss.backward(seed.to(sums.loss.dtype))  # type: ignore[no-untyped-call]
         rows.append(replica.row_of(sums))
@@ -55,7 +55,9 @@ def train_step(
     del batch, sums
     mean.correct(replica.parameters)
     # Clips the gradients to train.grad_clip_norm, does the optimizer's step, drops the gradients.
-    optim.clip_and_step(replica.optimizer, replica.scaler, replica.parameters, train)
+    optim.clip_and_step(
+        replica.optimizer, replica.scaler, replica.parameters, train, replica.strategy.clip
+    )
     return rows
 
 

@@ -17,7 +17,6 @@ from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
-from slurm_job_kit.trainer.checkpoint.ownership import check_owner
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.dist.context import check_device, choose_device, init_process_group
 from slurm_job_kit.trainer.dist.rank_process import RankProcess
@@ -37,6 +36,7 @@ from slurm_job_kit.trainer.model.build import build_data, build_replica, set_up_
 from slurm_job_kit.trainer.report.environment import describe, exactness, extended
 from slurm_job_kit.trainer.report.summary import start_lines
 from slurm_job_kit.trainer.stop import StopSignal
+from slurm_job_kit.trainer.storage.ownership import check_owner
 
 
 def run(arguments: list[str], stop: StopSignal, started: float, watchdog: Watchdog) -> Loop:

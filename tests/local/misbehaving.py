@@ -8,7 +8,7 @@ import time
 import torch
 from torch import nn
 
-from slurm_job_kit.trainer.checkpoint import reader
+from slurm_job_kit.trainer.storage import reader
 
 
 class Misbehaving(nn.Module):

@@ -18,8 +18,8 @@ from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_name
 from slurm_job_kit.jobs.records.training import read_progress_step
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
-from slurm_job_kit.trainer.checkpoint import reader
 from slurm_job_kit.trainer.stop import EXIT_STOPPED_IN_STARTUP, STOP_SIGNALS
+from slurm_job_kit.trainer.storage import reader
 from tests.local.local_kit import wait_for
 from tests.local.test_trainer import (
     REPOSITORY,

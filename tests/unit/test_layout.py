@@ -42,9 +42,11 @@ MAY_IMPORT = {
         "records": set(),
     },
     "trainer": {
-        "": {"checkpoint", "model", "report", "health", "data", "dist"},
-        "checkpoint": {"model", "data", "dist"},
-        "model": {"data", "dist"},
+        "": {"checkpoint", "storage", "model", "strategy", "report", "health", "data", "dist"},
+        "checkpoint": {"storage", "model", "strategy", "data", "dist"},
+        "storage": {"dist"},
+        "model": {"strategy", "data", "dist"},
+        "strategy": {"data", "dist"},
         "report": {"data", "dist"},
         "data": {"dist"},
         "health": {"dist"},
@@ -220,7 +222,7 @@ PARSES_OTHER_JSON = {
         "jobs.runs.compare",
         "jobs.node.preload",
     ),
-    *("trainer.checkpoint.manifest", "trainer.dist.run_handle", "trainer.health.rank_report"),
+    *("trainer.storage.manifest", "trainer.dist.run_handle", "trainer.health.rank_report"),
 }
 
 
@@ -315,8 +317,8 @@ RENAMES = {
     "jobs.attempt.run_lock": "a hard link fails if the file exists; a rename would replace it",
     "jobs.runs.code_snapshot": "directories",
     "jobs.runs.checkpoint_files": "directories",
-    "trainer.checkpoint.commit": "directories; temporary names that a later attempt removes",
-    "trainer.checkpoint.reader": "a directory, to quarantine it",
+    "trainer.storage.commit": "directories; temporary names that a later attempt removes",
+    "trainer.storage.reader": "a directory, to quarantine it",
     "trainer.checkpoint.export": "safetensors writes the file itself",
     "trainer.report.profiling": "torch writes the file itself, and compresses one that ends in .gz",
     "trainer.report.progress": "the new file stays open",

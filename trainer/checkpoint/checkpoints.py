@@ -17,10 +17,7 @@ from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
 from slurm_job_kit.jobs.records.frozen import SpecChange
 from slurm_job_kit.jobs.records.training import Best, Metric
-from slurm_job_kit.trainer.checkpoint import commit, weights
-from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
-from slurm_job_kit.trainer.checkpoint.manifest import BEST, Manifest
-from slurm_job_kit.trainer.checkpoint.ownership import check_owner
+from slurm_job_kit.trainer.checkpoint import weights
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.checkpoint.share import share
 from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
@@ -31,11 +28,15 @@ from slurm_job_kit.trainer.checkpoint.state import (
     TrainState,
     restore,
 )
-from slurm_job_kit.trainer.checkpoint.writer import Saved, Writer
 from slurm_job_kit.trainer.dist.context import broadcast_bytes, gather
 from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.errors import NotFinite, UserError, storage_error
 from slurm_job_kit.trainer.model.build import Data, Replica
+from slurm_job_kit.trainer.storage import commit
+from slurm_job_kit.trainer.storage.commit import PendingCheckpoint, Retention
+from slurm_job_kit.trainer.storage.manifest import BEST, Manifest
+from slurm_job_kit.trainer.storage.ownership import check_owner
+from slurm_job_kit.trainer.storage.writer import Saved, Writer
 
 POLL_S = 0.5  # between two beats while a save is waited for
 

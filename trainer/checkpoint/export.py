@@ -21,12 +21,12 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_names, checkpoint_step
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, fsync_directory
-from slurm_job_kit.trainer.checkpoint import reader
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256
-from slurm_job_kit.trainer.checkpoint.manifest import BEST, MANIFEST, Manifest
 from slurm_job_kit.trainer.checkpoint.state import parse
 from slurm_job_kit.trainer.checkpoint.weights import newest, tensors_of
 from slurm_job_kit.trainer.errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
+from slurm_job_kit.trainer.storage import reader
+from slurm_job_kit.trainer.storage.manifest import BEST, MANIFEST, Manifest
 
 DEFAULT_NAME = "weights.safetensors"
 

@@ -7,13 +7,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.records.frozen import ProvenanceOrigin
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.trainer.checkpoint import reader
-from slurm_job_kit.trainer.checkpoint.ownership import check_owner
 from slurm_job_kit.trainer.checkpoint.state import SavedState
-from slurm_job_kit.trainer.checkpoint.writer import block_stop_signals
 from slurm_job_kit.trainer.dist.context import DistributedContext, broadcast_bytes
 from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.errors import storage_error
+from slurm_job_kit.trainer.storage import reader
+from slurm_job_kit.trainer.storage.ownership import check_owner
+from slurm_job_kit.trainer.storage.writer import block_stop_signals
 
 
 class ReadAhead:

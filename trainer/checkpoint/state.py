@@ -13,13 +13,13 @@ from torch import nn
 from torch.utils.serialization import config
 
 from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.checkpoint import reader
-from slurm_job_kit.trainer.checkpoint.commit import Sink
 from slurm_job_kit.trainer.data.sources import is_plain
 from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import optim
 from slurm_job_kit.trainer.model.build import Data, Replica
+from slurm_job_kit.trainer.storage import reader
+from slurm_job_kit.trainer.storage.commit import Sink
 
 STATE = "state.pt"
 ZIP = b"PK\3\4"  # the older format is a bare pickle, which torch.load would load as well

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_names
-from slurm_job_kit.trainer.checkpoint import reader
-from slurm_job_kit.trainer.checkpoint.manifest import MANIFEST
 from slurm_job_kit.trainer.checkpoint.state import check_same_tensors, parse
 from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.storage import reader
+from slurm_job_kit.trainer.storage.manifest import MANIFEST
 
 
 def read_initial(path: Path) -> dict[str, torch.Tensor]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import copy
 import functools
 import os
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from slurm_job_kit.jobs.spec import METRIC_MODES, OBJECTIVES, OPTIMIZERS, Train
 from slurm_job_kit.trainer import seeds
@@ -34,6 +33,8 @@ from slurm_job_kit.trainer.model import models, objectives, optim, precision
 from slurm_job_kit.trainer.model.models import Fit
 from slurm_job_kit.trainer.model.objectives import DataFacts, Objective, Sums, means
 from slurm_job_kit.trainer.model.precision import Precision
+from slurm_job_kit.trainer.strategy import create as create_strategy
+from slurm_job_kit.trainer.strategy.interface import Strategy
 from slurm_job_kit.trainer.user_code import user_code
 
 
@@ -71,16 +72,18 @@ class BestMetric:
 class Replica:
     """This rank's model, optimizer and objective.
 
-    ddp: the model under DDP, or the model itself where there is one rank.
+    wrapped: what the objective calls in training, such as the model under DDP.
     module: the model itself.
+    strategy: how it is shared with the other ranks.
     batch_size: the number of samples of a micro batch.
     fixed_items: the number of items of every micro batch; None if it differs.
     metric_names: of the objective, in the order of `Sums.row`.
     best: None where no metric chooses a best checkpoint.
     """
 
-    ddp: nn.Module
+    wrapped: nn.Module
     module: nn.Module
+    strategy: Strategy
     optimizer: torch.optim.Optimizer
     precision: Precision
     objective: Objective
@@ -110,12 +113,6 @@ class Replica:
                 "another: return the same ones, in the same order, in training and evaluation"
             )
         return sums.row()
-
-    def no_sync(self) -> AbstractContextManager[None]:
-        """Return a context for backward passes whose gradients the ranks do not exchange."""
-        if isinstance(self.ddp, DistributedDataParallel):
-            return self.ddp.no_sync()
-        return nullcontext()
 
     @functools.cached_property
     def parameters(self) -> tuple[nn.Parameter, ...]:
@@ -261,8 +258,8 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
         module = models.create(spec.model, spec.model_args, fit, will_load and is_built_in)
         module = _placed(module, context)
         check_trainable(module, spec)
-        is_alone = context.distributed.world_size == 1
-        ddp = module if is_alone else wrap(module, spec, context.device)
+        strategy = create_strategy(spec, context.distributed, context.device)
+        wrapped = strategy.wrap(module)
     optimizer = optim.create(module, spec)
     # After the wrap, which broadcasts rank 0's weights.
     check_plain(f"train.model: state_dict() of {spec.model}", module.state_dict())
@@ -270,14 +267,15 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
     is_own = spec.objective not in objectives.BUILT_IN  # it calls the model
     key = "objective" if is_own else "model"
     with user_code(f"train.{key}", getattr(spec, key)):
-        sums = throw_away_pass(context, ddp, numbers, objective, example)
+        sums = throw_away_pass(context, wrapped, numbers, objective, example)
         names = tuple(sums.metrics)
         found = means(names, sums.row().tolist(), objective)
     if initial is not None:
         module.load_state_dict(initial)
     return Replica(
-        ddp=ddp,
+        wrapped=wrapped,
         module=module,
+        strategy=strategy,
         optimizer=optimizer,
         precision=numbers,
         objective=objective,
@@ -368,21 +366,6 @@ def check_device(train: Train, device: torch.device) -> None:
         )
 
 
-def wrap(module: nn.Module, train: Train, device: torch.device) -> DistributedDataParallel:
-    """Return the model under DDP with the options of the spec.
-
-    A static graph finds unused parameters by itself.
-    """
-    return DistributedDataParallel(
-        module,
-        device_ids=[device] if device.type == "cuda" else None,
-        bucket_cap_mb=train.bucket_cap_mb,
-        find_unused_parameters=train.find_unused_parameters and not train.static_graph,
-        gradient_as_bucket_view=train.gradient_as_bucket_view,
-        static_graph=train.static_graph,
-    )
-
-
 def check_trainable(module: nn.Module, train: Train) -> None:
     """Raise UserError where no parameter trains."""
     if not any(parameter.requires_grad for parameter in module.parameters()):
@@ -394,30 +377,32 @@ def check_trainable(module: nn.Module, train: Train) -> None:
 
 def throw_away_pass(
     context: RankContext,
-    ddp: nn.Module,
+    wrapped: nn.Module,
     numbers: Precision,
     objective: Objective,
     example: Batch,
 ) -> Sums:
     """Run one forward and backward pass with the exchange of gradients; return its sums.
 
-    ddp: the model under DDP; `trainer.check` passes the model alone.
+    wrapped: see `Replica`; `trainer.check` passes the model alone.
     Raises UserError where the objective or the model does not fit the data, or where parameters
     get no gradient.
     """
     spec = context.train
     seeds.seed_generators(seeds.mix(seeds.WEIGHTS, spec.seed, 1), context.device)
     with numbers.autocast():
-        sums = objective(ddp, example)
+        sums = objective(wrapped, example)
     objectives.check_sums(sums, spec.objective)
     sums.loss.backward()  # type: ignore[no-untyped-call]
-    unused = [name.removeprefix("module.") for name, p in ddp.named_parameters() if _is_unused(p)]
+    unused = [
+        name.removeprefix("module.") for name, p in wrapped.named_parameters() if _is_unused(p)
+    ]
     if unused and not (spec.find_unused_parameters or spec.static_graph):
         raise UserError(
             f"train.model {spec.model}: {len(unused)} parameters got no gradient, the first is "
             f"{unused[0]}: set train.find_unused_parameters to true, or freeze them"
         )
-    ddp.zero_grad(set_to_none=True)
+    wrapped.zero_grad(set_to_none=True)
     return sums
 
 

@@ -150,6 +150,7 @@ def clip_and_step(
     scaler: torch.amp.GradScaler,
     parameters: Sequence[nn.Parameter],
     train: Train,
+    clip: Callable[[Sequence[nn.Parameter], float], object] = clip_grad_norm_,
 ) -> None:
     """Update the weights once with the accumulated gradients, then drop these.
 
@@ -158,7 +159,7 @@ def clip_and_step(
     """
     scaler.unscale_(optimizer)
     if train.grad_clip_norm is not None:
-        clip_grad_norm_(parameters, train.grad_clip_norm)
+        clip(parameters, train.grad_clip_norm)
     scaler.step(optimizer)
     scaler.update()
     if train.optimizer not in OPTIMIZERS:  # it may hold more than the model's parameters

@@ -61,7 +61,7 @@ def _accumulate_naively(loop: Loop, clock: StepClock) -> None:
         if step == WARM_UP_STEPS + NUM_STEPS:
             return
         for inputs, labels in batches.micro_batches(step):
-            loss = cross_entropy(replica.ddp(inputs), labels) / batches.num_micro_batches(step)
+            loss = cross_entropy(replica.wrapped(inputs), labels) / batches.num_micro_batches(step)
             loss.backward()
         replica.optimizer.step()
         replica.optimizer.zero_grad()
@@ -88,6 +88,6 @@ def _count_reduced(replica: Replica) -> list[int]:
         reduced.append(bucket.buffer().numel())
         return allreduce_hook(group, bucket)
 
-    assert isinstance(replica.ddp, DistributedDataParallel)
-    replica.ddp.register_comm_hook(None, hook)
+    assert isinstance(replica.wrapped, DistributedDataParallel)
+    replica.wrapped.register_comm_hook(None, hook)
     return reduced

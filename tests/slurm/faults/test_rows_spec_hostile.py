@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.rundir import read_json
-from slurm_job_kit.trainer.checkpoint.manifest import MANIFEST, manifest_text
+from slurm_job_kit.trainer.storage.manifest import MANIFEST, manifest_text
 
 from ..kit import REPOSITORY, Kit
 from . import harm_storage, oracles

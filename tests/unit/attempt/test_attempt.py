@@ -26,7 +26,7 @@ from slurm_job_kit.jobs.rundir import (
 )
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
-from slurm_job_kit.trainer.checkpoint.reader import quarantine
+from slurm_job_kit.trainer.storage.reader import quarantine
 from tests.unit import run_files
 
 RECORD = run_files.attempt(decision="requeue", cause="preemption")

@@ -24,11 +24,9 @@ from slurm_job_kit.jobs.records.frozen import KeyChange, SpecChange
 from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.checkpoint import checkpoints as module
-from slurm_job_kit.trainer.checkpoint import commit, export, reader
+from slurm_job_kit.trainer.checkpoint import export
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints, changed_keys
-from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
-from slurm_job_kit.trainer.checkpoint.manifest import LATEST, Manifest
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
 from slurm_job_kit.trainer.checkpoint.state import SavedState, TrainState, parse, restore
@@ -37,6 +35,10 @@ from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.errors import NotFinite, StorageError, Superseded, UserError
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.model.gpt import GPT
+from slurm_job_kit.trainer.storage import commit, reader
+from slurm_job_kit.trainer.storage.commit import PendingCheckpoint
+from slurm_job_kit.trainer.storage.manifest import LATEST, Manifest
+from slurm_job_kit.trainer.strategy.ddp import Ddp
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
@@ -72,8 +74,9 @@ def replica_of(seed=0, width=3, optimizer=torch.optim.AdamW, scaler="cpu"):
     module = nn.Sequential(nn.Linear(2, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
     scaler = torch.amp.GradScaler(scaler, enabled=scaler is not None)
     replica = SimpleNamespace(
-        ddp=module,
+        wrapped=module,
         module=module,
+        strategy=Ddp(Train(), context_of(0, 1), torch.device("cpu")),
         optimizer=optimizer(module.parameters(), lr=0.1),
         scaler=scaler,
         metric_names=("accuracy",),

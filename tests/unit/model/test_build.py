@@ -80,15 +80,15 @@ def test_torch_is_set_up_as_the_spec_says(job_of):
 
 
 def test_options_of_the_spec_reach_ddp(built):
-    ddp = built(MLP, world_size=2)[1].ddp
+    ddp = built(MLP, world_size=2)[1].wrapped
     assert (ddp.bucket_bytes_cap, ddp.find_unused_parameters) == (25 * 2**20, False)
     assert (ddp.static_graph, ddp.gradient_as_bucket_view) == (False, True)
     options: dict[str, Any] = {"find_unused_parameters": True, "gradient_as_bucket_view": False}
-    ddp = built(dataclasses.replace(MLP, bucket_cap_mb=3, **options), world_size=2)[1].ddp
+    ddp = built(dataclasses.replace(MLP, bucket_cap_mb=3, **options), world_size=2)[1].wrapped
     assert (ddp.bucket_bytes_cap, ddp.find_unused_parameters) == (3 * 2**20, True)
     assert (ddp.static_graph, ddp.gradient_as_bucket_view) == (False, False)
     static = dataclasses.replace(MLP, static_graph=True, **options)
-    assert built(static, world_size=2)[1].ddp.static_graph
+    assert built(static, world_size=2)[1].wrapped.static_graph
 
 
 def test_the_throw_away_pass_changes_neither_weights_nor_buffers_nor_gradients(built):
@@ -144,7 +144,7 @@ def test_a_data_set_that_draws_random_numbers_is_the_same_in_each_attempt(built)
 
 
 def test_after_the_throw_away_pass_the_next_forward_lays_out_the_gradient_buckets(built):
-    ddp = built(MLP, world_size=2)[1].ddp
+    ddp = built(MLP, world_size=2)[1].wrapped
     assert not nn.parallel.DistributedDataParallel(ddp.module).reducer._rebuild_buckets()
     assert ddp.reducer._rebuild_buckets()
 
@@ -169,7 +169,7 @@ def test_channels_last_is_the_format_of_weights_momentum_and_gradients(built, wo
     )
     data, replica = built(train, world_size)
     inputs, labels = next(iter(data.train_batches.micro_batches(0)))
-    nn.functional.cross_entropy(replica.ddp(inputs), labels).backward()
+    nn.functional.cross_entropy(replica.wrapped(inputs), labels).backward()
     weight = replica.module.blocks[0].conv1.weight
     momentum = replica.optimizer.state[weight]["momentum_buffer"]
     for tensor in (weight, weight.grad, momentum):

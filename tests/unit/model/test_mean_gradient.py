@@ -24,6 +24,7 @@ from slurm_job_kit.trainer.model import build, optim, precision
 from slurm_job_kit.trainer.model.build import Replica
 from slurm_job_kit.trainer.model.mean_gradient import MeanGradient
 from slurm_job_kit.trainer.model.objectives import DataFacts, Regression, Sums
+from slurm_job_kit.trainer.strategy.ddp import Ddp
 
 CPU = torch.device("cpu")
 LIMIT_S = 100
@@ -78,7 +79,8 @@ def stepped(objective, fixed_items, batches):
     """(gradients, mean loss) of one step of the kit on this rank's batches."""
     module = net()
     replica = Replica(
-        ddp=DistributedDataParallel(module, gradient_as_bucket_view=True),
+        strategy=Ddp(TRAIN, DistributedContext(0, 0, 0, 1, 1, "here"), CPU),
+        wrapped=DistributedDataParallel(module, gradient_as_bucket_view=True),
         module=module,
         optimizer=optim.create(module, TRAIN),
         precision=precision.set_up(TRAIN, CPU, print),

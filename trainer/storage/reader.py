@@ -30,9 +30,9 @@ from slurm_job_kit.jobs.checkpoint_names import (
 )
 from slurm_job_kit.jobs.records.ended import NewestCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir, fsync_directory
-from slurm_job_kit.trainer.checkpoint import manifest
-from slurm_job_kit.trainer.checkpoint.manifest import LATEST, MANIFEST, FileDigest, Manifest
 from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.storage import manifest
+from slurm_job_kit.trainer.storage.manifest import LATEST, MANIFEST, FileDigest, Manifest
 
 REASON = "REASON"
 PART_BYTES = 2**20

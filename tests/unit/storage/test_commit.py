@@ -13,10 +13,10 @@ import pytest
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names
 from slurm_job_kit.jobs.records.training import Metric
 from slurm_job_kit.jobs.rundir import fsync_directory, write_atomic
-from slurm_job_kit.trainer.checkpoint import commit, reader
-from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
-from slurm_job_kit.trainer.checkpoint.manifest import Manifest, manifest_text
 from slurm_job_kit.trainer.errors import StorageError, Superseded, TransientStorageError, UserError
+from slurm_job_kit.trainer.storage import commit, reader
+from slurm_job_kit.trainer.storage.commit import PendingCheckpoint, Retention
+from slurm_job_kit.trainer.storage.manifest import Manifest, manifest_text
 
 
 def allow():
@@ -412,7 +412,7 @@ def test_a_missing_run_directory_is_named_with_the_fix(tmp_path):
 
 
 def test_the_commit_protocol_and_the_stop_handler_import_no_torch():
-    names = ("checkpoint.commit", "checkpoint.writer", "stop")
+    names = ("storage.commit", "storage.writer", "stop")
     modules = ", ".join(f"slurm_job_kit.trainer.{name}" for name in names)
     program = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

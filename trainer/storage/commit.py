@@ -19,8 +19,9 @@ from typing import BinaryIO, Protocol
 
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step
 from slurm_job_kit.jobs.rundir import fsync_directory
-from slurm_job_kit.trainer.checkpoint import reader
-from slurm_job_kit.trainer.checkpoint.manifest import (
+from slurm_job_kit.trainer.errors import TransientStorageError, storage_error
+from slurm_job_kit.trainer.storage import reader
+from slurm_job_kit.trainer.storage.manifest import (
     BEST,
     LATEST,
     MANIFEST,
@@ -28,7 +29,6 @@ from slurm_job_kit.trainer.checkpoint.manifest import (
     Manifest,
     NamedFile,
 )
-from slurm_job_kit.trainer.errors import TransientStorageError, storage_error
 
 TEMPORARY_PREFIX = ".tmp-"
 

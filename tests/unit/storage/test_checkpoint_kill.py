@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step
-from slurm_job_kit.trainer.checkpoint import commit, reader
-from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
-from slurm_job_kit.trainer.checkpoint.manifest import Manifest
+from slurm_job_kit.trainer.storage import commit, reader
+from slurm_job_kit.trainer.storage.commit import PendingCheckpoint, Retention
+from slurm_job_kit.trainer.storage.manifest import Manifest
 
 # <sys/ptrace.h>
 PTRACE_TRACEME, PTRACE_SYSCALL, PTRACE_SETOPTIONS = 0, 24, 0x4200

@@ -1,0 +1,47 @@
+"""DDP: each rank has the whole model and the whole optimizer; the gradients are averaged."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.strategy.interface import Strategy
+from slurm_job_kit.trainer.strategy.sharding import Sharding
+
+
+class Ddp(Strategy):
+    """The strategy "ddp"; one rank has the model without a wrapper."""
+
+    def __init__(self, train: Train, place: DistributedContext, device: torch.device) -> None:
+        self.sharding = Sharding(1, place.rank)
+        self._train = train
+        self._device = device
+        self._is_alone = place.world_size == 1
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """Return the model under DDP with the options of the spec.
+
+        A static graph finds unused parameters by itself.
+        """
+        if self._is_alone:
+            return module
+        train = self._train
+        return DistributedDataParallel(
+            module,
+            device_ids=[self._device] if self._device.type == "cuda" else None,
+            bucket_cap_mb=train.bucket_cap_mb,
+            find_unused_parameters=train.find_unused_parameters and not train.static_graph,
+            gradient_as_bucket_view=train.gradient_as_bucket_view,
+            static_graph=train.static_graph,
+        )
+
+    def accumulate(self, wrapped: nn.Module, is_last: bool) -> AbstractContextManager[None]:
+        """Return DDP's `no_sync` for all micro batches but the last one."""
+        if is_last or not isinstance(wrapped, DistributedDataParallel):
+            return nullcontext()
+        return wrapped.no_sync()

@@ -1,0 +1,47 @@
+"""Which rows of a tensor each rank has: contiguous parts along the first dimension."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """The division of tensors into `num_shards` parts.
+
+    rank: this rank. Ranks i, i + num_shards, i + 2 num_shards ... have copies of part i, and rank i
+    writes it to a checkpoint. One part: each rank has whole tensors.
+    """
+
+    num_shards: int
+    rank: int
+
+    @property
+    def index(self) -> int:
+        """The part that this rank has."""
+        return self.rank % self.num_shards
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this rank writes its part to a checkpoint."""
+        return self.rank < self.num_shards
+
+    def rows(self, length: int, index: int | None = None) -> tuple[int, int]:
+        """Return the first row of a part and the row after its last one; of this rank's by default.
+
+        length: the rows of the whole tensor. The division is that of torch.chunk, which FSDP2
+        uses: equal parts, a smaller last one, and then empty ones.
+        """
+        index = self.index if index is None else index
+        size = -(-length // self.num_shards)
+        return min(index * size, length), min((index + 1) * size, length)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """This rank's rows of a tensor that is divided; `shape` is that of the whole tensor."""
+
+    local: torch.Tensor
+    shape: tuple[int, ...]
