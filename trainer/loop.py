@@ -109,7 +109,10 @@ class Loop:
             self._warn_of_short_lead()
             is_last = self._is_last()
             drain = step == first_step or is_last or self._is_evaluation_due()
-            agreed = stop_consensus.check(step, self._is_save_due_by_clock(), drain)
+            agreed = stop_consensus.check(
+                step, self._is_save_due_by_clock(), drain, self.checkpoints.written_step
+            )
+            self.checkpoints.commit_when_written(agreed.written_step)
             is_stopping = agreed.stop
             if not is_stopping and self._is_evaluation_due():
                 with self._lead.excluded():
@@ -337,6 +340,8 @@ class Loop:
                 text = f"the checkpoint of step {self.state.global_step} is postponed"
                 self.distributed.log(f"{text}: the one before it is still being written")
             return
+        if is_urgent:
+            self._finish_save()  # one is in flight, perhaps
         self._beat("save", self.state.global_step)
         if self.reporter is not None:
             self.state.metrics_bytes = self.reporter.sync()

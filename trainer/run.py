@@ -37,6 +37,7 @@ from slurm_job_kit.trainer.report.environment import describe, exactness, extend
 from slurm_job_kit.trainer.report.summary import start_lines
 from slurm_job_kit.trainer.stop import StopSignal
 from slurm_job_kit.trainer.storage.ownership import check_owner
+from slurm_job_kit.trainer.strategy import is_divided
 
 
 def run(arguments: list[str], stop: StopSignal, started: float, watchdog: Watchdog) -> Loop:
@@ -132,6 +133,9 @@ def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> 
 def conclude(context: RankContext, loop: Loop, status: str) -> None:
     """Write the outcome of the attempt on rank 0; all saves are committed."""
     run, step = context.run, loop.state.global_step
+    digests = ("", "")
+    if status == "completed" and (is_divided(context) or context.distributed.is_first):
+        digests = weights_sha256(loop.replica), optimizer_sha256(loop.replica)
     if context.distributed.is_first:
         check_owner(run)
         outcome = Outcome(
@@ -141,7 +145,7 @@ def conclude(context: RankContext, loop: Loop, status: str) -> None:
             checkpoint=checkpoint_name(step),
         )
         if outcome.status == "completed":
-            outcome = _with_result(outcome, context, loop)
+            outcome = _with_result(outcome, context, loop, digests)
         try:
             records.write(run.dir.attempt(run.attempt).outcome, outcome)
         except OSError as error:
@@ -163,14 +167,16 @@ def _leave(context: RankContext, loop: Loop, status: str) -> None:
     sys.stderr.flush()
 
 
-def _with_result(outcome: Outcome, context: RankContext, loop: Loop) -> Outcome:
+def _with_result(
+    outcome: Outcome, context: RankContext, loop: Loop, digests: tuple[str, str]
+) -> Outcome:
     """Return the outcome with what `attempt close` copies into result.json."""
     exact, reason = exactness(loop.state.environments, context.is_deterministic)
     return replace(
         outcome,
         metrics=tuple(Metric(name, value) for name, value in loop.state.metrics.items()),
-        weights_sha256=weights_sha256(loop.replica.module),
-        optimizer_sha256=optimizer_sha256(loop.replica.optimizer),
+        weights_sha256=digests[0],
+        optimizer_sha256=digests[1],
         best=Best(**loop.state.best),
         exactness=exact,
         exactness_reason=reason,

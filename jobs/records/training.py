@@ -140,10 +140,15 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True)
 class FileDigest:
-    """The size of a file in bytes, and its SHA-256 in hexadecimal digits."""
+    """The size of a file in bytes, and its SHA-256 in hexadecimal digits.
+
+    block_bytes: set where the file ends with the digests of its blocks of this size. Then `sha256`
+    is that of these digests (jobs/checkpoint_blocks.py).
+    """
 
     size: int
     sha256: str
+    block_bytes: int | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import checkpoint_blocks, records
 from slurm_job_kit.jobs.checkpoint_names import (
     ASIDE_PREFIX,
     BEST,
@@ -46,7 +46,11 @@ def verify(directory: Path) -> StoredCheckpoint:
         try:
             with open(directory / each.name, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+                sha256: str | None
+                if each.digest.block_bytes is None:
+                    sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+                else:
+                    sha256 = checkpoint_blocks.sha256_of(file, size)
         except FileNotFoundError as error:
             raise UserError(f"checkpoint {directory} has no {each.name}") from error
         if (size, sha256) != (each.digest.size, each.digest.sha256):

@@ -74,13 +74,13 @@ def move_away(path):
 
 def save_slowly(path):
     """Take far longer to verify a checkpoint than a hang may last."""
-    check = reader.check
+    check = reader.check_file
 
-    def slow(directory):
+    def slow(path, expected):
         time.sleep(8)
-        return check(directory)
+        check(path, expected)
 
-    reader.check = slow
+    reader.check_file = slow
 
 
 HARMS = {

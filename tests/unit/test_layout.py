@@ -21,6 +21,7 @@ TOP_OF_CONTRACT = {
     "jobs.spec",
     "jobs.rundir",
     "jobs.checkpoint_names",
+    "jobs.checkpoint_blocks",
     "jobs.errors",
     "jobs.problems",
     "jobs.console",
@@ -222,6 +223,7 @@ PARSES_OTHER_JSON = {
         "jobs.runs.compare",
         "jobs.node.preload",
     ),
+    "trainer.checkpoint.outline",
     *("trainer.storage.manifest", "trainer.dist.run_handle", "trainer.health.rank_report"),
 }
 

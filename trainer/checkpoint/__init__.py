@@ -1,11 +1,15 @@
 """The state of a training: what a checkpoint holds, saved beside the training and loaded.
 
 - checkpoints: saves the state of a training; loads one.
-- read_ahead: reads the newest checkpoint while the ranks build their models.
-- state: the parts of a saved state, its file, and how it is restored.
-- interval: the time between two periodic checkpoints.
-- share: broadcasts a saved state from rank 0, tensor by tensor.
+- state: the parts of a saved state, and how it is restored.
+- outline: the files of a saved state: plain values, and the place of each tensor.
 - staging: copies the state into host memory, so that the training can continue.
+- interval: the time between two periodic checkpoints.
+- read_ahead: reads the newest checkpoint while the ranks build their models.
+- loading: loads the newest undamaged checkpoint on all ranks.
+- parts: reads what each rank needs, where tensors are divided between the ranks.
+- share: broadcasts a saved state from rank 0, tensor by tensor.
+- setup: compares the settings of a training between save and load.
 - weights: weights from checkpoints and safetensors files.
 - digest: SHA-256 of weights and optimizer state.
 - export: writes the weights of a checkpoint as safetensors.

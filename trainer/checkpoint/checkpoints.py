@@ -1,48 +1,83 @@
-"""The checkpoints of a run: rank 0 saves the state in a thread; every rank loads it."""
+"""The checkpoints of a run: threads save the state beside the training; every rank loads it."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
 
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs.checkpoint_blocks import BLOCK_BYTES, DIGEST_BYTES
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
-from slurm_job_kit.jobs.records.frozen import SpecChange
-from slurm_job_kit.jobs.records.training import Best, Metric
-from slurm_job_kit.trainer.checkpoint import weights
+from slurm_job_kit.jobs.records.training import Best, FileDigest, Metric, NamedFile
+from slurm_job_kit.trainer.checkpoint import outline, weights
+from slurm_job_kit.trainer.checkpoint.loading import load_newest
+from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
+from slurm_job_kit.trainer.checkpoint.setup import TrainSetup, spec_sha256
 from slurm_job_kit.trainer.checkpoint.share import share
 from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
-from slurm_job_kit.trainer.checkpoint.state import (
-    STATE,
-    SavedState,
-    TrainSetup,
-    TrainState,
-    restore,
-)
-from slurm_job_kit.trainer.dist.context import broadcast_bytes, gather
+from slurm_job_kit.trainer.checkpoint.state import SavedState, TrainState
+from slurm_job_kit.trainer.dist.context import gather
 from slurm_job_kit.trainer.dist.run_handle import RankContext
-from slurm_job_kit.trainer.errors import NotFinite, UserError, storage_error
+from slurm_job_kit.trainer.errors import NotFinite, storage_error
 from slurm_job_kit.trainer.model.build import Data, Replica
 from slurm_job_kit.trainer.storage import commit
 from slurm_job_kit.trainer.storage.commit import PendingCheckpoint, Retention
 from slurm_job_kit.trainer.storage.manifest import BEST, Manifest
 from slurm_job_kit.trainer.storage.ownership import check_owner
+from slurm_job_kit.trainer.storage.part_file import part_name
 from slurm_job_kit.trainer.storage.writer import Saved, Writer
+from slurm_job_kit.trainer.strategy.sharding import Rows
 
 POLL_S = 0.5  # between two beats while a save is waited for
 
 
+@dataclass(frozen=True)
+class _Save:
+    """A save that is not committed yet, as this rank knows it.
+
+    saved: the copy of the state, with this rank's rows of divided tensors; None where this rank
+        writes nothing.
+    stored: the place of each tensor.
+    copied: happens when the copy from the GPU is complete.
+    parameters: the names of the model's parameters.
+    started, stall_s: on the monotonic clock, and in seconds.
+    """
+
+    step: int
+    saved: SavedState | None
+    stored: Sequence[StoredTensor]
+    copied: torch.cuda.Event | None
+    parameters: Sequence[str]
+    started: float
+    stall_s: float
+
+    @property
+    def copy(self) -> SavedState:
+        """The copy of the state, on a rank that writes."""
+        assert self.saved is not None
+        return self.saved
+
+    def part(self, rank: int) -> commit.Write:
+        """Return the function that writes the file of a rank."""
+        return lambda sink: outline.write_part(self.copy.to_dict(), self.stored, rank, sink)
+
+    def layout_sha256(self) -> bytes:
+        """Return a digest of the place of all tensors, which all ranks must agree about."""
+        return hashlib.sha256(repr(self.stored).encode()).digest()
+
+
 class Checkpoints:
-    """The checkpoints of a run. All ranks call every method; only rank 0 reads and writes files.
+    """The checkpoints of a run. All ranks call every method.
+
+    Rank 0 commits; the others write a file only where tensors are divided.
 
     newest_step: the step of the newest checkpoint that was loaded, or whose save was started.
     """
@@ -53,7 +88,12 @@ class Checkpoints:
         self._setup = TrainSetup.of(data, context.train)
         self._steps_per_epoch = data.length.steps_per_epoch
         self._staging = Staging()
-        self._writer = Writer()
+        self._commits: Writer[Saved] = Writer()
+        # Where tensors are divided: the part of this rank, and the save in flight until all ranks
+        # have written theirs.
+        self._parts: Writer[NamedFile] = Writer()
+        self._pending: _Save | None = None
+        self._written_step = -1
         self.newest_step: int | None = None
         if context.distributed.is_first:
             try:
@@ -67,21 +107,14 @@ class Checkpoints:
     def load(self, replica: Replica, newest: ReadAhead) -> TrainState:
         """Load the newest undamaged checkpoint; return a fresh state if the run has none yet.
 
-        Only rank 0 reads it from the disk. A fresh state has the weights of `train.init_from`, if
-        that is set.
+        A fresh state has the weights of `train.init_from`, if that is set.
         """
-        distributed, device = self._context.distributed, self._context.device
-        found = newest.wait()
-        values = share(None if found is None else found.to_dict(), device)
-        if values is None:
+        state = load_newest(self._context, self._setup, replica, newest)
+        if state is None:
             self._load_initial(replica)
             return TrainState(replica.empty_row(), window_names=replica.metric_names)
-        saved = SavedState.from_dict(values)
-        changes = broadcast_bytes(b"accepted" if self._accepts_changes() else b"", device)
-        self._check_setup(saved.setup, is_change_accepted=bool(changes))
-        state = restore(saved, replica, distributed)
         if state.window_names == replica.metric_names:
-            state.window = state.window.to(device)
+            state.window = state.window.to(self._context.device)
         else:  # the user has changed the objective's metrics on request
             state.window, state.window_names = replica.empty_row(), replica.metric_names
             state.epoch_sums = []
@@ -90,7 +123,7 @@ class Checkpoints:
 
     def allocate(self, replica: Replica, state: TrainState) -> None:
         """Begin to allocate the memory that saves need; after a step, when the optimizer has it."""
-        if self._context.distributed.is_first:
+        if replica.strategy.sharding.is_writer:
             saved = SavedState.of(replica, self._setup, state, state.window)
             self._staging.allocate(saved.to_dict())
 
@@ -100,32 +133,62 @@ class Checkpoints:
         return bool(gather(is_busy)[0])
 
     def save(self, replica: Replica, state: TrainState) -> None:
-        """Copy the state and let rank 0's thread commit a checkpoint of it.
+        """Copy the state; threads write it, and rank 0's thread commits a checkpoint of it.
 
-        Waits for the save before it, if that is still in flight.
+        Where tensors are divided, `commit_when_written` must follow, and no save may be in flight.
+        Else it waits for the save before it.
         """
         windows = torch.stack(gather(state.window))
         self.newest_step = state.global_step
-        if not self._context.distributed.is_first:
+        sharding = replica.strategy.sharding
+        if not sharding.is_writer and sharding.num_shards == 1:
             return
         started = time.monotonic()
-        self._writer.wait()
+        self._commits.wait()
         saved = SavedState.of(replica, self._setup, state, windows)
         # As a dict: Staging copies the tensors of nested containers.
-        values, copied = self._staging.take(saved.to_dict())
+        stored = outline.lay_out(saved.to_dict(), sharding)
+        copy, copied = None, None
+        if sharding.is_writer:
+            values, copied = self._staging.take(saved.to_dict())
+            copy = SavedState.from_dict(values)
         parameters = [name for name, _ in replica.module.named_parameters()]
         stall_s = time.monotonic() - started
-        self._writer.start(
-            self._finish_save, SavedState.from_dict(values), copied, parameters, started, stall_s
-        )
+        new = _Save(state.global_step, copy, stored, copied, parameters, started, stall_s)
+        if sharding.num_shards == 1:
+            self._commits.start(self._write_and_commit, new)
+            return
+        self._pending = new
+        if sharding.is_writer:
+            self._parts.start(self._write_part, new)
+
+    @property
+    def written_step(self) -> int:
+        """The step of the newest save of which this rank has written its part; -1 before it."""
+        if self._pending is not None and not self._parts.is_busy_after(0):
+            self._written_step = self._pending.step
+        return self._written_step
+
+    def commit_when_written(self, written_step: int) -> None:
+        """Let rank 0 commit the save in flight, if all ranks have written their part.
+
+        written_step: the lowest `written_step` of all ranks.
+        """
+        if self._pending is None or written_step < self._pending.step:
+            return
+        pending, self._pending = self._pending, None
+        parts = self._gathered_parts(pending)
+        if self._context.distributed.is_first:
+            self._commits.start(self._commit, pending, parts)
 
     def is_saving(self) -> bool:
-        """Return whether a save is in flight; on other ranks than 0 there is none."""
-        return self._writer.is_busy_after(0)
+        """Return whether a save is in flight; exact on rank 0."""
+        return self._pending is not None or self._commits.is_busy_after(0)
 
     def check(self) -> None:
         """Raise the error of the save in flight, if it failed. Never waits."""
-        self._writer.poll()
+        self._parts.poll()
+        self._commits.poll()
 
     def finish(self, beat: Callable[[], None]) -> None:
         """Wait, all ranks together, until the save in flight is committed.
@@ -133,11 +196,21 @@ class Checkpoints:
         Calls `beat` every POLL_S seconds: the watchdog must not take a long save for a hang, and
         no collective may last as long as a save.
         """
-        is_busy = torch.ones(1, dtype=torch.int64, device=self._context.device)
-        while is_busy.item():
+        while self._pending is not None:
             beat()
-            is_busy.fill_(self._writer.is_busy_after(POLL_S))  # other ranks have no save in flight
-            dist.all_reduce(is_busy, dist.ReduceOp.MAX)
+            self._parts.is_busy_after(POLL_S)
+            self.commit_when_written(-self._maximum(-self.written_step))
+        while True:
+            beat()
+            # Other ranks commit nothing.
+            if not self._maximum(int(self._commits.is_busy_after(POLL_S))):
+                return
+
+    def _maximum(self, value: int) -> int:
+        """Return the largest `value` of all ranks."""
+        found = torch.tensor([value], dtype=torch.int64, device=self._context.device)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return int(found.item())
 
     def point_at_best(self, state: TrainState) -> None:
         """Write the name of the best checkpoint to the file `best`, if it is committed.
@@ -145,7 +218,7 @@ class Checkpoints:
         An error is logged and does not end the training: no decision depends on that file alone.
         """
         if self._context.distributed.is_first and state.best:
-            self._writer.wait()
+            self._commits.wait()
             try:
                 commit.point_at_best(self._root, state.best["step"])
             except OSError as error:
@@ -153,7 +226,7 @@ class Checkpoints:
 
     def completed(self) -> list[Saved]:
         """Return the saves that `check`, `save` or `finish` found committed since the last call."""
-        return self._writer.completed()
+        return self._commits.completed()
 
     def _load_initial(self, replica: Replica) -> None:
         path = self._context.train.init_from
@@ -164,77 +237,76 @@ class Checkpoints:
         weights.load_initial(replica.module, share(found, self._context.device), path)
         distributed.log(f"loaded the weights of {path}")
 
-    def _accepts_changes(self) -> bool:
-        """Return whether a user confirmed the changes of exactly this spec at a resume."""
-        if not self._context.distributed.is_first:
-            return False
-        changes = records.read_lines(SpecChange, self._context.run.dir.changes)
-        return any(change.spec_sha256 == self._spec_sha256() for change in changes)
-
-    def _spec_sha256(self) -> str:
-        return hashlib.sha256(self._context.run.spec.to_json().encode()).hexdigest()
-
-    def _check_setup(self, saved: TrainSetup, is_change_accepted: bool) -> None:
-        """Refuse a checkpoint of other batches or, unless the user confirmed it, of another spec.
-
-        Raises: UserError.
-        """
-        now = self._setup
-        if saved.global_batch_size != now.global_batch_size:
-            raise UserError(_other_batch(saved.global_batch_size, self._context, now))
-        if saved.samples_per_epoch != now.samples_per_epoch:
-            raise UserError(
-                f"the checkpoint was saved with {saved.samples_per_epoch} samples per epoch, this "
-                f"start has {now.samples_per_epoch}: bring back the data set of that save, "
-                "or begin a new run with train.init_from"
-            )
-        if saved.data_digest != now.data_digest:
-            raise UserError(
-                f"the data of train.dataset {now.train['dataset']} differ from those of the save: "
-                "bring back the files (or the version of Python whose source they are), or begin "
-                "a new run with train.init_from"
-            )
-        changes = changed_keys(saved.train, now.train)
-        if changes and not is_change_accepted:
-            raise UserError(
-                f"the checkpoint was saved with another spec: {', '.join(changes)}; "
-                f"{installation.command('resume', self._context.run.dir.run_id, 'KEY=VALUE')} "
-                "shows the changes and accepts --yes"
-            )
-        for change in changes:
-            self._context.distributed.log(f"changed on request: {change}")
-
-    def _finish_save(
-        self,
-        saved: SavedState,
-        copied: torch.cuda.Event | None,
-        parameters: Sequence[str],
-        started: float,
-        stall_s: float,
-    ) -> Saved:
-        """Commit a copy of the state, in the writer's thread.
-
-        copied: happens when the copy from the GPU is complete.
-        started, stall_s: of the save, on the monotonic clock and in seconds.
+    def _write_and_commit(self, pending: _Save) -> Saved:
+        """Write and commit a copy of the whole state, in the writer's thread.
 
         Raises: NotFinite, Superseded, StorageError, TransientStorageError.
         """
-        if copied is not None:
-            copied.synchronize()
-        step = saved.state.global_step
+        self._check_copy(pending)
+        return self._commit(pending, (), {part_name(0): pending.part(0)})
+
+    def _write_part(self, pending: _Save) -> NamedFile:
+        """Write this rank's part of a copy of the state, in a thread. Raises as above."""
+        self._check_copy(pending)
+        run, rank = self._context.run, self._context.distributed.rank
+        step = pending.step
+        return commit.write_part(self._root, step, run.attempt, part_name(rank), pending.part(rank))
+
+    def _check_copy(self, pending: _Save) -> None:
+        """Wait for the copy from the GPU; raise NotFinite where a parameter is not finite."""
+        if pending.copied is not None:
+            pending.copied.synchronize()
         # The parameters only: a buffer may hold infinities, as an attention mask does.
-        tensors = {name: saved.model[name] for name in parameters}
+        model = pending.copy.model
+        tensors = {name: model[name] for name in pending.parameters}
+        tensors = {
+            name: value.local if isinstance(value, Rows) else value
+            for name, value in tensors.items()
+        }
         if self._context.train.stop_on_nan and (name := first_not_finite(tensors)):
+            step = pending.step
             raise NotFinite(
                 f"{name} is not finite at step {step}: no checkpoint of this step is committed\n"
                 "  hint: use a lower train.lr, or train.grad_clip_norm; train.stop_on_nan: false "
                 "saves it regardless"
             )
+
+    def _gathered_parts(self, pending: _Save) -> tuple[NamedFile, ...]:
+        """Return what all ranks have written, on every rank.
+
+        Raises: RuntimeError where the ranks disagree about the place of the tensors.
+        """
+        written = self._parts.completed()
+        size, sha256 = 0, bytes(DIGEST_BYTES)
+        if written:
+            size, sha256 = written[-1].digest.size, bytes.fromhex(written[-1].digest.sha256)
+        text = size.to_bytes(8, "big") + sha256 + pending.layout_sha256()
+        own = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(self._context.device)
+        rows = [bytes(row.tolist()) for row in gather(own)]
+        if len({row[8 + DIGEST_BYTES :] for row in rows}) > 1:
+            raise RuntimeError("the ranks disagree about the place of the tensors in a checkpoint")
+        found = [(int.from_bytes(row[:8], "big"), row[8 : 8 + DIGEST_BYTES].hex()) for row in rows]
+        return tuple(
+            NamedFile(part_name(rank), FileDigest(size, sha256, BLOCK_BYTES))
+            for rank, (size, sha256) in enumerate(found)
+            if size > 0
+        )
+
+    def _commit(
+        self,
+        pending: _Save,
+        parts: tuple[NamedFile, ...],
+        more: Mapping[str, commit.Write] = MappingProxyType({}),
+    ) -> Saved:
+        """Commit a checkpoint whose parts are written or in `more`, in the writer's thread."""
+        step = pending.step
+        text = outline.to_json(pending.copy.to_dict(), pending.stored)
+        files = {**more, outline.STATE: lambda sink: sink.write(text)}
         check_before_rename = functools.partial(check_owner, self._context.run)
-        files = {STATE: saved.write}
-        pending = PendingCheckpoint(self._manifest(saved), files, check_before_rename)
-        nbytes = commit.commit_and_prune(self._root, pending, self._retention(saved.state))
-        return Saved(checkpoint_name(step), step, time.monotonic() - started, stall_s, nbytes)
+        new = PendingCheckpoint(self._manifest(pending), files, check_before_rename, parts)
+        nbytes = commit.commit_and_prune(self._root, new, self._retention(pending.copy.state))
+        seconds = time.monotonic() - pending.started
+        return Saved(checkpoint_name(step), step, seconds, pending.stall_s, nbytes)
 
     def _retention(self, state: TrainState) -> Retention:
         checkpoint = self._context.run.spec.checkpoint
@@ -246,36 +318,18 @@ class Checkpoints:
         """Return whether a checkpoint of this state is kept at any age."""
         return self._retention(state).keeps(state.global_step)
 
-    def _manifest(self, saved: SavedState) -> Manifest:
+    def _manifest(self, pending: _Save) -> Manifest:
         """Return the manifest of a checkpoint, without its files."""
-        run, state = self._context.run, saved.state
+        run, state = self._context.run, pending.copy.state
         return Manifest(
             global_step=state.global_step,
             run_id=run.dir.run_id,
             attempt=run.attempt,
-            spec_sha256=self._spec_sha256(),
+            spec_sha256=spec_sha256(run),
             world_size=self._context.distributed.world_size,
-            global_batch_size=saved.setup.global_batch_size,
+            global_batch_size=pending.copy.setup.global_batch_size,
             metrics_bytes=state.metrics_bytes,
             metrics=tuple(Metric(name, value) for name, value in state.metrics.items()),
             best=Best(**state.best),
             files=(),
         )
-
-
-def changed_keys(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return a text for each key of the section `train` that both have with different values."""
-    return [
-        f"train.{key} was {json.dumps(saved[key])}, is {json.dumps(now[key])}"
-        for key in now
-        if key in saved and saved[key] != now[key]
-    ]
-
-
-def _other_batch(saved: int, context: RankContext, now: TrainSetup) -> str:
-    text = (
-        f"the checkpoint was saved with a global batch of {saved}, this start has "
-        f"{now.global_batch_size}: set train.global_batch_size to {saved}"
-    )
-    micro, rest = divmod(saved, context.distributed.world_size * context.train.grad_accum_steps)
-    return text if rest else f"{text}, or train.micro_batch_size to {micro}"

@@ -7,31 +7,44 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+
+from slurm_job_kit.trainer.checkpoint.state import model_parts, optimizer_parts
+from slurm_job_kit.trainer.model.build import Replica
+from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding, gathered
+
+WHOLE = Sharding(1, 0)
 
 
-def weights_sha256(module: nn.Module) -> str:
-    """Return the SHA-256 of names, types, shapes and bytes of all parameters and buffers."""
-    return tensors_sha256(module.state_dict())
+def weights_sha256(replica: Replica) -> str:
+    """Return the SHA-256 of names, types, shapes and bytes of all parameters and buffers.
+
+    All ranks call it where tensors are divided: one after the other is put together.
+    """
+    return tensors_sha256(model_parts(replica), replica.strategy.sharding)
 
 
-def tensors_sha256(state: Mapping[str, Any]) -> str:
+def tensors_sha256(state: Mapping[str, Any], sharding: Sharding = WHOLE) -> str:
     """Return the `weights_sha256` of a model with this `state_dict()`."""
-    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-    return _sha256((name, tensors[name]) for name in sorted(tensors))
+    tensors = {
+        name: value for name, value in state.items() if isinstance(value, (torch.Tensor, Rows))
+    }
+    return _sha256(((name, tensors[name]) for name in sorted(tensors)), sharding)
 
 
-def optimizer_sha256(optimizer: torch.optim.Optimizer) -> str:
+def optimizer_sha256(replica: Replica) -> str:
     """Return the SHA-256 of an optimizer's state: tensors like weights, other values as text.
 
-    Without the options, because they follow from the spec and the step.
+    Without the options, because they follow from the spec and the step. All ranks call it where
+    tensors are divided.
     """
-    return _sha256(_leaves(optimizer.state_dict()["state"], ""))
+    return _sha256(_leaves(optimizer_parts(replica)["state"], ""), replica.strategy.sharding)
 
 
-def _sha256(leaves: Iterator[tuple[str, Any]]) -> str:
+def _sha256(leaves: Iterator[tuple[str, Any]], sharding: Sharding) -> str:
     digest = hashlib.sha256()
     for name, value in leaves:
+        if isinstance(value, Rows):
+            value = gathered(value, sharding)
         if not isinstance(value, torch.Tensor):
             digest.update(f"{name} {value!r}\n".encode())
             continue

@@ -76,8 +76,9 @@ def export(directory: Path, out: Path) -> Manifest:
     Raises: Damaged if a file of the checkpoint is not as it was written.
     """
     try:
-        manifest, contents = reader.read(directory)
-        model = tensors_of(parse(contents)["model"])
+        with reader.Contents.open(directory) as contents:
+            manifest = contents.manifest
+            model = tensors_of(parse(contents)["model"])
     except reader.Damaged as error:
         raise reader.Damaged(f"checkpoint {directory} is damaged: {error}") from error
     metadata = {

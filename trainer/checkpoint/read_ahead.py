@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.records.frozen import ProvenanceOrigin
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.state import SavedState
-from slurm_job_kit.trainer.dist.context import DistributedContext, broadcast_bytes
+from slurm_job_kit.trainer.dist.context import broadcast_bytes
 from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.errors import storage_error
 from slurm_job_kit.trainer.storage import reader
+from slurm_job_kit.trainer.storage.manifest import WITH_STATE_PT
 from slurm_job_kit.trainer.storage.ownership import check_owner
 from slurm_job_kit.trainer.storage.writer import block_stop_signals
+from slurm_job_kit.trainer.strategy import is_divided
+
+
+class Found(NamedTuple):
+    """The newest checkpoint of a run that rank 0 found undamaged.
+
+    saved: its state, with whole tensors, or with a StoredTensor in the place of each.
+    texts: in the second case its manifest and its state.json.
+    """
+
+    name: str
+    saved: SavedState
+    texts: tuple[bytes, bytes] | None
 
 
 class ReadAhead:
@@ -25,7 +41,7 @@ class ReadAhead:
 
     def __init__(self, context: RankContext) -> None:
         known = None
-        self._reading: Future[SavedState] | None = None
+        self._reading: Future[Found] | None = None
         if context.distributed.is_first:
             run_dir = context.run.dir
             try:
@@ -36,12 +52,12 @@ class ReadAhead:
                 raise storage_error(error, doing) from error
             if known.newest is not None:
                 executor = ThreadPoolExecutor(1, "checkpoint-reader", block_stop_signals)
-                self._reading = executor.submit(_read, run_dir, known, context.distributed)
+                self._reading = executor.submit(_read, context, known)
                 executor.shutdown(wait=False)
         newest = "" if known is None else known.newest or ""
         self.is_expected = bool(broadcast_bytes(newest.encode(), context.device))
 
-    def wait(self) -> SavedState | None:
+    def wait(self) -> Found | None:
         """Wait until it is read, and return it; None before the first one and on other ranks.
 
         Raises: UserError if the run had checkpoints, and has no undamaged one now; StorageError or
@@ -50,16 +66,30 @@ class ReadAhead:
         return None if self._reading is None else self._reading.result()
 
 
-def _read(
-    run_dir: RunDir, known: reader.KnownCheckpoints, distributed: DistributedContext
-) -> SavedState:
+def _read(context: RankContext, known: reader.KnownCheckpoints) -> Found:
+    """Read the newest undamaged checkpoint; without its tensors where each rank reads its part."""
+    run_dir, log = context.run.dir, context.distributed.log
+    parse = _found_without_tensors if is_divided(context) else _found
     try:
-        newest = reader.read_newest_of_run(run_dir, known, SavedState.parse, distributed.log)
+        found = reader.read_newest_of_run(run_dir, known, parse, log)
     except OSError as error:
         raise storage_error(error, f"loading a checkpoint of {run_dir.checkpoints}") from error
-    if newest.state.global_step == _origin_step(run_dir):
-        newest.state.metrics_bytes = 0  # they are in the other run's metrics.jsonl
-    return newest
+    state = found.saved.state
+    if state.global_step == _origin_step(run_dir):
+        state.metrics_bytes = 0  # they are in the other run's metrics.jsonl
+    return found
+
+
+def _found(contents: reader.Contents) -> Found:
+    return Found(contents.directory.name, SavedState.parse(contents), None)
+
+
+def _found_without_tensors(contents: reader.Contents) -> Found:
+    if contents.manifest.format_version == WITH_STATE_PT:
+        return _found(contents)
+    text = contents.file(outline.STATE).read()
+    saved = SavedState.from_dict(outline.from_json(text))
+    return Found(contents.directory.name, saved, (contents.manifest.to_bytes(), text))
 
 
 def _origin_step(run_dir: RunDir) -> int | None:

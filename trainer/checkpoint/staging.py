@@ -10,6 +10,7 @@ import torch
 
 from slurm_job_kit.trainer.data.sources import PLAIN
 from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.strategy.sharding import Rows
 
 
 class Staging:
@@ -53,6 +54,8 @@ class Staging:
     def _copy(self, value: Any, path: str) -> Any:
         if isinstance(value, torch.Tensor):
             return self._stage(value.detach(), path)
+        if isinstance(value, Rows):
+            return Rows(self._stage(value.local.detach(), path), value.shape)
         if isinstance(value, dict):
             return {key: self._copy(item, f"{path}[{key!r}]") for key, item in value.items()}
         if isinstance(value, (list, tuple)):
@@ -81,6 +84,8 @@ def _tensors(value: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors in containers, with the paths that `Staging.take` gives them."""
     if isinstance(value, torch.Tensor):
         yield path, value.detach()
+    elif isinstance(value, Rows):
+        yield path, value.local.detach()
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from _tensors(item, f"{path}[{key!r}]")

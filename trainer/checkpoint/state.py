@@ -1,4 +1,4 @@
-"""The state of a training that a checkpoint holds: its parts, its file, and how it is restored."""
+"""The state of a training that a checkpoint holds: its parts, and how it is restored."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import dataclasses
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import IO, Any, cast
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.serialization import config
 
-from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.checkpoint import outline
+from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
+from slurm_job_kit.trainer.checkpoint.setup import TrainSetup
 from slurm_job_kit.trainer.data.sources import is_plain
 from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import optim
-from slurm_job_kit.trainer.model.build import Data, Replica
+from slurm_job_kit.trainer.model.build import Replica
 from slurm_job_kit.trainer.storage import reader
-from slurm_job_kit.trainer.storage.commit import Sink
+from slurm_job_kit.trainer.storage.manifest import WITH_STATE_PT
 
-STATE = "state.pt"
+STATE_PT = "state.pt"  # of the format before this one
+MAX_DIFFERENCES = 10  # lines of an error
 ZIP = b"PK\3\4"  # the older format is a bare pickle, which torch.load would load as well
 
 
@@ -54,37 +56,21 @@ class TrainState:
 
 
 @dataclass(frozen=True)
-class TrainSetup:
-    """The settings of a training that a load compares with those of the save.
-
-    samples_per_epoch: 0 for a stream.
-    data_digest: of the training data, where the data set states one.
-    train: the keys and values of the spec's section `train`.
-    """
-
-    global_batch_size: int
-    samples_per_epoch: int
-    data_digest: str | None
-    train: dict[str, Any]
-
-    @classmethod
-    def of(cls, data: Data, train: Train) -> TrainSetup:
-        """Return the setup of this start."""
-        size, samples = data.length.global_batch_size, data.samples_per_epoch
-        return cls(size, samples, data.digest, dataclasses.asdict(train))
-
-
-@dataclass(frozen=True)
 class SavedState:
     """Everything that a checkpoint holds. Random numbers are not in it: seed and step give them.
 
-    model, optimizer, scaler: their `state_dict()`; of the scaler empty without fp16.
+    model, optimizer, scaler: their `state_dict()`; of the scaler empty without fp16. At a save a
+        tensor that is divided between the ranks is a `Rows`. Where each rank reads what it needs,
+        each tensor is a `StoredTensor`.
+    parameter_names: of the optimizer's parameters in the order of its groups; empty where an older
+        kit saved it.
     state: its `window` has the windows of all ranks, float64 [world size, 2 + metrics].
     """
 
     model: dict[str, Any]
     optimizer: dict[str, Any]
     optimizer_class: str
+    parameter_names: list[str | None]
     scaler: dict[str, Any]
     setup: TrainSetup
     state: TrainState
@@ -94,19 +80,21 @@ class SavedState:
         cls, replica: Replica, setup: TrainSetup, state: TrainState, windows: torch.Tensor
     ) -> SavedState:
         """Return the present state of a training; it shares its tensors with the training."""
+        names = {id(each): name for name, each in replica.strategy.trained(replica.module)}
         return cls(
-            model=replica.module.state_dict(),
-            optimizer=replica.optimizer.state_dict(),
+            model=model_parts(replica),
+            optimizer=optimizer_parts(replica),
             optimizer_class=type(replica.optimizer).__name__,
+            parameter_names=[names.get(id(each)) for each in parameters_of(replica.optimizer)],
             scaler=replica.scaler.state_dict(),
             setup=setup,
             state=dataclasses.replace(state, window=windows),
         )
 
     @classmethod
-    def parse(cls, files: reader.Files) -> SavedState:
-        """Return the state in a checkpoint's files, as `parse`. Raises: Damaged, UserError."""
-        return cls.from_dict(parse(files))
+    def parse(cls, contents: reader.Contents) -> SavedState:
+        """Return the state in a checkpoint, as `parse`. Raises: Damaged, UserError, OSError."""
+        return cls.from_dict(parse(contents))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> SavedState:
@@ -120,6 +108,7 @@ class SavedState:
                 model=values["model"],
                 optimizer=values["optimizer"],
                 optimizer_class=values["optimizer_class"],
+                parameter_names=values.get("parameter_names", []),
                 scaler=values["scaler"],
                 setup=TrainSetup(
                     *(values["global_batch_size"], values["samples_per_epoch"]),
@@ -134,62 +123,102 @@ class SavedState:
             ) from error
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values as state.pt holds them, in one flat dict."""
+        """Return the values as a checkpoint holds them, in one flat dict."""
         state = {name: value for name, value in vars(self.state).items() if name != "window"}
         return {
             "model": self.model,
             "optimizer": self.optimizer,
             "optimizer_class": self.optimizer_class,
+            "parameter_names": self.parameter_names,
             "scaler": self.scaler,
             "windows": self.state.window,
             **vars(self.setup),
             **state,
         }
 
-    def write(self, sink: Sink) -> None:
-        """Write the content of state.pt."""
-        # torch's checksums take four times as long as the rest of it, and torch.load ignores them.
-        # Only for this call: the user's code may save files with torch, too.
-        with config.patch("save.compute_crc32", False):  # type: ignore[attr-defined]
-            torch.save(self.to_dict(), cast(IO[bytes], sink))
+
+def model_parts(replica: Replica) -> dict[str, Any]:
+    """Return the model's `state_dict()` with this rank's rows of the divided tensors."""
+    part = replica.strategy.part
+    return {
+        name: part(value) if isinstance(value, torch.Tensor) else value
+        for name, value in replica.module.state_dict().items()
+    }
 
 
-def parse(files: reader.Files) -> dict[str, Any]:
-    """Return the values in state.pt. The tensors share its memory: copy those that stay.
+def optimizer_parts(replica: Replica) -> dict[str, Any]:
+    """Return the optimizer's `state_dict()` with this rank's rows of the divided tensors."""
+    saved, owners = replica.optimizer.state_dict(), parameters_of(replica.optimizer)
+    state = {
+        index: {
+            key: replica.strategy.part(value, owners[index])
+            if isinstance(value, torch.Tensor)
+            else value
+            for key, value in values.items()
+        }
+        for index, values in saved["state"].items()
+    }
+    return {**saved, "state": state}
 
-    Raises: Damaged if the file holds anything but tensors, plain values and containers of them.
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """Return the parameters in the order in which `state_dict()` counts them."""
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def parse(contents: reader.Contents) -> dict[str, Any]:
+    """Return the values in a checkpoint, with whole tensors on the CPU.
+
+    Raises: Damaged if it holds anything but tensors, plain values and containers of them; OSError.
     """
-    if STATE not in files:
-        raise reader.Damaged(f"it has no {STATE}")
+    if contents.manifest.format_version == WITH_STATE_PT:
+        return _parse_state_pt(contents)
+
+    def whole(value: Any) -> Any:
+        return value.read(contents) if isinstance(value, StoredTensor) else value
+
+    found: dict[str, Any] = outline.mapped(
+        outline.from_json(contents.file(outline.STATE).read()), whole
+    )
+    return found
+
+
+def _parse_state_pt(contents: reader.Contents) -> dict[str, Any]:
+    """Return the values in state.pt. The tensors share its memory: copy those that stay."""
     try:
-        with files[STATE] as file:
-            if file.read(len(ZIP)) != ZIP:
-                raise reader.Damaged(f"{STATE} is not of the format that torch.save writes")
-            name = f"/proc/self/fd/{file.fileno()}"
-            values = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
+        file = contents.file(STATE_PT)
+        if file.read(len(ZIP)) != ZIP:
+            raise reader.Damaged(f"{STATE_PT} is not of the format that torch.save writes")
+        name = f"/proc/self/fd/{file.fileno()}"
+        values = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
     # Which of them is raised depends on where in the file the parser fails.
     except (pickle.UnpicklingError, RuntimeError, ValueError, LookupError, EOFError) as error:
         reason = str(error).partition("\n")[0]
-        raise reader.Damaged(f"{STATE} holds more than weights: {reason}") from error
+        raise reader.Damaged(f"{STATE_PT} holds more than weights: {reason}") from error
     if not isinstance(values, dict) or not is_plain(values):
-        raise reader.Damaged(f"{STATE} holds more than tensors and plain values")
+        raise reader.Damaged(f"{STATE_PT} holds more than tensors and plain values")
     return values
 
 
-def restore(saved: SavedState, replica: Replica, context: DistributedContext) -> TrainState:
-    """Load a saved state into the replica, and return the rest of it for this rank.
+def restore(saved: SavedState, replica: Replica) -> None:
+    """Load whole tensors into the replica; the caller has called `check_fits`."""
+    replica.module.load_state_dict(saved.model)
+    optim.load(replica.optimizer, saved.optimizer)
 
-    Raises: UserError if it was saved from another model or optimizer.
-    """
-    check_same_tensors(saved.model, replica.module, "the checkpoint is")
+
+def check_fits(saved: SavedState, replica: Replica) -> None:
+    """Raise a UserError if the state was saved from another model or optimizer."""
+    check_same_tensors(saved.model, model_parts(replica), "the checkpoint is")
     optimizer_class = type(replica.optimizer).__name__
     if saved.optimizer_class != optimizer_class:
         raise UserError(
             f"the checkpoint holds the state of {saved.optimizer_class}, but train.optimizer is "
             f"{optimizer_class}"
         )
-    replica.module.load_state_dict(saved.model)
-    optim.load(replica.optimizer, saved.optimizer)
+
+
+def restored_state(saved: SavedState, replica: Replica, context: DistributedContext) -> TrainState:
+    """Return the position of a saved training for this rank; load the scaler of the gradients."""
     if saved.scaler:  # empty where gradients were not scaled
         replica.scaler.load_state_dict(saved.scaler)
     window = _own_window(saved.state.window, context)
@@ -206,15 +235,22 @@ def _own_window(windows: torch.Tensor, context: DistributedContext) -> torch.Ten
     return windows.sum(dim=0) * context.is_first
 
 
-def check_same_tensors(saved: Mapping[str, Any], module: nn.Module, whose: str) -> None:
-    """Raise a UserError with the first difference between saved tensors and those of a model."""
-    own = module.state_dict()
-    for name in [*own, *saved]:
-        sides = [
-            f"{name} {tuple(getattr(state[name], 'shape', ()))}" if name in state else f"no {name}"
-            for state in (saved, own)
-        ]
-        if sides[0] != sides[1]:
-            raise UserError(
-                f"{whose} of another model: it has {sides[0]}, train.model has {sides[1]}"
-            )
+def check_same_tensors(saved: Mapping[str, Any], own: Mapping[str, Any], whose: str) -> None:
+    """Raise a UserError with the differences between saved tensors and those of a model."""
+    shapes = [
+        {name: tuple(getattr(value, "shape", ())) for name, value in state.items()}
+        for state in (saved, own)
+    ]
+    differences = [
+        f"{name}: {_shape(shapes[0], name)} there, {_shape(shapes[1], name)} in train.model"
+        for name in dict.fromkeys([*own, *saved])
+        if shapes[0].get(name) != shapes[1].get(name)
+    ]
+    if differences:
+        more = len(differences) - MAX_DIFFERENCES
+        lines = differences[:MAX_DIFFERENCES] + ([f"and {more} more"] if more > 0 else [])
+        raise UserError("\n  ".join([f"{whose} of another model:", *lines]))
+
+
+def _shape(shapes: Mapping[str, tuple[int, ...]], name: str) -> str:
+    return str(shapes[name]) if name in shapes else "none"

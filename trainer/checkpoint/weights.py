@@ -27,7 +27,8 @@ def read_initial(path: Path) -> dict[str, torch.Tensor]:
         if not path.is_dir():
             return safetensors.torch.load_file(path)
         directory = path if (path / MANIFEST).exists() else newest(path)
-        return tensors_of(parse(reader.read(directory)[1])["model"])
+        with reader.Contents.open(directory) as contents:
+            return tensors_of(parse(contents)["model"])
     except safetensors.SafetensorError as error:
         raise UserError(f"train.init_from: {path} is not a safetensors file: {error}") from error
     except (OSError, reader.Damaged) as error:
@@ -45,7 +46,7 @@ def newest(run_dir: Path) -> Path:
 
 def load_initial(module: nn.Module, weights: dict[str, torch.Tensor], path: str) -> None:
     """Load weights into a model with the same tensors. Raises: UserError, which names `path`."""
-    check_same_tensors(weights, module, f"train.init_from {path} is")
+    check_same_tensors(weights, module.state_dict(), f"train.init_from {path} is")
     module.load_state_dict(weights)
 
 

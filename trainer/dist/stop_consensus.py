@@ -1,8 +1,8 @@
 """All ranks stop or save after the same optimizer step, by an asynchronous MAX over all ranks.
 
 A reduction that starts at one check is read at the next one, so no step waits for it. It carries
-the stop flag of every rank, and from rank 0 whether to save now and after how many steps the next
-check comes.
+the stop flag of every rank and how far it is with its part of a save, and from rank 0 whether to
+save now and after how many steps the next check comes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ MAX_INTERVAL_STEPS = 128  # an upper bound, because steps may become slower
 
 
 class Consensus(NamedTuple):
-    """Whether all ranks stop, and whether they save, before the next step."""
+    """Whether all ranks stop, and whether they save, before the next step.
+
+    written_step: the lowest of all ranks, some checks ago.
+    """
 
     stop: bool
     save: bool
+    written_step: int = -1
 
 
 class StopConsensus:
@@ -37,6 +41,7 @@ class StopConsensus:
         self._interval = self._fixed or 1
         self._pending: _Reduction | None = None
         self._is_stopping = False
+        self._written_step = -1
         self._last_check: tuple[float, int] | None = None
 
     @property
@@ -44,22 +49,24 @@ class StopConsensus:
         """The step before which the next `check` does anything."""
         return self._next_step
 
-    def check(self, step: int, wants_save: bool, drain: bool) -> Consensus:
+    def check(
+        self, step: int, wants_save: bool, drain: bool, written_step: int = -1
+    ) -> Consensus:
         """Return the consensus before `step`, from the reduction that the last check started.
 
         `drain` waits for this check's own reduction and leaves none in flight. `wants_save` counts
-        on rank 0 only.
+        on rank 0 only. written_step: of the newest save of which this rank has written its part.
         """
         save = False
         if drain or step >= self._next_step:
             save = self._collect()
-            self._start(step, wants_save and not save)
+            self._start(step, wants_save and not save, written_step)
             self._next_step = step + self._interval
         if drain:
             save = self._collect() or save
             self._last_check = None
             self._next_step = step + 1
-        return Consensus(self._is_stopping, save)
+        return Consensus(self._is_stopping, save, self._written_step)
 
     def for_evaluation(self) -> StopConsensus:
         """Return a StopConsensus on the same stop flag, whose "steps" are an evaluation's batches.
@@ -69,16 +76,19 @@ class StopConsensus:
         """
         return StopConsensus(self._stop, 1, self._device)
 
-    def _start(self, step: int, wants_save: bool) -> None:
+    def _start(self, step: int, wants_save: bool, written_step: int) -> None:
         is_first = dist.get_rank() == 0
         of_first = [int(wants_save), self._distance(step)] if is_first else [0, 0]
-        self._pending = _Reduction([int(self._stop.requested), *of_first], self._device)
+        # The MAX of negative numbers finds the lowest step.
+        values = [int(self._stop.requested), *of_first, -written_step]
+        self._pending = _Reduction(values, self._device)
 
     def _collect(self) -> bool:
         """Read the reduction in flight, if there is one; return whether to save."""
         if self._pending is None:
             return False
-        stop, save, self._interval = self._pending.result()
+        stop, save, self._interval, written = self._pending.result()
+        self._written_step = -written
         self._is_stopping = self._is_stopping or bool(stop)
         self._pending = None
         return bool(save)

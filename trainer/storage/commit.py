@@ -1,8 +1,9 @@
 """The commit protocol: a checkpoint directory exists completely or not at all. Imports no torch.
 
-A checkpoint is written under a temporary name and renamed when all its bytes are on the disk. A
-directory with another name than `step-XXXXXXXX` was never committed. Then the checkpoint is read
-back, and only after that older ones are removed.
+A checkpoint is written under a temporary name. Each rank that has a part of it writes its file
+there, with fsync, and reads it back. When all have done that, rank 0 adds its own files and renames
+the directory. A directory with another name than `step-XXXXXXXX` was never committed. Older
+checkpoints are removed after that.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from typing import BinaryIO, Protocol
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step
 from slurm_job_kit.jobs.rundir import fsync_directory
 from slurm_job_kit.trainer.errors import TransientStorageError, storage_error
-from slurm_job_kit.trainer.storage import reader
+from slurm_job_kit.trainer.storage import part_file, reader
 from slurm_job_kit.trainer.storage.manifest import (
     BEST,
     LATEST,
     MANIFEST,
+    Damaged,
     FileDigest,
     Manifest,
     NamedFile,
 )
+from slurm_job_kit.trainer.storage.part_file import BlockSink
 
 TEMPORARY_PREFIX = ".tmp-"
 
@@ -39,19 +42,24 @@ class Sink(Protocol):
     def write(self, data: bytes) -> int: ...
 
 
+Write = Callable[[Sink], object]  # writes the content of a file
+
+
 @dataclass(frozen=True)
 class PendingCheckpoint:
     """A checkpoint that is not committed yet.
 
     manifest: its manifest, still without the files.
-    files: for each file name the function that writes its content.
+    files: of rank 0, for each name the function that writes its content.
+    parts: the files of the ranks that `write_part` has written before.
     check_before_rename: called directly before each rename that other attempts would see; raises
     if this attempt must not do it.
     """
 
     manifest: Manifest
-    files: Mapping[str, Callable[[Sink], object]]
+    files: Mapping[str, Write]
     check_before_rename: Callable[[], None]
+    parts: tuple[NamedFile, ...] = ()
 
     @property
     def step(self) -> int:
@@ -73,15 +81,33 @@ class Retention:
         return is_multiple or step == self.best_step
 
 
+def write_part(root: Path, step: int, attempt: int, name: str, write: Write) -> NamedFile:
+    """Write a rank's file of the checkpoint that rank 0 commits when it has all of them.
+
+    A file that cannot be written or read back is removed: another rank's disk may be the same.
+    Raises: StorageError or TransientStorageError.
+    """
+    directory = _temporary_directory(root, step, attempt)
+    doing = f"saving {name} of checkpoint {root / checkpoint_name(step)}"
+    try:
+        directory.mkdir(exist_ok=True)
+        try:
+            return _write(directory / name, write, doing)
+        except BaseException:
+            _discard(directory / name)
+            raise
+    except OSError as error:
+        raise storage_error(error, doing) from error
+
+
 def commit_and_prune(root: Path, pending: PendingCheckpoint, retention: Retention) -> int:
-    """Commit a checkpoint, read it back, then remove older ones; return its size in bytes.
+    """Commit a checkpoint, then remove older ones; return its size in bytes.
 
     Raises: StorageError or TransientStorageError; what `check_before_rename` raises.
     """
     doing = f"saving checkpoint {root / checkpoint_name(pending.step)}"
     try:
-        name = commit(root, pending)
-        manifest = _read_back(root / name, doing)
+        name, manifest = commit(root, pending)
         # A newer attempt may own the run by now, with its own `latest` and oldest checkpoint.
         pending.check_before_rename()
         write_pointer(root, LATEST, name)
@@ -93,40 +119,43 @@ def commit_and_prune(root: Path, pending: PendingCheckpoint, retention: Retentio
     return sum(file.digest.size for file in manifest.files)
 
 
-def commit(root: Path, pending: PendingCheckpoint) -> str:
-    """Write a checkpoint and rename it to its final name, durably; return that name."""
+def commit(root: Path, pending: PendingCheckpoint) -> tuple[str, Manifest]:
+    """Write a checkpoint and rename it to its final name, durably; return name and manifest.
+
+    Raises: TransientStorageError if a file does not read back as it was written; OSError.
+    """
     name = checkpoint_name(pending.step)
-    with _temporary(root, name) as temporary:
-        temporary.mkdir()
-        files = [
-            NamedFile(file, _write(temporary / file, write))
-            for file, write in pending.files.items()
-        ]
-        text = replace(pending.manifest, files=tuple(files)).to_bytes()
-        _write(temporary / MANIFEST, lambda sink: sink.write(text))
+    doing = f"saving checkpoint {root / name}"
+    temporary = _temporary_directory(root, pending.step, pending.manifest.attempt)
+    with _discarded_on_error(temporary):
+        temporary.mkdir(exist_ok=bool(pending.parts))
+        own = [_write(temporary / file, write, doing) for file, write in pending.files.items()]
+        manifest = replace(pending.manifest, files=(*pending.parts, *own))
+        text = manifest.to_bytes()
+        _write(temporary / MANIFEST, lambda sink: sink.write(text), doing)
+        for part in pending.parts:
+            _check_size(temporary / part.name, part.digest, doing)
         fsync_directory(temporary)
         pending.check_before_rename()
         # A checkpoint of this step may exist that was not loaded; a rename replaces no directory.
         _remove(root / name)
         os.rename(temporary, root / name)
     fsync_directory(root)
-    return name
+    return name, manifest
 
 
-def _read_back(directory: Path, doing: str) -> Manifest:
-    """Check a checkpoint that was just committed and return its manifest.
+def _temporary_directory(root: Path, step: int, attempt: int) -> Path:
+    """Return the name under which all ranks of an attempt write a checkpoint."""
+    return root / f"{TEMPORARY_PREFIX}{checkpoint_name(step)}-attempt-{attempt}"
 
-    Raises: TransientStorageError if a file differs from what was written; it is quarantined first.
-    """
-    try:
-        return reader.check(directory)
-    except reader.Damaged as error:
-        aside = reader.quarantine(directory, str(error))
-        text = (
-            f"{doing}: it does not read back as it was written ({error}); "
-            f"the directory was renamed to {aside}"
+
+def _check_size(path: Path, expected: FileDigest, doing: str) -> None:
+    """Raise TransientStorageError where this host does not see another rank's file."""
+    size = path.stat().st_size
+    if size != expected.size:
+        raise TransientStorageError(
+            f"{doing}: {path.name} has {size} bytes on this node, its rank wrote {expected.size}"
         )
-        raise TransientStorageError(text) from error
 
 
 def write_pointer(root: Path, pointer: str, name: str) -> None:
@@ -135,7 +164,8 @@ def write_pointer(root: Path, pointer: str, name: str) -> None:
     Without fsync: after a power failure the file may be old or empty, and no decision depends on it
     alone.
     """
-    with _temporary(root, pointer) as temporary:
+    temporary = root / f"{TEMPORARY_PREFIX}{pointer}-{secrets.token_hex(4)}"
+    with _discarded_on_error(temporary):
         temporary.write_text(f"{name}\n", encoding="utf-8")
         os.replace(temporary, root / pointer)
 
@@ -170,15 +200,14 @@ def remove_leftovers(root: Path) -> None:
 
 
 @contextlib.contextmanager
-def _temporary(root: Path, name: str) -> Iterator[Path]:
-    """Yield a temporary path; remove its file or directory if the block raises.
+def _discarded_on_error(path: Path) -> Iterator[None]:
+    """Remove a temporary file or directory if the block raises.
 
     Not jobs.rundir.write_atomic, because a checkpoint is a directory, and because
-    `remove_leftovers` finds the files of a killed attempt by this prefix.
+    `remove_leftovers` finds the files of a killed attempt by their prefix.
     """
-    path = root / f"{TEMPORARY_PREFIX}{name}-{secrets.token_hex(4)}"
     try:
-        yield path
+        yield
     except BaseException:
         _discard(path)
         raise
@@ -204,35 +233,35 @@ class _HashingSink:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self.sha256 = hashlib.sha256()
-        self.size = 0
-        self.error: OSError | None = None
+        self._sha256 = hashlib.sha256()
+        self._size = 0
 
     def write(self, data: bytes) -> int:
-        try:
-            written = self._file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-        self.sha256.update(data)
-        self.size += written
-        return written
+        self._file.write(data)
+        self._sha256.update(data)
+        self._size += len(data)
+        return len(data)
 
-    def flush(self) -> None:
-        self._file.flush()
+    def finish(self) -> FileDigest:
+        return FileDigest(self._size, self._sha256.hexdigest())
 
 
-def _write(path: Path, write: Callable[[Sink], object]) -> FileDigest:
-    """Write and fsync one file; return size and SHA-256 of the bytes that `write` wrote."""
-    with open(path, "xb") as file:
-        sink = _HashingSink(file)
-        try:
-            write(sink)
-        except Exception:
-            # torch.save turns an OSError of the sink into a RuntimeError of its own.
-            if sink.error is not None:
-                raise sink.error from None
-            raise
+def _write(path: Path, write: Write, doing: str) -> NamedFile:
+    """Write and fsync one file, and read it back.
+
+    Raises: TransientStorageError if it does not read back as it was written; OSError.
+    """
+    with open(path, "wb") as file:
+        has_blocks = path.name.endswith(part_file.SUFFIX)
+        sink = BlockSink(file) if has_blocks else _HashingSink(file)
+        write(sink)
+        digest = sink.finish()
         file.flush()
         os.fsync(file.fileno())
-    return FileDigest(sink.size, sink.sha256.hexdigest())
+    try:
+        reader.check_file(path, digest)
+    except Damaged as error:
+        raise TransientStorageError(
+            f"{doing}: it does not read back as it was written ({error})"
+        ) from error
+    return NamedFile(path.name, digest)

@@ -1,6 +1,7 @@
 """The names in a checkpoint directory, and the content of its manifest. Imports no torch.
 
-`step-XXXXXXXX/` has some files and `manifest.json` with the size and SHA-256 of each.
+`step-XXXXXXXX/` has some files and `manifest.json` with the size and SHA-256 of each: `state.json`
+of rank 0, with the place of each tensor, and `rank-RRRRR.bin` with the tensors of a rank.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from slurm_job_kit.jobs.records.training import FileDigest as FileDigest
 from slurm_job_kit.jobs.records.training import NamedFile as NamedFile
 from slurm_job_kit.trainer.errors import UserError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+WITH_STATE_PT = 2  # the version whose only file beside the manifest is state.pt, of torch.save
+
+
+class Damaged(Exception):
+    """A committed checkpoint has other bytes than those that were written."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +72,10 @@ def parse(text: bytes, directory: Path) -> Manifest:
     values = json.loads(text)
     if not isinstance(values, dict) or text != manifest_text(values):
         raise ValueError("it does not agree with its own SHA-256")
-    if (version := values.get("format_version")) != FORMAT_VERSION:
+    if (version := values.get("format_version")) not in (WITH_STATE_PT, FORMAT_VERSION):
         raise UserError(
             f"checkpoint {directory} has format version {version}, this kit reads "
-            f"{FORMAT_VERSION}: continue with the code that the run began with"
+            f"{WITH_STATE_PT} and {FORMAT_VERSION}: continue with the code that the run began with"
         )
     manifest = records.decode(Manifest, values, MANIFEST)
     if any(os.path.basename(file.name) != file.name for file in manifest.files):

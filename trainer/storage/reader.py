@@ -21,7 +21,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, ParamSpec, TypeVar
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import checkpoint_blocks, records
 from slurm_job_kit.jobs.checkpoint_names import (
     ASIDE_PREFIX,
     QUARANTINE_PREFIX,
@@ -33,42 +33,91 @@ from slurm_job_kit.jobs.rundir import RunDir, fsync_directory
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.storage import manifest
 from slurm_job_kit.trainer.storage.manifest import LATEST, MANIFEST, FileDigest, Manifest
+from slurm_job_kit.trainer.storage.manifest import Damaged as Damaged
+from slurm_job_kit.trainer.storage.part_file import PartFile
 
 REASON = "REASON"
 PART_BYTES = 2**20
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)
 LASTING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO}
 
-# The files of a checkpoint in memory, whose bytes agree with its manifest; the caller closes them.
-Files = dict[str, BinaryIO]
 Value = TypeVar("Value")
 Given = ParamSpec("Given")
 
 
-class Damaged(Exception):
-    """A committed checkpoint has other bytes than those that were written."""
+class Contents:
+    """The files of a committed checkpoint; each byte that it returns agrees with the manifest.
 
-
-def read(directory: Path) -> tuple[Manifest, Files]:
-    """Read a committed checkpoint; return its manifest and its files.
-
-    Raises: Damaged; UserError if another version of the kit wrote it; OSError if a later attempt
-    may be able to read it.
+    manifest: that of the checkpoint.
+    Every method raises Damaged, or OSError if a later attempt may be able to read the files.
     """
-    with _bad_sectors_are_damage():
-        found = _retried(_manifest, directory)
-        return found, {
-            file.name: _retried(_read, directory / file.name, file.digest) for file in found.files
-        }
+
+    def __init__(self, directory: Path, found: Manifest) -> None:
+        self.directory = directory
+        self.manifest = found
+        self._digests = {file.name: file.digest for file in found.files}
+        self._opened = contextlib.ExitStack()
+        self._parts: dict[str, PartFile] = {}
+
+    @classmethod
+    def open(cls, directory: Path) -> Contents:
+        """Read the manifest of a checkpoint.
+
+        Raises: Damaged; UserError if another version of the kit wrote it; OSError.
+        """
+        with _bad_sectors_are_damage():
+            return cls(directory, _retried(_manifest, directory))
+
+    def __enter__(self) -> Contents:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._opened.close()
+        self._parts.clear()
+
+    @property
+    def bytes_read(self) -> int:
+        """The bytes that were read of the files of ranks."""
+        return sum(part.bytes_read for part in self._parts.values())
+
+    def file(self, name: str) -> BinaryIO:
+        """Return a copy of a file in memory; it is closed with the contents."""
+        with _bad_sectors_are_damage():
+            copy = _retried(_read, self.directory / name, self._digest(name))
+            return self._opened.enter_context(copy)
+
+    def read_into(self, name: str, offset: int, target: memoryview) -> None:
+        """Fill `target` with the data of a rank's file from `offset` on."""
+        with _bad_sectors_are_damage():
+            _retried(self._read_into, name, offset, target)
+
+    def _read_into(self, name: str, offset: int, target: memoryview) -> None:
+        try:
+            self._part(name).read_into(offset, target)
+        except OSError as error:
+            self._parts.pop(name, None)  # a file handle may be stale: the next try opens it again
+            error.filename = error.filename or str(self.directory / name)
+            raise
+
+    def _part(self, name: str) -> PartFile:
+        if name not in self._parts:
+            path = self.directory / name
+            file = self._opened.enter_context(_open(path))
+            self._parts[name] = PartFile(path, file, self._digest(name))
+        return self._parts[name]
+
+    def _digest(self, name: str) -> FileDigest:
+        if name not in self._digests:
+            raise Damaged(f"{MANIFEST} lists no {name}")
+        return self._digests[name]
 
 
 def check(directory: Path) -> Manifest:
-    """Compare all files of a checkpoint with its manifest; return that. Raises as `read`."""
-    with _bad_sectors_are_damage():
-        found = _retried(_manifest, directory)
-        for file in found.files:
-            _retried(_check, directory / file.name, file.digest)
-        return found
+    """Compare all files of a checkpoint with its manifest; return that. Raises as `Contents`."""
+    contents = Contents.open(directory)
+    for file in contents.manifest.files:
+        check_file(directory / file.name, file.digest)
+    return contents.manifest
 
 
 class KnownCheckpoints(NamedTuple):
@@ -83,29 +132,25 @@ class KnownCheckpoints(NamedTuple):
 
 
 def read_newest(
-    root: Path, names: list[str], parse: Callable[[Files], Value], report: Callable[[str], None]
+    root: Path, names: list[str], parse: Callable[[Contents], Value], report: Callable[[str], None]
 ) -> Value | None:
-    """Return what `parse` returns for the files of the first undamaged one of `names`, or None.
+    """Return what `parse` returns for the first undamaged one of `names`, or None.
 
     Damaged ones are reported and quarantined; `parse` may raise Damaged, too.
     """
     for name in names:
         try:
-            _, files = read(root / name)
-            with contextlib.ExitStack() as opened:
-                for file in files.values():
-                    opened.enter_context(file)
-                return parse(files)
+            with Contents.open(root / name) as contents:
+                return parse(contents)
         except Damaged as error:
-            aside = quarantine(root / name, str(error))
-            report(f"checkpoint {root / name} is damaged and now {aside.name}: {error}")
+            put_aside(root / name, str(error), report)
     return None
 
 
 def read_newest_of_run(
     run_dir: RunDir,
     known: KnownCheckpoints,
-    parse: Callable[[Files], Value],
+    parse: Callable[[Contents], Value],
     report: Callable[[str], None],
 ) -> Value:
     """Return what `read_newest` reads of a run that had a checkpoint.
@@ -149,6 +194,12 @@ def newest_known(run_dir: RunDir, present: list[str]) -> str | None:
     ]
     steps = {name: step for name in left if (step := checkpoint_step(name)) is not None}
     return max(steps, key=lambda name: steps[name], default=None)
+
+
+def put_aside(directory: Path, reason: str, report: Callable[[str], None]) -> None:
+    """Quarantine a damaged checkpoint and report it."""
+    aside = quarantine(directory, reason)
+    report(f"checkpoint {directory} is damaged and now {aside.name}: {reason}")
 
 
 def quarantine(directory: Path, reason: str) -> Path:
@@ -217,12 +268,22 @@ def _read(path: Path, expected: FileDigest) -> BinaryIO:
     return copy
 
 
+def check_file(path: Path, expected: FileDigest) -> None:
+    """Read a file that was just written from the disk. Raises: Damaged, OSError."""
+    with _bad_sectors_are_damage():
+        _retried(_check, path, expected)
+
+
 def _check(path: Path, expected: FileDigest) -> None:
     with _open(path) as file:
         _check_size(path, os.fstat(file.fileno()).st_size, expected)
-        # A file that was just written is in the page cache: drop it there, to read from the disk.
+        # It is in the page cache: drop it there, to read from the disk.
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        _check_sha256(path, hashlib.file_digest(file, "sha256").hexdigest(), expected)
+        if expected.block_bytes is None:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        else:
+            sha256 = checkpoint_blocks.sha256_of(file, expected.size) or "other blocks"
+        _check_sha256(path, sha256, expected)
 
 
 def _check_size(path: Path, size: int, expected: FileDigest) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import ParamSpec
+from typing import Generic, ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
+Done = TypeVar("Done")
 
 
 @dataclass(frozen=True)
@@ -26,49 +27,49 @@ class Saved:
     nbytes: int
 
 
-class Writer:
-    """Does one save at a time, while the training continues.
+class Writer(Generic[Done]):
+    """Does one piece of work at a time, such as a save, while the training continues.
 
-    The next `poll` or `wait` after a failed save raises its error.
+    The next `poll` or `wait` after a failed one raises its error.
     """
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, "checkpoint-writer", block_stop_signals)
-        self._in_flight: Future[Saved] | None = None
-        self._saved: list[Saved] = []
+        self._in_flight: Future[Done] | None = None
+        self._done: list[Done] = []
 
     def start(
         self,
-        save: Callable[Arguments, Saved],
+        work: Callable[Arguments, Done],
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> None:
-        """Start `save(*args)` in the thread; no other save may be in flight."""
+        """Start `work(*args)` in the thread; no other work may be in flight."""
         assert self._in_flight is None
-        self._in_flight = self._executor.submit(save, *args, **kwargs)
+        self._in_flight = self._executor.submit(work, *args, **kwargs)
 
     def poll(self) -> None:
-        """Take the result of the save in flight if it is done. Never waits."""
+        """Take the result of the work in flight if it is done. Never waits."""
         if self._in_flight is not None and self._in_flight.done():
             self.wait()
 
     def wait(self) -> None:
-        """Wait for the save in flight, if there is one."""
+        """Wait for the work in flight, if there is any."""
         if self._in_flight is not None:
             done, self._in_flight = self._in_flight, None
-            self._saved.append(done.result())
+            self._done.append(done.result())
 
     def is_busy_after(self, seconds: float) -> bool:
-        """Wait at most `seconds`; return whether a save is still in flight. Raises as `wait`."""
+        """Wait at most `seconds`; return whether work is still in flight. Raises as `wait`."""
         if self._in_flight is not None:
             futures.wait([self._in_flight], seconds)
             self.poll()
         return self._in_flight is not None
 
-    def completed(self) -> list[Saved]:
-        """Return the saves that were completed since the last call."""
-        saved, self._saved = self._saved, []
-        return saved
+    def completed(self) -> list[Done]:
+        """Return the results of what was completed since the last call."""
+        done, self._done = self._done, []
+        return done
 
 
 def block_stop_signals() -> None:

@@ -11,8 +11,14 @@ import torch
 
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.strategy.ddp import Ddp
 from slurm_job_kit.trainer.strategy.interface import Strategy
+
+
+def is_divided(context: RankContext) -> bool:
+    """Return whether the strategy of the spec divides tensors between the ranks."""
+    return context.distributed.world_size > 1 and context.train.strategy != "ddp"
 
 
 def create(train: Train, place: DistributedContext, device: torch.device) -> Strategy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 
 
 @dataclass(frozen=True)
@@ -13,10 +14,12 @@ class Sharding:
 
     rank: this rank. Ranks i, i + num_shards, i + 2 num_shards ... have copies of part i, and rank i
     writes it to a checkpoint. One part: each rank has whole tensors.
+    group: the ranks that together have each part once, this one among them; None: all ranks.
     """
 
     num_shards: int
     rank: int
+    group: dist.ProcessGroup | None = None
 
     @property
     def index(self) -> int:
@@ -45,3 +48,13 @@ class Rows:
 
     local: torch.Tensor
     shape: tuple[int, ...]
+
+
+def gathered(rows: Rows, sharding: Sharding) -> torch.Tensor:
+    """Return the whole tensor. All ranks of the group call it, for the same tensors."""
+    size = -(-rows.shape[0] // sharding.num_shards)
+    padded = rows.local.new_zeros((size, *rows.shape[1:]))
+    padded[: len(rows.local)] = rows.local.detach()
+    parts = [torch.empty_like(padded) for _ in range(sharding.num_shards)]
+    dist.all_gather(parts, padded, group=sharding.group)
+    return torch.cat(parts)[: rows.shape[0]]

@@ -12,11 +12,12 @@ from statistics import median
 import torch
 
 from slurm_job_kit.jobs.spec import Spec, Train
-from slurm_job_kit.trainer.checkpoint.state import STATE
+from slurm_job_kit.trainer.checkpoint.state import SavedState
 from slurm_job_kit.trainer.data.tokens import BYTE_VOCABULARY
 from slurm_job_kit.trainer.model import optim
 from slurm_job_kit.trainer.model.gpt import GPT
 from slurm_job_kit.trainer.run import prepare
+from slurm_job_kit.trainer.storage.reader import Contents
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, quartiles, ratio, timed
 
@@ -59,7 +60,10 @@ def measure(place: Place) -> list[Figure]:
     weights, then calls torch.load and load_state_dict.
     """
     run = place.train(SPEC, StepClock(0))
-    (state,) = run.checkpoints.glob(f"step-*/{STATE}")
+    (directory,) = run.checkpoints.glob("step-*")
+    state = run.path / "state.pt"  # as tutorials save it
+    with Contents.open(directory) as contents:
+        torch.save(SavedState.parse(contents).to_dict(), state)
     attempts, rises = iter(range(2, 1000)), list[float]()
 
     def kit() -> float:

@@ -9,7 +9,6 @@ import pickle
 import shutil
 import threading
 import time
-import zipfile
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,11 +24,18 @@ from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.checkpoint import checkpoints as module
 from slurm_job_kit.trainer.checkpoint import export
-from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints, changed_keys
+from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
+from slurm_job_kit.trainer.checkpoint.setup import changed_keys
 from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
-from slurm_job_kit.trainer.checkpoint.state import SavedState, TrainState, parse, restore
+from slurm_job_kit.trainer.checkpoint.state import (
+    SavedState,
+    TrainState,
+    check_fits,
+    parse,
+    restored_state,
+)
 from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.errors import NotFinite, StorageError, Superseded, UserError
@@ -98,7 +104,7 @@ def state_at(step, **more):
 
 
 def bits(replica):
-    return weights_sha256(replica.module), optimizer_sha256(replica.optimizer)
+    return weights_sha256(replica), optimizer_sha256(replica)
 
 
 @pytest.fixture
@@ -195,7 +201,7 @@ def lose_all(context, how):
     elif how == "hint":
         shutil.rmtree(context.run.dir.checkpoints / "step-00000006")
     else:
-        (context.run.dir.checkpoints / "step-00000006" / "state.pt").unlink()
+        (context.run.dir.checkpoints / "step-00000006" / "rank-00000.bin").unlink()
         (context.run.dir.checkpoints / LATEST).unlink()
 
 
@@ -215,7 +221,7 @@ def test_a_run_that_lost_all_its_checkpoints_does_not_start_at_step_0(tmp_path, 
 def test_a_superseded_attempt_reads_and_renames_no_checkpoint(tmp_path):
     context = job_of(tmp_path)
     save(context, replica_of(), 6)
-    (context.run.dir.checkpoints / "step-00000006" / "state.pt").write_bytes(b"damaged")
+    (context.run.dir.checkpoints / "step-00000006" / "rank-00000.bin").write_bytes(b"damaged")
     context.run.dir.owner.write_text('{"job_id": "8", "attempt": 2}')
     with pytest.raises(Superseded):
         ReadAhead(context).wait()
@@ -274,7 +280,7 @@ def test_one_save_is_in_flight_and_the_next_waits_for_it(tmp_path, gate):
     for step in range(1, 6):
         if step == 2:
             opener.start()
-        digests.append(weights_sha256(replica.module))
+        digests.append(weights_sha256(replica))
         checkpoints.save(replica, state_at(step))
         train(replica)
     checkpoints.finish(lambda: None)
@@ -362,6 +368,18 @@ def pending(step, files=(), check_before_rename=lambda: None):
     return PendingCheckpoint(Manifest(step, files=()), dict(files), check_before_rename)
 
 
+def state_pt(step, values):
+    """A checkpoint of the format with a state.pt, which has these bytes."""
+    manifest = Manifest(format_version=2, global_step=step, attempt=1, files=())
+    return PendingCheckpoint(manifest, {"state.pt": lambda sink: sink.write(values)}, lambda: None)
+
+
+def saved_by_torch(values):
+    file = io.BytesIO()
+    torch.save(values, file)
+    return file.getvalue()
+
+
 def test_an_attempt_superseded_while_it_reads_back_moves_no_hint_and_removes_nothing(tmp_path):
     root, is_owner = tmp_path / "checkpoints", iter([True, False])
 
@@ -418,13 +436,13 @@ def test_a_checkpoint_of_more_than_tensors_is_quarantined_unread(tmp_path, kind,
     checkpoints = Checkpoints(context, BATCHES)
     checkpoints.save(replica, state_at(6))
     checkpoints.finish(lambda: None)
-    write = {
-        "pickle": lambda sink: sink.write(pickle.dumps({"model": Sleeper()})),
-        "zip": lambda sink: torch.save({"model": Sleeper()}, sink),
-        "list": lambda sink: torch.save([1], sink),
-        "text": lambda sink: sink.write(b"hello"),
+    values = {
+        "pickle": pickle.dumps({"model": Sleeper()}),
+        "zip": saved_by_torch({"model": Sleeper()}),
+        "list": saved_by_torch([1]),
+        "text": b"hello",
     }[kind]
-    commit.commit(context.run.dir.checkpoints, pending(9, {"state.pt": write}))
+    commit.commit(context.run.dir.checkpoints, state_pt(9, values))
     assert loaded(context, replica_of(seed=1)).global_step == 6
     assert "step-00000009 is damaged and now quarantined-step-00000009" in capsys.readouterr().out
     assert checkpoint_names(context.run.dir.checkpoints) == ["step-00000006"]
@@ -520,10 +538,10 @@ def test_the_keys_of_a_saved_state_stay_those_of_the_format(tmp_path):
     """Kits of one format read each other's checkpoints."""
     context = job_of(tmp_path)
     save(context, replica_of(), 6)
-    _, contents = reader.read(context.run.dir.checkpoints / "step-00000006")
-    values = parse(contents)
+    with reader.Contents.open(context.run.dir.checkpoints / "step-00000006") as contents:
+        values = parse(contents)
     assert [*values] == [
-        *("model", "optimizer", "optimizer_class", "scaler", "windows"),
+        *("model", "optimizer", "optimizer_class", "parameter_names", "scaler", "windows"),
         *("global_batch_size", "samples_per_epoch", "data_digest", "train"),
         *("global_step", "window_names", "last_eval_step", "evals_since_best", "epoch_sums"),
         *("metrics", "metrics_bytes", "environments", "best", "streams"),
@@ -534,14 +552,16 @@ def test_the_keys_of_a_saved_state_stay_those_of_the_format(tmp_path):
         SavedState.from_dict(values)
 
 
-def test_a_save_has_no_checksums_of_torch_and_changes_no_setting_of_it():
-    """torch 2.13 keeps the setting by thread, so the save is in this one."""
-    state, file = SavedState.from_dict(saved_values(replica_of())), io.BytesIO()
-    assert torch.serialization.get_crc32_options()
-    state.write(file)
-    assert torch.serialization.get_crc32_options()
-    with zipfile.ZipFile(file) as archive:
-        assert {info.CRC for info in archive.infolist()} == {0}
+def test_a_checkpoint_of_the_format_with_state_pt_is_loaded(tmp_path):
+    """The format before this one, which torch.save wrote."""
+    context, replica = job_of(tmp_path), replica_of()
+    root = context.run.dir.checkpoints
+    save(context, replica, 6)
+    values = saved_values(replica, windows=torch.ones(1, 3, dtype=torch.float64))
+    commit.commit(root, state_pt(9, saved_by_torch(values)))
+    fresh = replica_of(seed=1)
+    assert loaded(context, fresh).window.tolist() == [1, 1, 1]
+    assert bits(fresh) == bits(replica)
 
 
 @pytest.mark.parametrize(
@@ -549,7 +569,7 @@ def test_a_save_has_no_checksums_of_torch_and_changes_no_setting_of_it():
 )
 def test_windows_go_to_their_ranks_or_together_to_the_first(rank, world_size, window):
     replica = replica_of()
-    state = restore(saved_state(replica), replica, context_of(rank, world_size))
+    state = restored_state(saved_state(replica), replica, context_of(rank, world_size))
     assert (state.window.tolist(), state.global_step) == (window, 6)
 
 
@@ -575,15 +595,15 @@ def test_values_that_a_stream_and_an_early_stop_need_come_back(tmp_path):
 
 
 def test_a_checkpoint_of_another_model_or_optimizer_names_both_sides():
-    replica, other, context = replica_of(), replica_of(width=4), context_of(0, 2)
-    words = r"it has 0.weight \(4, 2\), train.model has 0.weight \(3, 2\)"
+    replica, other = replica_of(), replica_of(width=4)
+    words = r"\n  0.weight: \(4, 2\) there, \(3, 2\) in train.model"
     with pytest.raises(UserError, match=words):
-        restore(saved_state(other), replica, context)
+        check_fits(saved_state(other), replica)
     more = {**replica.module.state_dict(), "x": torch.zeros(1)}
-    with pytest.raises(UserError, match=r"it has x \(1,\), train.model has no x"):
-        restore(saved_state(replica, model=more), replica, context)
+    with pytest.raises(UserError, match=r"\n  x: \(1,\) there, none in train.model$"):
+        check_fits(saved_state(replica, model=more), replica)
     with pytest.raises(UserError, match="the state of SGD, but train.optimizer is AdamW"):
-        restore(saved_state(replica, optimizer_class="SGD"), replica, context)
+        check_fits(saved_state(replica, optimizer_class="SGD"), replica)
 
 
 @pytest.fixture
@@ -610,7 +630,7 @@ def test_a_new_run_begins_with_the_weights_of_another(trained, tmp_path, capsys)
         fresh = replica_of(seed=1)
         context = job_of(tmp_path / "new", init_from=str(path))
         assert loaded(context, fresh).global_step == 0
-        assert weights_sha256(fresh.module) == weights_sha256(replica.module)
+        assert weights_sha256(fresh) == weights_sha256(replica)
 
 
 def test_weights_that_two_layers_share_are_exported_and_stay_shared(tmp_path):
@@ -627,16 +647,14 @@ def test_weights_that_two_layers_share_are_exported_and_stay_shared(tmp_path):
         fresh.module = GPT(vocab_size=7, block_size=4, n_layer=1, n_head=1, n_embd=4)
         fresh.optimizer = torch.optim.AdamW(fresh.module.parameters())
         loaded(job_of(tmp_path / "new", init_from=str(path)), fresh)
-        assert weights_sha256(fresh.module) == weights_sha256(replica.module)
+        assert weights_sha256(fresh) == weights_sha256(replica)
         assert fresh.module.lm_head.weight is fresh.module.transformer.wte.weight
 
 
 def test_weights_that_do_not_fit_name_the_first_difference(trained, tmp_path):
     run_dir, _ = trained
     context = job_of(tmp_path / "new", init_from=str(run_dir.path))
-    words = (
-        r"init_from .*trained is of another model: it has 0.weight \(3, 2\), train.model has 0.w"
-    )
+    words = r"init_from .*trained is of another model:\n  0.weight: \(3, 2\) there, \(4, 2\) in"
     with pytest.raises(UserError, match=words):
         loaded(context, replica_of(width=4))
     text = tmp_path / "x.safetensors"
@@ -682,21 +700,21 @@ def test_an_export_of_a_finished_run_has_no_warning(trained, capsys):
 
 def test_an_export_of_a_damaged_checkpoint_writes_nothing(trained, capsys):
     run_dir, _ = trained
-    path = run_dir.checkpoints / "step-00000009" / "state.pt"
+    path = run_dir.checkpoints / "step-00000009" / "rank-00000.bin"
     path.write_bytes(path.read_bytes()[:-1])
     assert export.main([str(run_dir.path)]) == 1
-    assert "step-00000009 is damaged: state.pt has" in capsys.readouterr().err
+    assert "step-00000009 is damaged: rank-00000.bin has" in capsys.readouterr().err
     assert list(run_dir.path.glob("*safetensors*")) == [] and list(run_dir.path.glob(".*")) == []
     assert len(checkpoint_names(run_dir.checkpoints)) == 2
 
 
 def test_the_digest_of_an_optimizer_changes_with_any_of_its_values():
     replica, again = replica_of(), replica_of()
-    digest = optimizer_sha256(replica.optimizer)
-    assert digest == optimizer_sha256(again.optimizer)
+    digest = optimizer_sha256(replica)
+    assert digest == optimizer_sha256(again)
     replica.optimizer.state[replica.module[0].bias]["exp_avg"][1] += 1
     again.optimizer.state[again.module[0].bias]["step"] += 1
-    assert len({digest, *(optimizer_sha256(each.optimizer) for each in (replica, again))}) == 3
+    assert len({digest, *(optimizer_sha256(each) for each in (replica, again))}) == 3
 
 
 def test_a_mask_of_infinities_is_committed_as_the_buffer_that_it_is(tmp_path):

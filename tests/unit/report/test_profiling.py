@@ -8,7 +8,7 @@ import torch
 
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Profile, Spec
-from slurm_job_kit.trainer.checkpoint.digest import weights_sha256
+from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256
 from slurm_job_kit.trainer.dist.run_handle import RunHandle
 from slurm_job_kit.trainer.report.profiling import Tracer
 
@@ -35,7 +35,7 @@ def train(tracer, steps):
         optimizer.step()
         optimizer.zero_grad()
         tracer.after(step)
-    return weights_sha256(model)
+    return tensors_sha256(model.state_dict())
 
 
 def traced(tmp_path):

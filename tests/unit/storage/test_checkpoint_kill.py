@@ -28,7 +28,7 @@ NEW = b"new" * 1000
 
 
 def save(root, step, content):
-    files = {"state.pt": lambda sink: sink.write(content)}
+    files = {"rank-00000.bin": lambda sink: sink.write(content)}
     pending = PendingCheckpoint(Manifest(step, files=()), files, lambda: None)
     commit.commit_and_prune(root, pending, Retention(2, best_step=step))
 
@@ -80,9 +80,11 @@ def found_after_a_kill(root):
     names = checkpoint_names(root)
     steps = [step for name in names if (step := checkpoint_step(name)) is not None]
     for step in steps:
-        _, files = reader.read(root / checkpoint_name(step))
-        with files["state.pt"] as file:
-            assert file.read() == (OLD | {15: NEW})[step]
+        with reader.Contents.open(root / checkpoint_name(step)) as contents:
+            expected = (OLD | {15: NEW})[step]
+            found = bytearray(len(expected))
+            contents.read_into("rank-00000.bin", 0, memoryview(found))
+            assert found == expected
     commit.remove_leftovers(root)
     left = {path.name for path in root.iterdir()}
     assert left == {"latest", "best", *names}, left

@@ -10,9 +10,10 @@ import sys
 
 import pytest
 
+from slurm_job_kit.jobs.checkpoint_blocks import data_bytes
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names
 from slurm_job_kit.jobs.records.training import Metric
-from slurm_job_kit.jobs.rundir import fsync_directory, write_atomic
+from slurm_job_kit.jobs.rundir import write_atomic
 from slurm_job_kit.trainer.errors import StorageError, Superseded, TransientStorageError, UserError
 from slurm_job_kit.trainer.storage import commit, reader
 from slurm_job_kit.trainer.storage.commit import PendingCheckpoint, Retention
@@ -24,11 +25,12 @@ def allow():
 
 
 ALL = Retention(10)
+PART = "rank-00000.bin"
 
 
 def pending(step, content=b"weights", check_before_rename=allow):
     manifest = Manifest(step, metrics=(Metric("loss", 1e-05),), files=())
-    files = {"state.pt": lambda sink: sink.write(content)}
+    files = {PART: lambda sink: sink.write(content)}
     return PendingCheckpoint(manifest, files, check_before_rename)
 
 
@@ -41,9 +43,16 @@ def names(root):
     return sorted(path.name for path in root.iterdir())
 
 
-def content(files):
-    with files["state.pt"] as file:
-        return file.read()
+def content(contents):
+    (file,) = contents.manifest.files
+    found = bytearray(data_bytes(file.digest.size))
+    contents.read_into(file.name, 0, memoryview(found))
+    return bytes(found)
+
+
+def read(directory):
+    with reader.Contents.open(directory) as contents:
+        return content(contents)
 
 
 def read_newest(root, reports=None):
@@ -58,14 +67,16 @@ def no_delays(monkeypatch):
 
 def test_a_commit_is_read_back_and_named_by_latest(tmp_path):
     assert save(tmp_path, 7, b"seven") == "step-00000007"
-    manifest, files = reader.read(tmp_path / "step-00000007")
-    assert [*files] == ["state.pt"] and content(files) == b"seven"
-    assert (manifest.format_version, manifest.global_step) == (2, 7)
-    assert [(file.name, file.digest.size) for file in manifest.files] == [("state.pt", 5)]
+    with reader.Contents.open(tmp_path / "step-00000007") as contents:
+        manifest = contents.manifest
+        assert content(contents) == b"seven"
+    assert (manifest.format_version, manifest.global_step) == (3, 7)
+    digest_bytes = 32
+    assert [(each.name, each.digest.size) for each in manifest.files] == [(PART, 5 + digest_bytes)]
     assert manifest.metrics == (Metric("loss", 1e-05),)
     assert (tmp_path / "latest").read_text() == "step-00000007\n"
     assert names(tmp_path) == ["latest", "step-00000007"]
-    assert names(tmp_path / "step-00000007") == ["manifest.json", "state.pt"]
+    assert names(tmp_path / "step-00000007") == ["manifest.json", PART]
 
 
 def damage(path, how):
@@ -91,8 +102,7 @@ HOW = ["flip", "cut", "empty", "longer", "zeroed page", "missing", "a directory"
 @pytest.mark.parametrize(
     ("file", "how"),
     # A manifest has no second page.
-    [("state.pt", how) for how in HOW]
-    + [("manifest.json", how) for how in HOW if "page" not in how],
+    [(PART, how) for how in HOW] + [("manifest.json", how) for how in HOW if "page" not in how],
 )
 def test_row_20_any_damage_is_found_quarantined_and_the_older_one_used(tmp_path, file, how):
     save(tmp_path, 6, b"older")
@@ -132,21 +142,21 @@ def test_a_manifest_from_another_checkpoint_is_found(tmp_path):
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps(manifest))
     with pytest.raises(reader.Damaged, match="its own SHA-256"):
-        reader.read(path.parent)
-    files = {"../x": manifest["files"]["state.pt"]}
+        reader.Contents.open(path.parent)
+    files = {"../x": manifest["files"][PART]}
     path.write_bytes(manifest_text({**manifest, "files": files}))
     with pytest.raises(reader.Damaged, match="files of its directory"):
-        reader.read(path.parent)
-    path.write_bytes(manifest_text({**manifest, "files": {"state.pt": {}}}))
+        reader.Contents.open(path.parent)
+    path.write_bytes(manifest_text({**manifest, "files": {PART: {}}}))
     with pytest.raises(reader.Damaged, match="size is missing"):
-        reader.read(path.parent)
+        reader.Contents.open(path.parent)
 
 
 def test_a_checkpoint_of_another_kit_is_no_damage(tmp_path):
     path = tmp_path / save(tmp_path, 7) / "manifest.json"
     manifest = json.loads(path.read_text())
     path.write_bytes(manifest_text({**manifest, "format_version": 9}))
-    with pytest.raises(UserError, match="format version 9, this kit reads 2: continue with"):
+    with pytest.raises(UserError, match="format version 9, this kit reads 2 and 3: continue with"):
         read_newest(tmp_path)
     assert checkpoint_names(tmp_path) == ["step-00000007"]
 
@@ -163,7 +173,7 @@ def test_latest_is_only_a_hint(tmp_path, latest):
 
 def test_without_an_undamaged_checkpoint_the_newest_is_none(tmp_path):
     assert read_newest(tmp_path) is None
-    damage(tmp_path / save(tmp_path, 7) / "state.pt", "cut")
+    damage(tmp_path / save(tmp_path, 7) / PART, "cut")
     assert read_newest(tmp_path, []) is None
 
 
@@ -223,11 +233,11 @@ def open_bad_sectors(name):
 def test_a_sector_that_stays_unreadable_is_damage(tmp_path, monkeypatch):
     save(tmp_path, 6, b"six")
     directory = tmp_path / save(tmp_path, 7)
-    bad = open_bad_sectors("state.pt")
+    bad = open_bad_sectors(PART)
     monkeypatch.setattr(reader, "open", bad, raising=False)
-    for read in (reader.read, reader.check):
-        with pytest.raises(reader.Damaged, match="^state.pt: Input/output error"):
-            read(directory)
+    for check in (read, reader.check):
+        with pytest.raises(reader.Damaged, match=f"^{PART}: Input/output error"):
+            check(directory)
     reports: list[str] = []
     assert read_newest(tmp_path, reports) is None and len(reports) == 2
 
@@ -250,15 +260,15 @@ def test_a_forbidden_commit_leaves_nothing_and_touches_no_other_attempts_files(t
     def forbid():
         raise Superseded("attempt 2 owns it")
 
-    (tmp_path / ".tmp-step-00000008-abcd").mkdir()
+    (tmp_path / ".tmp-step-00000008-attempt-2").mkdir()
     with pytest.raises(Superseded):
         save(tmp_path, 7, check_before_rename=forbid)
-    assert names(tmp_path) == [".tmp-step-00000008-abcd"]
+    assert names(tmp_path) == [".tmp-step-00000008-attempt-2"]
 
 
 def test_leftovers_are_removed_and_nothing_else(tmp_path):
     save(tmp_path, 7)
-    (tmp_path / ".tmp-step-00000008-abcd").mkdir()
+    (tmp_path / ".tmp-step-00000008-attempt-2").mkdir()
     (tmp_path / ".tmp-latest-abcd").write_text("")
     write_atomic(tmp_path / "best", "")
     commit.remove_leftovers(tmp_path)
@@ -298,17 +308,16 @@ def test_retention_and_reading_order_checkpoints_by_step_beyond_eight_digits(tmp
 
 def test_older_checkpoints_are_removed_only_after_the_new_one_was_read_back(tmp_path, monkeypatch):
     save(tmp_path, 5, b"old")
-    really = fsync_directory
+    really = os.fsync
 
-    def lose_bytes(path):
-        if path == tmp_path and (path / "step-00000010").exists():
-            damage(path / "step-00000010" / "state.pt", "cut")
-        really(path)
+    def lose_bytes(descriptor):
+        really(descriptor)
+        os.truncate(descriptor, 5)
 
-    monkeypatch.setattr(commit, "fsync_directory", lose_bytes)
-    with pytest.raises(TransientStorageError, match="does not read back .*state.pt has 5 bytes"):
+    monkeypatch.setattr(os, "fsync", lose_bytes)
+    with pytest.raises(TransientStorageError, match=f"does not read back .*{PART} has 5 bytes"):
         save(tmp_path, 10, keep=Retention(1))
-    assert names(tmp_path) == ["latest", "quarantined-step-00000010", "step-00000005"]
+    assert names(tmp_path) == ["latest", "step-00000005"]
     assert read_newest(tmp_path) == b"old"
 
 

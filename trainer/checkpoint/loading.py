@@ -1,0 +1,110 @@
+"""Loads the newest undamaged checkpoint on all ranks."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+
+from slurm_job_kit.trainer.checkpoint import outline, parts, state
+from slurm_job_kit.trainer.checkpoint.read_ahead import Found, ReadAhead
+from slurm_job_kit.trainer.checkpoint.setup import TrainSetup, check_setup
+from slurm_job_kit.trainer.checkpoint.share import share
+from slurm_job_kit.trainer.checkpoint.state import SavedState, TrainState
+from slurm_job_kit.trainer.dist.context import broadcast_bytes, gather
+from slurm_job_kit.trainer.dist.run_handle import RankContext
+from slurm_job_kit.trainer.errors import TransientStorageError, storage_error
+from slurm_job_kit.trainer.model.build import Replica
+from slurm_job_kit.trainer.storage import manifest, reader
+from slurm_job_kit.trainer.storage.reader import Contents
+from slurm_job_kit.trainer.strategy import is_divided
+
+PROBLEM_BYTES = 512  # of the text that a rank tells the others
+
+
+def load_newest(
+    context: RankContext, setup: TrainSetup, replica: Replica, newest: ReadAhead
+) -> TrainState | None:
+    """Load the newest checkpoint that all ranks can read; return None before the first one.
+
+    Where tensors are divided, each rank reads what it needs. If a rank finds damage, all ranks load
+    the next older one.
+    Raises: UserError, StorageError, TransientStorageError.
+    """
+    while True:
+        shared = _shared(newest.wait(), context)
+        if shared is None:
+            return None
+        saved, contents = shared
+        check_setup(saved.setup, setup, context)
+        state.check_fits(saved, replica)
+        if not is_divided(context):
+            state.restore(saved, replica)
+            return state.restored_state(saved, replica, context.distributed)
+        with contents or nullcontext():
+            read, problem = _read(saved, replica, contents)
+        problems = _of_all_ranks(problem, context)
+        if not any(problems):
+            parts.restore(read, replica, context.train)
+            return state.restored_state(read, replica, context.distributed)
+        assert contents is not None
+        if context.distributed.is_first:
+            _quarantine(contents, problems, context)
+        newest = ReadAhead(context)
+
+
+def _shared(found: Found | None, context: RankContext) -> tuple[SavedState, Contents | None] | None:
+    """Return rank 0's state on every rank: with whole tensors, or with the files to read."""
+    device = context.device
+    name = "" if found is None or found.texts is None else found.name
+    name = broadcast_bytes(name.encode(), device).decode()
+    if not name:
+        values = share(None if found is None else found.saved.to_dict(), device)
+        return None if values is None else (SavedState.from_dict(values), None)
+    texts = (b"", b"") if found is None or found.texts is None else found.texts
+    of_manifest, of_state = (broadcast_bytes(text, device) for text in texts)
+    directory = context.run.dir.checkpoints / name
+    contents = Contents(directory, manifest.parse(of_manifest, directory))
+    if found is not None:
+        return found.saved, contents
+    return SavedState.from_dict(outline.from_json(of_state)), contents
+
+
+def _read(saved: SavedState, replica: Replica, contents: Contents | None) -> tuple[SavedState, str]:
+    """Read this rank's part; return the state, and what is damaged."""
+    try:
+        return parts.PartReader(replica, contents).read(saved), ""
+    except reader.Damaged as error:
+        return saved, str(error)
+    except OSError as error:
+        where = "" if contents is None else f" {contents.directory}"
+        raise storage_error(error, f"loading checkpoint{where}") from error
+
+
+def _of_all_ranks(text: str, context: RankContext) -> list[str]:
+    """Return the texts of all ranks, in rank order."""
+    own = torch.zeros(PROBLEM_BYTES, dtype=torch.uint8)
+    data = text.encode()[:PROBLEM_BYTES]
+    own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else own[:0]
+    rows = gather(own.to(context.device))
+    return [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]
+
+
+def _quarantine(contents: Contents, problems: list[str], context: RankContext) -> None:
+    """Put a damaged checkpoint aside, if rank 0 finds the damage, too.
+
+    Raises: TransientStorageError where only the node of another rank sees other bytes.
+    """
+    directory, log = contents.directory, context.distributed.log
+    rank = next(index for index, problem in enumerate(problems) if problem)
+    try:
+        reader.check(directory)
+    except reader.Damaged as error:
+        reader.put_aside(directory, str(error), log)
+    except OSError as error:
+        raise storage_error(error, f"checking checkpoint {directory}") from error
+    else:
+        raise TransientStorageError(
+            f"rank {rank} cannot read checkpoint {directory}: {problems[rank]}; rank 0 reads all "
+            "its files as they were written"
+        )

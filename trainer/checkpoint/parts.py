@@ -1,0 +1,118 @@
+"""Loads a checkpoint where model or optimizer are divided: each rank reads what it needs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.checkpoint import outline
+from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
+from slurm_job_kit.trainer.checkpoint.state import SavedState, model_parts, parameters_of
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.model import optim
+from slurm_job_kit.trainer.model.build import Replica
+from slurm_job_kit.trainer.storage.reader import Contents
+from slurm_job_kit.trainer.strategy.sharding import Rows
+
+# What torch's own optimizers keep for each parameter after their first step.
+_KEPT = {"adamw": {"step", "exp_avg", "exp_avg_sq"}, "sgd": {"momentum_buffer"}}
+
+
+class PartReader:
+    """Reads the tensors of a saved state into the memory of this rank.
+
+    contents: the open checkpoint; None where each rank has the whole tensors already.
+    Every method raises Damaged or OSError where the files cannot be read.
+    """
+
+    def __init__(self, replica: Replica, contents: Contents | None) -> None:
+        self._replica = replica
+        self._contents = contents
+
+    def read(self, saved: SavedState) -> SavedState:
+        """Fill the model; return the rest of the state, with this rank's part of the tensors."""
+        self._fill_model(saved.model)
+        states = saved.optimizer["state"].items()
+        owners = parameters_of(self._replica.optimizer)
+        state = {
+            index: {key: self._of_optimizer(value, owners[index]) for key, value in values.items()}
+            for index, values in states
+        }
+        return dataclasses.replace(
+            saved,
+            optimizer={**outline.mapped(saved.optimizer, self._whole_or_none), "state": state},
+            state=dataclasses.replace(saved.state, window=self._whole(saved.state.window)),
+            scaler=outline.mapped(saved.scaler, self._whole),
+        )
+
+    def _fill_model(self, saved: dict[str, Any]) -> None:
+        own = model_parts(self._replica)
+        for name, value in saved.items():
+            if isinstance(target := own[name], (torch.Tensor, Rows)):
+                self._fill(target, value)
+        others = {name: each for name, each in saved.items() if not _is_tensor(each)}
+        if others:  # what modules return from get_extra_state()
+            self._replica.module.load_state_dict(others, strict=False)
+
+    def _of_optimizer(self, value: Any, owner: torch.nn.Parameter) -> Any:
+        """Return what this rank's optimizer keeps of a value of the state of a parameter."""
+        strategy = self._replica.strategy
+        shape = strategy.whole_shape(owner)
+        if not _is_tensor(value) or shape is None or tuple(value.shape) != tuple(shape):
+            return outline.mapped(value, self._whole)
+        rows = strategy.part(owner.detach(), owner)
+        assert isinstance(rows, Rows)
+        own = Rows(torch.empty_like(rows.local, dtype=value.dtype), tuple(shape))
+        self._fill(own, value)
+        return strategy.held(own, owner)
+
+    def _fill(self, target: torch.Tensor | Rows, value: StoredTensor | torch.Tensor) -> None:
+        first, tensor = 0, target
+        if isinstance(target, Rows):
+            row = math.prod(target.shape[1:])
+            first = self._replica.strategy.sharding.rows(target.shape[0])[0] * row
+            tensor = target.local
+        assert isinstance(tensor, torch.Tensor)
+        if isinstance(value, StoredTensor):
+            assert self._contents is not None
+            value.read_into(self._contents, first, tensor)
+        else:
+            part = value.reshape(-1)[first : first + tensor.numel()]
+            tensor.detach().copy_(part.view(tensor.shape))
+
+    def _whole(self, value: Any) -> Any:
+        if isinstance(value, StoredTensor):
+            assert self._contents is not None
+            return value.read(self._contents)
+        return value
+
+    def _whole_or_none(self, value: Any) -> Any:
+        """Return a tensor of the optimizer's options; its state is read apart."""
+        return None if isinstance(value, StoredTensor) else value
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, (StoredTensor, torch.Tensor))
+
+
+def restore(saved: SavedState, replica: Replica, train: Train) -> None:
+    """Put the state of the optimizer, as `PartReader.read` returned it, into the optimizer.
+
+    Raises: UserError where a part of the state that the optimizer needs is not there: it would
+    begin at 0 again without a word.
+    """
+    kept = _KEPT.get(train.optimizer, set())
+    if train.optimizer == "sgd" and not train.momentum:
+        kept = set()
+    for index, values in saved.optimizer["state"].items():
+        if missing := kept - values.keys():
+            name = saved.parameter_names[index] if saved.parameter_names else f"number {index}"
+            raise UserError(
+                f"the checkpoint has no {', '.join(sorted(missing))} of train.optimizer "
+                f"{train.optimizer} for parameter {name}: continue from an older checkpoint"
+            )
+    optim.load(replica.optimizer, saved.optimizer)

@@ -1,0 +1,99 @@
+"""The settings of a training, compared between the save of a checkpoint and its load."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs.records.frozen import SpecChange
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.dist.context import broadcast_bytes
+from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.model.build import Data
+
+
+@dataclass(frozen=True)
+class TrainSetup:
+    """The settings of a training that a load compares with those of the save.
+
+    samples_per_epoch: 0 for a stream.
+    data_digest: of the training data, where the data set states one.
+    train: the keys and values of the spec's section `train`.
+    """
+
+    global_batch_size: int
+    samples_per_epoch: int
+    data_digest: str | None
+    train: dict[str, Any]
+
+    @classmethod
+    def of(cls, data: Data, train: Train) -> TrainSetup:
+        """Return the setup of this start."""
+        size, samples = data.length.global_batch_size, data.samples_per_epoch
+        return cls(size, samples, data.digest, dataclasses.asdict(train))
+
+
+def spec_sha256(run: RunHandle) -> str:
+    """Return the SHA-256 of the spec as its file has it."""
+    return hashlib.sha256(run.spec.to_json().encode()).hexdigest()
+
+
+def check_setup(saved: TrainSetup, now: TrainSetup, context: RankContext) -> None:
+    """Refuse a checkpoint of other batches or, unless the user confirmed it, of another spec.
+
+    All ranks call it. Raises: UserError.
+    """
+    is_accepted = context.distributed.is_first and _accepts_changes(context.run)
+    is_change_accepted = bool(broadcast_bytes(b"yes" if is_accepted else b"", context.device))
+    if saved.global_batch_size != now.global_batch_size:
+        raise UserError(_other_batch(saved.global_batch_size, context, now))
+    if saved.samples_per_epoch != now.samples_per_epoch:
+        raise UserError(
+            f"the checkpoint was saved with {saved.samples_per_epoch} samples per epoch, this "
+            f"start has {now.samples_per_epoch}: bring back the data set of that save, "
+            "or begin a new run with train.init_from"
+        )
+    if saved.data_digest != now.data_digest:
+        raise UserError(
+            f"the data of train.dataset {now.train['dataset']} differ from those of the save: "
+            "bring back the files (or the version of Python whose source they are), or begin "
+            "a new run with train.init_from"
+        )
+    changes = changed_keys(saved.train, now.train)
+    if changes and not is_change_accepted:
+        raise UserError(
+            f"the checkpoint was saved with another spec: {', '.join(changes)}; "
+            f"{installation.command('resume', context.run.dir.run_id, 'KEY=VALUE')} "
+            "shows the changes and accepts --yes"
+        )
+    for change in changes:
+        context.distributed.log(f"changed on request: {change}")
+
+
+def _accepts_changes(run: RunHandle) -> bool:
+    """Return whether a user confirmed the changes of exactly this spec at a resume."""
+    changes = records.read_lines(SpecChange, run.dir.changes)
+    return any(change.spec_sha256 == spec_sha256(run) for change in changes)
+
+
+def changed_keys(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return a text for each key of the section `train` that both have with different values."""
+    return [
+        f"train.{key} was {json.dumps(saved[key])}, is {json.dumps(now[key])}"
+        for key in now
+        if key in saved and saved[key] != now[key]
+    ]
+
+
+def _other_batch(saved: int, context: RankContext, now: TrainSetup) -> str:
+    text = (
+        f"the checkpoint was saved with a global batch of {saved}, this start has "
+        f"{now.global_batch_size}: set train.global_batch_size to {saved}"
+    )
+    micro, rest = divmod(saved, context.distributed.world_size * context.train.grad_accum_steps)
+    return text if rest else f"{text}, or train.micro_batch_size to {micro}"
