@@ -30,7 +30,7 @@ TRANSFORMS = ("image",)
 OBJECTIVES = ("classification", "regression", "language_model")
 OPTIMIZERS = ("sgd", "adamw")
 SCHEDULES = ("constant", "cosine", "step", "wsd")
-STRATEGIES = ("ddp",)
+STRATEGIES = ("ddp", "zero1", "fsdp", "hsdp")
 # srun's options of pyxis (--container-image, --container-name) and Slurm's own (--container).
 CONTAINER_OPTIONS = "--container"
 # Which value of a built-in metric is better.
@@ -190,7 +190,28 @@ class Train:
         None, f"{', '.join(TRANSFORMS)} (crop, flip, normalise), {_OR_YOURS}"
     )
     transform_args: dict[str, Any] = key({}, "Arguments of the transform.")
-    strategy: str = key("ddp", f"How ranks share the work: {', '.join(STRATEGIES)}.")
+    strategy: str = key(
+        "ddp",
+        "What each rank has a part of: ddp (its batches only), zero1 (the optimizer's state, too), "
+        "fsdp (also weights and gradients), hsdp (fsdp within shard_size ranks, copies across).",
+    )
+    shard_size: int | None = key(
+        None, "hsdp: ranks that share the weights; the ranks of one node if unset.", ge=2
+    )
+    shard_modules: list[str] = key(
+        [],
+        "Classes of the model's blocks, which are sharded, compiled and checkpointed one by one; "
+        "unset: the class of the longest nn.ModuleList or nn.Sequential of one class.",
+    )
+    reshard_after_forward: bool = key(
+        True, "fsdp, hsdp: free each block's weights until its backward pass; false is faster."
+    )
+    offload_optimizer: bool = key(
+        False, "fsdp, hsdp: shards and optimizer in the host's memory; on GPUs only."
+    )
+    activation_checkpointing: bool = key(
+        False, "Compute each block again in the backward pass instead of keeping its activations."
+    )
     epochs: int = key(1, "Passes over the training set.", ge=1)
     max_steps: int | None = key(
         None, "Optimizer steps of the whole training, instead of epochs; a stream needs it.", ge=1
@@ -229,10 +250,16 @@ class Train:
     )
     label_smoothing: float = key(0.0, "Label smoothing of classification.", ge=0, lt=1)
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = key(
-        "fp32", "fp32, tf32, or autocast to bf16 or fp16 (with a gradient scaler)."
+        "fp32",
+        "fp32, tf32, or autocast to bf16 or fp16 (with a gradient scaler). With bf16 fsdp and hsdp "
+        "also gather weights in it; shards, reduction and optimizer stay fp32.",
     )
     channels_last: bool = key(False, "Images and weights in channels-last memory format.")
-    compile: bool = key(False, "Compile the model; the cache is kept across requeues.")
+    compile: bool | Literal["blocks"] = key(
+        False,
+        "Compile the model, or each block; with fsdp and hsdp always each block. The cache is kept "
+        "across requeues.",
+    )
     gradient_as_bucket_view: bool = key(True, "DDP: gradients are views into its buckets.")
     static_graph: bool = key(False, "DDP: the same graph in every step.")
     find_unused_parameters: bool = key(False, "DDP: some parameters get no gradient in a step.")

@@ -53,7 +53,7 @@ def train_step(
         rows.append(replica.row_of(sums))
     # The first step of an optimizer allocates its state: the last batch must be free by then.
     del batch, sums
-    mean.correct(replica.parameters)
+    mean.correct(replica.strategy.gradients(replica.parameters))
     # Clips the gradients to train.grad_clip_norm, does the optimizer's step, drops the gradients.
     optim.clip_and_step(
         replica.optimizer, replica.scaler, replica.parameters, train, replica.strategy.clip
@@ -297,7 +297,9 @@ class Loop:
             self.replica.empty_row(),
             beat,
             lambda index, is_last: stop_consensus.check(index, False, drain=is_last).stop,
+            self.replica.strategy.evaluates_together,
         )
+        self.replica.strategy.end_evaluation(self.replica.module)
         self._lead.evaluated(time.monotonic() - began)
         if sums is None:
             return False

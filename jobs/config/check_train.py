@@ -25,13 +25,27 @@ from slurm_job_kit.jobs.spec import (
     Train,
 )
 
-_LATER_STRATEGIES = ("fsdp", "fsdp2", "deepspeed")
+# Names of other libraries for what the kit has, or has not.
+_OTHER_STRATEGIES = {
+    "fsdp2": "write fsdp, which is FSDP2",
+    "zero": "write zero1 (the optimizer's state is divided) or fsdp (all is)",
+    "zero2": "write zero1 (the optimizer's state is divided) or fsdp (gradients and weights, too)",
+    "zero3": "write fsdp, which divides the same",
+    "deepspeed": "write zero1 or fsdp, which divide the same as its stages 1 and 3",
+    "dp": "write ddp",
+    "tp": "tensor parallelism is not built; fsdp divides weights along their first dimension",
+    "pp": "pipeline parallelism is not built; fsdp divides the weights of each block",
+}
+_SHARDED = ("fsdp", "hsdp")
+_OPTIONS_OF_DDP = (
+    *("static_graph", "find_unused_parameters", "gradient_as_bucket_view", "bucket_cap_mb"),
+)
 _OTHER_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 
 
 def check(spec: Spec) -> Iterator[Problem]:
     """Yield what is wrong with the sections train, log and profile."""
-    yield from _strategy(spec.train.strategy)
+    yield from _strategy(spec)
     yield from _plugins(spec.train)
     yield from _arguments(spec.train)
     yield from _init_from(spec.train.init_from)
@@ -61,12 +75,78 @@ def _arguments(train: Train) -> Iterator[Problem]:
                 yield _key(key, f"{shown(name)} is no name of an argument", hint)
 
 
-def _strategy(strategy: str) -> Iterator[Problem]:
-    if strategy in _LATER_STRATEGIES:
-        hint = "write ddp, or leave the key out"
-        yield _key("strategy", f"{strategy} is not supported yet", hint)
-    elif strategy not in STRATEGIES:
-        yield _key("strategy", f"must be {' or '.join(STRATEGIES)}, not {shown(strategy)}", "")
+def _strategy(spec: Spec) -> Iterator[Problem]:
+    train = spec.train
+    strategy = train.strategy
+    if strategy not in STRATEGIES:
+        guess = nearest(strategy, STRATEGIES)
+        hint = _OTHER_STRATEGIES.get(strategy.lower(), f"did you mean {guess}?" if guess else "")
+        yield _key(
+            "strategy", f"must be one of {', '.join(STRATEGIES)}, not {shown(strategy)}", hint
+        )
+        return
+    if strategy != "ddp" and train.precision == "fp16":
+        what = f"fp16 excludes train.strategy {strategy}: there is no gradient scaler over shards"
+        yield _key("precision", what, "write precision: bf16, or strategy: ddp", "train.strategy")
+    if strategy in _SHARDED:
+        yield from _sharded(train)
+    else:
+        yield from _not_sharded(train)
+    yield from _shard_size(spec)
+
+
+def _sharded(train: Train) -> Iterator[Problem]:
+    """Yield the keys that fsdp and hsdp exclude."""
+    for name in _OPTIONS_OF_DDP:
+        if getattr(train, name) != getattr(Train(), name):
+            what = f"is an option of DDP, which train.strategy {train.strategy} does not use"
+            yield _key(name, what, f"leave {name} out", "train.strategy")
+    if train.channels_last:
+        what = f"excludes train.strategy {train.strategy}: FSDP2 takes contiguous weights only"
+        hint = "leave channels_last out, or write strategy: ddp or zero1"
+        yield _key("channels_last", what, hint, "train.strategy")
+
+
+def _not_sharded(train: Train) -> Iterator[Problem]:
+    """Yield the keys that only fsdp and hsdp have."""
+    for name in ("reshard_after_forward", "offload_optimizer"):
+        if getattr(train, name) != getattr(Train(), name):
+            what = f"is for train.strategy fsdp and hsdp, not for {train.strategy}"
+            yield _key(name, what, f"leave {name} out", "train.strategy")
+    is_used = train.activation_checkpointing or train.compile == "blocks"
+    if train.shard_modules and not is_used:
+        what = f"has no effect with train.strategy {train.strategy}"
+        hint = "leave it out, or set activation_checkpointing or compile: blocks"
+        yield _key("shard_modules", what, hint, "train.strategy")
+
+
+def _shard_size(spec: Spec) -> Iterator[Problem]:
+    """Check the size of hsdp's groups. The trainer checks it where GPUs give the ranks."""
+    train, nproc = spec.train, spec.launch.nproc_per_node
+    also = ("train.strategy", "slurm.nodes", "launch.nproc_per_node")
+    if train.strategy != "hsdp":
+        if train.shard_size is not None:
+            what = f"is for train.strategy hsdp, not for {train.strategy}"
+            yield _key("shard_size", what, "write strategy: hsdp, or leave it out", also[0])
+        return
+    if nproc == "auto":
+        if not spec.slurm.gpus_per_node and any(map(_may_be_gpus, spec.slurm.sbatch_args)):
+            return
+        nproc = spec.slurm.gpus_per_node or 1
+    world_size = spec.slurm.nodes * nproc
+    if train.shard_size is None and nproc == 1 and world_size > 1:
+        what = "hsdp shards within a node, and a node has one rank"
+        hint = "set shard_size, or write strategy: fsdp or ddp"
+        yield _key("strategy", what, hint, *also[1:])
+    elif train.shard_size is not None and world_size > 1 and world_size % train.shard_size:
+        what = f"{train.shard_size} does not divide the {world_size} ranks"
+        fits = [size for size in range(2, world_size + 1) if world_size % size == 0]
+        hint = f"write {' or '.join(map(str, fits))}"
+        yield _key("shard_size", what, hint, *also)
+
+
+def _may_be_gpus(option: str) -> bool:
+    return option.startswith(("gres", "gpus", "tres"))
 
 
 def _plugins(train: Train) -> Iterator[Problem]:

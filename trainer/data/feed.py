@@ -123,6 +123,10 @@ class HeldOut:
         for batch in self._batches:
             yield HeldOutBatch(self._to_device(batch, None), len(batch.indices))
 
+    def example(self) -> Batch:
+        """Return a batch of the first sample of all."""
+        return self._to_device(self._reader.first(1), None)
+
     def close(self) -> None:
         """End the worker processes."""
         self._batches = None

@@ -33,6 +33,7 @@ from slurm_job_kit.trainer.model import models, objectives, optim, precision
 from slurm_job_kit.trainer.model.models import Fit
 from slurm_job_kit.trainer.model.objectives import DataFacts, Objective, Sums, means
 from slurm_job_kit.trainer.model.precision import Precision
+from slurm_job_kit.trainer.strategy import blocks, fits
 from slurm_job_kit.trainer.strategy import create as create_strategy
 from slurm_job_kit.trainer.strategy.interface import Strategy
 from slurm_job_kit.trainer.user_code import user_code
@@ -99,7 +100,7 @@ class Replica:
 
     def empty_row(self) -> torch.Tensor:
         """Return a sum of no `Sums.row`, float64 [2 + metrics] on the device."""
-        device = next(self.module.parameters()).device
+        device = self.precision.device_type  # a parameter may be offloaded
         return torch.zeros(2 + len(self.metric_names), dtype=torch.float64, device=device)
 
     def row_of(self, sums: Sums) -> torch.Tensor:
@@ -249,20 +250,15 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
         objective = objectives.create(
             spec.objective, spec.objective_args, spec.label_smoothing, data.facts
         )
-    # After the example, because a user's transform may draw random numbers there.
-    torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
+    module = _module(context, data, example, will_load)
     with user_code("train.model", spec.model):
-        fit = fit_of(spec, data, example)
-        # An optimizer or objective of the user may keep what it finds in the initial weights.
-        is_built_in = spec.optimizer in OPTIMIZERS and spec.objective in OBJECTIVES
-        module = models.create(spec.model, spec.model_args, fit, will_load and is_built_in)
-        module = _placed(module, context)
-        check_trainable(module, spec)
         strategy = create_strategy(spec, context.distributed, context.device)
-        wrapped = strategy.wrap(module)
-    optimizer = optim.create(module, spec)
-    # After the wrap, which broadcasts rank 0's weights.
-    check_plain(f"train.model: state_dict() of {spec.model}", module.state_dict())
+        fits.check(module, spec, strategy.sharding.num_shards)
+        wrapped = strategy.wrap(module)  # each rank has rank 0's weights then
+    if what := strategy.describe():
+        context.distributed.log(what)
+    optimizer = optim.create(module, spec, strategy.trained(module))
+    strategy.attach(optimizer)
     initial = None if will_load else copy.deepcopy(module.state_dict())
     is_own = spec.objective not in objectives.BUILT_IN  # it calls the model
     key = "objective" if is_own else "model"
@@ -284,6 +280,22 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
         metric_names=names,
         best=best_metric(context, list(found), data.held_out is not None),
     )
+
+
+def _module(context: RankContext, data: Data, example: Batch, will_load: bool) -> nn.Module:
+    """Return the model on its device, not yet shared with other ranks."""
+    spec = context.train
+    # After the example, because a user's transform may draw random numbers there.
+    torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
+    with user_code("train.model", spec.model):
+        fit = fit_of(spec, data, example)
+        # An optimizer or objective of the user may keep what it finds in the initial weights.
+        is_built_in = spec.optimizer in OPTIMIZERS and spec.objective in OBJECTIVES
+        module = models.create(spec.model, spec.model_args, fit, will_load and is_built_in)
+        module = _placed(module, context)
+        check_trainable(module, spec)
+        check_plain(f"train.model: state_dict() of {spec.model}", module.state_dict())
+        return module
 
 
 def fit_of(spec: Train, data: Data, example: Batch) -> Fit:
@@ -345,16 +357,14 @@ def best_metric(context: RankContext, names: list[str], has_held_out: bool) -> B
 
 
 def _placed(module: nn.Module, context: RankContext) -> nn.Module:
-    """Return the model on its device, in the memory format of the spec, compiled in place."""
+    """Return the model on its device, in the memory format of the spec, its blocks set up."""
     module = module.to(context.device)
     if context.train.channels_last:
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if context.train.sync_batchnorm:
         module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
-    if context.train.compile:
-        # torch.compile(module) would rename all parameters; module.compile() silently compiles
-        # nothing of an nn.Sequential (torch 2.13).
-        module.forward = torch.compile(module.forward)
+    # Before the model is shared: what exchanges parameters or gradients stays outside of it.
+    blocks.set_up(module, context.train)
     return module
 
 
@@ -398,9 +408,11 @@ def throw_away_pass(
         name.removeprefix("module.") for name, p in wrapped.named_parameters() if _is_unused(p)
     ]
     if unused and not (spec.find_unused_parameters or spec.static_graph):
+        is_ddp = spec.strategy in ("ddp", "zero1")
+        way_out = "set train.find_unused_parameters to true, or freeze them"
         raise UserError(
             f"train.model {spec.model}: {len(unused)} parameters got no gradient, the first is "
-            f"{unused[0]}: set train.find_unused_parameters to true, or freeze them"
+            f"{unused[0]}: {way_out if is_ddp else 'freeze them, or take ddp or zero1'}"
         )
     wrapped.zero_grad(set_to_none=True)
     return sums

@@ -25,6 +25,7 @@ def evaluate(
     sums: torch.Tensor,
     beat: Callable[[], None],
     is_stop_agreed: Callable[[int, bool], bool] = _never,
+    is_together: bool = False,
 ) -> torch.Tensor | None:
     """Return the sum of `row_of` over all held-out samples, the same on every rank.
 
@@ -34,6 +35,8 @@ def evaluate(
     beat: called before each batch of this rank.
     is_stop_agreed: called with (index, whether it is the last) before each batch, on every rank
     equally often, also where a rank has one batch less; True ends the evaluation.
+    is_together: whether a forward pass needs all ranks. A rank with one batch less then computes a
+    sample that does not count.
     """
     is_alone = dist.get_world_size() == 1
     for buffer in () if is_alone else module.buffers():
@@ -46,6 +49,8 @@ def evaluate(
             module.train()
             return None
         if batch is None:
+            if is_together:
+                row_of(held_out.example())
             continue
         beat()
         sums += row_of(batch.content)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model.objectives import Sums
@@ -44,17 +43,16 @@ class MeanGradient:
                 self._reduction = dist.all_reduce(self._num_items, async_op=True)
         return _share(divisor, self._num_batches, sums.loss.dtype, sums.loss.device)
 
-    def correct(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Multiply the gradients, averaged over the ranks, up to the mean over all items."""
+    def correct(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Multiply gradients, averaged over the ranks, up to the mean over all items."""
         if self._reduction is None or self._num_items is None:
             return
         self._reduction.wait()
         divided_by = self._batch_size * self._num_batches * dist.get_world_size()
         factor = divided_by / self._num_items.clamp(min=1)
-        gradients = [each.grad for each in parameters if each.grad is not None]
         for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
             same = [gradient for gradient in gradients if gradient.dtype == dtype]
-            torch._foreach_mul_(same, factor.to(dtype))
+            torch._foreach_mul_(same, factor.to(same[0]))
 
     def _add(self, num_items: int | torch.Tensor, device: torch.device) -> None:
         if self._num_items is None:

@@ -20,13 +20,19 @@ from slurm_job_kit.trainer.user_code import load as load_code
 LR_RATIO = "lr_ratio"  # of a parameter group: its learning rate divided by train.lr
 
 
-def create(module: nn.Module, train: Train) -> torch.optim.Optimizer:
+Named = Sequence[tuple[str, nn.Parameter]]
+
+
+def create(module: nn.Module, train: Train, trained: Named | None = None) -> torch.optim.Optimizer:
     """Return the optimizer of `train`; the loop sets its learning rates before each step.
 
+    trained: `Strategy.trained` of the model; all its parameters that train by default.
     A callable of the user gets the parameter groups, `lr` and train.optimizer_args.
     Raises: UserError where it returns no optimizer, or one that leaves out trained parameters.
     """
-    groups = _groups(module, train)
+    if trained is None:
+        trained = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
+    groups = _groups([each for _, each in trained], train)
     args = {**train.optimizer_args, "lr": train.lr}
     # fused is not the default on the CPU; it makes the optimizer's part 3 to 6 times faster.
     if train.optimizer == "adamw":
@@ -38,14 +44,13 @@ def create(module: nn.Module, train: Train) -> torch.optim.Optimizer:
         return optimizer
     with user_code("train.optimizer", train.optimizer):
         own: torch.optim.Optimizer = call("train.optimizer", train.optimizer, {}, args, groups)
-        _check(own, module, train.optimizer)
+        _check(own, trained, train.optimizer)
     _keep_lr_ratios(own, train.lr)
     return own
 
 
-def _groups(module: nn.Module, train: Train) -> list[dict[str, Any]]:
+def _groups(parameters: list[nn.Parameter], train: Train) -> list[dict[str, Any]]:
     """Return the parameter groups, with weight decay and without."""
-    parameters = [p for p in module.parameters() if p.requires_grad]
     if train.weight_decay_on == "all":
         return [{"params": parameters, "weight_decay": train.weight_decay}]
     return [
@@ -66,7 +71,7 @@ def _built_in(
         raise UserError(f"train.optimizer_args: {train.optimizer}: {error}") from error
 
 
-def _check(optimizer: object, module: nn.Module, name: str) -> None:
+def _check(optimizer: object, trained: Named, name: str) -> None:
     """Raise UserError unless this is an optimizer of all trained parameters that can be saved."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UserError(
@@ -74,7 +79,6 @@ def _check(optimizer: object, module: nn.Module, name: str) -> None:
             "torch.optim.Optimizer"
         )
     held = {id(each) for group in optimizer.param_groups for each in group["params"]}
-    trained = [(key, each) for key, each in module.named_parameters() if each.requires_grad]
     if missing := [key for key, each in trained if id(each) not in held]:
         raise UserError(
             f"train.optimizer: {name} leaves out {len(missing)} of {len(trained)} trained "
@@ -164,7 +168,6 @@ def clip_and_step(
     scaler.update()
     if train.optimizer not in OPTIMIZERS:  # it may hold more than the model's parameters
         optimizer.zero_grad(set_to_none=True)
-        return
     for parameter in parameters:  # zero_grad takes as long as a kernel of a tiny step
         parameter.grad = None
 

@@ -3,6 +3,11 @@
 - interface: what each strategy can do; CONTRIBUTING.md says how to add one.
 - sharding: which rows of a tensor each rank has.
 - ddp: each rank has all of it.
+- zero1: each rank has all of the model, and its rows of the optimizer's state.
+- fsdp: each rank has its rows of everything; hsdp, too.
+- optimizer_rows: what the optimizer of zero1 and fsdp updates.
+- blocks: the repeated parts of a model, which are sharded, compiled and checkpointed one by one.
+- fits: whether a model and a number of ranks fit the strategy.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.strategy.ddp import Ddp
 from slurm_job_kit.trainer.strategy.interface import Strategy
+from slurm_job_kit.trainer.strategy.zero1 import Zero1
 
 
 def is_divided(context: RankContext) -> bool:
@@ -22,5 +28,12 @@ def is_divided(context: RankContext) -> bool:
 
 
 def create(train: Train, place: DistributedContext, device: torch.device) -> Strategy:
-    """Return the strategy of `train.strategy`."""
-    return Ddp(train, place, device)
+    """Return the strategy of `train.strategy`. One rank has nothing to divide: it gets ddp."""
+    if train.strategy == "ddp" or place.world_size == 1:
+        return Ddp(train, place, device)
+    if train.strategy == "zero1":
+        return Zero1(train, place, device)
+    # Its import takes 0.6 s, which the other strategies need not wait for.
+    from slurm_job_kit.trainer.strategy.fsdp import Fsdp
+
+    return Fsdp(train, place, device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 
 import torch
@@ -34,6 +34,10 @@ class Strategy(ABC):
     def begin_step(self, module: nn.Module) -> None:  # noqa: B027 (most have nothing to do)
         """Do what is due before the first forward pass of a step."""
 
+    def gradients(self, parameters: Iterable[nn.Parameter]) -> list[torch.Tensor]:
+        """Return what this rank has of the gradients of the model's parameters."""
+        return [each.grad for each in parameters if each.grad is not None]
+
     def clip(self, parameters: Sequence[nn.Parameter], max_norm: float) -> None:
         """Scale the gradients of the step so that their norm over all ranks is at most this."""
         clip_grad_norm_(parameters, max_norm)
@@ -41,12 +45,19 @@ class Strategy(ABC):
     def trained(self, module: nn.Module) -> list[tuple[str, nn.Parameter]]:
         """Return the parameters that this rank's optimizer updates, with their names.
 
-        They are in the order of the model's.
+        They are in the order of the model's: its parameters, or this rank's rows of them.
         """
         return [(name, each) for name, each in module.named_parameters() if each.requires_grad]
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027
         """Connect an optimizer of the parameters `trained` with the model."""
+
+    def end_evaluation(self, module: nn.Module) -> None:  # noqa: B027
+        """Do what is due after forward passes without a backward pass."""
+
+    def describe(self) -> str:
+        """Return what is divided into how many parts, for the log; "" where nothing is."""
+        return ""
 
     # What follows says which of the tensors are divided. A checkpoint has whole tensors, by name.
 

@@ -1,0 +1,156 @@
+"""Finds the blocks of a model: what is sharded, compiled or checkpointed as one unit.
+
+The rule: of all nn.ModuleList and nn.Sequential with at least two children, which are all of one
+class and have parameters, the longest one (the first of several) gives the class. Every module of
+this class is a block, also outside of that list, but not one inside of another block.
+`train.shard_modules` names the classes instead.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.errors import UserError
+
+
+def set_up(module: nn.Module, train: Train) -> None:
+    """Checkpoint activations, and compile the blocks or the model, in place, as the spec says.
+
+    To be called before the model is sharded. Raises UserError where there are no blocks for it.
+    """
+    found = find(module, train.shard_modules)
+    if train.activation_checkpointing:
+        checkpoint_activations(_present(found, "activation_checkpointing"))
+    if train.compile == "blocks":
+        compile_each(_present(found, "compile blocks"))
+    elif train.compile:
+        # Between two blocks FSDP gathers parameters, which must not become part of a graph.
+        is_sharded = train.strategy in ("fsdp", "hsdp")
+        compile_each(found if is_sharded and found else [module])
+
+
+def _present(blocks: list[nn.Module], key: str) -> list[nn.Module]:
+    if not blocks:
+        raise UserError(
+            f"train.{key} needs blocks, but no nn.ModuleList or nn.Sequential of the model has two "
+            "children of one class: name their classes in train.shard_modules"
+        )
+    return blocks
+
+
+def find(module: nn.Module, class_names: Sequence[str] = ()) -> list[nn.Module]:
+    """Return the blocks of a model, in its order; none where no list has two children of one class.
+
+    class_names: train.shard_modules. Raises UserError for a class that no module has.
+    """
+    kinds = _named(module, class_names) if class_names else _repeated(module)
+    return list(_outermost(module, kinds)) if kinds else []
+
+
+def describe(blocks: Sequence[nn.Module]) -> str:
+    """Return number and classes of blocks: 6 blocks of BasicBlock. To be called before sharding."""
+    names = dict.fromkeys(type(block).__name__ for block in blocks)
+    return f"{len(blocks)} block{'s' * (len(blocks) > 1)} of {', '.join(names)}"
+
+
+def _repeated(module: nn.Module) -> set[type[nn.Module]]:
+    """Return the class of the children of the longest uniform list, if there is one."""
+    longest: list[nn.Module] = []
+    for each in module.modules():
+        children = list(each.children())
+        is_list = isinstance(each, (nn.ModuleList, nn.Sequential))
+        if is_list and len(children) > max(1, len(longest)) and _is_uniform(children):
+            longest = children
+    return {type(child) for child in longest[:1]}
+
+
+def _is_uniform(children: Sequence[nn.Module]) -> bool:
+    is_of_one_class = len({type(child) for child in children}) == 1
+    return is_of_one_class and all(any(True for _ in child.parameters()) for child in children)
+
+
+def _named(module: nn.Module, class_names: Sequence[str]) -> set[type[nn.Module]]:
+    kinds = {type(each).__name__: type(each) for each in module.modules() if each is not module}
+    unknown = [name for name in class_names if name not in kinds]
+    if unknown:
+        raise UserError(
+            f"train.shard_modules: the model has no {unknown[0]}: its classes are "
+            f"{', '.join(sorted(kinds))}"
+        )
+    return {kinds[name] for name in class_names}
+
+
+def _outermost(module: nn.Module, kinds: set[type[nn.Module]]) -> Iterator[nn.Module]:
+    inner: set[nn.Module] = set()
+    for each in module.modules():  # a module comes before those inside of it
+        if each is not module and type(each) in kinds and each not in inner:
+            inner |= set(each.modules())
+            yield each
+
+
+def checkpoint_activations(blocks: Sequence[nn.Module]) -> None:
+    """Let each block keep its inputs only and compute the rest again in the backward pass.
+
+    Replaces `forward`, so no parameter changes its name.
+    """
+    for block in blocks:
+        block.forward = _checkpointed(block, block.forward)
+
+
+def _checkpointed(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+    arguments: dict[str, Any] = {"use_reentrant": False}
+    if any(True for _ in block.buffers()):
+        arguments["context_fn"] = functools.partial(_contexts, block)
+
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        return checkpoint(forward, *args, **arguments, **kwargs)
+
+    return checkpointed
+
+
+def _contexts(
+    block: nn.Module,
+) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Return the contexts of the first forward pass and of the second one."""
+    return nullcontext(), _copied_buffers(block)
+
+
+@contextmanager
+def _copied_buffers(block: nn.Module) -> Iterator[None]:
+    """Let a forward pass change copies of the buffers: BatchNorm has counted this batch already."""
+    kept = [
+        (each, name, buffer)
+        for each in block.modules()
+        for name, buffer in each._buffers.items()
+        if buffer is not None
+    ]
+    for each, name, buffer in kept:
+        each._buffers[name] = buffer.clone()
+    try:
+        yield
+    finally:
+        for each, name, buffer in kept:
+            each._buffers[name] = buffer
+
+
+def compile_each(blocks: Sequence[nn.Module]) -> None:
+    """Compile the forward of each block in place; blocks of the same shapes share their code.
+
+    All blocks of a class count together for torch's limit of recompilations, beyond which it
+    silently stops to compile. Each may need code for training, evaluation and a smaller last batch.
+    """
+    limit = max(8, 4 * len(blocks))
+    for block in blocks:
+        # torch.compile(block) would rename its parameters; block.compile() silently compiles
+        # nothing of an nn.Sequential (torch 2.13).
+        block.forward = torch.compile(block.forward, recompile_limit=limit)  # type: ignore[call-overload]

@@ -1,0 +1,78 @@
+"""Whether a model can be shared by the ranks as the spec says; at submit and at the start."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.strategy import blocks
+from slurm_job_kit.trainer.strategy.sharding import Sharding
+
+
+def num_shards(train: Train, place: DistributedContext) -> int:
+    """Return the number of parts of each parameter; 1 where each rank has all of it.
+
+    Raises: UserError where train.shard_size does not fit the number of ranks.
+    """
+    if train.strategy == "ddp" or place.world_size == 1:
+        return 1
+    if train.strategy != "hsdp":
+        return place.world_size
+    size = train.shard_size or place.local_world_size
+    if size < 2:
+        raise UserError(
+            "train.strategy hsdp shards within a node, which has one rank: set train.shard_size, "
+            "or take ddp or fsdp"
+        )
+    if place.world_size % size:
+        raise UserError(
+            f"train.shard_size: {place.world_size} ranks cannot be divided into groups of {size}: "
+            "write a divisor of the number of ranks, or take fsdp"
+        )
+    return size
+
+
+def check(module: nn.Module, train: Train, num_shards: int) -> None:
+    """Raise UserError where the model has no such blocks, or cannot be divided into the shards."""
+    found = blocks.find(module, train.shard_modules)
+    if num_shards == 1:
+        return
+    if train.strategy in ("fsdp", "hsdp"):
+        _check_dimensions(module, train)
+        _check_groups(module, found)
+    lengths = [len(each) for each in module.parameters() if each.requires_grad and each.ndim]
+    last = Sharding(num_shards, num_shards - 1)
+    if not any(last.rows(length)[0] < length for length in lengths):
+        raise UserError(
+            f"train.strategy {train.strategy}: {num_shards} shards are too many for train.model "
+            f"{train.model}: the longest parameter has {max(lengths, default=0)} rows, and a rank "
+            "would get none: take ddp or fewer ranks"
+        )
+
+
+def _check_dimensions(module: nn.Module, train: Train) -> None:
+    for name, parameter in module.named_parameters():
+        if parameter.ndim == 0:
+            raise UserError(
+                f"train.strategy {train.strategy} divides parameters along their first dimension, "
+                f"but {name} of train.model {train.model} has none: give it the shape [1], or take "
+                "ddp or zero1"
+            )
+
+
+def _check_groups(module: nn.Module, found: list[nn.Module]) -> None:
+    """Raise UserError where blocks share a parameter: FSDP2 gathers it for one of them only."""
+    names = {each: name for name, each in module.named_modules()}
+    for block in found:
+        inside = {id(each) for each in block.modules()}
+        own = {id(each) for each in block.parameters()}
+        for each in module.modules():
+            shared = own & {id(value) for value in each._parameters.values()}
+            if shared and id(each) not in inside:
+                raise UserError(
+                    f"train.shard_modules: {names[block]} shares a parameter with {names[each]}, "
+                    "which is outside of that block: name classes of which one block has both, or "
+                    "take ddp or zero1"
+                )

@@ -1,0 +1,207 @@
+"""FSDP2: each rank has its rows of every parameter, gradient and optimizer state.
+
+Imported only where a run uses it: torch.distributed.tensor takes 0.6 s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor import DTensor
+
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.strategy import blocks, fits
+from slurm_job_kit.trainer.strategy.interface import Strategy
+from slurm_job_kit.trainer.strategy.optimizer_rows import OptimizerRows
+from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
+
+BROADCAST_BYTES = 64 * 2**20
+
+
+class Fsdp(Strategy):
+    """The strategies "fsdp", over all ranks, and "hsdp", with copies of each shard.
+
+    The ranks of a shard group are neighbours: with the default size those of one node.
+    """
+
+    evaluates_together = True
+
+    def __init__(self, train: Train, place: DistributedContext, device: torch.device) -> None:
+        self.sharding = Sharding(fits.num_shards(train, place), place.rank)
+        self._train = train
+        self._place = place
+        self._device = device
+        self._optimized = OptimizerRows(_local)
+        self._syncs = True
+        self._buffers: list[torch.Tensor] = []
+        self._what = ""
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """Shard each block, then the rest of the model, in place.
+
+        All ranks begin with rank 0's weights, as under DDP. Parameters on the meta device are
+        initialised afterwards.
+        """
+        found = blocks.find(module, self._train.shard_modules)
+        self._what = f"{blocks.describe(found)} and the root, each" if found else "the whole model"
+        _broadcast([*module.parameters(), *module.buffers()])
+        self._mesh = self._connect()
+        for block in found:
+            self._shard(block, self._train.reshard_after_forward)
+        # Its backward pass begins where the forward pass has ended: with the root's parameters.
+        self._shard(module, False)
+        self._buffers = list(module.buffers())
+        return module
+
+    def _connect(self) -> DeviceMesh:
+        """Return the mesh of all ranks: [shards], or [copies, shards]."""
+        world_size, num_shards = self._place.world_size, self.sharding.num_shards
+        if num_shards == world_size:
+            return init_device_mesh(self._device.type, (world_size,), mesh_dim_names=("shard",))
+        return init_device_mesh(
+            self._device.type,
+            (world_size // num_shards, num_shards),
+            mesh_dim_names=("replicate", "shard"),
+        )
+
+    def _shard(self, module: nn.Module, reshard_after_forward: bool) -> None:
+        is_offloaded = self._train.offload_optimizer and self._device.type == "cuda"
+        offload = CPUOffloadPolicy() if is_offloaded else OffloadPolicy()
+
+        def shard(what: nn.Module | list[nn.Module], policy: MixedPrecisionPolicy) -> None:
+            fully_shard(
+                what,
+                mesh=self._mesh,
+                reshard_after_forward=reshard_after_forward,
+                mp_policy=policy,
+                offload_policy=offload,
+            )
+
+        if self._train.precision != "bf16":
+            shard(module, MixedPrecisionPolicy())
+            return
+        # BatchNorm refuses weights and running means of two types.
+        if norms := [each for each in module.modules() if _is_norm_to_shard(each)]:
+            shard(norms, MixedPrecisionPolicy())
+        shard(module, MixedPrecisionPolicy(torch.bfloat16, torch.float32))
+
+    @contextmanager
+    def accumulate(self, wrapped: nn.Module, is_last: bool) -> Iterator[None]:
+        """Reduce the gradients in the last micro batch only; before, each rank keeps whole ones."""
+        if is_last != self._syncs:
+            assert isinstance(wrapped, FSDPModule)
+            wrapped.set_requires_gradient_sync(is_last)
+            self._syncs = is_last
+        yield
+
+    def begin_step(self, module: nn.Module) -> None:
+        """Give all ranks the buffers of rank 0, as DDP does: BatchNorm's differ after a step."""
+        _broadcast(self._buffers)
+
+    def gradients(self, parameters: Iterable[nn.Parameter]) -> list[torch.Tensor]:
+        """Return this rank's rows of the gradients."""
+        return [_local(each.grad) for each in parameters if each.grad is not None]
+
+    def clip(self, parameters: Sequence[nn.Parameter], max_norm: float) -> None:
+        """Scale the gradients by their global norm, with one all-reduce.
+
+        torch's clip_grad_norm_ needs one for each parameter, and a group for tensors on the CPU
+        where the gradients are offloaded.
+        """
+        gradients = self.gradients(parameters)
+        square = torch.zeros((), dtype=torch.float64, device=self._device)
+        if gradients:
+            norms = torch.stack([each.double() for each in torch._foreach_norm(gradients)])
+            square += norms.square().sum().to(self._device)
+        dist.all_reduce(square, group=self._mesh.get_group("shard"))
+        factor = (max_norm / (square.sqrt() + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(factor.to(gradient))
+
+    def end_evaluation(self, module: nn.Module) -> None:
+        """Free the root's parameters, which no backward pass frees after an evaluation."""
+        assert isinstance(module, FSDPModule)
+        module.reshard()
+
+    def trained(self, module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+        """Return this rank's rows of the trained parameters."""
+        return self._optimized.trained(module)
+
+    def attach(self, optimizer: torch.optim.Optimizer) -> None:
+        """Give the optimizer the gradients of its rows before each step."""
+        self._optimized.attach(optimizer)
+
+    def part(self, value: torch.Tensor, owner: nn.Parameter | None = None) -> torch.Tensor | Rows:
+        """Return the rows of a parameter of the model, or of the optimizer's state for it."""
+        if owner is not None:
+            return self._optimized.part(value, owner)
+        return Rows(_local(value), tuple(value.shape)) if isinstance(value, DTensor) else value
+
+    def whole_shape(self, owner: nn.Parameter) -> tuple[int, ...] | None:
+        """Return the shape of the parameter of the model to which the rows belong."""
+        return self._optimized.whole_shape(owner)
+
+    def describe(self) -> str:
+        """Return blocks, shards and copies."""
+        count, world_size = self.sharding.num_shards, self._place.world_size
+        copies = f", {world_size // count} copies of each" if count < world_size else ""
+        return f"{self._train.strategy}: {self._what} in {count} shards{copies}"
+
+
+@torch.no_grad()
+def _local(value: torch.Tensor) -> torch.Tensor:
+    """Return this rank's rows of a DTensor; they share its memory."""
+    assert isinstance(value, DTensor)
+    return value.to_local()
+
+
+def _is_norm_to_shard(module: nn.Module) -> bool:
+    """Return whether a module has parameters and floating buffers of its own, as BatchNorm has.
+
+    False for one that is sharded already.
+    """
+    if isinstance(module, FSDPModule):
+        return False
+    values = [each for each in module._buffers.values() if each is not None]
+    is_floating = any(each.is_floating_point() for each in values)
+    return is_floating and any(each is not None for each in module._parameters.values())
+
+
+@torch.no_grad()
+def _broadcast(tensors: Sequence[torch.Tensor]) -> None:
+    """Copy rank 0's values to all ranks, those of a dtype at once, at most BROADCAST_BYTES."""
+    present = [each for each in tensors if not each.is_meta and each.numel()]
+    for dtype in dict.fromkeys(each.dtype for each in present):
+        part: list[torch.Tensor] = []
+        for each in (each for each in present if each.dtype == dtype):
+            if part and sum(map(_num_bytes, [*part, each])) > BROADCAST_BYTES:
+                _broadcast_flat(part)
+                part = []
+            part.append(each)
+        _broadcast_flat(part)
+
+
+def _broadcast_flat(tensors: list[torch.Tensor]) -> None:
+    flat = torch.cat([each.reshape(-1) for each in tensors])
+    dist.broadcast(flat, src=0)
+    values = torch.split(flat, [each.numel() for each in tensors])
+    torch._foreach_copy_(
+        tensors, [value.view(each.shape) for value, each in zip(values, tensors, strict=True)]
+    )
+
+
+def _num_bytes(value: torch.Tensor) -> int:
+    return value.numel() * value.element_size()

@@ -1,0 +1,68 @@
+"""What an optimizer updates where each rank has its own rows of each parameter only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from slurm_job_kit.trainer.strategy.sharding import Rows
+
+
+class OptimizerRows:
+    """This rank's rows of the trained parameters of a model, as parameters of an optimizer.
+
+    They are plain tensors in the model's memory, so every optimizer works on them that treats each
+    element alone, and its fused kernels do, too: torch 2.13 has no fused SGD for a DTensor.
+    """
+
+    def __init__(self, rows_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """rows_of: returns this rank's rows of a parameter or of its gradient, in its memory."""
+        self._rows_of = rows_of
+        self._named: list[tuple[str, nn.Parameter, nn.Parameter]] = []  # name, whole, rows
+
+    def trained(self, module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+        """Return the rows with the names of their parameters, each time the same ones."""
+        if not self._named:
+            self._named = [
+                (name, whole, nn.Parameter(self._rows_of(whole.detach())))
+                for name, whole in module.named_parameters()
+                if whole.requires_grad
+            ]
+        return [(name, rows) for name, _, rows in self._named]
+
+    def wholes(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters of the model to which the rows belong."""
+        return (whole for _, whole, _ in self._named)
+
+    def attach(
+        self, optimizer: torch.optim.Optimizer, updated: Callable[[], None] = lambda: None
+    ) -> None:
+        """Give the optimizer its gradients before each step; call `updated` after it."""
+
+        def begin(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            for _, whole, rows in self._named:
+                rows.data = self._rows_of(whole.detach())  # a load may have replaced the memory
+                rows.grad = None if whole.grad is None else self._rows_of(whole.grad)
+
+        def end(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            for _, _, rows in self._named:
+                rows.grad = None
+            updated()
+
+        optimizer.register_step_pre_hook(begin)
+        optimizer.register_step_post_hook(end)
+
+    def part(self, value: torch.Tensor, owner: nn.Parameter) -> torch.Tensor | Rows:
+        """Return a tensor of the optimizer's state as a part if it has the shape of the rows."""
+        shape = self.whole_shape(owner)
+        return value if shape is None or value.shape != owner.shape else Rows(value, shape)
+
+    def whole_shape(self, owner: nn.Parameter) -> tuple[int, ...] | None:
+        """Return the shape of the parameter of some rows; None for one without a dimension."""
+        for _, whole, rows in self._named:
+            if rows is owner:
+                return tuple(whole.shape) or None
+        return None

@@ -1,0 +1,150 @@
+"""ZeRO-1: each rank has the whole model, and the optimizer's state of its rows only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.strategy.ddp import Ddp
+from slurm_job_kit.trainer.strategy.optimizer_rows import OptimizerRows
+from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
+
+BUCKET_BYTES = 64 * 2**20  # of all ranks together
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Rows `first` to `last` of every rank's part of a parameter."""
+
+    whole: torch.Tensor
+    first: int
+    last: int
+
+    @property
+    def numel(self) -> int:
+        """The elements of a part that is not cut short by the end of the parameter."""
+        return (self.last - self.first) * math.prod(self.whole.shape[1:])
+
+
+class Zero1(Ddp):
+    """The strategy "zero1": DDP for the gradients; the updated rows are gathered after a step."""
+
+    def __init__(self, train: Train, place: DistributedContext, device: torch.device) -> None:
+        super().__init__(train, place, device)
+        self.sharding = Sharding(place.world_size, place.rank)
+        self._optimized = OptimizerRows(self._rows)
+
+    def trained(self, module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+        """Return this rank's rows of the trained parameters."""
+        return self._optimized.trained(module)
+
+    def attach(self, optimizer: torch.optim.Optimizer) -> None:
+        """Give the optimizer the gradients of its rows, and gather all rows after each step."""
+        buckets = [_Bucket(pieces, self.sharding) for pieces in self._buckets()]
+
+        def gather() -> None:
+            for bucket in buckets:
+                bucket.gather()
+
+        self._optimized.attach(optimizer, gather)
+
+    def part(self, value: torch.Tensor, owner: nn.Parameter | None = None) -> torch.Tensor | Rows:
+        """Return a tensor of the optimizer's state with the shape of its rows as a part."""
+        return value if owner is None else self._optimized.part(value, owner)
+
+    def whole_shape(self, owner: nn.Parameter) -> tuple[int, ...] | None:
+        """Return the shape of the parameter of the model to which the rows belong."""
+        return self._optimized.whole_shape(owner)
+
+    def describe(self) -> str:
+        """Return what is divided."""
+        return f"zero1: the optimizer's state in {self.sharding.num_shards} shards"
+
+    def _rows(self, whole: torch.Tensor) -> torch.Tensor:
+        """Return this rank's rows; all of a tensor without a dimension, which each rank updates."""
+        if whole.ndim == 0:
+            return whole
+        first, last = self.sharding.rows(len(whole))
+        return whole[first:last]
+
+    def _buckets(self) -> Iterator[list[_Piece]]:
+        """Yield the pieces to exchange together: of one dtype, at most BUCKET_BYTES."""
+        wholes = [each.detach() for each in self._optimized.wholes() if each.ndim]
+        wholes.sort(key=lambda whole: str(whole.dtype))
+        for dtype, same in groupby(wholes, key=lambda whole: whole.dtype):
+            limit = BUCKET_BYTES // (self.sharding.num_shards * dtype.itemsize)
+            bucket: list[_Piece] = []
+            for piece in (piece for whole in same for piece in self._pieces(whole, limit)):
+                if bucket and sum(each.numel for each in bucket) + piece.numel > limit:
+                    yield bucket
+                    bucket = []
+                bucket.append(piece)
+            yield bucket
+
+    def _pieces(self, whole: torch.Tensor, limit: int) -> Iterator[_Piece]:
+        """Yield a parameter in pieces of at most `limit` elements of each rank, or of one row."""
+        num_rows = self.sharding.rows(len(whole), 0)[1]
+        step = max(1, limit // max(1, math.prod(whole.shape[1:])))
+        for first in range(0, num_rows, step):
+            yield _Piece(whole, first, min(first + step, num_rows))
+
+
+class _Bucket:
+    """The exchange of some pieces: each rank's rows, padded to equal parts."""
+
+    def __init__(self, pieces: list[_Piece], sharding: Sharding) -> None:
+        self._size = sum(piece.numel for piece in pieces)
+        self._sharding = sharding
+        self._like = pieces[0].whole
+        # Per rank: the rows in the model, and where they begin in the rank's part.
+        self._rows: list[list[tuple[int, torch.Tensor]]] = [
+            [
+                (begin, self._rows_of(piece, index))
+                for begin, piece in zip(_begins(pieces), pieces, strict=True)
+            ]
+            for index in range(sharding.num_shards)
+        ]
+
+    def _rows_of(self, piece: _Piece, index: int) -> torch.Tensor:
+        first, last = self._sharding.rows(len(piece.whole), index)
+        return piece.whole[min(first + piece.first, last) : min(first + piece.last, last)]
+
+    def gather(self) -> None:
+        """Copy every rank's rows into this rank's model."""
+        own = self._like.new_zeros(self._size)
+        _copy([(rows, part) for part, rows in self._parts(own, self._sharding.index)])
+        gathered = self._like.new_empty(self._size * self._sharding.num_shards)
+        dist.all_gather_single(gathered, own)
+        _copy(
+            [
+                pair
+                for index, part in enumerate(gathered.chunk(self._sharding.num_shards))
+                if index != self._sharding.index
+                for pair in self._parts(part, index)
+            ]
+        )
+
+    def _parts(self, part: torch.Tensor, index: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield (a slice of a rank's part, the rows in the model to which it belongs)."""
+        for begin, rows in self._rows[index]:
+            if rows.numel():
+                yield part[begin : begin + rows.numel()].view(rows.shape), rows
+
+
+def _begins(pieces: list[_Piece]) -> list[int]:
+    return [sum(piece.numel for piece in pieces[:index]) for index in range(len(pieces))]
+
+
+def _copy(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Copy the first tensor of each pair into the second one."""
+    if pairs:
+        sources, targets = zip(*pairs, strict=True)
+        torch._foreach_copy_(targets, sources)
