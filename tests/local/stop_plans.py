@@ -117,6 +117,15 @@ SPECS |= {
         "max_steps": 6,
     },
 }
+# The strategies that divide tensors between the ranks; hsdp is in SHARDED for four ranks and more.
+FSDP = {"strategy": "fsdp", "shard_modules": ["Conv2d"]}
+SHARDED: dict[str, dict[str, Any]] = {
+    "zero1": {**ADAMW, **ACCUMULATION, "strategy": "zero1"},
+    "fsdp": {**ADAMW, **ACCUMULATION, **FSDP},
+    "fsdp_bf16": {**FSDP, "precision": "bf16", "grad_clip_norm": 0.5},
+    "hsdp": {**ADAMW, **FSDP, "strategy": "hsdp"},
+}
+SPECS |= SHARDED
 WITH_WORKERS = ("loader_workers", "stream_with_workers")
 EVALUATION_BATCHES = 5
 ROUNDS = {"ten_in_one_epoch": 24}  # micro batches of each rank in an epoch; odd, so 2 + 2 + 1

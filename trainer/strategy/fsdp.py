@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -59,6 +60,8 @@ class Fsdp(Strategy):
         self._what = f"{blocks.describe(found)} and the root, each" if found else "the whole model"
         _broadcast([*module.parameters(), *module.buffers()])
         self._mesh = self._connect()
+        group = self._mesh.get_group("shard")
+        self.sharding = replace(self.sharding, group=group)
         for block in found:
             self._shard(block, self._train.reshard_after_forward)
         # Its backward pass begins where the forward pass has ended: with the root's parameters.

@@ -75,7 +75,3 @@ class Strategy(ABC):
         A tensor of the optimizer's state with this shape is divided like the parameter.
         """
         return None
-
-    def held(self, rows: Rows, owner: nn.Parameter) -> torch.Tensor:
-        """Return what the optimizer keeps of a divided tensor of its state; inverse of `part`."""
-        return rows.local

@@ -22,6 +22,7 @@ class OptimizerRows:
         """rows_of: returns this rank's rows of a parameter or of its gradient, in its memory."""
         self._rows_of = rows_of
         self._named: list[tuple[str, nn.Parameter, nn.Parameter]] = []  # name, whole, rows
+        self._shapes: dict[int, tuple[int, ...]] = {}  # of the wholes, by the id of their rows
 
     def trained(self, module: nn.Module) -> list[tuple[str, nn.Parameter]]:
         """Return the rows with the names of their parameters, each time the same ones."""
@@ -31,6 +32,7 @@ class OptimizerRows:
                 for name, whole in module.named_parameters()
                 if whole.requires_grad
             ]
+            self._shapes = {id(rows): tuple(whole.shape) for _, whole, rows in self._named}
         return [(name, rows) for name, _, rows in self._named]
 
     def wholes(self) -> Iterator[nn.Parameter]:
@@ -62,7 +64,4 @@ class OptimizerRows:
 
     def whole_shape(self, owner: nn.Parameter) -> tuple[int, ...] | None:
         """Return the shape of the parameter of some rows; None for one without a dimension."""
-        for _, whole, rows in self._named:
-            if rows is owner:
-                return tuple(whole.shape) or None
-        return None
+        return self._shapes.get(id(owner)) or None
