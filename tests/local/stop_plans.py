@@ -39,7 +39,7 @@ from slurm_job_kit.trainer.dist.stop_consensus import StopConsensus
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.run import conclude, prepare
 from slurm_job_kit.trainer.stop import StopSignal
-from tests.local import stoppable
+from tests.local import sabotage, stoppable
 from tests.local.local_kit import write_result
 from tests.local.stoppable import Stop
 
@@ -117,16 +117,29 @@ SPECS |= {
         "max_steps": 6,
     },
 }
-# The strategies that divide tensors between the ranks; hsdp is in SHARDED for four ranks and more.
-FSDP = {"strategy": "fsdp", "shard_modules": ["Conv2d"]}
+# The strategies that divide tensors between the ranks. 11 rows are divided unevenly by all.
+ELEVEN = {"model_args": {"width": 11}}
+FSDP = {**ELEVEN, "strategy": "fsdp", "shard_modules": ["Conv2d"]}
 SHARDED: dict[str, dict[str, Any]] = {
-    "zero1": {**ADAMW, **ACCUMULATION, "strategy": "zero1"},
+    "zero1": {**ELEVEN, **ADAMW, **ACCUMULATION, "strategy": "zero1"},
     "fsdp": {**ADAMW, **ACCUMULATION, **FSDP},
     "fsdp_bf16": {**FSDP, "precision": "bf16", "grad_clip_norm": 0.5},
-    "hsdp": {**ADAMW, **FSDP, "strategy": "hsdp"},
+    "fsdp_gpt": {
+        **FSDP,
+        **SPECS["source_code"],
+        "shard_modules": ["Block"],
+        "activation_checkpointing": True,
+    },
 }
-SPECS |= SHARDED
+# Half of the ranks have all shards. For an even number of ranks.
+HYBRID: dict[str, dict[str, Any]] = {"hsdp": {**ADAMW, **FSDP, "strategy": "hsdp"}}
+COMPILED: dict[str, dict[str, Any]] = {
+    name: {**SHARDED[name], "compile": "blocks", "shard_modules": ["Conv2d"]}
+    for name in ("zero1", "fsdp")
+}
+BY_NAME = SPECS | SHARDED | HYBRID | {f"{name}_compiled": COMPILED[name] for name in COMPILED}
 WITH_WORKERS = ("loader_workers", "stream_with_workers")
+RANKS_OF_CONTROLS = 3  # where each sharded scenario is also run with a broken restore
 EVALUATION_BATCHES = 5
 ROUNDS = {"ten_in_one_epoch": 24}  # micro batches of each rank in an epoch; odd, so 2 + 2 + 1
 PutUp = Callable[[], None]
@@ -143,7 +156,9 @@ class Bench:
 
     def spec(self, name: str) -> Spec:
         """The spec of a scenario, with as many steps in a world of any size."""
-        values = {**BASE, **SPECS[name]}
+        values = {**BASE, **BY_NAME[name]}
+        if values.get("strategy") == "hsdp":
+            values["shard_size"] = self.distributed.world_size // 2
         used = ROUNDS.get(name, 5) * values["micro_batch_size"] * self.distributed.world_size
         sizes = {"num_train": used + 1}
         if name == "slow_evaluation":
@@ -231,7 +246,7 @@ class Bench:
             yield [self.at("evaluation", index) for index in (0, 1, 0)]
         else:
             # With accumulation a stop is agreed on two passes later.
-            indices = (0, 5, 8) if ACCUMULATION.items() <= SPECS[name].items() else (0, 3, 7)
+            indices = (0, 5, 8) if ACCUMULATION.items() <= BY_NAME[name].items() else (0, 3, 7)
             yield [self.at("forward", index) for index in indices]
 
     def scenario(self, name: str) -> dict[str, Any]:
@@ -241,16 +256,30 @@ class Bench:
         # Rank 0's random number, so that all ranks make the same plans.
         took_s = torch.tensor([time.monotonic() - started])
         dist.broadcast(took_s, src=0)
-        runs = []
+        runs, broken = [], {}
         for number, plans in enumerate(self.plans(name, took_s.item())):
             self.evaluated.clear()
             run, stops = self.train(f"{name}/{number}", spec, plans)
             evaluated = self.evaluated[: len(stops)]
-            differences = compare(run, reference) if self.distributed.is_first else []
-            if self.distributed.is_first and best_of(run) != best_of(reference):
-                differences.append(f"best is {best_of(run)}, not {best_of(reference)}")
+            differences = self.differences(run, reference)
             runs.append({"stops": stops, "evaluated": evaluated, "differences": differences})
-        return {"runs": runs, "lines": len(read_jsonl(reference.metrics)), "took_s": took_s.item()}
+        if name in SHARDED and self.distributed.world_size == RANKS_OF_CONTROLS:
+            (plans,) = self.plans(name, took_s.item())
+            for way, patch in sabotage.WAYS.items():
+                with patch():
+                    run, _ = self.train(f"{name}/{way}", spec, plans)
+                broken[way] = self.differences(run, reference)
+        lines = len(read_jsonl(reference.metrics))
+        return {"runs": runs, "broken": broken, "lines": lines, "took_s": took_s.item()}
+
+    def differences(self, run: RunDir, reference: RunDir) -> list[str]:
+        """What differs between two runs, in bits; on rank 0."""
+        if not self.distributed.is_first:
+            return []
+        found = compare(run, reference)
+        if best_of(run) != best_of(reference):
+            found.append(f"best is {best_of(run)}, not {best_of(reference)}")
+        return found
 
 
 def best_of(run: RunDir) -> str:
@@ -281,7 +310,9 @@ def be_rank(rank: int, world_size: int, port: int, folder: Path, names: Sequence
 
 def main() -> None:
     """Fork the ranks and wait until all have ended; the first that fails ends the others."""
-    importlib.import_module("torch._dynamo")  # by each rank otherwise, in DDP's constructor
+    # Each rank would import them otherwise, in DDP's constructor or for a sharded strategy.
+    importlib.import_module("torch._dynamo")
+    importlib.import_module("slurm_job_kit.trainer.strategy.fsdp")
     world_size, folder, *names = sys.argv[1:]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

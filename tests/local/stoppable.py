@@ -62,14 +62,14 @@ class Passes(nn.Module):
 class Net(Passes):
     """Convolution, BatchNorm and dropout, in another order than their use."""
 
-    def __init__(self, gain: float, pause_s: float) -> None:
+    def __init__(self, gain: float, pause_s: float, width: int) -> None:
         super().__init__()
         self.gain = gain
         self.pause_s = pause_s
-        self.head = nn.Linear(4, 3)
+        self.head = nn.Linear(width, 3)
         self.dropout = nn.Dropout(0.3)
-        self.norm = nn.BatchNorm2d(4)
-        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(width)
+        self.conv = nn.Conv2d(1, width, 3, padding=1)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Scores [n, 3] of images [n, 1, 6, 6]."""
@@ -80,9 +80,9 @@ class Net(Passes):
         return scores
 
 
-def net(gain: float = 1.0, pause_s: float = 0.0) -> nn.Module:
+def net(gain: float = 1.0, pause_s: float = 0.0, width: int = 4) -> nn.Module:
     """The model above; `gain` multiplies its scores, `pause_s` slows each evaluation batch down."""
-    return Net(gain, pause_s)
+    return Net(gain, pause_s, width)
 
 
 def images(num: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

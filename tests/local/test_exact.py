@@ -1,25 +1,35 @@
-"""A run with stops ends bitwise equal to the reference run, with 2, 3 and 4 ranks."""
+"""A run with stops ends bitwise equal to the reference run, with 2, 3, 4 and 6 ranks."""
 
 import sys
 
 import pytest
 
 from slurm_job_kit.jobs.rundir import read_json
-from tests.local.stop_plans import EVALUATION_BATCHES, SPECS
+from tests.local import sabotage
+from tests.local.stop_plans import (
+    EVALUATION_BATCHES,
+    HYBRID,
+    RANKS_OF_CONTROLS,
+    SHARDED,
+    SPECS,
+)
 from tests.local.test_trainer import end, environment, start
 
 PROGRAM = "from tests.local import stop_plans; stop_plans.main()"
 RANKS = [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)]
 
 
-@pytest.fixture(scope="module", params=RANKS, ids=lambda ranks: f"{ranks}-ranks")
-def found(request, tmp_path_factory):
+def findings(folder, ranks, names):
     """The findings of each scenario, from one start of the ranks."""
-    folder = tmp_path_factory.mktemp(f"{request.param}-ranks")
-    command = [sys.executable, "-c", PROGRAM, str(request.param), str(folder), *SPECS]
+    command = [sys.executable, "-c", PROGRAM, str(ranks), str(folder), *names]
     status, output = end(start(command, environment(1)), limit_s=300)
     assert status == 0, output
-    return {name: read_json(folder / f"{name}.json") for name in SPECS}
+    return {name: read_json(folder / f"{name}.json") for name in names}
+
+
+@pytest.fixture(scope="module", params=RANKS, ids=lambda ranks: f"{ranks}-ranks")
+def found(request, tmp_path_factory):
+    return findings(tmp_path_factory.mktemp(f"{request.param}-ranks"), request.param, SPECS)
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -44,3 +54,27 @@ def test_row_40_a_stop_in_an_evaluation_ends_it_within_a_few_batches(found):
     once, thrice = found["slow_evaluation"]["runs"]
     assert (once["stops"], thrice["stops"]) == ([2], [2, 2, 2])  # all in the evaluation of step 2
     assert max(once["evaluated"] + thrice["evaluated"]) < EVALUATION_BATCHES
+
+
+COMPILED = ("zero1_compiled", "fsdp_compiled")
+MESHES = [
+    (2, SHARDED),
+    (3, SHARDED),
+    (4, SHARDED | HYBRID),
+    pytest.param(6, SHARDED | HYBRID, marks=pytest.mark.slow),
+    pytest.param(2, COMPILED, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("ranks", "names"), MESHES)
+def test_a_stopped_run_of_shards_ends_with_the_bits_of_the_reference_run(tmp_path, ranks, names):
+    """As a control, a broken restore is seen under each strategy: the bits differ then."""
+    found = findings(tmp_path, ranks, names)
+    for name, each in found.items():
+        (run,) = each["runs"]
+        assert (name, run["differences"]) == (name, []) and len(run["stops"]) == 3
+    broken = [
+        (name, way, each["broken"][way]) for name, each in found.items() for way in each["broken"]
+    ]
+    assert [each[:2] for each in broken if not each[2]] == []
+    assert len(broken) == (len(SHARDED) * len(sabotage.WAYS) if ranks == RANKS_OF_CONTROLS else 0)

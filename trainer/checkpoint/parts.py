@@ -115,4 +115,4 @@ def restore(saved: SavedState, replica: Replica, train: Train) -> None:
                 f"the checkpoint has no {', '.join(sorted(missing))} of train.optimizer "
                 f"{train.optimizer} for parameter {name}: continue from an older checkpoint"
             )
-    optim.load(replica.optimizer, saved.optimizer)
+    optim.load(replica.optimizer, saved.optimizer, is_owned=True)

@@ -109,12 +109,12 @@ def _begin_momentum(optimizer: torch.optim.Optimizer) -> None:
                 state["momentum_buffer"] = torch.zeros_like(parameter)
 
 
-def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any], is_owned: bool = False) -> None:
     """Load a `state_dict()` into the optimizer, but keep the options of the present spec.
 
-    The tensors are copied: those that were loaded share the memory of a file. Each gets the memory
-    format of its parameter, because fused kernels walk through both in one order and ignore strides
-    (torch 2.13).
+    The tensors are copied, unless they are the optimizer's own (`is_owned`): those that were loaded
+    share the memory of a file. Each copy gets the memory format of its parameter, because fused
+    kernels walk through both in one order and ignore strides (torch 2.13).
     Raises: UserError where its parameter groups have other sizes.
     """
     sizes = [
@@ -131,7 +131,7 @@ def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     optimizer.load_state_dict(saved)
     for group, own in zip(optimizer.param_groups, options, strict=True):
         group.update({**own, "params": group["params"]})
-    for parameter, values in optimizer.state.items():
+    for parameter, values in () if is_owned else optimizer.state.items():
         for name, value in values.items():
             # A user's optimizer may keep other values than tensors.
             values[name] = _own_copy(value, parameter)

@@ -1,0 +1,118 @@
+"""As one of several ranks: load a checkpoint, and measure what this rank reads and holds.
+
+    python -c "from tests.local import shares; shares.main()" RANKS FOLDER
+
+One rank saves a large model under ddp; then RANKS load that under fsdp and save it, and load what
+they have saved. FOLDER/found-RANK.json has the bytes of both loads.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.multiprocessing.spawn import start_processes
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.records.frozen import SpecChange
+from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs.spec import Launch, Spec, Train
+from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
+from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
+from slurm_job_kit.trainer.checkpoint.setup import spec_sha256
+from slurm_job_kit.trainer.dist.context import DistributedContext, init_process_group
+from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
+from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.loop import train_step
+from slurm_job_kit.trainer.model.build import build_data, build_replica
+from tests.bench.checkpoint.load import Memory
+
+WIDTH, LAYERS = 1024, 12
+CPU = torch.device("cpu")
+
+
+def large() -> nn.Module:
+    """12.6 million parameters in equal layers: images [n, 1, 6, 6] to scores [n, 3]."""
+    layers = [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, WIDTH), nn.Sequential(*layers), Head())
+
+
+class Head(nn.Module):
+    """The first three values of each row."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """Scores [n, 3]."""
+        return values[:, :3]
+
+
+def attempt(place: DistributedContext, run: RunDir, number: int) -> dict[str, int]:
+    """Load the newest checkpoint, do a step, save; return what the load took on this rank."""
+    strategy = "ddp" if place.world_size == 1 else "fsdp"
+    train = Train(
+        model="tests.local.shares:large",
+        dataset="tests.local.stoppable:in_memory",
+        micro_batch_size=12,
+        global_batch_size=12,
+        optimizer="adamw",
+        strategy=strategy,
+    )
+    handle = RunHandle(run, Spec(launch=Launch(stop_check_steps=1), train=train), number)
+    if place.is_first:
+        run.attempt(number).path.mkdir(parents=True)
+        run.checkpoints.mkdir(exist_ok=True)
+        write_json(run.owner, {"attempt": number})
+        records.append(run.changes, SpecChange(0.0, (), spec_sha256(handle)))
+    dist.barrier()
+    context = RankContext(handle, place, CPU, Events(place.rank))
+    data, newest = build_data(context), ReadAhead(context)
+    replica = build_replica(context, data)
+    checkpoints = Checkpoints(context, data)
+    memory, before = Memory(), bytes_read()
+    state = checkpoints.load(replica, newest)
+    found = {"read": bytes_read() - before, "rise": memory.rise_bytes()}
+    batches = data.train_batches.micro_batches(0)
+    train_step(replica, batches, data.train_batches.num_micro_batches(0), 1e-3, train)
+    state.global_step = number
+    checkpoints.save(replica, state)
+    checkpoints.finish(lambda: None)
+    data.train_batches.close()
+    return found
+
+
+def bytes_read() -> int:
+    """The bytes that this process has read from files so far."""
+    lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    return int(lines[0].removeprefix("rchar: "))
+
+
+def be_rank(rank: int, world_size: int, port: int, folder: Path) -> None:
+    """Do the attempts of a world as one of its ranks."""
+    place = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "MASTER_PORT": port}
+    place |= {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    torch.set_num_threads(1)
+    context, run = DistributedContext.from_env(os.environ), RunDir(folder / "run")
+    init_process_group(CPU)
+    numbers = (1,) if world_size == 1 else (2, 3)
+    found = [attempt(context, run, number) for number in numbers]
+    write_json(folder / f"found-{rank}.json", found)
+    dist.barrier()
+    os._exit(0)
+
+
+def main() -> None:
+    """Fork one rank, then all."""
+    importlib.import_module("torch._dynamo")
+    importlib.import_module("slurm_job_kit.trainer.strategy.fsdp")
+    for world_size in (1, int(sys.argv[1])):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        given = (world_size, port, Path(sys.argv[2]))
+        start_processes(be_rank, given, world_size, start_method="fork")
