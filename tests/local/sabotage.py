@@ -59,9 +59,9 @@ def shift_random_numbers() -> Patch:
         def seeded(seed: int, device: torch.device) -> None:
             seed_generators(seed + shift, device)
 
-        with mock.patch.object(Checkpoints, "load", loaded):
-            with mock.patch.object(seeds, "seed_generators", seeded):
-                yield
+        loading = mock.patch.object(Checkpoints, "load", loaded)
+        with loading, mock.patch.object(seeds, "seed_generators", seeded):
+            yield
 
     return patched()
 
