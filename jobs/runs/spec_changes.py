@@ -40,6 +40,10 @@ SHAPE: tuple[KeyPath, ...] = (
     ("launch", "nproc_per_node"),
 )
 
+# How the ranks share model and optimizer. Any of them loads the state of any other.
+SHARING: tuple[KeyPath, ...] = (("train", "strategy"), ("train", "shard_size"))
+_OTHER_BITS = ' (the same state, other bits from there on: the result is then "sequence")'
+
 Differences = dict[KeyPath, tuple[Any, Any]]
 
 
@@ -177,7 +181,7 @@ def format_changes(changed: Differences, was: Train, now: Train) -> list[str]:
     lines = []
     for path, pair in changed.items():
         old, new = (printable(json.dumps(value, ensure_ascii=False)) for value in pair)
-        note = ' (the result is then "sequence", not "bitwise")' if path in SHAPE else ""
+        note = _OTHER_BITS if path in SHAPE + SHARING else ""
         lines.append(f"{dotted(path)}: {old} -> {new}{note}")
     return [*lines, *filter(None, [extension.schedule_note(was, now)])]
 

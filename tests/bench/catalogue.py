@@ -121,6 +121,7 @@ BENCHES = (
         "B16", "goodput", "useful time under faults beside the closed form", 0, ALONE, limit_s=1800
     ),
     Bench("B17", "commands.read_spec", "a spec: yaml.SafeLoader alone / kit whole", 0),
+    Bench("B18", "loop.strategies", "memory, saves, collectives of each", 4, ALONE, limit_s=900),
     Bench(
         "G1", "gpu.throughput", "ResNet-50: kit / bare loop", sets=GPU, needs=(gpu,), limit_s=900
     ),

@@ -91,7 +91,8 @@ def test_the_rest_is_shown_and_not_done_without_a_confirmation(run):
         spec_changes.change(run, words, is_confirmed=False)
     assert str(caught.value) == (
         "resume: this changes more than where and how long the run trains\n"
-        '  slurm.nodes: 1 -> 4 (the result is then "sequence", not "bitwise")\n'
+        "  slurm.nodes: 1 -> 4 (the same state, other bits from there on: the result is then "
+        '"sequence")\n'
         "  train.model_args.depth: 2 -> 3\n"
         '  train.transform: null -> "image"\n'
         "  train.lr: 0.1 -> 0.05\n"
