@@ -37,6 +37,7 @@ from slurm_job_kit.trainer.findings import Findings
 from slurm_job_kit.trainer.model import build, models, objectives, optim, precision
 from slurm_job_kit.trainer.model.build import Data
 from slurm_job_kit.trainer.model.objectives import DataFacts, Objective, Sums
+from slurm_job_kit.trainer.strategy import fits
 from slurm_job_kit.trainer.user_code import load, user_code
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -50,7 +51,8 @@ class Check:
     """The parts of a run as far as they could be created, and what was found."""
 
     def __init__(self, run_dir: RunDir, spec: Spec, world_size: int) -> None:
-        place = DistributedContext(0, 0, 0, world_size, 1, socket.gethostname())
+        ranks = max(1, world_size // spec.slurm.nodes)
+        place = DistributedContext(0, 0, 0, world_size, ranks, socket.gethostname())
         self._context = RankContext(RunHandle(run_dir, spec, 1), place, CPU, Events(0))
         self._train = spec.train
         self._findings = Findings(run_dir, spec)
@@ -69,6 +71,8 @@ class Check:
         module, sums = None, None
         with self._part("model"):
             module, sums = self._model(data, example, objective)
+        with self._part("strategy"):
+            self._strategy(module)
         if data and objective and sums is not None:
             self._best(data, objective, sums)
         with self._part("optimizer"):
@@ -145,6 +149,20 @@ class Check:
         key = "model" if train.objective in objectives.BUILT_IN else "objective"
         with user_code(f"train.{key}", getattr(train, key)), device:
             return build.throw_away_pass(self._context, module, numbers, objective, batch)
+
+    def _strategy(self, module: nn.Module | None) -> None:
+        """Check that the model can be divided; warn of what an optimizer of the user gets then."""
+        train = self._train
+        num_shards = fits.num_shards(train, self._context.distributed)
+        if num_shards > 1 and ":" in train.optimizer:
+            what = f"{train.optimizer} gets this rank's rows of each parameter, perhaps none"
+            hint = (
+                f"with train.strategy {train.strategy} it must treat each element alone; else take "
+                "ddp"
+            )
+            self.found.append(Finding(("train", "optimizer"), what, hint, is_error=False))
+        if module is not None:
+            fits.check(module, train, num_shards)
 
     def _best(self, data: Data, objective: Objective, sums: Sums) -> None:
         """Compare checkpoint.best with the metrics of the objective."""

@@ -30,7 +30,7 @@ _TRAINER = Path(__file__).resolve().parent
 # The kit's messages begin with the key that they are about.
 _KEY = re.compile(r"((?:train|checkpoint|launch|slurm|log)(?:\.\w+)+)[: ]+(.*)", re.DOTALL)
 # They compute with the number of ranks.
-_OF_WORLD_SIZE = ("batches.py", "stream.py")
+_OF_WORLD_SIZE = ("batches.py", "stream.py", "fits.py")
 # Options of sbatch that may give a node GPUs, whose number the spec does not have.
 _GPU_OPTIONS = ("gres", "gpus", "tres")
 

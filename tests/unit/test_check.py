@@ -288,3 +288,52 @@ def data(rank, world_size):
         objective="mine:objective",
     )
     assert check(train, OWN + code, world_size=6) == []
+
+
+# Net has ten rows in its last layer, so a thirteenth rank would have none.
+@pytest.mark.parametrize("strategy", ["zero1", "fsdp"])
+def test_more_shards_than_rows_are_an_error_where_the_number_of_ranks_is_known(check, strategy):
+    train = of(strategy=strategy, model="mine:Net", micro_batch_size=1)
+    assert check(train, world_size=10) == []
+    level, key, text = only(check(train, world_size=13))
+    assert (level, key) == ("error", "train.strategy")
+    assert "13 shards are too many for train.model mine:Net: the longest" in text
+    slurm = Slurm(sbatch_args={"gres": "gpu:13"})
+    assert only(check(train, world_size=13, slurm=slurm))[0] == "warning"
+
+
+def test_groups_that_do_not_divide_the_ranks_are_an_error(check):
+    train = of(strategy="hsdp", shard_size=4, model="mine:Net", micro_batch_size=1)
+    level, key, text = only(check(train, world_size=6))
+    assert (level, key) == ("error", "train.shard_size")
+    assert "6 ranks cannot be divided into groups of 4" in text
+
+
+def test_an_unknown_class_of_blocks_is_an_error_with_the_ones_there_are(check):
+    train = of(strategy="fsdp", model="mine:Net", shard_modules=["Blok"])
+    level, key, text = only(check(train))
+    assert (level, key) == ("error", "train.shard_modules")
+    assert "the model has no Blok: its classes are Linear" in text
+
+
+def test_a_parameter_without_a_dimension_is_an_error_under_fsdp(check):
+    code = OWN.replace("classes)", "classes)\n        self.c = nn.Parameter(torch.ones(()))", 1)
+    code = code.replace("self.a(x.flatten(1)))", "self.a(x.flatten(1))) * self.c")
+    level, key, text = only(check(of(strategy="fsdp", model="mine:Net"), code))
+    assert (level, key) == ("error", "train.strategy")
+    assert "but c of train.model mine:Net has none: give it the shape [1]" in text
+    assert check(of(strategy="zero1", model="mine:Net"), code) == []
+
+
+@pytest.mark.parametrize("strategy", ["zero1", "fsdp"])
+def test_an_optimizer_of_the_user_is_warned_that_it_gets_rows(check, strategy):
+    level, key, text = only(check(of(**OWN_PARTS, strategy=strategy)))
+    assert (level, key) == ("warning", "train.optimizer")
+    assert "gets this rank's rows of each parameter" in text
+    assert check(of(**OWN_PARTS, strategy=strategy), world_size=1) == []
+
+
+def test_checkpointing_without_blocks_is_an_error(check):
+    level, key, text = only(check(of(model="mlp", activation_checkpointing=True)))
+    assert (level, key) == ("error", "train.activation_checkpointing")
+    assert "name classes in train.shard_modules" in text

@@ -20,30 +20,22 @@ from torch.utils.checkpoint import checkpoint
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.errors import UserError
 
+SHARDED = ("fsdp", "hsdp")  # the strategies that divide the weights
+
 
 def set_up(module: nn.Module, train: Train) -> None:
     """Checkpoint activations, and compile the blocks or the model, in place, as the spec says.
 
-    To be called before the model is sharded. Raises UserError where there are no blocks for it.
+    To be called before the model is sharded.
     """
     found = find(module, train.shard_modules)
     if train.activation_checkpointing:
-        checkpoint_activations(_present(found, "activation_checkpointing"))
-    if train.compile == "blocks":
-        compile_each(_present(found, "compile blocks"))
+        checkpoint_activations(found)
+    # Between two blocks FSDP gathers parameters, which must not become part of a graph.
+    if train.compile == "blocks" or (train.compile and found and train.strategy in SHARDED):
+        compile_each(found)
     elif train.compile:
-        # Between two blocks FSDP gathers parameters, which must not become part of a graph.
-        is_sharded = train.strategy in ("fsdp", "hsdp")
-        compile_each(found if is_sharded and found else [module])
-
-
-def _present(blocks: list[nn.Module], key: str) -> list[nn.Module]:
-    if not blocks:
-        raise UserError(
-            f"train.{key} needs blocks, but no nn.ModuleList or nn.Sequential of the model has two "
-            "children of one class: name their classes in train.shard_modules"
-        )
-    return blocks
+        compile_each([module])
 
 
 def find(module: nn.Module, class_names: Sequence[str] = ()) -> list[nn.Module]:
@@ -106,14 +98,15 @@ def checkpoint_activations(blocks: Sequence[nn.Module]) -> None:
 
 
 def _checkpointed(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
-    arguments: dict[str, Any] = {"use_reentrant": False}
-    if any(True for _ in block.buffers()):
-        arguments["context_fn"] = functools.partial(_contexts, block)
+    has_buffers = any(True for _ in block.buffers())
 
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        return checkpoint(forward, *args, **arguments, **kwargs)
+        # Compiled code changes buffers once by itself, and refuses contexts like these.
+        if has_buffers and not torch.compiler.is_compiling():
+            kwargs["context_fn"] = functools.partial(_contexts, block)
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
     return checkpointed
 

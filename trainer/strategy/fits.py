@@ -37,9 +37,15 @@ def num_shards(train: Train, place: DistributedContext) -> int:
 def check(module: nn.Module, train: Train, num_shards: int) -> None:
     """Raise UserError where the model has no such blocks, or cannot be divided into the shards."""
     found = blocks.find(module, train.shard_modules)
+    if not found and (train.activation_checkpointing or train.compile == "blocks"):
+        key = "activation_checkpointing" if train.activation_checkpointing else "compile blocks"
+        raise UserError(
+            f"train.{key} needs blocks, but no nn.ModuleList or nn.Sequential of train.model "
+            f"{train.model} has two children of one class: name classes in train.shard_modules"
+        )
     if num_shards == 1:
         return
-    if train.strategy in ("fsdp", "hsdp"):
+    if train.strategy in blocks.SHARDED:
         _check_dimensions(module, train)
         _check_groups(module, found)
     lengths = [len(each) for each in module.parameters() if each.requires_grad and each.ndim]

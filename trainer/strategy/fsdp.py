@@ -58,6 +58,8 @@ class Fsdp(Strategy):
         """
         found = blocks.find(module, self._train.shard_modules)
         self._what = f"{blocks.describe(found)} and the root, each" if found else "the whole model"
+        if self._train.offload_optimizer and self._device.type != "cuda":
+            self._place.log("warning: train.offload_optimizer has no effect on a CPU")
         _broadcast([*module.parameters(), *module.buffers()])
         self._mesh = self._connect()
         group = self._mesh.get_group("shard")

@@ -50,7 +50,7 @@ launch:
   nproc_per_node: two
 train:
   lr: -1
-  strategy: fsdp
+  strategy: fsdp2
 nodes: 3
 """
     assert refuse(text, "slurm.node=3", "oops") == (
@@ -64,8 +64,8 @@ nodes: 3
         "  hint: did you mean account?\n"
         'x.yaml:7: launch.nproc_per_node: must be a whole number or auto, not "two"\n'
         "x.yaml:9: train.lr: must be greater than 0, not -1\n"
-        "x.yaml:10: train.strategy: fsdp is not supported yet\n"
-        "  hint: write ddp, or leave the key out\n"
+        'x.yaml:10: train.strategy: must be one of ddp, zero1, fsdp, hsdp, not "fsdp2"\n'
+        "  hint: write fsdp, which is FSDP2\n"
         "x.yaml:11: nodes: unknown key\n"
         "  hint: did you mean slurm.nodes?\n"
         "override slurm.node=3: slurm.node: unknown key\n"
@@ -148,9 +148,12 @@ nodes: 3
         ("train: {model_args: {x: [.inf]}}", "train.model_args.x[0]: must be a finite number"),
         ("train: {seed: 4294967296}", "must be less than 4294967296, not 4294967296"),
         ("launch: {stop_check_steps: 0}", "must be at least 1, or auto, not 0"),
-        ("train: {strategy: fsdp2}", "fsdp2 is not supported yet"),
-        ("train: {strategy: deepspeed}", "deepspeed is not supported yet"),
-        ("train: {strategy: dpp}", 'must be ddp, not "dpp"'),
+        ("train: {strategy: deepspeed}", 'not "deepspeed"\n  hint: write zero1 or fsdp, which'),
+        ("train: {strategy: ZeRO2}", "hint: write zero1 (the optimizer's state is divided) or"),
+        ("train: {strategy: zero3}", "hint: write fsdp, which divides the same"),
+        ("train: {strategy: tp}", "hint: tensor parallelism is not built"),
+        ("train: {strategy: dpp}", 'not "dpp"\n  hint: did you mean ddp?'),
+        ("train: {compile: block}", "must be true or false or blocks"),
         ("train: {model: mini_renet}", 'no model "mini_renet"\n  hint: did you mean mini_resnet?'),
         ("train: {model: 'os:'}", "resnet50, mlp, gpt; or your own package.module:callable"),
         ("train: {model: 'a b:c'}", 'there is no model "a b:c"'),
@@ -336,7 +339,10 @@ def test_loading_imports_no_torch():
 
 
 EXAMPLES = {"train.collate": "a.b:c", "train.init_from": "/runs/a", "train.transform": "image"}
-NEEDED = {"log.wandb_project": "log.wandb=offline"}
+NEEDED = {
+    "log.wandb_project": "log.wandb=offline",
+    "train.shard_size": "train.strategy=hsdp",
+}
 
 
 def test_every_key_of_the_dataclasses_can_be_written_and_overridden(take):

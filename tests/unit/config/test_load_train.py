@@ -20,6 +20,63 @@ from slurm_job_kit.jobs.config.load import load
             "train.static_graph: excludes train.global_batch_size, which may accumulate",
         ),
         (
+            "train: {strategy: fsdp, static_graph: true}",
+            "train.static_graph: is an option of DDP, which train.strategy fsdp does not use\n"
+            "  hint: leave static_graph out",
+        ),
+        (
+            "train: {strategy: hsdp, shard_size: 2, find_unused_parameters: true}",
+            "train.find_unused_parameters: is an option of DDP, which train.strategy hsdp does not",
+        ),
+        ("train: {strategy: fsdp, bucket_cap_mb: 50}", "train.bucket_cap_mb: is an option of DDP"),
+        (
+            "train: {strategy: fsdp, gradient_as_bucket_view: false}",
+            "train.gradient_as_bucket_view: is an option of DDP",
+        ),
+        (
+            "train: {strategy: fsdp, channels_last: true}",
+            "train.channels_last: excludes train.strategy fsdp: FSDP2 takes contiguous weights "
+            "only\n  hint: leave channels_last out, or write strategy: ddp or zero1",
+        ),
+        (
+            "train: {strategy: zero1, precision: fp16}",
+            "train.precision: fp16 excludes train.strategy zero1: there is no gradient scaler over "
+            "shards\n  hint: write precision: bf16, or strategy: ddp",
+        ),
+        ("train: {strategy: fsdp, precision: fp16}", "fp16 excludes train.strategy fsdp"),
+        (
+            "train: {strategy: fsdp, shard_size: 2}",
+            "train.shard_size: is for train.strategy hsdp, not for fsdp\n  hint: write strategy: h",
+        ),
+        (
+            "{train: {strategy: hsdp, shard_size: 4}, launch: {nproc_per_node: 2}, "
+            "slurm: {nodes: 3}}",
+            "train.shard_size: 4 does not divide the 6 ranks\n  hint: write 2 or 3 or 6",
+        ),
+        (
+            "{train: {strategy: hsdp, shard_size: 5}, slurm: {nodes: 3, gpus_per_node: 2}}",
+            "train.shard_size: 5 does not divide the 6 ranks",
+        ),
+        (
+            "{train: {strategy: hsdp}, slurm: {nodes: 2}}",
+            "train.strategy: hsdp shards within a node, and a node has one rank\n"
+            "  hint: set shard_size, or write strategy: fsdp or ddp",
+        ),
+        ("train: {shard_size: 1, strategy: hsdp}", "train.shard_size: must be at least 2, not 1"),
+        (
+            "train: {offload_optimizer: true}",
+            "train.offload_optimizer: is for train.strategy fsdp and hsdp, not for ddp",
+        ),
+        (
+            "train: {strategy: zero1, reshard_after_forward: false}",
+            "train.reshard_after_forward: is for train.strategy fsdp and hsdp, not for zero1",
+        ),
+        (
+            "train: {shard_modules: [Block]}",
+            "train.shard_modules: has no effect with train.strategy ddp\n"
+            "  hint: leave it out, or set activation_checkpointing or compile: blocks",
+        ),
+        (
             "train: {nesterov: true, optimizer: adamw}",
             "train.nesterov: needs train.optimizer sgd, not adamw\n"
             "  hint: write optimizer: sgd, or leave nesterov out",
@@ -114,6 +171,12 @@ def test_an_interface_is_one_name_without_the_syntax_of_nccl(refuse, name):
     "text",
     [
         "train: {static_graph: true}",
+        "train: {strategy: zero1, static_graph: true, channels_last: true, bucket_cap_mb: 50}",
+        "{train: {strategy: hsdp}, slurm: {nodes: 2}, launch: {nproc_per_node: 2}}",
+        "{train: {strategy: hsdp, shard_size: 4}, slurm: {nodes: 2, sbatch_args: {gres: gpu:4}}}",
+        "train: {shard_modules: [Block], compile: blocks}",
+        "train: {shard_modules: [Block], activation_checkpointing: true}",
+        "train: {strategy: fsdp, gradient_as_bucket_view: true, sync_batchnorm: false}",
         "train: {nesterov: true}",
         "train: {schedule: step, epochs: 9, lr_milestones: [1, 8]}",
         "{train: {global_batch_size: 66}, launch: {nproc_per_node: 2}, slurm: {nodes: 3}}",
