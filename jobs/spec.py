@@ -176,6 +176,11 @@ class Train:
     init_from: str | None = key(
         None, "Weights of a new run: a run directory, one of its checkpoints, or .safetensors."
     )
+    init: Literal["auto", "whole", "by_name"] = key(
+        "auto",
+        "Initial weights: by the model's code in the memory of each rank (whole), or tensor by "
+        "tensor, seeded by name; auto: by_name above 16 GiB of parameters.",
+    )
     objective: str = key(
         "classification",
         f"What is computed of one batch, loss and metrics: {', '.join(OBJECTIVES)}, {_OR_YOURS}",

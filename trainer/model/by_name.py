@@ -1,0 +1,187 @@
+"""Initial weights by the parameter's name and the seed, for a model too large to create whole.
+
+The code of the model runs once without memory. Later each tensor gets its value on its own. What
+the model draws at random comes from a generator that is seeded by the name of the first tensor that
+depends on it: so the values depend neither on the order nor on how the ranks divide the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils.weak import WeakIdKeyDictionary
+
+from slurm_job_kit.trainer import seeds
+from slurm_job_kit.trainer.data.loader import seed_sample
+from slurm_job_kit.trainer.model.recording import Recorder, refusal
+from slurm_job_kit.trainer.strategy.interface import Strategy
+from slurm_job_kit.trainer.strategy.sharding import Rows
+from slurm_job_kit.trainer.user_code import is_of_machine
+
+# A constant, because the weights depend on the choice: not on the machine or the number of ranks.
+AUTO_LIMIT_BYTES = 16 * 2**30
+_REGISTERED = ("_parameters", "_buffers", "_modules")
+
+
+def build(init: str, create: Callable[[], nn.Module], seed: int) -> nn.Module | Recorded:
+    """Return the model, created as `train.init` says: whole, or recorded.
+
+    auto: whole, unless `create` makes parameters of more than AUTO_LIMIT_BYTES.
+    """
+    if init != "by_name":
+        try:
+            with _limited(AUTO_LIMIT_BYTES) if init == "auto" else nullcontext():
+                return create()
+        except _TooLarge:
+            pass  # the parameters that exist by now are freed with the traceback
+    return record(create, seed)
+
+
+def record(create: Callable[[], nn.Module], seed: int) -> Recorded:
+    """Run the code of a model without memory; its weights depend on `seed` and their names.
+
+    Raises UserError where the code needs values that are not known without the weights.
+    """
+    seed_sample(seeds.mix(seeds.WEIGHTS, seed))  # for code that draws from Python's or NumPy's
+    recorder = Recorder()
+    try:
+        with recorder.active():
+            module = create()
+    except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        if not re.search("meta|storage", str(error), re.IGNORECASE):
+            raise  # a mistake in the model's code
+        raise refusal(error) from error
+    return Recorded(module, recorder, seed)
+
+
+class Recorded:
+    """A model on the meta device, and the initial values of its tensors by name."""
+
+    def __init__(self, module: nn.Module, recorder: Recorder, seed: int) -> None:
+        self.module = module
+        self._recorder = recorder
+        self._views = {name: recorder.view(recorder.on_meta(each)) for name, each in _named(module)}
+        self._seed_of: dict[int, int] = {}
+        for name, view in self._views.items():
+            key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
+            numbers = [
+                each for each in recorder.history(view) if recorder.operations[each].is_random
+            ]
+            for index, number in enumerate(numbers):
+                self._seed_of.setdefault(number, seeds.mix(seeds.WEIGHTS, seed, key, index))
+
+    def value(self, name: str) -> Tensor:
+        """Return the whole initial value of a parameter, a buffer or another tensor, on the CPU.
+
+        Raises UserError where it cannot be computed.
+        """
+        try:
+            with torch.random.fork_rng(devices=[]):
+                return self._recorder.replay(self._views[name], self._seed_of)
+        except RuntimeError as error:
+            if is_of_machine(error):
+                raise
+            raise refusal(f"the initial value of {name}: {error}") from error
+
+
+def fill(
+    module: nn.Module,
+    recorded: Recorded,
+    strategy: Strategy,
+    device: torch.device,
+    will_load: bool = False,
+) -> None:
+    """Give a recorded model memory on the device and this rank's part of the initial values.
+
+    module: the recorded one, divided by the strategy or not.
+    will_load: leave the parameters undefined, because a checkpoint has them. It has not all of the
+        rest: buffers that are not persistent, and tensors that are plain attributes.
+    """
+    _allocate(module, device)
+    parameters = () if will_load else module.named_parameters()
+    for name, tensor in (*parameters, *module.named_buffers()):
+        part = strategy.part(tensor.detach())
+        if isinstance(part, Rows):
+            first, end = strategy.sharding.rows(part.shape[0])
+            part.local.copy_(recorded.value(name)[first:end])
+        else:
+            part.copy_(recorded.value(name))
+    for owner, key, name in list(_attributes(module)):
+        leaves, structure = tree_flatten(vars(owner)[key])
+        for index, leaf in enumerate(leaves):
+            if isinstance(leaf, nn.Parameter) and leaf.is_meta:
+                raise refusal(f"the attribute {name} refers to a parameter that is replaced")
+            if isinstance(leaf, Tensor) and leaf.is_meta:
+                leaves[index] = recorded.value(f"{name}.{index}")
+        vars(owner)[key] = tree_unflatten(leaves, structure)
+
+
+def _allocate(module: nn.Module, device: torch.device) -> None:
+    """Move a model from the meta device. A parameter in two places stays one."""
+    swaps = torch.__future__.get_swap_module_params_on_conversion()
+    try:
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        module.to_empty(device=device)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(swaps)
+
+
+def _named(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a model, a shared one by each of its names."""
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+    for owner, key, name in _attributes(module):
+        for index, leaf in enumerate(tree_leaves(vars(owner)[key])):
+            if isinstance(leaf, Tensor) and not isinstance(leaf, nn.Parameter):
+                yield f"{name}.{index}", leaf
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
+    """Yield each plain attribute that has tensors: its owner, its key and its name."""
+    for path, owner in module.named_modules():
+        for key, content in vars(owner).items():
+            if key not in _REGISTERED and any(isinstance(x, Tensor) for x in tree_leaves(content)):
+                yield owner, key, f"{path}.{key}".lstrip(".")
+
+
+class _TooLarge(BaseException):
+    """No Exception, because the model's code must not catch it."""
+
+
+@contextmanager
+def _limited(limit: int) -> Iterator[None]:
+    """Raise _TooLarge as soon as the modules of the block got parameters of more bytes."""
+    seen = WeakIdKeyDictionary()
+    total = 0
+
+    def add(parameter: Tensor) -> None:
+        nonlocal total
+        if parameter not in seen:
+            seen[parameter] = None
+            total += parameter.numel() * parameter.element_size()
+        if total > limit:
+            raise _TooLarge
+
+    def on_parameter(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        add(parameter)
+
+    def on_module(module: nn.Module, name: str, child: nn.Module) -> None:
+        for parameter in child.parameters():  # those of a copy were never registered one by one
+            add(parameter)
+
+    handles = (
+        hooks.register_module_parameter_registration_hook(on_parameter),
+        hooks.register_module_module_registration_hook(on_module),
+    )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
