@@ -123,6 +123,7 @@ FSDP = {**ELEVEN, "strategy": "fsdp", "shard_modules": ["Conv2d"]}
 SHARDED: dict[str, dict[str, Any]] = {
     "zero1": {**ELEVEN, **ADAMW, **ACCUMULATION, "strategy": "zero1"},
     "fsdp": {**ADAMW, **ACCUMULATION, **FSDP},
+    "fsdp_by_name": {**ADAMW, **FSDP, "init": "by_name"},
     "fsdp_bf16": {**FSDP, "precision": "bf16", "grad_clip_norm": 0.5},
     "fsdp_gpt": {
         **FSDP,

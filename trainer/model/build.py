@@ -29,7 +29,7 @@ from slurm_job_kit.trainer.data.transforms import Transform
 from slurm_job_kit.trainer.dist.context import gather
 from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.model import models, objectives, optim, precision
+from slurm_job_kit.trainer.model import by_name, models, objectives, optim, precision
 from slurm_job_kit.trainer.model.models import Fit
 from slurm_job_kit.trainer.model.objectives import DataFacts, Objective, Sums, means
 from slurm_job_kit.trainer.model.precision import Precision
@@ -250,11 +250,8 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
         objective = objectives.create(
             spec.objective, spec.objective_args, spec.label_smoothing, data.facts
         )
-    module = _module(context, data, example, will_load)
-    with user_code("train.model", spec.model):
-        strategy = create_strategy(spec, context.distributed, context.device)
-        fits.check(module, spec, strategy.sharding.num_shards)
-        wrapped = strategy.wrap(module)  # each rank has rank 0's weights then
+    strategy = create_strategy(spec, context.distributed, context.device)
+    module, wrapped = _shared_module(context, strategy, fit_of(spec, data, example), will_load)
     if what := strategy.describe():
         context.distributed.log(what)
     optimizer = optim.create(module, spec, strategy.trained(module))
@@ -282,20 +279,31 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
     )
 
 
-def _module(context: RankContext, data: Data, example: Batch, will_load: bool) -> nn.Module:
-    """Return the model on its device, not yet shared with other ranks."""
+def _shared_module(
+    context: RankContext, strategy: Strategy, fit: Fit, will_load: bool
+) -> tuple[nn.Module, nn.Module]:
+    """Return the model with this rank's part of the weights, and what the objective calls."""
     spec = context.train
+    # An optimizer or objective of the user may keep what it finds in the initial weights.
+    is_built_in = spec.optimizer in OPTIMIZERS and spec.objective in OBJECTIVES
+    is_overwritten = will_load and is_built_in
+    create = functools.partial(models.create, spec.model, spec.model_args, fit, is_overwritten)
     # After the example, because a user's transform may draw random numbers there.
     torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
     with user_code("train.model", spec.model):
-        fit = fit_of(spec, data, example)
-        # An optimizer or objective of the user may keep what it finds in the initial weights.
-        is_built_in = spec.optimizer in OPTIMIZERS and spec.objective in OBJECTIVES
-        module = models.create(spec.model, spec.model_args, fit, will_load and is_built_in)
-        module = _placed(module, context)
+        built = by_name.build(spec.init, create, spec.seed)
+        recorded = built if isinstance(built, by_name.Recorded) else None
+        module = built.module if isinstance(built, by_name.Recorded) else built
+        module = _placed(module, context, has_values=recorded is None)
         check_trainable(module, spec)
         check_plain(f"train.model: state_dict() of {spec.model}", module.state_dict())
-        return module
+        fits.check(module, spec, strategy.sharding.num_shards)
+        if recorded is None:
+            return module, strategy.wrap(module)  # each rank has rank 0's weights then
+        # A model that is divided gets no more memory than this rank's part.
+        wrapped = strategy.wrap(module) if strategy.divides_model else module
+        by_name.fill(module, recorded, strategy, context.device, is_overwritten)
+        return module, wrapped if strategy.divides_model else strategy.wrap(module)
 
 
 def fit_of(spec: Train, data: Data, example: Batch) -> Fit:
@@ -356,9 +364,12 @@ def best_metric(context: RankContext, names: list[str], has_held_out: bool) -> B
     return BestMetric(name, mode)
 
 
-def _placed(module: nn.Module, context: RankContext) -> nn.Module:
-    """Return the model on its device, in the memory format of the spec, its blocks set up."""
-    module = module.to(context.device)
+def _placed(module: nn.Module, context: RankContext, has_values: bool) -> nn.Module:
+    """Return the model in the memory format of the spec, its blocks set up; on its device.
+
+    A model without values stays on the meta device.
+    """
+    module = module.to(context.device) if has_values else module
     if context.train.channels_last:
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if context.train.sync_batchnorm:

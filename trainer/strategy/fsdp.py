@@ -38,6 +38,7 @@ class Fsdp(Strategy):
     The ranks of a shard group are neighbours: with the default size those of one node.
     """
 
+    divides_model = True
     evaluates_together = True
 
     def __init__(self, train: Train, place: DistributedContext, device: torch.device) -> None:
@@ -47,7 +48,7 @@ class Fsdp(Strategy):
         self._device = device
         self._optimized = OptimizerRows(_local)
         self._syncs = True
-        self._buffers: list[torch.Tensor] = []
+        self._buffers: list[torch.Tensor] | None = None
         self._what = ""
 
     def wrap(self, module: nn.Module) -> nn.Module:
@@ -68,7 +69,6 @@ class Fsdp(Strategy):
             self._shard(block, self._train.reshard_after_forward)
         # Its backward pass begins where the forward pass has ended: with the root's parameters.
         self._shard(module, False)
-        self._buffers = list(module.buffers())
         return module
 
     def _connect(self) -> DeviceMesh:
@@ -114,6 +114,8 @@ class Fsdp(Strategy):
 
     def begin_step(self, module: nn.Module) -> None:
         """Give all ranks the buffers of rank 0, as DDP does: BatchNorm's differ after a step."""
+        if self._buffers is None:  # a model without values gets them after `wrap`
+            self._buffers = list(module.buffers())
         _broadcast(self._buffers)
 
     def gradients(self, parameters: Iterable[nn.Parameter]) -> list[torch.Tensor]:

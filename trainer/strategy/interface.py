@@ -17,10 +17,12 @@ class Strategy(ABC):
     """How the ranks share model, gradients and optimizer. All ranks call every method.
 
     sharding: of the tensors that are divided; one part where none is.
+    divides_model: whether `wrap` divides the parameters of the model.
     evaluates_together: whether a forward pass needs all ranks, also without gradients.
     """
 
     sharding: Sharding
+    divides_model = False
     evaluates_together = False
 
     @abstractmethod
