@@ -174,7 +174,7 @@ class Train:
     model: str = key("mini_resnet", f"{', '.join(MODELS)}, {_OR_YOURS}")
     model_args: dict[str, Any] = key({}, "Arguments of the model.")
     init_from: str | None = key(
-        None, "Weights of a new run: a run directory, one of its checkpoints, or .safetensors."
+        None, "Weights of a new run: a run directory, a checkpoint, .safetensors or their index."
     )
     init: Literal["auto", "whole", "by_name"] = key(
         "auto",

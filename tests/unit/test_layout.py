@@ -223,7 +223,7 @@ PARSES_OTHER_JSON = {
         "jobs.runs.compare",
         "jobs.node.preload",
     ),
-    "trainer.checkpoint.outline",
+    *("trainer.checkpoint.outline", "trainer.checkpoint.weights"),
     *("trainer.storage.manifest", "trainer.dist.run_handle", "trainer.health.rank_report"),
 }
 
@@ -321,7 +321,6 @@ RENAMES = {
     "jobs.runs.checkpoint_files": "directories",
     "trainer.storage.commit": "directories; temporary names that a later attempt removes",
     "trainer.storage.reader": "a directory, to quarantine it",
-    "trainer.checkpoint.export": "safetensors writes the file itself",
     "trainer.report.profiling": "torch writes the file itself, and compresses one that ends in .gz",
     "trainer.report.progress": "the new file stays open",
     "trainer.report.reporter": "the new file stays open",

@@ -7,7 +7,6 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 
 import torch
@@ -21,7 +20,6 @@ from slurm_job_kit.trainer.checkpoint.loading import load_newest
 from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.checkpoint.setup import TrainSetup, spec_sha256
-from slurm_job_kit.trainer.checkpoint.share import share
 from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
 from slurm_job_kit.trainer.checkpoint.state import SavedState, TrainState
 from slurm_job_kit.trainer.dist.context import gather
@@ -232,10 +230,8 @@ class Checkpoints:
         path = self._context.train.init_from
         if path is None:
             return
-        distributed = self._context.distributed
-        found = weights.read_initial(Path(path)) if distributed.is_first else None
-        weights.load_initial(replica.module, share(found, self._context.device), path)
-        distributed.log(f"loaded the weights of {path}")
+        weights.load_initial(replica, path, self._context)
+        self._context.distributed.log(f"loaded the weights of {path}")
 
     def _write_and_commit(self, pending: _Save) -> Saved:
         """Write and commit a copy of the whole state, in the writer's thread.

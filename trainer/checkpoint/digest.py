@@ -45,14 +45,19 @@ def _sha256(leaves: Iterator[tuple[str, Any]], sharding: Sharding) -> str:
     for name, value in leaves:
         if isinstance(value, Rows):
             value = gathered(value, sharding)
-        if not isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor):
+            update(digest, name, value)
+        else:
             digest.update(f"{name} {value!r}\n".encode())
-            continue
-        tensor = value.detach().cpu().contiguous()
-        raw: Any = tensor.reshape(-1).view(torch.uint8).numpy()
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(raw)
     return digest.hexdigest()
+
+
+def update(digest: hashlib._Hash, name: str, value: torch.Tensor) -> None:
+    """Add a tensor to a digest; all of a model, sorted by name, give its `weights_sha256`."""
+    tensor = value.detach().cpu().contiguous()
+    raw: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+    digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+    digest.update(raw)
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:

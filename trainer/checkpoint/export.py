@@ -1,34 +1,65 @@
-"""Write the weights of a checkpoint as one safetensors file.
+"""Write the weights of a checkpoint as safetensors.
 
-    python -m trainer.checkpoint.export RUN_DIR [--checkpoint NAME] [--out FILE]
+    python -m trainer.checkpoint.export RUN_DIR [--checkpoint NAME] [--out PATH]
 
 NAME is best, latest (the default) or step-XXXXXXXX. RUN_DIR may also be the directory of a
-checkpoint. Prints the path of the file to stdout; step and metrics of the checkpoint, and whether
-the run is finished, to stderr.
+checkpoint. PATH is the file to write, or an existing directory, in which the file is
+model.safetensors. Weights of more than MAX_FILE_BYTES become several files beside it, and an index;
+at most the tensors of one file are in memory.
+
+Prints the path of the file or the index to stdout; step and metrics of the
+checkpoint, and whether the run is finished, to stderr.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
+import math
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
+import safetensors
 import safetensors.torch
+import torch
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_names, checkpoint_step
 from slurm_job_kit.jobs.records.training import Result
-from slurm_job_kit.jobs.rundir import RunDir, fsync_directory
-from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256
-from slurm_job_kit.trainer.checkpoint.state import parse
-from slurm_job_kit.trainer.checkpoint.weights import newest, tensors_of
+from slurm_job_kit.jobs.rundir import RunDir, fsync_directory, replacing, write_durable
+from slurm_job_kit.trainer.checkpoint import digest, outline
+from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
+from slurm_job_kit.trainer.checkpoint.state import parse_places
+from slurm_job_kit.trainer.checkpoint.weights import (
+    INDEX_SUFFIX,
+    MODEL_NAME,
+    SUFFIX,
+    newest,
+    tensors_of,
+)
 from slurm_job_kit.trainer.errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
 from slurm_job_kit.trainer.storage import reader
 from slurm_job_kit.trainer.storage.manifest import BEST, MANIFEST, Manifest
 
-DEFAULT_NAME = "weights.safetensors"
+DEFAULT_NAME = f"weights{SUFFIX}"
+# Of the tensors in a file, in bytes. Source: huggingface_hub, save_torch_state_dict(), 5GB.
+MAX_FILE_BYTES = 5 * 10**9
+
+Model = Mapping[str, StoredTensor | torch.Tensor]
+
+
+class Exported(NamedTuple):
+    """What was written. path: of the file, or or of the index of several."""
+
+    manifest: Manifest
+    path: Path
+    num_files: int = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,20 +67,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.checkpoint.export")
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("--checkpoint", default="latest", metavar="best|latest|step-XXXXXXXX")
-    parser.add_argument("--out", type=Path, help=f"default: RUN_DIR/{DEFAULT_NAME}")
+    help_of_out = f"default: RUN_DIR/{DEFAULT_NAME}"
+    parser.add_argument("--out", type=Path, metavar="PATH", help=help_of_out)
     options = parser.parse_args(arguments)
     try:
         directory = find(options.run_dir.resolve(), options.checkpoint)
         run_dir = RunDir(directory.parent.parent)
         is_copy = directory.parent.name != run_dir.checkpoints.name
         is_done = is_copy or is_finished(run_dir)
-        out = options.out or run_dir.path / DEFAULT_NAME
-        manifest = export(directory, out)
-    except (UserError, reader.Damaged, OSError) as error:
+        exported = export(directory, options.out or run_dir.path / DEFAULT_NAME)
+    except (UserError, reader.Damaged, OSError, safetensors.SafetensorError) as error:
         print(f"export: error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR if isinstance(error, UserError) else EXIT_FAILED
-    print(describe(manifest, is_done), file=sys.stderr)
-    print(out)
+    print(describe(exported.manifest, is_done), file=sys.stderr)
+    if exported.num_files > 1:
+        print(f"in {exported.num_files} files, with the index:", file=sys.stderr)
+    print(exported.path)
     return 0
 
 
@@ -69,34 +102,130 @@ def find(path: Path, checkpoint: str) -> Path:
     return root / name
 
 
-def export(directory: Path, out: Path) -> Manifest:
-    """Verify a checkpoint and write its weights to `out` in one rename; return the manifest.
+def export(directory: Path, out: Path) -> Exported:
+    """Write the weights of a checkpoint to the file `out`, or into the directory `out`.
 
-    Not jobs.rundir.write_atomic, because safetensors writes the file by itself.
-    Raises: Damaged if a file of the checkpoint is not as it was written.
+    Each byte is verified before any file gets its name.
+    Raises: Damaged if a file of the checkpoint is not as it was written; OSError; SafetensorError.
     """
+    out = out / f"{MODEL_NAME}{SUFFIX}" if out.is_dir() else out
+    _check_parent(out)
+    with _opened(directory) as contents:
+        manifest = contents.manifest
+        model = tensors_of(parse_places(contents)["model"])
+        files = split(model)
+        metadata = {
+            "format": "pt",
+            "run_id": manifest.run_id,
+            "global_step": str(manifest.global_step),
+        }
+        if len(files) == 1:
+            path = _write_one(model, contents, out, metadata)
+        else:
+            path = _write_several(model, contents, out, metadata)
+    return Exported(manifest, path, len(files))
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[reader.Contents]:
     try:
         with reader.Contents.open(directory) as contents:
-            manifest = contents.manifest
-            model = tensors_of(parse(contents)["model"])
+            yield contents
     except reader.Damaged as error:
         raise reader.Damaged(f"checkpoint {directory} is damaged: {error}") from error
-    metadata = {
-        "format": "pt",
-        "run_id": manifest.run_id,
-        "global_step": str(manifest.global_step),
-        "weights_sha256": tensors_sha256(model),
-    }
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        safetensors.torch.save_file(model, temporary, metadata)
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, out)
-    finally:
-        temporary.unlink(missing_ok=True)
+
+
+def _check_parent(out: Path) -> None:
+    if not out.parent.is_dir():
+        raise UserError(f"--out {out}: there is no directory {out.parent}: make it first")
+
+
+def split(model: Model) -> list[list[str]]:
+    """Return the names of the tensors of each file, in the order of `weights_sha256`.
+
+    A file is filled until the next tensor would make it larger than MAX_FILE_BYTES; a larger tensor
+    is alone.
+    """
+    files: list[list[str]] = [[]]
+    size = 0
+    for name in sorted(model):
+        nbytes = math.prod(model[name].shape) * model[name].dtype.itemsize
+        if files[-1] and size + nbytes > MAX_FILE_BYTES:
+            files.append([])
+            size = 0
+        files[-1].append(name)
+        size += nbytes
+    return files
+
+
+def _write_one(
+    model: Model, contents: reader.Contents, out: Path, metadata: Mapping[str, str]
+) -> Path:
+    tensors = {name: _read(model[name], contents) for name in model}
+    metadata = {**metadata, "weights_sha256": digest.tensors_sha256(tensors)}
+    with replacing(out) as temporary:
+        _save(tensors, temporary, metadata)
+        _remove_earlier(out, keep={out})
     fsync_directory(out.parent)
-    return manifest
+    return out
+
+
+def _write_several(
+    model: Model, contents: reader.Contents, out: Path, metadata: Mapping[str, str]
+) -> Path:
+    """Write files and index in the layout that Hugging Face reads; return the path of the index.
+
+    X.safetensors becomes X-00001-of-0000N.safetensors ... and X.safetensors.index.json. While the
+    files get their names there is no index, so no reader takes some of this export and some of an
+    earlier one.
+    Source: huggingface_hub, "Serialization", split_torch_state_dict_into_shards().
+    """
+    files, stem = split(model), out.name.removesuffix(SUFFIX)
+    paths = [
+        out.with_name(f"{stem}-{number:05d}-of-{len(files):05d}{SUFFIX}")
+        for number in range(1, len(files) + 1)
+    ]
+    index = out.with_name(f"{stem}{INDEX_SUFFIX}")
+    sha256, size = hashlib.sha256(), 0
+    with ExitStack() as renames:  # at its end, from the last to the first
+        temporary_index = renames.enter_context(replacing(index))
+        for path, names in zip(paths, files, strict=True):
+            temporary = renames.enter_context(replacing(path))
+            tensors = {name: _read(model[name], contents) for name in names}
+            size += sum(tensor.nbytes for tensor in tensors.values())
+            for name in names:
+                digest.update(sha256, name, tensors[name])
+            _save(tensors, temporary, metadata)
+            tensors.clear()  # before those of the next file are read
+        more = {"total_size": size, **metadata, "weights_sha256": sha256.hexdigest()}
+        places = {
+            name: path.name for path, names in zip(paths, files, strict=True) for name in names
+        }
+        text = json.dumps({"metadata": more, "weight_map": places}, indent=2)
+        write_durable(temporary_index, f"{text}\n")
+        _remove_earlier(out, keep={*paths})
+    fsync_directory(out.parent)
+    return index
+
+
+def _read(value: StoredTensor | torch.Tensor, contents: reader.Contents) -> torch.Tensor:
+    tensor: torch.Tensor = outline.whole(value, contents)
+    return tensor.contiguous()  # as safetensors requires it
+
+
+def _save(tensors: dict[str, torch.Tensor], path: Path, metadata: Mapping[str, str]) -> None:
+    safetensors.torch.save_file(tensors, path, dict(metadata))
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def _remove_earlier(out: Path, keep: set[Path]) -> None:
+    """Remove the index of an earlier export to `out`, and its files that have another name now."""
+    stem = out.name.removesuffix(SUFFIX)
+    parts = re.compile(rf"{re.escape(stem)}(-\d{{5}}-of-\d{{5}}{SUFFIX}|{INDEX_SUFFIX})")
+    for path in out.parent.iterdir():
+        if path not in keep and (path == out or parts.fullmatch(path.name)):
+            path.unlink()
 
 
 def is_finished(run_dir: RunDir) -> bool:

@@ -212,6 +212,15 @@ def _decode(value: Any, tensor: Callable[[int], StoredTensor]) -> Any:
     return {key: _decode(item, tensor) for key, item in value.items()}
 
 
+def whole(tree: Any, contents: Contents) -> Any:
+    """Return nested containers with each StoredTensor read. Raises: Damaged, OSError."""
+    return mapped(tree, lambda value: _read_whole(value, contents))
+
+
+def _read_whole(value: Any, contents: Contents) -> Any:
+    return value.read(contents) if isinstance(value, StoredTensor) else value
+
+
 def mapped(tree: Any, function: Callable[[Any], Any]) -> Any:
     """Return nested containers with `function` of each value that is none of them."""
     if isinstance(tree, dict):

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from slurm_job_kit.trainer.checkpoint import outline
-from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
 from slurm_job_kit.trainer.checkpoint.setup import TrainSetup
 from slurm_job_kit.trainer.data.sources import is_plain
 from slurm_job_kit.trainer.dist.context import DistributedContext
@@ -173,14 +172,18 @@ def parse(contents: reader.Contents) -> dict[str, Any]:
     """
     if contents.manifest.format_version == WITH_STATE_PT:
         return _parse_state_pt(contents)
-
-    def whole(value: Any) -> Any:
-        return value.read(contents) if isinstance(value, StoredTensor) else value
-
-    found: dict[str, Any] = outline.mapped(
-        outline.from_json(contents.file(outline.STATE).read()), whole
-    )
+    found: dict[str, Any] = outline.whole(parse_places(contents), contents)
     return found
+
+
+def parse_places(contents: reader.Contents) -> dict[str, Any]:
+    """Return the values in a checkpoint, with a StoredTensor in the place of each tensor.
+
+    Those of the format before have no place of their own and are whole. Raises as `parse`.
+    """
+    if contents.manifest.format_version == WITH_STATE_PT:
+        return _parse_state_pt(contents)
+    return outline.from_json(contents.file(outline.STATE).read())
 
 
 def _parse_state_pt(contents: reader.Contents) -> dict[str, Any]:

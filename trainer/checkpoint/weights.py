@@ -2,37 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import safetensors
-import safetensors.torch
 import torch
-from torch import nn
 
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_names
-from slurm_job_kit.trainer.checkpoint.state import check_same_tensors, parse
+from slurm_job_kit.trainer.checkpoint import outline
+from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
+from slurm_job_kit.trainer.checkpoint.share import BUCKET_BYTES, share
+from slurm_job_kit.trainer.checkpoint.state import check_same_tensors, model_parts, parse_places
+from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.model.build import Replica
 from slurm_job_kit.trainer.storage import reader
 from slurm_job_kit.trainer.storage.manifest import MANIFEST
+from slurm_job_kit.trainer.strategy.sharding import Rows
+
+SUFFIX = ".safetensors"
+INDEX_SUFFIX = ".safetensors.index.json"
+MODEL_NAME = "model"  # the name without suffix that Hugging Face looks for in a directory
 
 
-def read_initial(path: Path) -> dict[str, torch.Tensor]:
-    """Return the weights that `train.init_from` names, on the CPU.
+class Weights(NamedTuple):
+    """The tensors of a model in files.
 
-    path: a safetensors file, a checkpoint, or a run directory (its newest checkpoint).
+    shapes: of all, by name.
+    read: returns the tensor with a name, on the CPU.
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+    read: Callable[[str], torch.Tensor]
+
+
+def load_initial(replica: Replica, path: str, context: RankContext) -> None:
+    """Load the weights that `train.init_from` names. All ranks call it; rank 0 reads the files.
+
+    It broadcasts them in buckets, each of which ends with the tensor that fills BUCKET_BYTES. No
+    rank holds more than a bucket beside its model: of a divided tensor it keeps its rows.
+    Raises: UserError, which names `path`; before anything is loaded where the tensors are not those
+    of the model.
+    """
+    is_first, device = context.distributed.is_first, context.device
+    with opened(Path(path)) if is_first else nullcontext() as weights:
+        shapes = share(None if weights is None else weights.shapes, device)
+        saved = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+        own = model_parts(replica)
+        check_same_tensors(saved, own, f"train.init_from {path} is")
+        buckets = iter(()) if weights is None else _buckets(weights)
+        while (bucket := share(next(buckets, None), device)) is not None:
+            _load(bucket, own, replica)
+            bucket.clear()  # before the next one takes memory
+
+
+def _buckets(weights: Weights) -> Iterator[dict[str, torch.Tensor]]:
+    bucket: dict[str, torch.Tensor] = {}
+    for name in weights.shapes:
+        bucket[name] = weights.read(name)
+        if sum(tensor.nbytes for tensor in bucket.values()) >= BUCKET_BYTES:
+            yield bucket
+            bucket = {}
+    if bucket:
+        yield bucket
+
+
+def _load(bucket: dict[str, torch.Tensor], own: dict[str, Any], replica: Replica) -> None:
+    undivided = {}
+    for name, tensor in bucket.items():
+        target = own[name]
+        if isinstance(target, Rows):
+            first, last = replica.strategy.sharding.rows(target.shape[0])
+            target.local.detach().copy_(tensor[first:last])
+        else:
+            undivided[name] = tensor
+    if undivided:  # a module may have a way of its own to load its tensors
+        replica.module.load_state_dict(undivided, strict=False)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Weights]:
+    """Open the weights that `train.init_from` names; the block reads them.
+
+    path: a safetensors file; the index of several, or a directory with one of both, as Hugging Face
+        names them; a checkpoint; or a run directory (its newest checkpoint).
+    Raises: UserError, also for an error while the block reads.
     """
     try:
-        if not path.is_dir():
-            return safetensors.torch.load_file(path)
-        directory = path if (path / MANIFEST).exists() else newest(path)
-        with reader.Contents.open(directory) as contents:
-            return tensors_of(parse(contents)["model"])
+        with ExitStack() as files:
+            yield _opened(path, files)
     except safetensors.SafetensorError as error:
         raise UserError(f"train.init_from: {path} is not a safetensors file: {error}") from error
     except (OSError, reader.Damaged) as error:
         raise UserError(f"train.init_from: cannot read {path}: {error}") from error
+
+
+def _opened(path: Path, files: ExitStack) -> Weights:
+    if path.is_dir() and not (path / MANIFEST).exists():
+        names = [path / f"{MODEL_NAME}{suffix}" for suffix in (SUFFIX, INDEX_SUFFIX)]
+        path = next((name for name in names if name.exists()), None) or newest(path)
+    if path.is_dir():
+        return _of_checkpoint(files.enter_context(reader.Contents.open(path)))
+    if path.name.endswith(".json"):
+        places = _places(path)
+        opened = {name: _safe_open(path.parent / name, files) for name in set(places.values())}
+        return _of_files({name: opened[file] for name, file in places.items()})
+    file = _safe_open(path, files)
+    return _of_files(dict.fromkeys(file.keys(), file))
+
+
+def _safe_open(path: Path, files: ExitStack) -> Any:
+    return files.enter_context(safetensors.safe_open(path, "pt"))
+
+
+def _places(index: Path) -> dict[str, str]:
+    """Return the name of the file of each tensor. `export` says how an index is built."""
+    try:
+        places: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
+        if not all(Path(name).name == name for name in places.values()):
+            raise ValueError("weight_map names files elsewhere")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        message = f"train.init_from: {index} is not an index of safetensors files: {error}"
+        raise UserError(message) from error
+    return places
+
+
+def _of_files(file_of: Mapping[str, Any]) -> Weights:
+    """file_of: for each tensor its open file."""
+    shapes = {name: tuple(file.get_slice(name).get_shape()) for name, file in file_of.items()}
+    return Weights(shapes, lambda name: file_of[name].get_tensor(name))
+
+
+def _of_checkpoint(contents: reader.Contents) -> Weights:
+    model = tensors_of(parse_places(contents)["model"])
+    shapes = {name: tuple(value.shape) for name, value in model.items()}
+    return Weights(shapes, lambda name: outline.whole(model[name], contents))
 
 
 def newest(run_dir: Path) -> Path:
@@ -44,14 +151,10 @@ def newest(run_dir: Path) -> Path:
     return root / names[0]
 
 
-def load_initial(module: nn.Module, weights: dict[str, torch.Tensor], path: str) -> None:
-    """Load weights into a model with the same tensors. Raises: UserError, which names `path`."""
-    check_same_tensors(weights, module.state_dict(), f"train.init_from {path} is")
-    module.load_state_dict(weights)
-
-
-def tensors_of(model: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the tensors of a model's state, contiguous as safetensors requires it."""
+def tensors_of(model: Mapping[str, Any]) -> dict[str, StoredTensor | torch.Tensor]:
+    """Return the tensors of a model's state; its other values are what modules add to it."""
     return {
-        name: value.contiguous() for name, value in model.items() if isinstance(value, torch.Tensor)
+        name: value
+        for name, value in model.items()
+        if isinstance(value, (StoredTensor, torch.Tensor))
     }
