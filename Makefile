@@ -47,8 +47,9 @@ resume: $(READY) ## Continue a run [RUN=...] [SET="slurm.time=..."] [CODE=1] [CH
 compare: $(READY) ## Compare RUN=... bit for bit with WITH=..., a run without interruption
 	$(call need,$(and $(KIT_RUN),$(KIT_WITH)),make compare RUN=... WITH=...)
 	@$(JOBS) compare "$$KIT_RUN" "$$KIT_WITH"
-export: $(READY) ## Weights of a run as one .safetensors file [RUN=...] [FLAGS="--checkpoint best"]
-	@$(JOBS) export $${KIT_RUN:+"$$KIT_RUN"} $(FLAGS)
+export: $(READY) ## Weights of a run as .safetensors [RUN=...] [CHECKPOINT=best] [DCP=1: torch's format]
+	@$(JOBS) export $${KIT_RUN:+"$$KIT_RUN"} $${KIT_CHECKPOINT:+--checkpoint="$$KIT_CHECKPOINT"} \
+	    $(if $(DCP),--dcp) $(FLAGS)
 train: $(READY) ## Plain torchrun: CONFIG=... [NPROC, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT]
 	$(call need,$(KIT_CONFIG),make train CONFIG=configs/resnet.yaml)
 	$(if $(MISSING),$(error missing for several machines: $(MISSING), as in `$(BY_HAND)`))

@@ -69,10 +69,9 @@ def build_parser() -> argparse.ArgumentParser:
     command = add("compare", "compare a run bit for bit with a reference run", _compare)
     command.add_argument("run", help=RUN)
     command.add_argument("reference", help="the reference: a run without interruption")
-    command = add("export", "write a checkpoint's weights into one file", _export)
+    command = add("export", "write a checkpoint's weights as safetensors", _export)
     _run_argument(command)
-    command.add_argument("--checkpoint", metavar="NAME", help="best, latest or step-XXXXXXXX")
-    command.add_argument("--out", type=Path, metavar="FILE", help="default: in the run directory")
+    _export_arguments(command)
     return parser
 
 
@@ -97,6 +96,14 @@ def _submit_arguments(parser: argparse.ArgumentParser) -> None:
     help_of_from = "begin with the whole state of a run, @step-N or @best of its checkpoints"
     add("--from", dest="origin", metavar="RUN[@NAME]", help=help_of_from)
     add("--yes", action="store_true", help="also with another spec than that run")
+
+
+def _export_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--checkpoint", metavar="NAME", help="best, latest or step-XXXXXXXX")
+    help_of_out = "a file or directory, by default in the run directory"
+    parser.add_argument("--out", type=Path, metavar="PATH", help=help_of_out)
+    help_of_dcp = "weights and optimizer for torch.distributed.checkpoint, as a directory"
+    parser.add_argument("--dcp", action="store_true", help=help_of_dcp)
 
 
 def _no_check_argument(parser: argparse.ArgumentParser) -> None:
@@ -224,7 +231,7 @@ def _compare(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     from slurm_job_kit.jobs.commands import export
 
-    return export.export(_find(args.run), args.checkpoint, args.out)
+    return export.export(_find(args.run), args.checkpoint, args.out, args.dcp)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

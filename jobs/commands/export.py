@@ -1,4 +1,4 @@
-"""The command export: write the weights of a checkpoint into one file."""
+"""The command export: write a checkpoint in a format that other programs read."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import checkpoints
 
 
-def export(run_dir: RunDir, checkpoint: str | None, out: Path | None) -> int:
+def export(run_dir: RunDir, checkpoint: str | None, out: Path | None, is_dcp: bool) -> int:
     """Replace this process by the trainer's export, which imports torch, from this checkout.
 
+    is_dcp: write weights and optimizer in torch's format, not the weights as safetensors.
     Raises: UserError if the run has no checkpoint yet.
     """
     if not checkpoints.committed(run_dir):
@@ -26,4 +27,5 @@ def export(run_dir: RunDir, checkpoint: str | None, out: Path | None) -> int:
     argv = [sys.executable, "-m", "slurm_job_kit.trainer.checkpoint.export", str(run_dir.path)]
     argv += ["--checkpoint", checkpoint] if checkpoint else []
     argv += ["--out", str(out)] if out else []
+    argv += ["--dcp"] if is_dcp else []
     os.execv(argv[0], argv)

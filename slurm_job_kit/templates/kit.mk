@@ -35,5 +35,6 @@ resume: ## Continue a run [RUN=...] [SET="slurm.time=..."] [CODE=1] [CHECKPOINT=
 compare: ## Compare RUN=... bit for bit with WITH=..., a run without interruption
 	$(call need,$(and $(KIT_RUN),$(KIT_WITH)),make compare RUN=... WITH=...)
 	@kit compare "$$KIT_RUN" "$$KIT_WITH"
-export: ## Weights of a run as one .safetensors file [RUN=...] [FLAGS="--checkpoint best"]
-	@kit export $${KIT_RUN:+"$$KIT_RUN"} $(FLAGS)
+export: ## Weights of a run as .safetensors [RUN=...] [CHECKPOINT=best] [DCP=1: torch's format]
+	@kit export $${KIT_RUN:+"$$KIT_RUN"} $${KIT_CHECKPOINT:+--checkpoint="$$KIT_CHECKPOINT"} \
+	    $(if $(DCP),--dcp) $(FLAGS)

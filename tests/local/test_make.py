@@ -69,6 +69,8 @@ def test_the_commands_of_the_readme_lead_a_run_from_submit_to_export(make):
     assert read_json(run.result)["status"] == "completed"
     assert read_progress_step(run.progress) == read_json(run.result)["global_step"]
     assert ".safetensors" in make.check("export", f"RUN={run.path}")
+    printed = make.check("export", f"RUN={run.path}", "CHECKPOINT=latest", "DCP=1")
+    assert f"{run.path}/dcp\n" in printed and (run.path / "dcp" / ".metadata").exists()
     make.check("submit", CANCER, f"SET={SMALL} train.epochs=90", LOCAL)
     other = (make.root / "cancer/latest").resolve()
     assert other != run.path

@@ -321,6 +321,7 @@ RENAMES = {
     "jobs.runs.checkpoint_files": "directories",
     "trainer.storage.commit": "directories; temporary names that a later attempt removes",
     "trainer.storage.reader": "a directory, to quarantine it",
+    "trainer.checkpoint.dcp": "a directory",
     "trainer.report.profiling": "torch writes the file itself, and compresses one that ends in .gz",
     "trainer.report.progress": "the new file stays open",
     "trainer.report.reporter": "the new file stays open",

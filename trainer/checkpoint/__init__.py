@@ -13,4 +13,5 @@
 - weights: weights from checkpoints and safetensors files.
 - digest: SHA-256 of weights and optimizer state.
 - export: writes the weights of a checkpoint as safetensors.
+- dcp: writes weights and optimizer in torch's format.
 """

@@ -1,13 +1,14 @@
-"""Write the weights of a checkpoint as safetensors.
+"""Write the weights of a checkpoint as safetensors, or weights and optimizer in torch's format.
 
-    python -m trainer.checkpoint.export RUN_DIR [--checkpoint NAME] [--out PATH]
+    python -m trainer.checkpoint.export RUN_DIR [--checkpoint NAME] [--out PATH] [--dcp]
 
 NAME is best, latest (the default) or step-XXXXXXXX. RUN_DIR may also be the directory of a
 checkpoint. PATH is the file to write, or an existing directory, in which the file is
 model.safetensors. Weights of more than MAX_FILE_BYTES become several files beside it, and an index;
-at most the tensors of one file are in memory.
+at most the tensors of one file are in memory. With --dcp PATH is the directory to write, and
+weights and optimizer are in memory.
 
-Prints the path of the file or the index to stdout; step and metrics of the
+Prints the path of the file, the index or the directory to stdout; step and metrics of the
 checkpoint, and whether the run is finished, to stderr.
 """
 
@@ -47,7 +48,7 @@ from slurm_job_kit.trainer.errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
 from slurm_job_kit.trainer.storage import reader
 from slurm_job_kit.trainer.storage.manifest import BEST, MANIFEST, Manifest
 
-DEFAULT_NAME = f"weights{SUFFIX}"
+DEFAULT_NAME, DEFAULT_DCP_NAME = f"weights{SUFFIX}", "dcp"
 # Of the tensors in a file, in bytes. Source: huggingface_hub, save_torch_state_dict(), 5GB.
 MAX_FILE_BYTES = 5 * 10**9
 
@@ -55,7 +56,7 @@ Model = Mapping[str, StoredTensor | torch.Tensor]
 
 
 class Exported(NamedTuple):
-    """What was written. path: of the file, or or of the index of several."""
+    """What was written. path: of the file, or of the index of several, or a directory."""
 
     manifest: Manifest
     path: Path
@@ -67,15 +68,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.checkpoint.export")
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("--checkpoint", default="latest", metavar="best|latest|step-XXXXXXXX")
-    help_of_out = f"default: RUN_DIR/{DEFAULT_NAME}"
-    parser.add_argument("--out", type=Path, metavar="PATH", help=help_of_out)
+    defaults = f"default: {DEFAULT_NAME} in RUN_DIR, {DEFAULT_DCP_NAME} with --dcp"
+    parser.add_argument("--out", type=Path, metavar="PATH", help=defaults)
+    help_of_dcp = "a directory of torch.distributed.checkpoint, with the optimizer"
+    parser.add_argument("--dcp", action="store_true", help=help_of_dcp)
     options = parser.parse_args(arguments)
     try:
         directory = find(options.run_dir.resolve(), options.checkpoint)
         run_dir = RunDir(directory.parent.parent)
         is_copy = directory.parent.name != run_dir.checkpoints.name
         is_done = is_copy or is_finished(run_dir)
-        exported = export(directory, options.out or run_dir.path / DEFAULT_NAME)
+        name = DEFAULT_DCP_NAME if options.dcp else DEFAULT_NAME
+        write = export_dcp if options.dcp else export
+        exported = write(directory, options.out or run_dir.path / name)
     except (UserError, reader.Damaged, OSError, safetensors.SafetensorError) as error:
         print(f"export: error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR if isinstance(error, UserError) else EXIT_FAILED
@@ -124,6 +129,23 @@ def export(directory: Path, out: Path) -> Exported:
         else:
             path = _write_several(model, contents, out, metadata)
     return Exported(manifest, path, len(files))
+
+
+def export_dcp(directory: Path, out: Path) -> Exported:
+    """Write weights and optimizer of a checkpoint to the new directory `out`.
+
+    An earlier export with that name is replaced. Raises: UserError; Damaged; OSError.
+    """
+    # torch.distributed.checkpoint takes a second to import.
+    from slurm_job_kit.trainer.checkpoint import dcp
+
+    _check_parent(out)
+    with _opened(directory) as contents:
+        values = parse_places(contents)
+        names = "model", "optimizer", "parameter_names"
+        found = {name: outline.whole(values.get(name), contents) for name in names}
+        dcp.write(found["model"], found["optimizer"], found["parameter_names"] or [], out)
+        return Exported(contents.manifest, out)
 
 
 @contextmanager

@@ -1,7 +1,9 @@
-"""A checkpoint leaves the kit: as safetensors in one or several files."""
+"""A checkpoint leaves the kit: as safetensors in one or several files, and in torch's format."""
 
 import json
 import os
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,10 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.state_dict_saver import save
 
-from slurm_job_kit.trainer.checkpoint import export
+from slurm_job_kit.trainer.checkpoint import dcp, export
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import weights_sha256
 from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
@@ -27,8 +31,10 @@ from tests.unit.checkpoint.test_checkpoint_state import (
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
+LIMIT_S = 120
 FILE_BYTES = 40  # the tensors have 8 to 24 bytes each, 124 together
 NUM_FILES = 4
+SCRIPT = Path(__file__).with_name("plain_fsdp.py")
 
 
 def adamw(parameters, lr):
@@ -187,9 +193,10 @@ def test_the_index_is_the_last_file_that_gets_its_name(run, small_files, tmp_pat
 
 def test_a_missing_directory_is_named_before_anything_is_read(run, tmp_path, capsys):
     run_dir, _ = run
-    out = tmp_path / "gone" / "w.safetensors"
-    assert export.main([str(run_dir.path), "--out", str(out)]) == 2
-    assert f"there is no directory {out.parent}" in capsys.readouterr().err
+    for more in ([], ["--dcp"]):
+        out = tmp_path / "gone" / "w.safetensors"
+        assert export.main([str(run_dir.path), "--out", str(out), *more]) == 2
+        assert f"there is no directory {out.parent}" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -201,9 +208,89 @@ def of_older_kit(tmp_path):
     return context.run.dir, replica
 
 
-def test_a_checkpoint_of_the_format_before_is_exported(of_older_kit, small_files, tmp_path):
+def test_a_checkpoint_of_the_format_before_is_exported(of_older_kit, small_files, tmp_path, capsys):
     run_dir, replica = of_older_kit
     (out := tmp_path / "out").mkdir()
     exported(run_dir, "--out", out)
     index = json.loads((out / LAYOUT[-1]).read_text())
     assert index["metadata"]["weights_sha256"] == weights_sha256(replica)
+    assert export.main([str(run_dir.path), "--dcp"]) == 2
+    assert "does not name every parameter of the optimizer" in capsys.readouterr().err
+
+
+def state_of(replica):
+    names = {id(each): name for name, each in replica.module.named_parameters()}
+    return {names[id(each)]: values for each, values in replica.optimizer.state.items()}
+
+
+def assert_same(found, replica):
+    own = replica.module.state_dict()
+    assert found["model"].keys() == own.keys()
+    assert all(torch.equal(value, own[name]) for name, value in found["model"].items())
+    state = state_of(replica)
+    assert found["state"].keys() == state.keys()
+    for name, values in found["state"].items():
+        assert values.keys() == state[name].keys() == {"step", "exp_avg", "exp_avg_sq"}
+        assert all(torch.equal(value, state[name][key]) for key, value in values.items())
+
+
+def test_a_script_without_the_kit_loads_the_torch_format_into_fsdp2(run, tmp_path, capsys):
+    run_dir, replica = run
+    exported(run_dir, "--dcp")
+    out = run_dir.path / "dcp"
+    assert capsys.readouterr().out == f"{out}\n"
+    command = [sys.executable, str(SCRIPT)]
+    ranks = [
+        subprocess.Popen([*command, str(rank), "2", str(out), str(tmp_path)]) for rank in range(2)
+    ]
+    try:
+        assert [rank.wait(LIMIT_S) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    for found in torch.load(tmp_path / "found.pt"):
+        assert_same(found, replica)
+        assert found["weight_decay"] == [0.1, 0.0]
+
+
+def test_torchs_own_converter_reads_the_torch_format(run, tmp_path):
+    run_dir, replica = run
+    exported(run_dir, "--dcp", "--out", tmp_path / "out")
+    exported(run_dir, "--dcp", "--out", tmp_path / "out")  # again, over its own
+    assert names_in(tmp_path) == ["out", "run"]
+    dcp_to_torch_save(tmp_path / "out", tmp_path / "all.pt")
+    found = torch.load(tmp_path / "all.pt")
+    assert_same({"model": found["model"], "state": found["optim"]["state"]}, replica)
+
+
+def test_the_torch_format_overwrites_nothing_but_itself(run, tmp_path, capsys):
+    run_dir, _ = run
+    (folder := tmp_path / "folder").mkdir()
+    (folder / "mine").write_text("")
+    for out in (folder, folder / "mine"):
+        assert export.main([str(run_dir.path), "--dcp", "--out", str(out)]) == 2
+        assert f"{out} holds something else" in capsys.readouterr().err
+    assert names_in(folder) == ["mine"]
+    part = run_dir.checkpoints / "step-00000006" / "rank-00000.bin"
+    part.write_bytes(part.read_bytes()[:-1])
+    assert export.main([str(run_dir.path), "--dcp"]) == 1
+    assert "step-00000006 is damaged" in capsys.readouterr().err
+    assert not [name for name in names_in(run_dir.path) if "dcp" in name]
+
+
+def test_a_torch_format_that_fails_leaves_the_one_before(run, monkeypatch):
+    run_dir, _ = run
+    exported(run_dir, "--dcp")
+    out, names = run_dir.path / "dcp", names_in(run_dir.path)
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    really = save
+
+    def save_and_fail(*arguments, **more):
+        really(*arguments, **more)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(dcp, "save", save_and_fail)
+    assert export.main([str(run_dir.path), "--dcp"]) == 1
+    assert names_in(run_dir.path) == names
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
