@@ -8,12 +8,15 @@ import pytest
 import torch
 from torch import nn
 
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer import api
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256
 from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.report.environment import exactness, extended
+from slurm_job_kit.trainer.report.environment import describe, exactness, extended
 from slurm_job_kit.trainer.seeds import mix
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -57,6 +60,18 @@ def test_exactness_names_what_changed():
     assert exactness(other, True) == ("sequence", "world size was 3, then 2")
     moved = extended([first], {**first, "ranks": [1, 2, 1]})
     assert exactness(moved, True)[0] == "sequence"
+
+
+def test_an_environment_has_the_size_of_the_shard_groups_of_nodes_of_another_size(tmp_path):
+    def found(local_world_size, **train):
+        place = DistributedContext(0, 0, 0, 4, local_world_size, "here")
+        run = RunHandle(RunDir(tmp_path), Spec(train=Train(**train)), 1)
+        return describe(RankContext(run, place, torch.device("cpu"), Events(0)))
+
+    history = extended([found(2, strategy="hsdp")], found(4, strategy="hsdp"), 7)
+    assert exactness(history, True) == ("sequence", "train.shard_size was 2, then 4")
+    assert found(2, strategy="hsdp") == found(2, strategy="hsdp", shard_size=2)
+    assert found(2, strategy="fsdp") == found(4, strategy="fsdp")
 
 
 def test_exactness_names_the_steps_at_which_the_code_changed():

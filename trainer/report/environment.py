@@ -45,6 +45,9 @@ def describe(context: RankContext) -> dict[str, Any]:
     own[CODE] = context.run.code_digest
     # A resume may change keys of the section `train`.
     own |= {f"train.{key}": value for key, value in dataclasses.asdict(context.train).items()}
+    if context.train.strategy == "hsdp":  # by default the ranks of a node, which is not in the spec
+        place = context.distributed
+        own["train.shard_size"] = context.train.shard_size or place.local_world_size
     digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).digest()[:7]
     fingerprint = torch.tensor(int.from_bytes(digest, "big"), dtype=torch.int64, device=device)
     return {**own, "ranks": [int(value) for value in gather(fingerprint)]}
