@@ -159,7 +159,8 @@ def read_newest_of_run(
     user asks for that.
     """
     root = run_dir.checkpoints
-    if known.present and known.newest not in known.present:
+    is_aside = (root / f"{QUARANTINE_PREFIX}{known.newest}").exists()  # and was reported
+    if known.present and known.newest not in known.present and not is_aside:
         report(f"checkpoint {known.newest} is missing from {root}: continuing from an older one")
     newest = read_newest(root, known.present, parse, report)
     if newest is None:
