@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.rundir import read_json
-from slurm_job_kit.trainer.storage.manifest import MANIFEST, manifest_text
+from slurm_job_kit.trainer.storage.manifest import MANIFEST, WITH_STATE_PT, manifest_text
 
 from ..kit import REPOSITORY, Kit
 from . import harm_storage, oracles
@@ -92,7 +92,7 @@ def test_row_31_hostile_name_and_a_pickle_as_checkpoint(
     evil = pickle.dumps(Evil())
     (checkpoint / "state.pt").write_bytes(evil)
     # It matches its own manifest, so that only the unpickling itself can refuse it.
-    manifest = read_json(checkpoint / MANIFEST)
+    manifest = read_json(checkpoint / MANIFEST) | {"format_version": WITH_STATE_PT}
     manifest["files"] = {
         "state.pt": {"size": len(evil), "sha256": hashlib.sha256(evil).hexdigest()}
     }
