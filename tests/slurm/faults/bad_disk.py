@@ -1,4 +1,4 @@
-"""A model in whose saves the disk of rank 0 fails, while a file names the error."""
+"""A model in whose saves the disk fails, of all ranks or of one, while a file names the error."""
 
 import errno
 import os
@@ -12,7 +12,10 @@ _WRITER = "checkpoint-writer"  # the thread's name
 
 
 class BadDisk(Paced):
-    """Paced; in the first attempt saves fail with the error that ERRNO_FILE names."""
+    """Paced; in the first attempt saves fail with the error that ERRNO_FILE names.
+
+    After a space it may hold the name of the only file that fails, such as that of one rank.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,8 +24,10 @@ class BadDisk(Paced):
         def failing_fsync(fd: Any) -> None:
             is_writer = threading.current_thread().name.startswith(_WRITER)
             if is_writer and os.environ["KIT_ATTEMPT"] == "1" and file.exists():
-                number = getattr(errno, file.read_text())
-                raise OSError(number, os.strerror(number))
+                error, _, name = file.read_text().partition(" ")
+                if name in ("", os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))):
+                    number = getattr(errno, error)
+                    raise OSError(number, os.strerror(number))
             fsync(fd)
 
         os.fsync = failing_fsync

@@ -18,11 +18,21 @@ def wait_while(path: Path) -> None:
         time.sleep(_LOOK_S)
 
 
+def names(request: Path, fd: int) -> bool:
+    """Whether a test's file exists, and holds nothing or the name of this open file."""
+    try:
+        name = request.read_text()
+    except FileNotFoundError:
+        return False
+    return name in ("", os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+
+
 class HeldUp(Paced):
     """Paced; not built while START_FILE exists; no checkpoint is fsynced while DISK_FILE exists.
 
-    os.fsync waits, so that a save is in flight as long as the test wants. The parameters have the
-    names of Paced's, because the digest of the weights includes the names.
+    os.fsync waits, so that a save is in flight as long as the test wants. DISK_FILE may hold the
+    name of the only file of a checkpoint for which it waits, such as that of one rank. The
+    parameters have the names of Paced's, because the digest of the weights includes the names.
     """
 
     def __init__(self) -> None:
@@ -32,7 +42,8 @@ class HeldUp(Paced):
 
         def slow_fsync(fd: Any) -> None:
             if threading.current_thread().name.startswith(_WRITER):
-                wait_while(disk)
+                while names(disk, fd):
+                    time.sleep(_LOOK_S)
             fsync(fd)
 
         os.fsync = slow_fsync

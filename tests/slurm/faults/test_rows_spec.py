@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,11 +22,13 @@ GLOBAL_BATCH, NUM_SAMPLES = 48, 1437
 NODES = (2, 3, 1)  # by attempt
 
 
-def trained_on(run: Run, folder: Path) -> dict[int, list[int]]:
+def trained_on(
+    run: Run, folder: Path, nodes_by_attempt: Sequence[int] = NODES
+) -> dict[int, list[int]]:
     """The samples of each global step, sorted, over all attempts and ranks."""
     seen: dict[int, list[int]] = defaultdict(list)
-    left = {rank: iter(recorded.batches(folder, rank)) for rank in range(max(NODES))}
-    for attempt, nodes in zip(run.attempts(), NODES, strict=True):
+    left = {rank: iter(recorded.batches(folder, rank)) for rank in range(max(nodes_by_attempt))}
+    for attempt, nodes in zip(run.attempts(), nodes_by_attempt, strict=True):
         train = Train(micro_batch_size=16, global_batch_size=GLOBAL_BATCH)
         batches = Batches.of(train, NUM_SAMPLES, nodes)
         for step in range(attempt["first_step"] - 1, attempt["last_step"]):
@@ -34,6 +37,18 @@ def trained_on(run: Run, folder: Path) -> dict[int, list[int]]:
                     seen[step] += next(left[rank])
     assert [batch for batches_left in left.values() for batch in batches_left] == []
     return {step: sorted(indices) for step, indices in seen.items()}
+
+
+def expected_samples() -> dict[int, list[int]]:
+    """The samples of each global step, sorted, of a run on one node."""
+    batches = Batches.of(Train(micro_batch_size=GLOBAL_BATCH), NUM_SAMPLES, 1)
+    assert batches.steps_per_epoch == STEPS_PER_EPOCH
+    return {
+        step: sorted(
+            batches.micro_batches(batches.order(step // STEPS_PER_EPOCH), step, 0)[0].tolist()
+        )
+        for step in range(STEPS)
+    }
 
 
 def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -> None:
@@ -55,14 +70,7 @@ def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -
     paced.finish()
     row.record(paced.run)
 
-    batches = Batches.of(Train(micro_batch_size=GLOBAL_BATCH), NUM_SAMPLES, 1)
-    assert batches.steps_per_epoch == STEPS_PER_EPOCH
-    assert trained_on(paced.run, folder) == {
-        step: sorted(
-            batches.micro_batches(batches.order(step // STEPS_PER_EPOCH), step, 0)[0].tolist()
-        )
-        for step in range(STEPS)
-    }
+    assert trained_on(paced.run, folder) == expected_samples()
     oracles.no_step_redone(paced.run)
     oracles.causes(paced.run, ["time_limit", "time_limit", "completed"])
     result = paced.run.result()

@@ -1,0 +1,187 @@
+"""Faults of runs that divide model or optimizer between the ranks (rows 14, 16, 17, 20, 21, 26).
+
+Each rank writes a file of a checkpoint, and rank 0 commits when all have done that.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.trainer.storage import reader
+
+from ..kit import JOB_TIMEOUT_S, Kit, Run
+from . import harm_nodes, harm_processes, harm_slurm, harm_storage, oracles, recorded
+from .rows import Row
+from .scenario import HELD_UP, ReferenceRuns, start
+from .test_rows_spec import GLOBAL_BATCH, expected_samples, trained_on
+from .test_rows_storage import EVERY_STEP, assert_put_aside, loaded, step_of, wait_for_saves
+
+FSDP = "train.strategy=fsdp"
+ZERO1 = "train.strategy=zero1"
+SHARDS = tuple(f"rank-{rank:05}.bin" for rank in range(3))
+OFTEN = ("checkpoint.every_steps=5", "launch.hang_timeout_s=10")
+
+
+def hold_a_save(run: Run, attempt: int, disk: Path, name: str) -> None:
+    """Wait for a checkpoint of an attempt, then hold its next save at this file.
+
+    On return all files that are written before or beside that one are complete.
+    """
+    wait_for_saves(run, attempt, 1)
+    done = run.dir.checkpoints / harm_storage.committed(run.dir)[0]
+    sizes = {file: (done / file).stat().st_size for file in SHARDS}
+    disk.write_text(name)
+
+    def is_held() -> bool:
+        drafts = list(run.dir.checkpoints.glob(f".tmp-step-*-attempt-{attempt}"))
+        return any(
+            (draft / name).exists()
+            and all((draft / file).exists() for file in SHARDS)
+            and all((draft / file).stat().st_size == sizes[file] for file in SHARDS if file != name)
+            for draft in drafts
+        )
+
+    run.cluster.wait_for(is_held, f"a save of attempt {attempt} at {name}", JOB_TIMEOUT_S)
+
+
+def test_row_16_a_rank_or_node_is_lost_in_a_save(
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
+) -> None:
+    """Rank 1 dies while it writes its shard, rank 0 in the commit, the node of rank 2 before it."""
+    disk = tmp_path / "disk-stands-still"
+    paced = start(kit, FSDP, HELD_UP, *OFTEN, f"launch.env.DISK_FILE={disk}")
+    run = paced.run
+    row.record(run)
+    for attempt, (number, file) in enumerate([(1, SHARDS[1]), (0, "state.json")], start=1):
+        hold_a_save(run, attempt, disk, file)
+        harm_processes.send([harm_processes.rank(run, number)], signal.SIGKILL)
+        disk.unlink()
+    hold_a_save(run, 3, disk, SHARDS[1])
+    lost = harm_nodes.lose_power(run, 2)
+    disk.unlink()
+    harm_slurm.wait_for_restarts(run, 1)
+    paced.finish()
+    oracles.bitwise(run, reference(FSDP, HELD_UP))
+    oracles.at_most_one_interval(run)
+    oracles.causes(run, ["crash", "crash", "node", "completed"])
+    assert lost not in run.attempts()[-1]["nodes"]
+    for before, after in zip(run.attempts(), run.attempts()[1:], strict=False):
+        assert loaded(run, after["attempt"]) == {step_of(before["checkpoint"])}
+    oracles.requeues(run, 1)
+    oracles.nothing_left(run)
+
+
+def truncate(newest: Path, older: Path) -> None:
+    harm_storage.truncate(newest / SHARDS[1])
+
+
+def swap(newest: Path, older: Path) -> None:
+    """Give two shards each other's names."""
+    aside = newest / "aside"
+    (newest / SHARDS[1]).rename(aside)
+    (newest / SHARDS[2]).rename(newest / SHARDS[1])
+    aside.rename(newest / SHARDS[2])
+
+
+def remove(newest: Path, older: Path) -> None:
+    harm_storage.remove(newest / SHARDS[1])
+
+
+def take_from_another(newest: Path, older: Path) -> None:
+    """Copy the shard of another checkpoint: of the same size, and whole."""
+    shutil.copyfile(older / SHARDS[1], newest / SHARDS[1])
+
+
+@pytest.mark.parametrize("strategy", [FSDP, ZERO1])
+def test_row_20_damaged_shards(kit: Kit, reference: ReferenceRuns, row: Row, strategy: str) -> None:
+    """Four damages at once: each checkpoint is the newest one left when the ranks read it."""
+    paced = start(kit, strategy, *EVERY_STEP)
+    run = paced.run
+    row.record(run)
+    damages = (truncate, swap, remove, take_from_another)
+    wait_for_saves(run, 1, len(damages) + 1)
+    harm_storage.pause(run)
+    names = harm_storage.committed(run.dir)
+    directories = [run.dir.checkpoints / name for name in names]
+    for index, damage in enumerate(damages):
+        damage(directories[index], directories[len(damages)])
+    harm_storage.release(run)
+    paced.finish()
+    assert_put_aside(run, names[: len(damages)], step_of(names[len(damages)]))
+    for name in names[: len(damages)]:
+        reason = (run.dir.checkpoints / f"quarantined-{name}" / reader.REASON).read_text()
+        assert reason.startswith(f"{SHARDS[1]}"), reason
+    oracles.bitwise(run, reference(strategy))
+    oracles.nothing_left(run)
+
+
+@pytest.mark.parametrize(("error", "strategy"), [("ENOSPC", FSDP), ("EIO", ZERO1)])
+def test_row_21_a_save_meets_an_error_on_one_node(
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path, error: str, strategy: str
+) -> None:
+    """The other ranks write their shards; the run ends or is retried with the file's name."""
+    file = tmp_path / "errno"
+    model = "train.model=tests.slurm.faults.bad_disk:BadDisk"
+    words = ("checkpoint.every_steps=5", "checkpoint.keep_last=99", f"launch.env.ERRNO_FILE={file}")
+    paced = start(kit, strategy, model, *words)
+    run = paced.run
+    row.record(run)
+    wait_for_saves(run, 1, 2)
+    before = harm_storage.committed(run.dir)
+    file.write_text(f"{error} {SHARDS[1]}")
+    said = f"saving {SHARDS[1]} of checkpoint {run.dir.checkpoints}/step-"
+    if error == "EIO":
+        run.cluster.wait_for(run.attempts, "the end of attempt 1", JOB_TIMEOUT_S)
+        assert run.attempts()[0]["decision"] == "retry"
+    else:
+        run.wait("FAILED")
+        result = run.result()
+        assert result["status"] == "held" and "then resume the run" in result["reason"], result
+        assert said in result["reason"] and "\n" not in result["reason"], result
+        file.unlink()
+    assert said in run.attempts()[0]["evidence"]["error"]
+    assert set(before) <= set(harm_storage.committed(run.dir))
+    reader.check(run.dir.checkpoints / before[0])
+    if error != "EIO":
+        paced = replace(paced, run=kit.resume(run))
+        row.record(paced.run)
+    paced.finish()
+    oracles.causes(run, ["crash", "completed"])
+    oracles.bitwise(run, reference(strategy))
+    oracles.at_most_one_interval(run)
+    oracles.nothing_left(run)
+
+
+def test_row_26_other_number_of_shards_and_other_strategy_on_resume(
+    kit: Kit, row: Row, tmp_path: Path
+) -> None:
+    folder, nodes = tmp_path / "samples", (3, 2, 2)
+    folder.mkdir()
+    paced = start(
+        kit,
+        FSDP,
+        f"train.global_batch_size={GLOBAL_BATCH}",
+        "train.dataset=tests.slurm.faults.recorded:digits",
+        f"launch.env.{recorded.FOLDER}={folder}",
+    )
+    row.record(paced.run)
+    for step, change in ((2, f"slurm.nodes={nodes[1]}"), (6, ZERO1)):
+        paced.run.wait_for_step(step)
+        harm_storage.stop(paced.run)
+        told = kit.jobs("resume", paced.run.dir.path, change, check=False)
+        assert told.returncode == 2 and "--yes" in told.stderr, told
+        paced = replace(paced, run=kit.resume(paced.run, change, "--yes"))
+    paced.finish()
+    row.record(paced.run)
+    assert trained_on(paced.run, folder, nodes) == expected_samples()
+    oracles.no_step_redone(paced.run)
+    oracles.causes(paced.run, ["time_limit", "time_limit", "completed"])
+    result = paced.run.result()
+    assert result["exactness"] == "sequence"
+    assert result["exactness_reason"] == "world size was 3, then 2", result
+    oracles.nothing_left(paced.run)
