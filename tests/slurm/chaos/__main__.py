@@ -55,10 +55,13 @@ def main(argv: list[str]) -> int:
     root = Path(f"/tmp/slurm-chaos-{os.getpid()}")
     again = f"make chaos N={args.number} SEED={args.seed} DRAW={{}}"
     with Cluster(root) as cluster, open(args.out / "draws.jsonl", "a") as lines:
-        expected = ReferenceRuns(Kit(cluster, args.out.resolve() / "reference"))(MODEL)
+        reference = ReferenceRuns(Kit(cluster, args.out.resolve() / "reference"))
+        strategies = dict.fromkeys(draw.strategy for draw in chosen)
+        expected = {each: reference(MODEL, f"train.strategy={each}") for each in strategies}
         records = []
         for draw in chosen:
-            record = {"seed": args.seed} | play(cluster, draw, expected, args.out.resolve())
+            reference_run = expected[draw.strategy]
+            record = {"seed": args.seed} | play(cluster, draw, reference_run, args.out.resolve())
             records.append(record)
             lines.write(json.dumps(record) + "\n")
             lines.flush()
@@ -75,7 +78,7 @@ def play(cluster: Cluster, draw: Draw, expected: Run, out: Path) -> dict[str, An
     verdict, problem, victim = "failed", "", None
     try:
         cluster.restart(draw.proctrack, conf_of(draw.site, cluster))
-        victim = begin(kit, SITES[draw.site], random.Random(str(draw)))
+        victim = begin(kit, SITES[draw.site], draw.strategy, random.Random(str(draw)))
         harm(victim, draw)
         verdict, problem = judged(victim, draw, expected)
     except Exception as error:  # any error of one draw: the other draws still run
@@ -110,7 +113,7 @@ def figures(run: Run) -> dict[str, Any]:
 def in_words(record: dict[str, Any], again: str) -> str:
     """A draw's line on the terminal."""
     blows = ", ".join(f"{blow['harm']}@{blow['step']}" for blow in record["blows"])
-    where = f"{record['proctrack']:9} {record['site']:10}"
+    where = f"{record['proctrack']:9} {record['site']:10} {record['strategy']:5}"
     line = f"{record['number']:3} {where} {record['seconds']:6.1f} s  {blows}"
     if record["verdict"] == "ok":
         return f"{line}: ok, {record['steps_redone']} redone"

@@ -2,7 +2,7 @@
 
 A draw is one run on one site with one or more harms, each at its own moment. The draws are
 stratified: every pair of a leading harm and a site is drawn once before any is drawn twice, and
-each time with another proctrack.
+each time with another proctrack and another strategy.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 PROCTRACKS = ("cgroup", "linuxproc", "pgid")
+# Not hsdp: three ranks are one group of shards, which is fsdp.
+STRATEGIES = ("ddp", "zero1", "fsdp")
 MAX_MORE_HARMS = 2
 
 
@@ -31,6 +33,7 @@ class Draw:
 
     number: int
     proctrack: str
+    strategy: str
     site: str
     blows: tuple[Blow, ...]
 
@@ -79,4 +82,7 @@ def _draw(index: int, lead: int, stratum: int, dice: random.Random, table: Table
     names = [*more[:place], harm, *more[place:]]
     delays = [round(dice.uniform(0, 1), 3) for _ in names]
     blows = tuple(Blow(*blow) for blow in zip(names, steps, delays, strict=True))
-    return Draw(index + 1, PROCTRACKS[(stratum + lead) % len(PROCTRACKS)], site, blows)
+    proctrack = PROCTRACKS[(stratum + lead) % len(PROCTRACKS)]
+    # In nine strata a lead meets each strategy on each proctrack.
+    turn = stratum + stratum // len(PROCTRACKS) + lead // len(PROCTRACKS)
+    return Draw(index + 1, proctrack, STRATEGIES[turn % len(STRATEGIES)], site, blows)

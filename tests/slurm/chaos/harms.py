@@ -87,20 +87,25 @@ def _kill_the_shell(victim: Victim) -> None:
 
 
 def _kill_in_a_save(victim: Victim) -> None:
-    """Harm rank 0 while the disk blocks its save for a whole attempt."""
+    """Kill a rank while the disk blocks at one file of the save; rank 0 writes state.json last."""
     victim.some_rank()
     # A first save is complete, so that the disk does not block in the middle of its pointer file.
     victim.pace(_BRISK_S)
     run = victim.run
     run.cluster.wait_for(lambda: run.events("save"), "a checkpoint", _TIMEOUT_S)
-    older = set(run.dir.checkpoints.glob(".tmp-step-*"))
-    victim.disk.touch()
+    newest = run.dir.checkpoints / harm_storage.committed(run.dir)[0]
+    file = victim.dice.choice([*harm_storage.shards(newest), "state.json"])
+    older = set(run.dir.checkpoints.glob(f".tmp-step-*/{file}"))
+    victim.disk.write_text(file)
     try:
         run.cluster.wait_for(
-            lambda: set(run.dir.checkpoints.glob(".tmp-step-*")) - older, "a save", _IN_FLIGHT_S
+            lambda: set(run.dir.checkpoints.glob(f".tmp-step-*/{file}")) - older,
+            f"a save at {file}",
+            _IN_FLIGHT_S,
         )
         with victim.another_attempt():
-            harm_processes.send([harm_processes.rank(run, 0)], signal.SIGKILL)
+            number = victim.dice.randrange(RANKS)
+            harm_processes.send([harm_processes.rank(run, number)], signal.SIGKILL)
             victim.disk.unlink()
     finally:
         victim.disk.unlink(missing_ok=True)
@@ -145,8 +150,10 @@ def _pause(victim: Victim) -> None:
 def _damage(victim: Victim) -> None:
     with victim.another_attempt():
         _pause(victim)
-        damage = victim.dice.choice(harm_storage.DAMAGES)
-        victim.put_aside += harm_storage.damage_newest(victim.run.dir, damage)
+        run_dir, damage = victim.run.dir, victim.dice.choice(harm_storage.DAMAGES)
+        newest = run_dir.checkpoints / harm_storage.committed(run_dir)[0]
+        file = victim.dice.choice([*harm_storage.shards(newest), "state.json", "manifest.json"])
+        victim.put_aside += harm_storage.damage_newest(run_dir, damage, file=file)
         harm_storage.release(victim.run)
 
 

@@ -1,6 +1,6 @@
 """A campaign follows from its seed and has every harm; a harm that ends the run comes last."""
 
-from .draws import MAX_MORE_HARMS, PROCTRACKS, Table, draws
+from .draws import MAX_MORE_HARMS, PROCTRACKS, STRATEGIES, Table, draws
 from .harms import HARMS, TABLE
 from .sites import SITES
 
@@ -30,6 +30,29 @@ def test_every_lead_meets_every_proctrack_in_three_strata():
         for blow in draw.blows
     }
     assert met >= {(site, harm, proctrack) for harm, site in LEADS for proctrack in PROCTRACKS}
+
+
+def test_every_lead_meets_every_strategy_in_three_strata_and_on_each_proctrack_in_nine():
+    for strata, places in ((3, {""}), (9, set(PROCTRACKS))):
+        met = {
+            (draw.site, blow.harm, draw.strategy, draw.proctrack if len(places) > 1 else "")
+            for draw in campaign(strata * len(LEADS))
+            for blow in draw.blows
+        }
+        assert met >= {
+            (site, harm, strategy, place)
+            for harm, site in LEADS
+            for strategy in STRATEGIES
+            for place in places
+        }
+
+
+def test_a_short_campaign_has_each_strategy_on_several_proctracks():
+    made = draws(len(TABLE.leads), 1, TABLE)
+    for strategy in STRATEGIES:
+        own = [draw for draw in made if draw.strategy == strategy]
+        assert len(own) >= len(made) // len(STRATEGIES) - 1
+        assert {draw.proctrack for draw in own} == set(PROCTRACKS)
 
 
 def test_nothing_comes_after_the_end_of_a_run_and_steps_go_up():

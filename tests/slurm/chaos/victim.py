@@ -38,7 +38,7 @@ class Victim:
     site: Site
     paced: Paced
     trouble: Path  # see tests.slurm.faults.broken
-    disk: Path  # while this file exists the disk blocks
+    disk: Path  # while this file exists the disk blocks, see tests.slurm.faults.held_up
     dice: random.Random
     put_aside: list[str] = field(default_factory=list)  # files of the run that harms moved away
 
@@ -107,14 +107,14 @@ class Victim:
         self.run.cluster.wait_for(is_there, f"{what} of {self.run.dir.path}", _TIMEOUT_S)
 
 
-def begin(kit: Kit, site: Site, dice: random.Random) -> Victim:
+def begin(kit: Kit, site: Site, strategy: str, dice: random.Random) -> Victim:
     """Submit a run for a draw in the way of its site."""
     trouble = kit.runs_root / f"trouble-{secrets.token_hex(4)}"
     trouble.mkdir(parents=True)
     disk, pace = trouble / "disk-stands-still", trouble / "pace"
     pace.touch()
     env = (f"launch.env.TROUBLE_FOLDER={trouble}", f"launch.env.DISK_FILE={disk}")
-    words = (MODEL, *_NEEDS, *env, *site.overrides)
+    words = (MODEL, f"train.strategy={strategy}", *_NEEDS, *env, *site.overrides)
     if site.options:
         config, *spec = SPEC
         spec = [*spec, *words, f"launch.env.PACE_FILE={pace}"]
