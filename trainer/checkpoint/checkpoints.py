@@ -246,6 +246,8 @@ class Checkpoints:
         self._check_copy(pending)
         run, rank = self._context.run, self._context.distributed.rank
         step = pending.step
+        # The next attempt has removed temporary files at its start; nothing would remove this one.
+        check_owner(run)
         return commit.write_part(self._root, step, run.attempt, part_name(rank), pending.part(rank))
 
     def _check_copy(self, pending: _Save) -> None:

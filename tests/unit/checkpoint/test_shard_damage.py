@@ -85,8 +85,8 @@ class Rank:
 
     def _train(self, train):
         """Save after each of two steps; return the bits after each."""
-        checkpoints = Checkpoints(self.context, self.data)
-        state = checkpoints.load(self.replica, ReadAhead(self.context))
+        self.checkpoints = Checkpoints(self.context, self.data)
+        state = self.checkpoints.load(self.replica, ReadAhead(self.context))
         bits = {}
         for step in (OLDER, NEWEST):
             batches = iter([self.data.train_batches.example()])
@@ -94,9 +94,12 @@ class Rank:
                 state.window += row
             state.global_step = step
             bits[step] = self.bits()
-            checkpoints.save(self.replica, state)
-            checkpoints.finish(lambda: None)
+            self.save(state)
         return bits
+
+    def save(self, state):
+        self.checkpoints.save(self.replica, state)
+        self.checkpoints.finish(lambda: None)
 
     def bits(self):
         return weights_sha256(self.replica), optimizer_sha256(self.replica)
@@ -106,7 +109,8 @@ class Rank:
         for parameter in self.replica.module.parameters():
             parameter.detach().fill_(7)
         self.replica.optimizer.state.clear()
-        state = Checkpoints(self.context, self.data).load(self.replica, ReadAhead(self.context))
+        self.checkpoints = Checkpoints(self.context, self.data)
+        state = self.checkpoints.load(self.replica, ReadAhead(self.context))
         return state.global_step, self.bits()
 
     def harmed(self, harm):
@@ -201,6 +205,24 @@ def only_rank_1(kind, rank, world_size, folder):
     os._exit(0)  # the other ranks see that it is gone
 
 
+def superseded(strategy, rank, world_size, folder):
+    """Save when a newer attempt owns the run; write the type of each rank's error."""
+    me = Rank(strategy, rank, world_size, Path(folder))
+    state = Checkpoints(me.context, me.data).load(me.replica, ReadAhead(me.context))
+    dist.barrier()
+    if rank == 0:
+        me.run.owner.write_text('{"attempt": 2}')
+    dist.barrier()
+    error = ""
+    try:
+        me.save(state)
+    except Exception as caught:
+        error = type(caught).__name__
+    torch.save(error, f"{folder}/rank-{rank}")
+    dist.barrier()
+    os._exit(0)
+
+
 def forked(target, first, world_size, folder):
     """What each rank saved. One process imports torch and forks them."""
     context = multiprocessing.get_context("forkserver")
@@ -259,3 +281,8 @@ def test_damage_that_only_another_rank_sees_is_transient(tmp_path, kind):
         checkpoint_name(OLDER),
         checkpoint_name(NEWEST),
     ]
+
+
+def test_row_33_no_rank_of_an_old_attempt_writes_a_shard(tmp_path):
+    assert forked(superseded, "fsdp", 3, tmp_path) == ["Superseded"] * 3
+    assert list((tmp_path / "run/checkpoints").glob(".tmp-*")) == []
