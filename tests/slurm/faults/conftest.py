@@ -95,7 +95,6 @@ def reference(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Ref
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # of all workers
-    (folder / "reference").mkdir(exist_ok=True)
     return ReferenceRuns(Kit(cluster, folder / "reference"))
 
 

@@ -76,6 +76,7 @@ class ReferenceRuns:
     """
 
     def __init__(self, kit: Kit) -> None:
+        kit.runs_root.mkdir(parents=True, exist_ok=True)
         self._kit = kit
 
     def __call__(self, *overrides: str) -> Run:
