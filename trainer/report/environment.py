@@ -18,6 +18,8 @@ from slurm_job_kit.trainer.dist.context import gather
 from slurm_job_kit.trainer.dist.run_handle import RankContext
 
 CODE = "code"
+# How the ranks share the work: named before other changes.
+SHARING = ("train.strategy", "world size", "train.shard_size")
 # Of an environment that is not the first one: the step after which it began.
 SINCE = "after step"
 
@@ -112,7 +114,9 @@ def _other_changes(history: list[dict[str, Any]]) -> Iterator[str]:
     """Yield a text for the first other property in which an environment is not the first one."""
     first = history[0]
     for other in history[1:]:
-        for name in sorted((first.keys() | other.keys()) - {CODE, SINCE, "ranks"}):
+        names = sorted((first.keys() | other.keys()) - {CODE, SINCE, "ranks"})
+        names.sort(key=lambda name: name not in SHARING)
+        for name in names:
             if first.get(name) != other.get(name):
                 yield f"{name} was {first.get(name)}, then {other.get(name)}"
                 return
