@@ -42,13 +42,13 @@ class Memory:
     """How far the memory of this process rises in a block of code."""
 
     def __init__(self) -> None:
-        gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)  # else the block reuses memory that is free already
+        _trim()  # else the block reuses memory that is free already
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # sets VmHWM to VmRSS
         self._before = _status_bytes("VmRSS")
 
     def held_bytes(self) -> int:
         """The resident size now, less that at the beginning."""
+        _trim()
         return _status_bytes("VmRSS") - self._before
 
     def rise_bytes(self) -> int:
@@ -103,6 +103,12 @@ def _load(path: Path) -> None:
     saved = torch.load(path, map_location="cpu", weights_only=True)
     module.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
+
+
+def _trim() -> None:
+    """Give memory that nothing uses back to the system."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def _status_bytes(name: str) -> int:

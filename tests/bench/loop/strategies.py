@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 from collections import Counter
 
 import torch
@@ -44,11 +43,9 @@ def _figures(place: Place, strategy: str) -> list[Figure]:
     train = dataclasses.replace(
         TRAIN, strategy=strategy, shard_size=2 if strategy == "hsdp" else None
     )
-    gc.collect()
     memory = Memory()
     loop = prepare(place.context(Spec(train=train, checkpoint=Checkpoint(interval=None))))
     _steps(loop, 2)
-    gc.collect()
     peak = _largest(memory.rise_bytes())
     trained = _largest(memory.held_bytes())
     loop.checkpoints.allocate(loop.replica, loop.state)
