@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -32,7 +33,7 @@ from slurm_job_kit.trainer.storage.manifest import BEST, Manifest
 from slurm_job_kit.trainer.storage.ownership import check_owner
 from slurm_job_kit.trainer.storage.part_file import part_name
 from slurm_job_kit.trainer.storage.writer import Saved, Writer
-from slurm_job_kit.trainer.strategy.sharding import Rows
+from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
 
 POLL_S = 0.5  # between two beats while a save is waited for
 
@@ -43,7 +44,7 @@ class _Save:
 
     saved: the copy of the state, with this rank's rows of divided tensors; None where this rank
         writes nothing.
-    stored: the place of each tensor.
+    sharding: of the divided tensors.
     copied: happens when the copy from the GPU is complete.
     parameters: the names of the model's parameters.
     started, stall_s: on the monotonic clock, and in seconds.
@@ -51,7 +52,7 @@ class _Save:
 
     step: int
     saved: SavedState | None
-    stored: Sequence[StoredTensor]
+    sharding: Sharding
     copied: torch.cuda.Event | None
     parameters: Sequence[str]
     started: float
@@ -63,6 +64,11 @@ class _Save:
         assert self.saved is not None
         return self.saved
 
+    @functools.cached_property
+    def stored(self) -> list[StoredTensor]:
+        """The place of each tensor. It is first asked for in a thread: many ranks take a while."""
+        return outline.lay_out(self.copy.to_dict(), self.sharding)
+
     def part(self, rank: int) -> commit.Write:
         """Return the function that writes the file of a rank."""
         return lambda sink: outline.write_part(self.copy.to_dict(), self.stored, rank, sink)
@@ -70,6 +76,24 @@ class _Save:
     def layout_sha256(self) -> bytes:
         """Return a digest of the place of all tensors, which all ranks must agree about."""
         return hashlib.sha256(repr(self.stored).encode()).digest()
+
+
+class _Part(NamedTuple):
+    """The file that a rank has written, and where it takes each tensor to be."""
+
+    digest: FileDigest
+    layout_sha256: bytes
+
+
+def _own_part(saved: SavedState, sharding: Sharding) -> dict[str, Any]:
+    """Return a state with memory only for the tensors that this rank writes."""
+
+    def own(value: Any) -> Any:
+        is_own = sharding.rank == 0 or not isinstance(value, torch.Tensor)
+        return value if is_own else torch.empty_like(value, device="meta")
+
+    values: dict[str, Any] = outline.mapped(saved.to_dict(), own)
+    return values
 
 
 class Checkpoints:
@@ -89,7 +113,7 @@ class Checkpoints:
         self._commits: Writer[Saved] = Writer()
         # Where tensors are divided: the part of this rank, and the save in flight until all ranks
         # have written theirs.
-        self._parts: Writer[NamedFile] = Writer()
+        self._parts: Writer[_Part] = Writer()
         self._pending: _Save | None = None
         self._written_step = -1
         self.newest_step: int | None = None
@@ -123,7 +147,7 @@ class Checkpoints:
         """Begin to allocate the memory that saves need; after a step, when the optimizer has it."""
         if replica.strategy.sharding.is_writer:
             saved = SavedState.of(replica, self._setup, state, state.window)
-            self._staging.allocate(saved.to_dict())
+            self._staging.allocate(_own_part(saved, replica.strategy.sharding))
 
     def is_any_saving(self) -> bool:
         """Return, on every rank, whether rank 0 has a save in flight."""
@@ -145,14 +169,13 @@ class Checkpoints:
         self._commits.wait()
         saved = SavedState.of(replica, self._setup, state, windows)
         # As a dict: Staging copies the tensors of nested containers.
-        stored = outline.lay_out(saved.to_dict(), sharding)
         copy, copied = None, None
         if sharding.is_writer:
-            values, copied = self._staging.take(saved.to_dict())
+            values, copied = self._staging.take(_own_part(saved, sharding))
             copy = SavedState.from_dict(values)
         parameters = [name for name, _ in replica.module.named_parameters()]
         stall_s = time.monotonic() - started
-        new = _Save(state.global_step, copy, stored, copied, parameters, started, stall_s)
+        new = _Save(state.global_step, copy, sharding, copied, parameters, started, stall_s)
         if sharding.num_shards == 1:
             self._commits.start(self._write_and_commit, new)
             return
@@ -241,14 +264,16 @@ class Checkpoints:
         self._check_copy(pending)
         return self._commit(pending, (), {part_name(0): pending.part(0)})
 
-    def _write_part(self, pending: _Save) -> NamedFile:
+    def _write_part(self, pending: _Save) -> _Part:
         """Write this rank's part of a copy of the state, in a thread. Raises as above."""
         self._check_copy(pending)
         run, rank = self._context.run, self._context.distributed.rank
         step = pending.step
         # The next attempt has removed temporary files at its start; nothing would remove this one.
         check_owner(run)
-        return commit.write_part(self._root, step, run.attempt, part_name(rank), pending.part(rank))
+        name = part_name(rank)
+        file = commit.write_part(self._root, step, run.attempt, name, pending.part(rank))
+        return _Part(file.digest, pending.layout_sha256())
 
     def _check_copy(self, pending: _Save) -> None:
         """Wait for the copy from the GPU; raise NotFinite where a parameter is not finite."""
@@ -260,6 +285,7 @@ class Checkpoints:
         tensors = {
             name: value.local if isinstance(value, Rows) else value
             for name, value in tensors.items()
+            if isinstance(value, Rows) or not value.is_meta
         }
         if self._context.train.stop_on_nan and (name := first_not_finite(tensors)):
             step = pending.step
@@ -274,20 +300,18 @@ class Checkpoints:
 
         Raises: RuntimeError where the ranks disagree about the place of the tensors.
         """
-        written = self._parts.completed()
-        size, sha256 = 0, bytes(DIGEST_BYTES)
-        if written:
-            size, sha256 = written[-1].digest.size, bytes.fromhex(written[-1].digest.sha256)
-        text = size.to_bytes(8, "big") + sha256 + pending.layout_sha256()
-        own = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(self._context.device)
-        rows = [bytes(row.tolist()) for row in gather(own)]
-        if len({row[8 + DIGEST_BYTES :] for row in rows}) > 1:
+        own = [_Part(FileDigest(0, ""), b""), *self._parts.completed()][-1]
+        sha256 = bytes.fromhex(own.digest.sha256).ljust(DIGEST_BYTES, b"\0")
+        layout = own.layout_sha256.ljust(DIGEST_BYTES, b"\0")
+        text = bytearray(own.digest.size.to_bytes(8, "big") + sha256 + layout)
+        rows = gather(torch.frombuffer(text, dtype=torch.uint8).to(self._context.device))
+        found = [bytes(row.tolist()) for row in rows[: pending.sharding.num_shards]]
+        if len({row[8 + DIGEST_BYTES :] for row in found}) > 1:
             raise RuntimeError("the ranks disagree about the place of the tensors in a checkpoint")
-        found = [(int.from_bytes(row[:8], "big"), row[8 : 8 + DIGEST_BYTES].hex()) for row in rows]
+        parts = [(int.from_bytes(row[:8], "big"), row[8 : 8 + DIGEST_BYTES].hex()) for row in found]
         return tuple(
             NamedFile(part_name(rank), FileDigest(size, sha256, BLOCK_BYTES))
-            for rank, (size, sha256) in enumerate(found)
-            if size > 0
+            for rank, (size, sha256) in enumerate(parts)
         )
 
     def _commit(

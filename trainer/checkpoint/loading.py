@@ -14,6 +14,7 @@ from slurm_job_kit.trainer.checkpoint.state import SavedState, TrainState
 from slurm_job_kit.trainer.dist.context import broadcast_bytes, gather
 from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.errors import TransientStorageError, storage_error
+from slurm_job_kit.trainer.model import optim
 from slurm_job_kit.trainer.model.build import Replica
 from slurm_job_kit.trainer.storage import manifest, reader
 from slurm_job_kit.trainer.storage.reader import Contents
@@ -38,6 +39,7 @@ def load_newest(
         saved, contents = shared
         check_setup(saved.setup, setup, context)
         state.check_fits(saved, replica)
+        state.check_moments(saved, replica, context.train)
         if not is_divided(context):
             state.restore(saved, replica)
             return state.restored_state(saved, replica, context.distributed)
@@ -45,7 +47,7 @@ def load_newest(
             read, problem = _read(saved, replica, contents)
         problems = _of_all_ranks(problem, context)
         if not any(problems):
-            parts.restore(read, replica, context.train)
+            optim.load(replica.optimizer, read.optimizer, is_owned=True)
             return state.restored_state(read, replica, context.distributed)
         assert contents is not None
         if context.distributed.is_first:

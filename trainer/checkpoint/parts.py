@@ -8,18 +8,12 @@ from typing import Any
 
 import torch
 
-from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
 from slurm_job_kit.trainer.checkpoint.state import SavedState, model_parts, parameters_of
-from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.model import optim
 from slurm_job_kit.trainer.model.build import Replica
 from slurm_job_kit.trainer.storage.reader import Contents
 from slurm_job_kit.trainer.strategy.sharding import Rows
-
-# What torch's own optimizers keep for each parameter after their first step.
-_KEPT = {"adamw": {"step", "exp_avg", "exp_avg_sq"}, "sgd": {"momentum_buffer"}}
 
 
 class PartReader:
@@ -97,22 +91,3 @@ class PartReader:
 
 def _is_tensor(value: object) -> bool:
     return isinstance(value, (StoredTensor, torch.Tensor))
-
-
-def restore(saved: SavedState, replica: Replica, train: Train) -> None:
-    """Put the state of the optimizer, as `PartReader.read` returned it, into the optimizer.
-
-    Raises: UserError where a part of the state that the optimizer needs is not there: it would
-    begin at 0 again without a word.
-    """
-    kept = _KEPT.get(train.optimizer, set())
-    if train.optimizer == "sgd" and not train.momentum:
-        kept = set()
-    for index, values in saved.optimizer["state"].items():
-        if missing := kept - values.keys():
-            name = saved.parameter_names[index] if saved.parameter_names else f"number {index}"
-            raise UserError(
-                f"the checkpoint has no {', '.join(sorted(missing))} of train.optimizer "
-                f"{train.optimizer} for parameter {name}: continue from an older checkpoint"
-            )
-    optim.load(replica.optimizer, saved.optimizer, is_owned=True)

@@ -31,6 +31,8 @@ class Staging:
 
     def _allocate(self, tensors: dict[str, torch.Tensor]) -> None:
         for path, tensor in tensors.items():
+            if tensor.is_meta:
+                continue
             # The kernel gives the pages at the first write.
             self._buffers[path] = _buffer_for(tensor).zero_()
 
@@ -69,6 +71,8 @@ class Staging:
         )
 
     def _stage(self, tensor: torch.Tensor, path: str) -> torch.Tensor:
+        if tensor.is_meta:  # another rank writes it
+            return tensor
         buffer = self._buffers.get(path)
         if buffer is None or (buffer.dtype, buffer.shape) != (tensor.dtype, tensor.shape):
             buffer = self._buffers[path] = _buffer_for(tensor)

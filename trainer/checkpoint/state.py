@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.setup import TrainSetup
 from slurm_job_kit.trainer.data.sources import is_plain
@@ -22,6 +23,8 @@ from slurm_job_kit.trainer.storage import reader
 from slurm_job_kit.trainer.storage.manifest import WITH_STATE_PT
 
 STATE_PT = "state.pt"  # of the format before this one
+# What torch's own optimizers keep for each parameter after their first step.
+KEPT = {"AdamW": {"step", "exp_avg", "exp_avg_sq"}, "SGD": {"momentum_buffer"}}
 MAX_DIFFERENCES = 10  # lines of an error
 ZIP = b"PK\3\4"  # the older format is a bare pickle, which torch.load would load as well
 
@@ -207,6 +210,27 @@ def restore(saved: SavedState, replica: Replica) -> None:
     """Load whole tensors into the replica; the caller has called `check_fits`."""
     replica.module.load_state_dict(saved.model)
     optim.load(replica.optimizer, saved.optimizer)
+
+
+def check_moments(saved: SavedState, replica: Replica, train: Train) -> None:
+    """Raise a UserError where the optimizer would begin with a moment of 0 without a word.
+
+    Before the first step there are none. Parameters that are not used in each step may have none.
+    """
+    optimizer_class = type(replica.optimizer).__name__
+    kept = KEPT.get(optimizer_class, set())
+    if optimizer_class == "SGD" and not replica.optimizer.defaults["momentum"]:
+        kept = set()
+    states = saved.optimizer["state"]
+    if not states or train.find_unused_parameters or train.static_graph:
+        return
+    for index in range(len(parameters_of(replica.optimizer))):
+        if missing := kept - states.get(index, {}).keys():
+            name = saved.parameter_names[index] if saved.parameter_names else f"number {index}"
+            raise UserError(
+                f"the checkpoint has no {', '.join(sorted(missing))} of {optimizer_class} for "
+                f"parameter {name}: continue from an older checkpoint"
+            )
 
 
 def check_fits(saved: SavedState, replica: Replica) -> None:

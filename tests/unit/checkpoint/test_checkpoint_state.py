@@ -33,6 +33,7 @@ from slurm_job_kit.trainer.checkpoint.state import (
     SavedState,
     TrainState,
     check_fits,
+    check_moments,
     parse,
     restored_state,
 )
@@ -604,6 +605,22 @@ def test_a_checkpoint_of_another_model_or_optimizer_names_both_sides():
         check_fits(saved_state(replica, model=more), replica)
     with pytest.raises(UserError, match="the state of SGD, but train.optimizer is AdamW"):
         check_fits(saved_state(replica, optimizer_class="SGD"), replica)
+
+
+@pytest.mark.parametrize("lost", ["exp_avg", "all"])
+def test_a_checkpoint_without_a_moment_is_refused(lost):
+    replica = replica_of()
+    values = saved_values(replica)
+    check_moments(SavedState.from_dict(values), replica, Train())
+    state = values["optimizer"]["state"]
+    if lost == "all":
+        del state[1]
+    else:
+        state[1] = {key: value for key, value in state[1].items() if key != lost}
+    values["parameter_names"] = ["0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias"]
+    with pytest.raises(UserError, match="the checkpoint has no .*exp_avg.* for parameter 0.bias:"):
+        check_moments(SavedState.from_dict(values), replica, Train())
+    check_moments(SavedState.from_dict(values), replica, Train(static_graph=True))
 
 
 @pytest.fixture
