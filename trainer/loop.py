@@ -287,6 +287,12 @@ class Loop:
             self._lead.evaluated(time.monotonic() - began)
             began = time.monotonic()
 
+        def is_stop_agreed(index: int, is_last: bool) -> bool:
+            written_step = self.checkpoints.written_step
+            agreed = stop_consensus.check(index, False, is_last, written_step)
+            self.checkpoints.commit_when_written(agreed.written_step)
+            return agreed.stop
+
         assert self.data.held_out is not None
         seed = seeds.mix(seeds.HELD_OUT, self.train.seed, step, self.distributed.rank)
         seeds.seed_generators(seed, self.device)
@@ -296,7 +302,7 @@ class Loop:
             self.replica.row,
             self.replica.empty_row(),
             beat,
-            lambda index, is_last: stop_consensus.check(index, False, drain=is_last).stop,
+            is_stop_agreed,
             self.replica.strategy.evaluates_together,
         )
         self.replica.strategy.end_evaluation(self.replica.module)

@@ -223,7 +223,7 @@ PARSES_OTHER_JSON = {
         "jobs.runs.compare",
         "jobs.node.preload",
     ),
-    *("trainer.checkpoint.outline", "trainer.checkpoint.weights"),
+    *("trainer.checkpoint.outline", "trainer.checkpoint.weights", "trainer.checkpoint.export"),
     *("trainer.storage.manifest", "trainer.dist.run_handle", "trainer.health.rank_report"),
 }
 

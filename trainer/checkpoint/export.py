@@ -19,7 +19,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -185,9 +184,10 @@ def _write_one(
 ) -> Path:
     tensors = {name: _read(model[name], contents) for name in model}
     metadata = {**metadata, "weights_sha256": digest.tensors_sha256(tensors)}
+    earlier = _earlier(out)
     with replacing(out) as temporary:
         _save(tensors, temporary, metadata)
-        _remove_earlier(out, keep={out})
+    _remove(earlier - {out})
     fsync_directory(out.parent)
     return out
 
@@ -208,7 +208,7 @@ def _write_several(
         for number in range(1, len(files) + 1)
     ]
     index = out.with_name(f"{stem}{INDEX_SUFFIX}")
-    sha256, size = hashlib.sha256(), 0
+    sha256, size, earlier = hashlib.sha256(), 0, _earlier(out)
     with ExitStack() as renames:  # at its end, from the last to the first
         temporary_index = renames.enter_context(replacing(index))
         for path, names in zip(paths, files, strict=True):
@@ -225,7 +225,7 @@ def _write_several(
         }
         text = json.dumps({"metadata": more, "weight_map": places}, indent=2)
         write_durable(temporary_index, f"{text}\n")
-        _remove_earlier(out, keep={*paths})
+        _remove({out, *earlier} - {*paths})
     fsync_directory(out.parent)
     return index
 
@@ -241,13 +241,28 @@ def _save(tensors: dict[str, torch.Tensor], path: Path, metadata: Mapping[str, s
         os.fsync(file.fileno())
 
 
-def _remove_earlier(out: Path, keep: set[Path]) -> None:
-    """Remove the index of an earlier export to `out`, and its files that have another name now."""
-    stem = out.name.removesuffix(SUFFIX)
-    parts = re.compile(rf"{re.escape(stem)}(-\d{{5}}-of-\d{{5}}{SUFFIX}|{INDEX_SUFFIX})")
-    for path in out.parent.iterdir():
-        if path not in keep and (path == out or parts.fullmatch(path.name)):
-            path.unlink()
+def _earlier(out: Path) -> set[Path]:
+    """Return the index of an earlier export to `out`, and the files that it lists.
+
+    Raises: UserError where the index is not of an export: its files are somebody else's.
+    """
+    index = out.with_name(f"{out.name.removesuffix(SUFFIX)}{INDEX_SUFFIX}")
+    if not index.exists():
+        return set()
+    try:
+        values = json.loads(index.read_bytes())
+        names = {Path(name).name for name in values["weight_map"].values()}
+        is_own = {"run_id", "weights_sha256"} <= values["metadata"].keys()
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        is_own, names = False, set()
+    if not is_own:
+        raise UserError(f"{index} was not written by an export: choose another place with --out")
+    return {index, *(out.with_name(name) for name in names)}
+
+
+def _remove(paths: set[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 def is_finished(run_dir: RunDir) -> bool:

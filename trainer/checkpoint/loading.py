@@ -47,7 +47,7 @@ def load_newest(
             read, problem = _read(saved, replica, contents)
         problems = _of_all_ranks(problem, context)
         if not any(problems):
-            optim.load(replica.optimizer, read.optimizer, is_owned=True)
+            optim.load(replica.optimizer, read.optimizer, is_owned=contents is not None)
             return state.restored_state(read, replica, context.distributed)
         assert contents is not None
         if context.distributed.is_first:
@@ -99,7 +99,11 @@ def _quarantine(contents: Contents, problems: list[str], context: RankContext) -
     """
     directory, log = contents.directory, context.distributed.log
     rank = next(index for index, problem in enumerate(problems) if problem)
+    digests = {file.name: file.digest for file in contents.manifest.files}
+    name = problems[rank].partition(" ")[0].rstrip(":")
     try:
+        if name in digests:  # first: a large checkpoint takes longer than the other ranks wait
+            reader.check_file(directory / name, digests[name])
         reader.check(directory)
     except reader.Damaged as error:
         reader.put_aside(directory, str(error), log)

@@ -57,7 +57,7 @@ class StoredTensor:
     def read_into(self, contents: Contents, first: int, target: torch.Tensor) -> None:
         """Fill `target` with the elements from number `first` on. Raises: Damaged, OSError.
 
-        target: on any device; of another memory format only if it is the whole tensor.
+        target: on any device, in any memory format; the elements count as in a contiguous one.
         """
         if target.device.type == "cpu" and target.is_contiguous() and target.dtype == self.dtype:
             self._read(contents, first, target.detach().view(-1))
@@ -69,7 +69,9 @@ class StoredTensor:
                 part.copy_(buffer[: len(part)])
                 first += len(part)
         else:
-            target.detach().copy_(self.read(contents))
+            buffer = torch.empty(target.numel(), dtype=self.dtype)
+            self._read(contents, first, buffer)
+            target.detach().copy_(buffer.view(target.shape))
 
     def _read(self, contents: Contents, first: int, target: torch.Tensor) -> None:
         size, found = self.dtype.itemsize, 0

@@ -10,7 +10,12 @@ import torch
 
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
-from slurm_job_kit.trainer.checkpoint.state import SavedState, model_parts, parameters_of
+from slurm_job_kit.trainer.checkpoint.state import (
+    SavedState,
+    TrainState,
+    model_parts,
+    parameters_of,
+)
 from slurm_job_kit.trainer.model.build import Replica
 from slurm_job_kit.trainer.storage.reader import Contents
 from slurm_job_kit.trainer.strategy.sharding import Rows
@@ -39,18 +44,35 @@ class PartReader:
         return dataclasses.replace(
             saved,
             optimizer={**outline.mapped(saved.optimizer, self._whole_or_none), "state": state},
-            state=dataclasses.replace(saved.state, window=self._whole(saved.state.window)),
+            # A stream's position may have tensors, too.
+            state=TrainState(**outline.mapped(vars(saved.state), self._whole)),
             scaler=outline.mapped(saved.scaler, self._whole),
         )
 
     def _fill_model(self, saved: dict[str, Any]) -> None:
-        own = model_parts(self._replica)
+        own, others = self._own_memory(), {}
         for name, value in saved.items():
-            if isinstance(target := own[name], (torch.Tensor, Rows)):
-                self._fill(target, value)
-        others = {name: each for name, each in saved.items() if not _is_tensor(each)}
-        if others:  # what modules return from get_extra_state()
+            if name in own and _is_tensor(value):
+                self._fill(own[name], value)
+            else:
+                others[name] = outline.mapped(value, self._whole)
+        if others:
             self._replica.module.load_state_dict(others, strict=False)
+
+    def _own_memory(self) -> dict[str, torch.Tensor | Rows]:
+        """Return the entries of `state_dict()` that are the memory of parameters and buffers.
+
+        Not what get_extra_state() or a hook returns: the module has to load that by itself.
+        """
+        module, part = self._replica.module, self._replica.strategy.part
+        named: dict[str, torch.Tensor] = dict(module.named_buffers(remove_duplicate=False))
+        named.update(module.named_parameters(remove_duplicate=False))
+        held = {name: part(value.detach()) for name, value in named.items()}
+        return {
+            name: value
+            for name, value in model_parts(self._replica).items()
+            if name in held and _address(value) == _address(held[name])
+        }
 
     def _of_optimizer(self, value: Any, owner: torch.nn.Parameter) -> Any:
         """Return what this rank's optimizer keeps of a value of the state of a parameter."""
@@ -87,6 +109,11 @@ class PartReader:
     def _whole_or_none(self, value: Any) -> Any:
         """Return a tensor of the optimizer's options; its state is read apart."""
         return None if isinstance(value, StoredTensor) else value
+
+
+def _address(value: Any) -> int | None:
+    tensor = value.local if isinstance(value, Rows) else value
+    return tensor.data_ptr() if isinstance(tensor, torch.Tensor) else None
 
 
 def _is_tensor(value: object) -> bool:

@@ -242,6 +242,7 @@ def check_fits(saved: SavedState, replica: Replica) -> None:
             f"the checkpoint holds the state of {saved.optimizer_class}, but train.optimizer is "
             f"{optimizer_class}"
         )
+    optim.check_groups(replica.optimizer, saved.optimizer)
 
 
 def restored_state(saved: SavedState, replica: Replica, context: DistributedContext) -> TrainState:
@@ -276,7 +277,8 @@ def check_same_tensors(saved: Mapping[str, Any], own: Mapping[str, Any], whose: 
     if differences:
         more = len(differences) - MAX_DIFFERENCES
         lines = differences[:MAX_DIFFERENCES] + ([f"and {more} more"] if more > 0 else [])
-        raise UserError("\n  ".join([f"{whose} of another model:", *lines]))
+        # The record of the attempt has the first line only.
+        raise UserError("\n  ".join([f"{whose} of another model: {lines[0]}", *lines[1:]]))
 
 
 def _shape(shapes: Mapping[str, tuple[int, ...]], name: str) -> str:

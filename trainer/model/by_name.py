@@ -104,7 +104,7 @@ def fill(
     will_load: leave the parameters undefined, because a checkpoint has them. It has not all of the
         rest: buffers that are not persistent, and tensors that are plain attributes.
     """
-    _allocate(module, device)
+    _allocate(module, strategy.parameter_device(device), device)
     parameters = () if will_load else module.named_parameters()
     for name, tensor in (*parameters, *module.named_buffers()):
         part = strategy.part(tensor.detach())
@@ -123,7 +123,7 @@ def fill(
         vars(owner)[key] = tree_unflatten(leaves, structure)
 
 
-def _allocate(module: nn.Module, device: torch.device) -> None:
+def _allocate(module: nn.Module, device: torch.device, of_buffers: torch.device) -> None:
     """Move a model from the meta device. A parameter in two places stays one."""
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     try:
@@ -131,6 +131,10 @@ def _allocate(module: nn.Module, device: torch.device) -> None:
         module.to_empty(device=device)
     finally:
         torch.__future__.set_swap_module_params_on_conversion(swaps)
+    for owner in module.modules() if device != of_buffers else ():
+        for key, buffer in owner._buffers.items():
+            if buffer is not None:
+                owner._buffers[key] = torch.empty_like(buffer, device=of_buffers)
 
 
 def _named(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

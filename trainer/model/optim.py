@@ -109,14 +109,8 @@ def _begin_momentum(optimizer: torch.optim.Optimizer) -> None:
                 state["momentum_buffer"] = torch.zeros_like(parameter)
 
 
-def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any], is_owned: bool = False) -> None:
-    """Load a `state_dict()` into the optimizer, but keep the options of the present spec.
-
-    The tensors are copied, unless they are the optimizer's own (`is_owned`): those that were loaded
-    share the memory of a file. Each copy gets the memory format of its parameter, because fused
-    kernels walk through both in one order and ignore strides (torch 2.13).
-    Raises: UserError where its parameter groups have other sizes.
-    """
+def check_groups(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Raise UserError where the parameter groups of a `state_dict()` have other sizes."""
     sizes = [
         [len(group["params"]) for group in groups]
         for groups in (saved["param_groups"], optimizer.param_groups)
@@ -127,6 +121,17 @@ def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any], is_owned: bool
             f"this start has {sizes[1]}: set train.weight_decay_on and train.optimizer as in that "
             "save, or begin a new run with train.init_from"
         )
+
+
+def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any], is_owned: bool = False) -> None:
+    """Load a `state_dict()` into the optimizer, but keep the options of the present spec.
+
+    The tensors are copied, unless they are the optimizer's own (`is_owned`): those that were loaded
+    share the memory of a file. Each copy gets the memory format of its parameter, because fused
+    kernels walk through both in one order and ignore strides (torch 2.13).
+    Raises: UserError where its parameter groups have other sizes.
+    """
+    check_groups(optimizer, saved)
     options = [{**group, "params": None} for group in optimizer.param_groups]
     optimizer.load_state_dict(saved)
     for group, own in zip(optimizer.param_groups, options, strict=True):

@@ -47,14 +47,14 @@ def check(module: nn.Module, train: Train, num_shards: int) -> None:
         return
     if train.strategy in blocks.SHARDED:
         _check_dimensions(module, train)
-        _check_groups(module, found)
+        _check_groups(module, found, train)
     lengths = [len(each) for each in module.parameters() if each.requires_grad and each.ndim]
     last = Sharding(num_shards, num_shards - 1)
     if not any(last.rows(length)[0] < length for length in lengths):
         raise UserError(
             f"train.strategy {train.strategy}: {num_shards} shards are too many for train.model "
             f"{train.model}: the longest parameter has {max(lengths, default=0)} rows, and a rank "
-            "would get none: take ddp or fewer ranks"
+            "would get none: take fewer ranks, ddp, or hsdp with a smaller train.shard_size"
         )
 
 
@@ -68,7 +68,7 @@ def _check_dimensions(module: nn.Module, train: Train) -> None:
             )
 
 
-def _check_groups(module: nn.Module, found: list[nn.Module]) -> None:
+def _check_groups(module: nn.Module, found: list[nn.Module], train: Train) -> None:
     """Raise UserError where blocks share a parameter: FSDP2 gathers it for one of them only."""
     names = {each: name for name, each in module.named_modules()}
     for block in found:
@@ -78,7 +78,8 @@ def _check_groups(module: nn.Module, found: list[nn.Module]) -> None:
             shared = own & {id(value) for value in each._parameters.values()}
             if shared and id(each) not in inside:
                 raise UserError(
-                    f"train.shard_modules: {names[block]} shares a parameter with {names[each]}, "
-                    "which is outside of that block: name classes of which one block has both, or "
-                    "take ddp or zero1"
+                    f"train.strategy {train.strategy}: {names[block]} is a block and shares a "
+                    f"parameter with {names[each]}, which is outside of it: set "
+                    "train.shard_modules to the class of a module that contains both, or take ddp "
+                    "or zero1"
                 )

@@ -48,7 +48,6 @@ class Fsdp(Strategy):
         self._device = device
         self._optimized = OptimizerRows(_local)
         self._syncs = True
-        self._buffers: list[torch.Tensor] | None = None
         self._what = ""
 
     def wrap(self, module: nn.Module) -> nn.Module:
@@ -71,6 +70,14 @@ class Fsdp(Strategy):
         self._shard(module, False)
         return module
 
+    @property
+    def _is_offloaded(self) -> bool:
+        return self._train.offload_optimizer and self._device.type == "cuda"
+
+    def parameter_device(self, device: torch.device) -> torch.device:
+        """Return the CPU where the shards are offloaded."""
+        return torch.device("cpu") if self._is_offloaded else device
+
     def _connect(self) -> DeviceMesh:
         """Return the mesh of all ranks: [shards], or [copies, shards]."""
         world_size, num_shards = self._place.world_size, self.sharding.num_shards
@@ -83,8 +90,7 @@ class Fsdp(Strategy):
         )
 
     def _shard(self, module: nn.Module, reshard_after_forward: bool) -> None:
-        is_offloaded = self._train.offload_optimizer and self._device.type == "cuda"
-        offload = CPUOffloadPolicy() if is_offloaded else OffloadPolicy()
+        offload = CPUOffloadPolicy() if self._is_offloaded else OffloadPolicy()
 
         def shard(what: nn.Module | list[nn.Module], policy: MixedPrecisionPolicy) -> None:
             fully_shard(
@@ -114,9 +120,7 @@ class Fsdp(Strategy):
 
     def begin_step(self, module: nn.Module) -> None:
         """Give all ranks the buffers of rank 0, as DDP does: BatchNorm's differ after a step."""
-        if self._buffers is None:  # a model without values gets them after `wrap`
-            self._buffers = list(module.buffers())
-        _broadcast(self._buffers)
+        _broadcast(list(module.buffers()))  # a forward pass may have put others in their place
 
     def gradients(self, parameters: Iterable[nn.Parameter]) -> list[torch.Tensor]:
         """Return this rank's rows of the gradients."""

@@ -29,6 +29,10 @@ class Strategy(ABC):
     def wrap(self, module: nn.Module) -> nn.Module:
         """Return what the objective calls in training. May change the model in place."""
 
+    def parameter_device(self, device: torch.device) -> torch.device:
+        """Return where the parameters are that a rank on `device` holds."""
+        return device
+
     @abstractmethod
     def accumulate(self, wrapped: nn.Module, is_last: bool) -> AbstractContextManager[None]:
         """Return a context for the passes of a micro batch; the last one exchanges gradients."""

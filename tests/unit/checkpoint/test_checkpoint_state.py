@@ -23,7 +23,7 @@ from slurm_job_kit.jobs.records.frozen import KeyChange, SpecChange
 from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.checkpoint import checkpoints as module
-from slurm_job_kit.trainer.checkpoint import export
+from slurm_job_kit.trainer.checkpoint import export, outline
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
@@ -46,6 +46,7 @@ from slurm_job_kit.trainer.storage import commit, reader
 from slurm_job_kit.trainer.storage.commit import PendingCheckpoint
 from slurm_job_kit.trainer.storage.manifest import LATEST, Manifest
 from slurm_job_kit.trainer.strategy.ddp import Ddp
+from slurm_job_kit.trainer.strategy.sharding import Sharding
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
@@ -597,14 +598,29 @@ def test_values_that_a_stream_and_an_early_stop_need_come_back(tmp_path):
 
 def test_a_checkpoint_of_another_model_or_optimizer_names_both_sides():
     replica, other = replica_of(), replica_of(width=4)
-    words = r"\n  0.weight: \(4, 2\) there, \(3, 2\) in train.model"
+    words = r"model: 0.weight: \(4, 2\) there, \(3, 2\) in train.model"
     with pytest.raises(UserError, match=words):
         check_fits(saved_state(other), replica)
     more = {**replica.module.state_dict(), "x": torch.zeros(1)}
-    with pytest.raises(UserError, match=r"\n  x: \(1,\) there, none in train.model$"):
+    with pytest.raises(UserError, match=r"model: x: \(1,\) there, none in train.model$"):
         check_fits(saved_state(replica, model=more), replica)
     with pytest.raises(UserError, match="the state of SGD, but train.optimizer is AdamW"):
         check_fits(saved_state(replica, optimizer_class="SGD"), replica)
+
+
+def test_rows_in_another_memory_format_are_read(tmp_path):
+    """Such as the moments of a convolution in channels_last."""
+    values = torch.arange(2 * 6 * 4 * 3 * 3, dtype=torch.float32).view(2 * 6, 4, 3, 3)
+    stored = outline.lay_out({"x": values}, Sharding(1, 0))
+    manifest = Manifest(3, attempt=1, files=())
+    files = {
+        "rank-00000.bin": lambda sink: outline.write_part({"x": values}, stored, 0, sink),
+    }
+    commit.commit(tmp_path, PendingCheckpoint(manifest, files, lambda: None))
+    rows = torch.empty(5, 4, 3, 3).to(memory_format=torch.channels_last)
+    with reader.Contents.open(tmp_path / "step-00000003") as contents:
+        stored[0].read_into(contents, 6 * 4 * 3 * 3, rows)
+    assert torch.equal(rows, values[6:11])
 
 
 @pytest.mark.parametrize("lost", ["exp_avg", "all"])
@@ -671,7 +687,7 @@ def test_weights_that_two_layers_share_are_exported_and_stay_shared(tmp_path):
 def test_weights_that_do_not_fit_name_the_first_difference(trained, tmp_path):
     run_dir, _ = trained
     context = job_of(tmp_path / "new", init_from=str(run_dir.path))
-    words = r"init_from .*trained is of another model:\n  0.weight: \(3, 2\) there, \(4, 2\) in"
+    words = r"init_from .*trained is of another model: 0.weight: \(3, 2\) there, \(4, 2\) in"
     with pytest.raises(UserError, match=words):
         loaded(context, replica_of(width=4))
     text = tmp_path / "x.safetensors"

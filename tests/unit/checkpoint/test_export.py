@@ -199,6 +199,21 @@ def test_a_missing_directory_is_named_before_anything_is_read(run, tmp_path, cap
         assert f"there is no directory {out.parent}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("metadata", ['{"total_size": 1}', "[]", None])
+def test_the_files_of_another_model_stay(run, tmp_path, capsys, metadata):
+    """A folder that was downloaded, for example."""
+    run_dir, _ = run
+    part = "model-00001-of-00030.safetensors"
+    (tmp_path / part).write_text("weights")
+    index = tmp_path / "model.safetensors.index.json"
+    if metadata is not None:
+        index.write_text(f'{{"metadata": {metadata}, "weight_map": {{"x": "{part}"}}}}')
+    assert export.main([str(run_dir.path), "--out", str(tmp_path)]) == (2 if metadata else 0)
+    assert (tmp_path / part).read_text() == "weights"
+    if metadata:
+        assert f"{index} was not written by an export" in capsys.readouterr().err
+
+
 @pytest.fixture
 def of_older_kit(tmp_path):
     """A run directory with a checkpoint of the format with state.pt, and its replica."""

@@ -201,7 +201,7 @@ def test_a_parameter_without_a_dimension_is_refused_by_fsdp_and_kept_whole_by_ze
 def test_blocks_that_share_a_parameter_are_refused_by_fsdp():
     module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     module[1].weight = module[0].weight
-    assert "0 shares a parameter with 1, which is outside of that block" in refused(module)
+    assert "0 is a block and shares a parameter with 1, which is outside of it" in refused(module)
     fits.check(module, Train(strategy="zero1"), 2)
 
 
