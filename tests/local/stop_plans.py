@@ -132,6 +132,16 @@ SHARDED: dict[str, dict[str, Any]] = {
         "activation_checkpointing": True,
     },
 }
+# What a module or a stream keeps in its own way.
+OWN_STATE = {
+    **SPECS["stream_with_workers"],
+    "model": f"{KINDS}:own_state",
+    "dataset": f"{KINDS}:tensor_stream",
+}
+SHARDED |= {
+    "zero1_own_state": {**OWN_STATE, "strategy": "zero1", "channels_last": True},
+    "fsdp_own_state": {**OWN_STATE, "strategy": "fsdp", "shard_modules": ["Conv2d"]},
+}
 # Half of the ranks have all shards. For an even number of ranks.
 HYBRID: dict[str, dict[str, Any]] = {"hsdp": {**ADAMW, **FSDP, "strategy": "hsdp"}}
 COMPILED: dict[str, dict[str, Any]] = {

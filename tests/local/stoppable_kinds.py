@@ -69,7 +69,7 @@ class Masked(Passes):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(1, 1, 3, padding=1)
+        self.conv: nn.Module = nn.Conv2d(1, 1, 3, padding=1)
         self.dropout = nn.Dropout(0.3)
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -79,6 +79,41 @@ class Masked(Passes):
 def masked_model() -> nn.Module:
     """The model above."""
     return Masked()
+
+
+class OwnState(Masked):
+    """Two convolutions, with state that each pass replaces by other objects.
+
+    The mean of the inputs differs between ranks; without rank 0's buffer the ranks would go apart.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Sequential(nn.Conv2d(1, 11, 3, padding=1), nn.Conv2d(11, 11, 3, padding=1))
+        self.mean: torch.Tensor
+        self.register_buffer("mean", torch.zeros(()))
+        self.extra = torch.zeros(2)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """What each pass in training adds up."""
+        return {"extra": self.extra, "text": "kept"}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take it back."""
+        assert state["text"] == "kept"
+        self.extra = state["extra"].clone()
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        if self.training and self.is_warm:
+            self.mean = 0.9 * self.mean + 0.1 * pixels.mean()
+            self.extra = self.extra + 0.01
+        hidden = self.conv(self.dropout(pixels)).mean(dim=1, keepdim=True)
+        return self.counted(hidden * (1 + self.mean + self.extra.sum()))
+
+
+def own_state() -> nn.Module:
+    """The model above."""
+    return OwnState()
 
 
 def known_pixels(model: nn.Module, batch: dict[str, torch.Tensor]) -> Sums:
@@ -135,6 +170,21 @@ class Stream(torch.utils.data.IterableDataset[dict[str, torch.Tensor]]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue after that sample."""
         self.position = state["position"]
+
+
+class TensorStream(Stream):
+    """The same stream with its position in a tensor."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": torch.tensor(self.position)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.position = int(state["position"])
+
+
+def tensor_stream(num_train: int) -> tuple[TensorStream, Sample]:
+    """The same with its position in a tensor."""
+    return TensorStream(num_train), Sample(11, 1)
 
 
 def stream(num_train: int) -> tuple[Stream, Sample]:
