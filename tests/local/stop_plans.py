@@ -137,6 +137,7 @@ OWN_STATE = {
     **SPECS["stream_with_workers"],
     "model": f"{KINDS}:own_state",
     "dataset": f"{KINDS}:tensor_stream",
+    "eval_every_steps": 5,  # an evaluation gives all ranks the buffers of rank 0
 }
 SHARDED |= {
     "zero1_own_state": {**OWN_STATE, "strategy": "zero1", "channels_last": True},
