@@ -97,6 +97,7 @@ def take_from_another(newest: Path, older: Path) -> None:
     shutil.copyfile(older / SHARDS[1], newest / SHARDS[1])
 
 
+@pytest.mark.fault  # test_shard_damage.py has each damage on ranks without Slurm
 @pytest.mark.parametrize("strategy", [FSDP, ZERO1])
 def test_row_20_damaged_shards(kit: Kit, reference: ReferenceRuns, row: Row, strategy: str) -> None:
     """Four damages at once: each checkpoint is the newest one left when the ranks read it."""
