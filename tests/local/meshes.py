@@ -8,16 +8,12 @@ all save, then all load. FOLDER/found.json has [saved as, loaded as, digests of 
 
 from __future__ import annotations
 
-import importlib
 import os
-import socket
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import start_processes
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.records.frozen import SpecChange
@@ -25,15 +21,16 @@ from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.setup import spec_sha256
-from slurm_job_kit.trainer.dist.context import DistributedContext, init_process_group
+from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.dist.stop_consensus import StopConsensus
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.loop import Loop
 from slurm_job_kit.trainer.run import prepare
 from slurm_job_kit.trainer.stop import StopSignal
+from tests.local import forked_ranks
+from tests.local.forked_ranks import CPU
 
-CPU = torch.device("cpu")
 STEPS = 3
 
 
@@ -123,12 +120,7 @@ def load(place: DistributedContext, mesh: Mesh, saved: Mesh, folder: Path) -> li
 
 def be_rank(rank: int, world_size: int, port: int, folder: Path, is_saving: bool) -> None:
     """Save, or load everything, as one rank of a world; write what rank 0 found."""
-    place = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "MASTER_PORT": port}
-    place |= {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-    os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
-    torch.set_num_threads(1)
-    context = DistributedContext.from_env(os.environ)
-    init_process_group(CPU)
+    context = forked_ranks.join(rank, world_size, port)
     found: dict[str, Any] = {}
     for mesh in (mesh for mesh in MESHES if mesh.ranks == world_size):
         if is_saving:
@@ -143,13 +135,7 @@ def be_rank(rank: int, world_size: int, port: int, folder: Path, is_saving: bool
 
 def main() -> None:
     """Fork the ranks of each world, twice."""
-    importlib.import_module("torch._dynamo")
-    importlib.import_module("slurm_job_kit.trainer.strategy.fsdp")
     folder = Path(sys.argv[1])
     for is_saving in (True, False):
         for world_size in WORLDS:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
-            given = (world_size, port, folder, is_saving)
-            start_processes(be_rank, given, world_size, start_method="fork")
+            forked_ranks.fork(be_rank, world_size, folder, is_saving)

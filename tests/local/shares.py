@@ -8,16 +8,13 @@ they have saved. FOLDER/found-RANK.json has the bytes of both loads.
 
 from __future__ import annotations
 
-import importlib
 import os
-import socket
 import sys
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.multiprocessing.spawn import start_processes
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.records.frozen import SpecChange
@@ -26,15 +23,16 @@ from slurm_job_kit.jobs.spec import Launch, Spec, Train
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.checkpoint.setup import spec_sha256
-from slurm_job_kit.trainer.dist.context import DistributedContext, init_process_group
+from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.loop import train_step
 from slurm_job_kit.trainer.model.build import build_data, build_replica
 from tests.bench.checkpoint.load import Memory
+from tests.local import forked_ranks
+from tests.local.forked_ranks import CPU
 
 WIDTH, LAYERS = 1024, 12
-CPU = torch.device("cpu")
 
 
 def large() -> nn.Module:
@@ -93,12 +91,7 @@ def bytes_read() -> int:
 
 def be_rank(rank: int, world_size: int, port: int, folder: Path) -> None:
     """Do the attempts of a world as one of its ranks."""
-    place = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "MASTER_PORT": port}
-    place |= {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-    os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
-    torch.set_num_threads(1)
-    context, run = DistributedContext.from_env(os.environ), RunDir(folder / "run")
-    init_process_group(CPU)
+    context, run = forked_ranks.join(rank, world_size, port), RunDir(folder / "run")
     numbers = (1,) if world_size == 1 else (2, 3)
     found = [attempt(context, run, number) for number in numbers]
     write_json(folder / f"found-{rank}.json", found)
@@ -108,11 +101,5 @@ def be_rank(rank: int, world_size: int, port: int, folder: Path) -> None:
 
 def main() -> None:
     """Fork one rank, then all."""
-    importlib.import_module("torch._dynamo")
-    importlib.import_module("slurm_job_kit.trainer.strategy.fsdp")
     for world_size in (1, int(sys.argv[1])):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        given = (world_size, port, Path(sys.argv[2]))
-        start_processes(be_rank, given, world_size, start_method="fork")
+        forked_ranks.fork(be_rank, world_size, Path(sys.argv[2]))

@@ -13,11 +13,9 @@ By -c and not by -m: the workers that read data would import the main module and
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
 import random
 import signal
-import socket
 import sys
 import threading
 import time
@@ -27,19 +25,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import start_processes
 
 import slurm_job_kit.trainer.dist.context
 from slurm_job_kit.jobs.rundir import RunDir, read_jsonl, write_json
 from slurm_job_kit.jobs.runs.compare import compare
 from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
-from slurm_job_kit.trainer.dist.context import DistributedContext, init_process_group
+from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.dist.stop_consensus import StopConsensus
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.run import conclude, prepare
 from slurm_job_kit.trainer.stop import StopSignal
-from tests.local import sabotage, stoppable
+from tests.local import forked_ranks, sabotage, stoppable
 from tests.local.local_kit import write_result
 from tests.local.stoppable import Stop
 
@@ -301,16 +298,11 @@ def best_of(run: RunDir) -> str:
 
 def be_rank(rank: int, world_size: int, port: int, folder: Path, names: Sequence[str]) -> None:
     """Run the scenarios as one rank; the process exits without a tear-down, as the trainer does."""
-    place = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "MASTER_PORT": port}
-    place |= {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-    os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
     stop = StopSignal()
     stop.install()
     stop.enter_loop()
-    torch.set_num_threads(1)
     slurm_job_kit.trainer.dist.context.BROADCAST_BYTES = 1000  # many parts of a small state
-    context = DistributedContext.from_env(os.environ)
-    init_process_group(torch.device("cpu"))
+    context = forked_ranks.join(rank, world_size, port)
     bench = Bench(context, stop, folder)
     for name in names:
         found = bench.scenario(name)
@@ -322,12 +314,5 @@ def be_rank(rank: int, world_size: int, port: int, folder: Path, names: Sequence
 
 def main() -> None:
     """Fork the ranks and wait until all have ended; the first that fails ends the others."""
-    # Each rank would import them otherwise, in DDP's constructor or for a sharded strategy.
-    importlib.import_module("torch._dynamo")
-    importlib.import_module("slurm_job_kit.trainer.strategy.fsdp")
     world_size, folder, *names = sys.argv[1:]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    given = (int(world_size), port, Path(folder), names)
-    start_processes(be_rank, given, int(world_size), start_method="fork")
+    forked_ranks.fork(be_rank, int(world_size), Path(folder), names)

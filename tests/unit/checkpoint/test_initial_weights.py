@@ -1,7 +1,6 @@
 """A new run begins with weights from files, at any number of ranks under any strategy."""
 
 import json
-import multiprocessing
 import traceback
 import weakref
 from pathlib import Path
@@ -24,10 +23,10 @@ from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.strategy import create
+from tests.unit import forked_ranks
 from tests.unit.checkpoint.test_checkpoint_state import job_of, replica_of, save
 
 CPU = torch.device("cpu")
-LIMIT_S = 100
 RANKS = 3
 STRATEGIES = ("ddp", "zero1", "fsdp")
 BUCKET_BYTES = 100
@@ -138,16 +137,7 @@ def ranks(tmp_path_factory, process_group):
     folder = tmp_path_factory.mktemp("ranks")
     with pytest.MonkeyPatch.context() as monkeypatch:
         write_sources(folder, monkeypatch)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    processes = [context.Process(target=rank_main, args=(each, str(folder))) for each in range(3)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(LIMIT_S)
-        if process.is_alive():
-            process.kill()
-            process.join()
+    forked_ranks.run(rank_main, [(rank, str(folder)) for rank in range(RANKS)])
     found = [torch.load(f"{folder}/rank-{rank}") for rank in range(RANKS)]
     assert not [each["error"] for each in found if "error" in each]
     return found

@@ -1,7 +1,6 @@
 """Damage in a checkpoint of several ranks: all of them find it, and load the same older one."""
 
 import errno
-import multiprocessing
 import os
 import shutil
 import traceback
@@ -27,9 +26,9 @@ from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.loop import train_step
 from slurm_job_kit.trainer.model import build
 from slurm_job_kit.trainer.storage import reader
+from tests.unit import forked_ranks
 from tests.unit.storage.test_commit import HOW, damage
 
-LIMIT_S = 100
 OLDER, NEWEST = 1, 2  # the steps of the checkpoints
 WIDTH = 96  # each rank's file is larger than two pages
 TRAIN: dict[str, dict[str, Any]] = {
@@ -225,20 +224,8 @@ def superseded(strategy, rank, world_size, folder):
 
 def forked(target, first, world_size, folder):
     """What each rank saved. One process imports torch and forks them."""
-    context = multiprocessing.get_context("forkserver")
-    parts = [f"slurm_job_kit.trainer.data.{name}" for name in ("worker_init", "loader")]
-    context.set_forkserver_preload([*parts, "slurm_job_kit.trainer.strategy.fsdp", __name__])
-    processes = [
-        context.Process(target=target, args=(first, rank, world_size, str(folder)))
-        for rank in range(world_size)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(LIMIT_S)
-        if process.is_alive():
-            process.kill()
-            process.join()
+    given = [(first, rank, world_size, str(folder)) for rank in range(world_size)]
+    forked_ranks.run(target, given)
     return [torch.load(f"{folder}/rank-{rank}") for rank in range(world_size)]
 
 

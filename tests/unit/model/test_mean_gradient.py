@@ -1,7 +1,6 @@
 """The gradient is the mean over the items of all micro batches of all ranks, exactly."""
 
 import functools
-import multiprocessing
 import traceback
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,9 @@ from slurm_job_kit.trainer.model.build import Replica
 from slurm_job_kit.trainer.model.mean_gradient import MeanGradient
 from slurm_job_kit.trainer.model.objectives import DataFacts, Regression, Sums
 from slurm_job_kit.trainer.strategy.ddp import Ddp
+from tests.unit import forked_ranks
 
 CPU = torch.device("cpu")
-LIMIT_S = 100
 NUM_SAMPLES, BATCH_SIZE = 24, 2
 TRAIN = Train(lr=1.0, momentum=0.0)  # a step changes the weights by the gradient
 # (ranks, micro batches of each): the same samples in each case.
@@ -164,17 +163,7 @@ def rank_main(rank, folder):
 def ranks(tmp_path_factory):
     """What each of four ranks found. One process imports torch and forks them."""
     folder = str(tmp_path_factory.mktemp("ranks"))
-    context = multiprocessing.get_context("forkserver")
-    parts = [f"slurm_job_kit.trainer.data.{name}" for name in ("worker_init", "loader")]
-    context.set_forkserver_preload([*parts, __name__])
-    processes = [context.Process(target=rank_main, args=(rank, folder)) for rank in range(4)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(LIMIT_S)
-        if process.is_alive():
-            process.kill()
-            process.join()
+    forked_ranks.run(rank_main, [(rank, folder) for rank in range(4)])
     found = [torch.load(f"{folder}/rank-{rank}") for rank in range(4)]
     assert not [each["error"] for each in found if "error" in each]
     return found

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import functools
 import io
-import multiprocessing
 import os
 import traceback
 from collections import Counter
@@ -34,9 +33,9 @@ from slurm_job_kit.trainer.model.evaluate import evaluate
 from slurm_job_kit.trainer.model.objectives import Sums
 from slurm_job_kit.trainer.strategy import fsdp, zero1
 from slurm_job_kit.trainer.strategy.sharding import Rows
+from tests.unit import forked_ranks
 
 CPU = torch.device("cpu")
-LIMIT_S = 100
 STEPS = 3
 UNFUSED = {"fused": False, "foreach": False}
 GPT = Train(
@@ -308,17 +307,7 @@ def few(held_out: int) -> tuple[Samples, Samples]:
 
 def run_ranks(folder: Path) -> list[dict[Any, Any]]:
     """What each of four ranks found."""
-    context = multiprocessing.get_context("forkserver")
-    parts = [f"slurm_job_kit.trainer.data.{name}" for name in ("worker_init", "loader")]
-    context.set_forkserver_preload([*parts, __name__])
-    processes = [context.Process(target=rank_main, args=(rank, str(folder))) for rank in range(4)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(LIMIT_S)
-        if process.is_alive():
-            process.kill()
-            process.join()
+    forked_ranks.run(rank_main, [(rank, str(folder)) for rank in range(4)])
     found = [torch.load(folder / f"rank-{rank}", weights_only=False) for rank in range(4)]
     assert not [print(each["error"]) for each in found if "error" in each]
     return found
