@@ -5,12 +5,15 @@ The bytes of the tensors are in the files of the ranks, row after row, without g
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from slurm_job_kit.trainer.storage.commit import Sink
@@ -26,17 +29,19 @@ BUFFER_BYTES = 64 * 2**20
 _TENSOR, _TUPLE, _DICT = "!tensor", "!tuple", "!dict"
 
 
-class Piece(NamedTuple):
-    """Some of the elements of a tensor, in the file of a rank.
+class Pieces(NamedTuple):
+    """Some of the elements of a tensor: as many of them in the file of each of some ranks.
 
-    offset: of the first one in the file, in bytes. first: its number in the whole tensor. size: how
-    many there are.
+    rank: the first one of `num_ranks` ranks. offset: of its first element, in bytes, in the file of
+    each of them. first: the number of rank `rank`'s first element in the whole tensor; the next
+    rank's elements follow. size: the elements of each rank.
     """
 
     rank: int
     offset: int
     first: int
     size: int
+    num_ranks: int = 1  # checkpoints of an older kit have an entry for each rank
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class StoredTensor:
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Pieces, ...]
 
     def read(self, contents: Contents) -> torch.Tensor:
         """Return the whole tensor, on the CPU. Raises: Damaged, OSError."""
@@ -74,16 +79,19 @@ class StoredTensor:
             target.detach().copy_(buffer.view(target.shape))
 
     def _read(self, contents: Contents, first: int, target: torch.Tensor) -> None:
-        size, found = self.dtype.itemsize, 0
+        itemsize, found = self.dtype.itemsize, 0
         memory = memory_of(target)
-        for piece in self.pieces:
-            begin = max(first, piece.first)
-            end = min(first + len(target), piece.first + piece.size)
-            if begin < end:
-                offset = piece.offset + (begin - piece.first) * size
-                view = memory[(begin - first) * size : (end - first) * size]
-                contents.read_into(part_name(piece.rank), offset, view)
-                found += end - begin
+        for pieces in self.pieces:
+            begin = max(first, pieces.first)
+            end = min(first + len(target), pieces.first + pieces.size * pieces.num_ranks)
+            while begin < end:
+                index, skipped = divmod(begin - pieces.first, pieces.size)
+                size = min(end - begin, pieces.size - skipped)
+                view = memory[(begin - first) * itemsize :][: size * itemsize]
+                name = part_name(pieces.rank + index)
+                contents.read_into(name, pieces.offset + skipped * itemsize, view)
+                begin += size
+                found += size
         if found != len(target):
             missing = f"{len(target) - found} of {len(target)} elements from {first} on"
             raise Damaged(f"{STATE} has no place of {missing} of {self.name}")
@@ -111,37 +119,45 @@ def lay_out(tree: Any, sharding: Sharding) -> list[StoredTensor]:
     Each rank computes the places of all. A divided tensor has a piece of each part, in the file of
     the rank that writes the part; any other one is whole in the file of rank 0.
     """
-    ends: dict[int, int] = {}
+    ends = np.zeros(sharding.num_shards, dtype=np.int64)  # of the files of the ranks so far
     stored = []
     for name, leaf in leaves(tree):
         tensor = leaf.local if isinstance(leaf, Rows) else leaf
-        row = math.prod(leaf.shape[1:])
-        bounds = [(0, math.prod(leaf.shape))]
+        row, size = math.prod(leaf.shape[1:]), math.prod(leaf.shape)
+        sizes = np.array([size])
         if isinstance(leaf, Rows):
-            parts = [sharding.rows(leaf.shape[0], index) for index in range(sharding.num_shards)]
-            bounds = [(first * row, last * row) for first, last in parts]
-        pieces = []
-        for rank, (first, last) in enumerate(bounds):
-            if first < last:
-                offset = -(-ends.get(rank, 0) // ALIGNMENT) * ALIGNMENT
-                ends[rank] = offset + (last - first) * tensor.dtype.itemsize
-                pieces.append(Piece(rank, offset, first, last - first))
-        stored.append(StoredTensor(name, tensor.dtype, tuple(leaf.shape), tuple(pieces)))
+            part = sharding.rows(leaf.shape[0], 0)[1] * row
+            sizes = (size - part * np.arange(sharding.num_shards)).clip(0, part)
+        offsets = -(-ends[: len(sizes)] // ALIGNMENT) * ALIGNMENT
+        pieces = tuple(_pieces(offsets, sizes))
+        ends[: len(sizes)] = np.where(sizes, offsets + sizes * tensor.dtype.itemsize, ends)
+        stored.append(StoredTensor(name, tensor.dtype, tuple(leaf.shape), pieces))
     return stored
+
+
+def _pieces(offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> Iterator[Pieces]:
+    """Yield neighbouring ranks together that have as many elements at the same offset."""
+    differs = (np.diff(offsets) != 0) | (np.diff(sizes) != 0)
+    bounds = [0, *(np.flatnonzero(differs) + 1).tolist(), len(sizes)]
+    first = 0
+    for rank, end in itertools.pairwise(bounds):
+        if size := int(sizes[rank]):
+            yield Pieces(rank, int(offsets[rank]), first, size, end - rank)
+            first += size * (end - rank)
 
 
 def write_part(tree: Any, stored: Sequence[StoredTensor], rank: int, sink: Sink) -> None:
     """Write the content of the file of a rank; the tensors of `tree` are on the CPU."""
     end = 0
     for (_, leaf), entry in zip(leaves(tree), stored, strict=True):
-        for piece in entry.pieces:
-            if piece.rank != rank:
+        for pieces in entry.pieces:
+            if not 0 <= rank - pieces.rank < pieces.num_ranks:
                 continue
             tensor = leaf.local if isinstance(leaf, Rows) else leaf
             memory = memory_of(tensor.contiguous())
-            sink.write(bytes(piece.offset - end))
+            sink.write(bytes(pieces.offset - end))
             sink.write(memory)  # type: ignore[arg-type]
-            end = piece.offset + len(memory)
+            end = pieces.offset + len(memory)
 
 
 def to_json(tree: Any, stored: Sequence[StoredTensor]) -> bytes:
@@ -194,8 +210,8 @@ def _stored(values: dict[str, Any]) -> StoredTensor:
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"{values['dtype']} is no type of a tensor")
     shape = tuple(values["shape"])
-    pieces = tuple(Piece(*map(int, piece)) for piece in values["pieces"])
-    if sum(piece.size for piece in pieces) != math.prod(shape):
+    pieces = tuple(Pieces(*map(int, each)) for each in values["pieces"])
+    if sum(each.size * each.num_ranks for each in pieces) != math.prod(shape):
         raise ValueError(f"{values['name']} has not {math.prod(shape)} elements")
     return StoredTensor(values["name"], dtype, shape, pieces)
 

@@ -30,6 +30,7 @@ from slurm_job_kit.trainer.strategy.optimizer_rows import OptimizerRows
 from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
 
 BROADCAST_BYTES = 64 * 2**20
+_CAN_REDUCE_UNUSED = hasattr(FSDPModule, "set_reduce_scatter_unused_params")  # from torch 2.13 on
 
 
 class Fsdp(Strategy):
@@ -68,6 +69,9 @@ class Fsdp(Strategy):
             self._shard(block, self._train.reshard_after_forward)
         # Its backward pass begins where the forward pass has ended: with the root's parameters.
         self._shard(module, False)
+        # Else ranks that leave out different parameters of a block reduce different gradients.
+        if isinstance(module, FSDPModule) and _CAN_REDUCE_UNUSED:
+            module.set_reduce_scatter_unused_params(True)
         return module
 
     @property

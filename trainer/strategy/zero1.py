@@ -18,6 +18,8 @@ from slurm_job_kit.trainer.strategy.optimizer_rows import OptimizerRows
 from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
 
 BUCKET_BYTES = 64 * 2**20  # of all ranks together
+# torch 2.13 renamed the function; it warns about the old name.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class _Piece:
     """Rows `first` to `last` of every rank's part of a parameter."""
 
     whole: torch.Tensor
+    sharding: Sharding
     first: int
     last: int
 
@@ -32,6 +35,26 @@ class _Piece:
     def numel(self) -> int:
         """The elements of a part that is not cut short by the end of the parameter."""
         return (self.last - self.first) * math.prod(self.whole.shape[1:])
+
+    def own(self) -> torch.Tensor:
+        """Return this rank's rows, which share the memory of the parameter."""
+        begin, end = self.sharding.rows(len(self.whole))
+        return self.whole[min(begin + self.first, end) : min(begin + self.last, end)]
+
+    def copies(self, gathered: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield (elements, rows of the parameter that they belong in) for all ranks.
+
+        gathered: [ranks, numel]. Two pairs however many ranks there are: those with all rows, and
+        the one whose part the end of the parameter cuts short.
+        """
+        part = self.sharding.rows(len(self.whole), 0)[1]
+        num_whole = len(self.whole) // part
+        rows = torch.unflatten(self.whole[: num_whole * part], 0, (num_whole, part))
+        rows = rows[:, self.first : self.last]
+        yield gathered[:num_whole].view(rows.shape), rows
+        rows = self.whole[num_whole * part :][self.first : self.last]
+        if len(rows):
+            yield gathered[num_whole, : rows.numel()].view(rows.shape), rows
 
 
 class Zero1(Ddp):
@@ -48,7 +71,7 @@ class Zero1(Ddp):
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
         """Give the optimizer the gradients of its rows, and gather all rows after each step."""
-        buckets = [_Bucket(pieces, self.sharding) for pieces in self._buckets()]
+        buckets = [_Bucket(pieces, self.sharding.num_shards) for pieces in self._buckets()]
 
         def gather() -> None:
             for bucket in buckets:
@@ -87,64 +110,39 @@ class Zero1(Ddp):
                     yield bucket
                     bucket = []
                 bucket.append(piece)
-            yield bucket
+            if bucket:  # no parameter without elements
+                yield bucket
 
     def _pieces(self, whole: torch.Tensor, limit: int) -> Iterator[_Piece]:
         """Yield a parameter in pieces of at most `limit` elements of each rank, or of one row."""
         num_rows = self.sharding.rows(len(whole), 0)[1]
         step = max(1, limit // max(1, math.prod(whole.shape[1:])))
         for first in range(0, num_rows, step):
-            yield _Piece(whole, first, min(first + step, num_rows))
+            yield _Piece(whole, self.sharding, first, min(first + step, num_rows))
 
 
 class _Bucket:
     """The exchange of some pieces: each rank's rows, padded to equal parts."""
 
-    def __init__(self, pieces: list[_Piece], sharding: Sharding) -> None:
-        self._size = sum(piece.numel for piece in pieces)
-        self._sharding = sharding
+    def __init__(self, pieces: list[_Piece], num_ranks: int) -> None:
+        self._pieces = pieces
+        self._sizes = [piece.numel for piece in pieces]
+        self._num_ranks = num_ranks
         self._like = pieces[0].whole
-        # Per rank: the rows in the model, and where they begin in the rank's part.
-        self._rows: list[list[tuple[int, torch.Tensor]]] = [
-            [
-                (begin, self._rows_of(piece, index))
-                for begin, piece in zip(_begins(pieces), pieces, strict=True)
-            ]
-            for index in range(sharding.num_shards)
-        ]
-
-    def _rows_of(self, piece: _Piece, index: int) -> torch.Tensor:
-        first, last = self._sharding.rows(len(piece.whole), index)
-        return piece.whole[min(first + piece.first, last) : min(first + piece.last, last)]
 
     def gather(self) -> None:
         """Copy every rank's rows into this rank's model."""
-        own = self._like.new_zeros(self._size)
-        _copy([(rows, part) for part, rows in self._parts(own, self._sharding.index)])
-        gathered = self._like.new_empty(self._size * self._sharding.num_shards)
-        dist.all_gather_single(gathered, own)
-        _copy(
-            [
-                pair
-                for index, part in enumerate(gathered.chunk(self._sharding.num_shards))
-                if index != self._sharding.index
-                for pair in self._parts(part, index)
-            ]
-        )
-
-    def _parts(self, part: torch.Tensor, index: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield (a slice of a rank's part, the rows in the model to which it belongs)."""
-        for begin, rows in self._rows[index]:
-            if rows.numel():
-                yield part[begin : begin + rows.numel()].view(rows.shape), rows
-
-
-def _begins(pieces: list[_Piece]) -> list[int]:
-    return [sum(piece.numel for piece in pieces[:index]) for index in range(len(pieces))]
+        own = self._like.new_zeros(sum(self._sizes))
+        own_rows = [piece.own() for piece in self._pieces]
+        parts = zip(torch.split(own, self._sizes), own_rows, strict=True)
+        _copy([(rows, part[: rows.numel()].view(rows.shape)) for part, rows in parts])
+        gathered = self._like.new_empty(self._num_ranks, len(own))
+        _all_gather(gathered.view(-1), own)
+        columns = zip(self._pieces, torch.split(gathered, self._sizes, dim=1), strict=True)
+        _copy([pair for piece, part in columns for pair in piece.copies(part)])
 
 
 def _copy(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Copy the first tensor of each pair into the second one."""
-    if pairs:
-        sources, targets = zip(*pairs, strict=True)
-        torch._foreach_copy_(targets, sources)
+    sources, targets = zip(*pairs, strict=True)
+    torch._foreach_copy_(targets, sources)
