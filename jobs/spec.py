@@ -267,7 +267,7 @@ class Train:
     )
     gradient_as_bucket_view: bool = key(True, "DDP: gradients are views into its buckets.")
     static_graph: bool = key(False, "DDP: the same graph in every step.")
-    find_unused_parameters: bool = key(False, "DDP: some parameters get no gradient in a step.")
+    find_unused_parameters: bool = key(False, "Some parameters get no gradient in a step.")
     bucket_cap_mb: int = key(25, "DDP: size of a gradient bucket, in MiB.", ge=1)
     sync_batchnorm: bool = key(False, "BatchNorm over all ranks; on GPUs only.")
     seed: int = key(0, "Seed of weights, data order, augmentation and dropout.", ge=0, lt=2**32)

@@ -255,7 +255,6 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
     if what := strategy.describe():
         context.distributed.log(what)
     optimizer = optim.create(module, spec, strategy.trained(module))
-    strategy.attach(optimizer)
     initial = None if will_load else copy.deepcopy(module.state_dict())
     is_own = spec.objective not in objectives.BUILT_IN  # it calls the model
     key = "objective" if is_own else "model"
@@ -263,6 +262,7 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
         sums = throw_away_pass(context, wrapped, numbers, objective, example)
         names = tuple(sums.metrics)
         found = means(names, sums.row().tolist(), objective)
+    strategy.attach(optimizer)
     if initial is not None:
         module.load_state_dict(initial)
     return Replica(
@@ -419,11 +419,9 @@ def throw_away_pass(
         name.removeprefix("module.") for name, p in wrapped.named_parameters() if _is_unused(p)
     ]
     if unused and not (spec.find_unused_parameters or spec.static_graph):
-        is_ddp = spec.strategy in ("ddp", "zero1")
-        way_out = "set train.find_unused_parameters to true, or freeze them"
         raise UserError(
             f"train.model {spec.model}: {len(unused)} parameters got no gradient, the first is "
-            f"{unused[0]}: {way_out if is_ddp else 'freeze them, or take ddp or zero1'}"
+            f"{unused[0]}: set train.find_unused_parameters to true, or freeze them"
         )
     wrapped.zero_grad(set_to_none=True)
     return sums

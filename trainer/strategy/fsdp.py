@@ -30,7 +30,6 @@ from slurm_job_kit.trainer.strategy.optimizer_rows import OptimizerRows
 from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
 
 BROADCAST_BYTES = 64 * 2**20
-_CAN_REDUCE_UNUSED = hasattr(FSDPModule, "set_reduce_scatter_unused_params")  # from torch 2.13 on
 
 
 class Fsdp(Strategy):
@@ -69,10 +68,16 @@ class Fsdp(Strategy):
             self._shard(block, self._train.reshard_after_forward)
         # Its backward pass begins where the forward pass has ended: with the root's parameters.
         self._shard(module, False)
-        # Else ranks that leave out different parameters of a block reduce different gradients.
-        if isinstance(module, FSDPModule) and _CAN_REDUCE_UNUSED:
-            module.set_reduce_scatter_unused_params(True)
+        if self._train.find_unused_parameters:
+            self._reduce_unused(module)
+        self._wrapped = module
         return module
+
+    def _reduce_unused(self, module: nn.Module) -> None:
+        """Let a parameter that this rank leaves out of a block take part with a gradient of 0."""
+        assert isinstance(module, FSDPModule)
+        if hasattr(module, "set_reduce_scatter_unused_params"):  # from torch 2.13 on
+            module.set_reduce_scatter_unused_params(True)
 
     @property
     def _is_offloaded(self) -> bool:
@@ -156,8 +161,13 @@ class Fsdp(Strategy):
         return self._optimized.trained(module)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
-        """Give the optimizer the gradients of its rows before each step."""
+        """Give the optimizer the gradients of its rows before each step.
+
+        From now on ranks may leave out different parameters; the pass before finds those that no
+        rank uses.
+        """
         self._optimized.attach(optimizer)
+        self._reduce_unused(self._wrapped)
 
     def part(self, value: torch.Tensor, owner: nn.Parameter | None = None) -> torch.Tensor | Rows:
         """Return the rows of a parameter of the model, or of the optimizer's state for it."""

@@ -56,7 +56,7 @@ class Strategy(ABC):
         return [(name, each) for name, each in module.named_parameters() if each.requires_grad]
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027
-        """Connect an optimizer of the parameters `trained` with the model."""
+        """Connect an optimizer of the parameters `trained` with the model, after a first pass."""
 
     def end_evaluation(self, module: nn.Module) -> None:  # noqa: B027
         """Do what is due after forward passes without a backward pass."""

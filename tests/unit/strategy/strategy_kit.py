@@ -60,11 +60,20 @@ MASKED = Train(
     micro_batch_size=3,
     shard_modules=["Linear"],
 )
+BRANCHES = dataclasses.replace(
+    MASKED,
+    model=f"{__name__}:Branches",
+    find_unused_parameters=True,
+    weight_decay=0.0,
+    shard_modules=[],
+    lr=0.01,
+)
 CASES: dict[str, Train] = {
     "gpt": GPT,
     "accumulation": dataclasses.replace(GPT, grad_accum_steps=3),
     "resnet": RESNET,
     "masked": MASKED,
+    "branches": BRANCHES,
     "bf16 gpt": dataclasses.replace(GPT, precision="bf16"),
     "bf16 resnet": dataclasses.replace(RESNET, precision="bf16"),
     "unfused gpt": dataclasses.replace(GPT, optimizer_args=UNFUSED),
@@ -80,7 +89,7 @@ SHARDED = ("zero1", "fsdp")
 # (number of ranks, case, strategy, number of the run)
 RUNS = [
     *((2, case, strategy, 0) for case in CASES for strategy in ("ddp", *SHARDED)),
-    *((3, case, strategy, 0) for case in list(CASES)[:6] for strategy in ("ddp", *SHARDED)),
+    *((3, case, strategy, 0) for case in list(CASES)[:7] for strategy in ("ddp", *SHARDED)),
     *((3, "unfused gpt", strategy, 0) for strategy in ("ddp", "zero1")),
     *((3, case, "fsdp", 1) for case in ("gpt", "resnet")),
     *((4, case, strategy, 0) for case in ("gpt", "accumulation") for strategy in ("ddp", "hsdp")),
@@ -107,6 +116,20 @@ class PartlyFrozen(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = torch.tanh(self.frozen(torch.tanh(self.first(x))))
         out: torch.Tensor = self.last(hidden) * self.scale
+        return out
+
+
+class Branches(nn.Module):
+    """Each rank uses another branch; rank 0 uses both of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branches = nn.ParameterList([torch.ones(3, 1), torch.ones(3, 2)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rank = dist.get_rank()
+        used = self.branches if rank == 0 else [self.branches[rank % 2]]
+        out: torch.Tensor = sum(x @ each.sum(1, keepdim=True) for each in used)
         return out
 
 
