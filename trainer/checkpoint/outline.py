@@ -128,9 +128,10 @@ def lay_out(tree: Any, sharding: Sharding) -> list[StoredTensor]:
         if isinstance(leaf, Rows):
             part = sharding.rows(leaf.shape[0], 0)[1] * row
             sizes = (size - part * np.arange(sharding.num_shards)).clip(0, part)
-        offsets = -(-ends[: len(sizes)] // ALIGNMENT) * ALIGNMENT
+        end = ends[: len(sizes)]
+        offsets = -(-end // ALIGNMENT) * ALIGNMENT
         pieces = tuple(_pieces(offsets, sizes))
-        ends[: len(sizes)] = np.where(sizes, offsets + sizes * tensor.dtype.itemsize, ends)
+        end[:] = np.where(sizes, offsets + sizes * tensor.dtype.itemsize, end)
         stored.append(StoredTensor(name, tensor.dtype, tuple(leaf.shape), pieces))
     return stored
 

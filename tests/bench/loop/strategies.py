@@ -36,17 +36,33 @@ MEBIBYTE = 2**20
 
 def measure(place: Place) -> list[Figure]:
     """For each strategy the memory of the largest rank, and the times of a save on rank 0."""
-    return [figure for strategy in STRATEGIES for figure in _figures(place, strategy)]
+    figures = [figure for strategy in STRATEGIES for figure in _figures(place, strategy)]
+    for strategy in ("fsdp", "hsdp"):
+        # Without what needs a whole model or whole gradients.
+        train = dataclasses.replace(_train(strategy), init="by_name", grad_accum_steps=1)
+        loop, peak = _trained(place, train)
+        loop.close()
+        what = f"{strategy}, by_name and one micro batch: the most that a rank held until then"
+        figures.append(_reported(what, peak / MEBIBYTE, "MiB"))
+    return figures
 
 
-def _figures(place: Place, strategy: str) -> list[Figure]:
-    train = dataclasses.replace(
-        TRAIN, strategy=strategy, shard_size=2 if strategy == "hsdp" else None
-    )
+def _train(strategy: str) -> Train:
+    shard_size = 2 if strategy == "hsdp" else None
+    return dataclasses.replace(TRAIN, strategy=strategy, shard_size=shard_size)
+
+
+def _trained(place: Place, train: Train) -> tuple[Loop, float]:
+    """Train two steps; return the most memory that a rank held since, in bytes."""
     memory = Memory()
     loop = prepare(place.context(Spec(train=train, checkpoint=Checkpoint(interval=None))))
     _steps(loop, 2)
-    peak = _largest(memory.rise_bytes())
+    return loop, _largest(memory.rise_bytes())
+
+
+def _figures(place: Place, strategy: str) -> list[Figure]:
+    memory = Memory()
+    loop, peak = _trained(place, _train(strategy))
     trained = _largest(memory.held_bytes())
     loop.checkpoints.allocate(loop.replica, loop.state)
     counts = _collectives(loop)
@@ -78,8 +94,9 @@ def _reported(what: str, value: float, unit: str = "") -> Figure:
 
 def _steps(loop: Loop, count: int) -> None:
     for step in range(count):
-        batches = loop.data.train_batches.micro_batches(step)
-        train_step(loop.replica, batches, TRAIN.grad_accum_steps, TRAIN.lr, TRAIN)
+        batches = loop.data.train_batches
+        micro_batches = batches.micro_batches(step)
+        train_step(loop.replica, micro_batches, batches.num_micro_batches(step), TRAIN.lr, TRAIN)
 
 
 def _largest(value: int) -> float:
