@@ -77,7 +77,7 @@ def _strategy(spec: Spec) -> Iterator[Problem]:
     train = spec.train
     strategy = train.strategy
     if strategy not in STRATEGIES:
-        guess = nearest(strategy, STRATEGIES)
+        guess = nearest(strategy.lower(), STRATEGIES)
         hint = _OTHER_STRATEGIES.get(strategy.lower(), f"did you mean {guess}?" if guess else "")
         yield _key(
             "strategy", f"must be one of {', '.join(STRATEGIES)}, not {shown(strategy)}", hint
@@ -87,14 +87,15 @@ def _strategy(spec: Spec) -> Iterator[Problem]:
         what = f"fp16 excludes train.strategy {strategy}: there is no gradient scaler over shards"
         yield _key("precision", what, "write precision: bf16, or strategy: ddp", "train.strategy")
     if strategy in _SHARDED:
-        yield from _sharded(train)
+        yield from _sharded(spec)
     else:
         yield from _not_sharded(train)
     yield from _shard_size(spec)
 
 
-def _sharded(train: Train) -> Iterator[Problem]:
+def _sharded(spec: Spec) -> Iterator[Problem]:
     """Yield the keys that fsdp and hsdp exclude."""
+    train = spec.train
     for name in _OPTIONS_OF_DDP:
         if getattr(train, name) != getattr(Train(), name):
             what = f"is an option of DDP, which train.strategy {train.strategy} does not use"
@@ -103,6 +104,11 @@ def _sharded(train: Train) -> Iterator[Problem]:
         what = f"excludes train.strategy {train.strategy}: FSDP2 takes contiguous weights only"
         hint = "leave channels_last out, or write strategy: ddp or zero1"
         yield _key("channels_last", what, hint, "train.strategy")
+
+    if train.offload_optimizer and spec.slurm.gpus_per_node == 0:
+        hint = "set slurm.gpus_per_node, or leave offload_optimizer out"
+        what = "needs GPUs, and slurm.gpus_per_node is 0"
+        yield _key("offload_optimizer", what, hint, "slurm.gpus_per_node")
 
 
 def _not_sharded(train: Train) -> Iterator[Problem]:
@@ -120,19 +126,16 @@ def _not_sharded(train: Train) -> Iterator[Problem]:
 
 def _shard_size(spec: Spec) -> Iterator[Problem]:
     """Check the size of hsdp's groups. The trainer checks it where GPUs give the ranks."""
-    train, nproc = spec.train, spec.launch.nproc_per_node
+    train = spec.train
     also = ("train.strategy", "slurm.nodes", "launch.nproc_per_node")
     if train.strategy != "hsdp":
         if train.shard_size is not None:
             what = f"is for train.strategy hsdp, not for {train.strategy}"
             yield _key("shard_size", what, "write strategy: hsdp, or leave it out", also[0])
         return
-    if nproc == "auto":
-        if not spec.slurm.gpus_per_node and any(map(_may_be_gpus, spec.slurm.sbatch_args)):
-            return
-        nproc = spec.slurm.gpus_per_node or 1
-    world_size = spec.slurm.nodes * nproc
-    if train.shard_size is None and nproc == 1 and world_size > 1:
+    if (world_size := num_ranks(spec)) is None:
+        return
+    if train.shard_size is None and world_size == spec.slurm.nodes > 1:
         what = "hsdp shards within a node, and a node has one rank"
         hint = "set shard_size, or write strategy: fsdp or ddp"
         yield _key("strategy", what, hint, *also[1:])
@@ -141,6 +144,24 @@ def _shard_size(spec: Spec) -> Iterator[Problem]:
         fits = [size for size in range(2, world_size + 1) if world_size % size == 0]
         hint = f"write {' or '.join(map(str, fits))}"
         yield _key("shard_size", what, hint, *also)
+
+
+def num_ranks(spec: Spec) -> int | None:
+    """Return the number of ranks; None where it follows from GPUs that sbatch_args may ask for."""
+    nproc = spec.launch.nproc_per_node
+    if nproc == "auto":
+        if not spec.slurm.gpus_per_node and any(map(_may_be_gpus, spec.slurm.sbatch_args)):
+            return None
+        nproc = spec.slurm.gpus_per_node or 1
+    return spec.slurm.nodes * nproc
+
+
+def global_batch_size(spec: Spec) -> int | None:
+    """Return the samples of a step; None where the number of ranks is not known."""
+    train, world_size = spec.train, num_ranks(spec)
+    if train.global_batch_size is not None or world_size is None:
+        return train.global_batch_size
+    return train.micro_batch_size * train.grad_accum_steps * world_size
 
 
 def _may_be_gpus(option: str) -> bool:
@@ -181,20 +202,23 @@ def _init_from(path: str | None) -> Iterator[Problem]:
 
 def _batch(spec: Spec) -> Iterator[Problem]:
     """Check the batch size. The trainer checks it for a world size that follows from its GPUs."""
-    train, nproc = spec.train, spec.launch.nproc_per_node
+    train = spec.train
     total = train.global_batch_size
     if total is None:
         return
     if train.grad_accum_steps != 1:
         what = f"excludes train.global_batch_size {total}, from which the trainer computes it"
         yield _key("grad_accum_steps", what, "keep one of them", "train.global_batch_size")
-    world_size = spec.slurm.nodes * nproc if isinstance(nproc, int) else 1
+    # On a machine with fewer GPUs there are fewer ranks.
+    is_known = isinstance(spec.launch.nproc_per_node, int) or not spec.slurm.gpus_per_node
+    world_size = (num_ranks(spec) if is_known else None) or 1
     if world_size > 0 and total % world_size:
         above = total - total % world_size + world_size
         fits = f"{above - world_size} or {above}" if total > world_size else str(above)
         what = f"{total} cannot be shared equally by {world_size} ranks"
         also = ("slurm.nodes", "launch.nproc_per_node")
-        hint = f"write a multiple of {world_size}, such as {fits}"
+        fewer = max(each for each in range(1, world_size) if total % each == 0)
+        hint = f"write a multiple of {world_size}, such as {fits}, or take {fewer} ranks"
         yield _key("global_batch_size", what, hint, *also)
 
 

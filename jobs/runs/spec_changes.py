@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.checkpoint_names import checkpoint_names
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.problems import KeyPath, dotted, printable
@@ -43,6 +44,8 @@ SHAPE: tuple[KeyPath, ...] = (
 # How the ranks share model and optimizer. Any of them loads the state of any other.
 SHARING: tuple[KeyPath, ...] = (("train", "strategy"), ("train", "shard_size"))
 _OTHER_BITS = ' (the same state, other bits from there on: the result is then "sequence")'
+MODEL: tuple[KeyPath, ...] = (("train", "model"), ("train", "model_args"))
+_SAME_SHAPES = " (a checkpoint fits only a model with tensors of the same names and shapes)"
 
 Differences = dict[KeyPath, tuple[Any, Any]]
 
@@ -58,6 +61,7 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
     changed = differences(was, spec)
     weighty = {path: both for path, both in changed.items() if not is_free(path)}
     _refuse_fixed(weighty)
+    _refuse_other_batch(run_dir, was, spec)
     if weighty and not is_confirmed:
         raise UserError(
             "resume: this changes more than where and how long the run trains\n"
@@ -176,12 +180,28 @@ def _refuse_fixed(changed: Differences) -> None:
         )
 
 
+def _refuse_other_batch(run_dir: RunDir, was: Spec, now: Spec) -> None:
+    """Raise UserError where the checkpoints of the run do not fit the new global batch."""
+    from slurm_job_kit.jobs.config.check_train import global_batch_size
+
+    old, new = global_batch_size(was), global_batch_size(now)
+    if not now.launch.is_trainer or None in (old, new) or old == new:
+        return
+    if run_dir.checkpoints.is_dir() and checkpoint_names(run_dir.checkpoints):
+        raise UserError(
+            f"resume: the global batch would change from {old} to {new} samples, and a run with a "
+            f"checkpoint keeps its batch\n  hint: set train.global_batch_size={old} and a number "
+            "of ranks that divides it, or begin a new run with train.init_from"
+        )
+
+
 def format_changes(changed: Differences, was: Train, now: Train) -> list[str]:
     """Return a line for each key: `train.lr: 0.1 -> 0.05`; one more for another length."""
     lines = []
     for path, pair in changed.items():
         old, new = (printable(json.dumps(value, ensure_ascii=False)) for value in pair)
         note = _OTHER_BITS if path in SHAPE + SHARING else ""
+        note = _SAME_SHAPES if path[:2] in MODEL else note
         lines.append(f"{dotted(path)}: {old} -> {new}{note}")
     return [*lines, *filter(None, [extension.schedule_note(was, now)])]
 

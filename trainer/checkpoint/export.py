@@ -153,7 +153,9 @@ def _opened(directory: Path) -> Iterator[reader.Contents]:
         with reader.Contents.open(directory) as contents:
             yield contents
     except reader.Damaged as error:
-        raise reader.Damaged(f"checkpoint {directory} is damaged: {error}") from error
+        raise reader.Damaged(
+            f"checkpoint {directory} is damaged: {error}\n  hint: choose another checkpoint"
+        ) from error
 
 
 def _check_parent(out: Path) -> None:

@@ -278,7 +278,8 @@ def check_same_tensors(saved: Mapping[str, Any], own: Mapping[str, Any], whose: 
         more = len(differences) - MAX_DIFFERENCES
         lines = differences[:MAX_DIFFERENCES] + ([f"and {more} more"] if more > 0 else [])
         # The record of the attempt has the first line only.
-        raise UserError("\n  ".join([f"{whose} of another model: {lines[0]}", *lines[1:]]))
+        hint = "hint: set train.model and train.model_args as they were at the save"
+        raise UserError("\n  ".join([f"{whose} of another model: {lines[0]}", *lines[1:], hint]))
 
 
 def _shape(shapes: Mapping[str, tuple[int, ...]], name: str) -> str:

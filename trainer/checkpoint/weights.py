@@ -147,7 +147,10 @@ def newest(run_dir: Path) -> Path:
     root = run_dir / "checkpoints"
     names = checkpoint_names(root) if root.is_dir() else []
     if not names:
-        raise UserError(f"{run_dir} has no checkpoint")
+        raise UserError(
+            f"{run_dir} has no checkpoint\n  hint: train.init_from takes a run directory, a "
+            "checkpoint of it, or an export as safetensors"
+        )
     return root / names[0]
 
 

@@ -57,7 +57,9 @@ def diagnose(states: Mapping[int, RankHang], unresponsive: Mapping[int, RankPlac
         for state in lagging
     ]
     prefix = "" if len(lagging) < len(states) or len(states) == 1 else "no rank lags: "
-    return f"{prefix}{_listed(places)}; {stacks}"
+    is_mixed = prefix and len({state.where for state in lagging}) > 1
+    hint = "; does the model use the same blocks on each rank?" if is_mixed else ""
+    return f"{prefix}{_listed(places)}{hint}; {stacks}"
 
 
 def laggards(states: Iterable[RankHang]) -> list[RankHang]:

@@ -22,6 +22,7 @@ CODE = "code"
 SHARING = ("train.strategy", "world size", "train.shard_size")
 # Of an environment that is not the first one: the step after which it began.
 SINCE = "after step"
+MAX_NAMED = 4
 
 
 def describe(context: RankContext) -> dict[str, Any]:
@@ -111,12 +112,14 @@ def _code_changes(history: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _other_changes(history: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield a text for the first other property in which an environment is not the first one."""
+    """Yield a text for each of MAX_NAMED properties in which an environment is not the first."""
     first = history[0]
     for other in history[1:]:
         names = sorted((first.keys() | other.keys()) - {CODE, SINCE, "ranks"})
         names.sort(key=lambda name: name not in SHARING)
-        for name in names:
-            if first.get(name) != other.get(name):
-                yield f"{name} was {first.get(name)}, then {other.get(name)}"
-                return
+        changed = [name for name in names if first.get(name) != other.get(name)]
+        for name in changed[:MAX_NAMED]:
+            old, new = (json.dumps(each.get(name)).strip('"') for each in (first, other))
+            yield f"{name} was {old}, then {new}"
+        if changed:
+            return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 from collections import Counter
 
@@ -31,11 +32,17 @@ TRAIN = Train(
 )
 STRATEGIES = ("ddp", "zero1", "fsdp", "hsdp")
 SAVES = 3
+M_MMAP_THRESHOLD = -3  # Source: malloc.h of glibc
 MEBIBYTE = 2**20
 
 
 def measure(place: Place) -> list[Figure]:
-    """For each strategy the memory of the largest rank, and the times of a save on rank 0."""
+    """For each strategy the memory of the largest rank, and the times of a save on rank 0.
+
+    glibc keeps freed blocks of up to 32 MiB for later by default, which hides what a strategy frees.
+    """
+    libc = ctypes.CDLL(None)
+    libc.mallopt(M_MMAP_THRESHOLD, MEBIBYTE)
     figures = [figure for strategy in STRATEGIES for figure in _figures(place, strategy)]
     for strategy in ("fsdp", "hsdp"):
         # Without what needs a whole model or whole gradients.

@@ -602,7 +602,7 @@ def test_a_checkpoint_of_another_model_or_optimizer_names_both_sides():
     with pytest.raises(UserError, match=words):
         check_fits(saved_state(other), replica)
     more = {**replica.module.state_dict(), "x": torch.zeros(1)}
-    with pytest.raises(UserError, match=r"model: x: \(1,\) there, none in train.model$"):
+    with pytest.raises(UserError, match=r"model: x: \(1,\) there, none in train.model\n"):
         check_fits(saved_state(replica, model=more), replica)
     with pytest.raises(UserError, match="the state of SGD, but train.optimizer is AdamW"):
         check_fits(saved_state(replica, optimizer_class="SGD"), replica)

@@ -1,7 +1,9 @@
 """state.json names the place of each tensor, in few words however many ranks there are."""
 
+import functools
 import json
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -27,14 +29,12 @@ def tree_of(sharding):
 
 
 def saved(folder, num_ranks, change=lambda values: values):
-    files = {}
+    files: dict[str, Any] = {}
     for rank in range(num_ranks):
         sharding = Sharding(num_ranks, rank)
         tree = tree_of(sharding)
         stored = outline.lay_out(tree, sharding)
-        files[part_name(rank)] = lambda sink, args=(tree, stored, rank): outline.write_part(
-            *args, sink
-        )
+        files[part_name(rank)] = functools.partial(outline.write_part, tree, stored, rank)
     text = json.dumps(change(json.loads(outline.to_json(tree, stored)))).encode()
     files[outline.STATE] = lambda sink: sink.write(text)
     commit(folder, PendingCheckpoint(Manifest(3, attempt=1, files=()), files, lambda: None))

@@ -25,8 +25,13 @@ from slurm_job_kit.jobs.config.load import load
             "  hint: leave static_graph out",
         ),
         (
-            "train: {strategy: hsdp, shard_size: 2, find_unused_parameters: true}",
-            "train.find_unused_parameters: is an option of DDP, which train.strategy hsdp does not",
+            "{train: {global_batch_size: 16}, slurm: {nodes: 3}}",
+            "train.global_batch_size: 16 cannot be shared equally by 3 ranks\n"
+            "  hint: write a multiple of 3, such as 15 or 18, or take 2 ranks",
+        ),
+        (
+            "train: {strategy: fsdp, offload_optimizer: true}",
+            "train.offload_optimizer: needs GPUs, and slurm.gpus_per_node is 0",
         ),
         ("train: {strategy: fsdp, bucket_cap_mb: 50}", "train.bucket_cap_mb: is an option of DDP"),
         (

@@ -93,7 +93,8 @@ def test_the_rest_is_shown_and_not_done_without_a_confirmation(run):
         "resume: this changes more than where and how long the run trains\n"
         "  slurm.nodes: 1 -> 4 (the same state, other bits from there on: the result is then "
         '"sequence")\n'
-        "  train.model_args.depth: 2 -> 3\n"
+        "  train.model_args.depth: 2 -> 3 (a checkpoint fits only a model with tensors of the same "
+        "names and shapes)\n"
         '  train.transform: null -> "image"\n'
         "  train.lr: 0.1 -> 0.05\n"
         '  launch.env.B: null -> "ü"\n'
@@ -101,6 +102,19 @@ def test_the_rest_is_shown_and_not_done_without_a_confirmation(run):
     )
     assert (run.spec.read_text(), run.spec_yaml.read_text()) == before
     assert not run.changes.exists()
+
+
+def test_another_global_batch_is_refused_where_a_checkpoint_has_one(run):
+    words = ["launch.nproc_per_node=3"]
+    spec_changes.change(run, words, is_confirmed=True)
+    (run.checkpoints / "step-00000003").mkdir(parents=True)
+    (run.checkpoints / "step-00000003/manifest.json").write_text("{}")
+    before = run.spec.read_text()
+    with pytest.raises(UserError, match="the global batch would change from 96 to 160 samples"):
+        spec_changes.change(run, ["launch.nproc_per_node=5"], is_confirmed=True)
+    assert run.spec.read_text() == before
+    words = ["launch.nproc_per_node=4", "train.micro_batch_size=24"]
+    spec_changes.change(run, words, is_confirmed=True)
 
 
 def test_a_confirmed_change_is_frozen_and_recorded_for_its_spec(run):

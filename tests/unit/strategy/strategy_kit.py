@@ -119,6 +119,14 @@ class PartlyFrozen(nn.Module):
         return out
 
 
+class PartlyUnused(PartlyFrozen):
+    """With a layer that no rank uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Linear(2, 2)
+
+
 class Branches(nn.Module):
     """Each rank uses another branch; rank 0 uses both of them."""
 
@@ -271,6 +279,8 @@ def at_three_ranks(folder: Path, rank: int) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     size = dataclasses.replace(MASKED, strategy="hsdp", shard_size=2)
     found["hsdp"] = refusal(folder, size, rank, 3)
+    unused = dataclasses.replace(MASKED, model=f"{__name__}:PartlyUnused", strategy="fsdp")
+    found["unused"] = refusal(folder, unused, rank, 3)
     for number in (1, 4):
         for strategy in ("ddp", "fsdp"):
             train = dataclasses.replace(

@@ -166,6 +166,11 @@ def test_groups_that_do_not_divide_the_ranks_are_refused_at_the_start(ranks):
     )
 
 
+def test_parameters_that_no_rank_uses_are_refused_at_the_start(ranks):
+    for rank in range(3):
+        assert "2 parameters got no gradient, the first is unused.weight" in ranks[rank]["unused"]
+
+
 def test_offloading_on_a_cpu_is_warned_of(ranks):
     words = "warning: train.offload_optimizer has no effect on a CPU"
     assert words in ranks[0]["offloaded"] and words not in ranks[1]["offloaded"]
