@@ -148,7 +148,8 @@ COMPILED: dict[str, dict[str, Any]] = {
 }
 BY_NAME = SPECS | SHARDED | HYBRID | {f"{name}_compiled": COMPILED[name] for name in COMPILED}
 WITH_WORKERS = ("loader_workers", "stream_with_workers")
-RANKS_OF_CONTROLS = 3  # where each sharded scenario is also run with a broken restore
+# The number of ranks with which a sharded scenario is also run with a broken restore.
+RANKS_OF_CONTROLS = dict.fromkeys(SHARDED, 3) | dict.fromkeys(HYBRID, 4)
 EVALUATION_BATCHES = 5
 ROUNDS = {"ten_in_one_epoch": 24}  # micro batches of each rank in an epoch; odd, so 2 + 2 + 1
 PutUp = Callable[[], None]
@@ -272,7 +273,7 @@ class Bench:
             evaluated = self.evaluated[: len(stops)]
             differences = self.differences(run, reference)
             runs.append({"stops": stops, "evaluated": evaluated, "differences": differences})
-        if name in SHARDED and self.distributed.world_size == RANKS_OF_CONTROLS:
+        if self.distributed.world_size == RANKS_OF_CONTROLS.get(name):
             (plans,) = self.plans(name, took_s.item())
             for way, patch in sabotage.WAYS.items():
                 with patch():

@@ -73,11 +73,11 @@ def test_a_stopped_run_of_shards_ends_with_the_bits_of_the_reference_run(tmp_pat
     for name, each in found.items():
         (run,) = each["runs"]
         assert (name, run["differences"]) == (name, []) and len(run["stops"]) == 3
-    if ranks == RANKS_OF_CONTROLS:
-        unseen = [
-            (name, way)
-            for name, each in found.items()
-            for way in sabotage.WAYS
-            if not each["broken"][way]
-        ]
-        assert unseen == []
+    unseen = [
+        (name, way)
+        for name in names
+        if RANKS_OF_CONTROLS.get(name) == ranks
+        for way in sabotage.WAYS
+        if not found[name]["broken"][way]
+    ]
+    assert unseen == []
