@@ -1,4 +1,4 @@
-"""Faults of runs that divide model or optimizer between the ranks (rows 14, 16, 17, 20, 21, 26).
+"""Faults of runs that divide model or optimizer between the ranks (rows 16, 18, 20, 21, 26).
 
 Each rank writes a file of a checkpoint, and rank 0 commits when all have done that.
 """
@@ -23,6 +23,8 @@ from .test_rows_storage import EVERY_STEP, assert_put_aside, loaded, step_of, wa
 
 FSDP = "train.strategy=fsdp"
 ZERO1 = "train.strategy=zero1"
+# Two nodes have a copy each, of a shard per rank.
+HSDP = ("train.strategy=hsdp", "slurm.nodes=2", "launch.nproc_per_node=2")
 SHARDS = tuple(f"rank-{rank:05}.bin" for rank in range(3))
 OFTEN = ("checkpoint.every_steps=5", "launch.hang_timeout_s=10")
 
@@ -34,15 +36,15 @@ def hold_a_save(run: Run, attempt: int, disk: Path, name: str) -> None:
     """
     wait_for_saves(run, attempt, 1)
     done = run.dir.checkpoints / harm_storage.committed(run.dir)[0]
-    sizes = {file: (done / file).stat().st_size for file in SHARDS}
+    sizes = {file.name: file.stat().st_size for file in done.glob("rank-*.bin")}
     disk.write_text(name)
 
     def is_held() -> bool:
         drafts = list(run.dir.checkpoints.glob(f".tmp-step-*-attempt-{attempt}"))
         return any(
             (draft / name).exists()
-            and all((draft / file).exists() for file in SHARDS)
-            and all((draft / file).stat().st_size == sizes[file] for file in SHARDS if file != name)
+            and all((draft / file).exists() for file in sizes)
+            and all((draft / file).stat().st_size == sizes[file] for file in sizes if file != name)
             for draft in drafts
         )
 
@@ -74,6 +76,30 @@ def test_row_16_a_rank_or_node_is_lost_in_a_save(
         assert loaded(run, after["attempt"]) == {step_of(before["checkpoint"])}
     oracles.requeues(run, 1)
     oracles.nothing_left(run)
+
+
+def test_row_18_a_node_loses_its_network_in_a_save(
+    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
+) -> None:
+    """First the node of a copy, then that of the ranks which write: their shards are complete."""
+    disk = tmp_path / "disk-stands-still"
+    paced = start(kit, *HSDP, HELD_UP, *OFTEN, f"launch.env.DISK_FILE={disk}")
+    run = paced.run
+    row.record(run)
+    for attempt, index in enumerate([1, 0], start=1):
+        hold_a_save(run, attempt, disk, SHARDS[1])
+        newest = step_of(harm_storage.committed(run.dir)[0])
+        lost = harm_nodes.cut_off(run, index)
+        disk.unlink()
+        harm_slurm.wait_for_restarts(run, attempt)
+        wait_for_saves(run, attempt + 1, 1)
+        assert loaded(run, attempt + 1) == {newest}
+        assert lost not in harm_nodes.nodes_of(run)
+    paced.finish()
+    oracles.bitwise(run, reference(*HSDP, HELD_UP))
+    oracles.at_most_one_interval(run)
+    oracles.causes(run, ["node", "node", "completed"])
+    oracles.requeues(run, 2)
 
 
 def truncate(newest: Path, older: Path) -> None:
