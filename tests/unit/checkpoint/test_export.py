@@ -14,12 +14,13 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from slurm_job_kit.jobs.checkpoint_names import checkpoint_names
 from slurm_job_kit.trainer.checkpoint import dcp, export
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import weights_sha256
 from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
 from slurm_job_kit.trainer.storage import commit
-from tests.unit.checkpoint.test_checkpoint_state import (
+from tests.unit.checkpoint.checkpoint_kit import (
     BATCHES,
     job_of,
     replica_of,
@@ -212,6 +213,45 @@ def test_the_files_of_another_model_stay(run, tmp_path, capsys, metadata):
     assert (tmp_path / part).read_text() == "weights"
     if metadata:
         assert f"{index} was not written by an export" in capsys.readouterr().err
+
+
+def test_an_export_is_of_the_checkpoint_that_is_meant(trained, tmp_path, capsys):
+    run_dir, replica = trained
+    out = tmp_path / "out.safetensors"
+    for which, step in [("latest", "9"), ("best", "6"), ("step-00000006", "6")]:
+        assert export.main([str(run_dir.path), "--checkpoint", which, "--out", str(out)]) == 0
+        with safetensors.safe_open(out, "pt") as file:
+            metadata = file.metadata()
+        assert (metadata["global_step"], metadata["run_id"]) == (step, "trained")
+    assert export.main([str(run_dir.checkpoints / "step-00000009"), "--out", str(out)]) == 0
+    weights = safetensors.torch.load_file(out)
+    assert torch.equal(weights["0.weight"], replica.module[0].weight)
+    capsys.readouterr()
+    assert export.main([str(run_dir.path), "--checkpoint", "step-00000007"]) == 2
+    names = "it has step-00000009, step-00000006"
+    assert f"no checkpoint step-00000007; {names}" in capsys.readouterr().err
+    (run_dir.checkpoints / "best").unlink()
+    assert export.main([str(run_dir.path), "--checkpoint", "best"]) == 2
+    assert f"{run_dir.path} has no checkpoint best; {names}" in capsys.readouterr().err
+
+
+def test_an_export_of_a_finished_run_has_no_warning(trained, capsys):
+    run_dir, _ = trained
+    for status, is_warned in [("held", True), ("completed", False)]:
+        run_dir.result.write_text(json.dumps({"status": status}))
+        assert export.main([str(run_dir.path), "--checkpoint", "best"]) == 0
+        printed = capsys.readouterr().err
+        assert ("not finished" in printed) == is_warned and "after step 6: train_loss" in printed
+
+
+def test_an_export_of_a_damaged_checkpoint_writes_nothing(trained, capsys):
+    run_dir, _ = trained
+    path = run_dir.checkpoints / "step-00000009" / "rank-00000.bin"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert export.main([str(run_dir.path)]) == 1
+    assert "step-00000009 is damaged: rank-00000.bin has" in capsys.readouterr().err
+    assert list(run_dir.path.glob("*safetensors*")) == [] and list(run_dir.path.glob(".*")) == []
+    assert len(checkpoint_names(run_dir.checkpoints)) == 2
 
 
 @pytest.fixture

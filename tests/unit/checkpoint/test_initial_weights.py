@@ -22,9 +22,12 @@ from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.model.gpt import GPT
 from slurm_job_kit.trainer.strategy import create
 from tests.unit import forked_ranks
-from tests.unit.checkpoint.test_checkpoint_state import job_of, replica_of, save
+from tests.unit.checkpoint.checkpoint_kit import job_of, loaded, replica_of, save
+
+pytestmark = pytest.mark.usefixtures("process_group")
 
 CPU = torch.device("cpu")
 RANKS = 3
@@ -213,3 +216,53 @@ def test_a_damaged_checkpoint_is_named(source_paths, tmp_path):
     part.write_bytes(data)
     with pytest.raises(UserError, match=r"train.init_from: cannot read .*run: rank-00000.bin"):
         loaded_alone(source_paths[2], tmp_path / "new")
+
+
+def test_a_new_run_begins_with_the_weights_of_another(trained, tmp_path, capsys):
+    run_dir, replica = trained
+    assert export.main([str(run_dir.path)]) == 0
+    out = run_dir.path / "weights.safetensors"
+    printed = capsys.readouterr()
+    assert printed.out == f"{out}\n"
+    assert "after step 9: train_loss 1.286\n" in printed.err and "not finished" in printed.err
+    for path in (run_dir.path, run_dir.checkpoints / "step-00000009", out):
+        fresh = replica_of(seed=1)
+        context = job_of(tmp_path / "new", init_from=str(path))
+        assert loaded(context, fresh).global_step == 0
+        assert weights_sha256(fresh) == weights_sha256(replica)
+
+
+def test_weights_that_two_layers_share_are_exported_and_stay_shared(tmp_path):
+    """safetensors refuses tensors that share memory."""
+    context, replica = job_of(tmp_path / "old"), replica_of()
+    replica.module = GPT(vocab_size=7, block_size=4, n_layer=1, n_head=1, n_embd=4)
+    replica.optimizer = torch.optim.AdamW(replica.module.parameters())
+    save(context, replica, 6)
+    out = tmp_path / "out.safetensors"
+    assert export.main([str(context.run.dir.path), "--out", str(out)]) == 0
+    assert safetensors.torch.load_file(out).keys() == replica.module.state_dict().keys()
+    for path in (context.run.dir.path, out):
+        fresh = replica_of()
+        fresh.module = GPT(vocab_size=7, block_size=4, n_layer=1, n_head=1, n_embd=4)
+        fresh.optimizer = torch.optim.AdamW(fresh.module.parameters())
+        loaded(job_of(tmp_path / "new", init_from=str(path)), fresh)
+        assert weights_sha256(fresh) == weights_sha256(replica)
+        assert fresh.module.lm_head.weight is fresh.module.transformer.wte.weight
+
+
+def test_weights_that_do_not_fit_name_the_first_difference(trained, tmp_path):
+    run_dir, _ = trained
+    context = job_of(tmp_path / "new", init_from=str(run_dir.path))
+    words = r"init_from .*trained is of another model: 0.weight: \(3, 2\) there, \(4, 2\) in"
+    with pytest.raises(UserError, match=words):
+        loaded(context, replica_of(width=4))
+    text = tmp_path / "x.safetensors"
+    text.write_text("hello, this is no such file")
+    for path, words in [
+        (text, "x.safetensors is not a safetensors file"),
+        (tmp_path / "gone", "train.init_from: cannot read .*gone: .*No such file"),
+        (tmp_path, "has no checkpoint"),
+    ]:
+        context = job_of(tmp_path / "new", init_from=str(path))
+        with pytest.raises(UserError, match=words):
+            loaded(context, replica_of())

@@ -1,0 +1,119 @@
+"""Jobs, small replicas and saved states for the tests of this folder. No tests in here."""
+
+import dataclasses
+import io
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
+from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
+from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
+from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
+from slurm_job_kit.trainer.checkpoint.state import TrainState
+from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
+from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.storage.commit import PendingCheckpoint
+from slurm_job_kit.trainer.storage.manifest import Manifest
+from slurm_job_kit.trainer.strategy.ddp import Ddp
+
+
+def data_of(global_batch_size=12, samples_per_epoch=96, digest=None):
+    """The sizes of a data set, as `Checkpoints` compares them."""
+    length = SimpleNamespace(global_batch_size=global_batch_size, steps_per_epoch=8)
+    data: Any = SimpleNamespace(length=length, samples_per_epoch=samples_per_epoch, digest=digest)
+    return data
+
+
+BATCHES = data_of()
+
+
+def context_of(rank, world_size):
+    return DistributedContext(rank, rank, 0, world_size, world_size, "here")
+
+
+def job_of(path, keep=None, **train):
+    run_dir = RunDir(path)
+    run_dir.checkpoints.mkdir(parents=True, exist_ok=True)
+    run_dir.owner.write_text('{"job_id": "7", "attempt": 1}')
+    spec = Spec(train=Train(**train), checkpoint=keep or Checkpoint())
+    run_dir.spec.write_text(spec.to_json())
+    return RankContext(
+        RunHandle(run_dir, spec, 1, "7"), context_of(0, 1), torch.device("cpu"), Events(0)
+    )
+
+
+def replica_of(seed=0, width=3, optimizer=torch.optim.AdamW, scaler="cpu"):
+    torch.manual_seed(seed)
+    module = nn.Sequential(nn.Linear(2, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
+    scaler = torch.amp.GradScaler(scaler, enabled=scaler is not None)
+    replica = SimpleNamespace(
+        wrapped=module,
+        module=module,
+        strategy=Ddp(Train(), context_of(0, 1), torch.device("cpu")),
+        optimizer=optimizer(module.parameters(), lr=0.1),
+        scaler=scaler,
+        metric_names=("accuracy",),
+        empty_row=lambda: torch.zeros(3, dtype=torch.float64),
+    )
+    train(replica)
+    return replica
+
+
+def train(replica):
+    replica.module(torch.randn(5, 2)).square().sum().backward()
+    replica.optimizer.step()
+
+
+def state_at(step, **more):
+    window = torch.tensor([step / 3, step, 1.0], dtype=torch.float64)
+    names = ("accuracy",)
+    return TrainState(window, step, names, metrics={"train_loss": step / 7}, **more)
+
+
+def bits(replica):
+    return weights_sha256(replica), optimizer_sha256(replica)
+
+
+def save(context, replica, step, **more):
+    checkpoints = Checkpoints(context, BATCHES)
+    checkpoints.save(replica, state_at(step, **more))
+    checkpoints.finish(lambda: None)
+
+
+def loaded(context, replica):
+    newest = ReadAhead(context)  # before the folder is made again, as in a start
+    return Checkpoints(context, BATCHES).load(replica, newest)
+
+
+def saved_values(replica, **changes):
+    state = dataclasses.asdict(state_at(6))
+    return {
+        "model": replica.module.state_dict(),
+        "optimizer": replica.optimizer.state_dict(),
+        "optimizer_class": "AdamW",
+        "scaler": {},
+        "windows": torch.tensor([[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]], dtype=torch.float64),
+        "global_batch_size": 12,
+        "samples_per_epoch": 96,
+        "data_digest": None,
+        "train": {},
+        **{name: value for name, value in state.items() if name != "window"},
+        **changes,
+    }
+
+
+def state_pt(step, values):
+    """A checkpoint of the format with a state.pt, which has these bytes."""
+    manifest = Manifest(format_version=2, global_step=step, attempt=1, files=())
+    return PendingCheckpoint(manifest, {"state.pt": lambda sink: sink.write(values)}, lambda: None)
+
+
+def saved_by_torch(values):
+    file = io.BytesIO()
+    torch.save(values, file)
+    return file.getvalue()
