@@ -35,8 +35,8 @@ from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.findings import Findings
 from slurm_job_kit.trainer.model import build, models, objectives, optim, precision
-from slurm_job_kit.trainer.model.build import Data
 from slurm_job_kit.trainer.model.objectives import DataFacts, Objective, Sums
+from slurm_job_kit.trainer.model.training_data import Data, build_data
 from slurm_job_kit.trainer.strategy import fits
 from slurm_job_kit.trainer.user_code import load, user_code
 
@@ -103,7 +103,7 @@ class Check:
         with self._part("transform"), user_code("train.transform", train.transform or ""):
             transforms.create(train.transform, train.transform_args)
         with self._part("dataset"):
-            data = build.build_data(self._context)
+            data = build_data(self._context)
             example = data.train_batches.example()
         return data, example
 

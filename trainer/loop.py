@@ -21,9 +21,10 @@ from slurm_job_kit.trainer.dist.stop_consensus import StopConsensus
 from slurm_job_kit.trainer.errors import NotFinite
 from slurm_job_kit.trainer.health.lead_time import LeadTime
 from slurm_job_kit.trainer.model import optim
-from slurm_job_kit.trainer.model.build import Data, Replica
 from slurm_job_kit.trainer.model.evaluate import evaluate
 from slurm_job_kit.trainer.model.mean_gradient import MeanGradient
+from slurm_job_kit.trainer.model.replica import Replica
+from slurm_job_kit.trainer.model.training_data import Data
 from slurm_job_kit.trainer.report.profiling import Tracer
 from slurm_job_kit.trainer.report.reporter import Reporter
 

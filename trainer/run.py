@@ -32,7 +32,8 @@ from slurm_job_kit.trainer.errors import fail, log, storage_error
 from slurm_job_kit.trainer.health.preflight import preflight
 from slurm_job_kit.trainer.health.watchdog import Watchdog
 from slurm_job_kit.trainer.loop import Loop
-from slurm_job_kit.trainer.model.build import build_data, build_replica, set_up_torch
+from slurm_job_kit.trainer.model.build import build_replica, set_up_torch
+from slurm_job_kit.trainer.model.training_data import build_data
 from slurm_job_kit.trainer.report.environment import describe, exactness, extended
 from slurm_job_kit.trainer.report.summary import start_lines
 from slurm_job_kit.trainer.stop import StopSignal

@@ -27,7 +27,8 @@ from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.loop import train_step
-from slurm_job_kit.trainer.model.build import build_data, build_replica
+from slurm_job_kit.trainer.model.build import build_replica
+from slurm_job_kit.trainer.model.training_data import build_data
 from tests.bench.checkpoint.load import Memory
 from tests.local import forked_ranks
 from tests.local.forked_ranks import CPU

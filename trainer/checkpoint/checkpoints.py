@@ -26,7 +26,8 @@ from slurm_job_kit.trainer.checkpoint.state import SavedState, TrainState
 from slurm_job_kit.trainer.dist.context import gather
 from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.errors import NotFinite, storage_error
-from slurm_job_kit.trainer.model.build import Data, Replica
+from slurm_job_kit.trainer.model.replica import Replica
+from slurm_job_kit.trainer.model.training_data import Data
 from slurm_job_kit.trainer.storage import commit
 from slurm_job_kit.trainer.storage.commit import PendingCheckpoint, Retention
 from slurm_job_kit.trainer.storage.manifest import BEST, Manifest

@@ -15,7 +15,7 @@ from slurm_job_kit.trainer.dist.context import broadcast_bytes, gather
 from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.errors import TransientStorageError, storage_error
 from slurm_job_kit.trainer.model import optim
-from slurm_job_kit.trainer.model.build import Replica
+from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.storage import manifest, reader
 from slurm_job_kit.trainer.storage.reader import Contents
 from slurm_job_kit.trainer.strategy import is_divided

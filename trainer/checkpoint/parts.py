@@ -16,7 +16,7 @@ from slurm_job_kit.trainer.checkpoint.state import (
     model_parts,
     parameters_of,
 )
-from slurm_job_kit.trainer.model.build import Replica
+from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.storage.reader import Contents
 from slurm_job_kit.trainer.strategy.sharding import Rows
 

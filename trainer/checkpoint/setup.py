@@ -14,7 +14,7 @@ from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.dist.context import broadcast_bytes
 from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.model.build import Data
+from slurm_job_kit.trainer.model.training_data import Data
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from slurm_job_kit.trainer.data.sources import is_plain
 from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import optim
-from slurm_job_kit.trainer.model.build import Replica
+from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.storage import reader
 from slurm_job_kit.trainer.storage.manifest import WITH_STATE_PT
 

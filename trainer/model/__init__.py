@@ -8,6 +8,8 @@
 - recording: what the code of a model does to tensors, without memory.
 - optim: the optimizer and the learning rate by step.
 - precision: autocast and the gradient scaler.
-- build: model, data and optimizer of this rank, wrapped in DDP.
+- training_data: training batches and held-out samples of this rank.
+- replica: model, optimizer and objective of this rank.
+- build: builds the replica in the order that a bitwise resume needs; sets up torch.
 - evaluate: sums of the objective over the held-out samples.
 """

@@ -1,4 +1,4 @@
-"""Builds data, model and optimizer of this rank, in the order that a bitwise resume needs.
+"""Builds model and optimizer of this rank, in the order that a bitwise resume needs.
 
 `set_up_torch` sets two environment variables of this process, each only where the user has not:
 CUBLAS_WORKSPACE_CONFIG and TORCHINDUCTOR_CACHE_DIR.
@@ -9,129 +9,27 @@ from __future__ import annotations
 import copy
 import functools
 import os
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import nn
 
 from slurm_job_kit.jobs.spec import METRIC_MODES, OBJECTIVES, OPTIMIZERS, Train
 from slurm_job_kit.trainer import seeds
-from slurm_job_kit.trainer.data import builtin, transforms
-from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
-from slurm_job_kit.trainer.data.feed import HeldOut, TrainBatches
-from slurm_job_kit.trainer.data.loader import seed_sample
-from slurm_job_kit.trainer.data.sources import Batch, Source, Stream, check_plain, num_classes
-from slurm_job_kit.trainer.data.stream import Share, StreamBatches
+from slurm_job_kit.trainer.data.sources import Batch, check_plain
 from slurm_job_kit.trainer.data.to_device import is_pair
-from slurm_job_kit.trainer.data.transforms import Transform
 from slurm_job_kit.trainer.dist.context import gather
 from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import by_name, models, objectives, optim, precision
 from slurm_job_kit.trainer.model.models import Fit
-from slurm_job_kit.trainer.model.objectives import DataFacts, Objective, Sums, means
+from slurm_job_kit.trainer.model.objectives import Objective, Sums, means
 from slurm_job_kit.trainer.model.precision import Precision
+from slurm_job_kit.trainer.model.replica import BestMetric, Replica
+from slurm_job_kit.trainer.model.training_data import Data
 from slurm_job_kit.trainer.strategy import blocks, fits
 from slurm_job_kit.trainer.strategy import create as create_strategy
 from slurm_job_kit.trainer.strategy.interface import Strategy
 from slurm_job_kit.trainer.user_code import user_code
-
-
-@dataclass(frozen=True)
-class Data:
-    """The training batches and held-out samples of this rank, and their sizes.
-
-    held_out: None where the data set has no such part.
-    samples_per_epoch: 0 for a stream, whose length is not known.
-    digest: of the content, where the data set states one.
-    """
-
-    train_batches: TrainBatches | StreamBatches
-    held_out: HeldOut | None
-    length: TrainingLength
-    samples_per_epoch: int
-    facts: DataFacts
-    vocab_size: int | None
-    digest: str | None
-
-
-@dataclass(frozen=True)
-class BestMetric:
-    """The held-out metric that chooses the best checkpoint."""
-
-    name: str
-    mode: str  # "min" or "max"
-
-    def is_better(self, value: float, other: float) -> bool:
-        """Return whether `value` is better than `other`."""
-        return value > other if self.mode == "max" else value < other
-
-
-@dataclass(frozen=True)
-class Replica:
-    """This rank's model, optimizer and objective.
-
-    wrapped: what the objective calls in training, such as the model under DDP.
-    module: the model itself.
-    strategy: how it is shared with the other ranks.
-    batch_size: the number of samples of a micro batch.
-    fixed_items: the number of items of every micro batch; None if it differs.
-    metric_names: of the objective, in the order of `Sums.row`.
-    best: None where no metric chooses a best checkpoint.
-    """
-
-    wrapped: nn.Module
-    module: nn.Module
-    strategy: Strategy
-    optimizer: torch.optim.Optimizer
-    precision: Precision
-    objective: Objective
-    batch_size: int
-    fixed_items: int | None
-    metric_names: tuple[str, ...]
-    best: BestMetric | None
-
-    def row(self, batch: Batch) -> torch.Tensor:
-        """Return the `Sums.row` of a batch, without the wrapper that exchanges gradients."""
-        with self.autocast():
-            return self.row_of(self.objective(self.module, batch))
-
-    def empty_row(self) -> torch.Tensor:
-        """Return a sum of no `Sums.row`, float64 [2 + metrics] on the device."""
-        device = self.precision.device_type  # a parameter may be offloaded
-        return torch.zeros(2 + len(self.metric_names), dtype=torch.float64, device=device)
-
-    def row_of(self, sums: Sums) -> torch.Tensor:
-        """Return `Sums.row`. Raises: UserError for other metrics than those of the first batch."""
-        if tuple(sums.metrics) != self.metric_names:
-            expected, found = (
-                ", ".join(names) or "none" for names in (self.metric_names, sums.metrics)
-            )
-            raise UserError(
-                f"train.objective returned the metrics {expected} for one batch and {found} for "
-                "another: return the same ones, in the same order, in training and evaluation"
-            )
-        return sums.row()
-
-    @functools.cached_property
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """The parameters of the model."""
-        return tuple(self.module.parameters())
-
-    def means(self, row: list[float]) -> dict[str, float]:
-        """Return loss, metrics and what follows from them, of the sum of `Sums.row`."""
-        return means(self.metric_names, row, self.objective)
-
-    @property
-    def scaler(self) -> torch.amp.GradScaler:
-        """The scaler of fp16 gradients; disabled, with an empty state, for other precisions."""
-        return self.precision.scaler
-
-    def autocast(self) -> AbstractContextManager[object]:
-        """Return a context for the forward pass and the loss, at the precision of the spec."""
-        return self.precision.autocast()
 
 
 def set_up_torch(context: RankContext) -> None:
@@ -158,80 +56,6 @@ def _set_compile_cache(context: RankContext) -> None:
     if context.run.dir.path.is_dir():
         cache = context.run.dir.compile_cache / f"rank-{context.distributed.rank:05d}"
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
-
-
-def build_data(context: RankContext) -> Data:
-    """Return the data set of the spec as batches for this world size."""
-    spec, place = context.train, context.distributed
-    # Ranks and attempts must get the same samples where the user's code splits or shuffles them.
-    seed_sample(seeds.mix(seeds.DATA, spec.seed))
-    with user_code("train.dataset", spec.dataset):
-        parts = builtin.create(spec.dataset, spec.dataset_args, place.rank, place.world_size)
-        classes = num_classes(parts.train, parts.held_out)
-    with user_code("train.transform", spec.transform or ""):
-        transform = transforms.create(spec.transform, spec.transform_args)
-    num_held_out = 0 if parts.held_out is None else len(parts.held_out)
-    digest = getattr(parts.train, "digest", None)
-    sizes = {"held-out samples": num_held_out, "classes": classes or 0}
-    if digest is not None:
-        sizes["digest"] = int(digest[:15], 16)
-    train_batches, length, samples_per_epoch = _batches(context, parts, transform, sizes)
-    held_out = None
-    if parts.held_out is not None:
-        held_out = HeldOut(parts.held_out, transform, context)
-    bytes_per_token = getattr(parts.train, "bytes_per_token", None)
-    facts = DataFacts(spec.dataset, classes, bytes_per_token, spec.model)
-    vocab_size = getattr(parts.train, "vocab_size", None)
-    return Data(train_batches, held_out, length, samples_per_epoch, facts, vocab_size, digest)
-
-
-def _batches(
-    context: RankContext, parts: builtin.Parts, transform: Transform | None, sizes: dict[str, int]
-) -> tuple[TrainBatches | StreamBatches, TrainingLength, int]:
-    """Return training batches, length and samples per epoch; log them.
-
-    sizes: what all ranks must see alike, besides the training samples.
-    """
-    spec, place = context.train, context.distributed
-    held_out = f"{sizes['held-out samples']} held out"
-    train: Source | Stream = parts.train
-    if builtin.is_stream(train):
-        check_same_data(spec.dataset, sizes, context.device)
-        if spec.max_steps is None:
-            raise UserError(
-                f"train.dataset {spec.dataset} returns a stream, whose length is not known: set "
-                "train.max_steps"
-            )
-        share = Share(place.rank, place.world_size, parts.is_own_stream)
-        stream = StreamBatches(train, share, transform, context)
-        samples = stream.batch_size * stream.num_micro_batches(0) * place.world_size
-        place.log(f"{spec.dataset}: a stream, {held_out}; {samples} samples a step")
-        return stream, TrainingLength.of_stream(spec.max_steps, samples), 0
-    train = cast(Source, train)  # mypy knows no type "not a stream"
-    num_samples = len(train)
-    sizes = {"training samples": num_samples, **sizes}
-    check_same_data(spec.dataset, sizes, context.device)
-    batches = Batches.of(spec, num_samples, place.world_size)
-    place.log(f"{spec.dataset}: {num_samples} training samples, {held_out}; {batches.describe()}")
-    length = TrainingLength.of(spec, batches)
-    found = TrainBatches(train, transform, batches, length, context)
-    return found, length, batches.samples_per_epoch
-
-
-def check_same_data(dataset: str, sizes: dict[str, int], device: torch.device) -> None:
-    """Raise UserError where ranks see different data, such as an incomplete copy on a node.
-
-    sizes: this rank's numbers by name; the names and their order are the same on all ranks.
-    """
-    rows = gather(torch.tensor(list(sizes.values()), dtype=torch.int64, device=device))
-    first = rows[0].tolist()
-    for rank, row in enumerate(rows):
-        for name, size, own in zip(sizes, first, row.tolist(), strict=True):
-            if own != size:
-                raise UserError(
-                    f"train.dataset {dataset} differs between ranks: rank 0 sees {size} {name}, "
-                    f"rank {rank} {own}: give all nodes the same files"
-                )
 
 
 def build_replica(context: RankContext, data: Data, will_load: bool = False) -> Replica:

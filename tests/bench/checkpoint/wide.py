@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from slurm_job_kit.jobs.rundir import fsync_directory
 from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.loop import Loop, train_step
-from slurm_job_kit.trainer.model.build import Replica
+from slurm_job_kit.trainer.model.replica import Replica
 
 # Widths; with the momentum 25 and 125 million parameters have 0.2 and 1 GB of state.
 MB_200, GB_1 = 1250, 2795

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
 from slurm_job_kit.trainer.loop import Loop
-from slurm_job_kit.trainer.model.build import Replica
+from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.run import prepare
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio

@@ -25,6 +25,7 @@ from slurm_job_kit.trainer.errors import TransientStorageError
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.loop import train_step
 from slurm_job_kit.trainer.model import build
+from slurm_job_kit.trainer.model.training_data import build_data
 from slurm_job_kit.trainer.storage import reader
 from tests.unit import forked_ranks
 from tests.unit.storage.test_commit import HOW, damage
@@ -78,7 +79,7 @@ class Rank:
         place = DistributedContext(rank, rank, 0, world_size, world_size, "here")
         handle = RunHandle(self.run, Spec(train=train), 1)
         self.context = RankContext(handle, place, torch.device("cpu"), Events(rank))
-        self.data = build.build_data(self.context)
+        self.data = build_data(self.context)
         self.replica = build.build_replica(self.context, self.data)
         self.expected = self._train(train)
 

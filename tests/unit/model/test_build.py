@@ -23,6 +23,7 @@ from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.model import build
+from slurm_job_kit.trainer.model.training_data import build_data
 from slurm_job_kit.trainer.report.environment import describe, exactness, extended
 from slurm_job_kit.trainer.user_code import user_code
 
@@ -64,7 +65,7 @@ def built(job_of):
     def build_both(train, world_size=1):
         context = job_of(train, world_size=world_size)
         build.set_up_torch(context)
-        data = build.build_data(context)
+        data = build_data(context)
         return data, build.build_replica(context, data)
 
     return build_both
@@ -345,7 +346,7 @@ def test_another_code_is_never_the_same_environment(job_of):
 
 DIFFERENT_DATA = """
 import sys, torch, torch.distributed as dist
-from slurm_job_kit.trainer.model.build import check_same_data
+from slurm_job_kit.trainer.model.training_data import check_same_data
 rank = int(sys.argv[1])
 store = dist.FileStore(sys.argv[2], 2)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
@@ -371,7 +372,7 @@ def test_an_optimizer_of_the_user_finds_the_initial_weights_in_every_attempt(job
     anchors = []
     for will_load in (False, True):
         at = job_of(spec)
-        optimizer: Any = build.build_replica(at, build.build_data(at), will_load).optimizer
+        optimizer: Any = build.build_replica(at, build_data(at), will_load).optimizer
         anchors.append(optimizer.anchors)
     assert all(map(torch.equal, *anchors))
 
@@ -399,6 +400,7 @@ from pathlib import Path
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Launch, Spec, Train
 from slurm_job_kit.trainer.model import build
+from slurm_job_kit.trainer.model.training_data import build_data
 from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
@@ -410,7 +412,7 @@ run = RunHandle(RunDir(root), Spec(train=train, launch=Launch()), 1)
 distributed = DistributedContext(0, 0, 0, 1, 1, "here")
 context = RankContext(run, distributed, torch.device("cpu"), Events(0))
 build.set_up_torch(context)
-data = build.build_data(context)
+data = build_data(context)
 started = time.monotonic()
 replica = build.build_replica(context, data)
 seconds = time.monotonic() - started

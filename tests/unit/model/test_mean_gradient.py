@@ -20,9 +20,10 @@ from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.loop import train_step
 from slurm_job_kit.trainer.model import build, optim, precision
-from slurm_job_kit.trainer.model.build import Replica
 from slurm_job_kit.trainer.model.mean_gradient import MeanGradient
 from slurm_job_kit.trainer.model.objectives import DataFacts, Regression, Sums
+from slurm_job_kit.trainer.model.replica import Replica
+from slurm_job_kit.trainer.model.training_data import build_data
 from slurm_job_kit.trainer.strategy.ddp import Ddp
 from tests.unit import forked_ranks
 
@@ -131,7 +132,7 @@ def refused(folder, rank, world_size):
     distributed = DistributedContext(rank, rank, 0, world_size, world_size, "here")
     context = RankContext(run, distributed, CPU, Events(rank))
     try:
-        build.build_replica(context, build.build_data(context))
+        build.build_replica(context, build_data(context))
     except UserError as error:
         return str(error)
 

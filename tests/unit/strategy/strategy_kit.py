@@ -31,6 +31,8 @@ from slurm_job_kit.trainer.loop import train_step
 from slurm_job_kit.trainer.model import build
 from slurm_job_kit.trainer.model.evaluate import evaluate
 from slurm_job_kit.trainer.model.objectives import Sums
+from slurm_job_kit.trainer.model.replica import Replica
+from slurm_job_kit.trainer.model.training_data import build_data
 from slurm_job_kit.trainer.strategy import fsdp, zero1
 from slurm_job_kit.trainer.strategy.sharding import Rows
 from tests.unit import forked_ranks
@@ -206,7 +208,7 @@ def trained(folder: Path, train: Train, rank: int, world_size: int) -> Trained:
     """Train as this rank."""
     context = context_of(folder, train, rank, world_size)
     build.set_up_torch(context)
-    data = build.build_data(context)
+    data = build_data(context)
     replica = build.build_replica(context, data)
     initial, losses = whole(replica.module), []
     batches: Any = data.train_batches
@@ -245,7 +247,7 @@ def trained(folder: Path, train: Train, rank: int, world_size: int) -> Trained:
     )
 
 
-def wrong(replica: build.Replica, final: dict[str, torch.Tensor]) -> Any:
+def wrong(replica: Replica, final: dict[str, torch.Tensor]) -> Any:
     """Yield the names of tensors whose part is not the rows that `Sharding` gives to this rank."""
     strategy = replica.strategy
     pairs = [(name, strategy.part(value)) for name, value in replica.module.state_dict().items()]
@@ -268,7 +270,7 @@ def refusal(folder: Path, train: Train, rank: int, world_size: int) -> str:
     """The error at the start."""
     context = context_of(folder, train, rank, world_size)
     try:
-        build.build_replica(context, build.build_data(context))
+        build.build_replica(context, build_data(context))
     except UserError as error:
         return str(error)
     return ""

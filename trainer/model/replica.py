@@ -1,0 +1,93 @@
+"""This rank's model, optimizer and objective, and the metric that chooses the best checkpoint."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from slurm_job_kit.trainer.data.sources import Batch
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.model.objectives import Objective, Sums, means
+from slurm_job_kit.trainer.model.precision import Precision
+from slurm_job_kit.trainer.strategy.interface import Strategy
+
+
+@dataclass(frozen=True)
+class BestMetric:
+    """The held-out metric that chooses the best checkpoint."""
+
+    name: str
+    mode: str  # "min" or "max"
+
+    def is_better(self, value: float, other: float) -> bool:
+        """Return whether `value` is better than `other`."""
+        return value > other if self.mode == "max" else value < other
+
+
+@dataclass(frozen=True)
+class Replica:
+    """This rank's model, optimizer and objective.
+
+    wrapped: what the objective calls in training, such as the model under DDP.
+    module: the model itself.
+    strategy: how it is shared with the other ranks.
+    batch_size: the number of samples of a micro batch.
+    fixed_items: the number of items of every micro batch; None if it differs.
+    metric_names: of the objective, in the order of `Sums.row`.
+    best: None where no metric chooses a best checkpoint.
+    """
+
+    wrapped: nn.Module
+    module: nn.Module
+    strategy: Strategy
+    optimizer: torch.optim.Optimizer
+    precision: Precision
+    objective: Objective
+    batch_size: int
+    fixed_items: int | None
+    metric_names: tuple[str, ...]
+    best: BestMetric | None
+
+    def row(self, batch: Batch) -> torch.Tensor:
+        """Return the `Sums.row` of a batch, without the wrapper that exchanges gradients."""
+        with self.autocast():
+            return self.row_of(self.objective(self.module, batch))
+
+    def empty_row(self) -> torch.Tensor:
+        """Return a sum of no `Sums.row`, float64 [2 + metrics] on the device."""
+        device = self.precision.device_type  # a parameter may be offloaded
+        return torch.zeros(2 + len(self.metric_names), dtype=torch.float64, device=device)
+
+    def row_of(self, sums: Sums) -> torch.Tensor:
+        """Return `Sums.row`. Raises: UserError for other metrics than those of the first batch."""
+        if tuple(sums.metrics) != self.metric_names:
+            expected, found = (
+                ", ".join(names) or "none" for names in (self.metric_names, sums.metrics)
+            )
+            raise UserError(
+                f"train.objective returned the metrics {expected} for one batch and {found} for "
+                "another: return the same ones, in the same order, in training and evaluation"
+            )
+        return sums.row()
+
+    @functools.cached_property
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """The parameters of the model."""
+        return tuple(self.module.parameters())
+
+    def means(self, row: list[float]) -> dict[str, float]:
+        """Return loss, metrics and what follows from them, of the sum of `Sums.row`."""
+        return means(self.metric_names, row, self.objective)
+
+    @property
+    def scaler(self) -> torch.amp.GradScaler:
+        """The scaler of fp16 gradients; disabled, with an empty state, for other precisions."""
+        return self.precision.scaler
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return a context for the forward pass and the loss, at the precision of the spec."""
+        return self.precision.autocast()

@@ -1,0 +1,114 @@
+"""Builds the training batches and the held-out samples of this rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+
+from slurm_job_kit.trainer import seeds
+from slurm_job_kit.trainer.data import builtin, transforms
+from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
+from slurm_job_kit.trainer.data.feed import HeldOut, TrainBatches
+from slurm_job_kit.trainer.data.loader import seed_sample
+from slurm_job_kit.trainer.data.sources import Source, Stream, num_classes
+from slurm_job_kit.trainer.data.stream import Share, StreamBatches
+from slurm_job_kit.trainer.data.transforms import Transform
+from slurm_job_kit.trainer.dist.context import gather
+from slurm_job_kit.trainer.dist.run_handle import RankContext
+from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.model.objectives import DataFacts
+from slurm_job_kit.trainer.user_code import user_code
+
+
+@dataclass(frozen=True)
+class Data:
+    """The training batches and held-out samples of this rank, and their sizes.
+
+    held_out: None where the data set has no such part.
+    samples_per_epoch: 0 for a stream, whose length is not known.
+    digest: of the content, where the data set states one.
+    """
+
+    train_batches: TrainBatches | StreamBatches
+    held_out: HeldOut | None
+    length: TrainingLength
+    samples_per_epoch: int
+    facts: DataFacts
+    vocab_size: int | None
+    digest: str | None
+
+
+def build_data(context: RankContext) -> Data:
+    """Return the data set of the spec as batches for this world size."""
+    spec, place = context.train, context.distributed
+    # Ranks and attempts must get the same samples where the user's code splits or shuffles them.
+    seed_sample(seeds.mix(seeds.DATA, spec.seed))
+    with user_code("train.dataset", spec.dataset):
+        parts = builtin.create(spec.dataset, spec.dataset_args, place.rank, place.world_size)
+        classes = num_classes(parts.train, parts.held_out)
+    with user_code("train.transform", spec.transform or ""):
+        transform = transforms.create(spec.transform, spec.transform_args)
+    num_held_out = 0 if parts.held_out is None else len(parts.held_out)
+    digest = getattr(parts.train, "digest", None)
+    sizes = {"held-out samples": num_held_out, "classes": classes or 0}
+    if digest is not None:
+        sizes["digest"] = int(digest[:15], 16)
+    train_batches, length, samples_per_epoch = _batches(context, parts, transform, sizes)
+    held_out = None
+    if parts.held_out is not None:
+        held_out = HeldOut(parts.held_out, transform, context)
+    bytes_per_token = getattr(parts.train, "bytes_per_token", None)
+    facts = DataFacts(spec.dataset, classes, bytes_per_token, spec.model)
+    vocab_size = getattr(parts.train, "vocab_size", None)
+    return Data(train_batches, held_out, length, samples_per_epoch, facts, vocab_size, digest)
+
+
+def _batches(
+    context: RankContext, parts: builtin.Parts, transform: Transform | None, sizes: dict[str, int]
+) -> tuple[TrainBatches | StreamBatches, TrainingLength, int]:
+    """Return training batches, length and samples per epoch; log them.
+
+    sizes: what all ranks must see alike, besides the training samples.
+    """
+    spec, place = context.train, context.distributed
+    held_out = f"{sizes['held-out samples']} held out"
+    train: Source | Stream = parts.train
+    if builtin.is_stream(train):
+        check_same_data(spec.dataset, sizes, context.device)
+        if spec.max_steps is None:
+            raise UserError(
+                f"train.dataset {spec.dataset} returns a stream, whose length is not known: set "
+                "train.max_steps"
+            )
+        share = Share(place.rank, place.world_size, parts.is_own_stream)
+        stream = StreamBatches(train, share, transform, context)
+        samples = stream.batch_size * stream.num_micro_batches(0) * place.world_size
+        place.log(f"{spec.dataset}: a stream, {held_out}; {samples} samples a step")
+        return stream, TrainingLength.of_stream(spec.max_steps, samples), 0
+    train = cast(Source, train)  # mypy knows no type "not a stream"
+    num_samples = len(train)
+    sizes = {"training samples": num_samples, **sizes}
+    check_same_data(spec.dataset, sizes, context.device)
+    batches = Batches.of(spec, num_samples, place.world_size)
+    place.log(f"{spec.dataset}: {num_samples} training samples, {held_out}; {batches.describe()}")
+    length = TrainingLength.of(spec, batches)
+    found = TrainBatches(train, transform, batches, length, context)
+    return found, length, batches.samples_per_epoch
+
+
+def check_same_data(dataset: str, sizes: dict[str, int], device: torch.device) -> None:
+    """Raise UserError where ranks see different data, such as an incomplete copy on a node.
+
+    sizes: this rank's numbers by name; the names and their order are the same on all ranks.
+    """
+    rows = gather(torch.tensor(list(sizes.values()), dtype=torch.int64, device=device))
+    first = rows[0].tolist()
+    for rank, row in enumerate(rows):
+        for name, size, own in zip(sizes, first, row.tolist(), strict=True):
+            if own != size:
+                raise UserError(
+                    f"train.dataset {dataset} differs between ranks: rank 0 sees {size} {name}, "
+                    f"rank {rank} {own}: give all nodes the same files"
+                )
