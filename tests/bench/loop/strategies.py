@@ -39,7 +39,7 @@ MEBIBYTE = 2**20
 def measure(place: Place) -> list[Figure]:
     """For each strategy the memory of the largest rank, and the times of a save on rank 0.
 
-    glibc keeps freed blocks of up to 32 MiB for later by default, which hides what a strategy frees.
+    By default glibc keeps freed blocks of up to 32 MiB, which hides what a strategy frees.
     """
     libc = ctypes.CDLL(None)
     libc.mallopt(M_MMAP_THRESHOLD, MEBIBYTE)

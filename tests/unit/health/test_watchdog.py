@@ -1,5 +1,6 @@
 """The hang watchdog: its limits, what it concludes, and real processes that hang."""
 
+import dataclasses
 import os
 import re
 import signal
@@ -436,6 +437,11 @@ def test_a_rank_in_an_earlier_phase_is_behind_even_if_it_waits():
 def test_the_diagnosis_says_so_if_no_rank_stands_out():
     text = diagnose({0: found(0), 1: found(1)}, {})
     assert text.startswith("no rank lags: rank 0 on n0 (pid 100) is at loop.py:1 run, in batch")
+    question = "; does the model use the same blocks on each rank?"
+    assert question not in text
+    assert question in diagnose(
+        {0: found(0), 1: dataclasses.replace(found(1), where="loop.py:9 run")}, {}
+    )
 
 
 def test_the_diagnosis_stays_short_in_a_large_job():
