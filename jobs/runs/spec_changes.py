@@ -182,16 +182,23 @@ def _refuse_fixed(changed: Differences) -> None:
 
 def _refuse_other_batch(run_dir: RunDir, was: Spec, now: Spec) -> None:
     """Raise UserError where the checkpoints of the run do not fit the new global batch."""
-    from slurm_job_kit.jobs.config.check_train import global_batch_size
+    from slurm_job_kit.jobs.config.check_train import global_batch_size, num_ranks
 
     old, new = global_batch_size(was), global_batch_size(now)
-    if not now.launch.is_trainer or None in (old, new) or old == new:
+    if not now.launch.is_trainer or old is None or new is None or old == new:
         return
     if run_dir.checkpoints.is_dir() and checkpoint_names(run_dir.checkpoints):
+        ranks = num_ranks(now) or 1
+        micro, rest = divmod(old, ranks * now.train.grad_accum_steps)
+        way_out = f"{ranks} ranks cannot share {old} samples: take another number of ranks"
+        if now.train.global_batch_size is not None:
+            way_out = f"set train.global_batch_size={old}"
+        elif not rest:
+            way_out = f"set train.micro_batch_size={micro}"
         raise UserError(
             f"resume: the global batch would change from {old} to {new} samples, and a run with a "
-            f"checkpoint keeps its batch\n  hint: set train.global_batch_size={old} and a number "
-            "of ranks that divides it, or begin a new run with train.init_from"
+            f"checkpoint keeps its batch\n  hint: {way_out}, or begin a new run with "
+            "train.init_from"
         )
 
 

@@ -110,8 +110,13 @@ def test_another_global_batch_is_refused_where_a_checkpoint_has_one(run):
     (run.checkpoints / "step-00000003").mkdir(parents=True)
     (run.checkpoints / "step-00000003/manifest.json").write_text("{}")
     before = run.spec.read_text()
-    with pytest.raises(UserError, match="the global batch would change from 96 to 160 samples"):
-        spec_changes.change(run, ["launch.nproc_per_node=5"], is_confirmed=True)
+    for ranks, size, way_out in (
+        (5, 160, "5 ranks cannot share 96 samples: take another number of ranks"),
+        (4, 128, "set train.micro_batch_size=24"),
+    ):
+        message = f"from 96 to {size} samples, .*\n  hint: {way_out}"
+        with pytest.raises(UserError, match=message):
+            spec_changes.change(run, [f"launch.nproc_per_node={ranks}"], is_confirmed=True)
     assert run.spec.read_text() == before
     words = ["launch.nproc_per_node=4", "train.micro_batch_size=24"]
     spec_changes.change(run, words, is_confirmed=True)
