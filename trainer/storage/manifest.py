@@ -23,8 +23,10 @@ from slurm_job_kit.jobs.records.training import FileDigest as FileDigest
 from slurm_job_kit.jobs.records.training import NamedFile as NamedFile
 from slurm_job_kit.trainer.errors import UserError
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
+ONE_RANK_ENTRIES = 3  # the version whose state.json has an entry of its own for each rank
 WITH_STATE_PT = 2  # the version whose only file beside the manifest is state.pt, of torch.save
+READ_VERSIONS = (WITH_STATE_PT, ONE_RANK_ENTRIES, FORMAT_VERSION)
 
 
 class Damaged(Exception):
@@ -72,10 +74,11 @@ def parse(text: bytes, directory: Path) -> Manifest:
     values = json.loads(text)
     if not isinstance(values, dict) or text != manifest_text(values):
         raise ValueError("it does not agree with its own SHA-256")
-    if (version := values.get("format_version")) not in (WITH_STATE_PT, FORMAT_VERSION):
+    if (version := values.get("format_version")) not in READ_VERSIONS:
+        listed = ", ".join(map(str, READ_VERSIONS[:-1]))
         raise UserError(
             f"checkpoint {directory} has format version {version}, this kit reads "
-            f"{WITH_STATE_PT} and {FORMAT_VERSION}: continue with the code that the run began with"
+            f"{listed} and {FORMAT_VERSION}: continue with the code that the run began with"
         )
     manifest = records.decode(Manifest, values, MANIFEST)
     if any(os.path.basename(file.name) != file.name for file in manifest.files):

@@ -70,7 +70,7 @@ def test_a_commit_is_read_back_and_named_by_latest(tmp_path):
     with reader.Contents.open(tmp_path / "step-00000007") as contents:
         manifest = contents.manifest
         assert content(contents) == b"seven"
-    assert (manifest.format_version, manifest.global_step) == (3, 7)
+    assert (manifest.format_version, manifest.global_step) == (4, 7)
     digest_bytes = 32
     assert [(each.name, each.digest.size) for each in manifest.files] == [(PART, 5 + digest_bytes)]
     assert manifest.metrics == (Metric("loss", 1e-05),)
@@ -156,7 +156,7 @@ def test_a_checkpoint_of_another_kit_is_no_damage(tmp_path):
     path = tmp_path / save(tmp_path, 7) / "manifest.json"
     manifest = json.loads(path.read_text())
     path.write_bytes(manifest_text({**manifest, "format_version": 9}))
-    with pytest.raises(UserError, match="format version 9, this kit reads 2 and 3: continue with"):
+    with pytest.raises(UserError, match="format version 9, this kit reads 2, 3 and 4: "):
         read_newest(tmp_path)
     assert checkpoint_names(tmp_path) == ["step-00000007"]
 
