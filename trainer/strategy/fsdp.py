@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.strategy import blocks, fits
 from slurm_job_kit.trainer.strategy.interface import Strategy
 from slurm_job_kit.trainer.strategy.optimizer_rows import OptimizerRows
@@ -54,7 +55,7 @@ class Fsdp(Strategy):
         """Shard each block, then the rest of the model, in place.
 
         All ranks begin with rank 0's weights, as under DDP. Parameters on the meta device are
-        initialised afterwards.
+        initialised afterwards. Raises UserError for what this torch cannot do.
         """
         found = blocks.find(module, self._train.shard_modules)
         self._what = f"{blocks.describe(found)} and the root, each" if found else "the whole model"
@@ -68,16 +69,25 @@ class Fsdp(Strategy):
             self._shard(block, self._train.reshard_after_forward)
         # Its backward pass begins where the forward pass has ended: with the root's parameters.
         self._shard(module, False)
-        if self._train.find_unused_parameters:
-            self._reduce_unused(module)
+        if self._train.find_unused_parameters and not self._reduces_unused(module):
+            # Without it ranks exchange the gradients of different parameters, without an error.
+            raise UserError(
+                "train.find_unused_parameters needs torch 2.13 or newer with train.strategy "
+                f"{self._train.strategy}, this is {torch.__version__}: update torch, or write "
+                "strategy: ddp or zero1"
+            )
         self._wrapped = module
         return module
 
-    def _reduce_unused(self, module: nn.Module) -> None:
-        """Let a parameter that this rank leaves out of a block take part with a gradient of 0."""
+    def _reduces_unused(self, module: nn.Module) -> bool:
+        """Let a parameter that this rank leaves out of a block take part with a gradient of 0.
+
+        Returns whether this torch can: from 2.13 on.
+        """
         assert isinstance(module, FSDPModule)
-        if hasattr(module, "set_reduce_scatter_unused_params"):  # from torch 2.13 on
+        if can := hasattr(module, "set_reduce_scatter_unused_params"):
             module.set_reduce_scatter_unused_params(True)
+        return can
 
     @property
     def _is_offloaded(self) -> bool:
@@ -167,7 +177,7 @@ class Fsdp(Strategy):
         rank uses.
         """
         self._optimized.attach(optimizer)
-        self._reduce_unused(self._wrapped)
+        self._reduces_unused(self._wrapped)
 
     def part(self, value: torch.Tensor, owner: nn.Parameter | None = None) -> torch.Tensor | Rows:
         """Return the rows of a parameter of the model, or of the optimizer's state for it."""

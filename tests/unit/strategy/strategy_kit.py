@@ -13,10 +13,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 import torch._dynamo
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from slurm_job_kit.jobs.rundir import RunDir
@@ -283,6 +285,11 @@ def at_three_ranks(folder: Path, rank: int) -> dict[Any, Any]:
     found["hsdp"] = refusal(folder, size, rank, 3)
     unused = dataclasses.replace(MASKED, model=f"{__name__}:PartlyUnused", strategy="fsdp")
     found["unused"] = refusal(folder, unused, rank, 3)
+    allowed = dataclasses.replace(unused, find_unused_parameters=True)
+    found["allowed"] = refusal(folder, allowed, rank, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(FSDPModule, "set_reduce_scatter_unused_params")  # as before torch 2.13
+        found["old torch"] = refusal(folder, allowed, rank, 3)
     for number in (1, 4):
         for strategy in ("ddp", "fsdp"):
             train = dataclasses.replace(

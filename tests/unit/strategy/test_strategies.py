@@ -169,6 +169,8 @@ def test_groups_that_do_not_divide_the_ranks_are_refused_at_the_start(ranks):
 def test_parameters_that_no_rank_uses_are_refused_at_the_start(ranks):
     for rank in range(3):
         assert "2 parameters got no gradient, the first is unused.weight" in ranks[rank]["unused"]
+        assert ranks[rank]["allowed"] == ""
+        assert "needs torch 2.13 or newer" in ranks[rank]["old torch"]
 
 
 def test_offloading_on_a_cpu_is_warned_of(ranks):
