@@ -32,6 +32,7 @@ WAITING_IN = (
 )
 # Modules in which a rank reads files, or waits for its own worker processes.
 WORKING_IN = ("slurm_job_kit.trainer.data", "slurm_job_kit.trainer.storage.reader")
+IN_MODEL = ("model", "first step", "batch")  # phases in which ranks compute the model
 # Modules in which a thread waits for another one.
 THREADS = ("threading", "concurrent.futures._base", "concurrent.futures.thread")
 
@@ -57,7 +58,8 @@ def diagnose(states: Mapping[int, RankHang], unresponsive: Mapping[int, RankPlac
         for state in lagging
     ]
     prefix = "" if len(lagging) < len(states) or len(states) == 1 else "no rank lags: "
-    is_mixed = prefix and len({state.where for state in lagging}) > 1
+    in_model = all(state.what in IN_MODEL for state in lagging)
+    is_mixed = prefix and in_model and len({state.where for state in lagging}) > 1
     hint = "; does the model use the same blocks on each rank?" if is_mixed else ""
     return f"{prefix}{_listed(places)}{hint}; {stacks}"
 

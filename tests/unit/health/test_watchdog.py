@@ -437,11 +437,17 @@ def test_a_rank_in_an_earlier_phase_is_behind_even_if_it_waits():
 def test_the_diagnosis_says_so_if_no_rank_stands_out():
     text = diagnose({0: found(0), 1: found(1)}, {})
     assert text.startswith("no rank lags: rank 0 on n0 (pid 100) is at loop.py:1 run, in batch")
+
+
+@pytest.mark.parametrize(("what", "asks"), [("batch", True), ("first step", True), ("save", False)])
+def test_the_diagnosis_asks_for_the_blocks_where_ranks_wait_in_different_calls(what, asks):
     question = "; does the model use the same blocks on each rank?"
-    assert question not in text
-    assert question in diagnose(
-        {0: found(0), 1: dataclasses.replace(found(1), where="loop.py:9 run")}, {}
+    here, there = (
+        found(0, what=what),
+        dataclasses.replace(found(1, what=what), where="b.py:9 g"),
     )
+    assert question not in diagnose({0: here, 1: found(1, what=what)}, {})
+    assert (question in diagnose({0: here, 1: there}, {})) == asks
 
 
 def test_the_diagnosis_stays_short_in_a_large_job():
