@@ -16,7 +16,6 @@ from slurm_job_kit.jobs.attempt.decision import (
     format_decision,
 )
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_names
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import Mistake
 from slurm_job_kit.jobs.installation import command
@@ -80,18 +79,12 @@ def hold_hint(decision: Decision, run_dir: RunDir, mistake: Mistake | None) -> s
     run = run_dir.run_id
     if mistake == "code":
         resume = command("resume", run, "", "code")
-        return f"correct the code, then {resume} {_goes_on(run_dir)}"
+        return f"correct the code, then {resume} continues from what was saved"
     if mistake == "spec":
         resume = command("resume", run, "KEY=VALUE", "yes")
         return f"correct what the error names; a key of the spec: {resume}"
     resume = command("resume", run)
-    return f"{resume} {_goes_on(run_dir)}, with the code as it was submitted"
-
-
-def _goes_on(run_dir: RunDir) -> str:
-    """Say where a resume begins. Without the directory a user's script may have saved something."""
-    has_none = run_dir.checkpoints.is_dir() and not checkpoint_names(run_dir.checkpoints)
-    return "begins at step 0: nothing was saved" if has_none else "continues from what was saved"
+    return f"{resume} continues from what was saved, with the code as it was submitted"
 
 
 def retry_delay_s(attempts: Sequence[AttemptRecord]) -> float:

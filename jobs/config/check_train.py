@@ -104,8 +104,7 @@ def _sharded(spec: Spec) -> Iterator[Problem]:
         what = f"excludes train.strategy {train.strategy}: FSDP2 takes contiguous weights only"
         hint = "leave channels_last out, or write strategy: ddp or zero1"
         yield _key("channels_last", what, hint, "train.strategy")
-
-    if train.offload_optimizer and spec.slurm.gpus_per_node == 0:
+    if train.offload_optimizer and _has_no_gpus(spec):
         hint = "set slurm.gpus_per_node, or leave offload_optimizer out"
         what = "needs GPUs, and slurm.gpus_per_node is 0"
         yield _key("offload_optimizer", what, hint, "slurm.gpus_per_node")
@@ -150,7 +149,7 @@ def num_ranks(spec: Spec) -> int | None:
     """Return the number of ranks; None where it follows from GPUs that sbatch_args may ask for."""
     nproc = spec.launch.nproc_per_node
     if nproc == "auto":
-        if not spec.slurm.gpus_per_node and any(map(_may_be_gpus, spec.slurm.sbatch_args)):
+        if not spec.slurm.gpus_per_node and not _has_no_gpus(spec):
             return None
         nproc = spec.slurm.gpus_per_node or 1
     return spec.slurm.nodes * nproc
@@ -164,8 +163,9 @@ def global_batch_size(spec: Spec) -> int | None:
     return train.micro_batch_size * train.grad_accum_steps * world_size
 
 
-def _may_be_gpus(option: str) -> bool:
-    return option.startswith(("gres", "gpus", "tres"))
+def _has_no_gpus(spec: Spec) -> bool:
+    may_be_gpus = (name.startswith(("gres", "gpus", "tres")) for name in spec.slurm.sbatch_args)
+    return spec.slurm.gpus_per_node == 0 and not any(may_be_gpus)
 
 
 def _plugins(train: Train) -> Iterator[Problem]:
@@ -209,9 +209,8 @@ def _batch(spec: Spec) -> Iterator[Problem]:
     if train.grad_accum_steps != 1:
         what = f"excludes train.global_batch_size {total}, from which the trainer computes it"
         yield _key("grad_accum_steps", what, "keep one of them", "train.global_batch_size")
-    # On a machine with fewer GPUs there are fewer ranks.
-    is_known = isinstance(spec.launch.nproc_per_node, int) or not spec.slurm.gpus_per_node
-    world_size = (num_ranks(spec) if is_known else None) or 1
+    nproc = spec.launch.nproc_per_node
+    world_size = spec.slurm.nodes * nproc if isinstance(nproc, int) else 1
     if world_size > 0 and total % world_size:
         above = total - total % world_size + world_size
         fits = f"{above - world_size} or {above}" if total > world_size else str(above)
@@ -232,7 +231,7 @@ def _ddp(spec: Spec) -> Iterator[Problem]:
     elif train.static_graph and train.global_batch_size is not None:
         what = "excludes train.global_batch_size, which may accumulate: DDP loses gradients then"
         yield _key("static_graph", what, "leave one of them out", "train.global_batch_size")
-    if train.sync_batchnorm and spec.slurm.gpus_per_node == 0:
+    if train.sync_batchnorm and _has_no_gpus(spec):
         what = "needs GPUs, and slurm.gpus_per_node is 0"
         hint = "set slurm.gpus_per_node, or leave sync_batchnorm out"
         yield _key("sync_batchnorm", what, hint, "slurm.gpus_per_node")

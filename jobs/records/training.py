@@ -166,6 +166,7 @@ class StoredCheckpoint:
     global_step: int
     files: tuple[NamedFile, ...] = field(metadata=AS_OBJECT)
     best: Best = Best()
+    global_batch_size: int = 0  # of an old kit
 
 
 @dataclass(frozen=True)

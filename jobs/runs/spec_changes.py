@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_names
+from slurm_job_kit.jobs.checkpoint_names import MANIFEST
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.problems import KeyPath, dotted, printable
 from slurm_job_kit.jobs.records.frozen import KeyChange, Overrides, Provenance, SpecChange
+from slurm_job_kit.jobs.records.training import StoredCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir, write_atomic
-from slurm_job_kit.jobs.runs import extension, own_script
+from slurm_job_kit.jobs.runs import checkpoints, extension, own_script
 from slurm_job_kit.jobs.spec import Spec, Train
 
 if TYPE_CHECKING:
@@ -187,7 +188,10 @@ def _refuse_other_batch(run_dir: RunDir, was: Spec, now: Spec) -> None:
     old, new = global_batch_size(was), global_batch_size(now)
     if not now.launch.is_trainer or old is None or new is None or old == new:
         return
-    if run_dir.checkpoints.is_dir() and checkpoint_names(run_dir.checkpoints):
+    # Where the number of ranks differs from the spec's, such as on another machine, it does not
+    # say which batch was saved: the trainer compares then.
+    saved = checkpoints.committed(run_dir)
+    if saved and _saved_batch_size(run_dir.checkpoints / saved[0]) == old:
         ranks = num_ranks(now) or 1
         micro, rest = divmod(old, ranks * now.train.grad_accum_steps)
         way_out = f"{ranks} ranks cannot share {old} samples: take another number of ranks"
@@ -200,6 +204,15 @@ def _refuse_other_batch(run_dir: RunDir, was: Spec, now: Spec) -> None:
             f"checkpoint keeps its batch\n  hint: {way_out}, or begin a new run with "
             "train.init_from"
         )
+
+
+def _saved_batch_size(checkpoint: Path) -> int | None:
+    """Return the samples of a step of a checkpoint; None where its manifest cannot be read."""
+    try:
+        found = records.read(StoredCheckpoint, checkpoint / MANIFEST)
+    except records.RecordError:
+        return None
+    return None if found is None else found.global_batch_size
 
 
 def format_changes(changed: Differences, was: Train, now: Train) -> list[str]:

@@ -25,7 +25,7 @@ from slurm_job_kit.jobs.config.load import load
             "  hint: leave static_graph out",
         ),
         (
-            "{train: {global_batch_size: 16}, slurm: {nodes: 3}}",
+            "{train: {global_batch_size: 16}, slurm: {nodes: 3}, launch: {nproc_per_node: 1}}",
             "train.global_batch_size: 16 cannot be shared equally by 3 ranks\n"
             "  hint: write a multiple of 3, such as 15 or 18, or take 2 ranks",
         ),
@@ -187,7 +187,10 @@ def test_an_interface_is_one_name_without_the_syntax_of_nccl(refuse, name):
         "{train: {global_batch_size: 66}, launch: {nproc_per_node: 2}, slurm: {nodes: 3}}",
         # As many ranks as GPUs: that number is known where they are.
         "{train: {global_batch_size: 64}, slurm: {nodes: 3, gpus_per_node: 2}}",
+        "{train: {global_batch_size: 64}, slurm: {nodes: 3}}",
         "{train: {sync_batchnorm: true}, slurm: {gpus_per_node: 1}}",
+        "{train: {sync_batchnorm: true}, slurm: {sbatch_args: {gres: gpu:1}}}",
+        "{train: {strategy: fsdp, offload_optimizer: true}, slurm: {sbatch_args: {gres: gpu:4}}}",
         "train: {transform: image, transform_args: {size: 32}}",
         "train: {init_from: /a/weights.safetensors}",
         "train: {init_from: /runs/a/latest}",
