@@ -6,7 +6,10 @@ from typing import Literal
 Mistake = Literal["code", "spec"]
 
 # Gloo reports a dead peer as a plain RuntimeError with these texts (gloo/transport/tcp).
-PEER_TEXTS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out")
+PEER_TEXTS = (
+    *("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out"),
+    "Connection was likely closed",  # of the store, which ends with the first node's torchrun
+)
 
 # Texts of a lack of memory, on a host or a device; torch raises some as RuntimeErrors.
 MEMORY_TEXTS = ("can't allocate memory", "Cannot allocate memory", "out of memory", "MemoryError")

@@ -313,6 +313,18 @@ def test_the_errors_need_no_torch():
     [
         (RuntimeError("[pair.cc:553] Connection closed by peer [10.0.0.2]:1234"), True),
         (torch.distributed.DistBackendError("NCCL communicator was aborted on rank 1."), True),
+        (
+            torch.distributed.DistNetworkError(
+                "Failed to recv, got 0 bytes. Connection was likely closed."
+            ),
+            True,
+        ),
+        (
+            torch.distributed.DistNetworkError(
+                "The client socket has failed to connect to n1:15000."
+            ),
+            False,
+        ),
         (RuntimeError("shapes do not match"), False),
     ],
 )

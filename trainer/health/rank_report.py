@@ -101,8 +101,10 @@ class RankReport:
         waited_s, poll_s, last = 0.0, 0.001, time.monotonic()
         while not self._store.check(["summary"]):
             poll()
-            if waited_s > NO_ANSWER_AFTER_S:
-                self._report_unresponsive_ranks()
+            if waited_s > NO_ANSWER_AFTER_S and (summary := self._report_unresponsive_ranks()):
+                # It alone writes their records. The store may be gone in a moment: the others end
+                # as soon as they see the summary, and with rank 0's node the store does.
+                return summary
             time.sleep(poll_s)
             now = time.monotonic()
             waited_s += min(now - last, MAX_TICK_S)
@@ -118,19 +120,23 @@ class RankReport:
         if self._store.add("answers", 1) == self._context.world_size:
             self._publish(range(self._context.world_size), ())
 
-    def _report_unresponsive_ranks(self) -> None:
-        """Publish which ranks did not report, unless most did not: then all ranks are slow."""
+    def _report_unresponsive_ranks(self) -> Summary | None:
+        """Publish which ranks did not report, unless most did not: then all ranks are slow.
+
+        Returns the summary if this rank has published one.
+        """
         if not self._may_report():
-            return
+            return None
         self.is_reporter = self.is_reporter or self._store.add("reporters", 1) == 1
         if self.is_reporter:
             ranks = range(self._context.world_size)
             unresponsive = [rank for rank in ranks if not self._store.check([self._key(rank)])]
             if unresponsive and are_few(unresponsive, self._context):
-                self._publish(set(ranks) - {*unresponsive}, unresponsive)
+                return self._publish(set(ranks) - {*unresponsive}, unresponsive)
+        return None
 
-    def _publish(self, present: range | set[int], unresponsive: list[int] | tuple[()]) -> None:
-        """Publish the summary; the first writer wins."""
+    def _publish(self, present: range | set[int], unresponsive: list[int] | tuple[()]) -> Summary:
+        """Publish the summary; the first writer wins. Returns the published one."""
         problems = {}
         if self._store.add("problems", 0):
             ranks = sorted(present)
@@ -138,7 +144,8 @@ class RankReport:
             parsed = [json.loads(answer) for answer in answers]
             reports = zip(ranks, parsed, strict=True)
             problems = {rank: (host, problem) for rank, (host, problem) in reports if problem}
-        self._store.compare_set("summary", "", Summary(problems, tuple(unresponsive)).to_json())
+        summary = Summary(problems, tuple(unresponsive)).to_json()
+        return Summary.from_json(self._store.compare_set("summary", "", summary))
 
     @staticmethod
     def _key(rank: int) -> str:

@@ -111,6 +111,28 @@ def test_an_unresponsive_rank_is_reported_by_exactly_one(store, monkeypatch):
     assert collect_all(store, {1: ""})[1] == (Summary({2: ("n2", "broken")}, (1,)), False)
 
 
+def test_the_rank_that_reports_another_needs_no_store_afterwards(store, monkeypatch):
+    monkeypatch.setattr(rank_report, "NO_ANSWER_AFTER_S", 0.0)
+    call = RankReport(store(), "call", context(0))
+
+    class Ending:
+        """A store that is gone once there is a summary: all other ranks have ended."""
+
+        is_gone = False
+
+        def __getattr__(self, name):
+            if self.is_gone:
+                raise RuntimeError("Failed to recv, got 0 bytes. Connection was likely closed.")
+            self.is_gone = name == "compare_set"
+            return getattr(connection, name)
+
+    ending: Any = Ending()
+    connection, call._store = call._store, ending
+    connection.set("rank-2", '["n2", ""]')
+    assert call.collect("", lambda: None) == Summary({}, (1,))
+    assert call.is_reporter
+
+
 def test_a_problem_is_reported_as_soon_as_its_rank_answers(store):
     reporter, call = (RankReport(store(), "call", context(rank)) for rank in (0, 1))
     reporter._answer("")
