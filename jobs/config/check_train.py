@@ -37,7 +37,7 @@ _OTHER_STRATEGIES = {
     "pp": "pipeline parallelism is not built; fsdp divides the weights of each block",
 }
 _SHARDED = ("fsdp", "hsdp")
-_OPTIONS_OF_DDP = (*("static_graph", "gradient_as_bucket_view", "bucket_cap_mb"),)
+_OPTIONS_OF_DDP = ("static_graph", "gradient_as_bucket_view", "bucket_cap_mb")
 _OTHER_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 
 

@@ -161,6 +161,15 @@ def test_a_checkpoint_of_another_kit_is_no_damage(tmp_path):
     assert checkpoint_names(tmp_path) == ["step-00000007"]
 
 
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_checkpoints_of_older_kits_are_read(tmp_path, version):
+    path = tmp_path / save(tmp_path, 7, b"seven") / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_bytes(manifest_text({**manifest, "format_version": version}))
+    with reader.Contents.open(path.parent) as contents:
+        assert contents.manifest.format_version == version
+
+
 @pytest.mark.parametrize("latest", [None, "step-00000001\n", "step-99999999\n", "", "\0"])
 def test_latest_is_only_a_hint(tmp_path, latest):
     save(tmp_path, 1)
