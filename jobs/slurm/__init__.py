@@ -4,6 +4,7 @@
 - client: runs sbatch, squeue, scontrol, sacct, scancel, and parses their output.
 - duration: Slurm's time formats.
 - executor: submits for a user's command, through submitit.
+- pending: explains why a job waits, for each reason of squeue.
 - sbatch: the argv and the environment of sbatch for a run.
 - site: the settings of the site's Slurm: limits, preemption, requeue.
 - site_warnings: checks a spec against a site, before the job is queued.

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.console import number_ranges
+from slurm_job_kit.jobs.rundir import JOB_LOG, RunDir, SweepDir
 from slurm_job_kit.jobs.spec import Spec
 
 SCRIPT = Path(installation.NAME, "slurm/ddp.sbatch")  # in the kit's folder
@@ -28,8 +29,11 @@ _DEVICES = (
 )
 
 
-def sbatch_options(spec: Spec, run_dir: RunDir) -> list[str]:
-    """Return sbatch's options for a run, one argument each. Source: sbatch(1)."""
+def sbatch_options(spec: Spec, folder: Path, output: str = JOB_LOG) -> list[str]:
+    """Return sbatch's options for a run, one argument each. Source: sbatch(1).
+
+    folder: the working directory of the job, to which `output` is relative.
+    """
     values: dict[str, str | int | float | bool | None] = {
         "job-name": spec.name,
         "nodes": spec.slurm.nodes,
@@ -47,8 +51,11 @@ def sbatch_options(spec: Spec, run_dir: RunDir) -> list[str]:
         "signal": f"USR1@{spec.slurm.signal_lead_s}",
         "requeue": True,
         "open-mode": "append",
-        "chdir": str(run_dir.path),
-        "output": run_dir.job_log.name,
+        "chdir": str(folder),
+        "output": output,
+        # One mail for a run: measured on Slurm 22.05, a requeue sends none of these types.
+        "mail-type": "END,FAIL" if spec.notify.mail else None,
+        "mail-user": spec.notify.mail,
         **{key.replace("_", "-"): value for key, value in spec.slurm.sbatch_args.items()},
     }
     # By identity: 0 is a value, as in --nice=0, and equals False.
@@ -62,7 +69,32 @@ def sbatch_argv(spec: Spec, run_dir: RunDir, script: Path | None = None) -> list
     script: the batch script; by default the run directory's frozen one.
     """
     positional = (script or run_dir.kit / SCRIPT, run_dir.path)
-    return ["sbatch", *sbatch_options(spec, run_dir), *map(str, positional)]
+    return ["sbatch", *sbatch_options(spec, run_dir.path), *map(str, positional)]
+
+
+def array_options(spec: Spec, sweep: SweepDir) -> list[str]:
+    """Return sbatch's options for points of a sweep: each task writes the log of its own run.
+
+    Slurm replaces %a by the number of the task. Source: sbatch(1), filename pattern.
+    """
+    return sbatch_options(spec, sweep.path, f"{sweep.points.name}/%a/{JOB_LOG}")
+
+
+def array_argv(
+    options: Sequence[str], script: Path, sweep: SweepDir, tasks: Sequence[int], limit: int | None
+) -> list[str]:
+    """Return the command line that queues points of a sweep as a job array.
+
+    options: of `array_options`. tasks: the numbers of the points. limit: how many may run at a
+    time; None: all of them.
+    """
+    array = f"--array={array_tasks(tasks, limit)}"
+    return ["sbatch", *options, array, str(script), str(sweep.path)]
+
+
+def array_tasks(tasks: Sequence[int], limit: int | None) -> str:
+    """Return `0-5%2`: these tasks of an array, at most `limit` of them at a time."""
+    return number_ranges(tasks) + (f"%{limit}" if limit else "")
 
 
 def successor_argv(argv: Sequence[str], job_id: str, can_requeue: bool) -> list[str]:

@@ -29,7 +29,8 @@ def check(requested: Slurm, sites: Sequence[Site], stop_s: float | None = None) 
         wrong with all of them is an error.
     stop_s: how long the run's slowest stop took; None before the first one.
     """
-    each = [[*_limits(requested, site), *_stops(requested, site, stop_s)] for site in sites]
+    mails = list(_mails(requested))
+    each = [[*_limits(requested, site), *_stops(requested, site, stop_s), *mails] for site in sites]
     if any(not any(problem.is_error for problem in problems) for problems in each):
         each = [[p for p in problems if not p.is_error] for problems in each]
     unique = dict.fromkeys(problem for problems in each for problem in problems)
@@ -93,6 +94,16 @@ def _stops(requested: Slurm, site: Site, stop_s: float | None) -> Iterator[Probl
         what = f"{where} accepts jobs from {nodes} only, so a job may not be able to submit one"
         resume = installation.command("resume")
         yield _warning("restart", what, f"{resume} continues the run if no successor is queued")
+
+
+def _mails(requested: Slurm) -> Iterator[Problem]:
+    """Yield a mail option that sends mails at each restart. Source: sbatch(1), --mail-type."""
+    for name, value in requested.sbatch_args.items():
+        if name.replace("_", "-").startswith("mail-t"):
+            types = {each.strip() for each in str(value).upper().split(",")}
+            if found := sorted(types & {"ALL", "BEGIN", "REQUEUE"}):
+                what = f"{name} {','.join(found)}: Slurm sends mails at each restart of the run"
+                yield _warning("sbatch_args", what, "notify.mail sends one when the run ends")
 
 
 def _cancels(requested: Slurm, where: str) -> Problem:

@@ -38,12 +38,14 @@ requeue=$(cat "$FAKE_SLURM/requeue.$3" 2>/dev/null) || requeue='Requeue=1 Restar
 echo "   JobState=$state Reason=None Dependency=(null)"
 echo "   $requeue BatchFlag=1"
 """
-# %o: the commands of queued jobs; else the states of all jobs that have one.
+# %o: the commands of queued jobs; else all jobs that have a state, as client.QUEUE_FORMAT.
 SQUEUE = """
 case "$*" in *%o*) cat "$FAKE_SLURM/queue" 2>/dev/null; exit 0 ;; esac
 for file in "$FAKE_SLURM"/state.*; do
     [ -e "$file" ] || exit 1
-    echo "${file##*.}|$(cat "$file")"
+    id=${file##*.}
+    rest=$(cat "$FAKE_SLURM/queue.$id" 2>/dev/null) || rest='N/A|UNLIMITED|1||None'
+    echo "$id|$(cat "$file")|$rest"
 done
 """
 CLIENTS = {
@@ -98,6 +100,10 @@ class FakeSlurm:
         """Let sbatch fail from now on with an exit code and a message."""
         (self.folder / "refusal").write_text(f"{error}\n")
         (self.folder / "refusal.exit").write_text(str(code))
+
+    def set_queued(self, job_id: str, rest: str) -> None:
+        """Let squeue show a job with these columns behind its state."""
+        (self.folder / f"queue.{job_id}").write_text(rest)
 
     def set_state(self, job_id: str, state: str, requeue: str = "Requeue=1 Restarts=0") -> None:
         """Let scontrol and squeue show a job in a state; without one it is RUNNING."""

@@ -7,7 +7,7 @@ import pytest
 
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
 from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.slurm.client import Job
+from slurm_job_kit.jobs.slurm.client import Job, QueueEntry
 
 # From a real Slurm 22.05, shortened.
 SHOWN = """\
@@ -74,7 +74,7 @@ def test_a_missing_command_returns_none(slurm):
     assert client.call(["scontrol", "show", "job", "1"]) is None
     assert client.show_job("1") is None
     assert client.is_alive("1") is None
-    assert client.job_states(["1"]) == {}
+    assert client.queue([1]) is None
 
 
 def test_an_answer_that_cannot_be_parsed_leaves_the_jobs_state_unknown(slurm):
@@ -87,28 +87,23 @@ def test_a_command_that_hangs_returns_none(tmp_path, monkeypatch):
     assert client.call(["sleep", "60"]) is None
 
 
-def test_states_come_from_one_query(slurm):
-    slurm.answer("squeue", "12|RUNNING\n13|PENDING\n99|RUNNING\n")
-    slurm.answer("sacct", SACCT)
-    assert client.job_states(["13", "12", "12"]) == {"12": "RUNNING", "13": "PENDING"}
-    assert len(slurm.calls) == 1
+def test_the_queue_comes_from_one_query(slurm):
+    lines = "12|RUNNING|1795507000|1-00:10:00|2|n[1-2]|None\n"
+    lines += "13_2|PENDING|N/A|UNLIMITED|1||ReqNodeNotAvail, a|b\n"
+    slurm.answer("squeue", lines)
+    assert client.queue([7, 5, 7]) == {
+        "12": QueueEntry("RUNNING", "None", 1795507000.0, 87000, 2, "n[1-2]"),
+        "13_2": QueueEntry("PENDING", "ReqNodeNotAvail, a|b", None, None, 1, ""),
+    }
+    (call,) = slurm.calls
+    assert "--user=5,7" in call and "--array" in call and "--states=all" in call
 
 
-def test_the_states_of_jobs_that_left_the_queue_come_from_sacct(slurm):
-    slurm.answer("squeue", "12|RUNNING\n")
-    slurm.answer("sacct", SACCT)
-    assert client.job_states(["12", "13", "14"]) == {"12": "RUNNING", "13": "TIMEOUT"}
-
-
-def test_a_state_of_sacct_is_one_word(slurm):
+def test_a_refused_query_is_no_empty_queue(slurm):
+    slurm.answer("squeue")
+    assert client.queue([1]) == {}
     slurm.answer("squeue", status=1)
-    slurm.answer("sacct", SACCT)
-    assert client.job_states(["12"]) == {"12": "CANCELLED"}
-
-
-def test_without_sacct_the_states_come_from_the_queue_only(slurm):
-    slurm.answer("squeue", "12|RUNNING\n")
-    assert client.job_states(["12", "13"]) == {"12": "RUNNING"}
+    assert client.queue([1]) is None
 
 
 def test_past_states_come_from_sacct_alone(slurm):
@@ -157,12 +152,6 @@ def test_excluded_nodes_are_replaced_and_an_error_is_returned(slurm):
 def test_the_size_of_a_partition_is_read(slurm, text, size):
     slurm.answer("scontrol", text)
     assert client.partition_size("batch") == size
-
-
-def test_no_jobs_need_no_query(slurm):
-    slurm.answer("squeue")
-    assert client.job_states([]) == {}
-    assert slurm.calls == []
 
 
 def test_a_requeue_is_incomplete_and_read_back(slurm):
@@ -279,3 +268,14 @@ def test_an_older_slurm_prints_the_end_of_the_time_limit_in_squeue(slurm, text, 
     slurm.answer("squeue", text, status=status)
     assert client.end_time("7", {}) == expected
     assert "--jobs=7" in slurm.calls[0]
+
+
+def test_the_accounting_shows_who_cancelled_a_job(fake_slurm):
+    fake_slurm.answer("sacct", "CANCELLED by 0\n")
+    assert client.cancelled_by("7") == "root"
+    fake_slurm.answer("sacct", "CANCELLED by 4123456789\n")  # of no user of this host
+    assert client.cancelled_by("7") == "4123456789"
+    fake_slurm.answer("sacct", "COMPLETED\n")
+    assert client.cancelled_by("7") is None
+    fake_slurm.remove("sacct")
+    assert client.cancelled_by("7") is None

@@ -5,7 +5,7 @@ from typing import Any
 
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import sbatch
-from slurm_job_kit.jobs.spec import Slurm, Spec
+from slurm_job_kit.jobs.spec import Notify, Slurm, Spec
 
 RUN = RunDir(Path("/runs/x y/1"))
 
@@ -44,7 +44,7 @@ def test_the_options_of_a_spec_with_all_keys():
         signal_lead_s=300,
         sbatch_args=extra,
     )
-    assert sbatch.sbatch_options(Spec(name="big", slurm=slurm), RUN) == [
+    assert sbatch.sbatch_options(Spec(name="big", slurm=slurm), RUN.path) == [
         "--job-name=big",
         "--nodes=4",
         "--ntasks-per-node=1",
@@ -70,7 +70,7 @@ def test_the_options_of_a_spec_with_all_keys():
 
 def test_zero_is_a_value_and_false_is_not():
     spec = Spec(slurm=Slurm(sbatch_args={"nice": 0, "hold": False}))
-    assert sbatch.sbatch_options(spec, RUN)[-1] == "--nice=0"
+    assert sbatch.sbatch_options(spec, RUN.path)[-1] == "--nice=0"
 
 
 def test_a_successor_has_the_options_of_its_predecessor_without_those_of_one_job():
@@ -93,3 +93,8 @@ def test_the_users_own_defaults_of_sbatch_count_outside_of_a_job_only():
     assert sbatch.outside_job(environ) == environ
     inside = {**environ, "SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "CUDA_VISIBLE_DEVICES": "0"}
     assert sbatch.outside_job(inside) == {"SLURM_CONF": "/c", "OWN": "1"}
+
+
+def test_one_mail_is_requested_for_a_run():
+    options = sbatch.sbatch_options(Spec(notify=Notify(mail="me@x")), RUN.path)
+    assert {"--mail-type=END,FAIL", "--mail-user=me@x"} <= set(options)

@@ -252,3 +252,16 @@ def test_a_controller_that_does_not_answer_blocks_nothing(tmp_path, monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert site.query(HOUR) == []
     assert site_warnings.check(HOUR, []) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problems"),
+    [
+        ({"mail-type": "END,FAIL"}, []),
+        ({"mail_type": "all"}, ["note slurm.sbatch_args"]),
+        ({"mail-type": "END,REQUEUE"}, ["note slurm.sbatch_args"]),
+        ({"mail-type": "BEGIN"}, ["note slurm.sbatch_args"]),
+    ],
+)
+def test_a_mail_at_each_restart_is_a_warning(arguments, problems):
+    assert found(replace(HOUR, sbatch_args=arguments)) == problems
