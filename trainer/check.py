@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -34,9 +33,17 @@ from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.findings import Findings
-from slurm_job_kit.trainer.model import build, models, objectives, optim, precision
+from slurm_job_kit.trainer.model import (
+    build,
+    checkpoint_size,
+    models,
+    objectives,
+    optim,
+    precision,
+)
 from slurm_job_kit.trainer.model.objectives import DataFacts, Objective, Sums
 from slurm_job_kit.trainer.model.training_data import Data, build_data
+from slurm_job_kit.trainer.storage import space
 from slurm_job_kit.trainer.strategy import fits
 from slurm_job_kit.trainer.user_code import load, user_code
 
@@ -77,7 +84,7 @@ class Check:
             self._best(data, objective, sums)
         with self._part("optimizer"):
             if module is not None:
-                self._space(module, optim.create(_on_cpu(module), train))
+                self._space(module, optim.create(_on_cpu(module), train), data)
             elif ":" in train.optimizer:
                 load("train.optimizer", train.optimizer)
         with self._part("schedule"):
@@ -124,7 +131,7 @@ class Check:
         try:
             return module, self._pass(module, objective, example)
         except Exception as error:
-            is_small = _num_bytes(module) <= MAX_CPU_BYTES
+            is_small = checkpoint_size.of_model(module) <= MAX_CPU_BYTES
             if not _is_meta(module) or self._findings.is_certain("model", error):
                 raise
             if not is_small:
@@ -183,16 +190,18 @@ class Check:
         elif ":" in train.schedule:
             load("train.schedule", train.schedule)
 
-    def _space(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Warn where the checkpoints that are kept do not fit on the disk of the run."""
-        run, kept = self._context.run, self._context.run.spec.checkpoint
-        count = kept.keep_last + 1 + (kept.best is not None)  # one more while it is written
-        needed = count * (_num_bytes(module) + _state_bytes(module, optimizer))
-        free = shutil.disk_usage(run.dir.path).free
-        if needed > free:
-            what = f"{count} checkpoints need {_gib(needed)}, but {_gib(free)} are free"
+    def _space(
+        self, module: nn.Module, optimizer: torch.optim.Optimizer, data: Data | None
+    ) -> None:
+        """Compare the checkpoints that are kept with the disk of the run and the user's quota."""
+        run = self._context.run
+        total = 0 if data is None else data.length.total_steps
+        num_kept = space.num_kept(run.spec.checkpoint, total, run.spec.train.epochs)
+        size = checkpoint_size.estimate(module, optimizer)
+        found = space.shortage(run.dir.checkpoints, size, num_kept)
+        if found is not None:
             hint = "choose another disk, delete old runs there, or lower checkpoint.keep_last"
-            self.found.append(Finding(("runs_root",), what, hint, is_error=False))
+            self.found.append(Finding(("runs_root",), found.what, hint, is_error=found.is_error))
 
 
 def _is_meta(module: nn.Module) -> bool:
@@ -212,24 +221,6 @@ def _on_cpu(module: nn.Module) -> nn.Module:
         # register_parameter() refuses the dots of a name.
         stand_in._parameters[name] = nn.Parameter(small, value.requires_grad)
     return stand_in
-
-
-def _num_bytes(module: nn.Module) -> int:
-    """Return the size of parameters and buffers, as a checkpoint has them."""
-    return sum(value.numel() * value.element_size() for value in module.state_dict().values())
-
-
-def _state_bytes(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Return the size of the optimizer's state: 0 where it is unknown, so at least as much."""
-    trained = [value for value in module.parameters() if value.requires_grad]
-    size = sum(value.numel() * value.element_size() for value in trained)
-    if isinstance(optimizer, torch.optim.SGD):
-        return size if optimizer.defaults["momentum"] else 0
-    return 2 * size if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) else 0
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.3g} GiB"
 
 
 def main(arguments: list[str]) -> None:

@@ -20,7 +20,15 @@ from typing import NoReturn, TextIO
 
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.console import with_time
-from slurm_job_kit.jobs.errors import MEMORY_TEXTS, PEER_TEXTS, Mistake
+from slurm_job_kit.jobs.errors import (
+    DISK_FAULTS,
+    MEMORY_TEXTS,
+    PEER_TEXTS,
+    RUN_DIR_FAULTS,
+    TRANSIENT_ERRNOS,
+    Fault,
+    Mistake,
+)
 from slurm_job_kit.jobs.errors import UserError as UserError
 from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.records.nodes import ErrorKind, RankError
@@ -51,8 +59,6 @@ STORAGE_HINTS = {
     errno.ENOENT: "move the run directory back to its place",
     errno.ENOTDIR: "move the run directory back to its place",
 }
-# Errors of a file server or a network, which may work again in the next attempt.
-TRANSIENT_ERRNOS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO)
 
 # Texts of errors of the machine that torch raises as a plain RuntimeError.
 MACHINE_TEXTS = (
@@ -83,6 +89,10 @@ class StorageError(UserError):
 
 class TransientStorageError(Exception):
     """The run directory could not be reached; the next attempt may reach it again."""
+
+
+class NoCheckpointLeft(UserError):
+    """The run had checkpoints, and none of them is whole any more."""
 
 
 class StoppedInStartup(Exception):
@@ -169,10 +179,14 @@ def is_out_of_memory(error: BaseException) -> bool:
     return has_text and any(known in str(error) for known in MEMORY_TEXTS)
 
 
+def is_of_device_memory(error: BaseException) -> bool:
+    """Return whether a lack of memory is that of a device."""
+    return type(error).__name__ == "OutOfMemoryError" or "CUDA" in str(error)
+
+
 def memory_hint(error: BaseException) -> str:
     """Return what to change after a lack of memory; that of a device cannot be increased."""
-    is_device = type(error).__name__ == "OutOfMemoryError" or "CUDA" in str(error)
-    return MEMORY_HINT if is_device else f"more slurm.mem, or {MEMORY_HINT}"
+    return MEMORY_HINT if is_of_device_memory(error) else f"more slurm.mem, or {MEMORY_HINT}"
 
 
 def is_user_error(error: BaseException) -> bool:
@@ -201,6 +215,39 @@ def is_of_device(error: BaseException) -> bool:
     text = str(error)
     is_known = isinstance(error, RuntimeError) and any(known in text for known in MACHINE_TEXTS)
     return is_known or type(error).__name__ in ("AcceleratorError", "DistError")
+
+
+def fault_of(error: BaseException) -> Fault | None:
+    """Return what the type of an error, or of an error behind it, shows; None if neither does."""
+    if is_out_of_memory(error):
+        return "device_memory" if is_of_device_memory(error) else None
+    by_type: dict[type[BaseException], Fault] = {
+        NotFinite: "not_finite",
+        Superseded: "superseded",
+        NoCheckpointLeft: "files_missing",
+    }
+    if (known := by_type.get(type(error))) is not None:
+        return known
+    is_storage = isinstance(error, (StorageError, TransientStorageError))
+    behind: BaseException | None = error
+    while behind is not None:
+        if isinstance(behind, OSError):
+            return _fault_of_disk(behind, is_storage)
+        if isinstance(behind, ImportError):
+            return "import"
+        # `raise ... from None` leaves the context of a StorageError.
+        behind = behind.__cause__ or (behind.__context__ if is_storage else None)
+    if type(error).__name__ == "DistBackendError":
+        return "collective"
+    return "device" if is_of_device(error) else None
+
+
+def _fault_of_disk(error: OSError, is_storage: bool) -> Fault | None:
+    if is_storage:
+        return RUN_DIR_FAULTS.get(error.errno or 0)
+    if isinstance(error, FileNotFoundError):
+        return "files_missing"
+    return DISK_FAULTS.get(error.errno or 0)
 
 
 def is_raised_in_users_code(error: BaseException) -> bool:
@@ -304,6 +351,7 @@ def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | Non
                 caused_by_peer=is_caused_by_peer(error),
                 is_user_error=is_user_error(error),
                 mistake=mistake_of(error),
+                fault=fault_of(error),
             )
             records.write(attempt_dir.rank_error(rank), record)
     if not is_caused_by_peer(error):

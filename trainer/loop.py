@@ -280,7 +280,8 @@ class Loop:
         Return False if the ranks agreed to stop before its end. The partial result is dropped, and
         the next attempt begins with this evaluation.
         """
-        step, began = self.state.global_step, time.monotonic()
+        step = self.state.global_step
+        began = first = time.monotonic()
 
         def beat() -> None:
             nonlocal began
@@ -308,6 +309,9 @@ class Loop:
         )
         self.replica.strategy.end_evaluation(self.replica.module)
         self._lead.evaluated(time.monotonic() - began)
+        if self.distributed.is_first:
+            seconds = round(time.monotonic() - first, 3)
+            self.events.event("evaluation", step=step, seconds=seconds)
         if sums is None:
             return False
         self.state.last_eval_step = step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -32,11 +33,14 @@ from slurm_job_kit.trainer.errors import fail, log, storage_error
 from slurm_job_kit.trainer.health.preflight import preflight
 from slurm_job_kit.trainer.health.watchdog import Watchdog
 from slurm_job_kit.trainer.loop import Loop
+from slurm_job_kit.trainer.model import checkpoint_size
 from slurm_job_kit.trainer.model.build import build_replica, set_up_torch
+from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.model.training_data import build_data
 from slurm_job_kit.trainer.report.environment import describe, exactness, extended
 from slurm_job_kit.trainer.report.summary import start_lines
 from slurm_job_kit.trainer.stop import StopSignal
+from slurm_job_kit.trainer.storage import space
 from slurm_job_kit.trainer.storage.ownership import check_owner
 from slurm_job_kit.trainer.strategy import is_divided
 
@@ -100,8 +104,23 @@ def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: N
     state.environments = extended(state.environments, describe(context), state.global_step)
     for line in start_lines(context, replica.module, data.length, replica.batch_size):
         context.distributed.log(line)
+    if context.distributed.is_first:
+        warn_of_full_disk(context, replica, data.length.total_steps)
     context.events.event("loaded", step=state.global_step, checkpoint=loaded)
     return Loop(context, data, replica, state, checkpoints)
+
+
+def warn_of_full_disk(context: RankContext, replica: Replica, total_steps: int) -> None:
+    """Log a warning where the checkpoints that are kept will not fit on the disk of the run.
+
+    Submit has compared them with the quota, too; a run on this machine was not checked before.
+    """
+    spec, folder = context.run.spec, context.run.dir.checkpoints
+    num_kept = space.num_kept(spec.checkpoint, total_steps, spec.train.epochs)
+    size = checkpoint_size.estimate(replica.module, replica.optimizer)
+    with contextlib.suppress(OSError):  # a save will find it out
+        if found := space.shortage(folder, size, num_kept, is_quota_asked=False):
+            context.distributed.log(f"warning: {found.what}")
 
 
 def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> RankContext:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.errors import MEMORY_TEXTS, PEER_TEXTS
+from slurm_job_kit.jobs.errors import DISK_FAULTS, MEMORY_TEXTS, PEER_TEXTS, Fault
 from slurm_job_kit.jobs.records.nodes import RankError
 
 TAIL_BYTES = 65536
@@ -24,6 +24,7 @@ _TRACEBACK = "Traceback (most recent call last):\n"
 _SYNTAX_ERROR = re.compile(r'^  File ".*\n(?: .*\n)+((?:\w+\.)*\w*Error: .+)\n?\Z', re.M)
 # A relative path that the script did not find.
 _NOT_FOUND = re.compile(r"FileNotFoundError: \[Errno 2\] .*: '([^/'][^']*)'$")
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
 PEER_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError")
 MEMORY_ERRORS = ("OutOfMemoryError", "MemoryError")
 
@@ -53,7 +54,22 @@ def record_of(exit_code: int, rank: int, host: str, log: Path, work: str) -> Ran
         caused_by_peer=is_peers or exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM),
         exit_code=exit_code,
         mistake="code" if is_code and exit_code != 128 + signal.SIGTERM else None,
+        fault=fault_of(name, text),
     )
+
+
+def fault_of(name: str, text: str) -> Fault | None:
+    """What an exception of this name with this message shows; None if nothing."""
+    if name in ("ModuleNotFoundError", "ImportError"):
+        return "import"
+    if name == "OutOfMemoryError":
+        return "device_memory"
+    if name in PEER_ERRORS:
+        return "collective"
+    if name == "FileNotFoundError":
+        return "files_missing"
+    number = _ERRNO.match(text) if name == "OSError" else None
+    return None if number is None else DISK_FAULTS.get(int(number[1]))
 
 
 def format_exit(exit_code: int) -> str:

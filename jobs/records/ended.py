@@ -70,6 +70,8 @@ class Evidence:
     rebooted_nodes: tuple[str, ...] = ()  # of a lost attempt: nodes that booted after it began
     is_stopped_in_startup: bool = False  # a rank was asked to stop before its training loop
     mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
+    # How long slurmctld did not answer after the attempt's end; left out if it answered at once.
+    slurmctld_away_s: float | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from slurm_job_kit.jobs.errors import Mistake
+from slurm_job_kit.jobs.errors import Fault, Mistake
 from slurm_job_kit.jobs.records import OMIT_NONE, read
 from slurm_job_kit.jobs.rundir import RunDir
 
@@ -76,6 +76,7 @@ class RankError:
     # The rank that wrote this record for one that does not answer.
     told_by: int | None = field(default=None, metadata=OMIT_NONE)
     mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
+    fault: Fault | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class HangConclusion:
     rank: int
     error: str
     unresponsive: tuple[int, ...]
+    waited_for: tuple[int, ...] = ()  # the ranks for which the others wait; () of an older kit
 
 
 def read_agents(run_dir: RunDir, attempt: int) -> list[AgentRecord]:

@@ -5,9 +5,11 @@ The trainer writes these files; a user's kit_stop.py writes some of them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -179,6 +181,10 @@ class Event:
     host: str | None = None
     pid: int | None = None
     step: int | None = None
+    seconds: float | None = None  # how long the evaluation or save took that ended by now
+    stall_s: float | None = None  # of a save: how long the training waited for it
+    samples_per_s: float | None = None  # of all ranks, since the log line before
+    memory_mib: int | None = None  # peak of rank 0: tensors on its GPU, else its process
 
 
 def read_events(path: Path) -> list[Event]:
@@ -197,6 +203,24 @@ def read_events(path: Path) -> list[Event]:
         except ValueError:
             continue
     return events
+
+
+def read_metrics(path: Path, with_text: str = "") -> Iterator[dict[str, object]]:
+    """The lines of metrics.jsonl that are JSON objects, one after the other; none without the file.
+
+    with_text: only lines that have it. Of a million lines it saves the time to read all others.
+    """
+    wanted = with_text.encode()
+    try:
+        file = open(path, "rb")  # noqa: SIM115 (closed below; the missing file is no error)
+    except FileNotFoundError:
+        return
+    with file:
+        for line in file:
+            with contextlib.suppress(ValueError):
+                value = json.loads(line) if wanted in line else None
+                if isinstance(value, dict):
+                    yield value
 
 
 # progress.json is overwritten in place, so each part of it has a fixed place: the step 12 digits

@@ -256,7 +256,17 @@ def test_a_model_that_is_larger_than_this_host_is_created_without_memory(check, 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)
     train = of(model="mine:Net", model_args={"hidden": 10**10})
     level, where, text = only(check(train))
-    assert (level, where) == ("warning", "runs_root") and "are free" in text
+    assert (level, where) == ("error", "runs_root") and "are free" in text
+
+
+@pytest.mark.parametrize(
+    ("free", "level"), [(10**6, None), (140_000, "warning"), (80_000, "error")]
+)
+def test_the_checkpoints_that_are_kept_are_compared_with_the_disk(check, monkeypatch, free, level):
+    """mine:Net with 30 hidden units has 24,360 bytes, and SGD's momentum as much again."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    found = check(of(model="mine:Net", model_args={"hidden": 30}))
+    assert [only([each])[:2] for each in found] == ([(level, "runs_root")] if level else [])
 
 
 def test_a_model_that_reads_its_numbers_is_created_on_the_cpu(check):

@@ -330,3 +330,44 @@ def test_the_errors_need_no_torch():
 )
 def test_an_error_that_only_reports_a_dead_peer_is_known(error, expected):
     assert errors.is_caused_by_peer(error) is expected
+
+
+def raised(outer: BaseException, inner: BaseException) -> BaseException:
+    """An error with another one behind it."""
+    outer.__cause__ = inner
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (errors.storage_error(OSError(errno.ENOSPC, "x"), "saving"), None),  # nothing is behind it
+        (raised(errors.StorageError(), OSError(errno.ENOSPC, "x")), "disk_full"),
+        (raised(errors.StorageError(), OSError(errno.EDQUOT, "x")), "quota"),
+        (raised(errors.StorageError(), OSError(errno.EROFS, "x")), "read_only"),
+        (raised(errors.StorageError(), FileNotFoundError(errno.ENOENT, "x")), "run_directory_gone"),
+        (raised(errors.TransientStorageError(), OSError(errno.EIO, "x")), "disk_error"),
+        (raised(errors.CodeError("x", ""), FileNotFoundError(errno.ENOENT, "x")), "files_missing"),
+        (raised(errors.CodeError("x", ""), PermissionError(errno.EACCES, "x")), None),
+        (OSError(errno.ENOSPC, "x"), "disk_full"),
+        (raised(UserError("train.model: x"), ModuleNotFoundError("x")), "import"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "device_memory"),
+        (MemoryError(), None),
+        (RuntimeError("CUDA error: an illegal memory access"), "device"),
+        (errors.NotFinite("x"), "not_finite"),
+        (errors.NoCheckpointLeft("x"), "files_missing"),
+        (ValueError("x"), None),
+    ],
+    ids=lambda value: f"{type(value).__name__} {value}",
+)
+def test_the_type_of_an_error_and_its_errno_show_what_failed(error, fault):
+    assert errors.fault_of(error) == fault
+
+
+def test_a_storage_error_without_its_cause_still_shows_the_errno():
+    with pytest.raises(errors.StorageError) as caught:
+        try:
+            raise OSError(errno.ENOSPC, "x")
+        except OSError as error:
+            raise errors.storage_error(error, "writing metrics") from None
+    assert errors.fault_of(caught.value) == "disk_full"

@@ -43,6 +43,7 @@ from slurm_job_kit.trainer.errors import (
 from slurm_job_kit.trainer.health.diagnosis import (
     diagnose,
     end_siblings,
+    laggards,
     place_of,
     place_of_main_thread,
     stacks_of_all_threads,
@@ -270,7 +271,9 @@ class Watchdog:
         missing = all_ranks - states.keys()
         unresponsive = {rank: place_of(run_dir, attempt, rank) for rank in missing}
         text = f"{self._head()}: {diagnose(states, unresponsive)}"
-        conclusion = HangConclusion(self._rank, text, tuple(sorted(unresponsive)))
+        silent = tuple(sorted(unresponsive))
+        waited_for = silent or tuple(state.rank for state in laggards(states.values()))
+        conclusion = HangConclusion(self._rank, text, silent, waited_for)
         records.write(attempt_dir.hang, conclusion)
         end_siblings(unresponsive.values())
         return Hang(text)

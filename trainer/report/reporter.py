@@ -1,9 +1,10 @@
-"""Rank 0's reports on the training: log lines, metrics.jsonl, progress.json and trackers."""
+"""Rank 0's reports on the training: log lines, metrics.jsonl, progress, its pace, trackers."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import resource
 import time
@@ -16,6 +17,7 @@ import torch
 
 from slurm_job_kit.jobs.console import format_duration, format_metric
 from slurm_job_kit.jobs.records.training import Metric
+from slurm_job_kit.jobs.rundir import STEPS_WRITER, Timeline
 from slurm_job_kit.trainer.data.batches import TrainingLength
 from slurm_job_kit.trainer.dist.run_handle import RunHandle
 from slurm_job_kit.trainer.errors import log, storage_error
@@ -25,6 +27,8 @@ from slurm_job_kit.trainer.report.progress import Progress
 # Of progress.json, whose length is fixed.
 MAX_SHOWN_METRICS = 4
 METRICS_BYTES = 250
+# Between two lines of the pace: `report` draws them, and a year has three million of them.
+PACE_APART_S = 10.0
 
 
 class Speed:
@@ -84,6 +88,8 @@ class Reporter:
         self._progress.status(total=length.total_steps, epochs=length.epochs, epoch=finished)
         self._speed = Speed(length, step)
         self._epoch_began, self._epoch_first = time.monotonic(), step
+        self._pace = Timeline(run.dir, STEPS_WRITER, run.attempt)
+        self._next_pace = -math.inf
 
     def step_done(self, step: int) -> None:
         """Record the finished step; after a kill it shows how many steps are redone."""
@@ -112,8 +118,22 @@ class Reporter:
         fields |= {"epoch": length.finished_epochs(step), "loss": means["train_loss"]}
         self._progress.status(lr=lr, time_left=time_left, **fields)
         self._progress.flush()
+        self._note_pace(step, samples_per_s)
         values = {**means, "lr": lr, "samples_per_s": samples_per_s}
         self._track(step, {**values, "data_wait": speed["data_wait"]})
+
+    def _note_pace(self, step: int, samples_per_s: float) -> None:
+        """Write step, speed and memory of now to the timeline, at most every PACE_APART_S.
+
+        metrics.jsonl has no times: equal runs have equal files. A full disk ends no training here.
+        """
+        if (now := time.monotonic()) < self._next_pace:
+            return
+        self._next_pace = now + PACE_APART_S
+        fields = {"samples_per_s": round(samples_per_s, 1)}
+        with contextlib.suppress(OSError):
+            memory_mib = peak_memory_bytes() // 2**20
+            self._pace.event("steps", step=step, **fields, memory_mib=memory_mib)
 
     def epoch_done(self, step: int, means: dict[str, float], lr: float) -> None:
         """Log the end of an epoch: its time and its means. means: as for `trained`."""

@@ -5,5 +5,6 @@
 - manifest: the names in a checkpoint directory, and the bytes of its manifest.
 - reader: finds, checks and reads committed checkpoints; renames damaged ones.
 - writer: the thread that writes a checkpoint.
+- space: whether the checkpoints that are kept fit on the disk and into the quota.
 - ownership: whether this attempt still owns the run.
 """

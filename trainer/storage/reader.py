@@ -30,7 +30,7 @@ from slurm_job_kit.jobs.checkpoint_names import (
 )
 from slurm_job_kit.jobs.records.ended import NewestCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir, fsync_directory
-from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.errors import NoCheckpointLeft
 from slurm_job_kit.trainer.storage import manifest
 from slurm_job_kit.trainer.storage.manifest import LATEST, MANIFEST, FileDigest, Manifest
 from slurm_job_kit.trainer.storage.manifest import Damaged as Damaged
@@ -155,8 +155,8 @@ def read_newest_of_run(
 ) -> Value:
     """Return what `read_newest` reads of a run that had a checkpoint.
 
-    Raises: UserError if it has no undamaged one now: it must not start again at step 0 unless the
-    user asks for that.
+    Raises: NoCheckpointLeft if it has no undamaged one now: it must not start again at step 0
+    unless the user asks for that.
     """
     root = run_dir.checkpoints
     is_aside = (root / f"{QUARANTINE_PREFIX}{known.newest}").exists()  # and was reported
@@ -164,7 +164,7 @@ def read_newest_of_run(
         report(f"checkpoint {known.newest} is missing from {root}: continuing from an older one")
     newest = read_newest(root, known.present, parse, report)
     if newest is None:
-        raise UserError(
+        raise NoCheckpointLeft(
             f"the run had checkpoint {known.newest}, but {root} has no undamaged one: bring its "
             "files back and resume, or begin a new run; nothing was overwritten"
         )

@@ -188,6 +188,7 @@ def test_ranks_that_do_not_answer_are_named_and_all_others_write_their_stacks(st
     unresponsive = f"rank 2 on {host} (pid {ranks.pids[2]}), rank 3 on {host} (pid {ranks.pids[3]})"
     assert error["error"].startswith("no progress for ")
     assert f"(limit {LIMIT_S} s): {unresponsive} do not answer; " in error["error"]
+    assert read_json(ranks.attempt.hang)["waited_for"] == [2, 3]
     assert error["error"].endswith("stacks of ranks 0, 1 are in their logs")
     for output in outputs:
         assert "in wait_for_peers" in output and "in _watch" in output
@@ -203,6 +204,7 @@ def test_a_rank_in_a_python_loop_is_named_with_its_place(start):
     assert statuses == [EXIT_FAILED] * 3
     error = ranks.hang_error()["error"]
     assert f"(pid {ranks.pids[1]}) is at <string>:" in error
+    assert read_json(ranks.attempt.hang)["waited_for"] == [1]
     assert "spin_on_a_lock, in batch of step 7; stacks of ranks 0, 1, 2 are" in error
     assert "rank 0 on" not in error and "rank 2 on" not in error
     assert "in spin_on_a_lock" in outputs[1]

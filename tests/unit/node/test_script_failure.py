@@ -132,3 +132,20 @@ def test_a_script_that_failed_by_itself_has_a_mistake_in_its_code(failed, line, 
 def test_a_log_that_is_gone_leaves_the_exit_code(tmp_path):
     record = record_of(1, 1, "n2", tmp_path / "gone", "/run/work")
     assert record.error == "exited with code 1"
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("ModuleNotFoundError: No module named 'x'", "import"),
+        ("torch.OutOfMemoryError: CUDA out of memory", "device_memory"),
+        ("torch.distributed.DistBackendError: NCCL error", "collective"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/data/x'", "files_missing"),
+        ("OSError: [Errno 28] No space left on device", "disk_full"),
+        ("OSError: [Errno 122] Disk quota exceeded", "quota"),
+        ("OSError: [Errno 5] Input/output error", None),
+        ("ValueError: [Errno 28]", None),
+    ],
+)
+def test_the_name_of_the_exception_shows_what_failed(failed, line, fault):
+    assert failed(TRACE.replace("ValueError: bad batch", line)).fault == fault
