@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.slurm.faults.rows import is_of, row_of
 from tests.slurm.faults.table import markdown
+from tests.slurm.faults.why_rows import EXPECTED, problem_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LINE = {
@@ -18,8 +19,9 @@ LINE = {
     "stop_s": [1.26, None],
     "start_s": [4.0, 5.55],
     "steps_redone": 0,
+    "why": ["preemption"],
 }
-NO_RUN: dict[str, Any] = {"stop_s": [], "start_s": [], "steps_redone": None}
+NO_RUN: dict[str, Any] = {"stop_s": [], "start_s": [], "steps_redone": None, "why": None}
 
 
 def test_a_test_is_of_the_row_in_its_name():
@@ -40,9 +42,9 @@ def test_table_has_a_line_for_each_test_by_row_and_the_last_result_counts():
     unnumbered = LINE | {"row": None, "test": "test_an_array_task"} | NO_RUN
     lines = markdown([unnumbered, later, failed, LINE]).splitlines()
     assert lines[2:] == [
-        "| 2 | preemption with grace | cgroup | 22.05.8 | yes | 1.3 | 4.0, 5.5 | 0 |",
-        "| 11 | scancel, not-twice | cgroup | 22.05.8 | NO |  |  |  |",
-        "|  | an array task | cgroup | 22.05.8 | yes |  |  |  |",
+        "| 2 | preemption with grace | cgroup | 22.05.8 | yes | 1.3 | 4.0, 5.5 | 0 | preemption |",
+        "| 11 | scancel, not-twice | cgroup | 22.05.8 | NO |  |  |  |  |",
+        "|  | an array task | cgroup | 22.05.8 | yes |  |  |  |  |",
     ]
 
 
@@ -55,3 +57,21 @@ def test_docs_have_a_line_for_each_row_and_each_test_of_one():
     texts = (path.read_text(encoding="utf-8") for path in REPOSITORY.glob("tests/**/test_*.py"))
     defined = {name for each in texts for name in re.findall(r"def (test_row_\d\d_\w+)", each)}
     assert defined == set(re.findall(r"`(test_row_\d\d_\w+)`", tests))
+
+
+def test_each_fault_test_says_what_why_must_name():
+    folder = REPOSITORY / "tests/slurm/faults"
+    texts = (path.read_text(encoding="utf-8") for path in folder.glob("test_*.py"))
+    defined = {name for each in texts for name in re.findall(r"def (test_row_\d\d_\w+)", each)}
+    assert {name.partition("[")[0] for name in EXPECTED} == defined
+
+
+def test_an_answer_that_does_not_name_the_fault_is_shown_with_its_row():
+    delay = {"cause": "preemption", "attempts": [1], "text": "x", "evidence": None}
+    answer: dict[str, Any] = {"cause": "completed", "text": "x", "delays": [delay]}
+    assert problem_of("test_row_02_preemption_with_grace[pgid]", answer) is None
+    problem = str(problem_of("test_row_22_hang_of_a_stopped_rank", answer))
+    assert "test_row_22" in problem and "must name hang" in problem and "preemption" in problem
+    assert problem_of("test_row_19_slurmctld_goes_away_in_a_preemption", answer) is not None
+    assert problem_of("test_row_38_the_slurmstepd_of_one_node_dies", answer) is not None
+    assert problem_of("test_an_array_task_is_requeued_alone", answer) is None

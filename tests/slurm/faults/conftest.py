@@ -120,5 +120,11 @@ def row(request: pytest.FixtureRequest) -> Iterator[Row]:
     yield mine
     if "cluster" in request.fixturenames:
         mine.see(request.getfixturevalue("cluster"))
-    if _PASSED in request.node.stash:
-        mine.write(request.node.stash[_PASSED])
+    if _PASSED not in request.node.stash:
+        return
+    is_passed, problem = request.node.stash[_PASSED], None
+    if is_passed:
+        mine.ask_why()
+        problem = mine.why_problem()
+    mine.write(is_passed and problem is None)
+    assert problem is None, problem

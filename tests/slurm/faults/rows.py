@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..cluster import Cluster
-from ..kit import Run
+from ..kit import Kit, Run
+from . import why_rows
 
 # `make test` runs these rows, too, on the first proctrack that a test names.
 FAST = frozenset({1, 2, 11, 14, 20, 30})
@@ -37,6 +38,12 @@ def slurm_version(cluster: Cluster) -> str:
     return "".join(cluster.run("sinfo", "--version", check=False).stdout.split()[-1:])
 
 
+def text_of(answer: dict[str, Any]) -> str:
+    """An answer of `why --json` in one line."""
+    delays = [f"{each['cause']}: {each['text']}" for each in answer["delays"]]
+    return "; ".join([f"{answer['cause']}: {answer['text']}", *delays])
+
+
 @dataclass
 class Row:
     """One test's line of the table; written when the test ends, passed or not."""
@@ -45,6 +52,7 @@ class Row:
     number: int | None
     run: Run | None = None
     site: dict[str, str] = field(default_factory=dict)
+    answer: dict[str, Any] | None = None  # of `why`
 
     def record(self, run: Run, number: int | None = None) -> None:
         """Name the run of this line. Its figures are read at the end, so call this early."""
@@ -63,6 +71,22 @@ class Row:
         """Record the properties of the cluster."""
         self.site = {"proctrack": cluster.site.proctrack, "slurm": slurm_version(cluster)}
 
+    def ask_why(self) -> None:
+        """Ask `why` about the run, once: at the test's end, or by the test if the run goes away."""
+        if self.run is None or self.answer is not None:
+            return
+        path = self.run.dir.path
+        asked = Kit(self.run.cluster, path.parent.parent).jobs("why", "--json", path)
+        self.answer = json.loads(asked.stdout)
+
+    def why_problem(self) -> str | None:
+        """What is wrong with the answer of `why`; None if it names the fault of the row."""
+        expected = why_rows.expected_of(self.test)
+        if self.answer is not None:
+            return why_rows.problem_of(self.test, self.answer)
+        is_asked_for = expected is not None and not isinstance(expected, why_rows.Nothing)
+        return f"{self.test}: no run was recorded" if is_asked_for else None
+
     def write(self, passed: bool) -> None:
         """Append the line to the file in KIT_FAULT_TABLE, if that is set."""
         if path := os.environ.get(TABLE):
@@ -79,4 +103,6 @@ class Row:
             "stop_s": [attempt.get("stop_s") for attempt in attempts],
             "start_s": [attempt.get("start_s") for attempt in attempts],
             "steps_redone": result.get("steps_redone"),
+            "why": None if self.answer is None else why_rows.named_in(self.answer),
+            "why_text": None if self.answer is None else text_of(self.answer),
         }

@@ -12,7 +12,7 @@ from typing import Any
 
 from slurm_job_kit.jobs.rundir import read_jsonl
 
-HEAD = ("row", "test", "proctrack", "Slurm", "passed", "stop_s", "start_s", "steps redone")
+HEAD = ("row", "test", "proctrack", "Slurm", "passed", "stop_s", "start_s", "steps redone", "why")
 
 
 def markdown(records: Iterable[dict[str, Any]]) -> str:
@@ -43,6 +43,7 @@ def _cells(record: dict[str, Any]) -> tuple[str, ...]:
         _seconds(record["stop_s"]),
         _seconds(record["start_s"]),
         "" if redone is None else str(redone),
+        ", ".join(dict.fromkeys(record.get("why") or ())),
     )
 
 

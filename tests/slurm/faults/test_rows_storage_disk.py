@@ -116,4 +116,5 @@ def test_row_21_a_disk_is_full_or_a_directory_gone(
         # The batch shell may have no file to which it could record the attempt.
         first, last = (attempt["cause"] for attempt in paced.run.attempts())
         assert first in ("crash", "lost") and last == "completed", (first, last)
+        row.ask_why()  # later the disk is gone
         cluster.restart()  # the nodes' mount trees hold the disk, too

@@ -1,0 +1,114 @@
+"""The answer to why a run waits or ended, and its form as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from slurm_job_kit.jobs.console import shown_path
+from slurm_job_kit.jobs.why.kinds import Kind
+
+
+@dataclass(frozen=True)
+class FileLine:
+    """A file, and the line of it that shows something, from 1; None: the whole file."""
+
+    path: Path
+    line: int | None = None
+
+    def __str__(self) -> str:
+        """`train.py:12`, relative to the working directory."""
+        return shown_path(self.path) + ("" if self.line is None else f":{self.line}")
+
+
+@dataclass(frozen=True)
+class Reason:
+    """What ended or delayed attempts: its name, a sentence without its dot, and the evidence."""
+
+    kind: Kind
+    text: str
+    place: FileLine | None = None
+    attempts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Why a run is in its state.
+
+    cause, text, place: the first cause of it. delays: what ended or delayed earlier attempts, the
+    oldest first. command: to copy. last_lines: the end of the log where the cause is unknown.
+    """
+
+    cause: Kind
+    text: str
+    place: FileLine | None
+    advice: str
+    command: str
+    delays: tuple[Reason, ...] = ()
+    last_lines: tuple[str, ...] = ()
+
+
+def grouped(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
+    """The same reasons; equal ones of neighbours become one, with the place of the first."""
+    groups: list[Reason] = []
+    for each in reasons:
+        last = groups[-1] if groups else None
+        if last is not None and (last.kind, last.text) == (each.kind, each.text):
+            groups[-1] = replace(last, attempts=(*last.attempts, *each.attempts))
+        else:
+            groups.append(each)
+    return tuple(groups)
+
+
+def format_answer(answer: Answer) -> str:
+    """The answer as a short paragraph with its evidence, the advice, and the command."""
+    lines = [f"{answer.cause}: {answer.text}."]
+    if answer.place is not None:
+        lines.append(f"  evidence: {answer.place}")
+    lines += [f"    {line}" for line in answer.last_lines]
+    lines += [f"  {_attempts(each)}{each.kind}: {each.text}{_at(each)}" for each in answer.delays]
+    lines.append(f"  what to do: {answer.advice}")
+    lines.append(f"  command: {answer.command}")
+    return "\n".join(lines)
+
+
+def _attempts(reason: Reason) -> str:
+    numbers = reason.attempts
+    if not numbers:
+        return ""
+    if len(numbers) == 1:
+        return f"attempt {numbers[0]}: "
+    is_row = numbers == tuple(range(numbers[0], numbers[0] + len(numbers)))
+    shown = f"{numbers[0]}-{numbers[-1]}" if is_row else ", ".join(map(str, numbers))
+    return f"attempts {shown}: "
+
+
+def _at(reason: Reason) -> str:
+    return "" if reason.place is None else f" ({reason.place})"
+
+
+def as_json(answer: Answer) -> dict[str, Any]:
+    """The answer as a JSON value."""
+    return {
+        "cause": str(answer.cause),
+        "text": answer.text,
+        "evidence": _place(answer.place),
+        "advice": answer.advice,
+        "command": answer.command,
+        "delays": [
+            {
+                "cause": str(each.kind),
+                "attempts": list(each.attempts),
+                "text": each.text,
+                "evidence": _place(each.place),
+            }
+            for each in answer.delays
+        ],
+        "last_lines": list(answer.last_lines),
+    }
+
+
+def _place(place: FileLine | None) -> dict[str, Any] | None:
+    return None if place is None else {"file": shown_path(place.path), "line": place.line}

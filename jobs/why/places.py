@@ -1,0 +1,154 @@
+"""Finds the file and the line that show something: in a traceback, in a log, in attempts.jsonl."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_job_kit.jobs.errors import Fault
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.why.answer import FileLine
+
+TAIL_BYTES = 65536
+BLOCK_BYTES = 2**20
+# A frame of a Python traceback.
+FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A line of a log, and its place."""
+
+    text: str
+    place: FileLine
+
+
+@dataclass(frozen=True)
+class CodeFolders:
+    """Where the user's own code of a run is.
+
+    frozen: folders with a frozen copy, resolved; the first one is that of the repository.
+    kit: folders below them that are the kit's. checkout: where the copy was taken; it may be gone.
+    """
+
+    frozen: tuple[Path, ...]
+    kit: tuple[Path, ...]
+    checkout: Path | None
+
+
+def code_folders(run_dir: RunDir, repository: str | None) -> CodeFolders:
+    """The folders of a run's code. repository: of provenance.json."""
+    code = run_dir.code.resolve()
+    frozen = (code, run_dir.work.resolve(), run_dir.script_code.resolve())
+    is_clone = run_dir.kit.resolve() == code
+    kit = (code / "trainer", code / "jobs") if is_clone else (run_dir.kit.resolve(),)
+    return CodeFolders(frozen, kit, None if repository is None else Path(repository))
+
+
+def users_frame(trace: str, code: CodeFolders) -> FileLine | None:
+    """The last frame of a traceback in the user's own files; None if it has none.
+
+    The file is that of the checkout if it still exists there: the user edits that one.
+    """
+    for name, line in reversed(FRAME.findall(trace)):
+        if (found := users_file(Path(name), code)) is not None:
+            return FileLine(found, int(line))
+    return None
+
+
+def users_file(path: Path, code: CodeFolders) -> Path | None:
+    """The user's file of a path in a frozen folder; None for a path of the kit or of a package."""
+    path = Path(os.path.normpath(path if path.is_absolute() else code.frozen[0] / path)).resolve()
+    if "site-packages" in path.parts or any(path.is_relative_to(each) for each in code.kit):
+        return None
+    if code.checkout is not None and path.is_relative_to(code.checkout):
+        kits = {code.checkout / each.relative_to(code.frozen[0]) for each in _inside(code)}
+        return None if any(path.is_relative_to(each) for each in kits) else path
+    folder = next((each for each in code.frozen if path.is_relative_to(each)), None)
+    if folder is None:
+        return None
+    if code.checkout is not None and folder == code.frozen[0]:
+        original = code.checkout / path.relative_to(folder)
+        return original if original.is_file() else path
+    return path
+
+
+def _inside(code: CodeFolders) -> list[Path]:
+    return [each for each in code.kit if each.is_relative_to(code.frozen[0])]
+
+
+def tail(path: Path) -> list[LogLine]:
+    """The last lines of a text file, at most TAIL_BYTES of it; none if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            start = max(0, size - TAIL_BYTES)
+            file.seek(0)
+            before = _newlines(file.read(min(BLOCK_BYTES, start - at)) for at in _blocks(start))
+            lines = file.read().decode("utf-8", "replace").split("\n")
+    except OSError:
+        return []
+    found = [LogLine(text, FileLine(path, before + n)) for n, text in enumerate(lines, 1)]
+    return [line for line in (found[1:] if start else found) if line.text.strip()]
+
+
+def _blocks(end: int) -> Iterable[int]:
+    return range(0, end, BLOCK_BYTES)
+
+
+def _newlines(blocks: Iterable[bytes]) -> int:
+    return sum(block.count(b"\n") for block in blocks)
+
+
+def line_with(lines: Iterable[LogLine], text: str) -> FileLine | None:
+    """The place of the last line that has this text; None if no line has it."""
+    found = [line.place for line in lines if text and text in line.text]
+    return found[-1] if found else None
+
+
+def disk_fault_in(
+    lines: Iterable[LogLine], error: re.Pattern[str], texts: dict[str, Fault]
+) -> tuple[Fault, FileLine] | None:
+    """The first line in which the kit reports that the disk failed, of an attempt without a record.
+
+    A disk that is full or gone keeps a rank from writing its error record; its log was open.
+    error: how the kit's processes begin such a line. Other programs write to the same logs, and a
+    file that they do not find may be harmless. texts: what libc calls each error.
+    """
+    for line in lines:
+        if error.search(line.text) is None:
+            continue
+        for text, fault in texts.items():
+            if text in line.text:
+                return fault, line.place
+    return None
+
+
+def attempt_lines(lines: Iterable[LogLine], attempt: int) -> list[LogLine]:
+    """The lines of job.log from the opening of an attempt to the opening of the next one."""
+    found: list[LogLine] = []
+    is_inside = False
+    for line in lines:
+        if f"attempt {attempt}: " in line.text and ", rendezvous at " in line.text:
+            is_inside = True
+        elif f"attempt {attempt + 1}: " in line.text:
+            is_inside = False
+        if is_inside:
+            found.append(line)
+    return found
+
+
+def record_line(run_dir: RunDir, attempt: int) -> FileLine:
+    """The last line of attempts.jsonl with the record of an attempt; its plan if there is none."""
+    start = f'{{"attempt": {attempt},'
+    try:
+        lines = run_dir.attempts.read_text(encoding="utf-8", errors="replace").split("\n")
+    except FileNotFoundError:
+        lines = []
+    found = [number for number, line in enumerate(lines, 1) if line.startswith(start)]
+    return (
+        FileLine(run_dir.attempts, found[-1]) if found else FileLine(run_dir.attempt(attempt).plan)
+    )

@@ -1,0 +1,222 @@
+"""The answer for a whole run: pure functions of what `evidence` read."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs.attempt.decision import ENDS, budget_of
+from slurm_job_kit.jobs.attempt.interpret import start_up_warning
+from slurm_job_kit.jobs.console import counted, format_duration
+from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause
+from slurm_job_kit.jobs.show import live_progress
+from slurm_job_kit.jobs.slurm import pending
+from slurm_job_kit.jobs.why.answer import Answer, FileLine, Reason, grouped
+from slurm_job_kit.jobs.why.ended import BY_STATE, reasons_of, used_budget
+from slurm_job_kit.jobs.why.evidence import Observed
+from slurm_job_kit.jobs.why.kinds import DEFAULT, REMEDIES, Kind, Remedy
+
+BUDGET_TEXTS = {
+    Kind.MAX_CRASHES: "launch.max_crashes crashes in a row without a new checkpoint",
+    Kind.MAX_RESTARTS: "slurm.max_restarts restarts are used up",
+    Kind.NO_PROGRESS: "five attempts in a row without a new checkpoint",
+    Kind.SHORT_TIME_LIMIT: "three time limits in a row before the first optimizer step",
+    Kind.NOT_REQUEUED: "Slurm did not start the job again",
+}
+# The kinds of a hold whose remedy is that of the budget: the cause itself is no mistake.
+BUDGET_DECIDES = (Kind.MAX_RESTARTS, Kind.SHORT_TIME_LIMIT, Kind.NOT_REQUEUED)
+
+
+def answer_of(seen: Observed) -> Answer:
+    """Why a run is in its state."""
+    found = seen.newest
+    if found.result is not None and found.result.status == "completed":
+        return completed(seen)
+    if seen.job is not None and seen.job.is_alive and not is_over(seen):
+        return in_queue(seen)
+    if seen.is_owner_alive:
+        return running(seen)
+    if seen.mark is not None:  # a job that starts then is refused: that is no cause of its own
+        return cancelled(seen)
+    if seen.refusal is not None:
+        return refused(seen)
+    if seen.missing is not None:
+        return missing(seen)
+    if found.result is not None and found.result.status == "cancelled":
+        return cancelled(seen)
+    if seen.ends:
+        return ended(seen)
+    return never_started(seen)
+
+
+def is_over(seen: Observed) -> bool:
+    """Whether the job that Slurm still has is only ending: it has ended the run.
+
+    The batch script lives for some seconds after that. A resume queues another job.
+    """
+    last = seen.newest.last
+    is_newest = last is not None and last.attempt == seen.newest.attempt
+    return last is not None and is_newest and last.decision in ENDS and last.job_id == seen.job_id
+
+
+def completed(seen: Observed) -> Answer:
+    """The answer of a complete run: what delayed it."""
+    result, attempts = seen.newest.result, counted(len(seen.newest.attempts), "attempt")
+    step = None if result is None else result.global_step
+    at = "" if step is None else f" at step {step}"
+    text = f"nothing is wrong, the run is complete{at} after {attempts}"
+    return of_state(seen, Kind.COMPLETED, text, Remedy("nothing", "status"), delays_of(seen))
+
+
+def in_queue(seen: Observed) -> Answer:
+    """The answer of a run whose job is queued or runs."""
+    job = seen.job
+    assert job is not None
+    if job.state == "PENDING":
+        text = f"job {seen.job_id} waits in the queue ({job.reason}): {pending.explain(job.reason)}"
+        remedy = Remedy("wait, or change what the reason names", "status")
+        return of_state(seen, Kind.PENDING, text, remedy, delays_of(seen))
+    if job.state == "SUSPENDED":
+        text = f"Slurm has suspended job {seen.job_id}: it goes on when the site resumes it"
+        return of_state(seen, Kind.SUSPENDED, text, Remedy("wait", "status"), delays_of(seen))
+    return running(seen)
+
+
+def running(seen: Observed) -> Answer:
+    """The answer of a run that trains now, or starts or stops."""
+    where = f"job {seen.job_id}" if seen.job is not None else "a process on this machine"
+    state = "" if seen.job is None or seen.job.state == "RUNNING" else f" ({seen.job.state})"
+    text = f"nothing is wrong, the run is running as {where}{state}"
+    text += f" in attempt {max(seen.newest.attempt, 1)}"
+    if seen.progress is not None:
+        text += f": {live_progress.format_progress(seen.progress)}"
+    elif seen.last_event is None:
+        text += ": no rank has started yet"
+    if seen.last_event is not None:
+        ago = format_duration(max(0.0, time.time() - seen.last_event.t), 2)
+        text += f"; rank 0's last event is {seen.last_event.event}, {ago} ago"
+    remedy = Remedy("nothing; the log shows more", "logs")
+    return of_state(seen, Kind.RUNNING, text, remedy, delays_of(seen))
+
+
+def refused(seen: Observed) -> Answer:
+    """The answer of a run whose last job ended before it began an attempt."""
+    assert seen.refusal is not None
+    kind = Kind.REFUSED if seen.missing is None else Kind.FILES_MISSING
+    text = f"job {seen.job_id} ended before it began an attempt: {seen.refusal.text}"
+    return of_reason(seen, Reason(kind, text, seen.refusal.place), delays_of(seen))
+
+
+def missing(seen: Observed) -> Answer:
+    """The answer of a run that lost files, perhaps to a scratch purge."""
+    assert seen.missing is not None
+    text = str(seen.missing).partition("\n")[0]
+    return of_reason(seen, Reason(Kind.FILES_MISSING, text), delays_of(seen))
+
+
+def cancelled(seen: Observed) -> Answer:
+    """The answer of a run that was cancelled, with the user who did it if that is known."""
+    if seen.mark is not None:
+        place: FileLine | None = FileLine(seen.run_dir.cancelled, 1)
+        text = f"the run was cancelled by this kit's command cancel ({seen.mark})"
+    else:
+        who = seen.cancelled_by
+        place = None if seen.newest.result is None else FileLine(seen.run_dir.result)
+        by = f"user {who} (scancel)" if who else "scancel, or by an administrator"
+        text = f"the job was cancelled by {by}"
+    delays = [each for each in delays_of(seen) if each.kind is not Kind.CANCELLED]
+    return of_reason(seen, Reason(Kind.CANCELLED, text, place), delays)
+
+
+def ended(seen: Observed) -> Answer:
+    """The answer of a run that was held, or whose job ended without a result."""
+    last = seen.ends[-1]
+    if last.record.cause is Cause.COMPLETED:
+        return completed(seen)
+    main, *_ = reasons_of(last)
+    delays = [each for each in delays_of(seen) if each != main]
+    is_by_slurm = main.kind is Kind.BATCH_SCRIPT_KILLED and (seen.end_state or "") in BY_STATE
+    if is_by_slurm:  # the batch script could not record it
+        kind, text = BY_STATE[seen.end_state or ""]
+        if kind is Kind.CANCELLED:
+            return cancelled(seen)
+        main = replace(main, kind=kind, text=text)
+    ended_as = "the run ended"
+    if last.record.decision is Action.HOLD and not is_by_slurm:
+        ended_as = "the run is held"
+    elif last.record.decision not in ENDS and not is_by_slurm:
+        ended_as = f"the run should have continued ({last.record.decision}), but has no job"
+    at = "" if seen.progress is None else f" at step {seen.progress.step}"
+    main = replace(main, text=f"{ended_as}{at}: {main.text}")
+    budget = used_budget([each.record for each in seen.ends], budget_of(seen.newest.spec))
+    return of_reason(seen, main, delays, REMEDIES.get(budget) if budget in BUDGET_DECIDES else None)
+
+
+def never_started(seen: Observed) -> Answer:
+    """The answer of a run without an attempt."""
+    state = seen.end_state
+    if seen.mark is not None or state == "CANCELLED":
+        return cancelled(seen)
+    if state is not None:
+        kind, text = BY_STATE.get(state, (Kind.UNKNOWN, f"job {seen.job_id} is {state}"))
+        return of_reason(seen, Reason(kind, f"{text}, before it began an attempt"), [])
+    text = "the run was frozen and never started"
+    if seen.job_id is not None:
+        text = f"no attempt was recorded, and Slurm does not know job {seen.job_id} any more"
+    remedy = Remedy("start it")
+    return of_state(seen, Kind.NEVER_STARTED, text, remedy, [])
+
+
+def delays_of(seen: Observed) -> list[Reason]:
+    """What ended or delayed each attempt, the oldest first."""
+    found: list[Reason] = []
+    records: list[AttemptRecord] = []
+    for each in seen.ends:
+        records.append(each.record)
+        found += reasons_of(each)
+        budget = used_budget(records, budget_of(seen.newest.spec))
+        if budget is not None:
+            text = f"the run was held: {BUDGET_TEXTS[budget]}"
+            found.append(Reason(budget, text, each.place, (each.record.attempt,)))
+    if warning := slow_start_up(records):
+        found.append(Reason(Kind.SLOW_START_UP, warning))
+    if seen.job is not None and seen.job.was_suspended and seen.job.state != "SUSPENDED":
+        found.append(Reason(Kind.SUSPENDED, f"Slurm had suspended job {seen.job_id}"))
+    return found
+
+
+def slow_start_up(records: list[AttemptRecord]) -> str | None:
+    """The last warning that the start-up is longer than the time until each stop; or None."""
+    for number in range(len(records), 0, -1):
+        if warning := start_up_warning(records[:number]):
+            return warning
+    return None
+
+
+def of_state(seen: Observed, kind: Kind, text: str, remedy: Remedy, delays: list[Reason]) -> Answer:
+    """The answer of a run in a state that needs no repair."""
+    return Answer(kind, text, None, remedy.text, typed(seen, remedy), grouped(delays))
+
+
+def of_reason(
+    seen: Observed, main: Reason, delays: list[Reason], remedy: Remedy | None = None
+) -> Answer:
+    """The answer of a run that ended: its cause, and what a person does about it."""
+    remedy = remedy or REMEDIES.get(main.kind, DEFAULT)
+    is_unknown = main.kind is Kind.UNKNOWN
+    return Answer(
+        main.kind,
+        main.text,
+        main.place,
+        remedy.text,
+        typed(seen, remedy),
+        grouped(delays),
+        tuple(line.text for line in seen.last_lines) if is_unknown else (),
+    )
+
+
+def typed(seen: Observed, remedy: Remedy) -> str:
+    """The command of a remedy, as the user types it."""
+    change = remedy.change(seen.newest.spec)
+    return installation.command(remedy.command, seen.run_dir.run_id, change, *remedy.flags)

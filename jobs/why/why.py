@@ -1,0 +1,34 @@
+"""The command why: what a run waits for, or what ended it, with evidence and a way out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from slurm_job_kit.jobs import arguments
+from slurm_job_kit.jobs.attempt.close import find_run
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.why import evidence, state
+from slurm_job_kit.jobs.why.answer import as_json, format_answer
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of why."""
+    arguments.add_run(parser)
+    arguments.add_json(parser)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Run why; returns the exit code."""
+    return why(find_run(args.run), args.json)
+
+
+def why(run_dir: RunDir, is_json: bool) -> int:
+    """Print why a run is in its state; returns 0. Raises: RecordError, OSError."""
+    answer = state.answer_of(evidence.read(run_dir))
+    if is_json:
+        names = {"run_id": run_dir.run_id, "run_dir": str(run_dir.path)}
+        print(json.dumps(names | as_json(answer), indent=2))
+    else:
+        print(f"{run_dir.path.parent.name} {run_dir.run_id}: {format_answer(answer)}")
+    return 0

@@ -1,0 +1,481 @@
+"""The command why: the cause of each end, its evidence, and what to do."""
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.records.frozen import Provenance
+from slurm_job_kit.jobs.rundir import append_jsonl, write_json
+from slurm_job_kit.jobs.spec import Slurm, Spec, Train
+from tests.unit import run_files
+from tests.unit.commands.commands_kit import make_code
+
+OOM = {"is_out_of_memory": True, "error": "b: the kernel killed a process for want of memory"}
+
+
+def causes(answer: dict[str, Any]) -> list[str]:
+    """All causes that an answer names."""
+    return [answer["cause"], *(each["cause"] for each in answer["delays"])]
+
+
+@pytest.mark.parametrize(
+    ("record", "cause"),
+    [
+        ({"fault": "import"}, "import_error"),
+        ({"fault": "disk_full", "is_user_error": True}, "disk_full"),
+        ({"fault": "quota"}, "quota"),
+        ({"fault": "read_only"}, "read_only"),
+        ({"fault": "disk_error"}, "disk_error"),
+        ({"fault": "run_directory_gone"}, "run_directory_gone"),
+        ({"fault": "files_missing"}, "files_missing"),
+        ({"fault": "device"}, "gpu_error"),
+        ({"fault": "not_finite"}, "not_finite"),
+        ({"fault": "superseded"}, "superseded"),
+        ({"mistake": "code"}, "user_code"),
+        ({"mistake": "spec", "is_user_error": True}, "spec_mistake"),
+        ({"exit_code": -9, "error": "was killed by SIGKILL"}, "process_killed"),
+        ({"exit_code": 139, "error": "exited with code 139"}, "process_killed"),
+        ({"fault": "collective", "caused_by_peer": True}, "collective"),
+        ({"caused_by_peer": True}, "collective"),
+        ({}, "unknown"),
+    ],
+)
+def test_the_error_of_a_rank_is_named_by_its_record(story, record, cause):
+    story.attempt(decision="hold", evidence={"error": "rank 1 on b: ValueError: x"})
+    story.error(**record)
+    story.held()
+    answer = story.why()
+    assert answer["cause"] == cause
+    assert answer["evidence"] == {
+        "file": os.path.relpath(story.run.attempt(1).rank_log(1)),
+        "line": 2,
+    }
+    assert "rank 1 on b" in answer["text"] and story.run.run_id in answer["command"]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "fault", "cause"),
+    [
+        (OOM, None, "out_of_memory"),
+        ({"is_out_of_memory": True, "error": "x"}, "device_memory", "gpu_out_of_memory"),
+        ({"is_out_of_memory": True, "error": "x"}, None, "out_of_memory"),
+    ],
+)
+def test_memory_of_a_gpu_and_of_a_node_are_two_causes(story, evidence, fault, cause):
+    story.attempt(cause="out_of_memory", decision="hold", evidence=evidence)
+    if evidence is not OOM:
+        story.error(kind="out_of_memory", fault=fault)
+    assert story.why()["cause"] == cause
+
+
+@pytest.mark.parametrize(
+    ("fields", "evidence", "cause"),
+    [
+        ({"cause": "time_limit"}, {}, "time_limit"),
+        ({"cause": "preemption"}, {}, "preemption"),
+        ({"cause": "manual_stop"}, {}, "manual_stop"),
+        ({"cause": "interrupted", "decision": "hold"}, {}, "interrupted"),
+        ({"cause": "requeued"}, {"job_state": "PENDING"}, "requeued"),
+        ({"cause": "requeued"}, {"job_state": "NODE_FAIL"}, "node_failure"),
+        ({"cause": "node"}, {"unreachable_nodes": ["b"]}, "node_failure"),
+        ({"cause": "node"}, {"rebooted_nodes": ["b"]}, "node_failure"),
+        ({"cause": "node"}, {"bad_nodes": ["b"], "error": "wrong sums"}, "bad_node"),
+        ({"cause": "lost"}, {}, "batch_script_killed"),
+    ],
+)
+def test_a_complete_run_names_what_delayed_it(story, fields, evidence, cause):
+    story.attempt(evidence=evidence, **fields)
+    story.completed(2)
+    answer = story.why()
+    assert causes(answer) == ["completed", cause]
+    (delay,) = answer["delays"]
+    assert delay["attempts"] == [1]
+    assert delay["evidence"] == {"file": os.path.relpath(story.run.attempts), "line": 1}
+    assert "after 2 attempts" in answer["text"] and "step 58" in answer["text"]
+
+
+def test_the_newest_cause_comes_first_and_the_earlier_ones_have_a_line_each(story):
+    for number in (1, 2, 3):
+        story.attempt(number, cause="preemption", evidence={"has_step": True})
+    story.attempt(4, decision="hold", evidence={"error": "rank 1 on b: ValueError: x"})
+    story.error(number=4, mistake="code")
+    story.held()
+    answer = story.why()
+    assert causes(answer) == ["user_code", "preemption"]
+    assert answer["delays"][0]["attempts"] == [1, 2, 3]
+    text = story.text()
+    assert "\n  attempts 1-3: preemption" in text and "user_code: the run is held" in text
+    assert text.rstrip().endswith(answer["command"])
+
+
+def test_the_evidence_of_a_mistake_in_the_code_is_the_users_own_line(story, here):
+    checkout = make_code(here, story.run, model="raise ValueError('x')")
+    frozen = story.run.code.resolve() / "model.py"
+    known = Provenance("x", None, None, "", "", "", (), repository=str(checkout))
+    records.write(story.run.provenance, known)
+    trace = f'  File "{frozen}", line 1, in f\n  File "/x/site-packages/torch/a.py", line 9, in g\n'
+    story.attempt(decision="hold", evidence={"error": "rank 1 on b: ValueError: x"})
+    story.error(mistake="code", traceback=f"Traceback\n{trace}ValueError: x")
+    assert story.why()["evidence"] == {"file": "checkout/model.py", "line": 1}
+    (checkout / "model.py").unlink()
+    assert story.why()["evidence"] == {"file": os.path.relpath(frozen), "line": 1}
+
+
+def test_a_hang_names_the_rank_that_the_others_wait_for_and_where_it_is(story):
+    story.attempt(cause="hang", decision="hold", evidence={"is_hang": True, "error": "x"})
+    folder = story.run.attempt(1)
+    text = "no progress for 9 s: rank 1 on b (pid 7) is at x.py:3 f, in batch of step 5"
+    write_json(folder.hang, {"rank": 0, "error": text, "unresponsive": [], "waited_for": [1]})
+    state = {"time": 1.0, "rank": 1, "host": "b", "pid": 7, "what": "batch", "step": 5}
+    write_json(folder.rank_hang(1), state | {"where": "/lib/x.py:3 f", "is_waiting": False})
+    answer = story.why()
+    assert answer["cause"] == "hang" and text in answer["text"]
+    assert answer["evidence"]["file"] == os.path.relpath(folder.rank_hang(1))
+    folder.hang.write_text("")  # the rank that found it died before its conclusion
+    assert story.why()["cause"] == "hang"
+
+
+def test_a_killed_rank_is_named_although_its_peers_only_lost_it(story):
+    story.attempt(decision="hold", evidence={"error": "rank 1 on b died without an error record"})
+    story.error(rank=0, caused_by_peer=True)
+    for rank, host in enumerate(("a", "b")):
+        event = {"t": 1.0, "event": "spawn", "attempt": 1, "host": host}
+        append_jsonl(story.run.timeline(f"rank-{rank:05d}"), event)
+    answer = story.why()
+    assert answer["cause"] == "process_killed" and "rank 1 on b died" in answer["text"]
+
+
+@pytest.mark.parametrize("agent", [{"torchrun_exit": -9, "end": 2.0}, {"torchrun_exit": None}])
+def test_a_killed_torchrun_or_agent_is_a_killed_process(story, agent):
+    story.attempt(decision="hold", evidence={"error": "b: killed"})
+    write_json(story.run.attempt(1).agent(1), {"host": "b"} | agent)
+    assert story.why()["cause"] == "process_killed"
+
+
+def test_an_agent_that_started_no_torchrun_is_a_mistake_in_the_launch(story):
+    story.attempt(decision="hold", evidence={"error": "b: setup line 1: exit 3"})
+    story.run.attempt(1).agent_error(1).write_text("b: setup line 1: exit 3\n")
+    answer = story.why()
+    assert answer["cause"] == "spec_mistake" and "setup line 1" in answer["text"]
+    assert answer["evidence"]["file"].endswith("agent-00001.error")
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [("No space left on device", "disk_full"), ("No such file or directory", "run_directory_gone")],
+)
+def test_a_full_or_missing_disk_is_found_in_the_log_of_a_lost_attempt(story, error, cause):
+    story.attempt(cause="lost")
+    log = f"step 1\n2026-01-01 00:00:00 trainer: rank 0 on a: error: saving checkpoint x: {error}\n"
+    story.run.attempt(1).rank_log(0).write_text(log)
+    story.completed(2)
+    (delay,) = story.why()["delays"]
+    assert delay["cause"] == cause and delay["evidence"]["line"] == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "my own text: {error}",
+        "wandb: error: could not open its cache: {error}",
+        "error: fetch_data.sh: x: {error}",
+        "slurmstepd: error: couldn't chdir to `{run}': {error}: going to /tmp instead",
+    ],
+)
+@pytest.mark.parametrize("error", ["No such file or directory", "No space left on device"])
+def test_an_error_line_of_another_program_is_no_fault_of_the_disk(story, line, error):
+    story.attempt(cause="lost")
+    text = line.format(error=error, run=story.run.path)
+    story.run.attempt(1).rank_log(0).write_text(f"step 1\n{text}\n")
+    begin = "2026-01-01 00:00:00 attempt 1: 2 nodes, rendezvous at 10.0.0.1:15000"
+    story.run.job_log.write_text(f"{begin}\n{text}\n")
+    story.completed(2)
+    (delay,) = story.why()["delays"]
+    assert delay["cause"] == "batch_script_killed"
+
+
+def test_an_error_of_the_batch_script_about_the_run_directory_is_found_in_job_log(story):
+    story.attempt(cause="lost")
+    begin = "2026-01-01 00:00:00 attempt 1: 2 nodes, rendezvous at 10.0.0.1:15000"
+    error = f"error: {story.run.attempts}: No space left on device"
+    story.run.job_log.write_text(f"{begin}\n2026-01-01 00:00:00 {error}\n")
+    story.completed(2)
+    (delay,) = story.why()["delays"]
+    assert (delay["cause"], delay["evidence"]["line"]) == ("disk_full", 2)
+
+
+def test_a_deleted_record_is_no_killed_batch_script(story):
+    story.attempt(cause="lost")
+    append_jsonl(story.run.timeline("attempt"), {"t": 1.0, "event": "close", "attempt": 1})
+    story.completed(2)
+    assert causes(story.why()) == ["completed", "files_missing"]
+
+
+def test_a_damaged_checkpoint_is_named_with_its_reason(story):
+    name = "quarantined-step-00000004"
+    story.attempt(cause="preemption", quarantined=[name])
+    (story.run.checkpoints / name).mkdir()
+    (story.run.checkpoints / name / "REASON").write_text("state.json has 0 bytes\n")
+    story.completed(2)
+    answer = story.why()
+    assert causes(answer) == ["completed", "preemption", "damaged_checkpoint"]
+    assert "state.json has 0 bytes" in answer["delays"][1]["text"]
+    assert answer["delays"][1]["evidence"]["file"].endswith(f"{name}/REASON")
+
+
+def test_a_stop_that_could_not_save_and_a_slurmctld_that_was_away_are_named(story):
+    evidence = {"signals": ["SIGTERM"], "has_step": True, "slurmctld_away_s": 64.2}
+    story.attempt(cause="preemption", evidence=evidence)
+    story.attempt(2, cause="preemption", evidence={**evidence, "outcome": "stopped"})
+    story.completed(3)
+    found = story.why()["delays"]
+    assert [(each["cause"], each["attempts"]) for each in found] == [
+        ("preemption", [1]),
+        ("not_saved", [1]),
+        ("slurmctld_away", [1]),
+        ("preemption", [2]),
+        ("slurmctld_away", [2]),
+    ]
+    assert "64 s" in found[2]["text"]
+
+
+@pytest.mark.parametrize(
+    ("number", "fields", "budget", "command"),
+    [
+        (3, {"cause": "crash"}, "max_crashes", "CODE=1"),
+        (5, {"cause": "lost"}, "no_progress", ""),
+        (3, {"cause": "time_limit"}, "short_time_limit", "slurm.time"),
+        (3, {"cause": "preemption"}, "max_restarts", "slurm.max_restarts"),
+    ],
+)
+def test_the_budget_that_held_a_run_is_named_after_the_cause(
+    story, number, fields, budget, command
+):
+    if budget == "max_restarts":
+        story.run.spec.write_text(Spec(name="tiny", slurm=Slurm(max_restarts=2)).to_json())
+    evidence: dict[str, Any] = {"error": "x"}
+    if fields["cause"] == "time_limit":
+        evidence = {"signals": ["SIGUSR1"]}
+    if fields["cause"] == "preemption":
+        evidence = {"signals": ["SIGTERM"], "is_preempted": True}
+    for attempt in range(1, number + 1):
+        going = "requeue" if fields["cause"] in ("time_limit", "preemption") else "retry"
+        decision = "hold" if attempt == number else going
+        story.attempt(attempt, evidence, decision=decision, **fields)
+        if fields["cause"] == "crash":
+            story.error(number=attempt, mistake="code")
+    story.held()
+    answer = story.why()
+    assert budget in causes(answer)[1:] and command in answer["command"]
+    assert answer["cause"] != budget
+
+
+def answer_of(story, spec, cause="crash", evidence=(), **error):
+    """The answer about a run with this spec that one attempt ended."""
+    story.run.spec.write_text(spec.to_json())
+    story.attempt(cause=cause, decision="hold", evidence=evidence)
+    if error:
+        story.error(**error)
+    story.held()
+    return story.why()
+
+
+@pytest.mark.parametrize(
+    ("mem", "change"),
+    [
+        ("256G", "slurm.mem=512G"),
+        ("1500M", "slurm.mem=3000M"),
+        (None, "slurm.mem=..."),
+        ("0", "=..."),
+    ],
+)
+def test_the_command_asks_for_more_memory_than_the_spec(story, mem, change):
+    spec = Spec(name="tiny", slurm=Slurm(mem=mem))
+    assert change in answer_of(story, spec, "out_of_memory", OOM)["command"]
+
+
+def test_the_command_asks_for_more_time_than_the_spec(story):
+    spec = Spec(name="tiny", slurm=Slurm(time="2-00:00:00"))
+    answer = answer_of(story, spec, "time_limit", {"signals": ["SIGUSR1"]})
+    assert "slurm.time=96:00:00" in answer["command"]
+
+
+@pytest.mark.parametrize(
+    ("train", "error", "change"),
+    [
+        ({"lr": 1e-3}, {"fault": "not_finite"}, "train.lr=0.0001"),
+        (
+            {"micro_batch_size": 2, "grad_accum_steps": 3},
+            {"kind": "out_of_memory", "fault": "device_memory"},
+            "train.micro_batch_size=1 train.grad_accum_steps=6",
+        ),
+        ({"micro_batch_size": 1}, {"kind": "out_of_memory", "fault": "device_memory"}, "KEY=VALUE"),
+    ],
+)
+def test_the_command_changes_the_training_from_what_the_spec_has(story, train, error, change):
+    spec = Spec(name="tiny", train=Train(**train))
+    is_memory = error["fault"] == "device_memory"
+    cause, evidence = ("out_of_memory", {"is_out_of_memory": True}) if is_memory else ("crash", {})
+    command = answer_of(story, spec, cause, evidence | {"error": "x"}, **error)["command"]
+    assert change in command and "YES=1" in command
+
+
+def test_a_requeue_that_slurm_refused_is_named(story):
+    evidence = {"signals": ["SIGTERM"], "is_preempted": True, "outcome": "stopped"}
+    story.attempt(cause="preemption", decision="hold", evidence=evidence, requeue="refused")
+    story.held()
+    answer = story.why()
+    assert causes(answer) == ["preemption", "not_requeued"]
+    assert "slurm.restart=auto" in answer["command"]
+
+
+def test_a_start_up_longer_than_each_slot_is_named(story):
+    for number in (1, 2, 3):
+        story.attempt(number, cause="preemption", stop=31.0)
+    story.completed(4)
+    assert causes(story.why()) == ["completed", "preemption", "slow_start_up"]
+
+
+def test_a_cancelled_run_names_who_cancelled_it(queued, slurm):
+    story = queued("CANCELLED")
+    story.attempt(cause="cancelled", decision="cancel")
+    write_json(story.run.result, {"status": "cancelled", "attempts": 1})
+    assert "scancel, or by an administrator" in story.why()["text"]
+    slurm.answer("sacct", "CANCELLED by 0\n")
+    assert "user root" in story.why()["text"]
+    story.run.cancelled.write_text("2026-01-01 10:00:00: jobs cancel: 7\n")
+    answer = story.why()
+    assert answer["cause"] == "cancelled" and "2026-01-01 10:00:00" in answer["text"]
+    assert answer["evidence"] == {"file": os.path.relpath(story.run.cancelled), "line": 1}
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [("PREEMPTED", "preemption"), ("CANCELLED", "cancelled")],
+)
+def test_the_end_state_decides_between_a_cancelling_preemption_and_a_cancel(queued, state, cause):
+    story = queued(state)
+    story.attempt(cause="cancelled", decision="cancel", evidence={"is_preempted": True})
+    story.completed(2)
+    assert causes(story.why()) == ["completed", cause]
+
+
+def test_a_pending_job_has_its_reason_explained(queued, slurm):
+    story = queued("PENDING")
+    slurm.answer("scontrol", "   JobState=PENDING Reason=Resources Dependency=(null)\n")
+    story.attempt(cause="preemption", decision="requeue")
+    answer = story.why()
+    assert causes(answer) == ["pending", "preemption"]
+    assert "the nodes that it asks for are in use" in answer["text"]
+
+
+def test_a_running_job_shows_its_progress_and_a_suspended_one_that_it_waits(queued, slurm):
+    story = queued("RUNNING")
+    story.run.progress.write_text('{"step": 42, "total": 50}')
+    answer = story.why()
+    assert answer["cause"] == "running" and "step 42/50" in answer["text"]
+    slurm.set_state("7", "SUSPENDED")
+    assert story.why()["cause"] == "suspended"
+
+
+def test_a_job_that_was_suspended_shows_it_afterwards(queued, slurm):
+    story = queued("COMPLETED")
+    story.completed(1)
+    assert causes(story.why()) == ["completed"]
+    job = (
+        "   JobState=COMPLETED Reason=None Dependency=(null)\n   SuspendTime={} SecsPreSuspend=9\n"
+    )
+    slurm.answer("scontrol", job.format("None"))
+    assert causes(story.why()) == ["completed"]
+    slurm.answer("scontrol", job.format("2026-01-01T10:00:00"))
+    assert causes(story.why()) == ["completed", "suspended"]
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [("TIMEOUT", "time_limit"), ("NODE_FAIL", "node_failure"), ("FAILED", "batch_script_killed")],
+)
+def test_slurms_end_state_counts_where_the_batch_script_recorded_nothing(queued, state, cause):
+    story = queued(state)
+    story.attempt(cause="lost")
+    story.run.attempts.unlink()
+    answer = story.why()
+    assert answer["cause"] == cause and "make resume" in answer["command"]
+
+
+def test_a_job_that_only_ends_after_a_hold_is_not_called_running(queued):
+    story = queued("RUNNING")
+    story.attempt(decision="hold", evidence={"error": "x"}, job_id="7")
+    story.error(mistake="code")
+    story.held()
+    assert story.why()["cause"] == "user_code"
+    write_json(story.run.submission, {"job_id": "8"})  # resumed
+    assert story.why()["cause"] == "running"
+
+
+def test_a_cancelled_run_is_no_refused_one(queued):
+    """The job began when it had been cancelled, and its batch script refused to train."""
+    story = queued("CANCELLED")
+    story.run.cancelled.write_text("2026-01-01 10:00:00: jobs cancel: 7\n")
+    story.run.job_log.write_text("2026-01-01 10:00:00 error: x: not started again\n")
+    assert story.why()["cause"] == "cancelled"
+
+
+def test_a_cancel_that_killed_the_batch_script_names_who_cancelled(queued, slurm):
+    story = queued("CANCELLED")
+    slurm.answer("sacct", "CANCELLED by 0\n")
+    story.attempt(cause="lost")
+    story.run.attempts.unlink()
+    answer = story.why()
+    assert (answer["cause"], answer["evidence"]) == ("cancelled", None)
+    assert "user root" in answer["text"] and "held" not in answer["text"]
+
+
+def test_a_job_that_ended_before_its_attempt_shows_the_error_of_its_log(queued):
+    story = queued("FAILED", job_id="7")
+    story.run.job_log.write_text("2026-01-01 10:00:00 error: x: job 6 is still running it\n")
+    answer = story.why()
+    assert answer["cause"] == "refused" and "job 6 is still running it" in answer["text"]
+    assert answer["evidence"] == {"file": os.path.relpath(story.run.job_log), "line": 1}
+
+
+def test_the_error_of_a_rank_or_of_srun_is_no_refusal(queued):
+    story = queued("FAILED")
+    story.run.job_log.write_text("srun: error: n1: task 0: Killed\n")
+    assert story.why()["cause"] == "unknown"
+
+
+def test_a_run_that_lost_its_spec_names_the_file(story):
+    story.attempt(cause="preemption", decision="requeue")
+    story.run.spec.unlink()
+    (story.run.path / "code").symlink_to("nowhere")
+    answer = story.why()
+    assert answer["cause"] == "files_missing" and "spec.json is gone" in answer["text"]
+
+
+def test_a_run_that_was_never_started_says_so(story):
+    answer = story.why()
+    assert answer["cause"] == "never_started" and "make resume" in answer["command"]
+
+
+def test_an_unknown_end_shows_the_last_lines_and_no_guess(story):
+    story.attempt(decision="hold", evidence={"error": "a: torchrun exit 1"})
+    story.run.attempt(1).rank_log(0).write_text("\n".join(f"line {n}" for n in range(30)))
+    answer = story.why()
+    assert answer["cause"] == "unknown"
+    assert answer["last_lines"] == [f"line {n}" for n in range(20, 30)]
+    assert "    line 29\n" in story.text() and answer["command"].startswith("make logs")
+
+
+def test_an_unknown_run_and_a_damaged_record_are_errors_without_a_traceback(story, capsys):
+    assert main(["why", "tinny"]) == 2
+    assert "did you mean tiny" in capsys.readouterr().err
+    story.attempt()
+    with open(story.run.attempts, "a", encoding="utf-8") as file:
+        file.write(json.dumps(run_files.attempt(decision="dance")) + "\n")
+    assert main(["why", "tiny"]) == 2
+    assert "attempts.jsonl, line 2" in capsys.readouterr().err
