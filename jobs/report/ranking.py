@@ -1,0 +1,94 @@
+"""Ranks runs by a metric of metrics.jsonl."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.records.training import Progress, Result, read_metrics
+from slurm_job_kit.jobs.report.curves import NO_METRICS
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import METRIC_MODES, FormatError, Spec
+
+HELD_OUT = "eval_"
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A run with the value of the metric and the step of that; both None where it has none."""
+
+    run_dir: RunDir
+    value: float | None
+    step: int | None
+
+
+def rank(run_dirs: Sequence[RunDir], metric: str) -> list[Ranked]:
+    """The runs, best first; last those that have no finite value of the metric.
+
+    A held-out metric counts by its best value, as for the best checkpoint; another one by its last.
+    Raises: OSError, RecordError.
+    """
+    sign = -1.0 if mode(run_dirs, metric) == "max" else 1.0
+    found = [value_of(run_dir, metric, sign) for run_dir in run_dirs]
+    return sorted(found, key=lambda each: math.inf if each.value is None else sign * each.value)
+
+
+def default_metric(run_dirs: Sequence[RunDir]) -> str:
+    """The metric that chooses the best checkpoints; `auto` as the trainer decides it."""
+    for spec in readable_specs(run_dirs):
+        if spec.checkpoint.best not in (None, "auto"):
+            return str(spec.checkpoint.best)
+    return "eval_accuracy" if "eval_accuracy" in names_of(run_dirs) else "eval_loss"
+
+
+def readable_specs(run_dirs: Sequence[RunDir]) -> Iterator[Spec]:
+    """Yield the spec of each run that has one which this version of the kit reads."""
+    for run_dir in run_dirs:
+        with contextlib.suppress(OSError, FormatError, ValueError, TypeError, KeyError):
+            yield Spec.read(run_dir.spec)
+
+
+def mode(run_dirs: Sequence[RunDir], metric: str) -> str:
+    """Which value is better, "min" or "max": as checkpoint.best_mode, else as the metric has it."""
+    for spec in readable_specs(run_dirs):
+        if spec.checkpoint.best == metric and spec.checkpoint.best_mode != "auto":
+            return spec.checkpoint.best_mode
+    alike = HELD_OUT + metric.removeprefix("train_")  # train_accuracy as eval_accuracy
+    return METRIC_MODES.get(metric, METRIC_MODES.get(alike, "min"))
+
+
+def value_of(run_dir: RunDir, metric: str, sign: float) -> Ranked:
+    """A run with its best or last value of the metric. sign: 1 where the smallest is the best."""
+    best = Ranked(run_dir, None, None)
+    for line in read_metrics(run_dir.metrics, json.dumps(metric)):
+        value, step = line.get(metric), line.get("step")
+        if type(value) not in (float, int) or type(step) is not int or not math.isfinite(value):  # type: ignore[arg-type]
+            continue
+        is_better = best.value is None or sign * value < sign * best.value  # type: ignore[operator]
+        if is_better or not metric.startswith(HELD_OUT):
+            best = Ranked(run_dir, float(value), step)  # type: ignore[arg-type]
+    return reported(run_dir, metric) if best.value is None else best
+
+
+def reported(run_dir: RunDir, metric: str) -> Ranked:
+    """A run with the metric in result.json or progress.json: a user's script writes no others."""
+    result = records.read(Result, run_dir.result)
+    if result is not None and (value := result.metric(metric)) is not None:
+        return Ranked(run_dir, value, result.global_step)
+    now = records.read_leniently(Progress, run_dir.progress)
+    for each in () if now is None else now.metrics or ():
+        if now and each.name == metric and each.value is not None and math.isfinite(each.value):
+            return Ranked(run_dir, each.value, now.step)
+    return Ranked(run_dir, None, None)
+
+
+def names_of(run_dirs: Sequence[RunDir]) -> list[str]:
+    """The names of the metrics that the runs have, in alphabetical order."""
+    names = {
+        name for run_dir in run_dirs for line in read_metrics(run_dir.metrics) for name in line
+    }
+    return sorted(names.difference(NO_METRICS))

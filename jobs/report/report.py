@@ -1,0 +1,138 @@
+"""The command report: where the time of runs went, as text, as JSON and as a page with plots."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from slurm_job_kit.jobs import arguments, installation
+from slurm_job_kit.jobs.attempt.close import find_run
+from slurm_job_kit.jobs.console import say, shown_path
+from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.report import curves, page, ranking, summary, table
+from slurm_job_kit.jobs.report.summary import TimeSummary
+from slurm_job_kit.jobs.rundir import RunDir, SweepDir, write_atomic
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.show import tensorboard
+
+MAX_COMMANDS = 8  # shown on the page, of all runs together
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of report."""
+    parser.add_argument("run", nargs="*", metavar="RUN", help=f"{arguments.RUN}; several: compared")
+    parser.add_argument("--runs", default="", metavar="TEXT", help="runs as one text")
+    parser.add_argument("--metric", metavar="NAME", help="rank the runs by it, such as eval_loss")
+    parser.add_argument(
+        "--out", type=Path, metavar="PATH", help="page; default: RUN_DIR/report.html"
+    )
+    arguments.add_json(parser)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Run report; returns the exit code."""
+    try:
+        words = [*args.run, *shlex.split(args.runs)]
+    except ValueError as error:
+        raise UserError(f"--runs {args.runs}: {error}") from error
+    sweeps = [sweep for word in words if (sweep := lookup.find_sweep(word)) is not None]
+    run_dirs = list(dict.fromkeys(each for word in words or [None] for each in runs_of(word)))
+    labels = {run: text for sweep in sweeps for run, text in labels_of(sweep).items()}
+    metric = args.metric or metric_of(sweeps)
+    ranked = [] if metric is None else ranked_by(run_dirs, metric, is_asked=bool(args.metric))
+    page_path = args.out
+    if page_path is None and not args.json:
+        page_path = sweeps[0].report if sweeps else run_dirs[0].report
+    summaries = [summary.summarize(run_dir) for run_dir in run_dirs]
+    if args.json:
+        print(json.dumps(json_of(summaries, ranked), indent=2))
+    else:
+        lines = table.lines_of(summaries, shutil.get_terminal_size().columns)
+        if metric is not None and ranked:
+            mode = ranking.mode(run_dirs, metric)
+            lines += table.ranking_lines(ranked, metric, mode, labels)
+        print("\n".join(lines), flush=True)  # before the path of the page, which goes to stderr
+    if page_path is not None:
+        write_page(summaries, page_path, is_asked=args.out is not None)
+    return 0
+
+
+def runs_of(word: str | None) -> list[RunDir]:
+    """The points of a sweep in their order, else one run. Raises: UserError if there is none."""
+    sweep = lookup.find_sweep(word)
+    if sweep is None:
+        return [find_run(word)]
+    points = lookup.points_of(sweep)
+    found = [run_dir for run_dir in points if run_dir.path.is_dir()]
+    for gone in sorted({*points} - {*found}, key=lambda run_dir: run_dir.run_id):
+        say(f"{gone.run_id} is left out: its run directory was deleted")
+    if not found:
+        raise UserError(f"the run directories of all points of {sweep.sweep_id} were deleted")
+    return found
+
+
+def labels_of(sweep: SweepDir) -> dict[RunDir, str]:
+    """Number and overrides of each point."""
+    points = zip(lookup.points_of(sweep), lookup.read_sweep(sweep).points, strict=True)
+    return {
+        run_dir: f"point {number}  {' '.join(point.overrides)}"
+        for number, (run_dir, point) in enumerate(points)
+    }
+
+
+def metric_of(sweeps: Sequence[SweepDir]) -> str | None:
+    """The metric that ranks the points of the first sweep; None without a sweep."""
+    for sweep in sweeps:
+        return lookup.read_sweep(sweep).metric or ranking.default_metric(lookup.points_of(sweep))
+    return None
+
+
+def ranked_by(run_dirs: Sequence[RunDir], metric: str, is_asked: bool) -> list[ranking.Ranked]:
+    """The runs by a metric; none where no run has it and the user did not ask for it.
+
+    Raises: UserError if none of them has it.
+    """
+    ranked = ranking.rank(run_dirs, metric)
+    if all(each.value is None for each in ranked):
+        if not is_asked:
+            return []
+        names = ", ".join(ranking.names_of(run_dirs)) or "no metrics at all"
+        raise UserError(f"no run has a value of {metric}\n  hint: they have {names}")
+    return ranked
+
+
+def json_of(summaries: Sequence[TimeSummary], ranked: Sequence[ranking.Ranked]) -> dict[str, Any]:
+    """What `report --json` prints."""
+    places = [
+        {"run_id": each.run_dir.run_id, "run_dir": str(each.run_dir.path)}
+        | {"value": each.value, "step": each.step}
+        for each in ranked
+    ]
+    return {"runs": [summary.as_json(each) for each in summaries], "ranking": places}
+
+
+def write_page(summaries: Sequence[TimeSummary], path: Path, is_asked: bool) -> None:
+    """Write the page, and print its path; a default path that refuses it is only a warning."""
+    found = [curves.read(each.history) for each in summaries]
+    text = page.page_of(summaries, found, next_commands([each.run_dir for each in summaries]))
+    try:
+        write_atomic(path, text)
+    except OSError as error:
+        if is_asked:
+            raise FailedError(f"{path}: {error.strerror}") from error
+        say(f"warning: no page: {path}: {error.strerror}\n  hint: --out PATH writes it elsewhere")
+        return
+    say(f"page {shown_path(path)}")
+
+
+def next_commands(run_dirs: Sequence[RunDir]) -> list[str]:
+    """Commands that show more of the runs, for the end of the page."""
+    shown = run_dirs[:MAX_COMMANDS]
+    found = [installation.command("logs", each.run_id) for each in shown]
+    texts = [tensorboard.command(each) or "" for each in shown]
+    return found + [line for text in texts for line in text.splitlines()]

@@ -1,0 +1,135 @@
+"""Adds up the spans of a run: time by use, node hours, GPU hours, goodput."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_job_kit.jobs.report import history, spans
+from slurm_job_kit.jobs.report.history import RunHistory
+from slurm_job_kit.jobs.report.spans import Span, Use
+from slurm_job_kit.jobs.rundir import RunDir
+
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True)
+class TimeSummary:
+    """Where the time of a run went. Times in milliseconds."""
+
+    history: RunHistory
+    spans: Sequence[Span]
+
+    @property
+    def run_dir(self) -> RunDir:
+        return self.history.run_dir
+
+    @property
+    def wall(self) -> int:
+        """From the submit to the end of the run, or to now."""
+        return self.history.end - self.history.begin
+
+    def time_of(self, *uses: Use) -> int:
+        """The time of these uses."""
+        return sum(span.length for span in self.spans if span.use in uses)
+
+    def share_of(self, *uses: Use) -> float:
+        """The share of these uses of the wall time, from 0 to 1."""
+        return self.time_of(*uses) / self.wall if self.wall else 0.0
+
+    @property
+    def allocated(self) -> int:
+        """The time in which the run had its nodes."""
+        return sum(span.length for span in self.spans if span.attempt is not None)
+
+    @property
+    def node_hours(self) -> float:
+        """Hours of all hosts; the nodes of a run without Slurm are one host."""
+        return self._hours(*Use)
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """Hours of all GPUs that the spec asked for; None where it cannot be read."""
+        spec = self.history.spec
+        if spec is None:
+            return None
+        nodes = {each.number: len(each.nodes) for each in self.history.attempts}
+        node_ms = sum(s.length * nodes[s.attempt] for s in self.spans if s.attempt is not None)
+        return node_ms * spec.slurm.gpus_per_node / HOUR_MS
+
+    @property
+    def goodput(self) -> float | None:
+        """The share of the node hours in which steps were done that count; None without nodes."""
+        return self._hours(Use.TRAINING) / self.node_hours if self.node_hours else None
+
+    def _hours(self, *uses: Use) -> float:
+        """Node hours of these uses."""
+        hosts = {each.number: len({*each.nodes}) for each in self.history.attempts}
+        own = [span for span in self.spans if span.attempt is not None and span.use in uses]
+        return sum(s.length * hosts[s.attempt] for s in own if s.attempt is not None) / HOUR_MS
+
+    @property
+    def state(self) -> str:
+        """How the run ended, or that it has not."""
+        found = self.history
+        if not found.is_ended:
+            return "not ended" if found.attempts else "not started"
+        if found.attempts and found.attempts[-1].record is None:
+            return "lost"
+        return "stopped" if found.result is None else found.result.status
+
+    @property
+    def steps_redone(self) -> int:
+        """How many steps later attempts did again."""
+        pairs = [
+            (each.last_step, spans.repeated(self.history, each)) for each in self.history.attempts
+        ]
+        return sum(last - after for last, after in pairs if last is not None and after is not None)
+
+
+def summarize(run_dir: RunDir, now: float | None = None) -> TimeSummary:
+    """Where the time of a run went. `now`: seconds since the epoch, the present by default.
+
+    Raises: RecordError, OSError.
+    """
+    found = history.read(run_dir, now)
+    return TimeSummary(found, spans.spans_of(found))
+
+
+def as_json(summary: TimeSummary) -> dict[str, Any]:
+    """The summary of a run as `report --json` prints it; times in seconds."""
+    run_dir, found = summary.run_dir, summary.history
+    return {
+        "name": run_dir.path.parent.name,
+        "run_id": run_dir.run_id,
+        "run_dir": str(run_dir.path),
+        "state": summary.state,
+        "begin": found.begin / 1000,
+        "end": found.end / 1000,
+        "wall_s": summary.wall / 1000,
+        "seconds": {use.value: summary.time_of(use) / 1000 for use in Use},
+        "allocated_s": summary.allocated / 1000,
+        "node_hours": round(summary.node_hours, 4),
+        "gpu_hours": None if summary.gpu_hours is None else round(summary.gpu_hours, 4),
+        "goodput": None if summary.goodput is None else round(summary.goodput, 4),
+        "not_explained": round(summary.share_of(Use.NOT_EXPLAINED), 4),
+        "steps_redone": summary.steps_redone,
+        "attempts": [attempt_as_json(summary, each) for each in found.attempts],
+    }
+
+
+def attempt_as_json(summary: TimeSummary, attempt: history.AttemptHistory) -> dict[str, Any]:
+    """One attempt in `report --json`."""
+    own = [span for span in summary.spans if span.attempt == attempt.number]
+    return {
+        "attempt": attempt.number,
+        "job_id": attempt.job_id,
+        "nodes": list(attempt.nodes),
+        "start": attempt.start / 1000,
+        "seconds": sum(span.length for span in own) / 1000,
+        "first_step": None if attempt.begin_step is None else attempt.begin_step + 1,
+        "last_step": attempt.last_step,
+        "cause": None if attempt.record is None else attempt.record.cause,
+        "decision": attempt.decision,
+    }
