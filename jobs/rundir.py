@@ -19,6 +19,10 @@ from typing import Any, BinaryIO
 # The version of the run directory and its files; spec.json has it as the key `format`. Raised when
 # this kit can no longer read the files of an older one, or an older kit those of this one.
 FORMAT = 2
+JOB_LOG = "job.log"
+# The timeline in which rank 0 writes its pace: the one that grows with the time of the training.
+# `attempt open` and `attempt close` read the timeline of rank 0 and must not read this one.
+STEPS_WRITER = "steps"
 
 
 @dataclass(frozen=True)
@@ -148,8 +152,13 @@ class RunDir:
         return self.path / "result.json"
 
     @property
+    def report(self) -> Path:
+        """The page that the command report writes."""
+        return self.path / "report.html"
+
+    @property
     def job_log(self) -> Path:
-        return self.path / "job.log"
+        return self.path / JOB_LOG
 
     @property
     def submitit(self) -> Path:
@@ -164,6 +173,39 @@ class RunDir:
 
     def timeline(self, writer: str) -> Path:
         return self.path / "timeline" / f"{writer}.jsonl"
+
+
+@dataclass(frozen=True)
+class SweepDir:
+    """The paths of a sweep, below `<runs_root>/<name>/<sweep id>`; its runs lie beside it."""
+
+    path: Path
+
+    @property
+    def sweep_id(self) -> str:
+        return self.path.name
+
+    @property
+    def record(self) -> Path:
+        """The points, and by which keys they differ."""
+        return self.path / "sweep.json"
+
+    @property
+    def report(self) -> Path:
+        """The page that the command report writes about all points."""
+        return self.path / "report.html"
+
+    @property
+    def submitit(self) -> Path:
+        return self.path / "submitit"
+
+    @property
+    def points(self) -> Path:
+        """Links to the run directories, named by the numbers; the batch script follows them."""
+        return self.path / "points"
+
+    def point(self, number: int) -> Path:
+        return self.points / str(number)
 
 
 def folder_of(link: Path) -> Path | None:

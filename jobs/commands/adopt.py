@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import arguments, records
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.console import begin_lines_with_time, say
 from slurm_job_kit.jobs.records.queued import Submission
@@ -17,6 +18,17 @@ from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.runs.freeze import freeze
 from slurm_job_kit.jobs.slurm import client, duration, site, site_warnings
 from slurm_job_kit.jobs.spec import Slurm
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of adopt."""
+    arguments.add_config(parser)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Print the run directory of this job; returns the exit code."""
+    print(adopt(args.config, arguments.overrides_of(args)).path)
+    return 0
 
 
 def adopt(config: Path, overrides: Sequence[str]) -> RunDir:

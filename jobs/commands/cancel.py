@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import signal
 import sys
 import time
+from collections.abc import Mapping, Sequence
 
+from slurm_job_kit.jobs import arguments, installation
 from slurm_job_kit.jobs.attempt import facts, run_lock
-from slurm_job_kit.jobs.attempt.close import end_between_attempts
+from slurm_job_kit.jobs.attempt.close import end_between_attempts, find_run
 from slurm_job_kit.jobs.attempt.decision import Action, Cause
 from slurm_job_kit.jobs.commands import run_jobs
 from slurm_job_kit.jobs.commands.submit_claim import claimed, uninterrupted
-from slurm_job_kit.jobs.console import BestEffort
+from slurm_job_kit.jobs.console import BestEffort, counted
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records import RecordError
-from slurm_job_kit.jobs.rundir import RunDir, write_atomic
+from slurm_job_kit.jobs.rundir import RunDir, SweepDir, write_atomic
+from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm import client
 
 CLAIM_WAIT_S = 60.0  # a resume that is just queueing its job: longer than sbatch usually takes
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of cancel."""
+    parser.add_argument("run", metavar="RUN", help=arguments.RUN)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Run cancel; returns the exit code. Raises: UserError for a name that means two runs."""
+    if (sweep := lookup.find_sweep(args.run)) is not None:
+        return cancel_sweep(sweep)
+    run_dir = find_run(args.run)
+    if args.run == run_dir.path.parent.name and (newer := lookup.newer_not_begun(run_dir)):
+        raise UserError(
+            f"{newer.run_id} is newer, but the kit did not queue it: which run is meant?\n"
+            f"  hint: {installation.command('cancel', run_dir.run_id)}, or {newer.run_id}"
+        )
+    return cancel(run_dir)
 
 
 def cancel(run_dir: RunDir) -> int:
@@ -34,17 +56,27 @@ def cancel(run_dir: RunDir) -> int:
         return stop_local(run_dir, owner)
     record = BestEffort("cancel")  # a full disk must not keep a job alive
     with contextlib.ExitStack() as stack:
-        try:
-            with record():
-                stack.enter_context(claimed(run_dir, CLAIM_WAIT_S))
-        except UserError as error:  # a job that its holder queues now is refused at its start
-            print(f"cancel: not waiting any longer: {error}", file=sys.stderr)
+        claim_patiently(stack, run_dir, record)
         jobs = run_jobs.unended(run_dir)
         if not jobs:
             raise UserError(f"{run_dir.run_id} is neither queued nor running")
         cancel_jobs(run_dir, jobs, record)
     print(f"{run_dir.run_id}: job {' and job '.join(jobs)} cancelled")
     return 0
+
+
+def claim_patiently(
+    stack: contextlib.ExitStack, run_dir: RunDir, record: BestEffort, wait_s: float = CLAIM_WAIT_S
+) -> None:
+    """Claim a run until the end of the stack; print it if another command keeps the claim.
+
+    wait_s: how long to wait for that command.
+    """
+    try:
+        with record():
+            stack.enter_context(claimed(run_dir, wait_s))
+    except UserError as error:  # a job that its holder queues now is refused at its start
+        print(f"cancel: not waiting any longer: {error}", file=sys.stderr)
 
 
 def stop_local(run_dir: RunDir, owner: run_lock.Owner) -> int:
@@ -58,23 +90,85 @@ def stop_local(run_dir: RunDir, owner: run_lock.Owner) -> int:
 
 def cancel_jobs(run_dir: RunDir, jobs: list[str], record: BestEffort) -> None:
     """Cancel Slurm jobs, and record the end of the run where no attempt is running to do it."""
-    owner = run_lock.read(run_dir)
     shown = [client.show_job(job_id) for job_id in jobs]
-    was_cancelled = run_dir.cancelled.exists()
+    scancel({run_dir: jobs}, record)
+    if all(job is not None and job.state == "PENDING" for job in shown):
+        end_pending(run_dir)
+
+
+def scancel(jobs: Mapping[RunDir, Sequence[str]], record: BestEffort) -> None:
+    """Mark runs as cancelled, and cancel all their Slurm jobs by one command.
+
+    Raises: FailedError if scancel fails; then no run has a new mark.
+    """
+    ids = [job_id for of_run in jobs.values() for job_id in of_run]
+    unmarked = [run_dir for run_dir in jobs if not run_dir.cancelled.exists()]
+    now = time.strftime("%Y-%m-%d %H:%M:%S")
     with uninterrupted():  # a mark without a scancel would end the run at its next start
-        with record():  # before scancel: a job that starts meanwhile must find it
-            now = time.strftime("%Y-%m-%d %H:%M:%S")
-            write_atomic(run_dir.cancelled, f"{now}: jobs cancel: {' '.join(jobs)}\n")
-        answer = client.cancel(*jobs)
+        for run_dir, of_run in jobs.items():
+            with record():  # before scancel: a job that starts meanwhile must find it
+                write_atomic(run_dir.cancelled, f"{now}: jobs cancel: {' '.join(of_run)}\n")
+        answer = client.cancel(*ids)
         if answer is None or answer.returncode != 0:
-            if not was_cancelled:
+            for run_dir in unmarked:
                 run_dir.cancelled.unlink(missing_ok=True)
             error = answer.stderr.strip() if answer else "scancel is missing or does not answer"
-            raise FailedError(f"scancel {' '.join(jobs)}: {error}")
-    if all(job is not None and job.state == "PENDING" for job in shown):
-        try:
-            end_between_attempts(run_dir, Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
-        except RecordError as error:  # the jobs are cancelled all the same
-            print(f"cancel: the end of the run is not recorded: {error}", file=sys.stderr)
-        if owner is not None:  # of an earlier start of a job that had been requeued
-            run_lock.release(run_dir, owner)
+            raise FailedError(f"scancel {' '.join(ids)}: {error}")
+
+
+def end_pending(run_dir: RunDir) -> None:
+    """Record the end of a cancelled run, no job of which was running."""
+    owner = run_lock.read(run_dir)
+    try:
+        end_between_attempts(run_dir, Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
+    except RecordError as error:  # the jobs are cancelled all the same
+        print(f"cancel: the end of the run is not recorded: {error}", file=sys.stderr)
+    if owner is not None:  # of an earlier start of a job that had been requeued
+        run_lock.release(run_dir, owner)
+
+
+def living_jobs(run_dirs: Sequence[RunDir]) -> tuple[dict[RunDir, list[str]], dict[str, str]]:
+    """The queued and running jobs of those runs that have one, and the states of all jobs.
+
+    Slurm is asked once. Raises: FailedError if it does not answer.
+    """
+    jobs = {run_dir: lookup.jobs_of(run_dir) for run_dir in run_dirs}
+    ids = [job_id for of_run in jobs.values() for job_id in of_run]
+    states = client.job_states(ids)
+    if ids and not states and client.is_alive(ids[0]) is None:
+        raise FailedError("Slurm does not answer which jobs still run\n  hint: try again")
+    living = {job_id for job_id, state in states.items() if state not in client.ENDED_STATES}
+    found = {run_dir: [each for each in jobs[run_dir] if each in living] for run_dir in run_dirs}
+    return {run_dir: of_run for run_dir, of_run in found.items() if of_run}, states
+
+
+def cancel_sweep(sweep: SweepDir) -> int:
+    """Stop all points of a sweep that are queued or run; returns the exit code 0.
+
+    Raises: UserError where none is; FailedError if scancel fails.
+    """
+    points = [run_dir for run_dir in lookup.points_of(sweep) if run_dir.path.is_dir()]
+    run_dirs = [run_dir for run_dir in points if not facts.is_complete(run_dir)]
+    owners = {run_dir: run_lock.read(run_dir) for run_dir in run_dirs}
+    here = {
+        run_dir: owner
+        for run_dir, owner in owners.items()
+        if owner is not None and owner.is_local and run_lock.is_alive(owner) is not False
+    }
+    for run_dir, owner in here.items():
+        stop_local(run_dir, owner)
+    record = BestEffort("cancel")
+    with contextlib.ExitStack() as stack:
+        deadline = time.monotonic() + CLAIM_WAIT_S  # one command may hold the claims of all points
+        for run_dir in run_dirs:
+            claim_patiently(stack, run_dir, record, deadline - time.monotonic())
+        jobs, states = living_jobs(run_dirs)
+        if not jobs and not here:
+            raise UserError(f"no point of {sweep.sweep_id} is queued or running")
+        if jobs:
+            scancel(jobs, record)
+        for run_dir, of_run in jobs.items():
+            if all(states[job] == "PENDING" for job in of_run):
+                end_pending(run_dir)
+    print(f"{sweep.sweep_id}: {counted(len(jobs) + len(here), 'point')} cancelled")
+    return 0

@@ -15,7 +15,7 @@ from typing import Any
 from slurm_job_kit.jobs.config import reserved
 from slurm_job_kit.jobs.problems import CONTROL, KeyPath, Problem, shown
 from slurm_job_kit.jobs.slurm import duration
-from slurm_job_kit.jobs.spec import SECTIONS, Launch, Slurm, Spec
+from slurm_job_kit.jobs.spec import SECTIONS, Launch, Notify, Slurm, Spec
 
 MAX_NAME_BYTES = 100
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
@@ -43,6 +43,7 @@ def check(spec: Spec) -> Iterator[Problem]:
     yield from _srun(spec.slurm.srun_args, spec.launch.command_prefix)
     yield from _launch(spec.launch)
     yield from _env(spec.launch.env)
+    yield from _notify(spec.notify, spec.slurm)
 
 
 def _name(name: str) -> Iterator[Problem]:
@@ -188,3 +189,13 @@ def text_problem(text: str, allows_tab: bool = False) -> str | None:
         return "has a line break in it"
     wrong = _CONTROL.search(text.replace("\t", "") if allows_tab else text)
     return f"has the character U+{ord(wrong[0]):04X} in it" if wrong else None
+
+
+def _notify(notify: Notify, slurm: Slurm) -> Iterator[Problem]:
+    mail = next((name for name in slurm.sbatch_args if name.startswith("mail")), None)
+    if notify.mail is not None and mail is not None:
+        path, hint = ("notify", "mail"), "remove one of the two"
+        yield Problem(path, f"slurm.sbatch_args.{mail} is set, too", hint)
+    if notify.mail is not None and not re.fullmatch(r"[^\s-]\S*", notify.mail):
+        what = f"{shown(notify.mail)} is no address"
+        yield Problem(("notify", "mail"), what, "write name@host, or the name of a user")

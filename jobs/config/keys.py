@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import types
 import typing
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,7 @@ from typing import Any, Literal
 
 from slurm_job_kit.jobs.config.reserved import SBATCH
 from slurm_job_kit.jobs.problems import KeyPath
-from slurm_job_kit.jobs.spec import Scalar, Spec
+from slurm_job_kit.jobs.spec import SECTIONS, Scalar, Spec
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _CONTAINERS = {list: "a list", dict: "a mapping"}
@@ -25,6 +26,8 @@ RENAMED = {
     "launch.public_rendezvous": "launch.allow_public_rendezvous",
     "launch.workers_per_rank": "launch.num_workers",
 }
+# The limits of a value in the metadata of jobs.spec, in words.
+_LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 _PLURALS = {int: "whole numbers", float: "numbers"}
 # Names of a key in other projects, with the hint that names the key here.
 _OTHER_NAMES = {
@@ -44,6 +47,7 @@ class Key:
     type: Any  # its annotation
     default: Any
     description: str
+    limits: dict[str, Any] = dataclasses.field(default_factory=dict)  # for pydantic.Field
 
     @property
     def dotted(self) -> str:
@@ -84,7 +88,8 @@ def _keys(cls: Any, above: tuple[str, ...]) -> Iterator[Key]:
         else:
             factory = field.default_factory
             default = field.default if factory is dataclasses.MISSING else factory()
-            yield Key(path, annotation, default, field.metadata["description"])
+            limits = {name: value for name, value in field.metadata.items() if name in _LIMITS}
+            yield Key(path, annotation, default, field.metadata["description"], limits)
 
 
 def type_at(path: KeyPath) -> Any:
@@ -114,6 +119,21 @@ def choices(annotation: Any) -> list[str]:
     """Return the literal values of a type: auto of int | Literal["auto"]."""
     literals = [part for part in alternatives(annotation) if typing.get_origin(part) is Literal]
     return [str(value) for part in literals for value in typing.get_args(part)]
+
+
+def limited_type_name(key: Key) -> str:
+    """Return the type of a key with its limits: `a number, at least 0 and below 1`."""
+    limits = " and ".join(f"{_LIMITS[name]} {value}" for name, value in key.limits.items())
+    if key.type == dict[str, Scalar]:
+        return "a mapping of options"
+    return type_name(key.type) + (f", {limits}" if limits else "")
+
+
+def default_text(key: Key) -> str:
+    """Return the default as YAML has it; "" for none and for an empty list or mapping."""
+    if key.default in (None, [], {}):
+        return ""
+    return key.default if isinstance(key.default, str) else json.dumps(key.default)
 
 
 def type_name(annotation: Any) -> str:
@@ -146,6 +166,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
+def section_summary(name: str) -> str:
+    """Return what a section is about, in a few words; "" is the top level."""
+    return SECTIONS[name].__doc__.partition(".")[0] if name else "The run itself"
+
+
 def unknown_key_hint(path: KeyPath) -> str:
     """Return what to write in place of a key that does not exist."""
     section, name = str(path[0]) if len(path) > 1 else "", str(path[-1])
@@ -166,7 +191,7 @@ def unknown_key_hint(path: KeyPath) -> str:
         return f"write other sbatch options below slurm.sbatch_args; known: {', '.join(siblings)}"
     if guess := nearest(name, [key.path[-1] for key in full.values()]):
         return f"did you mean {next(key.dotted for key in full.values() if guess in key.path)}?"
-    return f"known: {', '.join(siblings)}"
+    return f"known: {', '.join(siblings or filter(None, sections()))}"
 
 
 def _nested(path: tuple[str, ...]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.config import overrides, validate, yaml_reader
 from slurm_job_kit.jobs.config.keys import nearest
 from slurm_job_kit.jobs.config.yaml_reader import Document
@@ -18,6 +19,8 @@ from slurm_job_kit.jobs.problems import Place, Problem, SpecError, printable
 from slurm_job_kit.jobs.spec import Spec
 
 __all__ = ["Loaded", "SpecError", "load"]
+
+SWEEP = "sweep"  # a section of the file that is no part of a spec: see jobs.sweep
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,27 @@ class Loaded:
         return replace(problem, place=self.document.place(problem.path))
 
 
-def load(path: Path, arguments: Sequence[str] = ()) -> Loaded:
+def load(path: Path, arguments: Sequence[str] = (), is_point: bool = False) -> Loaded:
     """Return the spec in a YAML file with `KEY=VALUE` overrides; the last of two equal keys wins.
 
+    is_point: the file may have a section `sweep`; the arguments have the values of one point.
     Raises: SpecError; its text lists every mistake.
+    """
+    text, document = read(path, arguments)
+    if SWEEP in document.values:
+        if not is_point:
+            hint = f"{installation.with_config('sweep', printable(str(path)))} runs them"
+            what = "this file describes several runs, and this command takes one"
+            problem = Problem((SWEEP,), what, hint, place=document.place((SWEEP,)))
+            document.problems.append(problem)
+        del document.values[SWEEP]
+    return resolved(text, document, arguments)
+
+
+def read(path: Path, arguments: Sequence[str] = ()) -> tuple[str, Document]:
+    """Return the text of a YAML file, and its keys and values with the overrides, unchecked.
+
+    Raises: SpecError for a file that has no keys.
     """
     name, text = printable(str(path)), _read(path)
     document = yaml_reader.parse(text, lambda line: Place(f"{name}:{line}", (0, line)))
@@ -52,6 +72,14 @@ def load(path: Path, arguments: Sequence[str] = ()) -> Loaded:
         raise SpecError(document.problems or [nothing])
     document.values = overrides.as_written(document.values, (), document.nodes)
     overrides.apply(document, arguments)
+    return text, document
+
+
+def resolved(text: str, document: Document, arguments: Sequence[str]) -> Loaded:
+    """Return the spec of a document. `text`, `arguments`: the input that it was made from.
+
+    Raises: SpecError; its text lists every mistake.
+    """
     spec = validate.validate(document)
     frozen = list(arguments)
     if spec.train.init_from is not None:

@@ -13,8 +13,16 @@ from typing import Any
 
 import pydantic
 
-from slurm_job_kit.jobs.config.keys import Key, keys, type_name
-from slurm_job_kit.jobs.spec import SECTIONS, Scalar, Spec
+from slurm_job_kit.jobs.config.keys import (
+    Key,
+    default_text,
+    keys,
+    section_summary,
+    sections,
+    type_name,
+)
+from slurm_job_kit.jobs.config.load import SWEEP
+from slurm_job_kit.jobs.spec import Scalar, Spec
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT / "configs" / "schema.json"
@@ -29,6 +37,7 @@ def schema() -> str:
     """Return the text of `configs/schema.json`."""
     tree = _for_editors(pydantic.TypeAdapter(Spec).json_schema())
     tree["definitions"] = tree.pop("$defs")
+    tree["properties"][SWEEP] = {"type": "object", "description": "Runs to try: docs/sweeps.md."}
     text = json.dumps({"$schema": _DIALECT, **tree}, indent=2, ensure_ascii=False)
     return text.replace("#/$defs/", "#/definitions/") + "\n"
 
@@ -71,11 +80,9 @@ def reference() -> str:
 
 def _sections() -> Iterator[tuple[str, str, list[Key]]]:
     """Yield (name, description, keys) of each section, the top level first."""
-    top = [key for key in keys().values() if len(key.path) == 1]
-    yield "top level", "The run itself", top
-    for name, section in SECTIONS.items():
-        what = section.__doc__.partition(".")[0]
-        yield name, what, [key for key in keys().values() if key.path[:-1] == (name,)]
+    for name in sections():
+        members = [key for key in keys().values() if ".".join(key.path[:-1]) == name]
+        yield name or "top level", section_summary(name), members
 
 
 def _reference(section: str) -> str:
@@ -95,10 +102,8 @@ def _type(key: Key) -> str:
 
 
 def _default(key: Key) -> str:
-    if key.default in (None, [], {}):
-        return ""
-    text = key.default if isinstance(key.default, str) else json.dumps(key.default)
-    return f"`{text}`"
+    text = default_text(key)
+    return f"`{text}`" if text else ""
 
 
 def with_tables(text: str, tables: str) -> str:

@@ -32,7 +32,8 @@ class SnapshotError(OSError):
 def take(repository: Path, runs_root: Path, paths: list[Path] | None = None) -> Path:
     """Copy the repository to `<runs_root>/.code/<sha>` unless it is there; returns that folder.
 
-    A copy with changed or missing files (a scratch purge, for example) is replaced.
+    A copy with changed or missing files (a scratch purge, for example) is replaced. A copy that is
+    taken again gets a new time: the command clean deletes none that was taken in the last hour.
     `paths`: the files to copy; by default those of `source_files`.
 
     Raises: OSError.
@@ -59,7 +60,9 @@ def take(repository: Path, runs_root: Path, paths: list[Path] | None = None) -> 
         )
     sha = digest(repository, paths)
     target = runs_root / ".code" / sha
-    if target.is_dir():
+    with contextlib.suppress(FileNotFoundError):  # or the command clean has just renamed it
+        with contextlib.suppress(PermissionError):  # another user's, whose clean looks at links
+            os.utime(target)
         if is_whole(target):
             return target
         os.replace(target, tempfile.mkdtemp(prefix=".broken-", dir=target.parent))

@@ -15,7 +15,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,40 +53,71 @@ def freeze(loaded: Loaded, repository: Path | None = None) -> Iterator[RunDir]:
 
     repository: by default `code_snapshot.repository()`. Raises: FreezeError.
     """
-    run_dir, repository = planned(loaded.spec), repository or code_snapshot.repository()
-    if (written := loaded.spec.launch.script) is not None:
-        loaded = replace(loaded, spec=own_script.normalised(loaded.spec, repository))
-        if not (repository / str(loaded.spec.launch.script)).is_file():
-            raise FreezeError(
-                f"launch.script: {written} does not exist\n"
-                f"  hint: give its path relative to {repository}"
-            )
-    check_writable(run_dir.path.parent.parent)
-    with _errors_of(run_dir), _commit_begun(repository) as commit:
-        code = code_snapshot.take(repository, run_dir.path.parent.parent)
-        kit = code_snapshot.take_kit(code, run_dir.path.parent.parent)
-        # Outside of the clean-up: a directory that exists already is another run.
-        run_dir.path.mkdir(parents=True)
-        with _deleted_by_failure(run_dir):
-            _fill(run_dir, loaded, code, kit)
-            if not loaded.spec.launch.is_trainer:
-                _fill_for_script(run_dir, loaded.spec.launch, repository)
-            known = _provenance(repository, code.name, loaded.spec.interpreter, commit)
-            own_kit = code_digest.kit_of(run_dir)
-            snapshot = replace(
-                known.snapshots[0],
-                script_code=code_digest.name_of(run_dir.script_code),
-                kit=None if own_kit is None else own_kit.name,
-            )
-            records.write(run_dir.provenance, replace(known, snapshots=(snapshot,)))
-    with _deleted_by_failure(run_dir):
+    with freeze_all({planned(loaded.spec): loaded}, repository) as (run_dir,):
         yield run_dir
-    relink(run_dir.path.parent / "latest", run_dir.run_id)
-    default = runs_root() / loaded.spec.name
-    if default != run_dir.path.parent:  # the commands look for runs in the default root
+
+
+@contextlib.contextmanager
+def freeze_all(
+    runs: Mapping[RunDir, Loaded], repository: Path | None = None
+) -> Iterator[list[RunDir]]:
+    """A block with new run directories of one runs root, all deleted again if the block fails.
+
+    They share one copy of the code. Raises: FreezeError.
+    """
+    repository = repository or code_snapshot.repository()
+    first = next(iter(runs))
+    with contextlib.ExitStack() as made:
+        runs = {each: _with_script(loaded, repository) for each, loaded in runs.items()}
+        check_writable(first.path.parent.parent)
+        with _errors_of(first), _commit_begun(repository) as commit:
+            code = code_snapshot.take(repository, first.path.parent.parent)
+            kit = code_snapshot.take_kit(code, first.path.parent.parent)
+            for run_dir, loaded in runs.items():
+                # Outside of the clean-up: a directory that exists already is another run.
+                run_dir.path.mkdir(parents=True)
+                made.enter_context(_deleted_by_failure(run_dir))
+                _fill(run_dir, loaded, code, kit)
+                if not loaded.spec.launch.is_trainer:
+                    _fill_for_script(run_dir, loaded.spec.launch, repository)
+                known = _provenance(repository, code.name, loaded.spec.interpreter, commit)
+                _record_code(run_dir, known)
+        yield list(runs)
+    for run_dir in runs:
+        relink(run_dir.path.parent / "latest", run_dir.run_id)
+        link_in_default_root(run_dir.path)
+
+
+def _with_script(loaded: Loaded, repository: Path) -> Loaded:
+    """The input with launch.script relative to the repository. Raises: FreezeError without it."""
+    if (written := loaded.spec.launch.script) is None:
+        return loaded
+    loaded = replace(loaded, spec=own_script.normalised(loaded.spec, repository))
+    if not (repository / str(loaded.spec.launch.script)).is_file():
+        raise FreezeError(
+            f"launch.script: {written} does not exist\n"
+            f"  hint: give its path relative to {repository}"
+        )
+    return loaded
+
+
+def _record_code(run_dir: RunDir, known: Provenance) -> None:
+    own_kit = code_digest.kit_of(run_dir)
+    snapshot = replace(
+        known.snapshots[0],
+        script_code=code_digest.name_of(run_dir.script_code),
+        kit=None if own_kit is None else own_kit.name,
+    )
+    records.write(run_dir.provenance, replace(known, snapshots=(snapshot,)))
+
+
+def link_in_default_root(path: Path) -> None:
+    """Let the default runs root lead to a run or sweep of another root, if possible."""
+    default = runs_root() / path.parent.name
+    if default != path.parent:  # the commands look for runs in the default root
         with contextlib.suppress(OSError):
             default.mkdir(parents=True, exist_ok=True)
-            relink(default / run_dir.run_id, str(run_dir.path))
+            relink(default / path.name, str(path))
 
 
 @contextlib.contextmanager
@@ -151,6 +182,8 @@ def _fill(run_dir: RunDir, loaded: Loaded, code: Path, kit: Path) -> None:
     run_dir.rank_log(0).parent.mkdir()
     relink(run_dir.rank_log(0), f"../{first_log.parent.name}/{first_log.name}")
     Timeline(run_dir, "submit").event("freeze")
+    if not (run_dir.code.is_dir() and run_dir.kit.is_dir()):
+        raise FreezeError("the frozen code was deleted meanwhile\n  hint: try again")
 
 
 def _fill_for_script(run_dir: RunDir, launch: Launch, repository: Path) -> None:
@@ -189,7 +222,7 @@ def _commit_begun(repository: Path) -> Iterator[Commit]:
         code_snapshot.git_begun(repository, "rev-parse", "HEAD") as git_sha,
         code_snapshot.git_begun(repository, "diff", "HEAD") as git_diff,
     ):
-        yield lambda: (git_sha(), git_diff())
+        yield functools.cache(lambda: (git_sha(), git_diff()))
 
 
 def _provenance(repository: Path, code: str, agent_interpreter: str, commit: Commit) -> Provenance:

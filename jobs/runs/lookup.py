@@ -1,4 +1,4 @@
-"""Finds runs by directory, run id, job id or name, and finds the jobs of a run.
+"""Finds runs by directory, run id, job id or name, sweeps, and the jobs of a run.
 
 Standard library only; it calls no Slurm command.
 """
@@ -15,7 +15,8 @@ from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.queued import Claim, Submission, Successor
-from slurm_job_kit.jobs.rundir import RunDir, relink
+from slurm_job_kit.jobs.records.sweeps import SweepRecord
+from slurm_job_kit.jobs.rundir import RunDir, SweepDir, relink
 
 # RUN_ID:JOBID of the job before this one. A job with it is a successor even where its predecessor
 # was killed before it could write successor.json.
@@ -94,8 +95,10 @@ def find(text: str | None) -> RunDir:
     A name (or None, for any name) means its newest run that was queued or started. A run that was
     refused before it started counts only where there is no other.
 
-    Raises: NoSuchRunError.
+    Raises: NoSuchRunError; UserError for a sweep, which is several runs.
     """
+    if (sweep := find_sweep(text)) is not None:
+        raise _several_runs(sweep)
     runs = all_runs()
     if text is None:
         if not runs:
@@ -111,10 +114,69 @@ def find(text: str | None) -> RunDir:
     if named := [run_dir for run_dir in runs if run_dir.path.parent.name == text]:
         return newest_begun(named)
     names = sorted({run_dir.path.parent.name for run_dir in runs} | {run.run_id for run in runs})
+    names += [sweep.sweep_id for sweep in all_sweeps()]
     near = difflib.get_close_matches(text, names, n=3, cutoff=0.5)
     listed = f"{installation.command('status')} lists the runs"
     hint = f"did you mean {' or '.join(near)}?" if near else listed
     raise NoSuchRunError(f"no run {text!r} in {runs_root()}\n  hint: {hint}")
+
+
+def find_all(text: str | None) -> list[RunDir]:
+    """The runs that a user means, newest first: all runs of a name; of None all of the root.
+
+    Of a sweep its points, in their order. Text that is no name means one run, as in `find`.
+    Raises: NoSuchRunError.
+    """
+    if (sweep := find_sweep(text)) is not None:
+        return points_of(sweep)
+    runs = all_runs()
+    if text is None:
+        return runs
+    named = [run_dir for run_dir in runs if run_dir.path.parent.name == text]
+    return named if named and not is_run_dir(Path(text)) else [find(text)]
+
+
+def all_sweeps() -> list[SweepDir]:
+    """Every sweep of the default runs root, newest first."""
+    found = (path.parent for path in runs_root().glob("[!.]*/sweep-*/sweep.json"))
+    sweeps = {SweepDir(path.resolve()) for path in found}  # it may be a link to another root
+    return sorted(sweeps, key=lambda sweep: sweep.sweep_id, reverse=True)
+
+
+def find_sweep(text: str | None) -> SweepDir | None:
+    """The sweep that a user means by its directory, its id or the id of its job array, if any."""
+    if text is None:
+        return None
+    if os.path.isfile(SweepDir(Path(text)).record):
+        return SweepDir(Path(text).resolve())
+    if text.isdecimal():
+        found = recall(text)
+        sweep = None if found is None else SweepDir(found.path)
+        return sweep if sweep is not None and sweep.record.is_file() else None
+    return next((sweep for sweep in all_sweeps() if sweep.sweep_id == text), None)
+
+
+def points_of(sweep: SweepDir) -> list[RunDir]:
+    """The run directories of a sweep's points, in their order. Raises: RecordError."""
+    return [RunDir(sweep.point(n).resolve()) for n, _ in enumerate(read_sweep(sweep).points)]
+
+
+def read_sweep(sweep: SweepDir) -> SweepRecord:
+    """The points of a sweep. Raises: RecordError, UserError where the file is gone."""
+    found = records.read(SweepRecord, sweep.record)
+    if found is None:
+        raise UserError(f"{sweep.record} is gone\n  hint: each point is a run with its own run id")
+    return found
+
+
+def _several_runs(sweep: SweepDir) -> UserError:
+    points = points_of(sweep)
+    whole = ", ".join(("status", "report", "cancel", "resume"))
+    example = f"; one point: {points[0].run_id}" if points else ""
+    return UserError(
+        f"{sweep.sweep_id} is a sweep of {len(points)} runs, and this command takes one\n"
+        f"  hint: {whole} take the sweep{example}"
+    )
 
 
 def _by_job(text: str, runs: list[RunDir]) -> RunDir | None:
@@ -162,6 +224,17 @@ def job_id_of(run_dir: RunDir) -> str | None:
     """The id of the Slurm job that was last submitted for a run; None for a local run."""
     submission = records.read(Submission, run_dir.submission)
     return None if submission is None else submission.job_id
+
+
+def waiting_job(run_dir: RunDir) -> str | None:
+    """The id of the successor of the job that was submitted last; None if there is none."""
+    job_id = job_id_of(run_dir)
+    return None if job_id is None else successor_of(run_dir, job_id)
+
+
+def jobs_of(run_dir: RunDir) -> list[str]:
+    """The ids of the Slurm job that was last submitted for a run, and of its successor."""
+    return [job for job in (job_id_of(run_dir), waiting_job(run_dir)) if job is not None]
 
 
 def successor(run_dir: RunDir) -> Successor | None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from slurm_job_kit.jobs.config.load import Loaded
 
 FIXED = ("name", "runs_root", "dir_mode")  # the run directory was made with them
-FREE_SECTIONS = ("slurm", "checkpoint", "log", "profile")
+FREE_SECTIONS = ("slurm", "checkpoint", "log", "profile", "notify")
 FREE_LAUNCH = (
     "num_workers",
     "hang_timeout_s",
@@ -89,7 +89,8 @@ def reloaded(run_dir: RunDir, overrides: Sequence[str]) -> Loaded:
     """The user's file with all overrides so far and these. Raises: SpecError, UserError."""
     from slurm_job_kit.jobs.config.load import load
 
-    loaded = load(run_dir.spec_yaml, [*_frozen_overrides(run_dir), *overrides])
+    arguments = [*_frozen_overrides(run_dir), *overrides]
+    loaded = load(run_dir.spec_yaml, arguments, is_point=True)
     return dataclasses.replace(loaded, spec=_as_frozen(run_dir, loaded.spec))
 
 

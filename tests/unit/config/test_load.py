@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.mark.parametrize("config", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.name)
 def test_the_configs_of_the_repository_are_valid_and_frozen_as_they_are(config):
-    loaded = load(config)
+    loaded = load(config, is_point=config.stem == "sweep")
     assert loaded.spec.name == config.stem
     assert loaded.text == config.read_text(encoding="utf-8")
 
@@ -363,3 +363,16 @@ def test_a_key_whose_type_allows_it_can_be_null(take):
     for key in optional:
         spec = take("name: run", f"{key.dotted}=null")
         assert reduce(getattr, key.path, spec) is None, key.dotted
+
+
+@pytest.mark.parametrize(
+    ("section", "text"),
+    [
+        ("notify: {mail: me@x}\nslurm: {sbatch_args: {mail-type: END}}", "mail-type is set, too"),
+        ("notify: {mail: me and you}", "is no address"),
+        ("notify: {mail: -x}", "is no address"),
+        ('notify: {command: ""}', "notify.command"),
+    ],
+)
+def test_a_notification_that_cannot_work_is_refused(refuse, section, text):
+    assert text in refuse(f"name: x\n{section}\n")

@@ -79,7 +79,8 @@ def test_the_overview_has_each_key_in_the_row_of_its_section():
     for row in schema.overview().splitlines()[2:]:
         section, _, words = (cell.strip() for cell in row.strip("|").split("|"))
         rows[section.partition("]")[0].strip("[")] = words
-    assert list(rows) == ["top level", "slurm", "launch", "train", "checkpoint", "log", "profile"]
+    sections = ["slurm", "launch", "train", "checkpoint", "log", "profile", "notify"]
+    assert list(rows) == ["top level", *sections]
     assert "`nodes=1`" in rows["slurm"] and "`partition`" in rows["slurm"]
     for key in keys().values():
         section = key.path[0] if len(key.path) > 1 else "top level"

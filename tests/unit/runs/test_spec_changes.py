@@ -75,7 +75,7 @@ def test_what_moves_no_bit_of_the_result_changes_without_a_question(run):
 def test_every_other_key_needs_a_confirmation_or_is_fixed():
     free = {key.dotted for key in keys().values() if spec_changes.is_free(key.path)}
     assert {name.partition(".")[0] for name in free} == {
-        *("slurm", "launch", "checkpoint", "log", "profile")
+        *("slurm", "launch", "checkpoint", "log", "profile", "notify")
     }
     assert {name for name in free if name.startswith("launch.")} == {
         *("launch.num_workers", "launch.hang_timeout_s", "launch.interface"),

@@ -1,0 +1,318 @@
+"""Runs points of a sweep: as a job array on Slurm, or one after the other on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs.attempt import exclude_nodes, facts, run_lock
+from slurm_job_kit.jobs.attempt.close import write_missing_result
+from slurm_job_kit.jobs.care import gpu_hours
+from slurm_job_kit.jobs.commands import packages, queue, resume
+from slurm_job_kit.jobs.commands.submit import choose_cluster, world_size
+from slurm_job_kit.jobs.commands.submit_claim import claimed, uninterrupted
+from slurm_job_kit.jobs.config.load import Loaded
+from slurm_job_kit.jobs.console import BestEffort, counted, number_ranges, say, shown_path
+from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.records.ended import Cause
+from slurm_job_kit.jobs.records.queued import SlurmSite, Submission
+from slurm_job_kit.jobs.records.training import Result
+from slurm_job_kit.jobs.rundir import RunDir, SweepDir, Timeline, write_atomic
+from slurm_job_kit.jobs.runs import check, lookup, spec_changes
+from slurm_job_kit.jobs.slurm import client, executor, sbatch
+from slurm_job_kit.jobs.spec import Spec
+
+INTERRUPTED = 130  # exit code of a run that Ctrl-C stopped
+
+
+class PointState(StrEnum):
+    """How far a point of a sweep is."""
+
+    COMPLETE = "complete"
+    ACTIVE = "active"  # queued or running
+    OPEN = "open"  # not begun, or stopped on request on this machine
+    ENDED = "ended"  # failed, held or cancelled
+    GONE = "gone"  # its run directory was deleted
+
+
+@dataclass(frozen=True)
+class SweepTask:
+    """A point that is to be run. loaded: its spec, and the user's input for the places of keys."""
+
+    number: int
+    run_dir: RunDir
+    loaded: Loaded
+
+
+def states_of(run_dirs: Sequence[RunDir]) -> list[PointState]:
+    """How far each point is; Slurm is asked once for all of them.
+
+    Raises: FailedError where it is unknown whether a job has ended.
+    """
+    jobs = {run_dir: lookup.jobs_of(run_dir) for run_dir in run_dirs}
+    known = client.job_states(job for ids in jobs.values() for job in ids)
+    return [_state_of(run_dir, jobs[run_dir], known) for run_dir in run_dirs]
+
+
+def _state_of(run_dir: RunDir, jobs: list[str], known: dict[str, str]) -> PointState:
+    if not run_dir.path.is_dir():
+        return PointState.GONE
+    if facts.is_complete(run_dir):
+        return PointState.COMPLETE
+    for job_id in jobs:
+        alive = client.is_alive(job_id) if job_id not in known else None
+        if alive or known.get(job_id, "COMPLETED") not in client.ENDED_STATES:
+            return PointState.ACTIVE
+        if alive is None and job_id not in known:
+            raise FailedError(
+                f"Slurm does not answer whether job {job_id} still runs\n  hint: try again"
+            )
+    owner = run_lock.read(run_dir)
+    if owner is not None and owner.is_local and run_lock.is_alive(owner) is not False:
+        return PointState.ACTIVE
+    write_missing_result(run_dir)
+    if facts.is_complete(run_dir):
+        return PointState.COMPLETE
+    if not jobs and (not lookup.has_begun(run_dir) or _is_stopped_here(run_dir)):
+        return PointState.OPEN
+    return PointState.ENDED
+
+
+def _is_stopped_here(run_dir: RunDir) -> bool:
+    """Whether a person stopped the run on this machine, or the process that ran it was killed."""
+    last = facts.last_record(run_dir)
+    is_held = records.read(Result, run_dir.result) is not None
+    return not is_held or (last is not None and last.cause is Cause.INTERRUPTED)
+
+
+def begin(
+    sweep: SweepDir, numbers: Sequence[int], request: resume.Request, limit: int | None
+) -> None:
+    """Queue points of a sweep, from their newest checkpoints where they have one.
+
+    limit: how many may run at a time; None: all.
+    Raises: UserError, FailedError; then no job is queued, and the runs are as they were.
+    """
+    run_dirs = lookup.points_of(sweep)
+    chosen = [run_dirs[number] for number in numbers]
+    with contextlib.ExitStack() as changes:
+        for run_dir in chosen:
+            changes.enter_context(claimed(run_dir))
+        states = states_of(chosen)  # now that no other command can queue them
+        tasks = []
+        for number, run_dir, state in zip(numbers, chosen, states, strict=True):
+            if state is PointState.ACTIVE:
+                raise UserError(f"{run_dir.run_id} is queued or running\n  hint: try again")
+            changes.enter_context(resume.changed_run(run_dir, request, False))
+            spec_changes.mend_work(run_dir)
+            tasks.append(SweepTask(number, run_dir, Loaded(Spec.read(run_dir.spec), "")))
+        packages.check_interpreter(tasks[0].loaded.spec)
+        gpu_hours.confirm([task.loaded.spec.slurm for task in tasks], request.is_confirmed)
+        if request.is_checked and request.changes_parts:
+            check_parts(tasks)
+        queue_arrays(sweep, tasks, limit)
+
+
+def run_here(
+    sweep: SweepDir, numbers: Sequence[int], request: resume.Request, as_json: bool
+) -> int:
+    """Run points on this machine, one after the other; returns the exit code.
+
+    as_json: all output goes to stderr, because stdout has one JSON value.
+
+    A point that fails does not keep the next ones from running. Ctrl-C ends the sweep.
+    """
+    run_dirs, code = lookup.points_of(sweep), 0
+    overrides = [point.overrides for point in lookup.read_sweep(sweep).points]
+    for count, number in enumerate(numbers, 1):
+        run_dir = run_dirs[number]
+        try:
+            if states_of([run_dir])[0] in (PointState.ACTIVE, PointState.COMPLETE):
+                say(f"point {number}: another process runs it, or has done so")
+                continue
+            say(f"point {number} ({count} of {len(numbers)}): {' '.join(overrides[number])}")
+            with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+                ended = resume.resume(run_dir, request, False)
+        except (UserError, FailedError, OSError) as error:
+            say(f"point {number}: error: {error}")
+            ended = 1
+        if ended == INTERRUPTED:
+            return ended
+        code = max(code, ended)
+    return code
+
+
+def check_parts(tasks: Sequence[SweepTask]) -> None:
+    """Build model, data and objective of the first point, and of each whose parts differ from all
+    before: points that differ in numbers only, such as train.lr, have the same parts.
+
+    Raises: SpecError with the mistakes of the first point that has one.
+    """
+    seen = set()
+    for task in tasks:
+        spec = Spec.read(task.run_dir.spec)
+        train = {key: value for key, value in vars(spec.train).items() if _is_part(value)}
+        if (parts := repr((train, spec.launch))) not in seen:
+            seen.add(parts)
+            check.check(task.loaded, task.run_dir, world_size(spec))
+
+
+def _is_part(value: object) -> bool:
+    return value is not None and not isinstance(value, (int, float))
+
+
+def queue_arrays(sweep: SweepDir, tasks: Sequence[SweepTask], limit: int | None) -> list[str]:
+    """Queue points as one job array, or one for each different request; returns the arrays' ids.
+
+    Raises: FailedError, UserError; then nothing is queued.
+    """
+    groups: dict[tuple[str, ...], list[SweepTask]] = {}
+    for task in tasks:
+        spec = exclude_nodes.without_bad_nodes(task.run_dir, task.loaded.spec)
+        groups.setdefault(tuple(sbatch.array_options(spec, sweep)), []).append(task)
+    for group in groups.values():
+        _check_site(group)
+    queued: list[str] = []
+    before = [(task.run_dir.submission, _text_of(task.run_dir.submission)) for task in tasks]
+    try:
+        for options, group in groups.items():
+            queued.append(_queue_array(sweep, options, group, limit))
+    except BaseException:
+        if queued:
+            client.cancel(*queued)
+        for path, text in before:  # the cancelled job is not one that the point had
+            if text is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_atomic(path, text)
+        raise
+    return queued
+
+
+def _text_of(path: Path) -> str | None:
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_text(encoding="utf-8")
+    return None
+
+
+def _check_site(group: Sequence[SweepTask]) -> None:
+    """Check the request of a group once, and record the site for all of its points."""
+    first = group[0]
+    queue.check_site(first.loaded, first.run_dir)
+    site = records.read(SlurmSite, first.run_dir.site)
+    if site is None:
+        return
+    for task in group[1:]:
+        records.write(task.run_dir.site, site)
+    restart = first.loaded.spec.slurm.restart
+    if restart == "successor" or (restart == "auto" and site.cancels_preempted):
+        say(
+            "note: at this site each point gets a second job that waits for the end of the first. "
+            "These jobs are outside of the array and of its limit"
+        )
+
+
+def _queue_array(
+    sweep: SweepDir, options: Sequence[str], group: Sequence[SweepTask], limit: int | None
+) -> str:
+    """Queue one array, and record in each run its job; returns the id of the array."""
+    numbers = [task.number for task in group]
+    script = group[0].run_dir.kit / sbatch.SCRIPT
+    argv = sbatch.array_argv(options, script, sweep, numbers, limit)
+    environ = sbatch.outside_job(os.environ)
+    environ.pop(lookup.SUCCEEDS, None)  # inside a job: its own predecessor
+    with uninterrupted():
+        try:
+            array_id = executor.submit(argv, environ, sweep.submitit)
+        except FailedError as error:
+            raise FailedError(f"{error}\n{queue.HINT}") from error
+        try:
+            lookup.remember(RunDir(sweep.path), array_id)
+            for task in group:
+                _record(task, f"{array_id}_{task.number}")
+        except OSError as error:
+            client.cancel(array_id)
+            raise FailedError(
+                f"job array {array_id} was cancelled: it could not be recorded: {error}"
+            ) from error
+    say(f"job array {array_id}: {counted(len(group), 'point')}, {number_ranges(numbers)}")
+    return array_id
+
+
+def _record(task: SweepTask, job_id: str) -> None:
+    """Record the job of a point, and the command line that queues this point alone.
+
+    Its successor has that command line: it must not start the whole array again.
+    """
+    run_dir = task.run_dir
+    argv = sbatch.sbatch_argv(task.loaded.spec, run_dir)
+    records.write(run_dir.submission, Submission(tuple(argv), job_id))
+    lookup.remember(run_dir, job_id)
+    with BestEffort("submit")():
+        Timeline(run_dir, "submit").event("submit", job_id=job_id)
+
+
+def resume_all(sweep: SweepDir, request: resume.Request, as_json: bool) -> int:
+    """Continue every point that is not complete and does not run; returns the exit code."""
+    states = states_of(lookup.points_of(sweep))
+    say(summary(sweep, states))
+    wanted = (PointState.OPEN, PointState.ENDED)
+    numbers = [number for number, state in enumerate(states) if state in wanted]
+    return run(sweep, numbers, request, as_json=as_json)
+
+
+def run(
+    sweep: SweepDir,
+    numbers: Sequence[int],
+    request: resume.Request,
+    limit: int | None = None,
+    as_json: bool = False,
+) -> int:
+    """Queue points or run them here, and print the sweep; returns the exit code.
+
+    limit: how many may run at a time; None: as many as the sweep was made with.
+    """
+    request = replace(request, cluster=choose_cluster(request.cluster))
+    if numbers and request.cluster == "slurm":
+        executor.begin_import()
+        with claimed(RunDir(sweep.path)):
+            begin(sweep, numbers, request, limit or lookup.read_sweep(sweep).max_parallel)
+    announce(sweep, as_json)
+    if request.cluster == "slurm":
+        return 0
+    return run_here(sweep, numbers, request, as_json)
+
+
+def announce(sweep: SweepDir, as_json: bool) -> None:
+    """Print the directory of a sweep and how to follow it; as JSON with its points."""
+    if not as_json:
+        print(f"sweep directory {shown_path(sweep.path)}")
+        print(f"next: {installation.command('status', sweep.sweep_id)}", flush=True)
+        return
+    run_dirs, found = lookup.points_of(sweep), lookup.read_sweep(sweep)
+    points = [
+        {
+            "point": number,
+            "overrides": list(point.overrides),
+            "run_id": point.run_id,
+            "run_dir": str(run_dir.path),
+            "job_id": lookup.job_id_of(run_dir),
+        }
+        for number, (run_dir, point) in enumerate(zip(run_dirs, found.points, strict=True))
+    ]
+    whole = {"sweep_id": sweep.sweep_id, "sweep_dir": str(sweep.path), "points": points}
+    print(json.dumps(whole), flush=True)
+
+
+def summary(sweep: SweepDir, states: Sequence[PointState]) -> str:
+    """`sweep-...: 4 points: 2 complete, 1 active, 1 ended`."""
+    counts = {state: states.count(state) for state in PointState}
+    listed = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    return f"{sweep.sweep_id}: {counted(len(states), 'point')}: {listed}"

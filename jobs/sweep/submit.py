@@ -1,0 +1,221 @@
+"""The command sweep: runs many points of one spec, or continues the sweep with the same points."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_job_kit.jobs import arguments, installation, records
+from slurm_job_kit.jobs.care import gpu_hours
+from slurm_job_kit.jobs.commands import local, packages
+from slurm_job_kit.jobs.commands import points as runner
+from slurm_job_kit.jobs.commands.points import INTERRUPTED, PointState, SweepTask
+from slurm_job_kit.jobs.commands.resume import Request
+from slurm_job_kit.jobs.commands.submit import choose_cluster
+from slurm_job_kit.jobs.commands.submit_claim import claimed
+from slurm_job_kit.jobs.console import counted, say
+from slurm_job_kit.jobs.records.sweeps import SweepPoint, SweepRecord
+from slurm_job_kit.jobs.report import ranking, table
+from slurm_job_kit.jobs.rundir import RunDir, SweepDir
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs.freeze import freeze_all, link_in_default_root, new_run_id
+from slurm_job_kit.jobs.slurm import executor
+from slurm_job_kit.jobs.slurm.sbatch import array_options, array_tasks
+from slurm_job_kit.jobs.sweep import points
+from slurm_job_kit.jobs.sweep.points import LoadedSweep
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of sweep."""
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="a spec, in YAML")
+    arguments.add_overrides(parser, "train.lr=0.01,0.1")
+    arguments.add_start(parser)
+    parser.add_argument("--dry-run", action="store_true", help="list the points; write nothing")
+    help_of_limit = "how many points may run at a time"
+    parser.add_argument("--max-parallel", type=_limit, metavar="N", help=help_of_limit)
+    help_of_retry = "also continue points that failed, were held or cancelled"
+    parser.add_argument("--retry", action="store_true", help=help_of_retry)
+    parser.add_argument("--yes", action="store_true", help="also above KIT_CONFIRM_GPU_HOURS")
+    arguments.add_no_check(parser)
+
+
+def _limit(text: str) -> int:
+    """A number of points. Raises: ArgumentTypeError."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of points, from 1 on")
+    return int(text)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Run sweep; returns the exit code."""
+    found = points.load(args.config, arguments.overrides_of(args))
+    limit = args.max_parallel or found.max_parallel
+    if found.num_equal:
+        say(f"{counted(found.num_equal, 'point')} left out, because another one has the same spec")
+    same = same_sweep(found)
+    if args.dry_run:
+        show(found, same, limit, args.json)
+        return 0
+    options = SweepOptions(args.cluster, limit, args.json, not args.no_check, args.retry, args.yes)
+    return make(found, options) if same is None else go_on(same, options)
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """The options of sweep.
+
+    limit: how many points may run at a time; None: no limit. is_checked: whether the parts are
+    built once before the queue. is_retried: whether points that ended badly run again.
+    is_confirmed: more GPU hours than the user's limit may be asked for.
+    """
+
+    cluster: str
+    limit: int | None
+    as_json: bool
+    is_checked: bool
+    is_retried: bool
+    is_confirmed: bool
+
+
+def same_sweep(found: LoadedSweep) -> SweepDir | None:
+    """The newest sweep of the same points. One whose record cannot be read is none."""
+    digest = found.digest
+    for each in lookup.all_sweeps():
+        record = records.read_leniently(SweepRecord, each.record)
+        if record is not None and record.digest == digest:
+            return each
+    return None
+
+
+def show(found: LoadedSweep, same: SweepDir | None, limit: int | None, as_json: bool) -> None:
+    """Print the points and the job arrays that they need."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for number, point in enumerate(found.points):
+        options = array_options(point.loaded.spec, SweepDir(Path("sweep")))
+        groups.setdefault(tuple(options), []).append(number)
+    arrays = [array_tasks(numbers, limit) for numbers in groups.values()]
+    listed = [list(point.overrides) for point in found.points]
+    if as_json:
+        print(json.dumps({"points": listed, "arrays": arrays, "sweep_id": same and same.sweep_id}))
+        return
+    for number, words in enumerate(listed):
+        print(f"{number}  {' '.join(words)}")
+    most = f", at most {limit} at a time" if limit else ""
+    tasks = f"{counted(len(arrays), 'job array')}: --array={', --array='.join(arrays)}"
+    print(f"{counted(len(listed), 'point')}{most}; on Slurm {tasks}")
+    if same is not None:
+        print(f"this would continue {same.sweep_id}, which has these points")
+
+
+def make(found: LoadedSweep, options: SweepOptions) -> int:
+    """Freeze all points with one copy of the code, then queue them or run them here.
+
+    Returns the exit code. Raises: UserError, FailedError; then there is no sweep.
+    """
+    first, cluster = found.points[0].loaded.spec, choose_cluster(options.cluster)
+    for point in found.points:
+        packages.check(point.loaded.spec, is_on_slurm=cluster == "slurm")
+        if cluster == "local":
+            local.check_machine(point.loaded.spec, len(local.visible_gpus()))
+    if cluster == "slurm":
+        requested = [point.loaded.spec.slurm for point in found.points]
+        gpu_hours.confirm(requested, options.is_confirmed)
+        executor.begin_import()
+    run_id = new_run_id()
+    sweep = SweepDir(lookup.runs_root(first.runs_root) / first.name / f"sweep-{run_id}")
+    width = len(str(len(found.points) - 1))
+    runs = {
+        RunDir(sweep.path.with_name(f"{run_id}-p{number:0{width}}")): point.loaded
+        for number, point in enumerate(found.points)
+    }
+    with freeze_all(runs) as run_dirs, made(sweep, found, run_dirs, options.limit):
+        if cluster == "slurm":
+            with claimed(RunDir(sweep.path)):
+                pairs = enumerate(runs.items())
+                tasks = [SweepTask(number, run, loaded) for number, (run, loaded) in pairs]
+                if options.is_checked:
+                    runner.check_parts(tasks)
+                runner.queue_arrays(sweep, tasks, options.limit)
+    if cluster == "local":
+        return run(sweep, range(len(run_dirs)), options)
+    runner.announce(sweep, options.as_json)
+    return 0
+
+
+@contextlib.contextmanager
+def made(
+    sweep: SweepDir, found: LoadedSweep, run_dirs: Sequence[RunDir], limit: int | None
+) -> Iterator[None]:
+    """A block with a new sweep directory, which is deleted again if the block fails."""
+    sweep.path.mkdir()
+    try:
+        sweep.path.chmod(int(found.points[0].loaded.spec.dir_mode, 8))
+        sweep.points.mkdir()
+        sweep.submitit.mkdir()
+        for number, run_dir in enumerate(run_dirs):
+            link = sweep.point(number)
+            link.symlink_to(os.path.relpath(run_dir.path, link.parent))
+        named = tuple(
+            SweepPoint(run_dir.run_id, point.overrides)
+            for run_dir, point in zip(run_dirs, found.points, strict=True)
+        )
+        records.write(sweep.record, SweepRecord(found.digest, named, found.metric, limit))
+        yield
+    except BaseException:
+        shutil.rmtree(sweep.path, ignore_errors=True)
+        raise
+    link_in_default_root(sweep.path)
+
+
+def go_on(sweep: SweepDir, options: SweepOptions) -> int:
+    """Continue a sweep: complete points are left out, and those that are queued or run.
+
+    Returns the exit code.
+    """
+    states = runner.states_of(lookup.points_of(sweep))
+    say(runner.summary(sweep, states))
+    wanted = {PointState.OPEN} | ({PointState.ENDED} if options.is_retried else set())
+    numbers = [number for number, state in enumerate(states) if state in wanted]
+    if PointState.ENDED in states and not options.is_retried:
+        retry = installation.command("resume", sweep.sweep_id)
+        say(f"points that ended are left out: --retry, or {retry}, continues them")
+    if not numbers:
+        if options.as_json:
+            runner.announce(sweep, True)
+        else:
+            show_ranking(sweep, states)
+        return 0
+    return run(sweep, numbers, options)
+
+
+def run(sweep: SweepDir, numbers: Sequence[int], options: SweepOptions) -> int:
+    """Queue points, or run them here and then print all, best first; returns the exit code."""
+    cluster = choose_cluster(options.cluster)
+    request = Request(cluster=cluster, is_confirmed=options.is_confirmed)
+    code = runner.run(sweep, numbers, request, options.limit, options.as_json)
+    if code == INTERRUPTED:
+        say("stopped; the same command continues the sweep")
+    if cluster == "local" and not options.as_json:
+        show_ranking(sweep, runner.states_of(lookup.points_of(sweep)))
+    return code
+
+
+def show_ranking(sweep: SweepDir, states: Sequence[PointState]) -> None:
+    """Print all points with their states, best first."""
+    run_dirs, found = lookup.points_of(sweep), lookup.read_sweep(sweep)
+    metric = found.metric or ranking.default_metric(run_dirs)
+    width = max(map(len, states))
+    labels = {
+        run_dir: f"point {number}  {state:<{width}}  {' '.join(point.overrides)}"
+        for number, (run_dir, state, point) in enumerate(
+            zip(run_dirs, states, found.points, strict=True)
+        )
+    }
+    ranked, mode = ranking.rank(run_dirs, metric), ranking.mode(run_dirs, metric)
+    print("\n".join(table.ranking_lines(ranked, metric, mode, labels)))

@@ -1,0 +1,82 @@
+"""A sweep is one job array: points fail, are cancelled, requeued and retried on their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.jobs.rundir import RunDir
+
+from .cluster import Cluster
+from .kit import Kit, Run
+
+SWEEP = """
+name: small
+slurm: {{nodes: 1, time: 00:10:00, cpus_per_task: 1}}
+train: {{model: tests.slurm.paced:Paced, epochs: 1, max_steps: 200, micro_batch_size: 16}}
+launch: {{max_crashes: 1, stop_check_steps: 1, env: {{PACE_FILE: {pace}}}}}
+sweep:
+  list:
+  - {{train.seed: 0}}
+  - {{train.model: "tests.slurm.raising:Raising"}} # wants 30 features, not an image
+  - {{train.seed: 2}}
+  - {{train.seed: 3}}
+"""
+
+
+@pytest.fixture
+def kit(cluster: Cluster, tmp_path: Path) -> Kit:
+    return Kit(cluster, tmp_path)
+
+
+def test_points_are_requeued_cancelled_and_retried_alone(kit: Kit, tmp_path: Path) -> None:
+    pace, config = tmp_path / "pace", tmp_path / "small.yaml"
+    pace.touch()
+    config.write_text(SWEEP.format(pace=pace))
+    call = ("sweep", config, "--json", "--no-check")
+    made = json.loads(kit.jobs(*call, "--max-parallel", "2").stdout)
+    array_id = made["points"][0]["job_id"].partition("_")[0]
+    runs = [Run(kit.cluster, p["job_id"], RunDir(Path(p["run_dir"]))) for p in made["points"]]
+    assert [run.job_id for run in runs] == [f"{array_id}_{number}" for number in range(4)]
+    # Two at a time: point 2 begins when point 1 has failed, and point 3 waits.
+    runs[0].wait_for_step(2)
+    runs[1].wait("FAILED")
+    runs[2].wait_for_step(2)
+    assert states(kit, made)[:3] == ["running", "held", "running"]
+    assert states(kit, made)[3] == "pending"
+    kit.run("scontrol", "requeue", runs[0].job_id)
+    kit.cluster.wait_for(lambda: len(runs[0].attempts()) == 1, "the first attempt's end", 60)
+    # A second call leaves what is queued or runs, and what failed.
+    again = json.loads(kit.jobs(*call).stdout)
+    assert again == made and len(set(kit.cluster.job_ids())) >= 1
+    said = kit.jobs("cancel", array_id).stdout
+    assert "3 points cancelled" in said
+    kit.cluster.wait_for(lambda: not kit.cluster.job_ids(), "an empty queue", 60)
+    # No batch script is left that could write a result if the cancel comes before the requeue.
+    ended = ["cancelled", "held", *["cancelled"] * 2]
+    kit.cluster.wait_for(lambda: states(kit, made) == ended, "the end of each run", 60)
+    assert [run.result()["status"] for run in runs] == ended
+    # No result is "complete": only --retry, or resume, goes on, and from the checkpoints.
+    assert json.loads(kit.jobs(*call).stdout) == made
+    assert kit.cluster.job_ids() == []
+    pace.unlink()
+    retried = json.loads(kit.jobs(*call, "--retry", "--max-parallel", "4").stdout)
+    jobs = [point["job_id"] for point in retried["points"]]
+    for number in (0, 2, 3):
+        kit.cluster.wait_job(jobs[number], "COMPLETED", 120)
+        assert runs[number].result()["status"] == "completed"
+    kit.cluster.wait_job(jobs[1], "FAILED", 120)
+    assert runs[2].result()["steps_redone"] == 0
+    assert len(runs[2].attempts()) == 2  # before the cancel and after it: no requeue
+    assert (runs[3].dir.path / "job.log").is_file()
+    table = kit.jobs(*[word for word in call if word != "--json"]).stdout.splitlines()
+    ranked = [line.split() for line in table if " point " in line]
+    assert len(ranked) == 4 and ranked[-1][1] == "-" and "train.model" in table[-1]
+
+
+def states(kit: Kit, made: dict[str, object]) -> list[str]:
+    """The states of the points, in their order."""
+    rows = json.loads(kit.jobs("status", "--json", str(made["sweep_id"])).stdout)
+    return [row["state"] for row in rows]

@@ -1,0 +1,226 @@
+"""The command sweep queues one array, and a second call continues the same sweep."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.commands import packages, resume
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.records.queued import Submission
+from slurm_job_kit.jobs.rundir import write_json
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.slurm.sbatch import sbatch_argv
+from slurm_job_kit.jobs.spec import Spec
+
+GRID = ("sweep", "tiny.yaml", "train.seed=0,1,2")
+
+
+@pytest.fixture
+def made(slurm, capsys):
+    """A sweep of three points, whose tasks wait; and a function for the state of a task."""
+    assert main([*GRID, "--max-parallel=2"]) == 0
+    (sweep,) = lookup.all_sweeps()
+    for number in range(3):
+        slurm.set_state(f"4711_{number}", "PENDING")
+    capsys.readouterr()
+    return sweep
+
+
+@pytest.fixture
+def fake_git(slurm):
+    """The calls of git, which fails as outside of a repository."""
+    slurm.install("git", "exit 1")
+    return lambda: [call for call in slurm.calls if call.startswith("git ")]
+
+
+def end(made, slurm, **statuses):
+    """Let points end: `p0="completed"`."""
+    runs = lookup.points_of(made)
+    for point, status in statuses.items():
+        number = int(point[1:])
+        slurm.set_state(f"4711_{number}", "COMPLETED" if status == "completed" else "FAILED")
+        metrics = {"eval_loss": 1.0 - number / 10}
+        write_json(runs[number].result, {"status": status, "metrics": metrics})
+    return runs
+
+
+def test_the_points_are_one_array_with_a_limit_and_each_has_its_own_run(made, slurm):
+    assert slurm.submitted == 1
+    assert "--array=0-2%2" in slurm.argv and slurm.argv[-1] == str(made.path)
+    assert {f"--chdir={made.path}", "--output=points/%a/job.log"} <= set(slurm.argv)
+    runs = lookup.points_of(made)
+    assert [Spec.read(run.spec).train.seed for run in runs] == [0, 1, 2]
+    assert len({run.code.resolve() for run in runs}) == 1 and len(set(runs)) == 3
+    assert lookup.find("4711_1") == runs[1]
+    # The successor of a point must not queue the whole array again.
+    found = records.read(Submission, runs[1].submission)
+    assert found == Submission(tuple(sbatch_argv(Spec.read(runs[1].spec), runs[1])), "4711_1")
+
+
+def test_a_point_freezes_the_same_spec_as_a_run_alone(made, here):
+    assert main(["submit", "tiny.yaml", "train.seed=1"]) == 0
+    (alone,) = set(lookup.all_runs()) - set(lookup.points_of(made))
+    point = lookup.points_of(made)[1]
+    for file in ("spec.json", "overrides.json", "spec.yaml", "setup.sh"):
+        assert (alone.path / file).read_text() == (point.path / file).read_text()
+
+
+def test_a_sweep_is_found_by_directory_id_and_array_and_is_no_run(made, capsys):
+    for text in (str(made.path), made.sweep_id, "4711"):
+        assert lookup.find_all(text) == lookup.points_of(made)
+        assert main(["logs", text]) == 2
+        assert "is a sweep of 3 runs" in capsys.readouterr().err
+    assert main(["logs", f"{made.sweep_id}x"]) == 2
+    assert made.sweep_id in capsys.readouterr().err
+
+
+def test_a_second_call_queues_nothing_while_the_points_wait_or_run(made, slurm):
+    slurm.set_state("4711_0", "RUNNING")
+    assert main(GRID) == 0
+    assert slurm.submitted == 1 and lookup.all_sweeps() == [made]
+
+
+def test_failed_points_run_again_only_by_retry_and_complete_ones_never(made, slurm, capsys):
+    end(made, slurm, p0="completed", p1="held", p2="cancelled")
+    assert main(GRID) == 0
+    assert slurm.submitted == 1
+    points = re.findall(r"\bpoint (\d)", capsys.readouterr().out)
+    assert points == ["2", "1", "0"]  # the lowest loss first
+    assert main([*GRID, "--retry", "--max-parallel=1"]) == 0
+    assert slurm.submitted == 2 and "--array=1-2%1" in slurm.argv
+
+
+def test_resume_takes_the_sweep_with_its_limit(made, slurm):
+    runs = end(made, slurm, p0="completed", p1="held")
+    runs[1].cancelled.write_text("x")
+    assert main(["resume", "4711"]) == 0
+    assert "--array=1%2" in slurm.argv and not runs[1].cancelled.exists()
+
+
+def test_a_refused_retry_leaves_the_points_as_they_were(made, slurm):
+    runs = end(made, slurm, p1="cancelled")
+    runs[1].cancelled.write_text("x")
+    slurm.refuse(1)
+    assert main([*GRID, "--retry"]) == 1
+    assert runs[1].cancelled.read_text() == "x"
+
+
+def test_cancel_marks_each_living_point_and_calls_scancel_once(made, slurm):
+    runs = end(made, slurm, p0="completed")
+    slurm.set_state("4711_1", "RUNNING")
+    assert main(["cancel", made.sweep_id]) == 0
+    assert slurm.cancelled == ["4711_1 4711_2"]
+    assert [run.cancelled.exists() for run in runs] == [False, True, True]
+    assert not runs[1].result.exists() and "cancelled" in runs[2].result.read_text()
+    assert main(["cancel", made.sweep_id]) == 2
+
+
+def test_a_half_refused_retry_leaves_each_point_with_the_job_that_it_had(slurm):
+    words = ["sweep", "tiny.yaml", "slurm.nodes=1,2"]
+    assert main(words) == 0
+    (sweep,) = lookup.all_sweeps()
+    runs = lookup.points_of(sweep)
+    for number, run in enumerate(runs):
+        write_json(run.submission, {"argv": None, "job_id": f"99_{number}"})
+        slurm.set_state(f"99_{number}", "FAILED")
+        write_json(run.result, {"status": "held"})
+    before = [run.submission.read_text() for run in runs]
+    slurm.answer("sbatch", error="sbatch: error: no", status=1, when="*--nodes=2*--array=*")
+    assert main([*words, "--retry"]) == 1
+    assert slurm.cancelled == ["4711"]
+    assert [run.submission.read_text() for run in runs] == before
+
+
+def test_a_point_whose_directory_was_deleted_keeps_no_command_from_the_others(made, slurm, capsys):
+    gone, *left = end(made, slurm, p1="held", p2="completed")
+    shutil.rmtree(gone.path)
+    assert main(["report", made.sweep_id]) == 0
+    ranked = capsys.readouterr().out.splitlines()[-2:]
+    assert ["point 2" in ranked[0], "point 1" in ranked[1]] == [True, True]
+    assert main(["status", made.sweep_id, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows[0]["state"] == "unreadable" and "was deleted" in rows[0]["reason"]
+    assert main(["clean", made.sweep_id]) == 0
+    assert main([*GRID, "--retry"]) == 0  # the same sweep
+    assert "--array=1%2" in slurm.argv
+    slurm.set_state("4711_1", "PENDING")
+    assert main(["cancel", made.sweep_id]) == 0
+    assert left[0].cancelled.exists()
+
+
+def test_a_sweep_whose_record_is_damaged_stops_no_other_sweep(made, slurm, capsys):
+    made.record.write_text("{")
+    assert main(["sweep", "tiny.yaml", "train.seed=7,8", "--dry-run"]) == 0
+    assert "2 points" in capsys.readouterr().out
+
+
+def test_status_lists_the_points_in_their_order(made, slurm, capsys):
+    assert main(["status", made.sweep_id, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["job_id"] for row in rows] == [f"4711_{number}" for number in range(3)]
+    assert {row["state"] for row in rows} == {"pending"}
+
+
+def test_a_dry_run_lists_the_points_and_writes_nothing(slurm, here, capsys):
+    assert main([*GRID, "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "0  train.seed=0"
+    assert not (here / "runs").exists() and slurm.calls == []
+
+
+def test_a_refused_array_leaves_nothing(slurm, here):
+    slurm.refuse(1)
+    assert main(GRID) == 1
+    assert lookup.all_sweeps() == [] and lookup.all_runs() == []
+    assert not list((here / "runs").glob("tiny/*"))
+
+
+@pytest.mark.parametrize(
+    ("codes", "begun", "code"),
+    [
+        ([1, 0, 0], 3, 1),
+        ([0, 130, 0], 2, 130),
+        ([UserError("another command queues it"), 0, 0], 3, 1),
+        ([0, OSError("disk"), 0], 3, 1),
+    ],
+)
+def test_here_a_failed_point_ends_nothing_and_ctrl_c_ends_the_sweep(
+    here, monkeypatch, codes, begun, code
+):
+    """The agents of a run are started in tests/local; here only their exit codes matter."""
+    ended = []
+
+    def run(run_dir, *_):
+        ended.append(run_dir)
+        code = codes[len(ended) - 1]
+        if isinstance(code, Exception):
+            raise code
+        return code
+
+    monkeypatch.setattr(resume, "resume", run)
+    monkeypatch.setattr(packages, "check", lambda *_, **__: None)
+    assert main([*GRID, "--cluster", "local"]) == code
+    (sweep,) = lookup.all_sweeps()
+    assert ended == lookup.points_of(sweep)[:begun]
+
+
+def test_different_requests_are_different_arrays(slurm):
+    assert main(["sweep", "tiny.yaml", "slurm.nodes=1,2", "train.seed=0,1"]) == 0
+    arrays = [call for call in slurm.calls if "--array=" in call and "--test-only" not in call]
+    assert slurm.submitted == 2 and "--array=0-1" in arrays[0] and "--array=2-3" in arrays[1]
+
+
+def test_many_points_share_one_reading_of_the_code(slurm, fake_git):
+    values = ",".join(map(str, range(50)))
+    assert main(["sweep", "tiny.yaml", f"train.seed={values}"]) == 0
+    assert len(lookup.all_runs()) == 50 and 0 < len(fake_git()) <= 3
+
+
+@pytest.mark.parametrize("words", [["--max-parallel=0"], ["--max-parallel=x"]])
+def test_a_limit_below_one_is_refused(here, words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([*GRID, *words])
+    assert ended.value.code == 2 and "--max-parallel" in capsys.readouterr().err
