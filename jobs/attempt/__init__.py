@@ -13,6 +13,7 @@
 - exclude_nodes: which nodes the next start of the job leaves out.
 - requeue_policy: whether Slurm requeues a preempted job by itself.
 - srun_step: the srun command of an attempt, and the bounds of its end.
+- notify: runs the user's command at the end of a run.
 - report: what job.log shows of an attempt that ended.
 
 Three names are the same in all of them: `found` is the AttemptFacts, `seen` the Evidence made of

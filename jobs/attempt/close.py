@@ -22,11 +22,13 @@ from slurm_job_kit.jobs.attempt.decision import (
 )
 from slurm_job_kit.jobs.attempt.execute import format_for_log
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
+from slurm_job_kit.jobs.attempt.notify import notify
 from slurm_job_kit.jobs.attempt.report import report_error, report_quarantine
 from slurm_job_kit.jobs.console import BestEffort, say
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.ended import Evidence
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import FormatError
 
@@ -83,6 +85,7 @@ def close(
         found = history.write_result(run_dir, found, decision)
         successor.cancel(run_dir, found, me.job_id)
         run_lock.release(run_dir, me)
+        notify(run_dir, found.spec, found.result)
     return decision, found
 
 
@@ -117,7 +120,10 @@ def close_lost(
     # Nothing else in job.log shows how that attempt ended.
     say(f"attempt {found.attempt}: {format_decision(decision)}")
     found = history.record(run_dir, found, seen, decision)
-    return history.write_result(run_dir, found, decision) if decision.action in FINAL else found
+    if decision.action in FINAL:
+        found = history.write_result(run_dir, found, decision)
+        notify(run_dir, found.spec, found.result)
+    return found
 
 
 def end_between_attempts(run_dir: RunDir, action: Action, cause: Cause, reason: str) -> None:
@@ -157,11 +163,23 @@ def _lost_evidence(found: AttemptFacts) -> Evidence:
     return interpret.rank_evidence(found, interpret.LOST)
 
 
-def write_missing_result(run_dir: RunDir) -> None:
-    """Write result.json of a run that is complete, but whose batch script was killed before that.
+def find_run(run: str | None) -> RunDir:
+    """The run directory of RUN as `lookup.find` has it; result.json of a complete run exists then.
 
-    It records the last attempt, too. Nothing is written while the job or the process that owns the
-    run may still write, and nothing for a run that is not complete: Slurm may start its job again.
+    Raises: NoSuchRunError.
+    """
+    run_dir = lookup.find(run)
+    write_missing_result(run_dir)
+    return run_dir
+
+
+def write_missing_result(run_dir: RunDir) -> None:
+    """Write result.json of a run that is complete or cancelled, if its batch script did not.
+
+    The script was killed before that, or the cancel came after its end and before Slurm's requeue.
+    It records the last attempt of a complete run, too. Nothing is written while the job or the
+    process that owns the run may still write, and nothing of another run: Slurm may start its job
+    again.
     While a job or its successor is left, `attempt open` of that job does it: a claim of this
     process could make that job fail.
     """
@@ -172,7 +190,8 @@ def write_missing_result(run_dir: RunDir) -> None:
         found = facts.read_newest(run_dir)
         if isinstance(found.spec_error, FormatError):  # another version of the kit wrote the run
             return
-        if not is_training_complete(found) or is_job_left(found):
+        has_ended = run_dir.cancelled.exists() or is_training_complete(found)
+        if not has_ended or is_job_left(found):
             return
         me = run_lock.this_process(None)
         run_lock.claim(run_dir, me, found.attempt)
@@ -180,6 +199,7 @@ def write_missing_result(run_dir: RunDir) -> None:
             # Before the claim another command may have written it, or a job begun an attempt.
             is_unchanged = facts.newest_opened(run_dir) == found.attempt
             if is_unchanged and not run_dir.result.exists():
-                record_completed(run_dir, found)
+                reason = "the job was cancelled"
+                end_between_attempts(run_dir, Action.CANCEL, Cause.CANCELLED, reason)
         finally:
             run_lock.release(run_dir, me)

@@ -16,6 +16,7 @@ from slurm_job_kit.jobs.attempt.decision import (
     format_decision,
 )
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
+from slurm_job_kit.jobs.attempt.notify import notify
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import Mistake
 from slurm_job_kit.jobs.installation import command
@@ -138,6 +139,7 @@ def end_instead(
         return
     say(format_for_log(decision, run_dir))
     found = history.amend(run_dir, found, decision, requeued)
-    history.write_result(run_dir, found, decision)
+    found = history.write_result(run_dir, found, decision)
     successor.cancel(run_dir, found, me.job_id)
     run_lock.release(run_dir, me)
+    notify(run_dir, found.spec, found.result)

@@ -29,6 +29,8 @@ from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import checkpoints, scratch_purge
 from slurm_job_kit.jobs.slurm import client
 
+# A slurmctld that is only busy answers in less time.
+SLOW_ANSWER_S = 5.0
 RANK_0 = "rank-00000"
 
 
@@ -171,7 +173,11 @@ def _places(
 
 def ask_slurm(found: AttemptFacts, seen: Evidence, job_id: str) -> Evidence:
     """`seen` with what Slurm shows of the job now; unchanged where slurmctld does not answer."""
+    asked = time.monotonic()
     job = client.show_job_patiently(job_id)
+    waited_s = time.monotonic() - asked
+    if waited_s > SLOW_ANSWER_S:
+        seen = replace(seen, slurmctld_away_s=round(waited_s, 1))
     if job is None:
         say(f"attempt {found.attempt}: slurmctld does not show job {job_id}")
         return seen

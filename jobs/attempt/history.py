@@ -61,8 +61,10 @@ def write_result(run_dir: RunDir, found: AttemptFacts, decision: Decision) -> At
 
 def end_run(
     run_dir: RunDir, found: AttemptFacts, action: Action, cause: Cause, reason: str
-) -> None:
+) -> AttemptFacts:
     """End a run after its newest attempt: correct that attempt's record and write the result.
+
+    Returns the facts with both.
 
     `cause`: where no attempt was closed yet; else the cause of the last one stays.
     """
@@ -70,7 +72,7 @@ def end_run(
     decision = Decision(action, cause if last is None else last.cause, reason)
     if last is not None and last.decision not in ENDS:
         found = amend(run_dir, found, decision)
-    write_result(run_dir, found, decision)
+    return write_result(run_dir, found, decision)
 
 
 @contextlib.contextmanager

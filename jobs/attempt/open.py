@@ -14,6 +14,7 @@ from slurm_job_kit.jobs.attempt import facts, history, interpret, run_lock, srun
 from slurm_job_kit.jobs.attempt.close import close_lost
 from slurm_job_kit.jobs.attempt.decision import COMPLETED, Cause, refusal
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
+from slurm_job_kit.jobs.attempt.notify import notify
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.node import rendezvous
@@ -67,9 +68,12 @@ def _open(
     if not me.is_local:
         lookup.note_job(run_dir, found.submission, me.job_id, client.cluster_name())
     if interpret.is_completed(found):
-        history.write_result(run_dir, found, COMPLETED)
+        is_known = found.result is not None
+        found = history.write_result(run_dir, found, COMPLETED)
         successor.cancel(run_dir, found, me.job_id)
         run_lock.release(run_dir, me)
+        if not is_known:
+            notify(run_dir, found.spec, found.result)
         return None
     if found.spec_error is not None:
         raise found.spec_error
@@ -112,7 +116,8 @@ def _close_earlier(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> 
     found = close_lost(run_dir, found, me, before)
     # A user's script may have completed the run before its job ended.
     if check.final_action is not None and not interpret.is_completed(found):
-        history.end_run(run_dir, found, check.final_action, Cause.LOST, check.reason)
+        found = history.end_run(run_dir, found, check.final_action, Cause.LOST, check.reason)
+        notify(run_dir, found.spec, found.result)
         raise refused
     return found
 

@@ -35,8 +35,14 @@ def report_quarantine(run_dir: RunDir, found: AttemptFacts) -> None:
 
 def report_error(run_dir: RunDir, found: AttemptFacts, evidence: Evidence) -> None:
     """Write why the attempt failed to job.log, and where torchrun's own output is."""
+    for line in error_lines(run_dir, found, evidence):
+        say(line)
+
+
+def error_lines(run_dir: RunDir, found: AttemptFacts, evidence: Evidence) -> list[str]:
+    """Why the attempt failed, and where torchrun's own output is; none for one that did not."""
     if evidence.outcome is not None:
-        return
+        return []
     failed, attempt_dir = first_error(found.errors), run_dir.attempt(found.attempt)
     torchrun_logs = [
         attempt_dir.torchrun_log(rank)
@@ -44,20 +50,21 @@ def report_error(run_dir: RunDir, found: AttemptFacts, evidence: Evidence) -> No
         if agent is not None and agent.torchrun_exit
     ]
     if failed is not None and not evidence.is_stopped_in_startup:
-        say(first_failure(failed, evidence, attempt_dir.rank_log(failed.rank)))
+        lines = [first_failure(failed, evidence, attempt_dir.rank_log(failed.rank))]
         further = further_errors(found.errors)
-        for each in further[:MAX_FURTHER]:
-            say(f"failed after it: {format_error(each)}")
+        lines += [f"failed after it: {format_error(each)}" for each in further[:MAX_FURTHER]]
         if len(further) > MAX_FURTHER:
-            say(f"failed after it: {len(further) - MAX_FURTHER} more ranks, see {attempt_dir.path}")
+            more = len(further) - MAX_FURTHER
+            lines.append(f"failed after it: {more} more ranks, see {attempt_dir.path}")
     elif evidence.is_user_error or found.agent_errors:
-        say(f"first failure: {evidence.error}")
+        lines = [f"first failure: {evidence.error}"]
     elif evidence.signals or evidence.is_stopped_in_startup:
-        say(without_outcome(found))
+        lines = [without_outcome(found)]
     else:
-        say(without_record(sorted(attempt_dir.path.glob("rank-*.log")), torchrun_logs))
+        lines = [without_record(sorted(attempt_dir.path.glob("rank-*.log")), torchrun_logs)]
     if torchrun_logs:
-        say(f"torchrun's own output: {torchrun_logs[0]}")
+        lines.append(f"torchrun's own output: {torchrun_logs[0]}")
+    return lines
 
 
 def without_outcome(found: AttemptFacts) -> str:

@@ -385,6 +385,19 @@ def test_a_missing_result_of_a_complete_run_is_written_with_its_record(run, slur
     assert not run.owner.exists()
 
 
+@pytest.mark.parametrize("state", ["CANCELLED", "COMPLETING", "PENDING"])
+def test_a_cancel_before_the_requeue_landed_is_recorded_once_the_job_is_gone(run, slurm, state):
+    slurm.set_state("7", state)
+    write_json(run.submission, {"argv": None, "job_id": "7"})
+    append_jsonl(run.attempts, run_files.attempt(decision="wait", cause="requeued"))
+    run.cancelled.write_text("now: jobs cancel: 7\n")
+    close_module.write_missing_result(run)
+    assert run.result.exists() == (state == "CANCELLED")
+    if run.result.exists():
+        assert read_json(run.result)["status"] == "cancelled"
+        assert [each["decision"] for each in read_jsonl(run.attempts)] == ["wait", "cancel"]
+
+
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "PENDING", None])
 def test_no_result_is_written_while_the_job_may_still_do_it(run, slurm, state):
     through(run)

@@ -15,9 +15,9 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 TINY = "name: tiny\nslurm: {nodes: 2}\n"
 
 
-def make_run(here, run_id="20260101", name="tiny"):
-    """A frozen run below the runs root of `here`."""
-    run = RunDir(here / "runs" / name / run_id)
+def make_run(here, run_id="20260101", name="tiny", root="runs"):
+    """A frozen run below a folder of `here`, by default its runs root."""
+    run = RunDir(here / root / name / run_id)
     run.path.mkdir(parents=True)
     run.spec.write_text(Spec(name=name).to_json())
     run.spec_yaml.write_text(f"name: {name}\n")

@@ -1,0 +1,68 @@
+"""Runs notify.command of the spec once a run has ended. Standard library only.
+
+The command is a shell line of the user's spec, like the lines of setup, and runs as the user. What
+it does or fails to do changes nothing: the end of the run is recorded before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+
+from slurm_job_kit.jobs.console import STDERR, say
+from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_signals
+from slurm_job_kit.jobs.records.training import Result
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Spec
+
+COMMAND_LIMIT_S = 30.0
+
+
+def notify(run_dir: RunDir, spec: Spec, result: Result | None) -> None:
+    """Run the command of the spec, if it has one, for a run with this result."""
+    command = spec.notify.command
+    if command is None or result is None:
+        return
+    problem = _run(command, run_dir, result)
+    if problem:
+        say(f"notify.command {problem}; the run is not affected")
+
+
+def _accept_stop_signals() -> None:
+    """Let `timeout 5 curl ...` end its command: this process blocks and ignores these signals."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    unblock_stop_signals()
+
+
+def _run(command: str, run_dir: RunDir, result: Result) -> str:
+    """Run a command for COMMAND_LIMIT_S at most; returns what went wrong, or an empty text."""
+    environ = {
+        "KIT_RUN_ID": run_dir.run_id,
+        "KIT_RUN_DIR": str(run_dir.path),
+        "KIT_STATE": result.status,
+        "KIT_REASON": result.reason or "",
+    }
+    try:
+        process = subprocess.Popen(
+            ["bash", "-c", command],
+            cwd=run_dir.path,
+            env=os.environ | environ,
+            stdin=subprocess.DEVNULL,
+            stdout=STDERR,  # to job.log; the stdout of a local run may be JSON
+            stderr=STDERR,
+            start_new_session=True,
+            preexec_fn=_accept_stop_signals,
+        )
+    except (OSError, ValueError) as error:
+        return f"could not be started: {error}"
+    try:
+        status = process.wait(COMMAND_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return f"was ended after {COMMAND_LIMIT_S:.0f} s"
+    return f"failed with exit code {status}" if status else ""

@@ -1,0 +1,136 @@
+"""What an ended run no longer needs, and runs that never started."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_job_kit.jobs.checkpoint_names import (
+    ASIDE_PREFIX,
+    BEST,
+    LATEST,
+    QUARANTINE_PREFIX,
+    checkpoint_step,
+)
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import checkpoints
+from slurm_job_kit.jobs.runs.checkpoint_files import TEMPORARY_PREFIX
+from slurm_job_kit.jobs.spec import Spec
+
+# As jobs.rundir.replacing names it; a killed process leaves it behind.
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A file or folder that may be deleted. run_dir: the run that it belongs to."""
+
+    path: Path
+    why: str
+    run_dir: RunDir | None = None
+    is_checkpoint: bool = False
+    is_run: bool = False
+
+
+def of_run(run_dir: RunDir, is_complete: bool, needed: Set[Path]) -> Iterator[Leftover]:
+    """Yield what an ended run no longer needs.
+
+    A run that is not complete may be resumed, so only its temporary files are left over.
+    needed: the checkpoints that the specs of other runs name.
+    """
+    is_foreign = checkpoints.is_foreign(run_dir)
+    for path in _entries(run_dir.path):
+        if _TEMPORARY.fullmatch(path.name) or path.name.startswith(TEMPORARY_PREFIX):
+            yield Leftover(path, "a temporary file of a killed process", run_dir)
+    if not is_foreign:
+        for path in _entries(run_dir.checkpoints):
+            if path.name.startswith(TEMPORARY_PREFIX):
+                yield Leftover(path, "a checkpoint that was not committed", run_dir)
+    if not is_complete:
+        return
+    if run_dir.compile_cache.is_dir():
+        yield Leftover(run_dir.compile_cache, "the compile cache of a complete run", run_dir)
+    for path in _entries(run_dir.standby_after_s.parent):
+        if path != run_dir.standby_after_s:
+            yield Leftover(path, "a log of agents that waited in vain", run_dir)
+    if not is_foreign:
+        yield from _checkpoints(run_dir, needed)
+
+
+def _checkpoints(run_dir: RunDir, needed: Set[Path]) -> Iterator[Leftover]:
+    kept = _kept_steps(run_dir)
+    for path in _entries(run_dir.checkpoints):
+        step = checkpoint_step(path.name)
+        if path.resolve() in needed:
+            continue
+        if path.name.startswith(QUARANTINE_PREFIX):
+            yield Leftover(path, "a damaged checkpoint", run_dir, is_checkpoint=True)
+        elif path.name.startswith(ASIDE_PREFIX):
+            why = "a checkpoint that a resume from an older one put aside"
+            yield Leftover(path, why, run_dir, is_checkpoint=True)
+        elif step is not None and kept is not None and not kept.has(step):
+            why = "neither the latest nor the best checkpoint of a complete run"
+            yield Leftover(path, why, run_dir, is_checkpoint=True)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The steps whose checkpoints stay, and the number at whose multiples they stay."""
+
+    steps: frozenset[int | None]
+    every: int | None
+
+    def has(self, step: int) -> bool:
+        return step in self.steps or (self.every is not None and step % self.every == 0)
+
+
+def _kept_steps(run_dir: RunDir) -> _Kept | None:
+    """What stays of a complete run; None: every committed checkpoint.
+
+    Where checkpoints at the end of epochs are kept, the number of steps of an epoch is not known.
+    """
+    spec = Spec.read(run_dir.spec).checkpoint
+    if spec.keep_every_epochs is not None:
+        return None
+    names = checkpoints.committed(run_dir)[:1]
+    for pointer in (LATEST, BEST):
+        if (file := run_dir.checkpoints / pointer).is_file():
+            names.append(file.read_text(encoding="utf-8").strip())
+    return _Kept(frozenset(map(checkpoint_step, names)), spec.keep_every_steps)
+
+
+def named_by_specs(run_dirs: list[RunDir]) -> set[Path]:
+    """The paths of train.init_from of all runs, and the folders that these paths lie in.
+
+    A run reads them until its first checkpoint. Raises: UserError, OSError for a damaged spec.
+    """
+    found: set[Path] = set()
+    for run_dir in run_dirs:
+        if (named := Spec.read(run_dir.spec).train.init_from) is not None:
+            path = Path(named).expanduser().resolve()
+            found |= {path, *path.parents}
+    return found
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder / name for name in os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def size_of(path: Path) -> int:
+    """The bytes of a file, or of all files below a folder; links count as themselves."""
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
+    size = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                size += os.lstat(os.path.join(folder, name)).st_size
+            except FileNotFoundError:  # deleted meanwhile
+                continue
+    return size

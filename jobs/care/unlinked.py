@@ -1,0 +1,116 @@
+"""What no run of a runs root leads to any more: copies of code, and links whose target is gone."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.care.leftovers import Leftover
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.records.frozen import Provenance
+from slurm_job_kit.jobs.rundir import RunDir
+
+MIN_AGE_S = 3600.0  # a submit may be using it before its run directory exists
+CODE = ".code"
+DELETED = ".deleted-"  # what a killed clean has renamed and not yet deleted
+_COPY = re.compile("[0-9a-f]{64}")
+# Run directories lie two levels below the root; a user may have moved some deeper.
+_MAX_DEPTH = 6
+
+
+def find(root: Path, older_than_s: float, gone: Sequence[RunDir], is_idle: bool) -> list[Leftover]:
+    """What no run of the root leads to.
+
+    gone: runs that are to be deleted, which need nothing. is_idle: no run of the root may still
+    run. Then also code is left over that a submit has replaced because it was damaged.
+    """
+    found = list(_dangling(root, gone))
+    unused = f"code that no run of {root} has"
+    linked = linked_code(root, gone)
+    for path in _children(root / CODE):
+        age_s = time.time() - path.lstat().st_mtime
+        if path.lstat().st_uid != os.geteuid() or age_s < max(MIN_AGE_S, older_than_s):
+            continue
+        if path.name.startswith((DELETED, ".copy-")) or (
+            path.name.startswith(".broken-") and is_idle
+        ):
+            found.append(Leftover(path, "an unfinished or damaged copy of code"))
+        elif _COPY.fullmatch(path.name) and linked is not None and path.name not in linked:
+            found.append(Leftover(path, unused))
+    found += [
+        Leftover(path, "what a killed clean had begun to delete")
+        for path in _children(root)
+        if path.name.startswith(DELETED)
+    ]
+    return found
+
+
+def linked_code(root: Path, gone: Sequence[RunDir] = ()) -> set[str] | None:
+    """The names of the copies of code that runs of the root have or had, the runs of sweeps too.
+
+    None where a run cannot be read: then every copy may be in use.
+    """
+    found: set[str] = set()
+    without = {run_dir.path for run_dir in gone}
+    try:
+        for run_dir in _run_dirs(root):
+            if run_dir.path in without:
+                continue
+            for link in (run_dir.code, run_dir.kit, run_dir.script_code):
+                if link.is_symlink():
+                    found.add(Path(os.readlink(link)).name)
+            known = records.read(Provenance, run_dir.provenance)
+            for snapshot in () if known is None else known.snapshots:
+                found |= {name for name in snapshot.copies if name is not None}
+    except (OSError, UserError):
+        return None
+    return found
+
+
+def points_of_sweeps(root: Path) -> set[Path]:
+    """The run directories of the points of all sweeps of a root, also of sweeps that it links to.
+
+    From the links, not from sweep.json, which may be damaged.
+    """
+    return {link.resolve() for link in root.glob("[!.]*/sweep-*/points/*")}
+
+
+def _run_dirs(root: Path) -> Iterator[RunDir]:
+    """The run directories below a root, outside of hidden folders. Raises: OSError."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for folder, folders, names in os.walk(root, onerror=fail):
+        is_run = _is_run(names, folder)
+        if is_run:
+            yield RunDir(Path(folder))
+        if is_run or len(Path(folder).relative_to(root).parts) >= _MAX_DEPTH:
+            folders.clear()
+        folders[:] = [name for name in folders if name[0] != "."]
+
+
+def _is_run(names: Sequence[str], folder: str) -> bool:
+    return "spec.json" in names or os.path.islink(os.path.join(folder, "code"))
+
+
+def _dangling(root: Path, gone: Sequence[RunDir]) -> Iterator[Leftover]:
+    """Links by job id, and links to runs, whose run is gone."""
+    without = {run_dir.path for run_dir in gone}
+    links = _children(root / ".jobs")
+    for folder in _children(root):
+        links += _children(folder) if folder.name[0] != "." and folder.is_dir() else []
+    for link in links:
+        if link.is_symlink() and (not link.exists() or link.resolve() in without):
+            yield Leftover(link, "a link to a run that is gone")
+
+
+def _children(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -1,0 +1,315 @@
+"""The command clean: delete what ended and never-started runs no longer need.
+
+A folder is renamed before it is deleted, so after a kill no run has half of a checkpoint or of its
+code. Each run is changed under the claim of `submit_claim`, which submit, resume and cancel take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_job_kit.jobs import arguments, installation, records
+from slurm_job_kit.jobs.attempt import run_lock
+from slurm_job_kit.jobs.care import leftovers, unlinked
+from slurm_job_kit.jobs.care.leftovers import Leftover
+from slurm_job_kit.jobs.commands.submit_claim import claimed
+from slurm_job_kit.jobs.console import counted, say, shown_path
+from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.records.training import Result
+from slurm_job_kit.jobs.rundir import RunDir, relink
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs.checkpoint_files import TEMPORARY_PREFIX
+from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
+from slurm_job_kit.jobs.spec import FormatError
+
+_AGE = re.compile(r"(\d+)([mhdw])")
+_SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+KEEPS = "resume, compare and export of the latest and the best checkpoint work as before"
+LOSES = "--from, export and resume --checkpoint can no longer name a deleted checkpoint"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of clean."""
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=f"{arguments.RUN}: only these")
+    parser.add_argument("--yes", action="store_true", help="delete; otherwise only list")
+    help_of_age = "only of runs that did not change for so long"
+    parser.add_argument("--older-than", default="0m", metavar="30d", help=help_of_age)
+    parser.add_argument("--checkpoints", action="store_true", help="only checkpoints")
+    help_of_runs = "only the directories of runs that never started"
+    parser.add_argument("--runs", dest="has_runs_only", action="store_true", help=help_of_runs)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Run clean; returns the exit code."""
+    # A point of a sweep may have been deleted.
+    runs = [run for text in args.runs for run in lookup.find_all(text) if run.path.is_dir()]
+    request = Selection(
+        tuple(runs) if args.runs else None,
+        seconds_of(args.older_than),
+        args.checkpoints,
+        args.has_runs_only,
+    )
+    return clean(request, is_dry=not args.yes)
+
+
+def seconds_of(text: str) -> int:
+    """The seconds of an age such as 30d, 12h, 90m, 4w. Raises: UserError."""
+    match = _AGE.fullmatch(text)
+    if match is None:
+        raise UserError(f"--older-than {text} is no age\n  hint: 30d, 12h, 90m or 4w")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What may be deleted. runs: None for all runs, the shared copies of code included."""
+
+    runs: tuple[RunDir, ...] | None = None
+    older_than_s: int = 0
+    has_checkpoints_only: bool = False
+    has_runs_only: bool = False
+
+    def wants(self, each: Leftover) -> bool:
+        if self.has_checkpoints_only or self.has_runs_only:
+            is_checkpoint = self.has_checkpoints_only and each.is_checkpoint
+            return is_checkpoint or (self.has_runs_only and each.is_run)
+        return True
+
+
+def clean(request: Selection, is_dry: bool) -> int:
+    """Print what may be deleted, and why; delete it unless is_dry. Returns the exit code.
+
+    Raises: FailedError where something could not be deleted.
+    """
+    everything, states = leftovers_of(request)
+    found = [each for each in everything if request.wants(each)]
+    total = 0
+    for each in found:
+        size = leftovers.size_of(each.path)
+        total += size
+        print(f"{format_size(size):>9}  {shown_path(each.path)}: {each.why}")
+    if not found:
+        print("nothing to delete")
+        return 0
+    where = f"{format_size(total)} in {counted(len(found), 'place')}"
+    if any(each.is_checkpoint for each in found):
+        print(f"{KEEPS}; {LOSES}")
+    if is_dry:
+        how = installation.command("clean", "", "", "yes")
+        print(f"{where}; nothing is deleted yet: repeat it with --yes, as in {how}", flush=True)
+        return 0
+    failed = delete(found, states)
+    print(f"{where} deleted" if not failed else f"{len(found) - failed} of {len(found)} deleted")
+    if failed:
+        raise FailedError(f"{counted(failed, 'place')} could not be deleted, see above")
+    return 0
+
+
+def leftovers_of(request: Selection) -> tuple[list[Leftover], dict[RunDir, object]]:
+    """What may be deleted, and the state of each run; prints which runs are left alone and why.
+
+    Asks Slurm once.
+    """
+    states: dict[RunDir, object] = {}
+    root, everything = lookup.runs_root().resolve(), lookup.all_runs()
+    chosen = everything if request.runs is None else request.runs
+    queue, found, skipped = Queue.read(), [], []
+    needed = _named_checkpoints(everything)
+    roots = {root, *map(lookup.own_root, chosen)}
+    points = {point for each in roots for point in unlinked.points_of_sweeps(each)}
+    for run_dir in chosen:
+        reason = why_busy(run_dir, queue)
+        if reason is None:
+            states[run_dir] = state_of(run_dir)
+        if reason is not None:
+            skipped.append(f"{shown_path(run_dir.path)} is left alone: {reason}")
+        elif age_s(run_dir) >= request.older_than_s:
+            found += list(_of_idle(run_dir, needed, is_point=run_dir.path in points))
+    for line in skipped:
+        say(line)
+    if request.runs is None:
+        gone = [each.run_dir for each in found if each.is_run and each.run_dir is not None]
+        for each in sorted(filter(Path.is_dir, roots)):
+            # Another root may have runs that this one does not know.
+            is_idle = each == root and not skipped
+            found += unlinked.find(each, request.older_than_s, gone, is_idle)
+    return found, states
+
+
+def state_of(run_dir: RunDir) -> object:
+    """What another command or a job changes first in a run that it starts."""
+    jobs = (lookup.job_id_of(run_dir), lookup.waiting_job(run_dir))
+    result = records.read(Result, run_dir.result)
+    return jobs, run_lock.read_claim(run_dir), result, lookup.has_begun(run_dir)
+
+
+def _named_checkpoints(runs: Sequence[RunDir]) -> set[Path] | None:
+    """What the specs of all runs name; None where one cannot be read: any checkpoint, perhaps."""
+    try:
+        return leftovers.named_by_specs(list(runs))
+    except (UserError, OSError, ValueError, TypeError, KeyError) as error:
+        text = str(error).partition("\n")[0]
+        say(f"all checkpoints are left alone: another run may need them, and {text}")
+        return None
+
+
+def _of_idle(run_dir: RunDir, needed: set[Path] | None, is_point: bool) -> Iterator[Leftover]:
+    """What is left over in a run that has no job and no process.
+
+    is_point: a sweep has it, so it may start although it never did.
+    """
+    result = records.read(Result, run_dir.result)
+    if result is not None:
+        is_complete = result.status == "completed"
+        for each in leftovers.of_run(run_dir, is_complete, needed or set()):
+            if needed is not None or not each.is_checkpoint:
+                yield each
+        return
+    is_old = age_s(run_dir) >= unlinked.MIN_AGE_S
+    if is_old and not (is_point or lookup.has_begun(run_dir)):
+        yield Leftover(run_dir.path, "a run that never started", run_dir, is_run=True)
+
+
+def age_s(run_dir: RunDir) -> float:
+    """Seconds since a run was frozen, resumed or ended, by the times of its files."""
+    times = [0.0]
+    for path in (run_dir.path, run_dir.spec, run_dir.result, run_dir.attempts, run_dir.submission):
+        with contextlib.suppress(FileNotFoundError):
+            times.append(path.stat().st_mtime)
+    return time.time() - max(times)
+
+
+@dataclass(frozen=True)
+class Queue:
+    """The user's jobs that are queued or run. is_known: Slurm answered, or there is none here."""
+
+    is_known: bool
+    ids: frozenset[str]
+    run_dirs: frozenset[Path]  # to which their batch scripts lead, and a sweep's points
+
+    @classmethod
+    def read(cls) -> Queue:
+        """Ask Slurm once."""
+        jobs = client.known_queue()
+        targets = set()
+        for job in jobs or ():
+            _, is_ours, target = job.command.partition(f"{SCRIPT.name} ")
+            if is_ours:
+                path = Path(job.work_dir, target.strip()).resolve()
+                targets |= {path, *(point.resolve() for point in path.glob("points/*"))}
+        ids = frozenset(job.job_id for job in jobs or ())
+        return cls(jobs is not None, ids, frozenset(targets))
+
+
+def why_busy(run_dir: RunDir, queue: Queue) -> str | None:
+    """Why a run must not be changed now; None for one without a job or process."""
+    if run_dir.path.stat().st_uid != os.geteuid():
+        return "it belongs to another user"
+    try:
+        owner = run_lock.read(run_dir)
+        jobs = {lookup.job_id_of(run_dir), lookup.waiting_job(run_dir)} - {None}
+        records.read(Result, run_dir.result)
+    except (UserError, FormatError) as error:
+        return str(error).partition("\n")[0]
+    if owner is not None and owner.is_local and run_lock.is_alive(owner) is not False:
+        return f"it runs on {owner.host}"
+    jobs |= {owner.job_id} if owner is not None and not owner.is_local else set()
+    if jobs and not queue.is_known:
+        return "Slurm does not answer whether its job still runs"
+    if jobs & queue.ids or run_dir.path in queue.run_dirs:
+        return "it is queued or running"
+    return None
+
+
+def delete(found: Sequence[Leftover], states: Mapping[RunDir, object]) -> int:
+    """Delete; returns how many could not be deleted, each with a printed line.
+
+    states: of the runs when Slurm was asked.
+    """
+    failed = 0
+    for each in found:
+        try:
+            if each.run_dir is None:
+                _delete_shared(each.path)
+            else:
+                with claimed(each.run_dir):
+                    if state_of(each.run_dir) != states[each.run_dir]:
+                        raise UserError("the run was started meanwhile")
+                    _delete_of_run(each, each.run_dir)
+        except (OSError, UserError) as error:
+            failed += 1
+            say(f"{shown_path(each.path)} stays: {str(error).partition(chr(10))[0]}")
+    return failed
+
+
+def _delete_of_run(each: Leftover, run_dir: RunDir) -> None:
+    """Delete what belongs to a run, whose claim this process has. Raises: OSError."""
+    if not each.is_run:
+        _delete(each.path, each.path.parent / f"{TEMPORARY_PREFIX}{secrets.token_hex(4)}")
+        return
+    root = lookup.own_root(run_dir)
+    _delete(run_dir.path, root / f"{unlinked.DELETED}{run_dir.run_id}")
+    with contextlib.suppress(OSError):  # other runs have the name
+        run_dir.path.parent.rmdir()
+
+
+def _delete_shared(path: Path) -> None:
+    """Delete a link whose target is gone, or a copy of code that no run has."""
+    if path.is_symlink():
+        siblings = sorted(each for each in path.parent.iterdir() if (each / "spec.json").is_file())
+        if path.exists():
+            return  # a new run has it now
+        path.unlink()
+        if path.name == "latest" and siblings:
+            relink(path, siblings[-1].name)
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()
+        return
+    aside = path.parent / f"{unlinked.DELETED}{path.name.removeprefix(unlinked.DELETED)}"
+    if path != aside:
+        os.rename(path, aside)
+    # A submit may have taken the copy after it was looked at: code_snapshot.take() touches it, and
+    # then the run directory has its link.
+    root = path.parent.parent
+    is_fresh = time.time() - aside.lstat().st_mtime < unlinked.MIN_AGE_S
+    linked = unlinked.linked_code(root) if path.parent.name == unlinked.CODE else set()
+    if path != aside and (is_fresh or linked is None or path.name in linked):
+        with contextlib.suppress(OSError):  # the submit has made it again
+            os.rename(aside, path)
+            return
+    _remove(aside)
+
+
+def _delete(path: Path, aside: Path) -> None:
+    """Delete a file, or a folder after a rename."""
+    if path.is_dir() and not path.is_symlink():
+        os.rename(path, aside)
+        _remove(aside)
+    else:
+        path.unlink()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def format_size(size: float) -> str:
+    """`1.2 GiB`."""
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size /= 1024
+        units.pop(0)
+    return f"{size:.3g} {units[0]}" if size < 100 else f"{size:.0f} {units[0]}"

@@ -1,0 +1,70 @@
+"""A run that is requeued once: a shell and a clean beside it; then its notification and report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .cluster import Cluster
+from .kit import Kit, Run
+
+MAIL = '#!/bin/sh\necho "$*" >>{}\n'
+SHOW = 'echo "$(uname -n) $PWD $BESIDE $SLURM_JOB_ID"'
+
+
+def test_a_shell_beside_a_rank_and_one_notification(cluster: Cluster, tmp_path: Path) -> None:
+    """The job is requeued once: neither the command nor Slurm's mail comes for that."""
+    kit, pace, mails = Kit(cluster, tmp_path / "runs"), tmp_path / "pace", tmp_path / "mails"
+    kit.runs_root.mkdir()
+    pace.write_text("0.3")
+    (tmp_path / "mail").write_text(MAIL.format(mails))
+    (tmp_path / "mail").chmod(0o755)
+    cluster.restart(extra_conf=f"MailProg={tmp_path / 'mail'}")
+    env = json.dumps({"PACE_FILE": str(pace)})
+    notify = 'echo "$KIT_STATE $KIT_RUN_ID $(uname -n)" >>notified'
+    run = kit.submit(
+        "configs/resnet.yaml",
+        *("train.model=tests.slurm.paced:Paced", "train.model_args={}", f"launch.env={env}"),
+        *('setup=["export BESIDE=yes"]', f"notify.command={json.dumps(notify)}"),
+        *("notify.mail=me@example.org", "train.epochs=1"),
+    )
+    run.wait_for_step(3)
+    shown = kit.jobs("shell", "--rank=1", run.dir.path, "--", "bash", "-c", SHOW).stdout
+    host = next(each["host"] for each in run.events("spawn")[1:])
+    assert shown == f"{host} {run.dir.code} yes {run.job_id}\n"
+    stack = kit.jobs("shell", run.job_id, "--stack").stdout
+    assert "forward (" in stack and "paced.py" in stack
+    refused = kit.jobs("shell", run.job_id, "--rank=7", check=False)
+    assert refused.returncode == 2 and "no rank 7 in attempt 1: 2 ranks" in refused.stderr
+    assert "it is queued or running" in kit.jobs("clean", "--yes").stderr
+    assert not (run.dir.path / "notified").exists() and not mails.exists()
+    cluster.run("scontrol", "requeue", run.job_id)
+    pace.unlink()
+    run.wait()
+    assert len(run.attempts()) == 2
+    assert (run.dir.path / "notified").read_text() == f"completed {run.dir.run_id} n1\n"
+    cluster.wait_for(mails.exists, "Slurm's mail", 60)
+    (mail,) = mails.read_text().splitlines()
+    assert "Ended" in mail and "me@example.org" in mail
+    ended = kit.jobs("shell", run.job_id, check=False)
+    assert ended.returncode == 2 and "does not run now" in ended.stderr
+    check_report(kit, run)
+
+
+def check_report(kit: Kit, run: Run) -> None:
+    """The report explains the time of the run, the wait for its second start included."""
+    (found,) = json.loads(kit.jobs("report", "--json", run.dir.path).stdout)["runs"]
+    seconds = found["seconds"]
+    print({use: time for use, time in seconds.items() if time}, found["goodput"])
+    assert sum(round(1000 * time) for time in seconds.values()) == round(1000 * found["wall_s"])
+    assert found["not_explained"] <= 0.05
+    assert (found["state"], len(found["attempts"])) == ("completed", 2)
+    first, second = run.attempts()
+    waited = second["start"] - first["stop"]  # Slurm's wait after a requeue: see conf.py
+    assert waited <= seconds["queue"] <= waited + first["start"] - found["begin"]
+    for use in ("launch", "import", "training", "evaluation", "checkpoint", "stopping"):
+        assert seconds[use] > 0, use
+    assert seconds["redone"] == seconds["idle"] == 0
+    assert 0 < found["goodput"] < 1
+    text = kit.jobs("report", run.dir.path).stdout
+    assert "not explained" in text and run.dir.report.stat().st_size > 10_000

@@ -1,0 +1,124 @@
+"""notify.command: when it runs, what it gets, and that its failure changes nothing."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from slurm_job_kit.jobs.attempt import close as close_module
+from slurm_job_kit.jobs.attempt import execute, facts, notify, run_lock
+from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
+from slurm_job_kit.jobs.commands import local
+from slurm_job_kit.jobs.records.training import Result
+from slurm_job_kit.jobs.rundir import append_jsonl, read_json, write_json
+from slurm_job_kit.jobs.spec import Notify, Slurm, Spec
+from tests.unit import run_files
+from tests.unit.attempt import attempt_kit
+
+RECORD = 'printf "%s|" "$KIT_STATE" "$KIT_REASON" "$KIT_RUN_ID" "$KIT_RUN_DIR" "$PWD" >>said'
+
+
+@pytest.fixture
+def wanting(run, fake_slurm):
+    """`wanting(command)`: a run with this notify.command whose attempt 1 belongs to this job."""
+
+    def wants(command=RECORD, job_id="7"):
+        spec = Spec(slurm=Slurm(restart="requeue"), notify=Notify(command))
+        run.spec.write_text(spec.to_json())
+        me = run_lock.this_process(job_id)
+        run_lock.claim(run, me, 1)
+        attempt_kit.opened(run, 1)
+        return run, me
+
+    return wants
+
+
+def said(run):
+    path = run.path / "said"
+    return path.read_text().split("|")[:-1] if path.exists() else []
+
+
+def test_a_complete_run_notifies_once_after_its_result(wanting):
+    run, me = wanting(f"test -s result.json && {RECORD}")
+    write_json(run.attempt(1).outcome, {"status": "completed", "global_step": 5})
+    assert close_module.close_attempt(run, me, 1).action is Action.DONE
+    assert said(run) == ["completed", "", run.run_id, str(run.path), str(run.path)]
+
+
+@pytest.mark.parametrize("job_id", ["7", None])
+def test_a_held_run_notifies_with_its_reason(wanting, job_id):
+    run, me = wanting(job_id=job_id)
+    attempt_kit.failed(run.attempt(1), 0, 5.0, "SpecError: no such key", is_user_error=True)
+    assert close_module.close_attempt(run, me, 1).action is Action.HOLD
+    assert said(run)[0] == "held" and "no such key" in said(run)[1]
+
+
+def test_a_requeue_and_a_retry_do_not_notify(wanting, fake_slurm):
+    run, me = wanting()
+    attempt_kit.failed(run.attempt(1), 0, 5.0)
+    assert close_module.close_attempt(run, me, 1).action is Action.RETRY
+    run.attempt(1).rank_error(0).unlink()
+    attempt_kit.node(run.attempt(1), 0, (5.0, "SIGTERM"))
+    assert close_module.close_attempt(run, me, 1).action is Action.REQUEUE
+    assert said(run) == []
+
+
+def test_a_refused_requeue_notifies_of_the_hold(wanting, fake_slurm):
+    run, me = wanting()
+    append_jsonl(run.attempts, run_files.attempt(decision="requeue", cause="preemption"))
+    requeue = Decision(Action.REQUEUE, Cause.PREEMPTION, "preempted")
+    assert execute.execute(requeue, run, facts.read(run, 1), me) == 1
+    assert said(run)[0] == "held" and "NOT requeued" in said(run)[1]
+
+
+def test_a_stop_between_two_attempts_of_a_local_run_notifies(wanting):
+    run, me = wanting(job_id=None)
+    local.give_up(run, me)
+    assert said(run)[0] == "held"
+
+
+@pytest.mark.parametrize("command", ["exit 3", "no-such-command", "kill -9 $$"])
+def test_a_command_that_fails_changes_nothing(wanting, command, capfd):
+    run, me = wanting(command)
+    write_json(run.attempt(1).outcome, {"status": "completed", "global_step": 5})
+    assert close_module.close_attempt(run, me, 1).action is Action.DONE
+    assert read_json(run.result)["status"] == "completed" and not run.owner.exists()
+    assert "notify.command failed with exit code" in capfd.readouterr().err
+
+
+def test_a_command_that_does_not_end_is_killed_with_its_children(wanting, monkeypatch, capfd):
+    monkeypatch.setattr(notify, "COMMAND_LIMIT_S", 0.5)
+    run, _ = wanting("sleep 1000 & echo $! >pid; wait")
+    began = time.monotonic()
+    notify.notify(run, Spec.read(run.spec), Result("held"))
+    assert time.monotonic() - began < 30
+    assert "was ended after" in capfd.readouterr().err
+    pid = int((run.path / "pid").read_text())
+    deadline = time.monotonic() + 30
+    while os.path.exists(f"/proc/{pid}") and is_alive(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_alive(pid):
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+        return stat.read().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_its_output_is_not_that_of_the_command(wanting, capfd):
+    run, _ = wanting("echo said")
+    notify.notify(run, Spec.read(run.spec), Result("held"))
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err) == ("", "said\n")
+
+
+def test_the_command_can_end_its_own_processes(wanting):
+    """The batch script's commands block the stop signals, and bash would inherit that."""
+    run, _ = wanting("sleep 1000 & kill -TERM $!; wait $!; echo $? >code")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        notify.notify(run, Spec.read(run.spec), Result("held"))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert (run.path / "code").read_text() == "143\n"
