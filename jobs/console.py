@@ -9,7 +9,8 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 STDERR = 2
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S "
@@ -47,9 +48,28 @@ def discard_output() -> None:
     os.close(null)
 
 
+def shown_path(path: Path) -> str:
+    """A path relative to the working directory if it lies below it, else the whole path."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, FileNotFoundError):
+        return str(path)
+
+
 def counted(number: int, noun: str) -> str:
     """Return `1 node`, `2 nodes`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def number_ranges(numbers: Iterable[int], width: int = 0) -> str:
+    """Return `1-3,7`: numbers in their order, each with at least `width` digits."""
+    ranges: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1] = [ranges[-1][0], number]
+        else:
+            ranges.append([number])
+    return ",".join("-".join(f"{number:0{width}d}" for number in each) for each in ranges)
 
 
 def format_duration(seconds: float, max_units: int = 4) -> str:

@@ -347,6 +347,22 @@ class Profile:
 
 
 @dataclass(frozen=True)
+class Notify:
+    """Who is notified once, when the run is complete, held or cancelled."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    command: str | None = key(
+        None,
+        "Shell line that the first node runs in the run directory, for 30 s at most, with "
+        "KIT_RUN_ID, KIT_RUN_DIR, KIT_STATE (completed, held, cancelled) and KIT_REASON.",
+    )
+    mail: str | None = key(
+        None, "Address for Slurm's mail at the end or at a hold; none at a requeue."
+    )
+
+
+@dataclass(frozen=True)
 class Spec:
     """One experiment: YAML at submit, `spec.json` in its run directory afterwards."""
 
@@ -367,6 +383,7 @@ class Spec:
     checkpoint: Checkpoint = dataclasses.field(default_factory=Checkpoint)
     log: Log = dataclasses.field(default_factory=Log)
     profile: Profile = dataclasses.field(default_factory=Profile)
+    notify: Notify = dataclasses.field(default_factory=Notify)
     setup: list[str] = key(
         [],
         "Shell lines that each node sources before its agent starts, outside of command_prefix, "
@@ -421,7 +438,7 @@ class Spec:
         values = json.loads(text)
         check_format(values.pop("format", 0), run_dir)
         for name, section in SECTIONS.items():
-            values[name] = section(**values[name])
+            values[name] = section(**values.get(name, {}))  # an older kit had fewer sections
         return cls(**values)
 
 
@@ -457,4 +474,5 @@ SECTIONS: dict[str, Any] = {
     "checkpoint": Checkpoint,
     "log": Log,
     "profile": Profile,
+    "notify": Notify,
 }

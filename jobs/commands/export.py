@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs import arguments, installation
+from slurm_job_kit.jobs.attempt.close import find_run
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import checkpoints
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of export."""
+    arguments.add_run(parser)
+    parser.add_argument("--checkpoint", metavar="NAME", help="best, latest or step-XXXXXXXX")
+    help_of_out = "a file or directory, by default in the run directory"
+    parser.add_argument("--out", type=Path, metavar="PATH", help=help_of_out)
+    help_of_dcp = "weights and optimizer for torch.distributed.checkpoint, as a directory"
+    parser.add_argument("--dcp", action="store_true", help=help_of_dcp)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Run export, in place of this process."""
+    return export(find_run(args.run), args.checkpoint, args.out, args.dcp)
 
 
 def export(run_dir: RunDir, checkpoint: str | None, out: Path | None, is_dcp: bool) -> int:

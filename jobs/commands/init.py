@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,15 @@ from slurm_job_kit.jobs.errors import UserError
 
 TEMPLATES = {"configs/first.yaml": "first.yaml", "kit.mk": "kit.mk"}
 IGNORED = ("/runs/", "slurm-*.out", "__pycache__/")
+
+
+def add_arguments(_: argparse.ArgumentParser) -> None:
+    """Init has no arguments."""
+
+
+def command(_: argparse.Namespace) -> int:
+    """Run init in the working directory; returns the exit code."""
+    return init(Path.cwd())
 
 
 def init(folder: Path) -> int:

@@ -23,14 +23,14 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, cast
 
-from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.attempt import run_lock, srun_step
 from slurm_job_kit.jobs.attempt.close import close_attempt, end_between_attempts
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
 from slurm_job_kit.jobs.attempt.execute import retry_delay_s
+from slurm_job_kit.jobs.attempt.notify import notify
 from slurm_job_kit.jobs.attempt.open import open_attempt
 from slurm_job_kit.jobs.attempt.run_lock import release_on_disk_error
-from slurm_job_kit.jobs.commands.live_progress import ProgressLine
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node.rank import die_with_parent
@@ -38,7 +38,9 @@ from slurm_job_kit.jobs.node.standby import WORD
 from slurm_job_kit.jobs.node.torchrun import stop_signal
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.show.live_progress import ProgressLine
 from slurm_job_kit.jobs.spec import Launch, Spec
 
 POLL_S = 0.2
@@ -96,6 +98,7 @@ def give_up(run_dir: RunDir, me: run_lock.Owner) -> Decision:
     reason = "stopped on request"
     end_between_attempts(run_dir, Action.HOLD, Cause.INTERRUPTED, reason)
     run_lock.release(run_dir, me)
+    notify(run_dir, Spec.read(run_dir.spec), records.read(Result, run_dir.result))
     return Decision(Action.HOLD, Cause.INTERRUPTED, reason)
 
 

@@ -5,13 +5,16 @@ Also with mended code, from an older checkpoint, and a complete run with more st
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs import arguments, installation
 from slurm_job_kit.jobs.attempt import facts, history, run_lock
+from slurm_job_kit.jobs.attempt.close import find_run
+from slurm_job_kit.jobs.care import gpu_hours
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_step
 from slurm_job_kit.jobs.commands import local, packages, run_jobs
 from slurm_job_kit.jobs.commands.submit import announce, choose_cluster, run_here, world_size
@@ -32,13 +35,45 @@ from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Spec
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of resume."""
+    arguments.add_run(parser)
+    arguments.add_overrides(parser, "slurm.time=8:0:0")
+    arguments.add_start(parser)
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="change what results depend on, too, and queue above KIT_CONFIRM_GPU_HOURS",
+    )
+    parser.add_argument("--code", action="store_true", help="freeze the checkout anew first")
+    parser.add_argument("--checkpoint", metavar="NAME", help="go on from best, step-N or N")
+    arguments.add_no_check(parser)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Run resume; returns the exit code."""
+    overrides = arguments.overrides_of(args)
+    if args.run is not None and "=" in args.run:  # RUN is left out: the newest run
+        overrides = [args.run, *overrides]
+        args.run = None
+    request = Request(
+        overrides, args.cluster, args.yes, args.code, args.checkpoint, not args.no_check
+    )
+    if (sweep := lookup.find_sweep(args.run)) is not None:
+        from slurm_job_kit.jobs.commands import points
+
+        return points.resume_all(sweep, request, args.json)
+    return resume(find_run(args.run), request, args.json)
+
+
 @dataclass(frozen=True)
 class Request:
     """What a user asks of a resume.
 
-    is_confirmed: results may change. has_new_code: freeze the checkout anew. checkpoint: the one
-    to go on from, as the user names it; None: the newest. is_checked: on Slurm, build the parts of
-    the run once before it is queued if the code or the training changes.
+    is_confirmed: results may change, and the job may be above the limit of GPU hours.
+    has_new_code: freeze the checkout anew. checkpoint: the one to go on from, as the user names it;
+    None: the newest. is_checked: on Slurm, build the parts of the run once before it is queued if
+    the code or the training changes.
     """
 
     overrides: Sequence[str] = ()
@@ -67,7 +102,7 @@ def resume(run_dir: RunDir, request: Request, as_json: bool) -> int:
         refuse_living(run_dir, cluster)
         with changed_run(run_dir, request, is_complete):
             spec_changes.mend_work(run_dir)
-            job_id = start_again(run_dir, cluster, request.is_checked and request.changes_parts)
+            job_id = start_again(run_dir, cluster, request)
     if job_id is None:
         return run_here(run_dir, as_json)
     announce(run_dir, job_id, as_json)
@@ -144,12 +179,12 @@ def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:
     return new_code
 
 
-def start_again(run_dir: RunDir, cluster: str, is_checked: bool) -> str | None:
+def start_again(run_dir: RunDir, cluster: str, request: Request) -> str | None:
     """Queue another job for the run; returns its id, or None where the run may begin here.
 
-    is_checked: build the parts of the run once before it is queued.
     Raises: FailedError; LocalError for a spec that this machine cannot run; UserError for an
-    interpreter that is not there; SpecError for parts that every rank would fail of.
+    interpreter that is not there and for too many GPU hours; SpecError for parts that every rank
+    would fail of.
     """
     from slurm_job_kit.jobs.commands.queue import queue
     from slurm_job_kit.jobs.config.load import Loaded
@@ -162,9 +197,10 @@ def start_again(run_dir: RunDir, cluster: str, is_checked: bool) -> str | None:
         # Here, under the claim of this command: another resume must not change the run meanwhile.
         run_lock.claim(run_dir, run_lock.this_process(None), facts.newest_opened(run_dir) + 1)
         return None
+    gpu_hours.confirm([spec.slurm], request.is_confirmed)
     # Without the user's file: a mistake is in the code, or in a key of this command.
     loaded = Loaded(spec, "")
-    if is_checked:
+    if request.is_checked and request.changes_parts:
         check.check(loaded, run_dir, world_size(spec))
     return queue(loaded, run_dir)
 
@@ -187,7 +223,7 @@ def restored_on_failure(run_dir: RunDir, changed: dict[Path, str]) -> Iterator[N
 
 def refuse_living(run_dir: RunDir, cluster: str) -> None:
     """Raises: UserError for a run that is queued or runs; FailedError if Slurm does not answer."""
-    job_id, waiting = lookup.job_id_of(run_dir), run_jobs.waiting_job(run_dir)
+    job_id, waiting = lookup.job_id_of(run_dir), lookup.waiting_job(run_dir)
     if job_id is not None and (alive := client.is_alive(job_id)) is not False:
         if alive:
             raise UserError(f"{run_dir.run_id} is queued or running as job {job_id}")

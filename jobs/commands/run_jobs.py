@@ -11,16 +11,10 @@ from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 
 
-def waiting_job(run_dir: RunDir) -> str | None:
-    """The id of the successor of the job that was submitted last; None if there is none."""
-    job_id = lookup.job_id_of(run_dir)
-    return None if job_id is None else lookup.successor_of(run_dir, job_id)
-
-
 def unended(run_dir: RunDir) -> list[str]:
     """The ids of the run's jobs that are queued or run, or of which Slurm gives no answer."""
     owner = run_lock.read(run_dir)
-    recorded = [lookup.job_id_of(run_dir), waiting_job(run_dir)]
+    recorded = [lookup.job_id_of(run_dir), lookup.waiting_job(run_dir)]
     recorded += [owner.job_id] if owner and not owner.is_local else []
     jobs = [job_id for job_id in dict.fromkeys(recorded) if job_id is not None]
     found = [job_id for job_id in jobs if client.is_alive(job_id) is not False]

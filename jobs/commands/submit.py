@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shlex
 import sys
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.console import counted, format_metric, say
+from slurm_job_kit.jobs import arguments, installation
+from slurm_job_kit.jobs.console import counted, format_metric, say, shown_path
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import client
@@ -21,6 +22,29 @@ if TYPE_CHECKING:
     from slurm_job_kit.jobs.config.load import Loaded
     from slurm_job_kit.jobs.records.training import Result
     from slurm_job_kit.jobs.runs.origin import Origin
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of submit."""
+    arguments.add_config(parser)
+    arguments.add_start(parser)
+    parser.add_argument("--dry-run", action="store_true", help="show what would be submitted")
+    arguments.add_no_check(parser)
+    help_of_from = "begin with the whole state of a run, @step-N or @best of its checkpoints"
+    parser.add_argument("--from", dest="origin", metavar="RUN[@NAME]", help=help_of_from)
+    help_of_yes = "also with another spec than that run, and above KIT_CONFIRM_GPU_HOURS"
+    parser.add_argument("--yes", action="store_true", help=help_of_yes)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Run submit; returns the exit code."""
+    origin = None
+    if args.origin is not None:
+        from slurm_job_kit.jobs.runs.origin import find
+
+        origin = find(args.origin, args.yes)
+    options = Options(args.cluster, args.dry_run, args.json, not args.no_check, origin, args.yes)
+    return submit(args.config, arguments.overrides_of(args), options)
 
 
 def choose_cluster(requested: str) -> str:
@@ -52,6 +76,7 @@ class Options:
     is_checked: whether the parts of the run are built once before it is queued. A run on this
         machine builds them at once anyway.
     origin: the state of another run that the run begins with.
+    is_confirmed: more GPU hours than the user's limit are wanted.
     """
 
     cluster: str = "auto"
@@ -59,6 +84,7 @@ class Options:
     as_json: bool = False
     is_checked: bool = True
     origin: Origin | None = None
+    is_confirmed: bool = False
 
 
 def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
@@ -92,11 +118,13 @@ def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
 
 
 def _submit_to_slurm(loaded: Loaded, options: Options) -> int:
+    from slurm_job_kit.jobs.care import gpu_hours
     from slurm_job_kit.jobs.commands.queue import queue
     from slurm_job_kit.jobs.commands.submit_claim import claimed
     from slurm_job_kit.jobs.runs.freeze import freeze
     from slurm_job_kit.jobs.slurm import executor
 
+    gpu_hours.confirm([loaded.spec.slurm], options.is_confirmed)
     executor.begin_import()
     with freeze(loaded) as run_dir, claimed(run_dir):
         begin_from(run_dir, options.origin)
@@ -130,6 +158,7 @@ def dry_run(loaded: Loaded, cluster: str) -> int:
     Returns 1 if the job could never run, or sbatch --test-only refuses it or does not answer.
     Raises: UserError where `choose_cluster` does.
     """
+    from slurm_job_kit.jobs.care import gpu_hours
     from slurm_job_kit.jobs.commands.queue import show_site, test_only
     from slurm_job_kit.jobs.node.torchrun import placeholder_options, torchrun_command
     from slurm_job_kit.jobs.runs.code_snapshot import repository
@@ -149,6 +178,7 @@ def dry_run(loaded: Loaded, cluster: str) -> int:
     print(f"\n# torchrun, as the first node's agent starts it\n{shlex.join(torchrun)}")
     print(f"\n# script: {SCRIPT}\n{script.read_text(encoding='utf-8')}")
     print(f"# resolved spec\n{spec.to_json()}", end="", flush=True)
+    say(gpu_hours.format_request(spec.slurm))
     if choose_cluster(cluster) == "local":
         print("sbatch was not asked: submit would run the spec on this machine", file=sys.stderr)
         return 0
@@ -171,16 +201,8 @@ def announce(run_dir: RunDir, job_id: str | None, as_json: bool) -> None:
         print(json.dumps(ids | {"run_dir": str(run_dir.path), "cluster": cluster}), flush=True)
         return
     print(f"job {job_id}")
-    print(f"run directory {shown(run_dir.path)}")
-    print(f"tail -F {shlex.quote(shown(run_dir.rank_log(0)))}")
-
-
-def shown(path: Path) -> str:
-    """A path relative to the working directory if it lies below it, else the whole path."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
+    print(f"run directory {shown_path(run_dir.path)}")
+    print(f"tail -F {shlex.quote(shown_path(run_dir.rank_log(0)))}")
 
 
 def held_out(result: Result) -> str:
@@ -202,14 +224,14 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
     if as_json:
         announce(run_dir, None, True)
     stream = sys.stderr if as_json else sys.stdout
-    print(f"run directory {shown(run_dir.path)}", file=sys.stderr, flush=True)
+    print(f"run directory {shown_path(run_dir.path)}", file=sys.stderr, flush=True)
     decision = local.run(run_dir)
     result = records.read(Result, run_dir.result)
     if decision is None or decision.action is Action.DONE:
         if result is not None and (metrics := held_out(result)):
             steps = counted(result.global_step or 0, "step")
             print(f"held-out {metrics} after {steps}", file=stream)
-        print(f"run directory {shown(run_dir.path)}", file=stream)
+        print(f"run directory {shown_path(run_dir.path)}", file=stream)
         print(f"next: {installation.command('logs', run_dir.run_id)}", file=stream)
         return 0
     step = None if result is None else result.global_step

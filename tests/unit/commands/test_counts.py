@@ -8,9 +8,10 @@ import pytest
 
 from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
-from tests.unit import file_operations
+from tests.unit import file_operations, run_files
 from tests.unit.commands.commands_kit import REPOSITORY
 
 HEAVY = {"torch", "numpy", "sklearn", "sympy", "pydantic"}
@@ -20,18 +21,26 @@ OF_SUBMIT = {"pydantic_core", "yaml", "submitit", "asyncio"}
 NUM_RUNS = 4
 
 
+def begin(run):
+    """Open the first attempt, whose rank 0 has a log."""
+    run.attempt(1).path.mkdir(exist_ok=True)
+    write_json(run.attempt(1).plan, run_files.plan())
+    run.attempt(1).rank_log(0).write_text("step 1\n")
+
+
 @pytest.mark.parametrize(
     ("words", "unneeded", "most"),
     [
         (["--help"], HEAVY | OF_SUBMIT | {"dataclasses"}, 105),
-        (["status"], HEAVY | OF_SUBMIT, 190),
-        (["logs"], HEAVY | OF_SUBMIT, 190),
+        (["status"], HEAVY | OF_SUBMIT, 195),
+        (["logs"], HEAVY | OF_SUBMIT, 195),
         (["submit", "tiny.yaml", "--no-check"], HEAVY | OF_RANKS, 340),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_a_command_imports_only_what_it_needs(slurm, words, unneeded, most):
     assert main(["submit", "tiny.yaml", "--no-check"]) == 0
+    begin(lookup.find("tiny"))
     command = [sys.executable, "-X", "importtime", "-m", "jobs", *words]
     env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
@@ -76,7 +85,7 @@ def runs(slurm, tmp_path, monkeypatch, capsys):
 def test_status_asks_slurm_once_for_all_runs(runs, slurm, capsys):
     before = len(slurm.calls)
     assert main(["status"]) == 0
-    assert capsys.readouterr().out.count("pending") == NUM_RUNS
+    assert capsys.readouterr().out.count("waiting in the queue") == NUM_RUNS
     assert [call.partition(" ")[0] for call in slurm.calls[before:]] == ["squeue"]
 
 
@@ -86,6 +95,7 @@ def test_status_asks_slurm_once_for_all_runs(runs, slurm, capsys):
     ids=["status", "logs", "submit"],
 )
 def test_a_command_takes_few_operations_on_the_files_of_runs(runs, words, most):
+    begin(runs[0])
     with file_operations.watched(lookup.runs_root(), ".code") as found:
         assert main(words) == 0
     assert 0 < found.total() <= most, found

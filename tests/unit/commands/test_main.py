@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.rundir import write_json
+from tests.unit import run_files
 from tests.unit.commands.commands_kit import REPOSITORY, make_run
 
 
@@ -32,8 +34,15 @@ def test_a_users_mistake_is_said_without_a_traceback_and_exits_2(here, capsys, w
     assert not (here / "runs").exists()
 
 
+def log_of(run):
+    """The log of rank 0 in the first attempt, which has begun."""
+    run.attempt(1).path.mkdir()
+    write_json(run.attempt(1).plan, run_files.plan())
+    return run.attempt(1).rank_log(0)
+
+
 def test_a_disk_that_fails_is_told_in_one_line(here, capsys):
-    make_run(here).rank_log(0).mkdir(parents=True)  # root can read every regular file
+    log_of(make_run(here)).mkdir(parents=True)  # root can read every regular file
     assert main(["logs"]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.endswith("rank-00000.log: Is a directory\n")
@@ -41,8 +50,7 @@ def test_a_disk_that_fails_is_told_in_one_line(here, capsys):
 
 @pytest.mark.parametrize("words", [["status"], ["logs", "tiny"]])
 def test_a_reader_that_has_seen_enough_ends_a_command_in_silence(here, words):
-    log = make_run(here).rank_log(0)
-    log.parent.mkdir()
+    log = log_of(make_run(here))
     log.write_text("a line\n" * 100_000)
     command = [sys.executable, "-m", "jobs", *words]
     env = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": ""}

@@ -188,7 +188,7 @@ def test_test_only_returns_slurms_answer_and_queues_nothing(spec, sbatch, error,
     answer = queue.test_only(spec, RUN, Path("slurm/ddp.sbatch"))
     assert answer is not None and answer.is_accepted is accepted
     assert error in answer.text
-    options = sbatch_options(spec, RUN)
+    options = sbatch_options(spec, RUN.path)
     assert sbatch.argv == ["--test-only", *options, "slurm/ddp.sbatch", str(RUN.path)]
 
 

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from slurm_job_kit.jobs.commands import live_progress
-from slurm_job_kit.jobs.commands.live_progress import ProgressLine
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.show import live_progress
+from slurm_job_kit.jobs.show.live_progress import ProgressLine
 
 
 @pytest.fixture

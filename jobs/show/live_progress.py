@@ -25,19 +25,30 @@ def read(run_dir: RunDir) -> Progress | None:
 
 def format_progress(progress: Progress, is_running: bool = True) -> str:
     """The progress as one line of text; speed and time left only of a run that is running."""
-    parts = []
+    parts = [format_position(progress), format_values(progress)]
+    return "  ".join(filter(None, [*parts, format_pace(progress) if is_running else ""]))
+
+
+def format_position(progress: Progress) -> str:
+    """`epoch 2/5  step 100/220`."""
+    text = f"step {progress.step}/{'?' if progress.total is None else progress.total}"
+    if progress.epoch is None or progress.epochs is None:
+        return text
     # The present epoch, where the file counts finished ones.
-    if progress.epoch is not None and progress.epochs is not None:
-        parts.append(f"epoch {min(progress.epoch + 1, progress.epochs)}/{progress.epochs}")
-    parts.append(f"step {progress.step}/{'?' if progress.total is None else progress.total}")
-    if progress.loss is not None:
-        parts.append(format_metric("loss", progress.loss))
-    parts += [format_metric(each.name, each.value) for each in progress.metrics or ()]
-    if is_running and progress.samples_per_s is not None:
-        parts.append(f"{progress.samples_per_s:.0f} samples/s")
-    if is_running and progress.time_left is not None:
-        parts.append(f"{progress.time_left} left")
-    return "  ".join(parts)
+    return f"epoch {min(progress.epoch + 1, progress.epochs)}/{progress.epochs}  {text}"
+
+
+def format_values(progress: Progress) -> str:
+    """The loss and the metrics of the last evaluation; empty where there are none."""
+    parts = [] if progress.loss is None else [format_metric("loss", progress.loss)]
+    return "  ".join(parts + [format_metric(e.name, e.value) for e in progress.metrics or ()])
+
+
+def format_pace(progress: Progress) -> str:
+    """`921 samples/s  8 s left`; empty where neither is known."""
+    speed, left = progress.samples_per_s, progress.time_left
+    parts = [] if speed is None else [f"{speed:.0f} samples/s"]
+    return "  ".join(parts if left is None else [*parts, f"{left} left"])
 
 
 class ProgressLine:

@@ -1,0 +1,56 @@
+"""Arguments that several commands have, and how their values are read."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+from slurm_job_kit.jobs.errors import UserError
+
+RUN = "run directory, run id, job id or name"
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add RUN, which may be left out: the newest run, or all of them."""
+    parser.add_argument("run", nargs="?", metavar="RUN", help=RUN)
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Add CONFIG and overrides of its keys."""
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="a spec, in YAML")
+    add_overrides(parser, "train.lr=0.05")
+
+
+def add_overrides(parser: argparse.ArgumentParser, example: str) -> None:
+    """Add overrides of the spec, as words and as one text; `overrides_of` reads them."""
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"such as {example}")
+    parser.add_argument("--set", default="", metavar="TEXT", help="overrides as one text")
+
+
+def add_no_check(parser: argparse.ArgumentParser) -> None:
+    """Add --no-check."""
+    help_of_it = "queue without building model and data once"
+    parser.add_argument("--no-check", action="store_true", help=help_of_it)
+
+
+def add_start(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the commands that start a run: --cluster and --json."""
+    parser.add_argument("--cluster", choices=["auto", "slurm", "local"], default="auto")
+    add_json(parser)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add --json."""
+    parser.add_argument("--json", action="store_true", help="machine-readable output")
+
+
+def overrides_of(args: argparse.Namespace) -> list[str]:
+    """The overrides from words and from --set, which is split as a shell does.
+
+    Raises: UserError for a quote that is not closed.
+    """
+    try:
+        return [*args.overrides, *shlex.split(args.set)]
+    except ValueError as error:
+        raise UserError(f"--set {args.set}: {error}") from error

@@ -1,0 +1,24 @@
+"""The command compare: whether two runs ended with equal bits."""
+
+from __future__ import annotations
+
+import argparse
+
+from slurm_job_kit.jobs import arguments
+from slurm_job_kit.jobs.attempt.close import find_run
+from slurm_job_kit.jobs.runs import compare
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of compare."""
+    parser.add_argument("run", metavar="RUN", help=arguments.RUN)
+    help_of_it = "the reference: a run without interruption"
+    parser.add_argument("reference", metavar="REFERENCE", help=help_of_it)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Print the differences of two runs, or that there are none; returns 1 if there are some."""
+    run_dir = find_run(args.run)
+    found = compare.compare(run_dir, find_run(args.reference))
+    print("\n".join(found) or compare.summary(run_dir))
+    return 1 if found else 0

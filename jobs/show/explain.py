@@ -1,0 +1,214 @@
+"""The command explain: what a key of the spec means, its value, and where the value came from."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurm_job_kit.jobs import arguments
+from slurm_job_kit.jobs.console import shown_path
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.problems import printable
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.show import table
+
+if TYPE_CHECKING:
+    from slurm_job_kit.jobs.config.keys import Key
+    from slurm_job_kit.jobs.config.load import Loaded
+
+TOP = "top"  # the topic of the keys in no section
+MAX_NEAR = 3
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the words of the command line mean.
+
+    topic: a key or a section; "" for all keys.
+    source: the spec file or the run; "" for none.
+    """
+
+    topic: str = ""
+    source: str = ""
+    overrides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Valued:
+    """The value of a key as YAML text, and where it came from."""
+
+    value: str
+    origin: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the words of explain, in any order."""
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="WORD",
+        help="a key or section (train.lr, train), a CONFIG or RUN, KEY=VALUE",
+    )
+    parser.add_argument("--set", default="", metavar="TEXT", help="KEY=VALUE ... as one text")
+
+
+def command(args: argparse.Namespace) -> int:
+    """Print the keys that the words name; returns 0. Raises: UserError, SpecError."""
+    from slurm_job_kit.jobs.config.keys import keys
+
+    asked = understood(arguments.overrides_of(args))
+    loaded = _load(asked)
+    chosen = [key for key in keys().values() if is_asked(key, asked.topic)]
+    if len(chosen) == 1 and chosen[0].dotted == asked.topic:
+        print_key(chosen[0], loaded)
+    else:
+        print_keys(chosen, loaded, has_meaning=bool(asked.topic) or loaded is None)
+    return 0
+
+
+def understood(words: Iterable[str]) -> Question:
+    """What each word means: KEY=VALUE, a key or section, a spec file or a run.
+
+    Raises: UserError for a second word of a kind, and for a word that is nothing of these.
+    """
+    topic = source = ""
+    overrides = []
+    for word in words:
+        if "=" in word:
+            overrides.append(word)
+        elif found := topic_of(word):
+            if topic:
+                raise UserError(f"{topic} and {word}: explain takes one key or section")
+            topic = found
+        else:
+            if source:
+                raise UserError(f"{source} and {word}: explain takes one CONFIG or RUN")
+            source = word
+    if source and not is_file(source):
+        try:
+            lookup.find(source)
+        except lookup.NoSuchRunError:
+            raise UserError(_unknown(source)) from None
+    if overrides and not source:
+        hint = "name the CONFIG or RUN, too, such as configs/resnet.yaml"
+        raise UserError(
+            f"{printable(overrides[0])} changes a spec, but none is named\n  hint: {hint}"
+        )
+    return Question(topic, source, tuple(overrides))
+
+
+def topic_of(word: str) -> str:
+    """The key or section that a word names; "" if none. A name inside of a mapping is its key's."""
+    from slurm_job_kit.jobs.config.keys import keys, sections
+
+    if word == TOP or word in sections():
+        return word
+    names = [key.dotted for key in keys().values()]
+    return next((name for name in names if word == name or word.startswith(f"{name}.")), "")
+
+
+def is_file(word: str) -> bool:
+    """Whether a word is meant as a spec file: it ends as one, or it is a file."""
+    return word.endswith((".yaml", ".yml")) or Path(word).is_file()
+
+
+def is_asked(key: Key, topic: str) -> bool:
+    """Whether a key is of a topic, as in `Question`."""
+    section = key.path[0] if len(key.path) > 1 else TOP
+    return topic in ("", key.dotted, section)
+
+
+def _unknown(word: str) -> str:
+    from slurm_job_kit.jobs.config.keys import keys, sections, unknown_key_hint
+
+    names = [key.dotted for key in keys().values()]
+    last = {name.rpartition(".")[2]: name for name in names}
+    runs = {run_dir.path.parent.name for run_dir in lookup.all_runs()}
+    near = difflib.get_close_matches(word, [*filter(None, sections()), *names, *runs], n=MAX_NEAR)
+    same = [name for name in names if name.rpartition(".")[2] == word]
+    similar = [last[name] for name in difflib.get_close_matches(word, last, n=MAX_NEAR)]
+    found = list(dict.fromkeys(same or [*near, *similar]))[:MAX_NEAR]
+    hint = f"did you mean {' or '.join(found)}?"
+    if not found:
+        hint = unknown_key_hint(tuple(word.split(".")))
+    return f"{printable(word)} is no key, section, CONFIG or RUN\n  hint: {hint}"
+
+
+def _load(asked: Question) -> Loaded | None:
+    """The spec of a question; None without one. Raises: SpecError, UserError."""
+    if not asked.source:
+        return None
+    from slurm_job_kit.jobs.config.load import load
+    from slurm_job_kit.jobs.runs import spec_changes
+
+    if is_file(asked.source):
+        return load(Path(asked.source), asked.overrides)
+    return spec_changes.reloaded(lookup.find(asked.source), asked.overrides)
+
+
+def valued(key: Key, loaded: Loaded) -> Valued:
+    """The value of a key in a spec, and the places of the user's input that set it."""
+    from slurm_job_kit.jobs.show.chosen import chosen
+
+    value: Any = loaded.spec
+    for name in key.path:
+        value = getattr(value, name)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = printable(text)
+    if meant := chosen(loaded.spec, key):
+        text += f" -> {meant}"
+    nodes = loaded.document.nodes
+    inside = [node.place for path, node in nodes.items() if path[: len(key.path)] == key.path]
+    if not inside or key.path not in nodes:
+        return Valued(text, "default")
+    places = [nodes[key.path].place, *(place for place in inside if place.order[0] == 1)]
+    return Valued(text, ", ".join(dict.fromkeys(_place(place.where) for place in places)))
+
+
+def _place(where: str) -> str:
+    """`configs/x.yaml:7`, or `command line: train.lr=0.3` for an override."""
+    kind, _, change = where.partition(" ")
+    if kind == "override":
+        return f"command line: {change}"
+    file, _, line = where.rpartition(":")
+    return f"{shown_path(Path(file))}:{line}"
+
+
+def print_key(key: Key, loaded: Loaded | None) -> None:
+    """Print all that is known of one key, a line for each fact."""
+    from slurm_job_kit.jobs.config.keys import default_text, limited_type_name
+
+    lines = {
+        "type": limited_type_name(key),
+        "default": default_text(key) or "none",
+        "meaning": key.description,
+    }
+    if loaded is not None:
+        found = valued(key, loaded)
+        lines |= {"value": found.value, "from": found.origin}
+    print(key.dotted)
+    for name, text in lines.items():
+        print(f"  {name:<8} {text}")
+
+
+def print_keys(chosen: Sequence[Key], loaded: Loaded | None, has_meaning: bool) -> None:
+    """Print a table of keys."""
+    from slurm_job_kit.jobs.config.keys import default_text, limited_type_name
+
+    columns = ["KEY", "TYPE", "DEFAULT"] if loaded is None else ["KEY", "VALUE", "FROM"]
+    rows = []
+    for key in chosen:
+        row = {"KEY": key.dotted}
+        if loaded is None:
+            row["TYPE"] = limited_type_name(key).removeprefix("a ")
+            row["DEFAULT"] = default_text(key)
+        else:
+            found = valued(key, loaded)
+            row |= {"VALUE": found.value, "FROM": found.origin}
+        rows.append(row | {"MEANING": key.description})
+    print(table.text(rows, [*columns, "MEANING"] if has_meaning else columns))

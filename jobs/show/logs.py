@@ -1,0 +1,232 @@
+"""The command logs: show or follow the logs of a rank over all attempts, or the first error."""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm_job_kit.jobs import arguments, records
+from slurm_job_kit.jobs.attempt import facts, interpret, report
+from slurm_job_kit.jobs.attempt.close import find_run
+from slurm_job_kit.jobs.console import number_ranges, say
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.records.ended import read_attempts
+from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.show import rank_logs, run_view, words
+from slurm_job_kit.jobs.show.cached_queue import CachedQueue
+from slurm_job_kit.jobs.show.rank_logs import GrowingFile
+from slurm_job_kit.jobs.show.run_view import RunView, Standing
+
+LOOK_AGAIN_S = 0.25  # at a log that is followed
+JUDGE_AGAIN_S = 2.0  # whether the run has ended
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of logs."""
+    arguments.add_run(parser)
+    parser.add_argument("--rank", type=int, default=0, metavar="N", help="global rank")
+    parser.add_argument("--attempt", type=int, metavar="K", help="one attempt only")
+    help_of_it = "follow the log over all attempts until the run has ended"
+    parser.add_argument("-f", "--follow", action="store_true", help=help_of_it)
+    parser.add_argument("-n", "--lines", type=int, metavar="LINES", help="the last lines only")
+    help_of_it = "the first failing rank of the newest attempt that failed: node and traceback"
+    parser.add_argument("--errors", action="store_true", help=help_of_it)
+
+
+@dataclass(frozen=True)
+class RankLog:
+    """Which log the user wants. attempt, lines: None for all."""
+
+    run_dir: RunDir
+    rank: int = 0
+    attempt: int | None = None
+    lines: int | None = None
+
+
+def command(args: argparse.Namespace) -> int:
+    """Run logs; returns the exit code."""
+    if args.rank < 0 or (args.lines or 0) < 0:
+        raise UserError("--rank and -n take numbers from 0 on")
+    wanted = RankLog(find_run(args.run), args.rank, args.attempt, args.lines)
+    if args.errors:
+        return show_errors(wanted)
+    return follow(wanted) if args.follow else show(wanted)
+
+
+def show(wanted: RankLog) -> int:
+    """Print a rank's logs as they are now; returns 0. Raises: UserError where there is none."""
+    shown = ShownLogs(wanted)
+    shown.show_all()
+    if not shown.is_begun:
+        raise no_log(wanted)
+    return 0
+
+
+class ShownLogs:
+    """Prints the logs of a rank, in the order of the attempts, with a seam between two of them."""
+
+    def __init__(self, wanted: RankLog) -> None:
+        self._wanted, self._attempt = wanted, 0  # the attempt that is shown; 0 before the first
+        self._log: GrowingFile | None = None
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_in_line = False
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there was a log to show."""
+        return self._log is not None
+
+    def show_all(self) -> None:
+        """Print what is new: the rest of the log that is shown, and those of later attempts."""
+        run_dir, rank = self._wanted.run_dir, self._wanted.rank
+        numbers = rank_logs.attempts_with(run_dir, rank)
+        if self._wanted.attempt is not None:
+            numbers = [number for number in numbers if number == self._wanted.attempt]
+        later = [number for number in numbers if number > self._attempt]
+        skipped = None
+        if self._log is None and self._wanted.lines is not None:
+            later, skipped = last_lines(run_dir, rank, later, self._wanted.lines)
+        self.show_new()
+        for number in later:
+            if self._attempt:
+                self._write("\n" * self._is_in_line)
+                self._write(f"{seam(run_dir, number, self._attempt)}\n")
+            self._attempt = number
+            self._log = GrowingFile(run_dir.attempt(number).rank_log(rank))
+            if skipped is not None:
+                self._log.skip_to_last(skipped)
+                skipped = None
+            self.show_new()
+
+    def show_new(self) -> None:
+        """Print the rest of the log that is shown."""
+        if self._log is not None:
+            for block in self._log.read():
+                self._write(self._decoder.decode(block))
+            sys.stdout.flush()
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text)
+        self._is_in_line = not text.endswith("\n") if text else self._is_in_line
+
+
+def last_lines(
+    run_dir: RunDir, rank: int, numbers: Sequence[int], lines: int
+) -> tuple[list[int], int]:
+    """The attempts that have the last lines, and how many lines of the first of them."""
+    chosen: list[int] = []
+    for number in reversed(numbers):
+        chosen.insert(0, number)
+        here = rank_logs.count_lines(run_dir.attempt(number).rank_log(rank), lines)
+        if here >= lines:
+            break
+        lines -= here
+    return chosen, lines
+
+
+def no_log(wanted: RankLog) -> UserError:
+    """The error for a rank or an attempt without a log; names those that have one."""
+    with_log = rank_logs.attempts_with(wanted.run_dir, wanted.rank)
+    if wanted.attempt is not None and with_log:
+        listed = number_ranges(with_log)
+        return UserError(f"attempt {wanted.attempt} has no log\n  hint: these have one: {listed}")
+    ranks = number_ranges(rank_logs.ranks_of(wanted.run_dir))
+    hint = "the run has not started; -f waits for the log"
+    if ranks:
+        hint = f"these have one: {ranks}"
+    elif facts.newest_opened(wanted.run_dir):
+        hint = "its ranks have written no log yet; those of plain torchrun write to its terminal"
+    return UserError(f"{wanted.run_dir.run_id} has no log of rank {wanted.rank}\n  hint: {hint}")
+
+
+def seam(run_dir: RunDir, attempt: int, before: int) -> str:
+    """The line between the logs of two attempts: where this one runs, and what ended the other."""
+    parts = [f"attempt {attempt}"]
+    if (plan := records.read_leniently(AttemptPlan, run_dir.attempt(attempt).plan)) is not None:
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(plan.start))
+        parts.append(f"on {words.node_list(plan.nodes)} from {began}")
+    ended = [record for record in read_attempts(run_dir) if before <= record.attempt < attempt]
+    parts += [f"(attempt {record.attempt} ended: {words.ended_by(record)})" for record in ended]
+    return f"---- {' '.join(parts)} ----"
+
+
+def follow(wanted: RankLog) -> int:
+    """Print a rank's logs as they grow, over all attempts, until the run has ended; returns 0.
+
+    With an attempt, until that one has ended. Slurm is asked at most every ASK_AGAIN_S.
+    Raises: UserError for a rank that the run does not have.
+    """
+    shown, queue, said = ShownLogs(wanted), CachedQueue(), None
+    while True:
+        view = run_view.read(wanted.run_dir)
+        standing = run_view.judge(view, queue.jobs([view]))
+        is_last = has_ended(wanted, view, standing)  # judged before the logs are read
+        shown.show_all()
+        if is_last:
+            if not shown.is_begun:
+                raise no_log(wanted)
+            say(f"{wanted.run_dir.run_id}: {state_of(view, standing)}")
+            return 0
+        if not shown.is_begun:
+            refuse_absent_rank(wanted, view)
+            if said != (said := standing.state):
+                say(f"waiting for the log of rank {wanted.rank}: {state_of(view, standing)}")
+        follow_until(shown, time.monotonic() + JUDGE_AGAIN_S)
+
+
+def state_of(view: RunView, standing: Standing) -> str:
+    """The state of a run in plain words, and the reason of its end."""
+    ended_for = None if view.result is None else view.result.reason
+    return words.state(view, standing, ended_for, time.time())
+
+
+def has_ended(wanted: RankLog, view: RunView, standing: Standing) -> bool:
+    """Whether nothing more comes: the run has ended, or the only attempt that is wanted.
+
+    A run that was just made is `frozen` until it is queued or started.
+    """
+    if wanted.attempt is not None:
+        closed = any(record.attempt == wanted.attempt for record in view.attempts)
+        return closed or view.newest > wanted.attempt or standing.is_ended
+    return standing.is_ended and standing.state != "frozen"
+
+
+def refuse_absent_rank(wanted: RankLog, view: RunView) -> None:
+    """Raises: UserError if the run trains, and has no such rank."""
+    ranks = rank_logs.ranks_of(wanted.run_dir)
+    if view.progress is not None and ranks and wanted.rank > ranks[-1]:
+        raise no_log(wanted)
+
+
+def follow_until(shown: ShownLogs, end: float) -> None:
+    """Print what is new in the log that is shown, until a time of the monotonic clock."""
+    while time.monotonic() < end:
+        time.sleep(LOOK_AGAIN_S)
+        shown.show_new()
+
+
+def show_errors(wanted: RankLog) -> int:
+    """Print the first failure of the newest attempt that failed, or of one; returns 0.
+
+    Raises: UserError for an attempt that did not fail; RecordError.
+    """
+    run_dir = wanted.run_dir
+    closed = {record.attempt: record.evidence for record in read_attempts(run_dir)}
+    newest = facts.newest_opened(run_dir)
+    numbers = [newest, *reversed(closed)] if wanted.attempt is None else [wanted.attempt]
+    for number in dict.fromkeys(numbers):
+        found = facts.read(run_dir, number)
+        evidence = closed.get(number) or interpret.rank_evidence(found, "UNKNOWN")
+        has_failed = bool(found.errors or found.agent_errors)
+        if has_failed or (number in closed and evidence.error and evidence.outcome is None):
+            print(f"attempt {number}")
+            print("\n".join(report.error_lines(run_dir, found, evidence)))
+            return 0
+    which = "no attempt has" if wanted.attempt is None else f"attempt {wanted.attempt} has not"
+    say(f"{run_dir.run_id}: {which} failed")
+    return 0

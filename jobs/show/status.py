@@ -1,0 +1,300 @@
+"""The command status: lists runs and their states, from run directories, Slurm and processes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_job_kit.jobs import arguments, installation
+from slurm_job_kit.jobs.attempt.close import write_missing_result
+from slurm_job_kit.jobs.attempt.interpret import start_up_warning
+from slurm_job_kit.jobs.console import format_duration, format_metric, shown_path
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.records.ended import AttemptRecord
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.show import live_progress, run_view, table, tensorboard, words
+from slurm_job_kit.jobs.show.cached_queue import ASK_AGAIN_S, CachedQueue
+from slurm_job_kit.jobs.show.run_view import Jobs, RunView, Standing
+
+MAX_LISTED = 20
+MAX_ATTEMPTS = 5
+LOOK_AGAIN_S = 5
+COLUMNS = (
+    *("NAME", "RUN", "JOB", "STATE", "ATTEMPT", "PROGRESS", "METRICS", "CHECKPOINT", "NODES"),
+    "LAST END",
+)
+# How a rank reports the error that ends it. Source: trainer.errors.
+RANK_ERROR = re.compile(r"trainer: .*?\berror: (.+)")
+LOG_TAIL_BYTES = 65536
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of status."""
+    arguments.add_run(parser)
+    arguments.add_json(parser)
+    parser.add_argument("--all", action="store_true", help="list all runs (--json always does)")
+    parser.add_argument("--watch", action="store_true", help="show it again until Ctrl-C")
+
+
+def command(args: argparse.Namespace) -> int:
+    """Run status; returns the exit code."""
+    if args.json and args.watch:
+        raise UserError("--watch prints no JSON\n  hint: leave out one of --json and --watch")
+    wanted = Wanted(args.run, args.json, args.all)
+    if args.watch:
+        return watch(wanted)
+    print(wanted.text(CachedQueue()))
+    return 0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user asked to see."""
+
+    run: str | None = None
+    as_json: bool = False
+    is_all: bool = False
+
+    def text(self, queue: CachedQueue, max_lines: int | None = None) -> str:
+        """The runs, newest first, as they are now: all as JSON, else MAX_LISTED of them or all.
+
+        One run that was asked for is shown in detail. `max_lines`: what fits on the terminal; runs
+        are left out until the text does, and counted.
+        """
+        run_dirs = lookup.find_all(self.run)
+        is_short = not (self.as_json or self.is_all or self.run)
+        seen = look(run_dirs[:MAX_LISTED] if is_short else run_dirs, queue)
+        if self.as_json:
+            return json.dumps([each.as_json() for each in seen], indent=2)
+        if not seen:
+            return f"no runs in {lookup.runs_root()} yet; begin with {installation.FIRST_SUBMIT}"
+        if self.run and len(seen) == 1:
+            return detail(seen[0])
+        return listing(seen, len(run_dirs), max_lines)
+
+
+def listing(seen: Sequence[Seen], num_runs: int, max_lines: int | None) -> str:
+    """A table of as many runs as fit into `max_lines`, at least of one, and how many it leaves out.
+
+    num_runs: of the whole list, of which `seen` are the newest.
+    """
+    if max_lines is None:
+        return "\n".join(_drawn(seen, num_runs))
+    # Each run takes a line or more, so more runs never fit. A table takes rich some ms per run.
+    fits, most = 1, min(len(seen), max(1, max_lines))
+    while fits < most:
+        number = (fits + most + 1) // 2
+        if len(_drawn(seen[:number], num_runs)) <= max_lines:
+            fits = number
+        else:
+            most = number - 1
+    return "\n".join(_drawn(seen[:fits], num_runs))
+
+
+def _drawn(seen: Sequence[Seen], num_runs: int) -> list[str]:
+    """The lines of a table of runs, how many of `num_runs` it leaves out, and their warnings."""
+    lines = table.text([each.row() for each in seen], COLUMNS).split("\n")
+    if len(seen) < num_runs:
+        show = "make status FLAGS=--all" if installation.IS_BY_MAKE else "kit status --all"
+        lines.append(f"{len(seen)} of {num_runs} runs, all: {show}")
+    return lines + [f"warning: {each.name} {each.warning}" for each in seen if each.warning]
+
+
+def look(run_dirs: Sequence[RunDir], queue: CachedQueue) -> list[Seen]:
+    """What there is to show of each run. Slurm is asked once, if one of them needs it."""
+    views = [run_view.read(run_dir) for run_dir in run_dirs]
+    jobs = queue.jobs(views)
+    return [look_at(view, jobs) for view in views]
+
+
+def look_at(view: RunView, jobs: Jobs) -> Seen:
+    """What there is to show of a run. It writes a missing result of a complete run first."""
+    standing = run_view.judge(view, jobs)
+    if view.result is None and standing.is_ended and standing.state != "unreadable":
+        write_missing_result(view.run_dir)
+        if view.run_dir.result.exists():
+            view = run_view.read(view.run_dir)
+            standing = run_view.judge(view, jobs)
+    return Seen(view, standing, _reason(view, standing), time.time())
+
+
+def _reason(view: RunView, standing: Standing) -> str | None:
+    """Why a run ended, or cannot be read; None where that is not known."""
+    if view.problem is not None:
+        return view.problem.partition("\n")[0].partition(": ")[2] or view.problem
+    if view.result is not None:
+        return view.result.reason
+    return rank_error(view.run_dir) if standing.is_ended and view.newest else None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A run at a time (`now`, seconds since the epoch): its files, its state and the reason."""
+
+    view: RunView
+    standing: Standing
+    reason: str | None
+    now: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.view.run_dir.path.parent.name} {self.view.run_dir.run_id}"
+
+    @property
+    def state(self) -> str:
+        return words.state(self.view, self.standing, self.reason, self.now)
+
+    @property
+    def warning(self) -> str | None:
+        return start_up_warning(self.view.attempts)
+
+    @property
+    def is_running(self) -> bool:
+        return self.standing.state == "running"
+
+    def metrics(self) -> dict[str, float | None]:
+        """The metrics of the result, else those of the last evaluation."""
+        result, now = self.view.result, self.view.progress
+        found = (result and result.metrics) or (now and now.metrics) or ()
+        return {each.name: each.value for each in found}
+
+    def row(self) -> table.Row:
+        """The texts of the columns."""
+        now, standing, path = self.view.progress, self.standing, self.view.run_dir.path
+        job, then = standing.job_id, standing.successor
+        pace = live_progress.format_pace(now) if now and self.is_running else ""
+        metrics = self.metrics()
+        # The result has those of the last training step, too, under the same short names.
+        names = [name for name in metrics if name.startswith("eval_")] or list(metrics)
+        values = [format_metric(name, metrics[name]) for name in names]
+        if now and now.loss is not None and not values:
+            values = [format_metric("loss", now.loss)]
+        cells = {
+            "NAME": path.parent.name,
+            "RUN": path.name,
+            "JOB": f"{job}, then {then}" if then else job,
+            "STATE": self.state,
+            "ATTEMPT": str(self.view.newest or ""),
+            "PROGRESS": now and f"{live_progress.format_position(now)}  {pace}".rstrip(),
+            "METRICS": "  ".join(values),
+            "CHECKPOINT": words.checkpoint(self.view, self.now),
+            "NODES": words.nodes(self.view, standing),
+            "LAST END": words.last_end(self.view),
+        }
+        return {column: value or "" for column, value in cells.items()}
+
+    def as_json(self) -> dict[str, Any]:
+        """The row of `status --json`; what is not known is null."""
+        view, standing, now = self.view, self.standing, self.view.progress
+        job, last = standing.job, view.last
+        is_pending = job is not None and standing.state == "pending"
+        return {
+            "name": view.run_dir.path.parent.name,
+            "run_id": view.run_dir.run_id,
+            "run_dir": str(view.run_dir.path),
+            "job_id": standing.job_id,
+            "successor": standing.successor,
+            "state": standing.state,
+            "state_text": self.state,
+            "pending_reason": job.reason if job and is_pending else None,
+            "expected_start": job.start if job and is_pending else None,
+            "time_limit_left_s": job.left_s if job and self.is_running else None,
+            "nodes": words.nodes(view, standing),
+            "attempt": None if view.problem else view.newest,
+            "last_cause": last and last.cause,
+            "step": now and now.step,
+            "total_steps": now and now.total,
+            "epoch": now and now.epoch,
+            "eta_s": now.eta_s if now and self.is_running else None,
+            "progress": now and live_progress.format_progress(now, self.is_running),
+            "reason": view.problem or self.reason,
+            "metrics": self.metrics() or None,
+            "checkpoint": view.checkpoint,
+            "checkpoint_time": view.checkpoint_time,
+            "warning": self.warning,
+        }
+
+
+def detail(seen: Seen) -> str:
+    """All that there is to show of one run, a line or more for each field."""
+    view, job, row = seen.view, seen.standing.job, seen.row()
+    running_on = f", attempt {view.newest} on {row['NODES']}" if row["NODES"] else ""
+    fields = {"": seen.name, "STATE": row["STATE"]}
+    if seen.is_running and view.newest:
+        fields["STATE"] += running_on
+    elif row["NODES"]:
+        fields["NODES"] = row["NODES"]
+    if job is not None and seen.standing.state == "pending":
+        fields["SLURM'S REASON"] = job.reason
+        if job.start is not None:
+            fields["EXPECTED START"] = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.start))
+    elif job is not None and job.left_s is not None and seen.is_running:
+        fields["TIME LIMIT"] = f"in {format_duration(job.left_s, 2)}"
+    fields |= {name: row[name] for name in ("JOB", "PROGRESS", "METRICS", "CHECKPOINT")}
+    for record in view.attempts[-MAX_ATTEMPTS:]:
+        fields[f"ATTEMPT {record.attempt}"] = _attempt_line(record)
+    if len(view.attempts) > MAX_ATTEMPTS:
+        left_out = f"{len(view.attempts) - MAX_ATTEMPTS} more, all: "
+        fields["EARLIER"] = left_out + shown_path(view.run_dir.attempts)
+    fields["WARNING"] = seen.warning or ""
+    fields["DIRECTORY"] = shown_path(view.run_dir.path)
+    for place, line in enumerate((tensorboard.command(view.run_dir) or "").splitlines()):
+        fields["TENSORBOARD" if place == 0 else "ITS TUNNEL"] = line
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+    return table.stacked([fields], list(fields), width)
+
+
+def _attempt_line(record: AttemptRecord) -> str:
+    """An attempt that was closed: where, how long, which steps, and what ended it."""
+    parts = [words.node_list(record.nodes or ()), words.ended_by(record)]
+    if record.start is not None:
+        parts.insert(1, format_duration(max(0, record.stop - record.start), 2))
+    if record.first_step is not None:
+        parts.insert(-1, f"steps {record.first_step} to {record.last_step}")
+    return "  ".join(filter(None, parts))
+
+
+def watch(wanted: Wanted) -> int:
+    """Show the runs again and again, on a terminal in place, until Ctrl-C; returns 0.
+
+    Files are read every LOOK_AGAIN_S, Slurm is asked at most every ASK_AGAIN_S.
+    """
+    queue, is_terminal = CachedQueue(), sys.stdout.isatty()
+    try:
+        while True:
+            now = time.strftime("%H:%M:%S")
+            note = f"{now}, Slurm is asked every {ASK_AGAIN_S} s, Ctrl-C ends this"
+            if is_terminal:
+                lines = wanted.text(queue, shutil.get_terminal_size().lines - 2).split("\n")
+                # Home; each line replaces the old one to its end; then clear what is below.
+                print("\033[H" + "".join(f"{line}\033[K\n" for line in [*lines, note]) + "\033[J")
+            else:
+                print(f"{now}\n{wanted.text(queue)}\n")
+            sys.stdout.flush()
+            time.sleep(LOOK_AGAIN_S if is_terminal else ASK_AGAIN_S)
+    except KeyboardInterrupt:
+        return 0
+
+
+def rank_error(run_dir: RunDir) -> str | None:
+    """The last error in rank 0's log of the newest attempt; None if there is none.
+
+    A full disk keeps the attempt from writing its reason anywhere else.
+    """
+    try:
+        with open(run_dir.rank_log(0), "rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            text = log.read().decode("utf-8", "replace")
+    except OSError:
+        return None
+    errors = RANK_ERROR.findall(text)
+    return str(errors[-1]) if errors else None

@@ -1,0 +1,80 @@
+"""Prints rows of texts: a folded table or stacked lines on a terminal, else plain columns.
+
+rich draws the table. Where it cannot be imported, a terminal gets the stacked lines.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+
+Row = dict[str, str]  # the text of each column that the run has
+# Columns that take half a terminal as one line of text: at least this wide where they are folded.
+MIN_FOLDED = 22
+
+
+def text(rows: Sequence[Row], columns: Sequence[str]) -> str:
+    """The rows as text for stdout: for a terminal no line is wider than it, and nothing is cut."""
+    if not sys.stdout.isatty():
+        return plain(rows, columns)
+    width = shutil.get_terminal_size().columns
+    return folded(rows, columns, width) or stacked(rows, columns, width)
+
+
+def plain(rows: Sequence[Row], columns: Sequence[str]) -> str:
+    """Aligned columns below a header, a line for each row; `-` for what a row does not have."""
+    table = [list(columns), *([row.get(name) or "-" for name in columns] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = [zip(row, widths, strict=True) for row in table]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in lines
+    )
+
+
+def folded(rows: Sequence[Row], columns: Sequence[str], width: int) -> str | None:
+    """A table of the columns that a row has, with long texts folded; None where it is too wide."""
+    try:
+        from rich.console import Console
+        from rich.measure import Measurement
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError:  # an active environment that has torch and not all packages of the lock
+        return None
+    used = [name for name in columns if any(row.get(name) for row in rows)]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in used:
+        longest = max(len(row.get(name, "")) for row in rows)
+        table.add_column(name, overflow="fold", min_width=min(longest, MIN_FOLDED))
+    for row in rows:
+        table.add_row(*(Text(row.get(name) or "-") for name in used))
+    console = Console(width=width, file=sys.stdout)
+    if Measurement.get(console, console.options.update(max_width=10_000), table).minimum > width:
+        return None
+    with console.capture() as capture:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
+
+
+def stacked(rows: Sequence[Row], columns: Sequence[str], width: int) -> str:
+    """The rows below each other: the first column is a title, each other one a line that folds."""
+    title, *others = columns
+    labels = max(map(len, others)) + 2
+    lines = []
+    for row in rows:
+        lines += textwrap.wrap(row.get(title, "-"), width)
+        for name in others:
+            if value := row.get(name):
+                lines += _field(name.lower(), value, labels, width)
+    return "\n".join(lines)
+
+
+def _field(label: str, value: str, labels: int, width: int) -> list[str]:
+    """The lines of one field; the lines after the first are indented by `labels` + 2 blanks."""
+    first = f"  {label.ljust(labels)}"
+    room = max(width, len(first) + 10)  # of a terminal that is narrower than that
+    rest = " " * len(first)
+    return textwrap.wrap(
+        value, room, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )

@@ -1,0 +1,134 @@
+"""States, causes, nodes and times of a run in plain words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from slurm_job_kit.jobs.checkpoint_names import checkpoint_step
+from slurm_job_kit.jobs.console import counted, format_duration, number_ranges
+from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause
+from slurm_job_kit.jobs.show.run_view import RunView, Standing
+from slurm_job_kit.jobs.slurm.client import QueueEntry
+from slurm_job_kit.jobs.slurm.pending import explain
+
+CAUSES = {
+    Cause.COMPLETED: "completed",
+    Cause.CANCELLED: "cancelled",
+    Cause.TIME_LIMIT: "time limit",
+    Cause.PREEMPTION: "preemption",
+    Cause.MANUAL_STOP: "stop signal sent by hand",
+    Cause.INTERRUPTED: "Ctrl-C or cancel",
+    Cause.REQUEUED: "requeue by Slurm or an administrator",
+    Cause.CRASH: "crash",
+    Cause.HANG: "hang",
+    Cause.OUT_OF_MEMORY: "out of memory",
+    Cause.NODE: "bad or lost node",
+    Cause.LOST: "batch script killed",
+}
+_STATES = {
+    "completed": "completed",
+    "unknown": "unknown: neither Slurm nor this host knows whether it still runs",
+    "completing": "ending: Slurm waits for the job's processes",
+    "configuring": "starting: Slurm prepares the job's nodes",
+    "suspended": "suspended by Slurm",
+    "requeue_hold": "held by Slurm after a requeue",
+    "requeue_fed": "requeued by Slurm",
+    "requeued": "requeued by Slurm",
+    "special_exit": "held by Slurm after a requeue",
+}
+_NUMBERED = re.compile(r"(.*?)(\d+)")
+
+
+def state(view: RunView, standing: Standing, reason: str | None, now: float) -> str:
+    """The state of a run in plain words. `reason`: why it ended; `now`: seconds since the epoch."""
+    name, job = standing.state, standing.job
+    if name == "pending" and job is not None:
+        return _waiting(view, job, now)
+    if name == "running":
+        return _running(view)
+    if name in ("held", "cancelled", "unreadable"):
+        return f"{name}: {reason}" if reason else name
+    if name == "frozen":
+        gone = f", and Slurm does not have its job {view.job_id}" if view.job_id else ""
+        return f"never started{gone}"
+    if name in ("stopped", "lost") or standing.is_ended and name not in _STATES:
+        how = "no record shows why" if reason is None else reason
+        what = {"stopped": "stopped", "lost": "lost: its process or job is gone"}
+        return f"{what.get(name, f'ended, {name.upper()} to Slurm')}: {how}"
+    return _STATES.get(name, f"{name.upper()} to Slurm")
+
+
+def _waiting(view: RunView, job: QueueEntry, now: float) -> str:
+    """Why a job waits, and until when Slurm expects it to."""
+    text = f"{_restarting(view) or 'waiting in the queue'}: {explain(job.reason)}"
+    if job.start is not None and job.start > now:
+        text += f", expected start in {format_duration(job.start - now, 2)}"
+    return text
+
+
+def _running(view: RunView) -> str:
+    """`starting` before the first attempt, `restarting` between two of them, else `running`."""
+    last = view.last
+    if last is not None and last.attempt == view.newest:
+        return _restarting(view) or "starting"
+    return "running" if view.newest or view.job_id is None else "starting"
+
+
+def _restarting(view: RunView) -> str | None:
+    """`restarting after preemption` of a run that continues by itself; None of any other."""
+    last = view.last
+    if view.newest == 0 or (last and last.decision in (Action.HOLD, Action.CANCEL, Action.DONE)):
+        return None
+    is_closed = last is not None and last.attempt == view.newest
+    return f"restarting after {CAUSES[last.cause]}" if last and is_closed else "restarting"
+
+
+def nodes(view: RunView, standing: Standing) -> str | None:
+    """The nodes on which a run runs, or how many it waits for; None of a run that has ended."""
+    if standing.job is not None and standing.job.nodes:
+        return None if standing.is_ended else standing.job.nodes
+    if standing.job is not None and standing.state == "pending":
+        return counted(standing.job.num_nodes, "node") + " wanted"
+    if standing.state == "running" and view.plan is not None:
+        return node_list(view.plan.nodes)
+    return None
+
+
+def node_list(names: Sequence[str]) -> str:
+    """Names of nodes as Slurm writes them: `n[1-3,7],login`. No name is left out."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    others = []
+    for name in dict.fromkeys(names):
+        if match := _NUMBERED.fullmatch(name):
+            groups.setdefault((match[1], len(match[2])), []).append(int(match[2]))
+        else:
+            others.append(name)
+    texts = []
+    for (prefix, width), numbers in groups.items():
+        ranges = number_ranges(numbers, width)
+        texts.append(prefix + (f"[{ranges}]" if len(numbers) > 1 else ranges))
+    return ",".join([*texts, *others])
+
+
+def last_end(view: RunView) -> str | None:
+    """What ended the newest closed attempt, if it did not complete the run: `crash (attempt 2)`."""
+    last = view.last
+    if last is None or last.cause is Cause.COMPLETED:
+        return None
+    return f"{CAUSES[last.cause]} (attempt {last.attempt})"
+
+
+def checkpoint(view: RunView, now: float) -> str | None:
+    """The newest checkpoint and its age: `step 1200, 5 min ago`."""
+    if view.checkpoint is None:
+        return None
+    text = f"step {checkpoint_step(view.checkpoint)}"
+    if view.checkpoint_time is None:
+        return text
+    return f"{text}, {format_duration(max(0, now - view.checkpoint_time), 1)} ago"
+
+
+def ended_by(record: AttemptRecord) -> str:
+    """What ended an attempt, with the reason of the decision."""
+    return f"{CAUSES[record.cause]}: {record.reason}" if record.reason else CAUSES[record.cause]

@@ -1,0 +1,303 @@
+"""The command status: one row for each run, from its directory, its job and its process."""
+
+import json
+import re
+import time
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.attempt import run_lock
+from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, write_json
+from slurm_job_kit.jobs.show import cached_queue, run_view, status, table
+from slurm_job_kit.jobs.slurm.client import QueueEntry
+from slurm_job_kit.jobs.spec import Log, Spec
+from tests.unit import run_files
+from tests.unit.commands.commands_kit import make_run
+
+
+def test_status_lists_runs_newest_first(here, capsys):
+    for run_id in ("20260101", "20260102"):
+        make_run(here, run_id)
+    assert main(["status"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == " ".join(status.COLUMNS).split()
+    assert [line[1] for line in lines[1:]] == ["20260102", "20260101"]
+
+
+def test_status_without_runs_says_how_to_start(here, capsys):
+    assert main(["status"]) == 0
+    assert "make submit" in capsys.readouterr().out
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_status_as_json_has_state_progress_and_metrics(here, capsys):
+    run = make_run(here)
+    write_json(run.result, {"status": "completed", "metrics": {"eval_accuracy": 0.5}})
+    run.progress.write_text('{"step": 42, "total": 50, "epoch": 1, "epochs": 2}')
+    assert main(["status", "tiny", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["state"], row["step"], row["job_id"]) == ("completed", 42, None)
+    assert row["metrics"] == {"eval_accuracy": 0.5}
+
+
+@pytest.mark.parametrize("result", ["completed", "held", "killed", "running"])
+def test_a_run_that_ended_has_no_speed_and_no_time_left(here, capsys, result):
+    run = make_run(here)
+    if result == "running":
+        run_lock.claim(run, run_lock.this_process(None), 1)
+    elif result != "killed":
+        write_json(run.result, {"status": result, "reason": "stopped on request"})
+    values = {"step": 42, "total": 50, "samples_per_s": 93.0, "time_left": "1 s"}
+    write_json(run.progress, values)
+    assert main(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert "step 42/50" in shown
+    assert ("step 42/50  93 samples/s  1 s left" in shown) == (result == "running")
+    assert ("held: stopped on request" in shown) == (result == "held")
+
+
+@pytest.mark.parametrize(
+    ("result", "slurm_state", "state"),
+    [
+        ({}, None, "stopped"),
+        ({}, "PENDING", "pending"),
+        ({}, "NODE_FAIL", "node_fail"),
+        ({"status": "held"}, None, "held"),
+        ({"status": "held"}, "FAILED", "held"),
+        ({"status": "held"}, "PENDING", "pending"),  # resumed
+        ({"status": "completed"}, "TIMEOUT", "completed"),
+        ({"status": "completed"}, "RUNNING", "completed"),
+    ],
+)
+def test_the_run_directory_knows_better_than_slurm_how_a_run_ended(
+    here, result, slurm_state, state
+):
+    run = make_run(here)
+    append_jsonl(run.attempts, run_files.attempt())
+    if result:
+        write_json(run.result, result)
+    write_json(run.submission, {"job_id": "12"})  # after the result
+    jobs = {"12": QueueEntry(slurm_state)} if slurm_state else {}
+    assert run_view.judge(run_view.read(run), jobs).state == state
+
+
+def test_a_local_run_is_running_while_its_process_lives(here):
+    run = make_run(here)
+    run_lock.claim(run, run_lock.this_process(None), 1)
+    assert run_view.judge(run_view.read(run), None).state == "running"
+    record = asdict(run_lock.this_process(None)) | {"pid_start": "1", "attempt": 1}
+    write_json(run.owner, record)
+    assert run_view.judge(run_view.read(run), None).state == "lost"
+
+
+@pytest.mark.parametrize(
+    ("states", "jobs", "state"),
+    [
+        (("RUNNING", "PENDING"), "4711, then 4712", "starting"),
+        (("NODE_FAIL", "PENDING"), "4712", "waiting in the queue: "),
+        (("RUNNING", "CANCELLED"), "4711", "starting"),
+        (("FAILED", "CANCELLED"), "4711", "ended, FAILED to Slurm"),
+    ],
+)
+def test_status_shows_the_job_that_waits(guarded, capsys, states, jobs, state):
+    guarded(*states)
+    assert main(["status"]) == 0
+    row = capsys.readouterr().out.splitlines()[1]
+    assert f"  {jobs}  {state}" in row
+
+
+def test_status_as_json_names_the_successor(guarded, capsys):
+    guarded("RUNNING", "PENDING")
+    assert main(["status", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["job_id"], row["successor"]) == ("4711", "4712")
+
+
+def test_status_shows_the_newest_runs_and_how_many_there_are(here, capsys):
+    for number in range(status.MAX_LISTED + 2):
+        make_run(here, f"202601{number:02d}")
+    assert main(["status"]) == 0
+    *_, oldest, note = capsys.readouterr().out.splitlines()
+    assert oldest.split()[1] == "20260102"
+    assert note.startswith("20 of 22 runs") and "--all" in note
+    assert main(["status", "--all"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[1] == "20260100"
+
+
+def test_status_as_json_has_all_runs(here, capsys):
+    for number in range(status.MAX_LISTED + 2):
+        make_run(here, f"202601{number:02d}")
+    assert main(["status", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 22
+
+
+def test_the_reason_is_read_from_the_log_where_the_disk_was_too_full_to_record_it(here, capsys):
+    run = make_run(here)
+    append_jsonl(run.attempts, run_files.attempt())
+    run.rank_log(0).parent.mkdir()
+    error = "StorageError: checkpoints: No space left on device"
+    run.rank_log(0).write_text(f"step 1\n12:00:00 trainer: rank 0 on n1: error: {error}\nend\n")
+    assert main(["status", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["state"], row["reason"]) == ("stopped", error)
+    assert main(["status"]) == 0
+    assert error in capsys.readouterr().out
+
+
+def test_a_run_of_another_kit_is_listed_with_what_it_is(here, capsys):
+    old, run = make_run(here, "old", "old"), make_run(here)
+    old.spec.write_text("{}")
+    old.attempts.write_text('{"attempt": 1}\n')
+    assert main(["status", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["old"]["state"] == "unreadable" and "older version" in rows["old"]["reason"]
+    assert rows[run.path.parent.name]["state"] == "frozen"
+    assert main(["status"]) == 0
+
+
+def test_status_warns_of_a_start_up_that_is_longer_than_the_slots(here, capsys):
+    run = make_run(here)
+    for number in (1, 2, 3):
+        short: dict[str, Any] = {"attempt": number, "start": 100.0, "stop": 141.0}
+        short |= {"cause": "preemption", "decision": "requeue"}
+        append_jsonl(run.attempts, run_files.attempt(**short))
+    assert main(["status"]) == 0
+    assert "3 preemptions in a row before the first optimizer step" in capsys.readouterr().out
+
+
+def test_a_damaged_run_hides_no_other(here, capsys):
+    damaged, run = make_run(here, "20260109"), make_run(here)
+    write_json(damaged.result, {"status": "completed", "metrics": {"confusion": [1, 2]}})
+    assert main(["status", "--json"]) == 0
+    rows = {row["run_id"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["20260109"]["state"] == "unreadable" and "metrics" in rows["20260109"]["reason"]
+    assert rows[run.run_id]["state"] == "frozen"
+
+
+class Clock:
+    """Stands for the module `time`: it goes on in `sleep` alone, and Ctrl-C comes after its end."""
+
+    def __init__(self, ends_at):
+        self._now, self._ends_at = 0.0, ends_at
+
+    def __getattr__(self, name):
+        return getattr(time, name)
+
+    def monotonic(self):
+        return self._now
+
+    def sleep(self, seconds):
+        self._now += seconds
+        if self._now > self._ends_at:
+            raise KeyboardInterrupt
+
+
+def make_many(here, slurm, number):
+    """Runs that are complete, and as many whose jobs wait to restart; three attempts each.
+
+    Written without fsync, which takes most of the time on a slow disk.
+    """
+    attempts = [run_files.attempt(attempt=each, cause="preemption") for each in (1, 2, 3)]
+    lines = "".join(f"{json.dumps(each)}\n" for each in attempts)
+    for each in range(2 * number):
+        run = make_run(here, f"2026{each:04d}")
+        for attempt in (1, 2, 3):
+            run.attempt(attempt).path.mkdir()
+            run.attempt(attempt).plan.write_text(json.dumps(run_files.plan(attempt=attempt)))
+        run.attempts.write_text(lines)
+        run.submission.write_text(json.dumps({"job_id": str(100 + each)}))
+        if each < number:
+            run.result.write_text('{"status": "completed"}')
+        else:
+            slurm.set_state(str(100 + each), "PENDING")
+
+
+def test_status_of_many_runs_is_one_query_and_none_where_all_have_ended(here, slurm, capsys):
+    make_many(here, slurm, 100)
+    assert main(["status", "--all"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("restarting after preemption: ") == shown.count(" completed ") == 100
+    assert [call.partition(" ")[0] for call in slurm.calls] == ["squeue"]
+    for run in (here / "runs/tiny").iterdir():
+        RunDir(run).result.write_text('{"status": "held", "reason": "x"}')
+    assert main(["status", "--all"]) == 0
+    assert len(slurm.calls) == 1
+
+
+def test_a_pending_run_is_shown_with_the_reason_and_the_expected_start(slurm, capsys):
+    assert main(["submit", "tiny.yaml"]) == 0
+    slurm.set_state("4711", "PENDING")
+    start = int(time.time()) + 7830
+    slurm.set_queued("4711", f"{start}|1:00:00|2||Priority")
+    capsys.readouterr()
+    assert main(["status", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["pending_reason"] == "Priority" and row["expected_start"] == start
+    assert main(["status", "tiny"]) == 0  # in detail
+    shown = capsys.readouterr().out
+    why = "waiting in the queue: jobs with a higher priority are before it"
+    assert f"{why}, expected start in 2 h 10 min" in shown and "2 nodes wanted" in shown
+
+
+def test_the_runs_of_a_name_are_listed_and_another_name_is_not(here, capsys):
+    for run_id, name in (("1", "a"), ("2", "a"), ("3", "b")):
+        make_run(here, run_id, name)
+    assert main(["status", "a"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize("width", [30, 80, 500])
+def test_no_width_cuts_a_text_off(width):
+    words = [f"w{number}" for number in range(40)]
+    rows, columns = [{"NAME": "tiny", "STATE": " ".join(words)}], ("NAME", "STATE", "NODES")
+    text = table.folded(rows, columns, width) or table.stacked(rows, columns, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert set(words) <= set(text.split())
+
+
+def test_a_watch_asks_slurm_at_most_every_30_s(slurm, monkeypatch, capsys):
+    assert main(["submit", "tiny.yaml"]) == 0
+    slurm.set_state("4711", "PENDING")
+    before, clock = len(slurm.calls), Clock(ends_at=60)
+    # Of these two modules alone: subprocess needs the real clock while it waits for squeue.
+    monkeypatch.setattr(status, "time", clock)
+    monkeypatch.setattr(cached_queue, "time", clock)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(["status", "--watch"]) == 0
+    assert len(slurm.calls) - before == 3  # at 0, 30 and 60 s
+    assert capsys.readouterr().out.count("waiting in the queue") >= 12
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_watch_of_many_runs_shows_what_fits_and_draws_few_tables(
+    here, slurm, monkeypatch, is_terminal
+):
+    make_many(here, slurm, 100)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    draw, drawn = table.text, []
+
+    def counted(*args):
+        drawn.append(args)
+        return draw(*args)
+
+    monkeypatch.setattr(table, "text", counted)
+    numbers = []
+    for max_lines in (24, 48):
+        text = status.Wanted(is_all=True).text(cached_queue.CachedQueue(), max_lines)
+        assert len(text.split("\n")) <= max_lines
+        numbers += [int(number) for number in re.findall(r"^(\d+) of 200 runs, all: ", text, re.M)]
+    assert 2 <= numbers[0] < numbers[1] and len(drawn) <= 14
+
+
+def test_the_detail_of_a_run_with_tensorboard_names_its_commands(here, capsys):
+    run = make_run(here)
+    assert main(["status", "tiny"]) == 0
+    assert "tensorboard" not in capsys.readouterr().out
+    run.spec.write_text(Spec(name="tiny", log=Log(tensorboard=True)).to_json())
+    assert main(["status", "tiny"]) == 0
+    shown = capsys.readouterr().out
+    assert f"tensorboard --logdir {run.tensorboard}" in shown and "ssh -N -L" in shown
