@@ -1,12 +1,13 @@
 """Local runs with the processes of a cluster: node agents, torchrun, ranks."""
 
+import json
 import os
 import signal
 import socket
 
 import pytest
 
-from slurm_job_kit.jobs.records.training import read_progress_step
+from slurm_job_kit.jobs.records.training import read_events, read_progress_step
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from slurm_job_kit.jobs.runs.compare import compare
 from slurm_job_kit.trainer.health.phases import start_up_limit_s
@@ -107,6 +108,17 @@ def test_each_global_rank_has_its_log(undisturbed):
         assert f"rank {rank} of 4" in run.rank_log(rank).read_text()
         spawned = [event["event"] for event in read_jsonl(run.timeline(f"rank-{rank:05d}"))]
         assert {"spawn", "import", "first_step"} <= set(spawned)
+
+
+def test_rank_0_alone_writes_its_evaluations_and_its_pace_to_the_timeline(undisturbed):
+    run, _ = undisturbed
+    evaluated = [each["step"] for each in read_jsonl(run.metrics) if "eval_loss" in each]
+    events = read_events(run.timeline("rank-00000"))
+    assert [each.step for each in events if each.event == "evaluation"] == evaluated
+    assert all(each.seconds for each in events if each.event == "evaluation")
+    assert "evaluation" not in {each.event for each in read_events(run.timeline("rank-00001"))}
+    pace = read_events(run.timeline("steps"))
+    assert pace and all(each.samples_per_s and each.memory_mib for each in pace)
 
 
 def test_ctrl_c_saves_and_resume_ends_with_the_bits_of_the_undisturbed_run(kit, undisturbed):
@@ -216,6 +228,10 @@ def test_row_41_a_hang_of_a_data_sets_constructor_ends_the_attempt_with_rank_and
     bound_s = start_up_limit_s("data", 3)
     assert f"(limit {bound_s:.0f} s) in data: rank 1 on {socket.gethostname()} (pid " in error
     assert ", in data) does not answer" in error
+    status, answer, stderr = kit.run("why", run.path, "--json")
+    assert status == 0, stderr
+    (delay,) = json.loads(answer)["delays"]
+    assert (delay["cause"], delay["attempts"]) == ("hang", [1]) and "rank 1 on" in delay["text"]
     (meeting,) = [
         event["t"]
         for event in read_jsonl(run.timeline("rank-00001"))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,8 +54,20 @@ def pytest_runtest_makereport(
 
 def _remove_leftovers() -> None:
     """Ends the clusters of test runs that were killed: the number in the name is their pid."""
-    for root in _TMP.glob(f"{_PREFIX}*"):
-        pid = root.name.removeprefix(_PREFIX)
-        if root.lstat().st_uid == os.geteuid() and not Path("/proc", pid).exists():
-            Cluster(root).stop()
-            shutil.rmtree(root)
+    with _alone():  # several pytest processes start at once, and would remove the same cluster
+        for root in _TMP.glob(f"{_PREFIX}*"):
+            pid = root.name.removeprefix(_PREFIX)
+            if root.lstat().st_uid == os.geteuid() and not Path("/proc", pid).exists():
+                Cluster(root).stop()
+                shutil.rmtree(root)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """A block that one process of this machine is in at a time."""
+    folder = os.open(_TMP, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)

@@ -67,10 +67,12 @@ class Kit:
     runs_root: Path
     repository: Path = REPOSITORY
 
-    def run(self, *argv: str | Path, check: bool = True) -> CompletedProcess[str]:
+    def run(
+        self, *argv: str | Path, check: bool = True, timeout_s: float = 60
+    ) -> CompletedProcess[str]:
         """Run a command in the repository, as from a user's shell."""
         env = ("env", f"KIT_RUNS={self.runs_root}", f"KIT_PYTHON={sys.executable}")
-        return self.cluster.run(*env, *argv, check=check, cwd=self.repository)
+        return self.cluster.run(*env, *argv, check=check, cwd=self.repository, timeout_s=timeout_s)
 
     def jobs(self, *argv: str | Path, check: bool = True) -> CompletedProcess[str]:
         """Run `python -m jobs ...`."""

@@ -23,7 +23,7 @@ def directives():
 
 
 def submitted():
-    return sbatch.sbatch_options(Spec(), RUN)
+    return sbatch.sbatch_options(Spec(), RUN.path)
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")

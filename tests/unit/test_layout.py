@@ -27,14 +27,21 @@ TOP_OF_CONTRACT = {
     "jobs.console",
     "jobs.procfs",
     "jobs.installation",
+    "jobs.arguments",
 }
 RECORDS = {name for name in FILES if name.startswith("jobs.records")}
 CONTRACT = TOP_OF_CONTRACT | RECORDS
+EVERYDAY = {"report", "why", "show", "care", "remote"}
+BELOW_COMMANDS = {"attempt", "runs", "config", "node", "slurm"}
 # The rooms that each room may import. "" is the top of the package.
 MAY_IMPORT = {
     "jobs": {
-        "": {"commands", "attempt", "runs", "config", "node", "slurm"},
-        "commands": {"attempt", "runs", "config", "node", "slurm"},
+        "": {*EVERYDAY, "sweep", "commands", *BELOW_COMMANDS},
+        "sweep": {"commands", "report", "show", "care", *BELOW_COMMANDS},
+        "commands": {"show", "care", *BELOW_COMMANDS},
+        "report": {"show", *BELOW_COMMANDS},
+        "why": {"show", *BELOW_COMMANDS},
+        **dict.fromkeys(("show", "care", "remote"), BELOW_COMMANDS),
         "attempt": {"runs", "node", "slurm"},
         "runs": {"config"},
         "config": {"slurm"},
@@ -55,7 +62,7 @@ MAY_IMPORT = {
     },
 }
 BASE = {"trainer.errors", "trainer.stop", "trainer.seeds", "trainer.user_code", "trainer.events"}
-MAX_MODULES = 14
+MAX_MODULES = 15
 # They run on compute nodes and hosts where there is a Python and perhaps nothing else.
 STANDARD_LIBRARY_ONLY = [
     *("jobs.spec", "jobs.rundir", *sorted(RECORDS), "jobs.attempt.__main__"),
@@ -253,12 +260,15 @@ STARTS_PROCESSES = {
     "jobs.commands.local": "the agents of a run without Slurm",
     # Exceptions of the rule that jobs.slurm, jobs.node and jobs.commands.local start processes:
     "jobs.attempt.srun_step": "asks env(1) for --block-signal; slurm/ddp.sbatch starts srun itself",
+    "jobs.attempt.notify": "notify.command, a shell line of the user",
+    "jobs.remote.beside_rank": "becomes srun or bash, or starts py-spy by them",
     "jobs.runs.code_snapshot": "git, which lists the files to freeze",
     "jobs.runs.check": "the trainer's check, because jobs/ does not import torch",
     "jobs.commands.packages": "venv and pip, which install what the other modules import",
     "jobs.commands.export": "becomes the trainer's export, because jobs/ does not import torch",
-    "jobs.commands.logs": "becomes tail -F",
+    "jobs.remote.host": "ssh",
     "trainer.dist.run_handle": "python -m jobs, because only the contract of jobs/ is imported",
+    "trainer.storage.space": "quota and lfs, which know the user's quota",
     "trainer.data.loader": "the worker processes of a rank",
 }
 STARTER_MODULES = {"subprocess", "multiprocessing", "pty"}
@@ -318,6 +328,7 @@ RENAMES = {
     "jobs.rundir": "replacing()",
     "jobs.attempt.run_lock": "a hard link fails if the file exists; a rename would replace it",
     "jobs.runs.code_snapshot": "directories",
+    "jobs.commands.clean": "directories, before it deletes them",
     "jobs.runs.checkpoint_files": "directories",
     "trainer.storage.commit": "directories; temporary names that a later attempt removes",
     "trainer.storage.reader": "a directory, to quarantine it",
