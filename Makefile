@@ -7,11 +7,12 @@ MAKEFLAGS += --no-print-directory
 export KIT_CONFIG := $(value CONFIG)
 export KIT_SET := $(value SET)
 export KIT_RUN := $(value RUN)
+export KIT_KEY := $(value KEY)
 export KIT_WITH := $(value WITH)
 export KIT_CHECKPOINT := $(value CHECKPOINT)
 export KIT_FROM := $(value FROM)
 export KIT_BENCH := $(value B)
-unexport CONFIG SET RUN WITH CHECKPOINT FROM B
+unexport CONFIG SET RUN KEY WITH CHECKPOINT FROM B
 
 # An active environment with torch is used and not changed; otherwise .venv, made from the lock.
 ifneq ($(VIRTUAL_ENV)$(CONDA_PREFIX),)
@@ -24,32 +25,61 @@ READY_DEV := $(if $(ACTIVE),,.venv/.ready-dev)
 READY_BENCH := $(if $(ACTIVE),,.venv/.ready-bench)
 JOBS := $(PYTHON) -m jobs
 NPROC ?= 1
+# From the command line only: some shells export a variable HOST of their own.
+ifeq ($(origin HOST),command line)
+export KIT_HOST := $(value HOST)
+unexport HOST
+endif
 need = $(if $(1),,$(error an argument is missing, as in `$(2)`))
 
 ##@ Run
-submit: $(READY) ## Run CONFIG=configs/resnet.yaml [SET="train.lr=0.05"] [FROM=RUN@step-100]
+submit: $(READY) ## Run a spec: CONFIG=configs/resnet.yaml [SET="train.lr=0.05"] [FROM=RUN@step-100]
 	$(call need,$(KIT_CONFIG),make submit CONFIG=configs/resnet.yaml)
 	@$(JOBS) submit "$$KIT_CONFIG" --set="$$KIT_SET" $${KIT_FROM:+--from="$$KIT_FROM"} \
 	    $(if $(YES),--yes) $(FLAGS)
-dry-run: $(READY) ## Show what submit would do: sbatch command, script, resolved spec
+dry-run: $(READY) ## Show what submit would do with CONFIG=...: sbatch command, script, resolved spec
 	$(call need,$(KIT_CONFIG),make dry-run CONFIG=configs/resnet.yaml)
 	@$(JOBS) submit "$$KIT_CONFIG" --set="$$KIT_SET" --dry-run $(FLAGS)
-status: $(READY) ## List the runs [RUN=name, run id, job id, directory] [FLAGS=--all]
+sweep: $(READY) ## Many runs as one job array: CONFIG=... [SET="train.lr=0.01,0.1"] [DRY=1] [RETRY=1]
+	$(call need,$(KIT_CONFIG),make sweep CONFIG=configs/resnet.yaml SET="train.lr=0.01,0.1")
+	@$(JOBS) sweep "$$KIT_CONFIG" --set="$$KIT_SET" $(if $(DRY),--dry-run) $(if $(RETRY),--retry) \
+	    $(if $(YES),--yes) $(FLAGS)
+
+##@ Look
+status: $(READY) ## List the runs, or one: [RUN=name, run id, job id, directory] [FLAGS="--all --watch"]
 	@$(JOBS) status $${KIT_RUN:+"$$KIT_RUN"} $(FLAGS)
-logs: $(READY) ## Rank 0's log of a run [RUN=...] [FLAGS="-f --rank 1"]
+why: $(READY) ## Why a run waits, ended or is held, and what to do [RUN=...] [FLAGS=--json]
+	@$(JOBS) why $${KIT_RUN:+"$$KIT_RUN"} $(FLAGS)
+logs: $(READY) ## Rank 0's logs, all attempts [RUN=...] [FLAGS="-f --rank 1"] [FLAGS=--errors: the first error]
 	@$(JOBS) logs $${KIT_RUN:+"$$KIT_RUN"} $(FLAGS)
-cancel: $(READY) ## Stop a run: RUN=...
+report: $(READY) ## Where the time went, a page with plots [RUN="a b"] [FLAGS="--metric eval_loss"]
+	@$(JOBS) report $${KIT_RUN:+--runs="$$KIT_RUN"} $(FLAGS)
+explain: $(READY) ## What keys mean [KEY=train.lr or train] and their values [CONFIG=... or RUN=...]
+	@$(JOBS) explain $${KIT_KEY:+"$$KIT_KEY"} $${KIT_CONFIG:+"$$KIT_CONFIG"} \
+	    $${KIT_RUN:+"$$KIT_RUN"} --set="$$KIT_SET"
+shell: $(READY) ## A shell beside a running rank: RUN=... [FLAGS="--rank 1 --stack"]
+	$(call need,$(KIT_RUN),make shell RUN=resnet)
+	@$(JOBS) shell "$$KIT_RUN" $(FLAGS)
+
+##@ Change
+cancel: $(READY) ## Stop a run: RUN=...; only resume continues it
 	$(call need,$(KIT_RUN),make cancel RUN=resnet)
 	@$(JOBS) cancel "$$KIT_RUN"
-resume: $(READY) ## Continue a run [RUN=...] [SET="slurm.time=..."] [CODE=1] [CHECKPOINT=best] [YES=1]
+resume: $(READY) ## Continue the newest run [RUN=...] [SET="slurm.time=..."] [CODE=1] [CHECKPOINT=best] [YES=1]
 	@$(JOBS) resume $${KIT_RUN:+"$$KIT_RUN"} --set="$$KIT_SET" $(if $(CODE),--code) \
 	    $${KIT_CHECKPOINT:+--checkpoint="$$KIT_CHECKPOINT"} $(if $(YES),--yes) $(FLAGS)
+
+##@ Results
 compare: $(READY) ## Compare RUN=... bit for bit with WITH=..., a run without interruption
 	$(call need,$(and $(KIT_RUN),$(KIT_WITH)),make compare RUN=... WITH=...)
 	@$(JOBS) compare "$$KIT_RUN" "$$KIT_WITH"
-export: $(READY) ## Weights of a run as .safetensors [RUN=...] [CHECKPOINT=best] [DCP=1: torch's format]
+export: $(READY) ## Weights of the newest run as .safetensors [RUN=...] [CHECKPOINT=best] [DCP=1: torch's format]
 	@$(JOBS) export $${KIT_RUN:+"$$KIT_RUN"} $${KIT_CHECKPOINT:+--checkpoint="$$KIT_CHECKPOINT"} \
 	    $(if $(DCP),--dcp) $(FLAGS)
+clean: $(READY) ## List what runs no longer need [RUN=...] [FLAGS="--older-than 30d"]; YES=1 deletes
+	@$(JOBS) clean $${KIT_RUN:+"$$KIT_RUN"} $(if $(YES),--yes) $(FLAGS)
+
+##@ Debug
 train: $(READY) ## Plain torchrun: CONFIG=... [NPROC, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT]
 	$(call need,$(KIT_CONFIG),make train CONFIG=configs/resnet.yaml)
 	$(if $(MISSING),$(error missing for several machines: $(MISSING), as in `$(BY_HAND)`))
@@ -121,10 +151,17 @@ cluster-down: $(READY_DEV) ## Stop that Slurm
 	    --disable-pip-version-check -r requirements-torchx.lock >&2 && touch $@
 OLD := Python 3.11 or newer is needed, python3 is
 
+completion: $(READY) ## Print a script with which Tab completes runs, specs and keys in bash
+	@$(JOBS) completion bash
 help: ## Print this list
 	@awk -F ':.*## ' '/^##@/ {print "\n" substr($$0, 5)} \
+	    /^##:/ {print substr($$0, 5)} \
 	    /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+##:
+##: [ ] may be left out. RUN is a run id, job id, directory, or a name: its newest run.
+##: HOST=user@login:DIR runs submit, sweep, status, why, logs, report, cancel and resume there by ssh (docs/laptop.md).
+##: For Tab in bash: make completion > ~/.kit.bash, and the line `source ~/.kit.bash` in ~/.bashrc.
 
-.PHONY: submit dry-run status logs cancel resume compare export train setup test test-here \
+.PHONY: submit dry-run sweep status why logs report explain cancel resume shell compare export clean train setup test test-here \
 	test-on-slurm test-slow chaos test-faults test-slurm-24 bench bench-start bench-full bench-gpu \
-	bench-scale lint schema cluster-up cluster-down help
+	bench-scale lint schema cluster-up cluster-down completion help
