@@ -56,7 +56,7 @@ def cancel(run_dir: RunDir) -> int:
         return stop_local(run_dir, owner)
     record = BestEffort("cancel")  # a full disk must not keep a job alive
     with contextlib.ExitStack() as stack:
-        claim_patiently(stack, run_dir, record)
+        claim_patiently(stack, run_dir, record, CLAIM_WAIT_S)
         jobs = run_jobs.unended(run_dir)
         if not jobs:
             raise UserError(f"{run_dir.run_id} is neither queued nor running")
@@ -66,7 +66,7 @@ def cancel(run_dir: RunDir) -> int:
 
 
 def claim_patiently(
-    stack: contextlib.ExitStack, run_dir: RunDir, record: BestEffort, wait_s: float = CLAIM_WAIT_S
+    stack: contextlib.ExitStack, run_dir: RunDir, record: BestEffort, wait_s: float
 ) -> None:
     """Claim a run until the end of the stack; print it if another command keeps the claim.
 
