@@ -66,9 +66,10 @@ def quota_left(folder: Path) -> int | None:
     """
     device, mount, kind = _mount_of(folder)
     if kind == "lustre":
-        # Source: lfs-quota(1), -q: no header, one line: path, kbytes, quota, limit.
-        text = _output(["lfs", "quota", "-q", "-u", str(os.getuid()), mount])
-        return _left_of([line for line in text.splitlines() if line.split()[:1] == [mount]])
+        # Source: lfs-quota(1), -q: no header: path, kbytes, quota, limit. Behind a path of more
+        # than 15 characters lfs breaks the line (lfs.c).
+        words = _output(["lfs", "quota", "-q", "-u", str(os.getuid()), mount]).split()
+        return _left_of([" ".join(words)] if words[:1] == [mount] else [])
     # Source: quota(1), -w: one line for each file system: device, KiB blocks, quota, limit.
     text = _output(["quota", "-w", "-u"])
     return _left_of([line for line in text.splitlines() if line.split()[:1] == [device]])

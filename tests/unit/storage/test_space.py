@@ -47,8 +47,11 @@ def test_the_quota_of_the_file_system_of_the_run(place, line, left):
     assert space.quota_left(place("nfs4", "quota", HEADER + line, status=1)) == left
 
 
-def test_the_quota_of_lustre(place, tmp_path):
-    folder = place("lustre", "lfs", f"   {tmp_path}   1024   0   8192   -   7   0   0   -")
+@pytest.mark.parametrize("space_behind_path", ["   ", "\n               "])
+def test_the_quota_of_lustre(place, tmp_path, space_behind_path):
+    """lfs breaks the line behind a long path."""
+    line = f"   {tmp_path}{space_behind_path}1024   0   8192   -   7   0   0   -"
+    folder = place("lustre", "lfs", line)
     assert space.quota_left(folder) == 7 * MIB
 
 
