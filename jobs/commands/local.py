@@ -33,9 +33,10 @@ from slurm_job_kit.jobs.attempt.open import open_attempt
 from slurm_job_kit.jobs.attempt.run_lock import release_on_disk_error
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.node.rank import die_with_parent
+from slurm_job_kit.jobs.node.prctl import adopt_orphans, die_with_parent
 from slurm_job_kit.jobs.node.standby import WORD
 from slurm_job_kit.jobs.node.torchrun import stop_signal
+from slurm_job_kit.jobs.procfs import children
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.records.training import Result
@@ -45,6 +46,7 @@ from slurm_job_kit.jobs.spec import Launch, Spec
 
 POLL_S = 0.2
 MAX_RANKS_PER_CORE = 4
+ORPHANS_WAIT_S = 10  # for killed processes to end; one that waits for a disk may need longer
 KILL_WAIT_S = 30  # for a script that gets no signal; as long as Slurm's own KillWait
 
 
@@ -77,6 +79,7 @@ def run(run_dir: RunDir) -> Decision | None:
                 return None
             line.begin()
             watch(agents.start(plan), stops, line, spec.launch)
+            agents.kill_orphans()
             names = [signal.Signals(number).name for number in stops]
             decision = close_attempt(run_dir, me, plan.attempt, names)
             if decision.action is not Action.RETRY:
@@ -153,6 +156,8 @@ class Agents:
         """`shares`: CUDA_VISIBLE_DEVICES of each agent; None without GPUs."""
         self._spec, self._run_dir, self._shares = spec, run_dir, shares
         self._waiting: list[subprocess.Popen[bytes]] = []
+        self._others = set(children(os.getpid()))  # they are none of this run's
+        adopt_orphans(True)
 
     def start(self, plan: AttemptPlan) -> list[subprocess.Popen[bytes]]:
         """Start the agents of an attempt, by those that wait if all of them do."""
@@ -169,9 +174,27 @@ class Agents:
             self._waiting = self._start(WORD, "-")
         return agents
 
+    def kill_orphans(self) -> None:
+        """Kill what the agents of the ended attempt left, as Slurm does at the end of a step.
+
+        The ranks of a killed agent end a moment after it. Until then they write to the run
+        directory, which the next attempt uses, too.
+        """
+        keep = self._others | {agent.pid for agent in self._waiting}
+        deadline = time.monotonic() + ORPHANS_WAIT_S
+        while orphans := set(children(os.getpid())) - keep:
+            if time.monotonic() > deadline:
+                say(f"warning: killed, but still there: {', '.join(map(str, sorted(orphans)))}")
+                return
+            for pid in orphans:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)
+            time.sleep(0.01)
+
     def close(self) -> None:
         """End the agents that wait."""
         end(self._waiting)
+        adopt_orphans(False)
 
     def _start(self, attempt: str, endpoint: str) -> list[subprocess.Popen[bytes]]:
         """Start an agent for each node, with its output and torchrun's in job.log."""

@@ -24,7 +24,7 @@ from slurm_job_kit.jobs.console import BestEffort, say, with_time
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node.interfaces import InterfaceError
 from slurm_job_kit.jobs.node.oom import oom_kills
-from slurm_job_kit.jobs.node.rank import die_with_parent
+from slurm_job_kit.jobs.node.prctl import die_with_parent
 from slurm_job_kit.jobs.node.standby import WORD, WaitingTorchrun, next_attempt
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_signals
 from slurm_job_kit.jobs.node.torchrun import Node, stop_signal, torchrun_command

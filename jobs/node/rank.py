@@ -8,9 +8,7 @@ waits for the child and records why it failed. A forked rank calls `begin` (jobs
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -19,15 +17,9 @@ from pathlib import Path
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.console import BestEffort, begin_lines_with_time, say, with_time
 from slurm_job_kit.jobs.node import script_failure
+from slurm_job_kit.jobs.node.prctl import die_with_parent, set_name
 from slurm_job_kit.jobs.procfs import parent_of
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, code_folders, relink
-
-PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # Source: linux/prctl.h
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies, even by SIGKILL."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def remove_kit_code(search_path: str, run_dir: RunDir) -> str:
@@ -88,8 +80,7 @@ def begin(run_dir: RunDir) -> None:
     attempt, rank = int(os.environ["KIT_ATTEMPT"]), int(os.environ["RANK"])
     log, host = run_dir.attempt(attempt).rank_log(rank), socket.gethostname()
     best_effort = BestEffort(f"rank {rank} on {host}")
-    # A fork has torchrun's command line.
-    ctypes.CDLL(None).prctl(PR_SET_NAME, f"rank-{rank:05d}".encode())
+    set_name(f"rank-{rank:05d}")  # a fork has torchrun's command line
     with best_effort():
         redirect_output(log)
     with best_effort():

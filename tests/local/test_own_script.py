@@ -22,9 +22,10 @@ name: own
 slurm: {nodes: 2}
 launch: {script: %s, args: [%d], stop_signal: %s}
 """
-# Rank 0 records each signal that reaches it; rank 1 handles none. Both run until they may end.
+# Rank 0 records each signal that reaches it, and starts a process that outlives it; rank 1 handles
+# none. Both run until they may end.
 UNAWARE = """
-import os, signal, sys, time
+import os, signal, subprocess, sys, time
 from pathlib import Path
 try:
     import slurm_job_kit.trainer
@@ -35,6 +36,7 @@ seen = []
 if os.environ["RANK"] == "0":
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, _: seen.append(number))
+    subprocess.Popen(["sleep", "1000"])
 print(f"there {os.getpid()}", flush=True)  # at once: the reader wants both
 while not Path(os.environ["KIT_STOP_FILE"]).with_name("may_end").exists():
     time.sleep(0.01)
