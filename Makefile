@@ -30,18 +30,18 @@ ifeq ($(origin HOST),command line)
 export KIT_HOST := $(value HOST)
 unexport HOST
 endif
-need = $(if $(1),,$(error an argument is missing, as in `$(2)`))
+need = $(if $(KIT_$(1)),,$(error $(1)=... is missing, as in `$(2)`))
 
 ##@ Run
 submit: $(READY) ## Run a spec: CONFIG=configs/resnet.yaml [SET="train.lr=0.05"] [FROM=RUN@step-100]
-	$(call need,$(KIT_CONFIG),make submit CONFIG=configs/resnet.yaml)
+	$(call need,CONFIG,make submit CONFIG=configs/resnet.yaml)
 	@$(JOBS) submit "$$KIT_CONFIG" --set="$$KIT_SET" $${KIT_FROM:+--from="$$KIT_FROM"} \
 	    $(if $(YES),--yes) $(FLAGS)
 dry-run: $(READY) ## Show what submit would do with CONFIG=...: sbatch command, script, resolved spec
-	$(call need,$(KIT_CONFIG),make dry-run CONFIG=configs/resnet.yaml)
+	$(call need,CONFIG,make dry-run CONFIG=configs/resnet.yaml)
 	@$(JOBS) submit "$$KIT_CONFIG" --set="$$KIT_SET" --dry-run $(FLAGS)
 sweep: $(READY) ## Many runs as one job array: CONFIG=... [SET="train.lr=0.01,0.1"] [DRY=1] [RETRY=1]
-	$(call need,$(KIT_CONFIG),make sweep CONFIG=configs/resnet.yaml SET="train.lr=0.01,0.1")
+	$(call need,CONFIG,make sweep CONFIG=configs/sweep.yaml)
 	@$(JOBS) sweep "$$KIT_CONFIG" --set="$$KIT_SET" $(if $(DRY),--dry-run) $(if $(RETRY),--retry) \
 	    $(if $(YES),--yes) $(FLAGS)
 
@@ -58,12 +58,12 @@ explain: $(READY) ## What keys mean [KEY=train.lr or train] and their values [CO
 	@$(JOBS) explain $${KIT_KEY:+"$$KIT_KEY"} $${KIT_CONFIG:+"$$KIT_CONFIG"} \
 	    $${KIT_RUN:+"$$KIT_RUN"} --set="$$KIT_SET"
 shell: $(READY) ## A shell beside a running rank: RUN=... [FLAGS="--rank 1 --stack"]
-	$(call need,$(KIT_RUN),make shell RUN=resnet)
+	$(call need,RUN,make shell RUN=resnet)
 	@$(JOBS) shell "$$KIT_RUN" $(FLAGS)
 
 ##@ Change
 cancel: $(READY) ## Stop a run: RUN=...; only resume continues it
-	$(call need,$(KIT_RUN),make cancel RUN=resnet)
+	$(call need,RUN,make cancel RUN=resnet)
 	@$(JOBS) cancel "$$KIT_RUN"
 resume: $(READY) ## Continue the newest run [RUN=...] [SET="slurm.time=..."] [CODE=1] [CHECKPOINT=best] [YES=1]
 	@$(JOBS) resume $${KIT_RUN:+"$$KIT_RUN"} --set="$$KIT_SET" $(if $(CODE),--code) \
@@ -71,7 +71,8 @@ resume: $(READY) ## Continue the newest run [RUN=...] [SET="slurm.time=..."] [CO
 
 ##@ Results
 compare: $(READY) ## Compare RUN=... bit for bit with WITH=..., a run without interruption
-	$(call need,$(and $(KIT_RUN),$(KIT_WITH)),make compare RUN=... WITH=...)
+	$(call need,RUN,make compare RUN=... WITH=...)
+	$(call need,WITH,make compare RUN=... WITH=...)
 	@$(JOBS) compare "$$KIT_RUN" "$$KIT_WITH"
 export: $(READY) ## Weights of the newest run as .safetensors [RUN=...] [CHECKPOINT=best] [DCP=1: torch's format]
 	@$(JOBS) export $${KIT_RUN:+"$$KIT_RUN"} $${KIT_CHECKPOINT:+--checkpoint="$$KIT_CHECKPOINT"} \
@@ -81,7 +82,7 @@ clean: $(READY) ## List what runs no longer need [RUN=...] [FLAGS="--older-than 
 
 ##@ Debug
 train: $(READY) ## Plain torchrun: CONFIG=... [NPROC, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT]
-	$(call need,$(KIT_CONFIG),make train CONFIG=configs/resnet.yaml)
+	$(call need,CONFIG,make train CONFIG=configs/resnet.yaml)
 	$(if $(MISSING),$(error missing for several machines: $(MISSING), as in `$(BY_HAND)`))
 	@$(TORCHRUN) -m trainer "$$KIT_CONFIG" $${KIT_SET:+--set="$$KIT_SET"}
 TORCHRUN = $(PYTHON) -m torch.distributed.run --nproc-per-node=$(NPROC) \

@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 STDERR = 2
@@ -106,3 +106,10 @@ def format_metric(name: str, value: float | None) -> str:
     if value is None:
         return f"{short} ?"
     return f"{short} {value:.2%}" if short == "accuracy" else f"{short} {value:.4g}"
+
+
+def format_metrics(metrics: Mapping[str, float | None]) -> str:
+    """`held-out loss 0.0154  accuracy 98.89%`; metrics of a user's script have no such label."""
+    is_held_out = any(name.startswith("eval_") for name in metrics)
+    parts = [format_metric(name, value) for name, value in metrics.items()]
+    return ("held-out " if is_held_out else "") + "  ".join(parts)

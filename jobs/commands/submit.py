@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_job_kit.jobs import arguments, installation
-from slurm_job_kit.jobs.console import counted, format_metric, say, shown_path
+from slurm_job_kit.jobs.console import counted, format_metrics, say, shown_path
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import client
@@ -206,10 +206,10 @@ def announce(run_dir: RunDir, job_id: str | None, as_json: bool) -> None:
 
 
 def held_out(result: Result) -> str:
-    """`accuracy 98.89%`: the metric of the last evaluation, or the loss; "" without one."""
-    found = [each for each in result.metrics or () if each.name.startswith("eval_")]
-    found = [each for each in found if each.name != "eval_loss"] or found
-    return "  ".join(format_metric(each.name, each.value) for each in found)
+    """`held-out accuracy 98.89%`: the metric of the last evaluation, or the loss; "" without."""
+    found = {e.name: e.value for e in result.metrics or () if e.name.startswith("eval_")}
+    without_loss = {name: value for name, value in found.items() if name != "eval_loss"}
+    return format_metrics(without_loss or found)
 
 
 def run_here(run_dir: RunDir, as_json: bool) -> int:
@@ -230,7 +230,7 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
     if decision is None or decision.action is Action.DONE:
         if result is not None and (metrics := held_out(result)):
             steps = counted(result.global_step or 0, "step")
-            print(f"held-out {metrics} after {steps}", file=stream)
+            print(f"{metrics} after {steps}", file=stream)
         print(f"run directory {shown_path(run_dir.path)}", file=stream)
         print(f"next: {installation.command('logs', run_dir.run_id)}", file=stream)
         return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurm_job_kit.jobs.config.check_launch import is_dotted
-from slurm_job_kit.jobs.config.keys import nearest
+from slurm_job_kit.jobs.config.keys import list_hint, nearest
 from slurm_job_kit.jobs.problems import Problem, shown
 from slurm_job_kit.jobs.spec import (
     DATASETS,
@@ -79,6 +79,7 @@ def _strategy(spec: Spec) -> Iterator[Problem]:
     if strategy not in STRATEGIES:
         guess = nearest(strategy.lower(), STRATEGIES)
         hint = _OTHER_STRATEGIES.get(strategy.lower(), f"did you mean {guess}?" if guess else "")
+        hint = list_hint(strategy, STRATEGIES.__contains__) or hint
         yield _key(
             "strategy", f"must be one of {', '.join(STRATEGIES)}, not {shown(strategy)}", hint
         )
@@ -186,6 +187,9 @@ def _plugins(train: Train) -> Iterator[Problem]:
 def _plugin(kind: str, name: str, known: tuple[str, ...]) -> Iterator[Problem]:
     module, colon, attribute = name.partition(":")
     if name in known or (colon and is_dotted(module) and is_dotted(attribute)):
+        return
+    if hint := list_hint(name, known.__contains__):
+        yield _key(kind, f"there is no {kind} {shown(name)}", hint)
         return
     guess = nearest(name, known)
     known_names = f"known: {', '.join(known)}; or " if known else ""

@@ -7,7 +7,7 @@ import difflib
 import json
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -164,6 +164,16 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most like `name`; None if none is like it."""
     matches = difflib.get_close_matches(name[:100], list(known), n=1, cutoff=0.6)
     return matches[0] if matches else None
+
+
+def list_hint(text: str, is_value: Callable[[str], bool]) -> str:
+    """Return which command takes a list of values, as in `0.01,0.1`; empty if it is no such list.
+
+    is_value: whether a text alone is a value of the key.
+    """
+    items = [item.strip() for item in text.split(",")]
+    is_list = len(items) > 1 and all(map(is_value, items))
+    return "the command sweep runs one point for each value of a list" if is_list else ""
 
 
 def section_summary(name: str) -> str:

@@ -115,13 +115,24 @@ def _read(path: Path) -> str:
 
 
 def _other_files(path: Path) -> str:
-    """Return a hint: the file with the nearest name, or the YAML files in the folder."""
+    """Return a hint: the spec with the nearest name, or the YAML files in the folder.
+
+    Specs are looked for in the folder of `path`, then in configs/; `.yaml` may be left out.
+    """
     try:
         folder = path if path.is_dir() else path.parent
-        names = sorted(file.name for file in folder.glob("*.yaml"))[:20]
+    except OSError:  # the name is too long
+        folder = path.parent
+    for place in dict.fromkeys((folder, Path("configs"))):
+        if guess := nearest(path.stem, [name.removesuffix(".yaml") for name in _specs_in(place)]):
+            return f"did you mean {printable(str(place / guess))}.yaml?"
+    listed = printable(", ".join(_specs_in(folder)[:20]))
+    return f"{printable(str(folder))} has {listed}" if listed else "configs/ has examples"
+
+
+def _specs_in(folder: Path) -> list[str]:
+    """Return the names of the YAML files in a folder; hidden ones are settings of other tools."""
+    try:
+        return sorted(each.name for each in folder.glob("[!.]*.yaml"))
     except (OSError, ValueError):
-        names = []
-    if guess := nearest(path.name, names):
-        return f"did you mean {printable(str(folder / guess))}?"
-    listed = f"{printable(str(folder))} has {printable(', '.join(names))}" if names else ""
-    return listed or "configs/ has examples"
+        return []

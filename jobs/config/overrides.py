@@ -54,8 +54,10 @@ def parse(argument: str, number: int) -> Override | Problem:
     if not equals:
         known = [key.dotted for key in keys().values()]
         in_mapping = any(name.startswith(f"{key}.") for key in known)
-        key = name if in_mapping else nearest(name, known) or "slurm.nodes"
-        return Problem((), "is not KEY=VALUE", f"write {printable(key)}=VALUE", place=place)
+        key = name if in_mapping else nearest(name, known)
+        hint = "write KEY=VALUE without spaces, such as slurm.nodes=2"
+        hint = f"write {printable(key)}=VALUE" if key else hint
+        return Problem((), "is not KEY=VALUE", hint, place=place)
     path: KeyPath = tuple(name.split("."))
     if not all(path) or len(argument.encode(errors="replace")) > yaml_reader.MAX_BYTES:
         return Problem(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 from collections.abc import Iterable, Iterator
+from functools import lru_cache, partial
 from typing import Any
 
 import pydantic_core
@@ -16,6 +16,7 @@ from slurm_job_kit.jobs.config.keys import (
     RENAMED,
     choices,
     is_one_of,
+    list_hint,
     nearest,
     type_at,
     type_name,
@@ -43,7 +44,7 @@ _HINTS: dict[KeyPath, str] = {
 }
 
 
-@functools.lru_cache(maxsize=1)
+@lru_cache(maxsize=1)
 def _validator() -> pydantic_core.SchemaValidator:
     return pydantic_core.SchemaValidator(core_schema.of_dataclass(Spec))
 
@@ -200,6 +201,10 @@ def _is_number_of(wanted: Any, value: str) -> bool:
         return False
 
 
+def _is_value_of(wanted: Any, value: str) -> bool:
+    return _is_number_of(wanted, value) or value in choices(wanted)
+
+
 def _type_hint(path: KeyPath, value: Any, written: str | None) -> str:
     """Return how to write a value of the wrong type; empty if the problem itself shows it."""
     wanted = type_at(path)
@@ -213,6 +218,8 @@ def _type_hint(path: KeyPath, value: Any, written: str | None) -> str:
         return f"write [{shown(value, written)}]"
     if isinstance(value, str) and _is_number_of(wanted, value):
         return f"write {value} without quotes"
+    if isinstance(value, str) and (hint := list_hint(value, partial(_is_value_of, wanted))):
+        return hint
     if value is False and "off" in choices(wanted):
         return "write off"
     if isinstance(value, str) and (guess := nearest(value, choices(wanted))):

@@ -8,7 +8,7 @@ import sys
 import time
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.console import discard_output, format_metric
+from slurm_job_kit.jobs.console import discard_output, format_metric, format_metrics
 from slurm_job_kit.jobs.records.training import Progress
 from slurm_job_kit.jobs.rundir import RunDir
 
@@ -39,9 +39,10 @@ def format_position(progress: Progress) -> str:
 
 
 def format_values(progress: Progress) -> str:
-    """The loss and the metrics of the last evaluation; empty where there are none."""
+    """`loss 0.0871  held-out accuracy 97.22%`: of training and the last evaluation, if any."""
     parts = [] if progress.loss is None else [format_metric("loss", progress.loss)]
-    return "  ".join(parts + [format_metric(e.name, e.value) for e in progress.metrics or ()])
+    metrics = {each.name: each.value for each in progress.metrics or ()}
+    return "  ".join(parts + ([format_metrics(metrics)] if metrics else []))
 
 
 def format_pace(progress: Progress) -> str:

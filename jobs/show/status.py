@@ -16,7 +16,7 @@ from typing import Any
 from slurm_job_kit.jobs import arguments, installation
 from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.attempt.interpret import start_up_warning
-from slurm_job_kit.jobs.console import format_duration, format_metric, shown_path
+from slurm_job_kit.jobs.console import format_duration, format_metric, format_metrics, shown_path
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.rundir import RunDir
@@ -175,9 +175,9 @@ class Seen:
         metrics = self.metrics()
         # The result has those of the last training step, too, under the same short names.
         names = [name for name in metrics if name.startswith("eval_")] or list(metrics)
-        values = [format_metric(name, metrics[name]) for name in names]
-        if now and now.loss is not None and not values:
-            values = [format_metric("loss", now.loss)]
+        values = format_metrics({name: metrics[name] for name in names}) if names else ""
+        if now and now.loss is not None and not names:
+            values = format_metric("loss", now.loss)
         cells = {
             "NAME": path.parent.name,
             "RUN": path.name,
@@ -185,7 +185,7 @@ class Seen:
             "STATE": self.state,
             "ATTEMPT": str(self.view.newest or ""),
             "PROGRESS": now and f"{live_progress.format_position(now)}  {pace}".rstrip(),
-            "METRICS": "  ".join(values),
+            "METRICS": values,
             "CHECKPOINT": words.checkpoint(self.view, self.now),
             "NODES": words.nodes(self.view, standing),
             "LAST END": words.last_end(self.view),

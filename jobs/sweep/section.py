@@ -189,8 +189,9 @@ class _Reader:
         self._known(written, RANDOM_KEYS, ("random",))
         count = self._number(written.get("num_points"), ("random", "num_points"), 1)
         seed = self._number(written.get("seed", 0), ("random", "seed"), 0)
-        if (count or 0) > MAX_POINTS:
-            self._refuse_many(count or 0)
+        if count is not None and count > MAX_POINTS:
+            self._refuse_many(count)
+            count = None
         axes = {}
         for key, value in self._mapping(("random", "keys"), written.get("keys")):
             at, path = ("random", "keys", key), self._path(key, ("random", "keys", key))
@@ -199,7 +200,7 @@ class _Reader:
             except draws.DrawError as error:
                 self.refuse(at, str(error))
                 continue
-            if path and count is not None and seed is not None and not self.is_wrong:
+            if path and count is not None and seed is not None:
                 drawn = itertools.islice(draws.draw(found, seed, key), count)
                 axes[path] = [self._value(path, each, at) for each in drawn]
         return axes

@@ -60,7 +60,7 @@ def command(args: argparse.Namespace) -> int:
         say(f"{counted(found.num_equal, 'point')} left out, because another one has the same spec")
     same = same_sweep(found)
     if args.dry_run:
-        show(found, same, limit, args.json)
+        show(found, same, limit, args.cluster, args.json)
         return 0
     options = SweepOptions(args.cluster, limit, args.json, not args.no_check, args.retry, args.yes)
     return make(found, options) if same is None else go_on(same, options)
@@ -93,8 +93,10 @@ def same_sweep(found: LoadedSweep) -> SweepDir | None:
     return None
 
 
-def show(found: LoadedSweep, same: SweepDir | None, limit: int | None, as_json: bool) -> None:
-    """Print the points and the job arrays that they need."""
+def show(
+    found: LoadedSweep, same: SweepDir | None, limit: int | None, cluster: str, as_json: bool
+) -> None:
+    """Print the points and how they would run: the job arrays that they need, unless here."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, point in enumerate(found.points):
         options = array_options(point.loaded.spec, SweepDir(Path("sweep")))
@@ -108,7 +110,10 @@ def show(found: LoadedSweep, same: SweepDir | None, limit: int | None, as_json: 
         print(f"{number}  {' '.join(words)}")
     most = f", at most {limit} at a time" if limit else ""
     tasks = f"{counted(len(arrays), 'job array')}: --array={', --array='.join(arrays)}"
-    print(f"{counted(len(listed), 'point')}{most}; on Slurm {tasks}")
+    how = f"{most}; on Slurm {tasks}"
+    if choose_cluster(cluster) == "local":
+        how = ", one after the other on this machine"
+    print(f"{counted(len(listed), 'point')}{how}")
     if same is not None:
         print(f"this would continue {same.sweep_id}, which has these points")
 

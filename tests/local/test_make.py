@@ -115,6 +115,17 @@ def test_make_train_refuses_a_half_given_launch_in_one_line(make, given, missing
     assert not make.root.exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [(["submit"], "CONFIG"), (["sweep", "CONFIG="], "CONFIG"), (["compare", "RUN=x"], "WITH")],
+)
+def test_a_missing_argument_is_named_in_one_line(make, words, missing):
+    status, stdout, stderr = make.run(*words)
+    assert status == 2 and not stdout
+    (line,) = stderr.splitlines()
+    assert f"{missing}=... is missing, as in `make {words[0]} " in line
+
+
 @pytest.mark.parametrize("given", [[], ["NNODES=1"]])
 def test_make_train_on_one_machine_needs_no_address(make, given):
     assert " --standalone " in make.check("--dry-run", "train", CANCER, *given)

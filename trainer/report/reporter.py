@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from slurm_job_kit.jobs.console import format_duration, format_metric
+from slurm_job_kit.jobs.console import format_duration, format_metrics
 from slurm_job_kit.jobs.records.training import Metric
 from slurm_job_kit.jobs.rundir import STEPS_WRITER, Timeline
 from slurm_job_kit.trainer.data.batches import TrainingLength
@@ -111,8 +111,9 @@ class Reporter:
         samples_per_s, eta_s = speed["samples_per_s"], speed["eta_s"]
         time_left = format_duration(eta_s, 2)
         log(
-            f"{self._where(step)}  {_format(means)}  lr {lr:.3g}  {samples_per_s:.0f} samples/s  "
-            f"{time_left} left  data {speed['data_wait']:.0%}  mem {_gib(peak_memory_bytes())}"
+            f"{self._where(step)}  {format_metrics(means)}  lr {lr:.3g}  "
+            f"{samples_per_s:.0f} samples/s  {time_left} left  "
+            f"data {speed['data_wait']:.0%}  mem {_gib(peak_memory_bytes())}"
         )
         fields = {"samples_per_s": round(samples_per_s, 1), "eta_s": round(eta_s)}
         fields |= {"epoch": length.finished_epochs(step), "loss": means["train_loss"]}
@@ -142,13 +143,13 @@ class Reporter:
         whole = step - self._epoch_first >= length.steps_per_epoch
         where = f"epoch {length.epoch_of(step)}/{length.epochs}"
         took = f"took {seconds}" if whole else f"ended after {seconds} in this attempt"
-        log(f"{where} {took}  {_format(means)}  lr {lr:.3g}")
+        log(f"{where} {took}  {format_metrics(means)}  lr {lr:.3g}")
         self._epoch_began, self._epoch_first = now, step
 
     def evaluated(self, step: int, means: dict[str, float]) -> None:
         """Report a held-out evaluation. means: eval_loss and the objective's metrics."""
         self._record({"step": step, "epoch": self._length.epoch_of(step), **means})
-        log(f"{self._where(step)}  held-out {_format(means)}")
+        log(f"{self._where(step)}  {format_metrics(means)}")
         finished = self._length.finished_epochs(step)
         self._progress.status(epoch=finished, metrics=_shown(means))
         self._track(step, means)
@@ -229,10 +230,6 @@ def _shown(means: dict[str, float]) -> tuple[Metric, ...]:
     sizes = accumulate(len(json.dumps({each.name: each.value})) for each in metrics)
     fitting = [each for each, size in zip(metrics, sizes, strict=True) if size <= METRICS_BYTES]
     return tuple(fitting[:MAX_SHOWN_METRICS] or [Metric("eval_loss", means["eval_loss"])])
-
-
-def _format(means: dict[str, float]) -> str:
-    return "  ".join(format_metric(name, value) for name, value in means.items())
 
 
 def _gib(num_bytes: int) -> str:

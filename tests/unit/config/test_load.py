@@ -71,7 +71,7 @@ nodes: 3
         "override slurm.node=3: slurm.node: unknown key\n"
         "  hint: did you mean nodes?\n"
         "override oops: is not KEY=VALUE\n"
-        "  hint: write slurm.nodes=VALUE"
+        "  hint: write KEY=VALUE without spaces, such as slurm.nodes=2"
     )
 
 
@@ -221,6 +221,8 @@ def test_a_byte_order_mark_is_accepted(take):
             "resnt.yaml",
             "resnt.yaml: cannot be read: No such file or directory\n  hint: did you mean",
         ),
+        ("resnet", "hint: did you mean resnet.yaml?"),
+        ("cancer", "hint: did you mean configs/cancer.yaml?"),
         ("nowhere/x.yaml", "cannot be read: No such file or directory"),
         (".", "cannot be read: Is a directory\n  hint: . has resnet.yaml"),
         ("a\0b", "cannot be read: embedded null byte"),
@@ -230,7 +232,9 @@ def test_a_byte_order_mark_is_accepted(take):
 )
 def test_a_path_that_cannot_be_read_is_named(tmp_path, monkeypatch, path, message):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "resnet.yaml").write_text("name: x")
+    (tmp_path / "configs").mkdir()
+    for name in ("resnet.yaml", ".hidden.yaml", "configs/cancer.yaml"):
+        (tmp_path / name).write_text("name: x")
     with pytest.raises(SpecError) as caught:
         load(Path(path))
     assert message in str(caught.value)

@@ -177,7 +177,7 @@ def test_the_live_line_reads_what_the_reporter_wrote(report, clock, tmp_path):
     clock.s += 100
     train(reporter, [4])
     assert live_line(tmp_path) == (
-        "epoch 2/3  step 4/12  loss 0.25  accuracy 75.00%  2 samples/s  3 min 20 s left"
+        "epoch 2/3  step 4/12  loss 0.25  held-out accuracy 75.00%  2 samples/s  3 min 20 s left"
     )
     assert json.loads((tmp_path / "progress.json").read_text())["eta_s"] == 200
 
@@ -198,10 +198,10 @@ def test_progress_shows_as_many_metrics_of_any_objective_as_fit(report, tmp_path
     reporter, path = report(), tmp_path / "progress.json"
     size = path.stat().st_size
     reporter.evaluated(4, means)
-    assert live_line(tmp_path) == f"epoch 2/3  step 0/12  {words}"
+    assert live_line(tmp_path) == f"epoch 2/3  step 0/12  held-out {words}"
     assert path.stat().st_size == size
     reporter.evaluated(8, {"eval_loss": 1.5})
-    assert live_line(tmp_path) == "epoch 3/3  step 0/12  loss 1.5"
+    assert live_line(tmp_path) == "epoch 3/3  step 0/12  held-out loss 1.5"
 
 
 def test_progress_holds_the_last_step_after_a_line_a_sync_and_a_close(report, tmp_path):

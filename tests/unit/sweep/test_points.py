@@ -124,6 +124,11 @@ sweep:
         ("sweep: {random: {num_points: 2, keys: {train.lr: 1}}}\n", (), "needs one of uniform"),
         ("sweep: {random: {num_points: 2, keys: {train.lr: {uniform: [2, 1]}}}}\n", (), "below"),
         ("sweep: {random: {num_points: 2, keys: {train.lr: {log_uniform: [0, 1]}}}}\n", (), "ab"),
+        (
+            "sweep: {random: {num_points: 2, keys: {train.lr: 1, train.seed: {choice: [x]}}}}\n",
+            (),
+            'train.seed: must be a whole number, not "x"',
+        ),
         ("sweep: {grid: {train.seed: [0], train.lr: [1]}}\n", ("sweep.metric=loss",), "held-out"),
         ("sweep: {metric: eval_own, grid: {train.seed: [0]}}\n", (), "is not built in"),
         (f"sweep: {{grid: {{train.seed: {list(range(1001))}}}}}\n", (), "has 1001 points"),

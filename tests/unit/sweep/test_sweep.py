@@ -168,7 +168,9 @@ def test_status_lists_the_points_in_their_order(made, slurm, capsys):
 def test_a_dry_run_lists_the_points_and_writes_nothing(slurm, here, capsys):
     assert main([*GRID, "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "0  train.seed=0"
-    assert not (here / "runs").exists() and slurm.calls == []
+    assert not (here / "runs").exists() and slurm.calls == ["sbatch --version"]
+    assert main([*GRID, "--dry-run", "--cluster", "local"]) == 0
+    assert "--array" not in capsys.readouterr().out
 
 
 def test_a_refused_array_leaves_nothing(slurm, here):
