@@ -41,7 +41,7 @@ dry-run: $(READY) ## Show what submit would do with CONFIG=...: sbatch command, 
 	$(call need,CONFIG,make dry-run CONFIG=configs/resnet.yaml)
 	@$(JOBS) submit "$$KIT_CONFIG" --set="$$KIT_SET" --dry-run $(FLAGS)
 sweep: $(READY) ## Many runs as one job array: CONFIG=... [SET="train.lr=0.01,0.1"] [DRY=1] [RETRY=1]
-	$(call need,CONFIG,make sweep CONFIG=configs/sweep.yaml)
+	$(call need,CONFIG,make sweep CONFIG=configs/resnet.yaml SET=...)
 	@$(JOBS) sweep "$$KIT_CONFIG" --set="$$KIT_SET" $(if $(DRY),--dry-run) $(if $(RETRY),--retry) \
 	    $(if $(YES),--yes) $(FLAGS)
 

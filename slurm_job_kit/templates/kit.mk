@@ -21,17 +21,17 @@ ifeq ($(origin HOST),command line)
 export KIT_HOST := $(value HOST)
 unexport HOST
 endif
-need = $(if $(1),,$(error an argument is missing, as in `$(2)`))
+need = $(if $(KIT_$(1)),,$(error $(1)=... is missing, as in `$(2)`))
 
 submit: ## Run a spec: CONFIG=configs/first.yaml [SET="train.lr=0.05"] [FROM=RUN@step-100]
-	$(call need,$(KIT_CONFIG),make submit CONFIG=configs/first.yaml)
+	$(call need,CONFIG,make submit CONFIG=configs/first.yaml)
 	@kit submit "$$KIT_CONFIG" --set="$$KIT_SET" $${KIT_FROM:+--from="$$KIT_FROM"} \
 	    $(if $(YES),--yes) $(FLAGS)
 dry-run: ## Show what submit would do with CONFIG=...: sbatch command, script, resolved spec
-	$(call need,$(KIT_CONFIG),make dry-run CONFIG=configs/first.yaml)
+	$(call need,CONFIG,make dry-run CONFIG=configs/first.yaml)
 	@kit submit "$$KIT_CONFIG" --set="$$KIT_SET" --dry-run $(FLAGS)
 sweep: ## Many runs as one job array: CONFIG=... [SET="train.lr=0.01,0.1"] [DRY=1] [RETRY=1]
-	$(call need,$(KIT_CONFIG),make sweep CONFIG=configs/first.yaml SET="train.lr=0.01,0.1")
+	$(call need,CONFIG,make sweep CONFIG=configs/first.yaml SET=...)
 	@kit sweep "$$KIT_CONFIG" --set="$$KIT_SET" $(if $(DRY),--dry-run) $(if $(RETRY),--retry) \
 	    $(if $(YES),--yes) $(FLAGS)
 status: ## List the runs, or one: [RUN=name, run id, job id, directory] [FLAGS="--all --watch"]
@@ -46,16 +46,17 @@ explain: ## What keys mean [KEY=train.lr or train] and their values [CONFIG=... 
 	@kit explain $${KIT_KEY:+"$$KIT_KEY"} $${KIT_CONFIG:+"$$KIT_CONFIG"} \
 	    $${KIT_RUN:+"$$KIT_RUN"} --set="$$KIT_SET"
 cancel: ## Stop a run: RUN=...; only resume continues it
-	$(call need,$(KIT_RUN),make cancel RUN=resnet)
+	$(call need,RUN,make cancel RUN=resnet)
 	@kit cancel "$$KIT_RUN"
 resume: ## Continue the newest run [RUN=...] [SET="slurm.time=..."] [CODE=1] [CHECKPOINT=best] [YES=1]
 	@kit resume $${KIT_RUN:+"$$KIT_RUN"} --set="$$KIT_SET" $(if $(CODE),--code) \
 	    $${KIT_CHECKPOINT:+--checkpoint="$$KIT_CHECKPOINT"} $(if $(YES),--yes) $(FLAGS)
 shell: ## A shell beside a running rank: RUN=... [FLAGS="--rank 1 --stack"]
-	$(call need,$(KIT_RUN),make shell RUN=resnet)
+	$(call need,RUN,make shell RUN=resnet)
 	@kit shell "$$KIT_RUN" $(FLAGS)
 compare: ## Compare RUN=... bit for bit with WITH=..., a run without interruption
-	$(call need,$(and $(KIT_RUN),$(KIT_WITH)),make compare RUN=... WITH=...)
+	$(call need,RUN,make compare RUN=... WITH=...)
+	$(call need,WITH,make compare RUN=... WITH=...)
 	@kit compare "$$KIT_RUN" "$$KIT_WITH"
 export: ## Weights of the newest run as .safetensors [RUN=...] [CHECKPOINT=best] [DCP=1: torch's format]
 	@kit export $${KIT_RUN:+"$$KIT_RUN"} $${KIT_CHECKPOINT:+--checkpoint="$$KIT_CHECKPOINT"} \
