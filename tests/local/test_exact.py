@@ -60,7 +60,8 @@ COMPILED = ("zero1_compiled", "fsdp_compiled")
 MESHES = [
     (2, SHARDED),
     (3, SHARDED),
-    (4, SHARDED | HYBRID),
+    (4, HYBRID),
+    pytest.param(4, SHARDED, marks=pytest.mark.slow),
     pytest.param(6, SHARDED | HYBRID, marks=pytest.mark.slow),
     pytest.param(2, COMPILED, marks=pytest.mark.slow),
 ]

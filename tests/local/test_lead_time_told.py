@@ -6,6 +6,8 @@ import signal
 import time
 from typing import Any
 
+import pytest
+
 from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
 from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Slurm, Spec, Train
 from tests.local.local_kit import wait_for
@@ -40,6 +42,7 @@ def make_run(path):
     return run
 
 
+@pytest.mark.slow
 def test_a_warning_that_comes_too_late_is_told_with_numbers_that_hold(tmp_path):
     run = make_run(tmp_path / "run")
     with Attempt(run) as attempt:

@@ -214,6 +214,7 @@ def epochs(run, attempt):
     return begun, [int(epoch) for epoch in re.findall(r"epoch (\d+) saved", logs[0])]
 
 
+@pytest.mark.slow
 def test_two_runs_of_a_tutorial_script_share_no_snapshot_and_each_goes_on_from_its_own(kit):
     before = sorted(os.listdir(REPOSITORY))
     process = submit_config(kit, TUTORIAL)

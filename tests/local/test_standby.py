@@ -5,6 +5,8 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
 from slurm_job_kit.jobs.procfs import parent_of
 from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
 from tests.local.local_kit import wait_for
@@ -50,6 +52,7 @@ def kill_a_rank(kit, run, attempt):
     return pids[1], found
 
 
+@pytest.mark.slow
 def test_a_retry_is_started_by_those_that_wait_unless_one_was_lost(kit):
     config = kit.root.with_name("tiny.yaml")
     config.write_text(SPEC)

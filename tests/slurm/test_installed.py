@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from slurm_job_kit.jobs.rundir import RunDir
 from tests.installed import install, make_repository
 
@@ -12,6 +14,7 @@ from .cluster import Cluster
 from .kit import Kit, Run
 
 
+@pytest.mark.slow
 def test_a_run_of_the_installed_kit_is_requeued_and_completes(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import datetime
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
 from slurm_job_kit.jobs.rundir import read_json
@@ -54,6 +55,7 @@ def epochs(run: Run, attempt: int) -> tuple[list[int], list[int]]:
     return begun, [int(epoch) for epoch in re.findall(r"epoch (\d+) saved", logs[0])]
 
 
+@pytest.mark.slow
 def test_a_tutorial_script_submitted_twice_and_requeued_goes_on_from_its_own_snapshot(
     cluster: Cluster, tmp_path: Path
 ) -> None:

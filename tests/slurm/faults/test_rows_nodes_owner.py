@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from slurm_job_kit.jobs.node import rendezvous
 from slurm_job_kit.jobs.rundir import read_json
 
@@ -41,6 +43,7 @@ def assert_resume_is_refused(kit: Kit, run: Run) -> None:
     assert re.search(rf"queued or running as job {run.job_id}", done.stderr), done.stderr
 
 
+@pytest.mark.fault
 def test_row_30_a_second_job_is_refused_while_the_run_is_running(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:

@@ -87,6 +87,7 @@ def test_row_11_scancel_in_a_step(kit: Kit, row: Row) -> None:
     assert_stays_cancelled(run)
 
 
+@pytest.mark.fault
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack", "patient_site")
 def test_row_11_scancel_in_a_save(kit: Kit, disk: Path, row: Row) -> None:
@@ -100,6 +101,7 @@ def test_row_11_scancel_in_a_save(kit: Kit, disk: Path, row: Row) -> None:
     assert_stays_cancelled(run)
 
 
+@pytest.mark.fault
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack", "patient_site")
 def test_row_11_scancel_in_a_grace(kit: Kit, disk: Path, row: Row) -> None:
