@@ -181,7 +181,7 @@ class Event:
     host: str | None = None
     pid: int | None = None
     step: int | None = None
-    seconds: float | None = None  # how long the evaluation or save took that ended by now
+    seconds: float | None = None  # how long the evaluation, save or compilation took
     stall_s: float | None = None  # of a save: how long the training waited for it
     samples_per_s: float | None = None  # of all ranks, since the log line before
     memory_mib: int | None = None  # peak of rank 0: tensors on its GPU, else its process

@@ -34,6 +34,7 @@ class Use(StrEnum):
     INIT = "init"
     DATA = "data"
     MODEL = "model"
+    COMPILE = "compile"
     RESTORE = "restore"
     FIRST_STEP = "first_step"
     TRAINING = "training"
@@ -49,10 +50,11 @@ class Use(StrEnum):
 
 START_UP = (
     *(Use.LAUNCH, Use.IMPORT, Use.RENDEZVOUS, Use.INIT),
-    *(Use.DATA, Use.MODEL, Use.RESTORE, Use.FIRST_STEP),
+    *(Use.DATA, Use.MODEL, Use.COMPILE, Use.RESTORE, Use.FIRST_STEP),
 )
-# What begins with an event. The first pass through the model, and what it compiles, is in MODEL and
-# FIRST_STEP.
+# torch compiles at the first pass through the model, and later for other shapes.
+COMPILES = (Use.MODEL, Use.FIRST_STEP, Use.TRAINING)
+# What begins with an event.
 BEGINS = {
     "torchrun": Use.IMPORT,
     "import": Use.RENDEZVOUS,
@@ -131,7 +133,8 @@ def attempt_spans(history: RunHistory, attempt: AttemptHistory, begin: int, end:
     spans = phases(attempt, begin, end, history.is_trainer)
     points = [point for point in points_of(attempt) if begin <= point.t <= end]
     training_end = max((span.end for span in spans if span.use is Use.TRAINING), default=end)
-    spans = laid(spans, Use.EVALUATION, evaluations(attempt))
+    spans = laid(spans, Use.COMPILE, lasted(attempt, "compile"), COMPILES)
+    spans = laid(spans, Use.EVALUATION, lasted(attempt, "evaluation"))
     spans = laid(spans, Use.CHECKPOINT, stalls(attempt))
     if attempt.record is not None and attempt.record.cause is Cause.HANG:
         hang_begin = time_of(attempt.last_step or 0, points)
@@ -167,14 +170,19 @@ def phases(attempt: AttemptHistory, begin: int, end: int, is_trainer: bool) -> l
     return [span for span in spans if span.length > 0]
 
 
-def laid(spans: Sequence[Span], use: Use, intervals: Iterable[Interval]) -> list[Span]:
-    """The spans, where the parts of the training that lie in the intervals have another use."""
+def laid(
+    spans: Sequence[Span],
+    use: Use,
+    intervals: Iterable[Interval],
+    over: Sequence[Use] = (Use.TRAINING,),
+) -> list[Span]:
+    """The spans; their parts with a use of `over` that lie in the intervals have the new use."""
     cuts = merged(intervals)
     begins = [begin for begin, _ in cuts]
     found: list[Span] = []
     for span in spans:
         at = span.begin
-        if span.use is Use.TRAINING:
+        if span.use in over:
             for begin, end in cuts[max(0, bisect_left(begins, span.begin) - 1) :]:
                 if begin >= span.end:
                     break
@@ -200,10 +208,10 @@ def merged(intervals: Iterable[Interval]) -> list[Interval]:
     return found
 
 
-def evaluations(attempt: AttemptHistory) -> Iterator[Interval]:
-    """When the attempt evaluated."""
+def lasted(attempt: AttemptHistory, name: str) -> Iterator[Interval]:
+    """The times that the attempt's events of this name lasted: each comes at the end of one."""
     for event in attempt.events:
-        if event.event == "evaluation" and event.seconds is not None:
+        if event.event == name and event.seconds is not None:
             yield milliseconds(event.t - event.seconds), milliseconds(event.t)
 
 

@@ -20,7 +20,7 @@ from slurm_job_kit.trainer.data.to_device import is_pair
 from slurm_job_kit.trainer.dist.context import gather
 from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.model import by_name, models, objectives, optim, precision
+from slurm_job_kit.trainer.model import by_name, compilation, models, objectives, optim, precision
 from slurm_job_kit.trainer.model.models import Fit
 from slurm_job_kit.trainer.model.objectives import Objective, Sums, means
 from slurm_job_kit.trainer.model.precision import Precision
@@ -35,7 +35,9 @@ from slurm_job_kit.trainer.user_code import user_code
 def set_up_torch(context: RankContext) -> None:
     """Set torch's global switches on which results depend: threads and choice of operators."""
     if context.train.compile:
-        _set_compile_cache(context)
+        compilation.keep_compiled_code(context)
+    if context.distributed.is_first:
+        compilation.report_compilations(context.events)
     torch.set_num_threads(context.run.spec.launch.threads_per_rank)
     if context.is_deterministic:
         # cuBLAS reads it when it starts; without it torch refuses matrix products in this mode.
@@ -44,18 +46,6 @@ def set_up_torch(context: RankContext) -> None:
     torch.use_deterministic_algorithms(context.is_deterministic)
     # Filling memory that is overwritten anyway took 5 to 8 % of a small CNN's step.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-
-
-def _set_compile_cache(context: RankContext) -> None:
-    """Keep compiled code in the run directory, unless the user set TORCHINDUCTOR_CACHE_DIR.
-
-    Each rank has its own directory, because torch locks files in it and locks on NFS are not
-    reliable. The variable must be set before torch imports its compiler, which otherwise uses
-    /tmp. Triton's cache is inside this directory.
-    """
-    if context.run.dir.path.is_dir():
-        cache = context.run.dir.compile_cache / f"rank-{context.distributed.rank:05d}"
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
 
 
 def build_replica(context: RankContext, data: Data, will_load: bool = False) -> Replica:

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from slurm_job_kit.jobs.records.training import read_events
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
 from slurm_job_kit.trainer.data.sources import Samples
@@ -410,7 +411,9 @@ dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 train = Train(dataset="breast_cancer", model="mlp", micro_batch_size=8, compile=True)
 run = RunHandle(RunDir(root), Spec(train=train, launch=Launch()), 1)
 distributed = DistributedContext(0, 0, 0, 1, 1, "here")
-context = RankContext(run, distributed, torch.device("cpu"), Events(0))
+events = Events(0)
+events.open(run.dir, 1)
+context = RankContext(run, distributed, torch.device("cpu"), events)
 build.set_up_torch(context)
 data = build_data(context)
 started = time.monotonic()
@@ -440,3 +443,8 @@ def test_a_second_attempt_uses_the_compiled_code_of_the_first(tmp_path):
     assert hits[0] == 0 < hits[1]
     assert seconds[1] < seconds[0]
     assert any((tmp_path / "compile-cache" / "rank-00000").iterdir())
+    compiled = read_events(RunDir(tmp_path).timeline("rank-00000"))
+    assert {each.event for each in compiled} == {"compile"}
+    took = [each.seconds for each in compiled if each.seconds is not None]
+    assert 0 < sum(took) < sum(seconds)
+    assert sum(took) > sum(seconds) / 2  # most of the time, of the first process at least

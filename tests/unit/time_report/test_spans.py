@@ -46,6 +46,17 @@ def test_a_run_without_interruption():
     }
 
 
+def test_compilations_are_a_use_of_their_own_in_the_start_up_and_in_the_training():
+    events = [*FIRST, *paced(10, 20), event(15.75, "compile", seconds=0.5)]
+    # The evaluation compiles for its batch size; a first step and another one for other shapes.
+    events += [event(40, "compile", seconds=2), event(42, "evaluation", 20, seconds=5.0)]
+    events += [event(17.5, "compile", seconds=0.25), event(60, "completed", 40)]
+    done = attempt(1, 10, 60, events, last_step=40, first_step=1, decision=Action.DONE)
+    found = seconds(history([done], 60, submits=[3]))
+    assert (found["compile"], found["model"], found["first_step"]) == (2.75, 0.5, 0.75)
+    assert (found["evaluation"], found["training"]) == (3.0, 60 - 18 - 5)
+
+
 def test_steps_that_a_later_attempt_repeats_are_redone_and_its_wait_is_queue():
     first = attempt(1, 10, 68, [*FIRST, *paced(10, 20, 50)], failed=67, first_step=1, last_step=50)
     second = attempt(2, 100, 140, started(100, loaded=30), first_step=31, last_step=60)
