@@ -22,7 +22,7 @@ from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.records.queued import SlurmSite, Successor
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.slurm import client, sbatch, site_warnings
+from slurm_job_kit.jobs.slurm import client, job_list, sbatch, site_warnings
 from slurm_job_kit.jobs.slurm import site as slurm_site
 
 
@@ -196,7 +196,7 @@ def end_state(run_dir: RunDir, found: AttemptFacts, job_id: str) -> str | None:
     job = client.show_job_patiently(job_id)
     if job is not None:
         return job.state
-    return client.past_states([job_id]).get(job_id) or state_in_log(run_dir, found.site, job_id)
+    return job_list.past_states([job_id]).get(job_id) or state_in_log(run_dir, found.site, job_id)
 
 
 def state_in_log(run_dir: RunDir, site: SlurmSite | None, job_id: str) -> str | None:

@@ -21,7 +21,7 @@ from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, write_atomic
 from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm import client, job_list
 
 CLAIM_WAIT_S = 60.0  # a resume that is just queueing its job: longer than sbatch usually takes
 
@@ -134,7 +134,7 @@ def living_jobs(run_dirs: Sequence[RunDir]) -> tuple[dict[RunDir, list[str]], di
     """
     jobs = {run_dir: lookup.jobs_of(run_dir) for run_dir in run_dirs}
     ids = [job_id for of_run in jobs.values() for job_id in of_run]
-    states = client.job_states(ids)
+    states = job_list.job_states(ids)
     if ids and not states and client.is_alive(ids[0]) is None:
         raise FailedError("Slurm does not answer which jobs still run\n  hint: try again")
     living = {job_id for job_id, state in states.items() if state not in client.ENDED_STATES}

@@ -28,7 +28,7 @@ from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, relink
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.runs.checkpoint_files import TEMPORARY_PREFIX
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm import job_list
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 from slurm_job_kit.jobs.spec import FormatError
 
@@ -200,7 +200,7 @@ class Queue:
     @classmethod
     def read(cls) -> Queue:
         """Ask Slurm once."""
-        jobs = client.known_queue()
+        jobs = job_list.known_queue()
         targets = set()
         for job in jobs or ():
             _, is_ours, target = job.command.partition(f"{SCRIPT.name} ")

@@ -26,7 +26,7 @@ from slurm_job_kit.jobs.records.queued import SlurmSite, Submission
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, Timeline, write_atomic
 from slurm_job_kit.jobs.runs import check, lookup, spec_changes
-from slurm_job_kit.jobs.slurm import client, executor, sbatch
+from slurm_job_kit.jobs.slurm import client, executor, job_list, sbatch
 from slurm_job_kit.jobs.spec import Spec
 
 INTERRUPTED = 130  # exit code of a run that Ctrl-C stopped
@@ -57,7 +57,7 @@ def states_of(run_dirs: Sequence[RunDir]) -> list[PointState]:
     Raises: FailedError where it is unknown whether a job has ended.
     """
     jobs = {run_dir: lookup.jobs_of(run_dir) for run_dir in run_dirs}
-    known = client.job_states(job for ids in jobs.values() for job in ids)
+    known = job_list.job_states(job for ids in jobs.values() for job in ids)
     return [_state_of(run_dir, jobs[run_dir], known) for run_dir in run_dirs]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from slurm_job_kit.jobs.attempt import run_lock
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm import client, job_list
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 
 
@@ -27,7 +27,7 @@ def in_queue(run_dir: RunDir) -> list[str]:
     A plain `sbatch slurm/ddp.sbatch RUN_DIR` records its job only once it starts.
     """
     found = []
-    for job in client.queued_jobs():
+    for job in job_list.queued_jobs():
         _, is_ours, target = job.command.partition(f"{SCRIPT.name} ")
         if is_ours and Path(job.work_dir, target.strip()).resolve() == run_dir.path.resolve():
             found.append(job.job_id)

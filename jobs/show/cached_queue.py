@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 
 from slurm_job_kit.jobs.show.run_view import Jobs, RunView, users_of
-from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.slurm.client import QueueEntry
+from slurm_job_kit.jobs.slurm import job_list
+from slurm_job_kit.jobs.slurm.job_list import QueueEntry
 
 ASK_AGAIN_S = 30
 NOT_ASKED = QueueEntry("UNKNOWN")
@@ -30,7 +30,7 @@ class CachedQueue:
         now = time.monotonic()
         if self._asked_at is None or now - self._asked_at >= ASK_AGAIN_S:
             self._asked_at, self._wanted = now, wanted
-            self._answer = client.queue({os.getuid(), *users_of(views)})
+            self._answer = job_list.queue({os.getuid(), *users_of(views)})
         if self._answer is None:
             return None
         # A job that was queued after the answer is not one that Slurm no longer has.

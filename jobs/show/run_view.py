@@ -17,7 +17,7 @@ from slurm_job_kit.jobs.records.training import Progress, Result, SavedCheckpoin
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.show import live_progress
 from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.slurm.client import QueueEntry
+from slurm_job_kit.jobs.slurm.job_list import QueueEntry
 from slurm_job_kit.jobs.spec import FormatError, Spec
 
 # Of a run that nothing continues by itself; so is each ended state of Slurm.

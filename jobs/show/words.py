@@ -9,7 +9,7 @@ from slurm_job_kit.jobs.checkpoint_names import checkpoint_step
 from slurm_job_kit.jobs.console import counted, format_duration, number_ranges
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause
 from slurm_job_kit.jobs.show.run_view import RunView, Standing
-from slurm_job_kit.jobs.slurm.client import QueueEntry
+from slurm_job_kit.jobs.slurm.job_list import QueueEntry
 from slurm_job_kit.jobs.slurm.pending import explain
 
 CAUSES = {

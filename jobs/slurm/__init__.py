@@ -1,9 +1,10 @@
 """Slurm's clients and what a site's Slurm does. Standard library only, but for the executor.
 
 - available: compares the names in a spec with the partitions, accounts, QOS and features of a site.
-- client: runs sbatch, squeue, scontrol, sacct, scancel, and parses their output.
+- client: runs sbatch, scontrol, scancel, and parses their output; one job at a time.
 - duration: Slurm's time formats.
 - executor: submits for a user's command, through submitit.
+- job_list: many jobs at once, from squeue and sacct; who cancelled a job.
 - pending: explains why a job waits, for each reason of squeue.
 - sbatch: the argv and the environment of sbatch for a run.
 - site: the settings of the site's Slurm: limits, preemption, requeue.

@@ -26,7 +26,7 @@ from slurm_job_kit.jobs.records.training import Event, Progress, read_events
 from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
 from slurm_job_kit.jobs.runs import lookup, scratch_purge
 from slurm_job_kit.jobs.show import live_progress
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm import client, job_list
 from slurm_job_kit.jobs.why import places
 from slurm_job_kit.jobs.why.answer import FileLine
 from slurm_job_kit.jobs.why.places import CodeFolders, LogLine
@@ -134,7 +134,7 @@ def read(run_dir: RunDir) -> Observed:
         ends=tuple(ends),
         missing=_missing(run_dir),
         mark=mark,
-        cancelled_by=client.cancelled_by(job_id) if asks_who and job_id else None,
+        cancelled_by=job_list.cancelled_by(job_id) if asks_who and job_id else None,
         job_id=job_id,
         job=job,
         end_state=end_state,
@@ -162,7 +162,7 @@ def _end_state(job_id: str | None, job: client.Job | None) -> str | None:
     """Slurm's state of a job that has ended; the accounting remembers it longer."""
     if job is not None or job_id is None:
         return None if job is None else job.state
-    return client.past_states([job_id]).get(job_id)
+    return job_list.past_states([job_id]).get(job_id)
 
 
 def _lost_record(found: AttemptFacts) -> AttemptRecord:

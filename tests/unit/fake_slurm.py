@@ -38,7 +38,7 @@ requeue=$(cat "$FAKE_SLURM/requeue.$3" 2>/dev/null) || requeue='Requeue=1 Restar
 echo "   JobState=$state Reason=None Dependency=(null)"
 echo "   $requeue BatchFlag=1"
 """
-# %o: the commands of queued jobs; else all jobs that have a state, as client.QUEUE_FORMAT.
+# %o: the commands of queued jobs; else all jobs that have a state, as job_list.QUEUE_FORMAT.
 SQUEUE = """
 case "$*" in *%o*) cat "$FAKE_SLURM/queue" 2>/dev/null; exit 0 ;; esac
 for file in "$FAKE_SLURM"/state.*; do

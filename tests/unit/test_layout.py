@@ -311,7 +311,7 @@ SLURM_COMMANDS = {
 def test_only_jobs_slurm_runs_slurms_commands(module):
     nodes = list(ast.walk(tree(module)))
     words = {node.value for node in nodes if isinstance(node, ast.Constant)} & SLURM_COMMANDS
-    assert not words, "a command's name as a value: give jobs.slurm.client a function for it"
+    assert not words, "a command's name as a value: give a module of jobs.slurm a function for it"
     runners = {"client.call", "client.call_patiently"} | {
         f"jobs.slurm.client.{name}" for name in ("call", "call_patiently")
     }

@@ -41,7 +41,7 @@ def imported_by(*words):
     ("words", "unneeded", "most"),
     [
         (["--help"], HEAVY | OF_SUBMIT | {"dataclasses"}, 79),
-        (["status"], HEAVY | OF_SUBMIT, 169),
+        (["status"], HEAVY | OF_SUBMIT, 170),
         (["logs"], HEAVY | OF_SUBMIT, 169),
         (["submit", "tiny.yaml", "--no-check"], HEAVY | OF_RANKS, 314),
     ],

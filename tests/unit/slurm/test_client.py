@@ -7,7 +7,7 @@ import pytest
 
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
 from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.slurm.client import Job, QueueEntry
+from slurm_job_kit.jobs.slurm.client import Job
 
 # From a real Slurm 22.05, shortened.
 SHOWN = """\
@@ -21,7 +21,6 @@ JobId=12 JobName={name}
    PreemptEligibleTime=2026-11-20T11:00:00 PreemptTime={preempted}
    Comment={name}
 """
-SACCT = "12|CANCELLED by 0\n13|TIMEOUT\n"
 
 
 @pytest.fixture
@@ -74,7 +73,6 @@ def test_a_missing_command_returns_none(slurm):
     assert client.call(["scontrol", "show", "job", "1"]) is None
     assert client.show_job("1") is None
     assert client.is_alive("1") is None
-    assert client.queue([1]) is None
 
 
 def test_an_answer_that_cannot_be_parsed_leaves_the_jobs_state_unknown(slurm):
@@ -85,32 +83,6 @@ def test_an_answer_that_cannot_be_parsed_leaves_the_jobs_state_unknown(slurm):
 def test_a_command_that_hangs_returns_none(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "CALL_TIMEOUT_S", 0.1)
     assert client.call(["sleep", "60"]) is None
-
-
-def test_the_queue_comes_from_one_query(slurm):
-    lines = "12|RUNNING|1795507000|1-00:10:00|2|n[1-2]|None\n"
-    lines += "13_2|PENDING|N/A|UNLIMITED|1||ReqNodeNotAvail, a|b\n"
-    slurm.answer("squeue", lines)
-    assert client.queue([7, 5, 7]) == {
-        "12": QueueEntry("RUNNING", "None", 1795507000.0, 87000, 2, "n[1-2]"),
-        "13_2": QueueEntry("PENDING", "ReqNodeNotAvail, a|b", None, None, 1, ""),
-    }
-    (call,) = slurm.calls
-    assert "--user=5,7" in call and "--array" in call and "--states=all" in call
-
-
-def test_a_refused_query_is_no_empty_queue(slurm):
-    slurm.answer("squeue")
-    assert client.queue([1]) == {}
-    slurm.answer("squeue", status=1)
-    assert client.queue([1]) is None
-
-
-def test_past_states_come_from_sacct_alone(slurm):
-    slurm.answer("sacct", SACCT)
-    assert client.past_states(["12", "13"]) == {"12": "CANCELLED", "13": "TIMEOUT"}
-    slurm.answer("sacct", SACCT, status=1)
-    assert client.past_states(["12"]) == {}
 
 
 def test_a_submission_gives_the_job_id_or_what_sbatch_printed(slurm):
@@ -268,14 +240,3 @@ def test_an_older_slurm_prints_the_end_of_the_time_limit_in_squeue(slurm, text, 
     slurm.answer("squeue", text, status=status)
     assert client.end_time("7", {}) == expected
     assert "--jobs=7" in slurm.calls[0]
-
-
-def test_the_accounting_shows_who_cancelled_a_job(fake_slurm):
-    fake_slurm.answer("sacct", "CANCELLED by 0\n")
-    assert client.cancelled_by("7") == "root"
-    fake_slurm.answer("sacct", "CANCELLED by 4123456789\n")  # of no user of this host
-    assert client.cancelled_by("7") == "4123456789"
-    fake_slurm.answer("sacct", "COMPLETED\n")
-    assert client.cancelled_by("7") is None
-    fake_slurm.remove("sacct")
-    assert client.cancelled_by("7") is None

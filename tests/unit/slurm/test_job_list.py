@@ -1,0 +1,49 @@
+"""Slurm's lists of jobs, from fakes of squeue and sacct on PATH."""
+
+from slurm_job_kit.jobs.slurm import job_list
+from slurm_job_kit.jobs.slurm.job_list import QueueEntry
+
+SACCT = "12|CANCELLED by 0\n13|TIMEOUT\n"
+
+
+def test_the_queue_comes_from_one_query(fake_slurm):
+    lines = "12|RUNNING|1795507000|1-00:10:00|2|n[1-2]|None\n"
+    lines += "13_2|PENDING|N/A|UNLIMITED|1||ReqNodeNotAvail, a|b\n"
+    fake_slurm.answer("squeue", lines)
+    assert job_list.queue([7, 5, 7]) == {
+        "12": QueueEntry("RUNNING", "None", 1795507000.0, 87000, 2, "n[1-2]"),
+        "13_2": QueueEntry("PENDING", "ReqNodeNotAvail, a|b", None, None, 1, ""),
+    }
+    (call,) = fake_slurm.calls
+    assert "--user=5,7" in call and "--array" in call and "--states=all" in call
+
+
+def test_no_squeue_is_no_empty_queue(fake_slurm, monkeypatch):
+    fake_slurm.remove()
+    monkeypatch.setenv("PATH", str(fake_slurm.bin))
+    assert job_list.queue([1]) is None
+
+
+def test_a_refused_query_is_no_empty_queue(fake_slurm):
+    fake_slurm.answer("squeue")
+    assert job_list.queue([1]) == {}
+    fake_slurm.answer("squeue", status=1)
+    assert job_list.queue([1]) is None
+
+
+def test_past_states_come_from_sacct_alone(fake_slurm):
+    fake_slurm.answer("sacct", SACCT)
+    assert job_list.past_states(["12", "13"]) == {"12": "CANCELLED", "13": "TIMEOUT"}
+    fake_slurm.answer("sacct", SACCT, status=1)
+    assert job_list.past_states(["12"]) == {}
+
+
+def test_the_accounting_shows_who_cancelled_a_job(fake_slurm):
+    fake_slurm.answer("sacct", "CANCELLED by 0\n")
+    assert job_list.cancelled_by("7") == "root"
+    fake_slurm.answer("sacct", "CANCELLED by 4123456789\n")  # of no user of this host
+    assert job_list.cancelled_by("7") == "4123456789"
+    fake_slurm.answer("sacct", "COMPLETED\n")
+    assert job_list.cancelled_by("7") is None
+    fake_slurm.remove("sacct")
+    assert job_list.cancelled_by("7") is None
