@@ -109,7 +109,10 @@ def format_metric(name: str, value: float | None) -> str:
 
 
 def format_metrics(metrics: Mapping[str, float | None]) -> str:
-    """`held-out loss 0.0154  accuracy 98.89%`; metrics of a user's script have no such label."""
-    is_held_out = any(name.startswith("eval_") for name in metrics)
-    parts = [format_metric(name, value) for name, value in metrics.items()]
-    return ("held-out " if is_held_out else "") + "  ".join(parts)
+    """`loss 0.5  held-out accuracy 98.89%`: those of an evaluation come last, with this label."""
+    names = sorted(metrics, key=lambda name: name.startswith("eval_"))
+    parts = [format_metric(name, metrics[name]) for name in names]
+    first = next((place for place, name in enumerate(names) if name.startswith("eval_")), None)
+    if first is not None:
+        parts[first] = f"held-out {parts[first]}"
+    return "  ".join(parts)

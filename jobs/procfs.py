@@ -1,4 +1,4 @@
-"""Reads from /proc who started a process, which processes it started, and when it began.
+"""Reads from /proc who started a process, which processes it started, when, with which variables.
 
 Source: proc(5), /proc/PID/stat. Standard library only; the trainer imports this module.
 """
@@ -43,6 +43,25 @@ def start_of(pid: int) -> str:
     """Return when a process started, in clock ticks since boot; empty if the process is gone."""
     fields = _stat(pid)
     return fields[19] if fields else ""
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process is gone, or ends and has no memory any more."""
+    try:
+        os.readlink(f"/proc/{pid}/exe")
+    except FileNotFoundError:
+        return True
+    except OSError:  # another user's
+        pass
+    return False
+
+
+def environment(pid: int) -> list[bytes]:
+    """Return `NAME=VALUE` for each variable that a process was started with; [] if unreadable."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def _stat(pid: int) -> list[str]:

@@ -36,7 +36,7 @@ from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node.prctl import adopt_orphans, die_with_parent
 from slurm_job_kit.jobs.node.standby import WORD
 from slurm_job_kit.jobs.node.torchrun import stop_signal
-from slurm_job_kit.jobs.procfs import children
+from slurm_job_kit.jobs.procfs import children, environment, has_ended
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.records.training import Result
@@ -46,6 +46,7 @@ from slurm_job_kit.jobs.spec import Launch, Spec
 
 POLL_S = 0.2
 MAX_RANKS_PER_CORE = 4
+MARK = "KIT_LOCAL_AGENTS"  # an environment variable of all that the agents of an attempt start
 ORPHANS_WAIT_S = 10  # for killed processes to end; one that waits for a disk may need longer
 KILL_WAIT_S = 30  # for a script that gets no signal; as long as Slurm's own KillWait
 
@@ -156,20 +157,20 @@ class Agents:
         """`shares`: CUDA_VISIBLE_DEVICES of each agent; None without GPUs."""
         self._spec, self._run_dir, self._shares = spec, run_dir, shares
         self._waiting: list[subprocess.Popen[bytes]] = []
-        self._others = set(children(os.getpid()))  # they are none of this run's
+        self._mark = self._next_mark = ""  # of the attempt's agents, and of those started last
         adopt_orphans(True)
 
     def start(self, plan: AttemptPlan) -> list[subprocess.Popen[bytes]]:
         """Start the agents of an attempt, by those that wait if all of them do."""
         words = (str(plan.attempt), plan.rdzv_endpoint)
+        if any(agent.poll() is not None for agent in self._waiting):
+            self._end_waiting()
         agents, self._waiting = self._waiting, []
-        if any(agent.poll() is not None for agent in agents):
-            end(agents)
-            agents = []
         for agent in agents:
             with contextlib.suppress(BrokenPipeError), cast(IO[bytes], agent.stdin) as pipe:
                 pipe.write(" ".join(words).encode() + b"\n")
         agents = agents or self._start(*words)
+        self._mark = self._next_mark
         if self._spec.standby_s is not None:
             self._waiting = self._start(WORD, "-")
         return agents
@@ -180,21 +181,39 @@ class Agents:
         The ranks of a killed agent end a moment after it. Until then they write to the run
         directory, which the next attempt uses, too.
         """
-        keep = self._others | {agent.pid for agent in self._waiting}
+        self._kill_marked(self._mark)
+
+    def _kill_marked(self, mark: str) -> None:
+        """Kill the adopted processes with a mark, and wait until they are gone."""
+        orphans: set[int] = set()
         deadline = time.monotonic() + ORPHANS_WAIT_S
-        while orphans := set(children(os.getpid())) - keep:
+        while orphans := orphans | self._adopted(mark):
             if time.monotonic() > deadline:
-                say(f"warning: killed, but still there: {', '.join(map(str, sorted(orphans)))}")
+                pids = ", ".join(map(str, sorted(orphans)))
+                say(f"warning: processes of this run were killed, but still exist: {pids}")
                 return
-            for pid in orphans:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, os.WNOHANG)
+            for pid in list(orphans):
+                with contextlib.suppress(PermissionError):  # it became another user's
+                    os.kill(pid, signal.SIGKILL)
+                if os.waitpid(pid, os.WNOHANG)[0] == pid:
+                    orphans.remove(pid)
             time.sleep(0.01)
 
+    def _adopted(self, mark: str) -> set[int]:
+        """The adopted processes that have a mark, or are ending: those lose it before their end."""
+        waiting = {agent.pid for agent in self._waiting}
+        variable, found = f"{MARK}={mark}".encode(), set(children(os.getpid())) - waiting
+        return {pid for pid in found if has_ended(pid) or variable in environment(pid)}
+
     def close(self) -> None:
-        """End the agents that wait."""
-        end(self._waiting)
+        """End the agents that wait, and what they started."""
+        self._end_waiting()
         adopt_orphans(False)
+
+    def _end_waiting(self) -> None:
+        end(self._waiting)
+        self._waiting = []
+        self._kill_marked(self._next_mark)
 
     def _start(self, attempt: str, endpoint: str) -> list[subprocess.Popen[bytes]]:
         """Start an agent for each node, with its output and torchrun's in job.log."""
@@ -202,8 +221,10 @@ class Agents:
         arguments = [str(self._run_dir.path), attempt, endpoint]
         command = ["bash", script, *arguments, *srun_step.agent_argv(self._spec)]
         agents = []
+        self._next_mark = os.urandom(8).hex()
         for rank, devices in enumerate(self._shares):
             env = os.environ | {"KIT_NODE_RANK": str(rank), "PYTHONUNBUFFERED": "1"}
+            env[MARK] = self._next_mark
             if devices is not None:
                 env["CUDA_VISIBLE_DEVICES"] = devices
             with open(self._run_dir.job_log, "ab") as log:

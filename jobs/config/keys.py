@@ -173,7 +173,8 @@ def list_hint(text: str, is_value: Callable[[str], bool]) -> str:
     """
     items = [item.strip() for item in text.split(",")]
     is_list = len(items) > 1 and all(map(is_value, items))
-    return "the command sweep runs one point for each value of a list" if is_list else ""
+    hint = "the command sweep takes several values: on its command line, or in sweep.grid"
+    return hint if is_list else ""
 
 
 def section_summary(name: str) -> str:

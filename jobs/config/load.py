@@ -103,7 +103,8 @@ def _read(path: Path) -> str:
             data = file.read(yaml_reader.MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = getattr(error, "strerror", None) or str(error)
-        raise refuse(f"cannot be read: {reason}", _other_files(path)) from None
+        hint = "" if isinstance(error, PermissionError) else _other_files(path)
+        raise refuse(f"cannot be read: {reason}", hint) from None
     if len(data) > yaml_reader.MAX_BYTES:
         raise refuse("is larger than 64 KiB", "is it a spec? configs/ has examples")
     try:
@@ -117,15 +118,19 @@ def _read(path: Path) -> str:
 def _other_files(path: Path) -> str:
     """Return a hint: the spec with the nearest name, or the YAML files in the folder.
 
-    Specs are looked for in the folder of `path`, then in configs/; `.yaml` may be left out.
+    Specs are looked for in the folder of `path` and in configs/; `.yaml` may be left out.
     """
     try:
         folder = path if path.is_dir() else path.parent
     except OSError:  # the name is too long
         folder = path.parent
-    for place in dict.fromkeys((folder, Path("configs"))):
-        if guess := nearest(path.stem, [name.removesuffix(".yaml") for name in _specs_in(place)]):
-            return f"did you mean {printable(str(place / guess))}.yaml?"
+    places = {
+        name.removesuffix(".yaml"): place
+        for place in (Path("configs"), folder)
+        for name in _specs_in(place)
+    }
+    if guess := nearest(path.stem, places):
+        return f"did you mean {printable(str(places[guess] / guess))}.yaml?"
     listed = printable(", ".join(_specs_in(folder)[:20]))
     return f"{printable(str(folder))} has {listed}" if listed else "configs/ has examples"
 

@@ -98,8 +98,9 @@ def run(text: str, words: Sequence[str]) -> int:
     ssh = shutil.which("ssh")
     if ssh is None:
         raise UserError("ssh is not on PATH\n  hint: install OpenSSH's client")
-    if "submit" in words[:1]:
-        say(f"submitting what lies in {target.folder} on {target.login}, not in this folder")
+    if words[:1] in (["submit"], ["sweep"]):
+        source = f"{target.folder} on {target.login}"
+        say(f"{words[0]}: spec and code come from {source}, not from this folder")
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     code = call(
         [ssh, *options(ssh, target.login), *remote(target, words, is_terminal)], is_terminal

@@ -40,6 +40,7 @@ class Use(StrEnum):
     TRAINING = "training"
     EVALUATION = "evaluation"
     CHECKPOINT = "checkpoint"
+    RECOMPILE = "recompile"
     REDONE = "redone"
     HANG = "hang"
     STOPPING = "stopping"
@@ -52,8 +53,6 @@ START_UP = (
     *(Use.LAUNCH, Use.IMPORT, Use.RENDEZVOUS, Use.INIT),
     *(Use.DATA, Use.MODEL, Use.COMPILE, Use.RESTORE, Use.FIRST_STEP),
 )
-# torch compiles at the first pass through the model, and later for other shapes.
-COMPILES = (Use.MODEL, Use.FIRST_STEP, Use.TRAINING)
 # What begins with an event.
 BEGINS = {
     "torchrun": Use.IMPORT,
@@ -133,7 +132,10 @@ def attempt_spans(history: RunHistory, attempt: AttemptHistory, begin: int, end:
     spans = phases(attempt, begin, end, history.is_trainer)
     points = [point for point in points_of(attempt) if begin <= point.t <= end]
     training_end = max((span.end for span in spans if span.use is Use.TRAINING), default=end)
-    spans = laid(spans, Use.COMPILE, lasted(attempt, "compile"), COMPILES)
+    compilations = list(lasted(attempt, "compile"))
+    spans = laid(spans, Use.COMPILE, compilations, over=(Use.MODEL, Use.FIRST_STEP))
+    # For an evaluation and for other shapes; before the evaluations, in which some of them lie.
+    spans = laid(spans, Use.RECOMPILE, compilations)
     spans = laid(spans, Use.EVALUATION, lasted(attempt, "evaluation"))
     spans = laid(spans, Use.CHECKPOINT, stalls(attempt))
     if attempt.record is not None and attempt.record.cause is Cause.HANG:

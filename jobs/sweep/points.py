@@ -62,7 +62,10 @@ def load(config: Path, arguments: Sequence[str]) -> LoadedSweep:
         try:
             loaded = resolved(text, own, [*fixed, *words])
         except SpecError as error:
-            problems |= dict.fromkeys(error.problems)
+            # Each drawn value of a key may be wrong: the first one is shown.
+            known = {(each.path, each.place) for each in problems}
+            new = [each for each in error.problems if (each.path, each.place) not in known]
+            problems |= dict.fromkeys(new)
             continue
         problems |= dict.fromkeys(_of_metric(document, found.metric, loaded))
         points.setdefault(loaded.spec.to_json(), Point(words, loaded))

@@ -190,7 +190,7 @@ class _Reader:
         count = self._number(written.get("num_points"), ("random", "num_points"), 1)
         seed = self._number(written.get("seed", 0), ("random", "seed"), 0)
         if count is not None and count > MAX_POINTS:
-            self._refuse_many(count)
+            self.refuse(("random", "num_points"), f"must be at most {MAX_POINTS}, not {count}")
             count = None
         axes = {}
         for key, value in self._mapping(("random", "keys"), written.get("keys")):

@@ -101,7 +101,8 @@ def show(
     for number, point in enumerate(found.points):
         options = array_options(point.loaded.spec, SweepDir(Path("sweep")))
         groups.setdefault(tuple(options), []).append(number)
-    arrays = [array_tasks(numbers, limit) for numbers in groups.values()]
+    is_local = choose_cluster(cluster) == "local"
+    arrays = [] if is_local else [array_tasks(numbers, limit) for numbers in groups.values()]
     listed = [list(point.overrides) for point in found.points]
     if as_json:
         print(json.dumps({"points": listed, "arrays": arrays, "sweep_id": same and same.sweep_id}))
@@ -110,9 +111,7 @@ def show(
         print(f"{number}  {' '.join(words)}")
     most = f", at most {limit} at a time" if limit else ""
     tasks = f"{counted(len(arrays), 'job array')}: --array={', --array='.join(arrays)}"
-    how = f"{most}; on Slurm {tasks}"
-    if choose_cluster(cluster) == "local":
-        how = ", one after the other on this machine"
+    how = ", one after the other on this machine" if is_local else f"{most}; on Slurm {tasks}"
     print(f"{counted(len(listed), 'point')}{how}")
     if same is not None:
         print(f"this would continue {same.sweep_id}, which has these points")

@@ -22,8 +22,8 @@ name: own
 slurm: {nodes: 2}
 launch: {script: %s, args: [%d], stop_signal: %s}
 """
-# Rank 0 records each signal that reaches it, and starts a process that outlives it; rank 1 handles
-# none. Both run until they may end.
+# Rank 0 records each signal that reaches it, and starts two processes that outlive it, of which one
+# does not show that it belongs to the run; rank 1 handles none. Both run until they may end.
 UNAWARE = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
@@ -37,6 +37,8 @@ if os.environ["RANK"] == "0":
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, _: seen.append(number))
     subprocess.Popen(["sleep", "1000"])
+    foreign = subprocess.Popen(["sleep", "1000"], env={})
+    Path(os.environ["KIT_STOP_FILE"]).with_name("foreign").write_text(str(foreign.pid))
 print(f"there {os.getpid()}", flush=True)  # at once: the reader wants both
 while not Path(os.environ["KIT_STOP_FILE"]).with_name("may_end").exists():
     time.sleep(0.01)
@@ -180,6 +182,7 @@ def test_an_unaware_script_is_not_signalled_and_finishes_as_completed(kit, submi
     run.attempt(1).stop_requested.with_name("may_end").touch()
     status, _, stderr = kit.end(process, 60)
     assert status == 0, stderr
+    end_foreign(run)
     assert "launch.stop_signal is none" in stderr
     assert "seen [] deadline ''" in run.rank_log(0).read_text()
     assert [record["cause"] for record in read_jsonl(run.attempts)] == ["completed"]
@@ -193,6 +196,12 @@ def test_a_second_ctrl_c_kills_a_script_that_knows_no_stop(kit, submit):
     process.send_signal(signal.SIGINT)
     status, _, stderr = kit.end(process, 60)
     assert status == 130, stderr
+    end_foreign(run)
+
+
+def end_foreign(run):
+    """Kill the process that does not show that it belongs to the run; fails if it is gone."""
+    os.kill(int(run.attempt(1).stop_requested.with_name("foreign").read_text()), signal.SIGKILL)
 
 
 def test_usr1_reaches_a_script_that_handles_it_and_spares_one_that_does_not_yet(kit, submit):

@@ -19,6 +19,10 @@ train: {model: mlp, dataset: breast_cancer, epochs: 1000000, micro_batch_size: 8
 checkpoint: {every_steps: 200}
 log: {every_steps: 100000}
 """
+# It starts a server on the node, as setup lines may; it outlives the shell.
+SETUP = """
+setup: ["(setsid sleep 1000 >/dev/null 2>&1 </dev/null & echo $! >> %s)"]
+"""
 
 
 def command_line(pid):
@@ -55,7 +59,8 @@ def kill_a_rank(kit, run, attempt):
 @pytest.mark.slow
 def test_a_retry_is_started_by_those_that_wait_unless_one_was_lost(kit):
     config = kit.root.with_name("tiny.yaml")
-    config.write_text(SPEC)
+    helpers = kit.root.with_name("helpers")
+    config.write_text(SPEC + SETUP % helpers)
     process = kit.start("submit", config, "--cluster", "local", "--no-check")
     latest = kit.root / "tiny/latest"
     wait_for((latest / "timeline/rank-00001.jsonl").exists, "no rank")
@@ -65,6 +70,9 @@ def test_a_retry_is_started_by_those_that_wait_unless_one_was_lost(kit):
     os.kill(victim, signal.SIGKILL)
     second = wait_for(lambda: spawned(run, 2), "no step of attempt 2")
     assert {parent_of(pid) for pid in second} == found
+    # Of the first agents the helpers are gone; those that waited need theirs.
+    started = [int(pid) for pid in helpers.read_text().split()]
+    assert [bool(command_line(pid)) for pid in started[:4]] == [False, False, True, True]
 
     victim, found = kill_a_rank(kit, run, 2)
     lost = min(found)

@@ -1,7 +1,7 @@
 """Fixtures of the fault tests: runs, the cluster's settings, the choice and order of the tests.
 
 A test is named after its row, `test_row_14_...`, and carries the marker `fault` unless its row is
-one of the fast ones; of these the first proctrack is fast.
+one of the fast ones. Of these the first proctrack is fast; some tests have the marker all the same.
 """
 
 from __future__ import annotations

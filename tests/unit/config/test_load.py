@@ -214,6 +214,19 @@ def test_a_byte_order_mark_is_accepted(take):
     assert take("\ufeffname: x").name == "x"
 
 
+def test_the_file_itself_is_no_hint(tmp_path, monkeypatch):
+    (tmp_path / "resnet.yaml").write_text("name: x")
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)  # root may read everything
+    with pytest.raises(SpecError) as caught:
+        load(Path("resnet.yaml"))
+    assert str(caught.value) == "resnet.yaml: cannot be read: Permission denied"
+
+
 @pytest.mark.parametrize(
     ("path", "message"),
     [

@@ -41,6 +41,12 @@ def test_the_metrics_of_a_script_are_shown_by_their_names(run):
     now = live_progress.read(run)
     assert now is not None
     assert live_progress.format_progress(now) == "step 7/?  loss 0.1235  bleu 31"
+    values["metrics"] = {"eval_accuracy": 0.5, "loss": 0.25, "eval_bleu": 3.0}
+    run.progress.write_text(json.dumps(values))
+    now = live_progress.read(run)
+    assert now is not None
+    text = "step 7/?  loss 0.25  held-out accuracy 50.00%  bleu 3"
+    assert live_progress.format_progress(now) == text
 
 
 def test_what_an_earlier_attempt_wrote_is_not_shown(run, clock, capsys):

@@ -121,6 +121,7 @@ sweep:
         ("", ("train.seed=1,,2",), "nothing between two commas"),
         ("", ("train.seed=1,x",), 'must be a whole number, not "x"'),
         ("sweep: {random: {keys: {train.lr: {uniform: [0, 1]}}}}\n", (), "at least 1"),
+        ("sweep: {random: {num_points: 1001, keys: {train.lr: 1}}}\n", (), "must be at most 1000"),
         ("sweep: {random: {num_points: 2, keys: {train.lr: 1}}}\n", (), "needs one of uniform"),
         ("sweep: {random: {num_points: 2, keys: {train.lr: {uniform: [2, 1]}}}}\n", (), "below"),
         ("sweep: {random: {num_points: 2, keys: {train.lr: {log_uniform: [0, 1]}}}}\n", (), "ab"),
@@ -136,6 +137,13 @@ sweep:
 )
 def test_a_mistake_is_explained(refused, text, arguments, expected):
     assert expected in refused(text, *arguments)
+
+
+def test_a_key_whose_drawn_values_are_all_wrong_has_one_line(refused):
+    keys = "keys: {train.seed: {uniform: [0.1, 0.9]}, train.lr: 1}"
+    found = refused("sweep: {random: {num_points: 50, " + keys + "}}\n")
+    assert found.count("train.seed: must be a whole number") == 1
+    assert "needs one of uniform" in found
 
 
 def test_other_commands_refuse_the_section_and_name_the_one_that_takes_it(refuse):

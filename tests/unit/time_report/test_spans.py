@@ -53,8 +53,8 @@ def test_compilations_are_a_use_of_their_own_in_the_start_up_and_in_the_training
     events += [event(17.5, "compile", seconds=0.25), event(60, "completed", 40)]
     done = attempt(1, 10, 60, events, last_step=40, first_step=1, decision=Action.DONE)
     found = seconds(history([done], 60, submits=[3]))
-    assert (found["compile"], found["model"], found["first_step"]) == (2.75, 0.5, 0.75)
-    assert (found["evaluation"], found["training"]) == (3.0, 60 - 18 - 5)
+    assert (found["compile"], found["model"], found["first_step"]) == (0.75, 0.5, 0.75)
+    assert (found["recompile"], found["evaluation"], found["training"]) == (2.0, 3.0, 60 - 18 - 5)
 
 
 def test_steps_that_a_later_attempt_repeats_are_redone_and_its_wait_is_queue():
