@@ -24,7 +24,9 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 def add_overrides(parser: argparse.ArgumentParser, example: str) -> None:
     """Add overrides of the spec, as words and as one text; `overrides_of` reads them."""
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"such as {example}")
+    help_of_it = f"such as {example}"
+    # With a default argparse does not call it required.
+    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help=help_of_it)
     parser.add_argument("--set", default="", metavar="TEXT", help="overrides as one text")
 
 

@@ -59,6 +59,9 @@ FIRST_SUBMIT = (
 )
 
 
+CLUSTER_LOCAL = 'FLAGS="--cluster local"' if IS_BY_MAKE else "--cluster local"
+
+
 def override(change: str) -> str:
     """How the user types an override of the spec: `SET="train.lr=0.1"`, or `train.lr=0.1`."""
     return f'SET="{change}"' if IS_BY_MAKE else change

@@ -242,4 +242,6 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
     last = facts.last_record(run_dir)
     mistake = None if last is None else last.evidence.mistake
     print(f"next: {hold_hint(decision, run_dir, mistake)}", file=sys.stderr)
+    if client.has_sbatch() and client.is_configured():
+        print(f"note: on Slurm; {installation.CLUSTER_LOCAL} continues it here", file=sys.stderr)
     return 130 if decision.cause is Cause.INTERRUPTED else 1

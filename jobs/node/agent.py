@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -239,6 +240,18 @@ def fail(attempt_dir: AttemptDir, node_rank: int, reason: str, hint: str) -> NoR
     sys.exit(with_time(f"{text}\n  hint: {hint}"))
 
 
+@contextlib.contextmanager
+def temporary_directory(attempt_dir: AttemptDir, node_rank: int) -> Iterator[str]:
+    """A block with a directory of this node for torchrun, which leaves its own ones behind."""
+    try:
+        found = tempfile.TemporaryDirectory(prefix="torchrun-", ignore_cleanup_errors=True)
+    except OSError as error:
+        hint = "free space there, or set TMPDIR to a directory of the node"
+        fail(attempt_dir, node_rank, f"no temporary directory for torchrun: {error}", hint)
+    with found as path:
+        yield path
+
+
 def main(argv: list[str]) -> int:
     """Run one node's part of an attempt; returns 0 if its torchrun exited with 0."""
     parser = argparse.ArgumentParser(prog="python -m jobs.node", description=__doc__)
@@ -274,10 +287,12 @@ def main(argv: list[str]) -> int:
         write_refusal(attempt_dir, args.node_rank, error)
         sys.exit(with_time(f"error: {error}"))
     agent = Agent(attempt_dir, node, Timeline(run_dir, f"agent-{node.rank:05d}", plan.attempt))
-    command = torchrun_command(spec, run_dir, node.options(plan, args.rdzv_endpoint))
-    if node.rank == 0:  # once for all nodes: the others differ only in is_host and --local-addr
-        warn_of_missing_bytecode(torch.origin)
-        say(f"attempt {plan.attempt}, {node.host}: {shlex.join(command)}")
-    env = node.environment(spec, run_dir, plan)
-    has_wrappers, stop = not spec.launch.is_trainer, stop_signal(spec.launch)
-    return 0 if agent.run(command, env, stop, has_wrappers, standby) == 0 else 1
+    with temporary_directory(attempt_dir, node.rank) as log_dir:
+        options = node.options(plan, args.rdzv_endpoint, log_dir)
+        command = torchrun_command(spec, run_dir, options)
+        if node.rank == 0:  # once: the others differ in is_host, --local-addr and --log-dir
+            warn_of_missing_bytecode(torch.origin)
+            say(f"attempt {plan.attempt}, {node.host}: {shlex.join(command)}")
+        env = node.environment(spec, run_dir, plan)
+        has_wrappers, stop = not spec.launch.is_trainer, stop_signal(spec.launch)
+        return 0 if agent.run(command, env, stop, has_wrappers, standby) == 0 else 1

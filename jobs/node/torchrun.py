@@ -59,13 +59,22 @@ class NodeOptions:
     rdzv_id: str
     is_host: bool  # this node hosts the store of the rendezvous
     local_addr: str
+    log_dir: str  # torchrun makes empty directories below it
 
 
 def placeholder_options(spec: Spec) -> NodeOptions:
     """The first node's options for `submit --dry-run`; names stand for values of a real job."""
     nproc = nproc_per_node(spec, {})
     endpoint, rdzv_id = "FIRST_NODE_ADDRESS:FREE_PORT", "JOB_ID-ATTEMPT"
-    return NodeOptions(spec.slurm.nodes, nproc, endpoint, rdzv_id, True, "FIRST_NODE_ADDRESS")
+    return NodeOptions(
+        nnodes=spec.slurm.nodes,
+        nproc_per_node=nproc,
+        rdzv_endpoint=endpoint,
+        rdzv_id=rdzv_id,
+        is_host=True,
+        local_addr="FIRST_NODE_ADDRESS",
+        log_dir="TEMPORARY_DIRECTORY",
+    )
 
 
 def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str]:
@@ -82,6 +91,7 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
         "--max-restarts=0",
         "--signals-to-handle=SIGHUP,SIGQUIT",
         f"--shutdown-timeout={SHUTDOWN_TIMEOUT_S}",
+        f"--log-dir={node.log_dir}",
     ]
     # Without -- torchrun would read a script's own --n as an abbreviation of its own options.
     if forks(spec):
@@ -140,8 +150,8 @@ class Node:
         self.interface = interfaces.interface_of(self.address)
         self.nproc = nproc_per_node(spec, dict(os.environ))
 
-    def options(self, plan: AttemptPlan, rdzv_endpoint: str) -> NodeOptions:
-        """The options for torchrun on this node."""
+    def options(self, plan: AttemptPlan, rdzv_endpoint: str, log_dir: str) -> NodeOptions:
+        """The options for torchrun on this node. `log_dir`: an empty directory of this node."""
         return NodeOptions(
             nnodes=len(plan.nodes),
             nproc_per_node=self.nproc,
@@ -150,6 +160,7 @@ class Node:
             # Without is_host torchrun guesses from host names which node hosts the store.
             is_host=self.rank == 0,
             local_addr=self.address,
+            log_dir=log_dir,
         )
 
     def environment(self, spec: Spec, run_dir: RunDir, plan: AttemptPlan) -> dict[str, str]:

@@ -9,13 +9,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs import arguments, records
+from slurm_job_kit.jobs import arguments, installation, records
 from slurm_job_kit.jobs.attempt import facts, interpret, report
 from slurm_job_kit.jobs.attempt.close import find_run
 from slurm_job_kit.jobs.console import number_ranges, say
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.show import rank_logs, run_view, words
 from slurm_job_kit.jobs.show.cached_queue import CachedQueue
@@ -137,6 +138,9 @@ def no_log(wanted: RankLog) -> UserError:
         return UserError(f"attempt {wanted.attempt} has no log\n  hint: these have one: {listed}")
     ranks = number_ranges(rank_logs.ranks_of(wanted.run_dir))
     hint = "the run has not started; -f waits for the log"
+    if records.read_leniently(Result, wanted.run_dir.result) is not None:
+        why = installation.command("why", wanted.run_dir.run_id)
+        hint = f"the run has ended without one: {why} shows the reason"
     if ranks:
         hint = f"these have one: {ranks}"
     elif facts.newest_opened(wanted.run_dir):
@@ -168,7 +172,7 @@ def follow(wanted: RankLog) -> int:
         is_last = has_ended(wanted, view, standing)  # judged before the logs are read
         shown.show_all()
         if is_last:
-            if not shown.is_begun:
+            if not shown.is_begun and rank_logs.ranks_of(wanted.run_dir):
                 raise no_log(wanted)
             say(f"{wanted.run_dir.run_id}: {state_of(view, standing)}")
             return 0

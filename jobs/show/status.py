@@ -234,7 +234,8 @@ def detail(seen: Seen) -> str:
     elif row["NODES"]:
         fields["NODES"] = row["NODES"]
     if job is not None and seen.standing.state == "pending":
-        fields["SLURM'S REASON"] = job.reason
+        if job.reason != "None":
+            fields["SLURM'S REASON"] = job.reason
         if job.start is not None:
             fields["EXPECTED START"] = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.start))
     elif job is not None and job.left_s is not None and seen.is_running:

@@ -26,6 +26,9 @@ PATIENCE_S = 600.0
 MAX_PAUSE_S = 30.0
 # What Slurm's commands print if no slurmctld answered. Source: slurm_errno.c
 NO_CONTACT = re.compile(r"[Uu]nable to contact|[Cc]onnection refused|timed out|[Cc]ommunication")
+# What scontrol prints of a job that slurmctld does not have; the second of an array's task.
+# Source: slurm_errno.c; scontrol/info_job.c
+_UNKNOWN_JOB = re.compile(r"Invalid job id|^Job \S+ not found$", re.MULTILINE)
 ANSWER_TIMEOUT_S = 3.0
 ENDED_STATES = frozenset(
     {
@@ -243,7 +246,7 @@ def is_alive(job_id: str, patience_s: float = 0.0) -> bool | None:
     if answer is None:
         return None
     if answer.returncode != 0:
-        return False if "Invalid job id" in answer.stderr else None
+        return False if _UNKNOWN_JOB.search(answer.stdout + answer.stderr) else None
     job = parse_job(answer.stdout)
     return None if job is None else job.is_alive
 

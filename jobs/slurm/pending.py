@@ -7,6 +7,7 @@ job_state_reason_string.
 from __future__ import annotations
 
 import re
+from enum import Enum, auto
 
 _REASONS = {
     "None": "Slurm has not looked at the job yet, or has given no reason",
@@ -15,8 +16,8 @@ _REASONS = {
     "Dependency": "it waits for the end of another job",
     "DependencyNeverSatisfied": "the job that it depends on ended in another way than asked for: "
     "it never starts, cancel it",
-    "BeginTime": "its earliest start time has not come; Slurm lets a requeued job wait for about "
-    "two minutes",
+    "BeginTime": "its earliest start time has not come; of a requeued job it is two minutes after "
+    "the requeue",
     "SchedDefer": "the site lets the scheduler decide later, and it has not yet",
     "Licenses": "licenses that it asks for are in use",
     "Reservation": "its reservation has not begun, or has no free nodes",
@@ -67,6 +68,11 @@ _REASONS = {
     "SystemFailure": "Slurm or its file system failed at its start",
     "JobLaunchFailure": "Slurm could not start it on a node",
 }
+# With these, too, it waits for ever, unless the site changes its settings.
+_NEVER = {
+    *("PartitionNodeLimit", "PartitionTimeLimit", "PartitionConfig", "MaxMemPerLimit", "DeadLine"),
+    *("InvalidAccount", "InvalidQOS", "AccountNotAllowed", "QOSNotAllowed"),
+}
 # What squeue prints in place of a reason's name. Source: slurmctld/job_mgr.c, job_scheduler.c.
 _TEXTS = {
     "launch failed requeued held": "Slurm could not start it on a node and holds it: "
@@ -101,6 +107,23 @@ _RESOURCES = {
 }
 _JOBS = {"User": "jobs of yours", "Account": "jobs of your account"}
 _WITH_DETAIL = re.compile(r"(\w+)(?:, |: |\()(.+?)\)?")
+
+
+class Wait(Enum):
+    """Whether the wait of a pending job ends by itself."""
+
+    WILL_END = auto()
+    UNTIL_RELEASED = auto()
+    NEVER_ENDS = auto()
+
+
+def wait_of(reason: str) -> Wait:
+    """Return whether the wait for this reason ends by itself; reasons that are unknown may."""
+    text, name = explain(reason), re.match(r"\(?(\w*)", reason)
+    if "`scontrol release`" in text:
+        return Wait.UNTIL_RELEASED
+    is_hopeless = "never starts" in text or (name is not None and name[1] in _NEVER)
+    return Wait.NEVER_ENDS if is_hopeless else Wait.WILL_END
 
 
 def explain(reason: str) -> str:

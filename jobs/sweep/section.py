@@ -24,6 +24,7 @@ RANDOM_KEYS = ("num_points", "seed", "keys")
 MAX_POINTS = 1000  # Slurm's default MaxArraySize is 1001. Source: slurm.conf(5)
 # The sweep lies in the folder of one name.
 FIXED = ("name", "runs_root", SWEEP)
+_SAME = "{} is the same for all points of a sweep"
 _GRID_HINT = "write a list of values: train.lr: [0.01, 0.1]"
 _PLAIN = re.compile(r"[A-Za-z][\w./+-]*(:[\w./+-]+)*", re.ASCII)
 
@@ -64,11 +65,13 @@ def split(arguments: Sequence[str]) -> Arguments:
         fixed = [each for each in fixed if each.partition("=")[0] != name]
         found = [overrides.parse(f"{name}={text}", number) for text in texts]
         wrong = [each for each in found if isinstance(each, Problem)]
+        whole = overrides.parse(argument, number)
+        at = whole.place if isinstance(whole, Problem) else whole.document.nodes[path].place
         if "" in texts:
             hint = f"{name}=null is no value; quote a text that has a comma"
-            place = overrides.parse(argument, number)
-            at = place.place if isinstance(place, Problem) else place.document.nodes[path].place
             wrong.append(Problem(path, "has nothing between two commas", hint, place=at))
+        if path[0] in FIXED:
+            wrong.append(Problem(path, _SAME.format(path[0]), "write one value", place=at))
         problems += wrong
         axes[path] = [each for each in found if isinstance(each, Override)]
     return Arguments(tuple(fixed), axes, tuple(problems))
@@ -233,8 +236,7 @@ class _Reader:
         if not all(path):
             self.refuse(at, "is no key of the spec", "write keys with dots, such as train.lr")
         elif path[0] in FIXED:
-            what = f"{path[0]} is the same for all points of a sweep"
-            self.refuse(at, what, "write it outside of the section sweep")
+            self.refuse(at, _SAME.format(path[0]), "write it outside of the section sweep")
         else:
             return path
         return None

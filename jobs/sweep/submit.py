@@ -188,7 +188,8 @@ def go_on(sweep: SweepDir, options: SweepOptions) -> int:
     numbers = [number for number, state in enumerate(states) if state in wanted]
     if PointState.ENDED in states and not options.is_retried:
         retry = installation.command("resume", sweep.sweep_id)
-        say(f"points that ended are left out: --retry, or {retry}, continues them")
+        option = "RETRY=1" if installation.IS_BY_MAKE else "--retry"
+        say(f"points that ended are left out: {option}, or {retry}, continues them")
     if not numbers:
         if options.as_json:
             runner.announce(sweep, True)

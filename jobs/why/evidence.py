@@ -92,6 +92,7 @@ class Observed:
     missing: a file of the run that only the user can bring back.
     mark: the file `cancelled`. cancelled_by: the user's name, by Slurm's accounting.
     job: of Slurm, the successor where the first job has ended; end_state: where Slurm has no job.
+    is_silent: Slurm does not answer whether the job still runs, and no file shows that it ended.
     refusal: why the last job ended before it began an attempt.
     """
 
@@ -104,6 +105,7 @@ class Observed:
     job_id: str | None
     job: client.Job | None
     end_state: str | None
+    is_silent: bool
     is_owner_alive: bool | None
     progress: Progress | None
     last_event: Event | None
@@ -118,9 +120,10 @@ def read(run_dir: RunDir) -> Observed:
     is_in_queue = job is not None and job.is_alive
     owner = run_lock.read(run_dir)
     is_alive = None if owner is None or not owner.is_local else run_lock.is_alive(owner)
+    is_silent = _is_silent(newest, job_id, job)
     attempts = list(newest.attempts)
     # The job or process that still runs records the attempt itself.
-    if interpret.is_lost(newest) and not is_in_queue and not is_alive:
+    if interpret.is_lost(newest) and not is_in_queue and not is_alive and not is_silent:
         attempts.append(_lost_record(newest))
     ends = _ends(run_dir, newest, attempts)
     job_log = places.tail(run_dir.job_log)
@@ -138,6 +141,7 @@ def read(run_dir: RunDir) -> Observed:
         job_id=job_id,
         job=job,
         end_state=end_state,
+        is_silent=is_silent and end_state is None,
         is_owner_alive=is_alive,
         progress=live_progress.read(run_dir),
         last_event=newest.events[-1] if newest.events else None,
@@ -156,6 +160,12 @@ def _job_of(run_dir: RunDir, newest: AttemptFacts) -> tuple[str | None, client.J
         successor = client.show_job(waiting)
         return (waiting, successor) if successor is not None else (job_id, job)
     return job_id, job
+
+
+def _is_silent(newest: AttemptFacts, job_id: str | None, job: client.Job | None) -> bool:
+    """Whether only Slurm can know how the run is, and does not answer."""
+    is_asked = job_id is not None and job is None and newest.result is None
+    return is_asked and client.is_alive(str(job_id)) is None
 
 
 def _end_state(job_id: str | None, job: client.Job | None) -> str | None:

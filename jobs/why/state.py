@@ -12,6 +12,7 @@ from slurm_job_kit.jobs.console import counted, format_duration
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause
 from slurm_job_kit.jobs.show import live_progress
 from slurm_job_kit.jobs.slurm import pending
+from slurm_job_kit.jobs.slurm.pending import Wait
 from slurm_job_kit.jobs.why.answer import Answer, FileLine, Reason, grouped
 from slurm_job_kit.jobs.why.ended import BY_STATE, reasons_of, used_budget
 from slurm_job_kit.jobs.why.evidence import Observed
@@ -27,6 +28,10 @@ BUDGET_TEXTS = {
 # The kinds of a hold whose remedy is that of the budget: the cause itself is no mistake.
 BUDGET_DECIDES = (Kind.MAX_RESTARTS, Kind.SHORT_TIME_LIMIT, Kind.NOT_REQUEUED)
 
+NEVER_STARTS = Remedy(
+    "cancel it, change what the reason names, then resume it: resume takes KEY=VALUE", "cancel"
+)
+
 
 def answer_of(seen: Observed) -> Answer:
     """Why a run is in its state."""
@@ -37,6 +42,8 @@ def answer_of(seen: Observed) -> Answer:
         return in_queue(seen)
     if seen.is_owner_alive:
         return running(seen)
+    if seen.is_silent:
+        return silent(seen)
     if seen.mark is not None:  # a job that starts then is refused: that is no cause of its own
         return cancelled(seen)
     if seen.refusal is not None:
@@ -75,16 +82,31 @@ def in_queue(seen: Observed) -> Answer:
     assert job is not None
     if job.state == "PENDING":
         text = f"job {seen.job_id} waits in the queue ({job.reason}): {pending.explain(job.reason)}"
-        remedy = Remedy("wait, or change what the reason names", "status")
-        return of_state(seen, Kind.PENDING, text, remedy, delays_of(seen))
+        wait = pending.wait_of(job.reason)
+        remedy = NEVER_STARTS if wait is Wait.NEVER_ENDS else Remedy("wait", "status")
+        answer = of_state(seen, Kind.PENDING, text, remedy, delays_of(seen))
+        if wait is not Wait.UNTIL_RELEASED:
+            return answer
+        command = f"scontrol release {seen.job_id}"
+        return replace(answer, advice="release the job, which Slurm holds", command=command)
     if job.state == "SUSPENDED":
         text = f"Slurm has suspended job {seen.job_id}: it goes on when the site resumes it"
         return of_state(seen, Kind.SUSPENDED, text, Remedy("wait", "status"), delays_of(seen))
     return running(seen)
 
 
+def silent(seen: Observed) -> Answer:
+    """The answer of a run about whose job Slurm does not answer."""
+    text = f"Slurm does not answer whether job {seen.job_id} still runs"
+    remedy = Remedy("ask again where Slurm answers (module load slurm, perhaps)", "why")
+    return of_reason(seen, Reason(Kind.UNKNOWN, text), delays_of(seen), remedy)
+
+
 def running(seen: Observed) -> Answer:
     """The answer of a run that trains now, or starts or stops."""
+    if seen.job is not None and seen.job.state == "COMPLETING":
+        text = f"job {seen.job_id} is ending: Slurm waits for its processes"
+        return of_state(seen, Kind.RUNNING, text, Remedy("wait", "why"), delays_of(seen))
     where = f"job {seen.job_id}" if seen.job is not None else "a process on this machine"
     state = "" if seen.job is None or seen.job.state == "RUNNING" else f" ({seen.job.state})"
     text = f"nothing is wrong, the run is running as {where}{state}"

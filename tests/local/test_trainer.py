@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -62,7 +63,8 @@ def start(command, env):
 def start_attempt(run, attempt, ranks, **variables):
     """The torchrun of an attempt on one node, as the node's agent starts it; this process is it."""
     spec = Spec.from_json(run.spec.read_text())
-    node = NodeOptions(1, ranks, "127.0.0.1:0", f"test-{attempt}", True, "127.0.0.1")
+    address, logs = "127.0.0.1", tempfile.gettempdir()
+    node = NodeOptions(1, ranks, f"{address}:0", f"test-{attempt}", True, address, logs)
     env = environment(attempt) | variables_of_spec(spec)
     env |= {"KIT_AGENT_PID": str(os.getpid()), "KIT_RUN_DIR": str(run.path)}
     return start(torchrun_command(spec, run, node), env | variables)

@@ -85,7 +85,9 @@ def node(monkeypatch):
 @pytest.mark.parametrize(("node_rank", "is_host"), [(0, "true"), (1, "false")])
 def test_the_command_line_of_torchrun(node, node_rank, is_host):
     spec = Spec(launch=Launch(nproc_per_node=4, args=["--x=a b"]))
-    assert torchrun_command(spec, RUN, node(node_rank, spec).options(PLAN, "127.0.0.1:15001")) == [
+    assert torchrun_command(
+        spec, RUN, node(node_rank, spec).options(PLAN, "127.0.0.1:15001", "/tmp/x")
+    ) == [
         *(sys.executable, "-u", "-m", "slurm_job_kit.jobs.node.preload"),
         *("slurm_job_kit.trainer.run,torch._dynamo", "torch.distributed.run"),
         "--nnodes=2",
@@ -98,6 +100,7 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
         "--max-restarts=0",
         "--signals-to-handle=SIGHUP,SIGQUIT",
         "--shutdown-timeout=5",
+        "--log-dir=/tmp/x",
         *("--start-method=fork", "--run-path", "--", str(FORKED_RANK), "/runs/x y/1", "--x=a b"),
     ]
 
@@ -120,7 +123,7 @@ def test_a_torch_that_is_compiled_at_each_start_is_told(
 
 def test_torchrun_starts_a_users_script_by_exec(node):
     spec = Spec(launch=Launch(script="train.py", args=["--n=1"]))
-    command = torchrun_command(spec, RUN, node(0, spec).options(PLAN, "127.0.0.1:15001"))
+    command = torchrun_command(spec, RUN, node(0, spec).options(PLAN, "127.0.0.1:15001", "/tmp/x"))
     assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
     wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1"]
     assert command[-8:] == [*wrapper, *rank_command(spec, RUN)]
@@ -129,7 +132,7 @@ def test_torchrun_starts_a_users_script_by_exec(node):
 @pytest.mark.parametrize(("fork", "gpus"), [(False, 0), ("auto", 1)])
 def test_the_trainer_is_started_by_exec_where_it_must_not_be_forked(node, fork, gpus):
     spec = Spec(launch=Launch(fork=fork), slurm=Slurm(gpus_per_node=gpus))
-    command = torchrun_command(spec, RUN, node(0, spec).options(PLAN, "127.0.0.1:15001"))
+    command = torchrun_command(spec, RUN, node(0, spec).options(PLAN, "127.0.0.1:15001", "/tmp/x"))
     assert command[-6:] == ["/runs/x y/1", *rank_command(spec, RUN)]
     assert "--start-method=fork" not in command
 
@@ -143,7 +146,7 @@ def test_a_fork_on_request_does_not_let_torchrun_initialise_cuda(node):
 def test_compiled_code_is_stored_where_the_rank_says(node):
     """An import of torch._dynamo before the rank's own lines would choose another directory."""
     spec = Spec(train=Train(compile=True))
-    command = torchrun_command(spec, RUN, node(0, spec).options(PLAN, "127.0.0.1:15001"))
+    command = torchrun_command(spec, RUN, node(0, spec).options(PLAN, "127.0.0.1:15001", "/tmp/x"))
     assert "slurm_job_kit.trainer.run" in command
 
 
@@ -221,7 +224,7 @@ def second_node(node, monkeypatch):
 )
 def test_rendezvous_gloo_and_nccl_use_one_interface(second_node, launch, head, address, interface):
     at, plan = second_node(launch, head)
-    assert at.options(plan, "x").local_addr == address
+    assert at.options(plan, "x", "/tmp/x").local_addr == address
     env = at.environment(Spec(launch=launch), RUN, plan)
     assert [env[name] for name in SOCKET_VARIABLES] == [interface, f"={interface}"]
 
@@ -247,7 +250,7 @@ def test_launch_env_comes_before_the_interface_and_that_before_an_exported_varia
 def test_a_local_run_needs_no_interface_of_the_cluster(node, node_rank):
     spec = Spec(launch=Launch(interface="ib0"))
     at = node(node_rank, spec)
-    assert at.options(PLAN, "x").local_addr == "127.0.0.1"
+    assert at.options(PLAN, "x", "/tmp/x").local_addr == "127.0.0.1"
     assert at.environment(spec, RUN, PLAN)["GLOO_SOCKET_IFNAME"] == "lo"
 
 

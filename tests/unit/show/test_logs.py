@@ -157,9 +157,12 @@ def test_following_waits_for_a_log_and_says_for_what(slurm, capfd, monkeypatch):
             write_json(run.result, {"status": "cancelled"})
 
     monkeypatch.setattr(logs, "follow_until", look)
-    assert main(["logs", "tiny", "-f"]) == 2
+    assert main(["logs", "tiny", "-f"]) == 0
     error = capfd.readouterr().err
-    assert error.count("waiting for the log of rank 0") == 1
+    assert error.count("waiting for the log of rank 0") == 1 and error.endswith("cancelled\n")
+    assert main(["logs", "tiny"]) == 2
+    error = capfd.readouterr().err
+    assert "make why RUN=" in error and "-f waits" not in error
 
 
 def test_a_rank_that_the_run_does_not_have_is_not_waited_for(run, capsys):

@@ -75,6 +75,18 @@ def test_a_missing_command_returns_none(slurm):
     assert client.is_alive("1") is None
 
 
+@pytest.mark.parametrize(
+    ("output", "error"),
+    [
+        ("", "slurm_load_jobs error: Invalid job id specified\n"),
+        ("Job 5572597_4 not found\n", ""),  # a task of an array
+    ],
+)
+def test_a_job_that_slurm_does_not_have_is_not_alive(slurm, output, error):
+    slurm.answer("scontrol", output, error=error, status=1)
+    assert client.is_alive("5572597_4") is False
+
+
 def test_an_answer_that_cannot_be_parsed_leaves_the_jobs_state_unknown(slurm):
     slurm.answer("scontrol", "slow down\n")
     assert client.is_alive("1") is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.slurm.pending import explain
+from slurm_job_kit.jobs.slurm.pending import Wait, explain, wait_of
 
 UNKNOWN = 'Slurm gives the reason "'
 
@@ -69,6 +69,22 @@ def test_a_reason_becomes_a_plain_line(reason, line):
 def test_a_detail_is_kept(reason, detail):
     name = re.match(r"\w+", reason)
     assert name and explain(reason) == f"{explain(name[0])} ({detail})"
+
+
+@pytest.mark.parametrize(
+    ("reason", "wait"),
+    [
+        ("Resources", Wait.WILL_END),
+        ("Moon Phase", Wait.WILL_END),
+        ("JobHeldUser", Wait.UNTIL_RELEASED),
+        ("job_requeued_in_held_state", Wait.UNTIL_RELEASED),
+        ("DependencyNeverSatisfied", Wait.NEVER_ENDS),
+        ("(PartitionConfig, x)", Wait.NEVER_ENDS),
+        ("QOSMaxCpuPerJobLimit", Wait.NEVER_ENDS),
+    ],
+)
+def test_some_waits_do_not_end_by_themselves(reason, wait):
+    assert wait_of(reason) is wait
 
 
 @pytest.mark.parametrize("held", ["launch failed requeued held", "launch_failed_requeued_held"])

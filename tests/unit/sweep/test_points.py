@@ -119,6 +119,7 @@ sweep:
         ("sweep: {grid: {train.seed: [1]}, list: [{train.seed: 1}]}\n", (), "stands beside grid"),
         ("sweep: {grid: {train.seed: []}}\n", (), "needs a list of values"),
         ("", ("train.seed=1,,2",), "nothing between two commas"),
+        ("", ("name=a,b",), "name is the same for all points"),
         ("", ("train.seed=1,x",), 'must be a whole number, not "x"'),
         ("sweep: {random: {keys: {train.lr: {uniform: [0, 1]}}}}\n", (), "at least 1"),
         ("sweep: {random: {num_points: 1001, keys: {train.lr: 1}}}\n", (), "must be at most 1000"),

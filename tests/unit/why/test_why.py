@@ -373,6 +373,29 @@ def test_a_pending_job_has_its_reason_explained(queued, slurm):
     assert "the nodes that it asks for are in use" in answer["text"]
 
 
+@pytest.mark.parametrize(
+    ("reason", "command"),
+    [("JobHeldUser", "scontrol release 7"), ("PartitionConfig", "make cancel RUN=")],
+)
+def test_a_job_that_waits_in_vain_gets_the_command_that_helps(queued, slurm, reason, command):
+    story = queued("PENDING")
+    slurm.answer("scontrol", f"   JobState=PENDING Reason={reason} Dependency=(null)\n")
+    assert story.why()["command"].startswith(command)
+
+
+def test_without_an_answer_of_slurm_a_run_with_a_job_is_unknown(queued, slurm):
+    story = queued("RUNNING")
+    story.attempt(cause="lost")
+    story.run.attempts.unlink()
+    slurm.answer("scontrol", error="Unable to contact slurm controller\n", status=1)
+    answer = story.why()
+    assert (answer["cause"], answer["delays"]) == ("unknown", [])
+    assert "Slurm does not answer whether job 7 still runs" in answer["text"]
+    assert "make why" in answer["command"]
+    story.held()
+    assert story.why()["cause"] != "unknown"
+
+
 def test_a_running_job_shows_its_progress_and_a_suspended_one_that_it_waits(queued, slurm):
     story = queued("RUNNING")
     story.run.progress.write_text('{"step": 42, "total": 50}')
