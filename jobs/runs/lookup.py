@@ -115,7 +115,7 @@ def find(text: str | None) -> RunDir:
         return newest_begun(named)
     names = sorted({run_dir.path.parent.name for run_dir in runs} | {run.run_id for run in runs})
     names += [sweep.sweep_id for sweep in all_sweeps()]
-    near = difflib.get_close_matches(text, names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(text, names, n=3, cutoff=0.6)
     listed = f"{installation.command('status')} lists the runs"
     hint = f"did you mean {' or '.join(near)}?" if near else listed
     raise NoSuchRunError(f"no run {text!r} in {runs_root()}\n  hint: {hint}")

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from slurm_job_kit.jobs import arguments, installation
@@ -130,7 +131,9 @@ def look_at(view: RunView, jobs: Jobs) -> Seen:
 def _reason(view: RunView, standing: Standing) -> str | None:
     """Why a run ended, or cannot be read; None where that is not known."""
     if view.problem is not None:
-        return view.problem.partition("\n")[0].partition(": ")[2] or view.problem
+        place, _, what = view.problem.partition("\n")[0].partition(": ")
+        in_file = f"{Path(place).name}: " if Path(place) != view.run_dir.path else ""
+        return f"{in_file}{what}" if what else view.problem
     if view.result is not None:
         return view.result.reason
     return rank_error(view.run_dir) if standing.is_ended and view.newest else None

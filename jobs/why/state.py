@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.attempt.decision import ENDS, budget_of
+from slurm_job_kit.jobs.attempt.decision import CRASHES, ENDS, budget_of
 from slurm_job_kit.jobs.attempt.interpret import start_up_warning
 from slurm_job_kit.jobs.console import counted, format_duration
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause
@@ -109,7 +109,9 @@ def running(seen: Observed) -> Answer:
         return of_state(seen, Kind.RUNNING, text, Remedy("wait", "why"), delays_of(seen))
     where = f"job {seen.job_id}" if seen.job is not None else "a process on this machine"
     state = "" if seen.job is None or seen.job.state == "RUNNING" else f" ({seen.job.state})"
-    text = f"nothing is wrong, the run is running as {where}{state}"
+    has_failed = bool(seen.ends) and seen.ends[-1].record.cause in CRASHES
+    text = "the run is running again" if has_failed else "nothing is wrong, the run is running"
+    text += f" as {where}{state}"
     text += f" in attempt {max(seen.newest.attempt, 1)}"
     if seen.progress is not None:
         text += f": {live_progress.format_progress(seen.progress)}"

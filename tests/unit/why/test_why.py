@@ -405,6 +405,13 @@ def test_a_running_job_shows_its_progress_and_a_suspended_one_that_it_waits(queu
     assert story.why()["cause"] == "suspended"
 
 
+def test_a_run_that_crashes_again_and_again_is_not_called_right(queued):
+    story = queued("RUNNING")
+    assert "nothing is wrong" in story.why()["text"]
+    story.attempt(cause="crash", decision="retry", evidence={"error": "x"})
+    assert "nothing is wrong" not in story.why()["text"]
+
+
 def test_a_job_that_was_suspended_shows_it_afterwards(queued, slurm):
     story = queued("COMPLETED")
     story.completed(1)
