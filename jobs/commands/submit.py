@@ -243,5 +243,6 @@ def run_here(run_dir: RunDir, as_json: bool) -> int:
     mistake = None if last is None else last.evidence.mistake
     print(f"next: {hold_hint(decision, run_dir, mistake)}", file=sys.stderr)
     if client.has_sbatch() and client.is_configured():
-        print(f"note: on Slurm; {installation.CLUSTER_LOCAL} continues it here", file=sys.stderr)
+        here = f"with {installation.CLUSTER_LOCAL} it continues here"
+        print(f"note: this queues the run on Slurm; {here}", file=sys.stderr)
     return 130 if decision.cause is Cause.INTERRUPTED else 1
