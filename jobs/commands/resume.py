@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from slurm_job_kit.jobs import arguments, installation
 from slurm_job_kit.jobs.attempt import facts, history, run_lock
 from slurm_job_kit.jobs.attempt.close import find_run
+from slurm_job_kit.jobs.attempt.decision import ENDS
 from slurm_job_kit.jobs.care import gpu_hours
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_step
 from slurm_job_kit.jobs.commands import local, packages, run_jobs
@@ -33,6 +35,8 @@ from slurm_job_kit.jobs.runs import (
 )
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Spec
+
+ENDING_WAIT_S = 30.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -224,6 +228,7 @@ def restored_on_failure(run_dir: RunDir, changed: dict[Path, str]) -> Iterator[N
 def refuse_living(run_dir: RunDir, cluster: str) -> None:
     """Raises: UserError for a run that is queued or runs; FailedError if Slurm does not answer."""
     job_id, waiting = lookup.job_id_of(run_dir), lookup.waiting_job(run_dir)
+    wait_for_end(run_dir, job_id)
     if job_id is not None and (alive := client.is_alive(job_id)) is not False:
         if alive:
             raise UserError(f"{run_dir.run_id} is queued or running as job {job_id}")
@@ -238,6 +243,19 @@ def refuse_living(run_dir: RunDir, cluster: str) -> None:
     owner = run_lock.read(run_dir)
     if owner is not None and run_lock.is_alive(owner):
         raise UserError(f"{run_dir.run_id} is running as {owner.job_id}")
+
+
+def wait_for_end(run_dir: RunDir, job_id: str | None) -> None:
+    """Wait for the end of a job that has ended the run: its batch script lives a few seconds more.
+
+    Then a user has seen already that the run is held. At most ENDING_WAIT_S.
+    """
+    last = facts.last_record(run_dir)
+    if last is None or job_id is None or last.job_id != job_id or last.decision not in ENDS:
+        return
+    deadline = time.monotonic() + ENDING_WAIT_S
+    while time.monotonic() < deadline and client.is_alive(job_id):
+        time.sleep(0.5)
 
 
 def nothing_to_resume(run_dir: RunDir, request: Request) -> int:

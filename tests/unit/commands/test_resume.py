@@ -4,15 +4,17 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands.submit_claim import claimed
-from slurm_job_kit.jobs.rundir import read_json, read_jsonl, write_json
+from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.spec import Launch, Spec
+from tests.unit import run_files
 from tests.unit.commands.commands_kit import REPOSITORY, make_code, make_run
 
 
@@ -53,6 +55,19 @@ def test_resume_of_a_running_job_is_a_users_error(slurm, capsys):
     main(["submit", "tiny.yaml"])
     assert main(["resume", "4711"]) == 2
     assert "is queued or running as job 4711" in capsys.readouterr().err
+
+
+def test_resume_waits_for_the_end_of_the_job_that_held_the_run(slurm, capsys):
+    main(["submit", "tiny.yaml"])
+    run = lookup.find("tiny")
+    append_jsonl(run.attempts, run_files.attempt(job_id="4711", decision="hold", cause="crash"))
+    write_json(run.result, {"status": "held"})
+    slurm.set_state("4711", "COMPLETING")
+    ending = threading.Timer(0.6, slurm.set_state, ("4711", "FAILED"))
+    ending.start()
+    assert main(["resume", "tiny"]) == 0
+    assert not ending.is_alive()
+    ending.join()
 
 
 def test_resume_needs_to_know_whether_the_job_still_runs(slurm, here, capsys):
