@@ -117,8 +117,18 @@ def parse_job(text: str) -> Job | None:
 
 def show_job(job_id: str) -> Job | None:
     """Return the job's record in slurmctld; None if slurmctld has none or does not answer."""
-    answer = call(["scontrol", "show", "job", job_id])
-    return parse_job(answer.stdout) if answer and answer.returncode == 0 else None
+    return ask_about(job_id)[0]
+
+
+def ask_about(job_id: str, patience_s: float = 0.0) -> tuple[Job | None, bool]:
+    """Return the job's record in slurmctld, and whether slurmctld answered: it may have none."""
+    answer = call_patiently(["scontrol", "show", "job", job_id], patience_s=patience_s)
+    if answer is None:
+        return None, False
+    if answer.returncode != 0:
+        return None, _UNKNOWN_JOB.search(answer.stdout + answer.stderr) is not None
+    job = parse_job(answer.stdout)
+    return job, job is not None
 
 
 def plain_job_id(job_id: str) -> str:
@@ -242,13 +252,10 @@ def is_configured() -> bool:
 
 def is_alive(job_id: str, patience_s: float = 0.0) -> bool | None:
     """Whether the job is queued, runs or may start again; None if Slurm does not answer."""
-    answer = call_patiently(["scontrol", "show", "job", job_id], patience_s=patience_s)
-    if answer is None:
-        return None
-    if answer.returncode != 0:
-        return False if _UNKNOWN_JOB.search(answer.stdout + answer.stderr) else None
-    job = parse_job(answer.stdout)
-    return None if job is None else job.is_alive
+    job, has_answered = ask_about(job_id, patience_s)
+    if job is None:
+        return False if has_answered else None
+    return job.is_alive
 
 
 def boot_times(nodes: Iterable[str]) -> dict[str, float]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import facts, interpret, run_lock
-from slurm_job_kit.jobs.attempt.decision import LOST_REASON, Decision
+from slurm_job_kit.jobs.attempt.decision import ENDS, LOST_REASON, Decision
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.errors import RUN_DIR_FAULTS, Fault, UserError
 from slurm_job_kit.jobs.records import RecordError
@@ -116,11 +116,12 @@ class Observed:
 def read(run_dir: RunDir) -> Observed:
     """All that is known about a run. Raises: RecordError, OSError."""
     newest = facts.read_newest(run_dir)
-    job_id, job = _job_of(run_dir, newest)
+    job_id, job, has_answered = _job_of(run_dir, newest)
     is_in_queue = job is not None and job.is_alive
     owner = run_lock.read(run_dir)
     is_alive = None if owner is None or not owner.is_local else run_lock.is_alive(owner)
-    is_silent = _is_silent(newest, job_id, job)
+    mark = _mark(run_dir)
+    is_silent = not has_answered and mark is None and not _shows_end(newest)
     attempts = list(newest.attempts)
     # The job or process that still runs records the attempt itself.
     if interpret.is_lost(newest) and not is_in_queue and not is_alive and not is_silent:
@@ -128,7 +129,6 @@ def read(run_dir: RunDir) -> Observed:
     ends = _ends(run_dir, newest, attempts)
     job_log = places.tail(run_dir.job_log)
     end_state = None if is_in_queue or newest.result is not None else _end_state(job_id, job)
-    mark = _mark(run_dir)
     cancelled = newest.result is not None and newest.result.status == "cancelled"
     asks_who = mark is None and job_id is not None and (cancelled or end_state == "CANCELLED")
     return Observed(
@@ -150,22 +150,28 @@ def read(run_dir: RunDir) -> Observed:
     )
 
 
-def _job_of(run_dir: RunDir, newest: AttemptFacts) -> tuple[str | None, client.Job | None]:
-    """The job that has the run, and what Slurm shows of it; the successor after its end."""
+def _job_of(run_dir: RunDir, newest: AttemptFacts) -> tuple[str | None, client.Job | None, bool]:
+    """The job that has the run, what Slurm shows of it, and whether Slurm answered.
+
+    The successor after the end of the first job.
+    """
     job_id = newest.submission.job_id
     if job_id is None:
-        return None, None
-    job, waiting = client.show_job(job_id), lookup.waiting_job(run_dir)
+        return None, None, True
+    (job, has_answered), waiting = client.ask_about(job_id), lookup.waiting_job(run_dir)
     if waiting is not None and (job is None or not job.is_alive):
         successor = client.show_job(waiting)
-        return (waiting, successor) if successor is not None else (job_id, job)
-    return job_id, job
+        if successor is not None:
+            return waiting, successor, True
+    return job_id, job, has_answered
 
 
-def _is_silent(newest: AttemptFacts, job_id: str | None, job: client.Job | None) -> bool:
-    """Whether only Slurm can know how the run is, and does not answer."""
-    is_asked = job_id is not None and job is None and newest.result is None
-    return is_asked and client.is_alive(str(job_id)) is None
+def _shows_end(newest: AttemptFacts) -> bool:
+    """Whether the files show that the job which was queued last has ended the run."""
+    last = newest.last
+    is_by_job = last is not None and last.job_id == newest.submission.job_id
+    is_end = last is not None and last.decision in (*ENDS, Action.DONE)
+    return newest.result is not None or (is_by_job and is_end)
 
 
 def _end_state(job_id: str | None, job: client.Job | None) -> str | None:

@@ -392,8 +392,18 @@ def test_without_an_answer_of_slurm_a_run_with_a_job_is_unknown(queued, slurm):
     assert (answer["cause"], answer["delays"]) == ("unknown", [])
     assert "Slurm does not answer whether job 7 still runs" in answer["text"]
     assert "make why" in answer["command"]
-    story.held()
-    assert story.why()["cause"] != "unknown"
+    story.run.cancelled.write_text("2026-01-01 10:00:00: jobs cancel: 7\n")
+    assert story.why()["cause"] == "cancelled"
+
+
+def test_without_an_answer_of_slurm_the_record_of_the_end_counts(queued, slurm):
+    story = queued("RUNNING")
+    slurm.answer("scontrol", error="Unable to contact slurm controller\n", status=1)
+    story.attempt(decision="hold", evidence={"error": "x"}, job_id="7")
+    story.error(mistake="code")
+    assert story.why()["cause"] == "user_code"
+    write_json(story.run.submission, {"job_id": "8"})  # resumed
+    assert story.why()["cause"] == "unknown"
 
 
 def test_a_running_job_shows_its_progress_and_a_suspended_one_that_it_waits(queued, slurm):
