@@ -32,8 +32,13 @@ def test_a_shell_beside_a_rank_and_one_notification(cluster: Cluster, tmp_path: 
     shown = kit.jobs("shell", "--rank=1", run.dir.path, "--", "bash", "-c", SHOW).stdout
     host = next(each["host"] for each in run.events("spawn")[1:])
     assert shown == f"{host} {run.dir.code} yes {run.job_id}\n"
-    stack = kit.jobs("shell", run.job_id, "--stack").stdout
-    assert "forward (" in stack and "paced.py" in stack
+    pace.write_text("600")  # from its next batch on, each rank stays in the model's forward
+
+    def is_in_forward() -> bool:
+        stack = kit.jobs("shell", run.job_id, "--stack").stdout
+        return "forward (" in stack and "paced.py" in stack
+
+    cluster.wait_for(is_in_forward, "a stack of rank 0 within the model's forward")
     refused = kit.jobs("shell", run.job_id, "--rank=7", check=False)
     assert refused.returncode == 2 and "no rank 7 in attempt 1: 2 ranks" in refused.stderr
     assert "it is queued or running" in kit.jobs("clean", "--yes").stderr
