@@ -6,12 +6,14 @@ still decide from the run directory. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +23,14 @@ from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
 
 CALL_TIMEOUT_S = 30
+SLOW_S = 3.0
 # How long a call is repeated while slurmctld does not answer, and the longest pause between two.
 PATIENCE_S = 600.0
 MAX_PAUSE_S = 30.0
 # What Slurm's commands print if no slurmctld answered. Source: slurm_errno.c
 NO_CONTACT = re.compile(r"[Uu]nable to contact|[Cc]onnection refused|timed out|[Cc]ommunication")
+# What they print if slurmctld got the request and its answer did not come. Source: slurm_errno.c
+NO_ANSWER_IN_TIME = re.compile(r"timed out on send/recv|Zero Bytes were transmitted")
 # What scontrol prints of a job that slurmctld does not have; the second of an array's task.
 # Source: slurm_errno.c; scontrol/info_job.c
 _UNKNOWN_JOB = re.compile(r"Invalid job id|^Job \S+ not found$", re.MULTILINE)
@@ -72,11 +77,28 @@ def call(
     """
     env = {**(os.environ if environ is None else environ), **more}
     try:
-        return subprocess.run(
-            argv, capture_output=True, text=True, timeout=CALL_TIMEOUT_S, check=False, env=env
-        )
+        with say_if_slow(argv[0]):
+            return subprocess.run(
+                argv, capture_output=True, text=True, timeout=CALL_TIMEOUT_S, check=False, env=env
+            )
     except (OSError, subprocess.TimeoutExpired):
         return None
+
+
+@contextlib.contextmanager
+def say_if_slow(program: str) -> Iterator[None]:
+    """Write one line to stderr if the block, a call of a Slurm command, takes longer than SLOW_S.
+
+    Without it a user sees nothing for minutes where slurmctld is down.
+    """
+    text = f"Slurm has not answered {Path(program).name} for {SLOW_S:.0f} s, still waiting"
+    timer = threading.Timer(SLOW_S, say, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def job_id_from(environ: Mapping[str, str]) -> str | None:

@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from slurm_job_kit.jobs.errors import FailedError
+from slurm_job_kit.jobs.slurm import client
 
 
 def begin_import() -> None:
@@ -64,13 +65,26 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], folder: Path) -> str
     messages = io.StringIO()
     try:
         # submitit prints sbatch's error, and gives sbatch the environment of this process.
-        with _process_environment(environ), contextlib.redirect_stderr(messages):
+        with (
+            _process_environment(environ),
+            contextlib.redirect_stderr(messages),
+            client.say_if_slow(argv[0]),
+        ):
             return str(Executor(folder)._submit_command("").job_id)
     except (FailedJobError, FailedSubmissionError, RuntimeError, OSError) as error:
         code = getattr(error.__cause__, "returncode", None)
         text = messages.getvalue().strip() or str(error)
-        refused = f"Slurm refused the job (exit code {code}), nothing is queued"
-        raise FailedError(f"{refused}\n{shlex.join(argv)}\n{text}") from error
+        raise FailedError(f"{_what_failed(code, text)}\n{shlex.join(argv)}\n{text}") from error
+
+
+def _what_failed(code: int | None, text: str) -> str:
+    """Whether Slurm refused the job or did not answer. text: sbatch's messages."""
+    if client.NO_ANSWER_IN_TIME.search(text):
+        seen = "if squeue --me shows it, cancel it; then try again"
+        return f"Slurm did not answer in time and may have queued the job: {seen}"
+    if client.NO_CONTACT.search(text):
+        return "Slurm does not answer, nothing is queued"
+    return f"Slurm refused the job (exit code {code}), nothing is queued"
 
 
 @contextlib.contextmanager

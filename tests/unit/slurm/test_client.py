@@ -97,6 +97,14 @@ def test_a_command_that_hangs_returns_none(tmp_path, monkeypatch):
     assert client.call(["sleep", "60"]) is None
 
 
+def test_a_slow_call_is_told_and_a_quick_one_is_not(monkeypatch, capfd):
+    client.call(["true"])
+    assert capfd.readouterr().err == ""
+    monkeypatch.setattr(client, "SLOW_S", 0.1)
+    client.call(["sleep", "1"])
+    assert capfd.readouterr().err.startswith("Slurm has not answered sleep")
+
+
 def test_a_submission_gives_the_job_id_or_what_sbatch_printed(slurm):
     slurm.answer("sbatch", "Submitted batch job 12 on cluster c\n")
     environ = {"PATH": str(slurm.bin)}

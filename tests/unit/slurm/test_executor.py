@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from slurm_job_kit.jobs.errors import FailedError
-from slurm_job_kit.jobs.slurm import executor
+from slurm_job_kit.jobs.slurm import client, executor
 
 HOSTILE = "a 'b' \"c\" $(touch pwned) `d` %j * --wrap=e ü\nline"
 TEXT = "#!/bin/sh\ntrue\n"
@@ -64,6 +64,27 @@ def test_a_refused_job_is_an_error_with_sbatchs_exit_code_and_message(fake_slurm
     assert shlex.split(command)[1:] == fake_slurm.argv
     assert message == "sbatch: error: invalid partition specified: $(x)"
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(
+    "error, told",
+    [
+        ("Unable to contact slurm controller (connect failure)", "nothing is queued"),
+        ("Socket timed out on send/recv operation", "may have queued the job"),
+    ],
+)
+def test_a_missing_answer_is_no_refusal(fake_slurm, submit, error, told):
+    fake_slurm.refuse(1, f"sbatch: error: Batch job submission failed: {error}")
+    with pytest.raises(FailedError, match=told) as caught:
+        submit()
+    assert "refused" not in str(caught.value) and error in str(caught.value)
+
+
+def test_a_slow_sbatch_is_told_before_it_ends(fake_slurm, submit, monkeypatch, capfd):
+    monkeypatch.setattr(client, "SLOW_S", 0.0)
+    fake_slurm.install("sbatch", "/usr/bin/sleep 0.5; echo 'Submitted batch job 4711'")
+    assert submit() == "4711"
+    assert "Slurm has not answered sbatch" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("missing", ["sbatch", "srun"])
