@@ -231,8 +231,8 @@ def _queue_array(
     with uninterrupted():
         try:
             array_id = executor.submit(argv, environ, sweep.submitit)
-        except FailedError as error:
-            raise FailedError(f"{error}\n{queue.HINT}") from error
+        except executor.SubmissionError as error:
+            raise queue.refusal(error, group[0].loaded) from error
         try:
             lookup.remember(RunDir(sweep.path), array_id)
             for task in group:

@@ -16,7 +16,7 @@ from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.records.queued import Submission
 from slurm_job_kit.jobs.rundir import RunDir, Timeline
 from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.slurm import available, client, executor, site, site_warnings
+from slurm_job_kit.jobs.slurm import available, client, executor, refusals, site, site_warnings
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT, outside_job, sbatch_argv
 from slurm_job_kit.jobs.spec import Spec
 
@@ -38,8 +38,8 @@ def queue(loaded: Loaded, run_dir: RunDir) -> str:
     with uninterrupted():
         try:
             job_id = executor.submit(argv, environ, run_dir.submitit)
-        except FailedError as error:
-            raise FailedError(f"{error}\n{HINT}") from error
+        except executor.SubmissionError as error:
+            raise refusal(error, loaded) from error
         try:
             records.write(run_dir.submission, Submission(tuple(argv), job_id))
             lookup.remember(run_dir, job_id)
@@ -51,6 +51,12 @@ def queue(loaded: Loaded, run_dir: RunDir) -> str:
         with BestEffort("submit")():
             Timeline(run_dir, "submit").event("submit", job_id=job_id)
     return job_id
+
+
+def refusal(error: executor.SubmissionError, loaded: Loaded) -> FailedError:
+    """The error of a submission, with the keys that may be its cause, and a way out."""
+    keys = refusals.problems(error.message, loaded.spec.slurm)
+    return FailedError("\n".join([str(error), *(str(loaded.placed(each)) for each in keys), HINT]))
 
 
 def check_site(loaded: Loaded, run_dir: RunDir) -> None:

@@ -164,7 +164,7 @@ def dry_run(loaded: Loaded, cluster: str) -> int:
     from slurm_job_kit.jobs.runs.code_snapshot import repository
     from slurm_job_kit.jobs.runs.freeze import planned
     from slurm_job_kit.jobs.runs.own_script import named_inputs, normalised, script_home
-    from slurm_job_kit.jobs.slurm import available
+    from slurm_job_kit.jobs.slurm import available, refusals
     from slurm_job_kit.jobs.slurm.sbatch import SCRIPT, sbatch_argv
 
     top = repository()
@@ -188,8 +188,10 @@ def dry_run(loaded: Loaded, cluster: str) -> int:
         return 1
     could_run = show_site(spec)
     print(verdict.text, file=sys.stderr)
-    for problem in [] if verdict.is_accepted else available.problems(spec.slurm):
-        print(loaded.placed(problem), file=sys.stderr)
+    if not verdict.is_accepted:
+        unknown = available.problems(spec.slurm)
+        for problem in unknown or refusals.problems(verdict.text, spec.slurm):
+            print(loaded.placed(problem), file=sys.stderr)
     return 0 if verdict.is_accepted and could_run else 1
 
 

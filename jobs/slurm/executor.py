@@ -30,6 +30,14 @@ from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.slurm import client
 
 
+class SubmissionError(FailedError):
+    """sbatch failed. message: what it printed; the text has its command line, too."""
+
+    def __init__(self, text: str, message: str) -> None:
+        super().__init__(text)
+        self.message = message
+
+
 def begin_import() -> None:
     """Begin to import submitit in a thread, while this process waits for git and Slurm.
 
@@ -50,7 +58,7 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], folder: Path) -> str
     argv: as of `jobs.slurm.sbatch.sbatch_argv`, the batch script second to last.
     environ: the whole environment of sbatch, and so of the job.
     folder: exists; submitit writes its copy of the batch script there.
-    Raises: FailedError with sbatch's message; then nothing is queued.
+    Raises: SubmissionError; then nothing is queued, or its text says that this is not known.
     """
     from submitit import SlurmExecutor
     from submitit.core.utils import FailedJobError, FailedSubmissionError
@@ -74,7 +82,8 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], folder: Path) -> str
     except (FailedJobError, FailedSubmissionError, RuntimeError, OSError) as error:
         code = getattr(error.__cause__, "returncode", None)
         text = messages.getvalue().strip() or str(error)
-        raise FailedError(f"{_what_failed(code, text)}\n{shlex.join(argv)}\n{text}") from error
+        what = _what_failed(code, text)
+        raise SubmissionError(f"{what}\n{shlex.join(argv)}\n{text}", text) from error
 
 
 def _what_failed(code: int | None, text: str) -> str:

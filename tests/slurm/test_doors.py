@@ -76,6 +76,7 @@ def test_refused_job_shows_command_and_reason_and_leaves_nothing(kit: Kit) -> No
     answer = kit.jobs("submit", CANCER, "slurm.sbatch_args.gres=none:1", "--no-check", check=False)
     assert answer.returncode == 1
     assert "--gres=none:1" in answer.stderr and "invalid" in answer.stderr.lower()
+    assert "override slurm.sbatch_args.gres=none:1: slurm.sbatch_args.gres: " in answer.stderr
     assert not list(kit.runs_root.glob("cancer/*/spec.json"))
     assert kit.cluster.job_ids() == []
 
