@@ -84,6 +84,7 @@ clean: $(READY) ## List what runs no longer need [RUN=...] [FLAGS="--older-than 
 train: $(READY) ## Plain torchrun: CONFIG=... [NPROC, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT]
 	$(call need,CONFIG,make train CONFIG=configs/resnet.yaml)
 	$(if $(MISSING),$(error missing for several machines: $(MISSING), as in `$(BY_HAND)`))
+	@test -d "$$KIT_CONFIG" || $(JOBS) explain "$$KIT_CONFIG" --set="$$KIT_SET" >/dev/null # mistakes
 	@$(TORCHRUN) -m trainer "$$KIT_CONFIG" $${KIT_SET:+--set="$$KIT_SET"}
 TORCHRUN = $(PYTHON) -m torch.distributed.run --nproc-per-node=$(NPROC) \
 	$(if $(ON_SEVERAL),$(RENDEZVOUS),--standalone)

@@ -49,7 +49,12 @@ _kit_make() {
   [ "${COMP_WORDS[COMP_CWORD-1]}" != "=" ] || name="${COMP_WORDS[COMP_CWORD-2]}"
   case "$name" in
     RUN|WITH|FROM) found="$(_kit_runs "$word")" ;;
-    CONFIG) found="$(_kit_files "$word")" ;;
+    CONFIG)
+      compopt -o filenames 2>/dev/null # a slash behind a folder, no space
+      found="$(_kit_files "$word")" ;;
+    SET)
+      compopt -o nospace 2>/dev/null
+      found="$(compgen -S = -W "$_kit_keys" -- "$word")" ;;
     KEY) found="$(compgen -W "$_kit_keys" -- "$word")" ;;
     "") found="$(compgen -W "$(awk -F: '/^[a-z0-9-]+:.*## / {print $1}' Makefile)" -- "$word")" ;;
   esac

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser)
     arguments.add_json(parser)
     parser.add_argument("--all", action="store_true", help="list all runs (--json always does)")
-    parser.add_argument("--watch", action="store_true", help="show it again until Ctrl-C")
+    parser.add_argument("--watch", action="store_true", help="show it again until Ctrl-C, or the end of RUN")
 
 
 def command(args: argparse.Namespace) -> int:
@@ -53,7 +53,7 @@ def command(args: argparse.Namespace) -> int:
     wanted = Wanted(args.run, args.json, args.all)
     if args.watch:
         return watch(wanted)
-    print(wanted.text(CachedQueue()))
+    print(wanted.text(*wanted.look(CachedQueue())))
     return 0
 
 
@@ -65,22 +65,27 @@ class Wanted:
     as_json: bool = False
     is_all: bool = False
 
-    def text(self, queue: CachedQueue, max_lines: int | None = None) -> str:
-        """The runs, newest first, as they are now: all as JSON, else MAX_LISTED of them or all.
+    def look(self, queue: CachedQueue) -> tuple[list[Seen], int]:
+        """The runs as they are now, newest first, and their number.
 
-        One run that was asked for is shown in detail. `max_lines`: what fits on the terminal; runs
-        are left out until the text does, and counted.
+        Without a run and without --all and --json only the MAX_LISTED newest are looked at.
         """
         run_dirs = lookup.find_all(self.run)
         is_short = not (self.as_json or self.is_all or self.run)
-        seen = look(run_dirs[:MAX_LISTED] if is_short else run_dirs, queue)
+        return look(run_dirs[:MAX_LISTED] if is_short else run_dirs, queue), len(run_dirs)
+
+    def text(self, seen: Sequence[Seen], num_runs: int, max_lines: int | None = None) -> str:
+        """What `look` returned as JSON or as a table. One run that was asked for: in detail.
+
+        max_lines: what fits on the terminal; runs are left out until the text does, and counted.
+        """
         if self.as_json:
             return json.dumps([each.as_json() for each in seen], indent=2)
         if not seen:
             return f"no runs in {lookup.runs_root()} yet; begin with {installation.FIRST_SUBMIT}"
         if self.run and len(seen) == 1:
             return detail(seen[0])
-        return listing(seen, len(run_dirs), max_lines)
+        return listing(seen, num_runs, max_lines)
 
 
 def listing(seen: Sequence[Seen], num_runs: int, max_lines: int | None) -> str:
@@ -270,20 +275,27 @@ def _attempt_line(record: AttemptRecord) -> str:
 def watch(wanted: Wanted) -> int:
     """Show the runs again and again, on a terminal in place, until Ctrl-C; returns 0.
 
-    Files are read every LOOK_AGAIN_S, Slurm is asked at most every ASK_AGAIN_S.
+    Files are read every LOOK_AGAIN_S, Slurm is asked at most every ASK_AGAIN_S. Runs that the user
+    named are shown until the last of them has ended.
     """
     queue, is_terminal = CachedQueue(), sys.stdout.isatty()
     try:
         while True:
             now = time.strftime("%H:%M:%S")
+            seen, num_runs = wanted.look(queue)
+            is_last = wanted.run is not None and all(each.standing.is_ended for each in seen)
             note = f"{now}, Slurm is asked every {ASK_AGAIN_S} s, Ctrl-C ends this"
             if is_terminal:
-                lines = wanted.text(queue, shutil.get_terminal_size().lines - 2).split("\n")
+                max_lines = shutil.get_terminal_size().lines - 2
+                lines = wanted.text(seen, num_runs, max_lines).split("\n")
+                lines.append(now if is_last else note)
                 # Home; each line replaces the old one to its end; then clear what is below.
-                print("\033[H" + "".join(f"{line}\033[K\n" for line in [*lines, note]) + "\033[J")
+                print("\033[H" + "".join(f"{line}\033[K\n" for line in lines) + "\033[J", end="")
             else:
-                print(f"{now}\n{wanted.text(queue)}\n")
+                print(f"{now}\n{wanted.text(seen, num_runs)}\n")
             sys.stdout.flush()
+            if is_last:
+                return 0
             time.sleep(LOOK_AGAIN_S if is_terminal else ASK_AGAIN_S)
     except KeyboardInterrupt:
         return 0

@@ -115,6 +115,14 @@ def test_make_train_refuses_a_half_given_launch_in_one_line(make, given, missing
     assert not make.root.exists()
 
 
+@pytest.mark.parametrize("given", [["CONFIG=nothing.yaml"], [CANCER, "SET=train.lrr=1"]])
+def test_make_train_refuses_a_bad_spec_without_a_traceback(make, given):
+    status, stdout, stderr = make.run("train", *given)
+    assert status == 2 and not stdout
+    assert stderr.startswith("error: ") and "hint: " in stderr
+    assert "Traceback" not in stderr and "torch" not in stderr
+
+
 @pytest.mark.parametrize(
     ("words", "missing"),
     [(["submit"], "CONFIG"), (["sweep", "CONFIG="], "CONFIG"), (["compare", "RUN=x"], "WITH")],

@@ -80,6 +80,9 @@ def test_make_is_completed_in_a_clone(complete):
     assert complete("make", "explain", "KEY", "=", "log.ev", folder=REPOSITORY) == [
         "log.every_steps"
     ]
+    assert complete("make", "submit", "SET", "=", "train.momen", folder=REPOSITORY) == [
+        "train.momentum="
+    ]
     assert complete("make", "subm") == []
 
 

@@ -126,6 +126,12 @@ def test_a_dry_run_refuses_an_input_that_submit_refuses(here, capsys):
     assert "launch.inputs: " in capsys.readouterr().err
 
 
+def test_a_dry_run_prints_no_json(here, capsys):
+    assert main(["submit", "tiny.yaml", "--dry-run", "--json"]) == 2
+    found = capsys.readouterr()
+    assert not found.out and "leave out one of --json and --dry-run" in found.err
+
+
 def test_a_dry_run_needs_no_slurm(here, monkeypatch, capsys):
     monkeypatch.setattr(client, "unloaded_reason", lambda: None)  # a laptop
     assert main(["submit", "tiny.yaml", "--dry-run"]) == 0

@@ -273,6 +273,24 @@ def test_a_watch_asks_slurm_at_most_every_30_s(slurm, monkeypatch, capsys):
     assert capsys.readouterr().out.count("waiting in the queue") >= 12
 
 
+def test_a_watch_of_a_named_run_ends_with_it(slurm, monkeypatch, capsys):
+    assert main(["submit", "tiny.yaml"]) == 0
+    slurm.set_state("4711", "RUNNING")
+
+    class CancelledAfter60S(Clock):
+        def sleep(self, seconds):
+            super().sleep(seconds)
+            if self.monotonic() == 60:
+                slurm.set_state("4711", "CANCELLED")
+
+    clock = CancelledAfter60S(ends_at=600)
+    monkeypatch.setattr(status, "time", clock)
+    monkeypatch.setattr(cached_queue, "time", clock)
+    assert main(["status", "tiny", "--watch"]) == 0
+    assert 60 <= clock.monotonic() < 600
+    assert "cancelled" in capsys.readouterr().out.split("STATE")[-1]
+
+
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_watch_of_many_runs_shows_what_fits_and_draws_few_tables(
     here, slurm, monkeypatch, is_terminal
@@ -288,7 +306,8 @@ def test_a_watch_of_many_runs_shows_what_fits_and_draws_few_tables(
     monkeypatch.setattr(table, "text", counted)
     numbers = []
     for max_lines in (24, 48):
-        text = status.Wanted(is_all=True).text(cached_queue.CachedQueue(), max_lines)
+        wanted = status.Wanted(is_all=True)
+        text = wanted.text(*wanted.look(cached_queue.CachedQueue()), max_lines)
         assert len(text.split("\n")) <= max_lines
         numbers += [int(number) for number in re.findall(r"^(\d+) of 200 runs, all: ", text, re.M)]
     assert 2 <= numbers[0] < numbers[1] and len(drawn) <= 14
