@@ -43,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser)
     arguments.add_json(parser)
     parser.add_argument("--all", action="store_true", help="list all runs (--json always does)")
-    parser.add_argument("--watch", action="store_true", help="show it again until Ctrl-C, or the end of RUN")
+    help_of_watch = "show it again until Ctrl-C, or the end of RUN"
+    parser.add_argument("--watch", action="store_true", help=help_of_watch)
 
 
 def command(args: argparse.Namespace) -> int:

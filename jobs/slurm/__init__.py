@@ -6,6 +6,7 @@
 - executor: submits for a user's command, through submitit.
 - job_list: many jobs at once, from squeue and sacct; who cancelled a job.
 - pending: explains why a job waits, for each reason of squeue.
+- refusals: the keys that a message of a refused job is about.
 - sbatch: the argv and the environment of sbatch for a run.
 - site: the settings of the site's Slurm: limits, preemption, requeue.
 - site_warnings: checks a spec against a site, before the job is queued.

@@ -36,7 +36,8 @@ _HINTS = {
 def problems(message: str, requested: Slurm) -> list[Problem]:
     """Return a problem for each key of the spec that may be the cause of Slurm's message.
 
-    message: what sbatch printed, without its command line, in which options stand, too. Keys that have their default value are left out. Empty for a message that is not known here.
+    message: what sbatch printed, without its command line, in which options stand, too.
+    Keys that have their default value are left out. Empty for a message that is not known here.
     """
     return [*_keys(message, requested), *_options(message, requested)]
 

@@ -59,8 +59,8 @@ def test_row_40_a_stop_in_an_evaluation_ends_it_within_a_few_batches(found):
 COMPILED = ("zero1_compiled", "fsdp_compiled")
 MESHES = [
     (2, SHARDED),
-    (3, SHARDED),
     (4, HYBRID),
+    pytest.param(3, SHARDED, marks=pytest.mark.slow),
     pytest.param(4, SHARDED, marks=pytest.mark.slow),
     pytest.param(6, SHARDED | HYBRID, marks=pytest.mark.slow),
     pytest.param(2, COMPILED, marks=pytest.mark.slow),

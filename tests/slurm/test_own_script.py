@@ -23,6 +23,7 @@ OVERRIDES = (
 )
 
 
+@pytest.mark.slow
 def test_a_warned_script_is_requeued_and_completes(cluster: Cluster, tmp_path: Path) -> None:
     kit = Kit(cluster, tmp_path)
     run = kit.submit("configs/own_script.yaml", "launch.args=[2000]")

@@ -61,6 +61,7 @@ def test_row_30_a_second_job_is_refused_while_the_run_is_running(
     oracles.nothing_left(run)
 
 
+@pytest.mark.slow
 def test_row_30_of_two_queued_jobs_one_runs(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     nodes = ",".join(kit.cluster.nodes)
     drain = ("scontrol", "update", f"NodeName={nodes}", "Reason=test")

@@ -58,6 +58,7 @@ def assert_put_aside(run: Run, names: Sequence[str], loaded_step: int) -> None:
         assert f"a damaged checkpoint was put aside, {aside}: {reason}\n" in log
 
 
+@pytest.mark.slow
 def test_row_20_damaged_checkpoints_and_a_dangling_hint(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:

@@ -8,7 +8,7 @@ from slurm_job_kit.jobs.spec import Slurm
 MEMORY = "sbatch: error: Memory specification can not be satisfied\n"
 CONFIGURATION = "sbatch: error: Batch job submission failed: Requested node configuration is not"
 CONFIGURATION += " available"
-ALL = {"nodes": 2, "cpus_per_task": 64, "mem": "900G", "exclude": "n1", "gpus_per_node": 2}
+ALL = Slurm(nodes=2, cpus_per_task=64, mem="900G", exclude="n1", gpus_per_node=2, constraint="a100")
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,7 @@ ALL = {"nodes": 2, "cpus_per_task": 64, "mem": "900G", "exclude": "n1", "gpus_pe
     ],
 )
 def test_a_message_names_the_keys_that_can_cause_it(message, keys):
-    requested = Slurm(**ALL, constraint="a100")
-    assert [problem.path[1] for problem in refusals.problems(message, requested)] == keys
+    assert [problem.path[1] for problem in refusals.problems(message, ALL)] == keys
 
 
 def test_keys_with_their_default_value_are_no_cause():
