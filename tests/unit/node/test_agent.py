@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -346,6 +347,18 @@ def test_an_agent_that_finds_no_way_to_the_first_node_says_so(tmp_path):
     write_json(run.attempt(1).plan, PLAN_JSON | {"head_address": "no.address.invalid"})
     with pytest.raises(SystemExit, match="route to the first node at no.address.invalid: "):
         agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:1"])
+
+
+def test_an_agent_without_a_temporary_directory_records_the_reason(tmp_path, monkeypatch):
+    attempt = RunDir(tmp_path).attempt(1)
+    attempt.path.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with (
+        pytest.raises(SystemExit, match="(?s)gone.*hint: .*TMPDIR"),
+        agent.temporary_directory(attempt, 1),
+    ):
+        pass
+    assert "no temporary directory for torchrun" in attempt.agent_error(1).read_text()
 
 
 def test_an_agent_without_the_interface_records_the_reason_and_ends(tmp_path):
