@@ -84,10 +84,16 @@ clean: $(READY) ## List what runs no longer need [RUN=...] [FLAGS="--older-than 
 train: $(READY) ## Plain torchrun: CONFIG=... [NPROC, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT]
 	$(call need,CONFIG,make train CONFIG=configs/resnet.yaml)
 	$(if $(MISSING),$(error missing for several machines: $(MISSING), as in `$(BY_HAND)`))
-	@test -d "$$KIT_CONFIG" || $(JOBS) explain "$$KIT_CONFIG" --set="$$KIT_SET" >/dev/null # mistakes
+	@$(REFUSE_BAD_SPEC)
 	@$(TORCHRUN) -m trainer "$$KIT_CONFIG" $${KIT_SET:+--set="$$KIT_SET"}
 TORCHRUN = $(PYTHON) -m torch.distributed.run --nproc-per-node=$(NPROC) \
 	$(if $(ON_SEVERAL),$(RENDEZVOUS),--standalone)
+# Before torchrun: its traceback would hide the mistake.
+REFUSE_BAD_SPEC = if [ -f "$$KIT_CONFIG" ]; then \
+	    $(JOBS) explain "$$KIT_CONFIG" --set="$$KIT_SET" >/dev/null; \
+	elif [ ! -d "$$KIT_CONFIG" ]; then \
+	    echo "error: $$KIT_CONFIG: no such file; CONFIG is a spec or a run directory" >&2; exit 2; \
+	fi
 RENDEZVOUS = --nnodes=$(NNODES) --node-rank=$(NODE_RANK) \
 	--master-addr=$(MASTER_ADDR) --master-port=$(MASTER_PORT)
 # One of the four alone would start a run of one machine on each of them. NNODES=1 alone is one.

@@ -54,7 +54,7 @@ _kit_make() {
       found="$(_kit_files "$word")" ;;
     SET)
       compopt -o nospace 2>/dev/null
-      found="$(compgen -S = -W "$_kit_keys" -- "$word")" ;;
+      found="$(compgen -S = -W "$_kit_settable" -- "$word")" ;;
     KEY) found="$(compgen -W "$_kit_keys" -- "$word")" ;;
     "") found="$(compgen -W "$(awk -F: '/^[a-z0-9-]+:.*## / {print $1}' Makefile)" -- "$word")" ;;
   esac
@@ -92,10 +92,10 @@ def command(args: argparse.Namespace) -> int:
         for action in subparser._actions:
             if isinstance(action.metavar, str) and action.metavar in OF_METAVAR:
                 setattr(action, "complete", OF_METAVAR[action.metavar])  # noqa: B010 - shtab's way
-    names = " ".join([*filter(None, sections()), *(key.dotted for key in keys().values())])
-    print(
-        shtab.complete(parser, args.shell, preamble=f"_kit_keys='{names}'" + PREAMBLES[args.shell])
-    )
+    settable = " ".join(key.dotted for key in keys().values())
+    topics = " ".join([*filter(None, sections()), settable])
+    names = f"_kit_settable='{settable}'\n_kit_keys='{topics}'"
+    print(shtab.complete(parser, args.shell, preamble=names + PREAMBLES[args.shell]))
     if args.shell == "bash" and installation.IS_BY_MAKE:
         print(BASH_MAKE)
     return 0

@@ -55,6 +55,8 @@ def queue(loaded: Loaded, run_dir: RunDir) -> str:
 
 def refusal(error: executor.SubmissionError, loaded: Loaded) -> FailedError:
     """The error of a submission, with the keys that may be its cause, and a way out."""
+    if error.may_be_queued:
+        return error
     keys = refusals.problems(error.message, loaded.spec.slurm)
     return FailedError("\n".join([str(error), *(str(loaded.placed(each)) for each in keys), HINT]))
 

@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(args: argparse.Namespace) -> int:
     """Run submit; returns the exit code."""
     if args.json and args.dry_run:
-        one = "leave out one of --json and --dry-run"
-        raise UserError(f"--dry-run prints no JSON\n  hint: {one}; freeze prints the run directory")
+        hint = "leave out one of --json and --dry-run"
+        raise UserError(f"--dry-run prints no JSON\n  hint: {hint}")
     origin = None
     if args.origin is not None:
         from slurm_job_kit.jobs.runs.origin import find

@@ -79,7 +79,7 @@ def understood(words: Iterable[str]) -> Question:
     topic = source = ""
     overrides = []
     for word in words:
-        if "=" in word:
+        if "=" in word and not Path(word).is_file():
             overrides.append(word)
         elif found := topic_of(word):
             if topic:

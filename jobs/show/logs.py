@@ -190,14 +190,11 @@ def state_of(view: RunView, standing: Standing) -> str:
 
 
 def has_ended(wanted: RankLog, view: RunView, standing: Standing) -> bool:
-    """Whether nothing more comes: the run has ended, or the only attempt that is wanted.
-
-    A run that was just made is `frozen` until it is queued or started.
-    """
+    """Whether nothing more comes: the run has ended, or the only attempt that is wanted."""
     if wanted.attempt is not None:
         closed = any(record.attempt == wanted.attempt for record in view.attempts)
         return closed or view.newest > wanted.attempt or standing.is_ended
-    return standing.is_ended and standing.state != "frozen"
+    return standing.is_over
 
 
 def refuse_absent_rank(wanted: RankLog, view: RunView) -> None:

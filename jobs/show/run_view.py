@@ -151,6 +151,11 @@ class Standing:
         """Whether nothing continues the run by itself."""
         return self.state in ENDED or self.state.upper() in client.ENDED_STATES
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the run ended. A new one is `frozen` until it is queued or begins."""
+        return self.is_ended and self.state != "frozen"
+
 
 def judge(view: RunView, jobs: Jobs) -> Standing:
     """The state of a run, from its files and from Slurm's answer."""
@@ -169,6 +174,8 @@ def judge(view: RunView, jobs: Jobs) -> Standing:
 def _state_of(view: RunView, jobs: Jobs, job: QueueEntry | None) -> str:
     """The run's state: that of its result, else of its job, else of its owner."""
     result = view.result
+    if result is not None and view.is_resumed and jobs is None:
+        return "unknown"
     if result is not None and not (view.is_resumed and is_in_queue(job)):
         return result.status
     if job is not None:

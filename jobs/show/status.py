@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser)
     arguments.add_json(parser)
     parser.add_argument("--all", action="store_true", help="list all runs (--json always does)")
-    help_of_watch = "show it again until Ctrl-C, or the end of RUN"
+    help_of_watch = "show it again until Ctrl-C, or until RUN has ended"
     parser.add_argument("--watch", action="store_true", help=help_of_watch)
 
 
@@ -276,15 +276,15 @@ def _attempt_line(record: AttemptRecord) -> str:
 def watch(wanted: Wanted) -> int:
     """Show the runs again and again, on a terminal in place, until Ctrl-C; returns 0.
 
-    Files are read every LOOK_AGAIN_S, Slurm is asked at most every ASK_AGAIN_S. Runs that the user
-    named are shown until the last of them has ended.
+    Files are read every LOOK_AGAIN_S, Slurm is asked at most every ASK_AGAIN_S. Where the user
+    named runs, it returns when all of them have ended.
     """
     queue, is_terminal = CachedQueue(), sys.stdout.isatty()
     try:
         while True:
             now = time.strftime("%H:%M:%S")
             seen, num_runs = wanted.look(queue)
-            is_last = wanted.run is not None and all(each.standing.is_ended for each in seen)
+            is_last = wanted.run is not None and all(each.standing.is_over for each in seen)
             note = f"{now}, Slurm is asked every {ASK_AGAIN_S} s, Ctrl-C ends this"
             if is_terminal:
                 max_lines = shutil.get_terminal_size().lines - 2

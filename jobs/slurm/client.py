@@ -30,7 +30,9 @@ MAX_PAUSE_S = 30.0
 # What Slurm's commands print if no slurmctld answered. Source: slurm_errno.c
 NO_CONTACT = re.compile(r"[Uu]nable to contact|[Cc]onnection refused|timed out|[Cc]ommunication")
 # What they print if slurmctld got the request and its answer did not come. Source: slurm_errno.c
-NO_ANSWER_IN_TIME = re.compile(r"timed out on send/recv|Zero Bytes were transmitted")
+NO_ANSWER_IN_TIME = re.compile(
+    r"timed out on send/recv|Zero Bytes were transmitted|receive failure|shutdown failure"
+)
 # What scontrol prints of a job that slurmctld does not have; the second of an array's task.
 # Source: slurm_errno.c; scontrol/info_job.c
 _UNKNOWN_JOB = re.compile(r"Invalid job id|^Job \S+ not found$", re.MULTILINE)
@@ -91,10 +93,11 @@ def say_if_slow(program: str) -> Iterator[None]:
 
     Without it a user sees nothing for minutes where slurmctld is down.
     """
-    text = f"Slurm has not answered {Path(program).name} for {SLOW_S:.0f} s, still waiting"
+    text = f"{Path(program).name} has waited {SLOW_S:.0f} s for Slurm's answer and waits on"
     timer = threading.Timer(SLOW_S, say, [text])
     timer.daemon = True
-    timer.start()
+    with contextlib.suppress(RuntimeError):  # no thread at the limit of processes
+        timer.start()
     try:
         yield
     finally:
@@ -207,7 +210,9 @@ def is_answered(answer: subprocess.CompletedProcess[str] | None) -> bool:
     """Whether slurmctld itself answered, even with an error."""
     if answer is None:
         return False
-    return answer.returncode == 0 or not NO_CONTACT.search(answer.stderr)
+    if answer.returncode == 0:
+        return True
+    return not any(each.search(answer.stderr) for each in (NO_CONTACT, NO_ANSWER_IN_TIME))
 
 
 def is_cancelled(state: str, reason: str) -> bool:

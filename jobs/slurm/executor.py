@@ -31,11 +31,18 @@ from slurm_job_kit.jobs.slurm import client
 
 
 class SubmissionError(FailedError):
-    """sbatch failed. message: what it printed; the text has its command line, too."""
+    """sbatch failed. message: what it printed; the text also has its command line."""
 
-    def __init__(self, text: str, message: str) -> None:
-        super().__init__(text)
+    def __init__(
+        self, what: str, argv: Sequence[str], message: str, may_be_queued: bool = False
+    ) -> None:
+        if may_be_queued:
+            then = "the job may be queued: if squeue --me shows it, cancel it"
+        else:
+            then = "nothing is queued"
+        super().__init__(f"{what}, {then}\n{shlex.join(argv)}\n{message}")
         self.message = message
+        self.may_be_queued = may_be_queued
 
 
 def begin_import() -> None:
@@ -58,10 +65,13 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], folder: Path) -> str
     argv: as of `jobs.slurm.sbatch.sbatch_argv`, the batch script second to last.
     environ: the whole environment of sbatch, and so of the job.
     folder: exists; submitit writes its copy of the batch script there.
-    Raises: SubmissionError; then nothing is queued, or its text says that this is not known.
+    Raises: SubmissionError, with whether the job may be queued all the same; FailedError if the job
+        was cancelled again, because the disk is full.
     """
     from submitit import SlurmExecutor
     from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    queued: list[str] = []
 
     class Executor(SlurmExecutor):
         def _make_submission_command(self, submission_file_path: Path) -> list[str]:
@@ -69,6 +79,11 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], folder: Path) -> str
 
         def _make_submission_file_text(self, command: str, uid: str) -> str:
             return Path(argv[-2]).read_text(encoding="utf-8")
+
+        @staticmethod
+        def _get_job_id_from_submission_command(string: bytes | str) -> str:
+            queued.append(SlurmExecutor._get_job_id_from_submission_command(string))
+            return queued[0]
 
     messages = io.StringIO()
     try:
@@ -79,21 +94,27 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], folder: Path) -> str
             client.say_if_slow(argv[0]),
         ):
             return str(Executor(folder)._submit_command("").job_id)
-    except (FailedJobError, FailedSubmissionError, RuntimeError, OSError) as error:
+    except FailedSubmissionError as error:
+        raise SubmissionError("sbatch printed no job id", argv, str(error), True) from error
+    except (FailedJobError, RuntimeError, OSError) as error:
+        if queued:
+            client.cancel(*queued)
+            raise FailedError(
+                f"job {queued[0]} was cancelled: it could not be recorded: {error}"
+            ) from error
         code = getattr(error.__cause__, "returncode", None)
         text = messages.getvalue().strip() or str(error)
-        what = _what_failed(code, text)
-        raise SubmissionError(f"{what}\n{shlex.join(argv)}\n{text}", text) from error
+        raise _failure(argv, code, text) from error
 
 
-def _what_failed(code: int | None, text: str) -> str:
-    """Whether Slurm refused the job or did not answer. text: sbatch's messages."""
+def _failure(argv: Sequence[str], code: int | None, text: str) -> SubmissionError:
+    """The error of an sbatch that failed. code: its exit code; None if it was not started."""
     if client.NO_ANSWER_IN_TIME.search(text):
-        seen = "if squeue --me shows it, cancel it; then try again"
-        return f"Slurm did not answer in time and may have queued the job: {seen}"
+        return SubmissionError("Slurm does not answer", argv, text, may_be_queued=True)
     if client.NO_CONTACT.search(text):
-        return "Slurm does not answer, nothing is queued"
-    return f"Slurm refused the job (exit code {code}), nothing is queued"
+        return SubmissionError("Slurm does not answer", argv, text)
+    what = "no sbatch" if code is None else f"Slurm refused the job (exit code {code})"
+    return SubmissionError(what, argv, text)
 
 
 @contextlib.contextmanager

@@ -12,16 +12,27 @@ from collections.abc import Iterator
 from slurm_job_kit.jobs.problems import Problem, shown
 from slurm_job_kit.jobs.spec import Slurm
 
-# Slurm's messages (measured: sbatch of 22.05), and the keys that can cause each. The first that
-# fits decides: the message about memory comes before a second one about the configuration.
+# Slurm's messages, and the keys that can cause each. The first that fits decides: a message about
+# one resource comes before a second one about the whole configuration. Source: strings of the
+# libraries and of slurmctld of Slurm 22.05.
 _CAUSES = (
-    (r"Memory specification|--mem\b", ("mem",)),
-    (r"node configuration is not available", ("nodes", "cpus_per_task", "mem", "exclude")),
-    (r"generic resource|--gpus-per-node\b", ("gpus_per_node",)),
+    (r"CPU count per node|Socket, core|More processors", ("cpus_per_task",)),
+    (r"[Mm]emory (specification|required)|--mem(?![-\w])", ("mem",)),
+    (r"[Ff]eature (requirements|specification)", ("constraint",)),
+    (r"generic resource|GRES|TRES", ("gpus_per_node",)),
     (r"Invalid node name", ("exclude",)),
-    (r"Invalid feature", ("constraint",)),
-    (r"--time\b", ("time",)),
+    (r"[Nn]ode count", ("nodes",)),
+    (r"time limit", ("time",)),
+    (r"accounting/QOS policy", ("nodes", "gpus_per_node", "cpus_per_task", "mem", "time")),
+    (
+        r"node configuration is not available",
+        ("nodes", "gpus_per_node", "cpus_per_task", "mem", "constraint", "exclude"),
+    ),
 )
+# Options whose message has another word than their name.
+_WORDS = {"nodelist": "node name", "tmp": "temporary disk"}
+# It stands before most messages, and `batch` is an option, too.
+_PREFIX = "Batch job submission failed"
 _HINTS = {
     "nodes": "sinfo --summarize lists the number of nodes",
     "cpus_per_task": "sinfo --format='%P %c' lists the cores of a node",
@@ -54,7 +65,7 @@ def _keys(message: str, requested: Slurm) -> Iterator[Problem]:
 def _options(message: str, requested: Slurm) -> Iterator[Problem]:
     """Options that the message names: `--licenses`, or as a word, such as "license"."""
     for name in requested.sbatch_args:
-        word = re.escape(name.removesuffix("s"))
-        if re.search(rf"\b{word}", message, re.IGNORECASE):
+        word = _WORDS.get(name, name.removesuffix("s"))
+        if re.search(rf"\b{re.escape(word)}", message.replace(_PREFIX, ""), re.IGNORECASE):
             what = f"Slurm refuses the job, perhaps for {shown(requested.sbatch_args[name])}"
             yield Problem(("slurm", "sbatch_args", name), what, "man sbatch lists the options")

@@ -119,7 +119,7 @@ def test_make_train_refuses_a_half_given_launch_in_one_line(make, given, missing
 def test_make_train_refuses_a_bad_spec_without_a_traceback(make, given):
     status, stdout, stderr = make.run("train", *given)
     assert status == 2 and not stdout
-    assert stderr.startswith("error: ") and "hint: " in stderr
+    assert stderr.startswith("error: ")
     assert "Traceback" not in stderr and "torch" not in stderr
 
 

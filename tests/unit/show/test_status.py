@@ -85,6 +85,14 @@ def test_the_run_directory_knows_better_than_slurm_how_a_run_ended(
     assert run_view.judge(run_view.read(run), jobs).state == state
 
 
+def test_a_resumed_run_is_unknown_where_slurm_does_not_answer(here):
+    run = make_run(here)
+    append_jsonl(run.attempts, run_files.attempt())
+    write_json(run.result, {"status": "held"})
+    write_json(run.submission, {"job_id": "12"})
+    assert run_view.judge(run_view.read(run), None).state == "unknown"
+
+
 def test_a_local_run_is_running_while_its_process_lives(here):
     run = make_run(here)
     run_lock.claim(run, run_lock.this_process(None), 1)

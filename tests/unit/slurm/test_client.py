@@ -1,6 +1,7 @@
 """Slurm's commands as fakes on PATH: requests, parsed answers, and answers that fail."""
 
 import socket
+import subprocess
 import time
 
 import pytest
@@ -98,11 +99,19 @@ def test_a_command_that_hangs_returns_none(tmp_path, monkeypatch):
 
 
 def test_a_slow_call_is_told_and_a_quick_one_is_not(monkeypatch, capfd):
+    monkeypatch.setattr(client, "SLOW_S", 0.3)
     client.call(["true"])
+    time.sleep(0.6)
     assert capfd.readouterr().err == ""
-    monkeypatch.setattr(client, "SLOW_S", 0.1)
     client.call(["sleep", "1"])
-    assert capfd.readouterr().err.startswith("Slurm has not answered sleep")
+    assert capfd.readouterr().err.startswith("sleep has waited")
+
+
+@pytest.mark.parametrize(
+    "text", ["Zero Bytes were transmitted or received", "Message receive failure"]
+)
+def test_an_answer_that_was_lost_is_none(text):
+    assert not client.is_answered(subprocess.CompletedProcess("", 1, "", f"error: {text}\n"))
 
 
 def test_a_submission_gives_the_job_id_or_what_sbatch_printed(slurm):

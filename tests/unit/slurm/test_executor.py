@@ -1,9 +1,11 @@
 """submitit's executor runs a given sbatch command line as it is."""
 
+import errno
 import os
 import shlex
 
 import pytest
+import submitit.core.utils
 
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.slurm import client, executor
@@ -70,7 +72,8 @@ def test_a_refused_job_is_an_error_with_sbatchs_exit_code_and_message(fake_slurm
     "error, told",
     [
         ("Unable to contact slurm controller (connect failure)", "nothing is queued"),
-        ("Socket timed out on send/recv operation", "may have queued the job"),
+        ("Socket timed out on send/recv operation", "job may be queued"),
+        ("Unable to contact slurm controller (receive failure)", "job may be queued"),
     ],
 )
 def test_a_missing_answer_is_no_refusal(fake_slurm, submit, error, told):
@@ -84,7 +87,7 @@ def test_a_slow_sbatch_is_told_before_it_ends(fake_slurm, submit, monkeypatch, c
     monkeypatch.setattr(client, "SLOW_S", 0.0)
     fake_slurm.install("sbatch", "/usr/bin/sleep 0.5; echo 'Submitted batch job 4711'")
     assert submit() == "4711"
-    assert "Slurm has not answered sbatch" in capfd.readouterr().err
+    assert "sbatch has waited" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("missing", ["sbatch", "srun"])
@@ -97,5 +100,17 @@ def test_a_missing_client_is_an_error(fake_slurm, submit, monkeypatch, missing):
 
 def test_an_answer_without_a_job_id_is_an_error(fake_slurm, submit):
     fake_slurm.answer("sbatch", "accepted\n")
-    with pytest.raises(FailedError, match="accepted"):
+    with pytest.raises(FailedError, match="(?s)job may be queued.*accepted"):
         submit()
+
+
+def test_a_job_whose_script_cannot_be_kept_is_cancelled(fake_slurm, submit, monkeypatch):
+    """The disk is full after sbatch: submitit renames its file then."""
+
+    def full(self, *_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(submitit.core.utils.JobPaths, "move_temporary_file", full)
+    with pytest.raises(FailedError, match="job 4711 was cancelled: .*No space left"):
+        submit()
+    assert fake_slurm.calls[-1] == "scancel 4711"
