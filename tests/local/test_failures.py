@@ -136,8 +136,8 @@ def test_a_stopped_rank_is_named_and_killed_and_the_others_leave_their_stacks(hu
     assert output.count("_engine_run_backward") >= 2  # where the two wait for the third
     # Two steps after the first one: limit, tick and grace.
     (first_step,) = events_of(run, 2, 1, "first_step")
-    assert error["time"] - first_step["t"] < HANG_TIMEOUT_S + 10
-    assert ended - error["time"] < 10  # and not torchrun's 30 s
+    assert error["time"] - first_step["t"] < HANG_TIMEOUT_S + 22
+    assert ended - error["time"] < 25  # and not torchrun's 30 s
     assert all(not os.path.exists(f"/proc/{pid}") for pid in pids.values())
 
 

@@ -24,7 +24,7 @@ SSH = shutil.which("ssh")
 pytestmark = pytest.mark.skipif(
     not (SSHD and SSH and shutil.which("ssh-keygen")), reason="openssh-server is not installed"
 )
-LIMIT_S = 60
+LIMIT_S = 180
 SERVER = """
 ListenAddress 127.0.0.1
 Port {port}

@@ -208,7 +208,7 @@ def test_a_raising_rank_ends_all_ranks_and_is_named(tmp_path):
     assert status != 0
     assert "ValueError: a planted error" in output
     error = read_json(run.attempt(1).rank_error(1))
-    assert ended - error["time"] < 10
+    assert ended - error["time"] < 25  # and not torchrun's 30 s
     assert (error["rank"], error["host"]) == (1, socket.gethostname())
     assert "a planted error" in error["error"] and "raise ValueError" in error["traceback"]
     assert error["caused_by_peer"] is False

@@ -68,7 +68,7 @@ class Kit:
     repository: Path = REPOSITORY
 
     def run(
-        self, *argv: str | Path, check: bool = True, timeout_s: float = 60
+        self, *argv: str | Path, check: bool = True, timeout_s: float = JOB_TIMEOUT_S
     ) -> CompletedProcess[str]:
         """Run a command in the repository, as from a user's shell."""
         env = ("env", f"KIT_RUNS={self.runs_root}", f"KIT_PYTHON={sys.executable}")

@@ -19,7 +19,8 @@ def test_a_shell_beside_a_rank_and_one_notification(cluster: Cluster, tmp_path: 
     pace.write_text("0.3")
     (tmp_path / "mail").write_text(MAIL.format(mails))
     (tmp_path / "mail").chmod(0o755)
-    cluster.restart(extra_conf=f"MailProg={tmp_path / 'mail'}")
+    # KillWait: the cluster's 10 s may be too short for the stop on a busy machine.
+    cluster.restart(extra_conf=f"MailProg={tmp_path / 'mail'}\nKillWait=60")
     env = json.dumps({"PACE_FILE": str(pace)})
     notify = 'echo "$KIT_STATE $KIT_RUN_ID $(uname -n)" >>notified'
     run = kit.submit(
@@ -29,10 +30,10 @@ def test_a_shell_beside_a_rank_and_one_notification(cluster: Cluster, tmp_path: 
         *("notify.mail=me@example.org", "train.epochs=1"),
     )
     run.wait_for_step(3)
+    pace.write_text("600")  # from its next batch on, each rank stays in the model's forward
     shown = kit.jobs("shell", "--rank=1", run.dir.path, "--", "bash", "-c", SHOW).stdout
     host = next(each["host"] for each in run.events("spawn")[1:])
     assert shown == f"{host} {run.dir.code} yes {run.job_id}\n"
-    pace.write_text("600")  # from its next batch on, each rank stays in the model's forward
 
     def is_in_forward() -> bool:
         stack = kit.jobs("shell", run.job_id, "--stack").stdout
@@ -48,7 +49,7 @@ def test_a_shell_beside_a_rank_and_one_notification(cluster: Cluster, tmp_path: 
     run.wait()
     assert len(run.attempts()) == 2
     assert (run.dir.path / "notified").read_text() == f"completed {run.dir.run_id} n1\n"
-    cluster.wait_for(mails.exists, "Slurm's mail", 60)
+    cluster.wait_for(lambda: mails.exists() and mails.read_text(), "Slurm's mail", 60)
     (mail,) = mails.read_text().splitlines()
     assert "Ended" in mail and "me@example.org" in mail
     ended = kit.jobs("shell", run.job_id, check=False)

@@ -33,6 +33,7 @@ def kit(cluster: Cluster, tmp_path: Path) -> Kit:
 
 def test_points_are_requeued_cancelled_and_retried_alone(kit: Kit, tmp_path: Path) -> None:
     pace, config = tmp_path / "pace", tmp_path / "small.yaml"
+    kit.cluster.restart(extra_conf="KillWait=60")  # 10 s may be too short on a busy machine
     pace.touch()
     config.write_text(SWEEP.format(pace=pace))
     call = ("sweep", config, "--json", "--no-check")

@@ -4,7 +4,7 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from typing import Any
 
-LIMIT_S = 100
+LIMIT_S = 300
 # torch's workers and the sharded strategies, which each rank would import otherwise.
 PRELOADED = (
     "slurm_job_kit.trainer.data.worker_init",

@@ -28,7 +28,8 @@ def no_step_redone(run: Run) -> None:
 def at_most_one_interval(run: Run) -> None:
     """LK: only the steps since the last due save are repeated.
 
-    If that save was not committed yet, it is one interval more, and the save was in flight.
+    If that save was not committed yet, it is one interval more, and the save was in flight. After a
+    save that was slower than its interval none was due: the newest one is the last due one.
     """
     interval = interval_steps(run)
     trained = [a for a in run.attempts() if a["first_step"] is not None]
@@ -36,6 +37,8 @@ def at_most_one_interval(run: Run) -> None:
         due = lost["last_step"] // interval * interval
         saves = [e["step"] for e in run.events("save") if e["attempt"] == lost["attempt"]]
         floor = due if due in saves else max(0, due - interval)
+        if " is postponed" in run.dir.attempt(lost["attempt"]).rank_log(0).read_text():
+            floor = max(saves, default=lost["first_step"] - 1)
         assert later["first_step"] - 1 >= floor, (lost, later)
 
 

@@ -196,6 +196,7 @@ def test_row_11_successor_of_a_cancelled_job_ends_without_training(kit: Kit, row
     oracles.nothing_left(paced.run)
 
 
+@pytest.mark.usefixtures("patient_site")
 def test_row_11_cancelled_job_takes_its_successor_with_it(kit: Kit, row: Row) -> None:
     paced = begin(kit, row, GUARD)
     waiting = successor(paced.run)

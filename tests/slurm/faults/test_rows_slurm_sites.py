@@ -98,8 +98,8 @@ def test_row_06_save_longer_than_what_is_left_before_the_time_limit(
     older = run.dir.checkpoints / "step-00000004"
     run.cluster.wait_for(older.exists, "the first checkpoint", 240)
     run.wait_for_step(5)
-    first = harm_processes.tree(run)
     disk.touch()
+    first = harm_processes.tree(run)
     harm_slurm.begin_time_limit(run)
     run.wait("TIMEOUT", 300)
     run.cluster.wait_for(lambda: all(map(harm_processes.is_gone, first)), "SIGKILL", 120)

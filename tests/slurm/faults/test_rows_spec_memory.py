@@ -20,6 +20,8 @@ LIMITED = "TaskPlugin=task/cgroup\nSelectTypeParameters=CR_Core_Memory"
 def test_row_29_an_allocation_fails(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     paced = start(kit, EATING, 'launch.env.EATING="allocator 1"', "checkpoint.every_steps=1")
     row.record(paced.run)
+    # At the pace, a save ends before the next one is due.
+    paced.run.cluster.wait_for(paced.run.attempts, "the end of the first attempt", 240)
     paced.finish()
     run = paced.run
     oracles.causes(run, ["out_of_memory", "completed"])
@@ -58,6 +60,8 @@ def test_row_29_the_kernel_kills_a_rank(
     words = ('launch.env.EATING="kernel 1"', "slurm.mem=2G", "checkpoint.every_steps=1")
     paced = start(kit, EATING, *words)
     row.record(paced.run)
+    # At the pace, a save ends before the next one is due.
+    paced.run.cluster.wait_for(paced.run.attempts, "the end of the first attempt", 240)
     paced.finish()
     run = paced.run
     oracles.causes(run, ["out_of_memory", "completed"])

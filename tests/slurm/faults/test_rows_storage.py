@@ -37,7 +37,7 @@ def pause_behind(step: int, kit: Kit, row: Row) -> Paced:
     """A run that saves at each step, warned after this step and held in the queue."""
     paced = start(kit, *EVERY_STEP)
     row.record(paced.run)
-    paced.run.wait_for_step(step)
+    wait_for_saves(paced.run, 1, step)
     harm_storage.pause(paced.run)
     return paced
 

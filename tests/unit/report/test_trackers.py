@@ -107,7 +107,7 @@ def test_a_tracker_that_hangs_holds_up_neither_the_steps_nor_the_end(monkeypatch
         lagging.scalars(step, {})
     lagging.close()
     ending.close()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 9  # the recorder hangs for 10 s
     stuck.set()
     out = capsys.readouterr().out
     assert out.count("Lagging is off") == 1 and "3 lines behind" in out
@@ -219,7 +219,7 @@ def test_wandb_offline_goes_on_with_the_same_run_after_a_kill_without_a_network(
     run_dir.mkdir()
     killed = python(WANDB, run_dir, 1, 3, "killed")
     assert [killed.stdout.readline() for _ in range(2)][1] == "logged\n"
-    wait_for(lambda: b"3.5" in b"".join(record(path) for path in run_dir.glob("wandb/*/")), 10)
+    wait_for(lambda: b"3.5" in b"".join(record(path) for path in run_dir.glob("wandb/*/")), 60)
     killed.kill()
     killed.communicate(timeout=30)
     wait_for(lambda: not helpers_of(killed.pid))
@@ -228,7 +228,7 @@ def test_wandb_offline_goes_on_with_the_same_run_after_a_kill_without_a_network(
     assert resumed.returncode == 0 and err == ""
     words = f"Weights & Biases: upload it with: wandb sync {run_dir}/wandb/offline-run-*\nlogged\n"
     assert out == words  # and no network access
-    wait_for(lambda: not helpers_of(resumed.pid), limit_s=5)
+    wait_for(lambda: not helpers_of(resumed.pid), limit_s=60)
     attempts = sorted(run_dir.glob("wandb/offline-run-*"))
     assert len(attempts) == 2
     assert {path.name.rpartition("-")[2] for path in attempts} == {wandb_id(run_dir.name)}

@@ -142,10 +142,10 @@ def has_ended(pid):
 def test_the_limit_ends_the_process_with_its_children_and_the_submit_goes_on(
     frozen, interpreter, tmp_path, monkeypatch, capfd
 ):
-    monkeypatch.setattr(check, "LIMIT_S", 1.0)
+    monkeypatch.setattr(check, "LIMIT_S", 3.0)
     run = frozen(interpreter(f"sleep 300 & echo $! >{tmp_path}/child; wait"))
     checked(run)
-    assert "not checked: the check was ended after 1 s" in capfd.readouterr().err
+    assert "not checked: the check was ended after 3 s" in capfd.readouterr().err
     assert has_ended(int((tmp_path / "child").read_text()))
 
 

@@ -99,10 +99,11 @@ def test_a_command_that_hangs_returns_none(tmp_path, monkeypatch):
 
 
 def test_a_slow_call_is_told_and_a_quick_one_is_not(monkeypatch, capfd):
-    monkeypatch.setattr(client, "SLOW_S", 0.3)
+    monkeypatch.setattr(client, "SLOW_S", 2.0)
     client.call(["true"])
-    time.sleep(0.6)
+    time.sleep(2.2)
     assert capfd.readouterr().err == ""
+    monkeypatch.setattr(client, "SLOW_S", 0.2)
     client.call(["sleep", "1"])
     assert capfd.readouterr().err.startswith("sleep has waited")
 
