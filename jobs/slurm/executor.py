@@ -113,7 +113,7 @@ def _failure(argv: Sequence[str], code: int | None, text: str) -> SubmissionErro
         return SubmissionError("Slurm does not answer", argv, text, may_be_queued=True)
     if client.NO_CONTACT.search(text):
         return SubmissionError("Slurm does not answer", argv, text)
-    what = "no sbatch" if code is None else f"Slurm refused the job (exit code {code})"
+    what = "sbatch was not started" if code is None else f"Slurm refused the job (exit code {code})"
     return SubmissionError(what, argv, text)
 
 

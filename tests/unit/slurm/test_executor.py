@@ -94,8 +94,15 @@ def test_a_slow_sbatch_is_told_before_it_ends(fake_slurm, submit, monkeypatch, c
 def test_a_missing_client_is_an_error(fake_slurm, submit, monkeypatch, missing):
     fake_slurm.remove(missing)
     monkeypatch.setenv("PATH", str(fake_slurm.bin))
-    with pytest.raises(FailedError, match="nothing is queued"):
+    with pytest.raises(FailedError, match="sbatch was not started, nothing is queued"):
         submit()
+
+
+def test_a_script_that_cannot_be_written_is_no_refusal_of_slurm(fake_slurm, submit, tmp_path):
+    (tmp_path / "submitit").rmdir()
+    with pytest.raises(FailedError, match="(?s)sbatch was not started, .*No such file"):
+        submit()
+    assert fake_slurm.submitted == 0
 
 
 def test_an_answer_without_a_job_id_is_an_error(fake_slurm, submit):
