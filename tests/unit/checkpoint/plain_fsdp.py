@@ -6,6 +6,7 @@ Rank 0 writes what was loaded to FOLDER/found.pt: weights, state and options of 
 name, once for each of the two ways in which torch names the options.
 """
 
+import os
 import sys
 from typing import Any
 
@@ -63,6 +64,7 @@ def main(rank, ranks, export, folder):
         torch.save(found, f"{folder}/found.pt")
     dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # Python's end may abort after a group over gloo (torch 2.13)
 
 
 if __name__ == "__main__":
