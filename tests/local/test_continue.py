@@ -16,8 +16,18 @@ checkpoint: {every_steps: 5, keep_last: 100}
 log: {every_steps: 1}
 """
 MODEL = """
+import os
+import pathlib
+import time
+
 import torch
 from torch import nn
+
+
+def wait_for_checkpoint():
+    saved, end = pathlib.Path(os.environ["KIT_RUN_DIR"], "checkpoints"), time.monotonic() + 60
+    while not [*saved.glob("step-*[1-9]*")] and time.monotonic() < end:
+        time.sleep(0.1)
 
 
 class Net(nn.Module):
@@ -28,11 +38,13 @@ class Net(nn.Module):
 
     def forward(self, points):
         self.calls += self.training
-        %s
+        if self.calls == 13:
+            %s
         return self.layers(points)
 """
-BUG = "assert self.calls < 13, 'a planted error'"
-MENDED = "assert self.calls < 10**6"
+# A checkpoint is written beside the training: the error waits for the first after step 0.
+BUG = "wait_for_checkpoint(); raise AssertionError('a planted error')"
+MENDED = "pass"
 
 
 def newest(kit):

@@ -30,7 +30,7 @@ from tests.local.test_trainer import (
     torchrun,
 )
 
-HANG_TIMEOUT_S = 3
+HANG_TIMEOUT_S = 5
 EPOCH = 5  # steps, at any number of ranks
 LAST_STEP = 20
 
@@ -171,12 +171,15 @@ def test_a_long_last_save_is_no_hang(tmp_path):
     run = make_run(tmp_path / "run", 2, plans={"1": {"step": 1, "rank": 0, "harm": "save slowly"}})
     spec = Spec.from_json(run.spec.read_text())
     only_the_last = Checkpoint(every_epochs=None, best=None)
-    run.spec.write_text(dataclasses.replace(spec, checkpoint=only_the_last).to_json())
+    limit_s = 3  # far shorter than the save
+    launch = dataclasses.replace(spec.launch, hang_timeout_s=limit_s)
+    spec = dataclasses.replace(spec, launch=launch, checkpoint=only_the_last)
+    run.spec.write_text(spec.to_json())
     with Attempt(run, num_ranks=2) as attempt:
         status, output = attempt.end()
     assert status == 0, output
     (saved,) = events_of(run, 0, 1, "save")
-    assert saved["seconds"] > 2 * HANG_TIMEOUT_S
+    assert saved["seconds"] > 2 * limit_s
     assert not run.attempt(1).hang.exists()
 
 

@@ -130,7 +130,7 @@ class Client:
             time.sleep(0.1)
         return result
 
-    def wait_idle(self, timeout_s: float = 30) -> None:
+    def wait_idle(self, timeout_s: float = 90) -> None:
         """Waits until every node is up and without a job."""
         self.wait_for(self.is_idle, "all nodes idle", timeout_s)
 

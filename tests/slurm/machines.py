@@ -95,7 +95,7 @@ class Machines(Client):
             raise ClusterError(f"did not start: {programs}\n{self.state()}")
 
 
-def _ends_well(process: subprocess.Popen[bytes], timeout_s: float = 30) -> bool:
+def _ends_well(process: subprocess.Popen[bytes], timeout_s: float = 90) -> bool:
     try:
         return process.wait(timeout_s) == 0
     except subprocess.TimeoutExpired:

@@ -32,7 +32,7 @@ TOKEN = re.compile(
 )
 # A user looks at these again until they show what she waits for; the others change something.
 LOOKS = ("status", "why", "logs", "report")
-LIMIT_S = 120
+LIMIT_S = 240
 
 
 @dataclass(frozen=True)
