@@ -108,26 +108,26 @@ test: $(READY_DEV) ## All tests; those on a real Slurm where its daemons are ins
 	@$(PYTEST) tests/slurm tests/local tests/unit $(FLAGS)
 test-here: $(READY_DEV) ## The tests that need no Slurm
 	@$(PYTEST) tests/local tests/unit $(FLAGS)
-test-on-slurm: $(READY_DEV) ## The tests on a real Slurm, which they start (root)
-	@$(PYTEST) tests/slurm $(FLAGS)
+test-on-slurm: $(READY_DEV) ## The tests on a real Slurm, which they start (root) [SLURM=26.05]
+	@$(ON_SLURM) $(PYTEST) tests/slurm $(FLAGS)
 test-slow: $(READY_DEV) ## The tests that `make test` leaves out for time
 	@$(PYTEST) -m slow $(FLAGS)
-test-faults: $(READY_DEV) ## The fault table, on a real Slurm (root) [ROW=14] [FLAGS=...]
-	@$(PYTEST) tests/slurm/faults -m "" $(ROW:%=--row=%) $(FLAGS)
+test-faults: $(READY_DEV) ## The fault table, on a real Slurm (root) [ROW=14] [SLURM=26.05] [FLAGS=...]
+	@$(ON_SLURM) $(PYTEST) tests/slurm/faults -m "" $(ROW:%=--row=%) $(FLAGS)
 # More processes than two cores, because most tests wait; each starts a Slurm of its own. In the
 # order of the files: the short tests of tests/unit fill the gaps at the end.
 # A file's tests stay together, because some share a training.
 PYTEST = $(PYTHON) -m pytest --numprocesses=$(WORKERS) $(DISTRIBUTION)
 DISTRIBUTION = --dist=loadfile --no-loadscope-reorder
 WORKERS ?= 3
+# SLURM: 24.11 or 26.05, which is downloaded once (Debian); without it the installed one.
+ON_SLURM = $(if $(SLURM),$(PYTHON) -m tests.slurm.second "$(SLURM)" && \
+	    KIT_TEST_SLURM="$(SLURM)" REQUIRE_SLURM=1)
 # Fewer, because Slurm's time limits go on while three nodes start. One by one, in a random order.
 test-faults: WORKERS = 2
 test-faults: DISTRIBUTION = --dist=load --maxschedchunk=1
-test-slurm-24: $(READY_DEV) ## The tests on Slurm 24.11, which they download once (Debian, root)
-	@$(PYTHON) -m tests.slurm.second
-	@KIT_TEST_SLURM=24.11 REQUIRE_SLURM=1 $(PYTHON) -m pytest tests/slurm $(FLAGS)
-chaos: $(READY_DEV) ## Put random faults into N runs, N=50 SEED=1 [DRAW=7] (root)
-	@$(PYTHON) -m tests.slurm.chaos $(or $(N),50) $(or $(SEED),1) $(DRAW:%=--draw=%) $(FLAGS)
+chaos: $(READY_DEV) ## Put random faults into N runs, N=50 SEED=1 [DRAW=7] [SLURM=26.05] (root)
+	@$(ON_SLURM) $(PYTHON) -m tests.slurm.chaos $(or $(N),50) $(or $(SEED),1) $(DRAW:%=--draw=%) $(FLAGS)
 bench: $(READY_DEV) ## Measure the kit, six minutes [B="B4 B8", some of them] [FLAGS="--json PATH"]
 	@$(PYTHON) -m tests.bench "$${KIT_BENCH:-usual}" $(FLAGS)
 bench-start: $(READY_DEV) ## Measure starts, restarts and requeues [FLAGS="--json PATH"]
@@ -171,5 +171,5 @@ help: ## Print this list
 ##: For Tab in bash: make completion > ~/.kit.bash, and the line `source ~/.kit.bash` in ~/.bashrc.
 
 .PHONY: submit dry-run sweep status why logs report explain cancel resume shell compare export clean train setup test test-here \
-	test-on-slurm test-slow chaos test-faults test-slurm-24 bench bench-start bench-full bench-gpu \
+	test-on-slurm test-slow chaos test-faults bench bench-start bench-full bench-gpu \
 	bench-scale lint schema cluster-up cluster-down completion help

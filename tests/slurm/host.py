@@ -1,6 +1,6 @@
 """The rights, programs and cgroups that this machine has for a test cluster.
 
-KIT_TEST_SLURM selects the Slurm: unset for the installed one, 24.11 for the one that
+KIT_TEST_SLURM selects the Slurm: unset for the installed one, 24.11 or 26.05 for one that
 `tests.slurm.second` fetches, or the folder (`--prefix`) of one that you built.
 """
 
@@ -12,7 +12,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-SECOND_VERSION = "24.11"
 # Daemons lie in sbin, which is not on every PATH.
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare")
@@ -44,7 +43,9 @@ PATH = _path_with(PREFIX)
 def why_not(prefix: Path | None = PREFIX) -> str | None:
     """Returns None if a cluster can be started, else the reason and the fix in one line."""
     if prefix and not (prefix / "sbin/slurmd").exists():
-        return f"no Slurm in {prefix}: unset KIT_TEST_SLURM, or run make test-slurm-24"
+        reason = f"no Slurm in {prefix}: unset KIT_TEST_SLURM"
+        is_fetched = prefix == version_folder(prefix.name)
+        return reason + f", or run make test-on-slurm SLURM={prefix.name}" * is_fetched
     path = _path_with(prefix)
     missing = [program for program in _PROGRAMS if not shutil.which(program, path=path)]
     if missing:

@@ -1,7 +1,7 @@
-"""A second Slurm for the test cluster, beside the one that is installed on this machine.
+"""Another Slurm for the test cluster, beside the one that is installed on this machine.
 
-    python -m tests.slurm.second                     fetch it once, print where, or why not
-    KIT_TEST_SLURM=24.11 python -m pytest tests/slurm
+    python -m tests.slurm.second 26.05               fetch it once, print where, or why not
+    KIT_TEST_SLURM=26.05 python -m pytest tests/slurm
 
 Its packages, of another Debian release, are unpacked into a folder of the repository together
 with all libraries that they need; nothing is installed. Its programs are changed to load only these
@@ -22,9 +22,10 @@ import tempfile
 from pathlib import Path
 
 from . import host
-from .host import SECOND_VERSION, slurm_version, version_folder
+from .host import slurm_version, version_folder
 
-_SUITE = "trixie"
+# Slurm's versions that the tests can fetch, each with the Debian release that has it.
+VERSIONS = {"24.11": "trixie", "26.05": "forky"}
 _PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge")
 _DEFAULT_MIRROR = "http://deb.debian.org/debian"
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -34,7 +35,7 @@ _COMMAND_TIMEOUT_S = 600
 
 
 class SecondError(Exception):
-    """The second Slurm cannot be made; the text has the reason and the fix."""
+    """The other Slurm cannot be made; the text has the reason and the fix."""
 
 
 def mirror(targets: str) -> str:
@@ -62,25 +63,27 @@ def why_not() -> str | None:
     return None
 
 
-def make(folder: Path) -> None:
+def make(folder: Path, version: str) -> None:
     """Makes `folder` with bin, sbin, lib and lib/slurm, unless it exists and is up to date.
 
-    A rename creates it in one step, so that no process sees an incomplete one.
+    A rename creates it in one step, so that no process sees an incomplete one. `version`: a key of
+    VERSIONS.
     """
     if is_made(folder):
         return
     if reason := why_not():
         raise SecondError(reason)
-    print(f"fetching Slurm {SECOND_VERSION} from Debian {_SUITE} into {folder}, once", flush=True)
+    suite = VERSIONS[version]
+    print(f"fetching Slurm {version} from Debian {suite} into {folder}, once", flush=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="making-") as name:
         making = Path(name)
         # Jobs may run as other users.
         making.chmod(0o755)
         new = making / folder.name
-        _unpack(_fetch(making / "apt"), making / "unpacked", new)
+        _unpack(_fetch(making / "apt", suite), making / "unpacked", new)
         _redirect(new, folder)
-        _check(new)
+        _check(new, version)
         _stamp_file(new).write_text(_stamp(folder))
         _replace(new, folder, making / "old")
 
@@ -100,14 +103,14 @@ def _stamp(folder: Path) -> str:
     return f"{folder}\n{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()}\n"
 
 
-def _fetch(apt: Path) -> list[Path]:
+def _fetch(apt: Path, suite: str) -> list[Path]:
     """Downloads the packages and all that they depend on; apt verifies their signatures."""
     for name in ("lists/partial", "cache/archives/partial", "none"):
         (apt / name).mkdir(parents=True)
     # apt assumes that nothing is installed, so that it fetches every library, libc included.
     (apt / "status").touch()
     targets = _run("apt-get", "indextargets", "--format=$(REPO_URI)", "Created-By: Packages")
-    source = f"deb [signed-by={_KEYRING}] {mirror(targets)} {_SUITE} main\n"
+    source = f"deb [signed-by={_KEYRING}] {mirror(targets)} {suite} main\n"
     (apt / "sources.list").write_text(source)
     settings = {
         "Dir::State": apt,
@@ -166,7 +169,7 @@ def _programs(folder: Path) -> list[Path]:
     return [path for name in ("bin", "sbin") for path in sorted((folder / name).iterdir())]
 
 
-def _check(new: Path) -> None:
+def _check(new: Path, version: str) -> None:
     """Raises unless every program finds its libraries and has the requested version."""
     loader = str(next((new / "lib").glob("ld-linux*.so.*")))
     for program in _programs(new):
@@ -175,8 +178,8 @@ def _check(new: Path) -> None:
         if strangers:
             raise SecondError(f"{program.name} would load from elsewhere: {', '.join(strangers)}")
     said = _run(loader, str(new / "sbin/slurmd"), "-V").strip()
-    if slurm_version(said) != slurm_version(SECOND_VERSION):
-        raise SecondError(f"Debian {_SUITE} has {said} now, not {SECOND_VERSION}")
+    if slurm_version(said) != slurm_version(version):
+        raise SecondError(f"Debian {VERSIONS[version]} has {said} now, not {version}")
 
 
 def _is_strange(line: str, new: Path) -> bool:
@@ -210,12 +213,17 @@ def _run(*argv: str) -> str:
     return done.stdout
 
 
-def main() -> int:
-    folder = version_folder(SECOND_VERSION)
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1 or arguments[0] not in VERSIONS:
+        given = " ".join(arguments) or "no version"
+        print(f"error: {given}: name one of {', '.join(VERSIONS)}", file=sys.stderr)
+        return 2
+    [version] = arguments
+    folder = version_folder(version)
     try:
-        make(folder)
+        make(folder, version)
     except (SecondError, OSError) as error:
-        print(f"error: no Slurm {SECOND_VERSION} to test with: {error}", file=sys.stderr)
+        print(f"error: no Slurm {version} to test with: {error}", file=sys.stderr)
         return 1
     print(folder)
     if reason := host.why_not(folder):
@@ -225,4 +233,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

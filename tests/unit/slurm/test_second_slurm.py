@@ -1,4 +1,4 @@
-"""The second Slurm that the tests fetch: its source, its folder, and when it is refused."""
+"""The Slurms that the tests fetch: their source, their folder, and when one is refused."""
 
 import shutil
 from pathlib import Path
@@ -37,6 +37,7 @@ def test_it_comes_from_the_package_source_of_this_machine():
 def test_the_variable_names_a_version_a_folder_or_the_installed_one():
     assert host.prefix_of("") is None
     assert host.prefix_of("24.11") == REPOSITORY / ".slurm/24.11"
+    assert host.prefix_of("26.05") == REPOSITORY / ".slurm/26.05"
     assert host.prefix_of("/opt/slurm") == Path("/opt/slurm")
 
 
@@ -46,7 +47,9 @@ def test_a_version_is_parsed_from_slurms_output():
 
 def test_a_missing_folder_is_an_error_with_a_hint(tmp_path):
     reason = host.why_not(tmp_path / "24.11")
-    assert reason and str(tmp_path / "24.11") in reason and "make test-slurm-24" in reason
+    assert reason and str(tmp_path / "24.11") in reason and "make" not in reason
+    unknown = host.why_not(host.version_folder("1.0"))
+    assert unknown and unknown.endswith("make test-on-slurm SLURM=1.0")
 
 
 def test_a_cluster_of_another_slurm_takes_its_plugins_too(tmp_path):
@@ -58,20 +61,29 @@ def test_a_cluster_of_another_slurm_takes_its_plugins_too(tmp_path):
 def test_a_missing_tool_is_named_with_the_command_that_installs_it(tools, tmp_path):
     tools("apt-get", "dpkg-deb")
     with pytest.raises(SecondError, match="hint: apt-get install patchelf$"):
-        second.make(tmp_path / "24.11")
+        second.make(tmp_path / "x", "24.11")
 
 
 def test_without_debians_tools_the_error_names_another_way(tools, tmp_path):
     with pytest.raises(SecondError, match="no Debian.*\n.*KIT_TEST_SLURM=/"):
-        second.make(tmp_path / "24.11")
+        second.make(tmp_path / "x", "24.11")
 
 
-def test_a_failed_fetch_shows_the_error_and_leaves_no_files(tools, tmp_path, capsys):
+@pytest.mark.parametrize(("version", "suite"), second.VERSIONS.items())
+def test_a_failed_fetch_shows_the_error_and_leaves_no_files(
+    tools, tmp_path, capsys, version, suite
+):
     tools("apt-get", "dpkg-deb", "patchelf")
     with pytest.raises(SecondError, match="exit 100\napt-get has no network$"):
-        second.make(tmp_path / "made/24.11")
+        second.make(tmp_path / "made/x", version)
     assert list((tmp_path / "made").iterdir()) == []
-    assert "Slurm 24.11 from Debian" in capsys.readouterr().out
+    assert f"Slurm {version} from Debian {suite}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [[], ["1.0"], ["24.11", "26.05"]])
+def test_a_version_that_no_debian_release_is_known_for_is_refused(arguments, capsys):
+    assert second.main(arguments) == 2
+    assert capsys.readouterr().err.endswith("name one of 24.11, 26.05\n")
 
 
 def test_a_moved_folder_is_created_again(tmp_path):
