@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from slurm_job_kit.jobs import log_text
 from slurm_job_kit.jobs.attempt.decision import Evidence
 from slurm_job_kit.jobs.attempt.interpret import (
     AttemptFacts,
@@ -19,6 +20,7 @@ from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.rundir import RunDir
 
 LOG_LINES = 15
+TRACE_LINES = 60
 MAX_FURTHER = 3
 
 
@@ -77,15 +79,15 @@ def without_outcome(found: AttemptFacts) -> str:
 def without_record(rank_logs: Sequence[Path], torchrun_logs: Sequence[Path]) -> str:
     """The end of the first log that shows an error, where no rank wrote an error record."""
     for log in (*rank_logs, *torchrun_logs):
-        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        text = log_text.read_end(log).text
         if "Traceback" in text or "error: " in text:  # such as a disk without room for a record
-            return end_of(log, text)
+            return end_of(log)
     return "no rank wrote an error record, and no log shows an error"
 
 
-def end_of(log: Path, text: str) -> str:
-    """The last lines of a log. `text`: its content."""
-    return f"the end of {log}:\n" + "\n".join(text.splitlines()[-LOG_LINES:])
+def end_of(log: Path) -> str:
+    """The last lines of a log."""
+    return "\n".join([f"the end of {log}:", *log_text.read_end(log, LOG_LINES).lines])
 
 
 def first_failure(failed: RankError, evidence: Evidence, log: Path) -> str:
@@ -99,9 +101,9 @@ def first_failure(failed: RankError, evidence: Evidence, log: Path) -> str:
         return f"first failure: {evidence.error}\n{where} lost its peer because of it, log {log}"
     text = f"first failure: {where}, log {log}\n"
     if failed.exit_code is not None and not failed.traceback:  # what did the script print?
-        printed = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-        return f"first failure: {format_error(failed)}\n{end_of(log, printed)}"
+        return f"first failure: {format_error(failed)}\n{end_of(log)}"
     if not failed.traceback:
         return text + failed.error
     _, _, hint = failed.error.partition("\n")  # the traceback does not have it
-    return "\n".join(filter(None, [text + failed.traceback.rstrip(), hint]))
+    trace = log_text.on_a_screen(failed.traceback, TRACE_LINES)
+    return "\n".join(filter(None, [text + trace, hint]))

@@ -13,7 +13,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs import installation, log_text, records
 from slurm_job_kit.jobs.attempt import interpret
 from slurm_job_kit.jobs.attempt.decision import Action
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
@@ -204,10 +204,7 @@ def state_in_log(run_dir: RunDir, site: SlurmSite | None, job_id: str) -> str | 
 
     Source: src/slurmd/slurmstepd/req.c: `*** JOB 7 ON n1 CANCELLED AT <time> DUE TO ... ***`.
     """
-    try:
-        text = run_dir.job_log.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
+    text = log_text.read_end(run_dir.job_log).text
     line = rf"\*\*\* JOB {re.escape(job_id)} ON \S+ CANCELLED AT \S+ (.*)\*\*\*"
     why = next(iter(re.findall(line, text)[-1:]), None)
     if why == "":

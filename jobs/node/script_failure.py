@@ -10,11 +10,10 @@ import signal
 import time
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs import installation, log_text
 from slurm_job_kit.jobs.errors import DISK_FAULTS, MEMORY_TEXTS, PEER_TEXTS, Fault
 from slurm_job_kit.jobs.records.nodes import RankError
 
-TAIL_BYTES = 65536
 # Python ends with this code after an error that nothing caught.
 UNCAUGHT = 1
 # torch puts `[rank3]: ` before each line of a traceback.
@@ -34,7 +33,7 @@ def record_of(exit_code: int, rank: int, host: str, log: Path, work: str) -> Ran
 
     `exit_code`: -N: ended by signal N. `work`: its working directory.
     """
-    trace = traceback_in(tail_of(log)) if exit_code == UNCAUGHT else ""
+    trace = traceback_in(log_text.read_end(log).text) if exit_code == UNCAUGHT else ""
     line = error_line(trace) if trace else format_exit(exit_code)
     name, text = line.partition(": ")[0].rpartition(".")[2], line.partition(": ")[2]
     is_torchs = name in ("RuntimeError", *PEER_ERRORS)
@@ -80,16 +79,6 @@ def format_exit(exit_code: int) -> str:
         return f"was killed by {signal.Signals(-exit_code).name}"
     except ValueError:  # a real-time signal
         return f"was killed by signal {-exit_code}"
-
-
-def tail_of(log: Path) -> str:
-    """The last part of a log; "" if it cannot be read."""
-    try:
-        with open(log, "rb") as file:
-            file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def traceback_in(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import codecs
 import sys
 import time
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from slurm_job_kit.jobs.attempt import facts, interpret, report
 from slurm_job_kit.jobs.attempt.close import find_run
 from slurm_job_kit.jobs.console import number_ranges, say
 from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.log_text import Screen
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.records.training import Result
@@ -25,6 +25,7 @@ from slurm_job_kit.jobs.show.run_view import RunView, Standing
 
 LOOK_AGAIN_S = 0.25  # at a log that is followed
 JUDGE_AGAIN_S = 2.0  # whether the run has ended
+DEFAULT_LINES = 10_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,14 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attempt", type=int, metavar="K", help="one attempt only")
     help_of_it = "follow the log over all attempts until the run has ended"
     parser.add_argument("-f", "--follow", action="store_true", help=help_of_it)
-    parser.add_argument("-n", "--lines", type=int, metavar="LINES", help="the last lines only")
+    help_of_it = f"the last lines only (default: {DEFAULT_LINES})"
+    parser.add_argument("-n", "--lines", type=int, metavar="LINES", help=help_of_it)
     help_of_it = "the first failing rank of the newest attempt that failed: node and traceback"
     parser.add_argument("--errors", action="store_true", help=help_of_it)
 
 
 @dataclass(frozen=True)
 class RankLog:
-    """Which log the user wants. attempt, lines: None for all."""
+    """Which log the user wants. attempt: None for all; lines: None for DEFAULT_LINES."""
 
     run_dir: RunDir
     rank: int = 0
@@ -65,6 +67,7 @@ def show(wanted: RankLog) -> int:
     shown.show_all()
     if not shown.is_begun:
         raise no_log(wanted)
+    shown.finish()
     return 0
 
 
@@ -74,8 +77,7 @@ class ShownLogs:
     def __init__(self, wanted: RankLog) -> None:
         self._wanted, self._attempt = wanted, 0  # the attempt that is shown; 0 before the first
         self._log: GrowingFile | None = None
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._is_in_line = False
+        self._screen = Screen(is_terminal=sys.stdout.isatty())
 
     @property
     def is_begun(self) -> bool:
@@ -90,17 +92,21 @@ class ShownLogs:
             numbers = [number for number in numbers if number == self._wanted.attempt]
         later = [number for number in numbers if number > self._attempt]
         skipped = None
-        if self._log is None and self._wanted.lines is not None:
-            later, skipped = last_lines(run_dir, rank, later, self._wanted.lines)
+        if self._log is None:
+            most = DEFAULT_LINES if self._wanted.lines is None else self._wanted.lines
+            later, skipped = last_lines(run_dir, rank, later, most)
         self.show_new()
         for number in later:
             if self._attempt:
-                self._write("\n" * self._is_in_line)
-                self._write(f"{seam(run_dir, number, self._attempt)}\n")
+                self.end_line()
+                sys.stdout.write(f"{seam(run_dir, number, self._attempt)}\n")
             self._attempt = number
             self._log = GrowingFile(run_dir.attempt(number).rank_log(rank))
+            self._screen = Screen(is_terminal=sys.stdout.isatty())
             if skipped is not None:
                 self._log.skip_to_last(skipped)
+                if self._wanted.lines is None and (number > numbers[0] or self._log.offset):
+                    sys.stdout.write(f"{left_out(self._log)}\n")
                 skipped = None
             self.show_new()
 
@@ -108,12 +114,24 @@ class ShownLogs:
         """Print the rest of the log that is shown."""
         if self._log is not None:
             for block in self._log.read():
-                self._write(self._decoder.decode(block))
+                sys.stdout.writelines(self._screen.lines(block))
+            sys.stdout.write(self._screen.growing())
             sys.stdout.flush()
 
-    def _write(self, text: str) -> None:
-        sys.stdout.write(text)
-        self._is_in_line = not text.endswith("\n") if text else self._is_in_line
+    def finish(self) -> None:
+        """Show what the last line of the log is by now."""
+        sys.stdout.write(self._screen.rest())
+        sys.stdout.flush()
+
+    def end_line(self) -> None:
+        """End a last line that has no newline; nothing more comes to the log that is shown."""
+        sys.stdout.write(self._screen.rest())
+        sys.stdout.write("\n" * self._screen.is_in_line)
+
+
+def left_out(log: GrowingFile) -> str:
+    """The line above the last lines of a long log."""
+    return f"---- {log.path} from byte {log.offset}; -n shows more lines, the file has all ----"
 
 
 def last_lines(
@@ -174,6 +192,7 @@ def follow(wanted: RankLog) -> int:
         if is_last:
             if not shown.is_begun and rank_logs.ranks_of(wanted.run_dir):
                 raise no_log(wanted)
+            shown.finish()
             say(f"{wanted.run_dir.run_id}: {state_of(view, standing)}")
             return 0
         if not shown.is_begun:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_job_kit.jobs import log_text
 from slurm_job_kit.jobs.attempt import facts
 from slurm_job_kit.jobs.rundir import RunDir
 
@@ -27,31 +27,9 @@ def ranks_of(run_dir: RunDir) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
-def _start_of(path: Path, last_lines: int) -> int:
-    """The offset at which the last lines of a file begin; a last line may lack its newline."""
-    with open(path, "rb") as file:
-        position = file.seek(0, os.SEEK_END)
-        ends, size = 0, position
-        while position > 0 and last_lines:
-            begin = max(0, position - BLOCK_BYTES)
-            file.seek(begin)
-            block = file.read(position - begin)
-            at = len(block)
-            while (at := block.rfind(b"\n", 0, at)) >= 0:
-                if begin + at + 1 == size:
-                    continue  # it ends the last line
-                ends += 1
-                if ends == last_lines:
-                    return begin + at + 1
-            position = begin
-        return 0 if last_lines else size
-
-
 def count_lines(path: Path, most: int) -> int:
-    """The number of lines of a file; of a longer one `most`. Raises: OSError."""
-    with open(path, "rb") as file:
-        file.seek(_start_of(path, most))
-        return sum(1 for _ in file)
+    """The number of lines of a file; of a longer one `most`."""
+    return len(log_text.read_end(path, most).lines)
 
 
 @dataclass
@@ -84,4 +62,4 @@ class GrowingFile:
 
     def skip_to_last(self, lines: int) -> None:
         """Let the next read begin at the last lines. Raises: OSError."""
-        self.offset = _start_of(self.path, lines)
+        self.offset = log_text.start_of_last(self.path, lines)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shutil
 import sys
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs import arguments, installation
+from slurm_job_kit.jobs import arguments, installation, log_text
 from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.attempt.interpret import start_up_warning
 from slurm_job_kit.jobs.console import format_duration, format_metric, format_metrics, shown_path
@@ -35,7 +34,6 @@ COLUMNS = (
 )
 # How a rank reports the error that ends it. Source: trainer.errors.
 RANK_ERROR = re.compile(r"trainer: .*?\berror: (.+)")
-LOG_TAIL_BYTES = 65536
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -307,11 +305,6 @@ def rank_error(run_dir: RunDir) -> str | None:
 
     A full disk keeps the attempt from writing its reason anywhere else.
     """
-    try:
-        with open(run_dir.rank_log(0), "rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
-            text = log.read().decode("utf-8", "replace")
-    except OSError:
-        return None
+    text = log_text.read_end(run_dir.rank_log(0)).text
     errors = RANK_ERROR.findall(text)
     return str(errors[-1]) if errors else None

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_job_kit.jobs import log_text
 from slurm_job_kit.jobs.errors import Fault
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.why.answer import FileLine
 
-TAIL_BYTES = 65536
-BLOCK_BYTES = 2**20
+TAIL_LINES = 1000
 # A frame of a Python traceback.
 FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)', re.MULTILINE)
 
@@ -81,26 +81,10 @@ def _inside(code: CodeFolders) -> list[Path]:
 
 
 def tail(path: Path) -> list[LogLine]:
-    """The last lines of a text file, at most TAIL_BYTES of it; none if it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            start = max(0, size - TAIL_BYTES)
-            file.seek(0)
-            before = _newlines(file.read(min(BLOCK_BYTES, start - at)) for at in _blocks(start))
-            lines = file.read().decode("utf-8", "replace").split("\n")
-    except OSError:
-        return []
-    found = [LogLine(text, FileLine(path, before + n)) for n, text in enumerate(lines, 1)]
-    return [line for line in (found[1:] if start else found) if line.text.strip()]
-
-
-def _blocks(end: int) -> Iterable[int]:
-    return range(0, end, BLOCK_BYTES)
-
-
-def _newlines(blocks: Iterable[bytes]) -> int:
-    return sum(block.count(b"\n") for block in blocks)
+    """The last lines of a text file as a screen shows them; none if it cannot be read."""
+    end = log_text.read_end(path, TAIL_LINES, is_numbered=True)
+    found = [LogLine(text, FileLine(path, number)) for number, text in log_text.numbered(end)]
+    return [line for line in found if line.text.strip()]
 
 
 def line_with(lines: Iterable[LogLine], text: str) -> FileLine | None:

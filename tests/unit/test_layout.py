@@ -28,6 +28,7 @@ TOP_OF_CONTRACT = {
     "jobs.procfs",
     "jobs.installation",
     "jobs.arguments",
+    "jobs.log_text",
 }
 RECORDS = {name for name in FILES if name.startswith("jobs.records")}
 CONTRACT = TOP_OF_CONTRACT | RECORDS

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import log_text, records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.rundir import append_jsonl, write_json
@@ -71,7 +71,7 @@ def test_one_attempt_is_shown_as_it_is(run, capsys):
 def test_the_last_lines_come_from_as_many_attempts_as_needed(
     run, capsys, monkeypatch, lines, shown, block
 ):
-    monkeypatch.setattr(rank_logs, "BLOCK_BYTES", block)
+    monkeypatch.setattr(log_text, "BLOCK_BYTES", block)
     assert main(["logs", "tiny", "-n", str(lines)]) == 0
     found = capsys.readouterr().out.splitlines()
     assert [line for line in found if not line.startswith("----")] == shown
@@ -196,3 +196,22 @@ def test_errors_shows_node_and_traceback_of_the_rank_that_failed_first(run, caps
     assert found.startswith("attempt 1\nfirst failure: rank 1 on b") and "line 3" in found
     assert main(["logs", "tiny", "--errors", "--attempt", "2"]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_a_log_is_shown_by_the_screen_and_not_by_the_megabyte(here, capsys):
+    bar = "".join(f"\r{n}/100000 {'#' * 60}" for n in range(100_000))
+    begin(make_run(here), 1, f"first\n{bar}\n{'x' * 5_000_000}\nlast\x00\n")
+    for options in ([], ["-n", "9"], ["-f", "--attempt", "1"]):
+        end(lookup.find("tiny"), 1)
+        assert main(["logs", "tiny", *options]) == 0
+        shown = capsys.readouterr().out
+        assert len(shown) < 10_000
+        assert shown.startswith(f"first\n99999/100000 {'#' * 60}\nxxx")
+        assert shown.endswith("\nlast\n")
+
+
+def test_the_last_lines_of_a_long_log_are_shown_with_the_place_of_all(here, capsys):
+    log = begin(make_run(here), 1, "".join(f"step {n}\n" for n in range(logs.DEFAULT_LINES + 5)))
+    assert main(["logs", "tiny"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert str(log) in head and lines[0] == "step 5" and len(lines) == logs.DEFAULT_LINES
