@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause, Evidence
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
-from slurm_job_kit.jobs.slurm.client import ENDED_STATES, is_cancelled
+from slurm_job_kit.jobs.slurm import job_state
+from slurm_job_kit.jobs.slurm.client import is_cancelled
 from slurm_job_kit.jobs.spec import Spec
 
 __all__ = ["Action", "Cause", "Evidence"]  # of jobs.records.ended, for those who decide
@@ -169,7 +170,7 @@ def after_crash(evidence: Evidence, history: History, budget: Budget) -> Decisio
 
 def is_ending(evidence: Evidence) -> bool:
     """Whether Slurm has taken the allocation away already."""
-    return evidence.job_state in {"COMPLETING", "PENDING"} | ENDED_STATES
+    return evidence.job_state in job_state.ENDING | job_state.WAITING | job_state.ENDED
 
 
 def is_over_limit(evidence: Evidence) -> bool:

@@ -22,7 +22,7 @@ from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.records.queued import SlurmSite, Successor
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.slurm import client, job_list, sbatch, site_warnings
+from slurm_job_kit.jobs.slurm import client, job_list, job_state, sbatch, site_warnings
 from slurm_job_kit.jobs.slurm import site as slurm_site
 
 
@@ -163,7 +163,7 @@ def _check_end(found: AttemptFacts, before: str, state: str | None) -> Predecess
     """The check by the state in which job `before` ended; None: unknown."""
     if state == "CANCELLED":
         return PredecessorCheck(False, f"job {before} was cancelled", Action.CANCEL)
-    if state is not None and state not in client.ENDED_STATES:
+    if state is not None and job_state.is_alive(state):
         return PredecessorCheck(False, f"job {before} has not ended, it is {state}")
     if state is None and not _was_handed_over(found):
         resume = installation.command("resume")

@@ -21,7 +21,7 @@ from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, write_atomic
 from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.slurm import client, job_list
+from slurm_job_kit.jobs.slurm import client, job_list, job_state
 
 CLAIM_WAIT_S = 60.0  # a resume that is just queueing its job: longer than sbatch usually takes
 
@@ -92,7 +92,7 @@ def cancel_jobs(run_dir: RunDir, jobs: list[str], record: BestEffort) -> None:
     """Cancel Slurm jobs, and record the end of the run where no attempt is running to do it."""
     shown = [client.show_job(job_id) for job_id in jobs]
     scancel({run_dir: jobs}, record)
-    if all(job is not None and job.state == "PENDING" for job in shown):
+    if all(job is not None and job.state in job_state.WAITING for job in shown):
         end_pending(run_dir)
 
 
@@ -137,7 +137,7 @@ def living_jobs(run_dirs: Sequence[RunDir]) -> tuple[dict[RunDir, list[str]], di
     states = job_list.job_states(ids)
     if ids and not states and client.is_alive(ids[0]) is None:
         raise FailedError("Slurm does not answer which jobs still run\n  hint: try again")
-    living = {job_id for job_id, state in states.items() if state not in client.ENDED_STATES}
+    living = {job_id for job_id, state in states.items() if job_state.is_alive(state)}
     found = {run_dir: [each for each in jobs[run_dir] if each in living] for run_dir in run_dirs}
     return {run_dir: of_run for run_dir, of_run in found.items() if of_run}, states
 
@@ -168,7 +168,7 @@ def cancel_sweep(sweep: SweepDir) -> int:
         if jobs:
             scancel(jobs, record)
         for run_dir, of_run in jobs.items():
-            if all(states[job] == "PENDING" for job in of_run):
+            if all(states[job] in job_state.WAITING for job in of_run):
                 end_pending(run_dir)
     print(f"{sweep.sweep_id}: {counted(len(jobs) + len(here), 'point')} cancelled")
     return 0

@@ -26,7 +26,7 @@ from slurm_job_kit.jobs.records.queued import SlurmSite, Submission
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, Timeline, write_atomic
 from slurm_job_kit.jobs.runs import check, lookup, spec_changes
-from slurm_job_kit.jobs.slurm import client, executor, job_list, sbatch
+from slurm_job_kit.jobs.slurm import client, executor, job_list, job_state, sbatch
 from slurm_job_kit.jobs.spec import Spec
 
 INTERRUPTED = 130  # exit code of a run that Ctrl-C stopped
@@ -68,7 +68,7 @@ def _state_of(run_dir: RunDir, jobs: list[str], known: dict[str, str]) -> PointS
         return PointState.COMPLETE
     for job_id in jobs:
         alive = client.is_alive(job_id) if job_id not in known else None
-        if alive or known.get(job_id, "COMPLETED") not in client.ENDED_STATES:
+        if alive or job_state.is_alive(known.get(job_id, "COMPLETED")):
             return PointState.ACTIVE
         if alive is None and job_id not in known:
             raise FailedError(

@@ -16,7 +16,7 @@ from slurm_job_kit.jobs.records.queued import Submission, Successor
 from slurm_job_kit.jobs.records.training import Progress, Result, SavedCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.show import live_progress
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm import job_state
 from slurm_job_kit.jobs.slurm.job_list import QueueEntry
 from slurm_job_kit.jobs.spec import FormatError, Spec
 
@@ -149,7 +149,12 @@ class Standing:
     @property
     def is_ended(self) -> bool:
         """Whether nothing continues the run by itself."""
-        return self.state in ENDED or self.state.upper() in client.ENDED_STATES
+        return self.state in ENDED or self.state.upper() in job_state.ENDED
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the job is queued, or held by Slurm, and has no nodes."""
+        return self.job is not None and self.state.upper() in job_state.WAITING
 
     @property
     def is_over(self) -> bool:
@@ -193,7 +198,7 @@ def _state_of(view: RunView, jobs: Jobs, job: QueueEntry | None) -> str:
 
 def is_in_queue(job: QueueEntry | None) -> bool:
     """Whether a job is queued or runs."""
-    return job is not None and job.state not in client.ENDED_STATES
+    return job is not None and job_state.is_alive(job.state)
 
 
 def users_of(views: Iterable[RunView]) -> set[int]:

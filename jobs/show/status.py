@@ -203,7 +203,7 @@ class Seen:
         """The row of `status --json`; what is not known is null."""
         view, standing, now = self.view, self.standing, self.view.progress
         job, last = standing.job, view.last
-        is_pending = job is not None and standing.state == "pending"
+        is_pending = standing.is_waiting
         return {
             "name": view.run_dir.path.parent.name,
             "run_id": view.run_dir.run_id,
@@ -240,7 +240,7 @@ def detail(seen: Seen) -> str:
         fields["STATE"] += running_on
     elif row["NODES"]:
         fields["NODES"] = row["NODES"]
-    if job is not None and seen.standing.state == "pending":
+    if job is not None and seen.standing.is_waiting:
         if job.reason != "None":
             fields["SLURM'S REASON"] = job.reason
         if job.start is not None:

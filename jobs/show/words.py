@@ -9,6 +9,7 @@ from slurm_job_kit.jobs.checkpoint_names import checkpoint_step
 from slurm_job_kit.jobs.console import counted, format_duration, number_ranges
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause
 from slurm_job_kit.jobs.show.run_view import RunView, Standing
+from slurm_job_kit.jobs.slurm import job_state
 from slurm_job_kit.jobs.slurm.job_list import QueueEntry
 from slurm_job_kit.jobs.slurm.pending import explain
 
@@ -31,11 +32,8 @@ _STATES = {
     "unknown": "unknown: neither Slurm nor this host knows whether it still runs",
     "completing": "ending: Slurm waits for the job's processes",
     "configuring": "starting: Slurm prepares the job's nodes",
+    "stage_out": "ending: Slurm copies files out of the burst buffer",
     "suspended": "suspended by Slurm",
-    "requeue_hold": "held by Slurm after a requeue",
-    "requeue_fed": "requeued by Slurm",
-    "requeued": "requeued by Slurm",
-    "special_exit": "held by Slurm after a requeue",
 }
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 
@@ -43,7 +41,7 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 def state(view: RunView, standing: Standing, reason: str | None, now: float) -> str:
     """The state of a run in plain words. `reason`: why it ended; `now`: seconds since the epoch."""
     name, job = standing.state, standing.job
-    if name == "pending" and job is not None:
+    if standing.is_waiting and job is not None:
         return _waiting(view, job, now)
     if name == "running":
         return _running(view)
@@ -61,7 +59,9 @@ def state(view: RunView, standing: Standing, reason: str | None, now: float) -> 
 
 def _waiting(view: RunView, job: QueueEntry, now: float) -> str:
     """Why a job waits, and until when Slurm expects it to."""
-    text = f"{_restarting(view) or 'waiting in the queue'}: {explain(job.reason)}"
+    is_held = job.state in job_state.HELD
+    what = "held by Slurm" if is_held else _restarting(view) or "waiting in the queue"
+    text = f"{what}: {explain(job.reason)}"
     if job.start is not None and job.start > now:
         text += f", expected start in {format_duration(job.start - now, 2)}"
     return text
@@ -88,7 +88,7 @@ def nodes(view: RunView, standing: Standing) -> str | None:
     """The nodes on which a run runs, or how many it waits for; None of a run that has ended."""
     if standing.job is not None and standing.job.nodes:
         return None if standing.is_ended else standing.job.nodes
-    if standing.job is not None and standing.state == "pending":
+    if standing.job is not None and standing.is_waiting:
         return counted(standing.job.num_nodes, "node") + " wanted"
     if standing.state == "running" and view.plan is not None:
         return node_list(view.plan.nodes)

@@ -5,6 +5,7 @@
 - duration: Slurm's time formats.
 - executor: submits for a user's command, through submitit.
 - job_list: many jobs at once, from squeue and sacct; who cancelled a job.
+- job_state: which states of a job wait, hold nodes, end, or have ended.
 - pending: explains why a job waits, for each reason of squeue.
 - refusals: the keys that a message of a refused job is about.
 - sbatch: the argv and the environment of sbatch for a run.

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
+from slurm_job_kit.jobs.slurm import job_state
 
 CALL_TIMEOUT_S = 30
 SLOW_S = 3.0
@@ -37,19 +38,6 @@ NO_ANSWER_IN_TIME = re.compile(
 # Source: slurm_errno.c; scontrol/info_job.c
 _UNKNOWN_JOB = re.compile(r"Invalid job id|^Job \S+ not found$", re.MULTILINE)
 ANSWER_TIMEOUT_S = 3.0
-ENDED_STATES = frozenset(
-    {
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PREEMPTED",
-        "TIMEOUT",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -67,7 +55,7 @@ class Job:
 
     @property
     def is_alive(self) -> bool:
-        return self.state not in ENDED_STATES
+        return job_state.is_alive(self.state)
 
 
 def call(
@@ -129,7 +117,7 @@ def parse_job(text: str) -> Job | None:
     suspended = re.search(r"^   SuspendTime=(\S+)", text, re.MULTILINE)
     limit = re.search(r"^   RunTime=\S+ TimeLimit=(\S+)", text, re.MULTILINE)
     return Job(
-        state=state[1],
+        state=job_state.read(state[1]),
         reason=state[2],
         restarts=int(requeue[2]) if requeue else 0,
         is_preempted=preempted is not None and preempted[1] not in ("None", "Unknown"),
@@ -365,7 +353,8 @@ def requeue(job_id: str) -> Requeued:
         after = show_job_patiently(job_id)
         if after is None:
             break
-        if after.state == "PENDING" or after.restarts > restart_count():
+        is_counted = after.state in job_state.WAITING or after.restarts > restart_count()
+        if is_counted and after.is_alive:  # a scancel may follow the requeue
             return Requeued(RequeueAnswer.ACCEPTED, after)
         if is_answered(answer):
             error = answer.stderr.strip() if answer else ""

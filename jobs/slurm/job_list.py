@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs.slurm import duration
+from slurm_job_kit.jobs.slurm import duration, job_state
 from slurm_job_kit.jobs.slurm.client import call
 
 # The reason comes last: it may be any text.
@@ -51,7 +51,7 @@ def _queue_entry(row: list[str]) -> QueueEntry:
     state, start, left, num_nodes, nodes, reason = row
     left_s = duration.parse_or_zero(left)
     return QueueEntry(
-        state=state,
+        state=job_state.read(state),
         reason=reason,
         start=float(start) if start.isdecimal() else None,
         left_s=left_s or None,
@@ -101,7 +101,7 @@ def known_queue() -> list[QueuedJob] | None:
 def past_states(job_ids: Iterable[str]) -> dict[str, str]:
     """Return the state of each job in the accounting database; empty if the site has none.
 
-    `CANCELLED by 1000` becomes CANCELLED. Source: sacct(1).
+    Source: sacct(1).
     """
     if shutil.which("sacct") is None:
         return {}
@@ -109,7 +109,7 @@ def past_states(job_ids: Iterable[str]) -> dict[str, str]:
     answer = call(["sacct", *columns, f"--jobs={','.join(job_ids)}"])
     lines = answer.stdout.splitlines() if answer and answer.returncode == 0 else []
     pairs = [line.split("|", 1) for line in lines if "|" in line]
-    return {job_id: state.split(" ")[0] for job_id, state in pairs}
+    return {job_id: job_state.read(state) for job_id, state in pairs}
 
 
 def cancelled_by(job_id: str) -> str | None:

@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.attempt.interpret import start_up_warning
 from slurm_job_kit.jobs.console import counted, format_duration
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause
 from slurm_job_kit.jobs.show import live_progress
-from slurm_job_kit.jobs.slurm import pending
+from slurm_job_kit.jobs.slurm import job_state, pending
 from slurm_job_kit.jobs.slurm.pending import Wait
 from slurm_job_kit.jobs.why.answer import Answer, FileLine, Reason, grouped
 from slurm_job_kit.jobs.why.ended import BY_STATE, reasons_of, used_budget
@@ -80,12 +80,17 @@ def in_queue(seen: Observed) -> Answer:
     """The answer of a run whose job is queued or runs."""
     job = seen.job
     assert job is not None
-    if job.state == "PENDING":
+    if job.state not in job_state.KNOWN:
+        text = f"Slurm calls job {seen.job_id} {job.state}, a state that this kit does not know"
+        return of_state(
+            seen, Kind.UNKNOWN, text, Remedy("look at it again", "why"), delays_of(seen)
+        )
+    if job.state in job_state.WAITING:
         text = f"job {seen.job_id} waits in the queue ({job.reason}): {pending.explain(job.reason)}"
         wait = pending.wait_of(job.reason)
         remedy = NEVER_STARTS if wait is Wait.NEVER_ENDS else Remedy("wait", "status")
         answer = of_state(seen, Kind.PENDING, text, remedy, delays_of(seen))
-        if wait is not Wait.UNTIL_RELEASED:
+        if wait is not Wait.UNTIL_RELEASED and job.state not in job_state.HELD:
             return answer
         command = f"scontrol release {seen.job_id}"
         return replace(answer, advice="release the job, which Slurm holds", command=command)
@@ -104,7 +109,7 @@ def silent(seen: Observed) -> Answer:
 
 def running(seen: Observed) -> Answer:
     """The answer of a run that trains now, or starts or stops."""
-    if seen.job is not None and seen.job.state == "COMPLETING":
+    if seen.job is not None and seen.job.state in job_state.ENDING:
         text = f"job {seen.job_id} is ending: Slurm waits for its processes"
         return of_state(seen, Kind.RUNNING, text, Remedy("wait", "why"), delays_of(seen))
     where = f"job {seen.job_id}" if seen.job is not None else "a process on this machine"

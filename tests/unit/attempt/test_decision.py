@@ -13,6 +13,7 @@ from slurm_job_kit.jobs.attempt.decision import (
     History,
     decide,
 )
+from slurm_job_kit.jobs.slurm import job_state
 
 FRESH = History(restarts=0, crashes_without_progress=0, attempts_without_progress=0)
 OVER_LIMIT = {"job_state": "COMPLETING", "job_reason": "TimeLimit"}
@@ -128,6 +129,12 @@ TABLE = [
     # No answer from Slurm, or the job is suspended: the ranks' records decide.
     ({"job_state": "SUSPENDED", "signals": TERM}, "requeue", "preemption"),
     ({"job_state": "UNKNOWN"}, "retry", "crash"),
+    # A state of a later Slurm is no end of the job.
+    ({"job_state": "HIBERNATING"}, "retry", "crash"),
+    ({"job_state": "HIBERNATING", "signals": TERM}, "requeue", "preemption"),
+    # A job that waits again, under each of Slurm's names, is requeued already.
+    *[({"job_state": state}, "wait", "requeued") for state in sorted(job_state.WAITING)],
+    ({"job_state": "STAGE_OUT"}, "wait", "requeued"),
     ({"job_state": "UNKNOWN", "signals": TERM}, "requeue", "preemption"),
     ({"job_state": "UNKNOWN", "outcome": "stopped"}, "requeue", "preemption"),
     # Without Slurm nothing restarts a run after a stop.

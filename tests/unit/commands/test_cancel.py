@@ -35,6 +35,16 @@ def test_cancel_stops_a_queued_job_and_the_run_is_cancelled(slurm, here, capsys)
     assert not run.owner.exists()
 
 
+@pytest.mark.parametrize("state", ["REQUEUE_HOLD", "EXPEDITING", "SPECIAL_EXIT"])
+def test_cancel_of_a_requeued_job_under_any_of_slurms_names_ends_the_run(slurm, here, state):
+    slurm.set_state("4711", state)
+    main(["submit", "tiny.yaml"])
+    (run,) = lookup.all_runs()
+    append_jsonl(run.attempts, run_files.attempt(cause="preemption", decision="requeue"))
+    assert main(["cancel", "4711"]) == 0
+    assert slurm.cancelled == ["4711"] and read_json(run.result)["status"] == "cancelled"
+
+
 def test_cancel_also_cancels_the_successor(guarded, slurm):
     guarded("RUNNING", "PENDING")
     assert main(["cancel", "tiny"]) == 0

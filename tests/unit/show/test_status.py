@@ -237,6 +237,25 @@ def test_status_of_many_runs_is_one_query_and_none_where_all_have_ended(here, sl
     assert len(slurm.calls) == 1
 
 
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("REQUEUE_HOLD", "held by Slurm: it was requeued and is held"),
+        ("STOPPED", "suspended by Slurm"),
+        ("SIGNALING", "starting"),
+        ("HIBERNATING", "HIBERNATING to Slurm"),
+    ],
+)
+def test_no_state_of_a_living_job_is_shown_as_an_end(slurm, capsys, state, text):
+    assert main(["submit", "tiny.yaml"]) == 0
+    slurm.set_state("4711", state)
+    slurm.set_queued("4711", "N/A|1:00:00|2||job requeued in held state")
+    capsys.readouterr()
+    assert main(["status", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["state_text"].startswith(text)
+
+
 def test_a_pending_run_is_shown_with_the_reason_and_the_expected_start(slurm, capsys):
     assert main(["submit", "tiny.yaml"]) == 0
     slurm.set_state("4711", "PENDING")

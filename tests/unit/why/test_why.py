@@ -415,6 +415,23 @@ def test_a_running_job_shows_its_progress_and_a_suspended_one_that_it_waits(queu
     assert story.why()["cause"] == "suspended"
 
 
+def test_a_job_that_slurm_holds_after_a_requeue_is_to_be_released(queued, slurm):
+    story = queued("RUNNING")
+    for state, reason in (
+        ("REQUEUE_HOLD", "job_requeued_in_held_state"),
+        ("SPECIAL_EXIT", "JobHeldUser"),
+        ("RESV_DEL_HOLD", "ReservationDeleted"),
+    ):
+        slurm.answer("scontrol", f"   JobState={state} Reason={reason} Dependency=(null)\n")
+        answer = story.why()
+        assert (answer["cause"], answer["command"]) == ("pending", "scontrol release 7")
+
+
+def test_a_state_of_a_later_slurm_is_unknown_and_neither_running_nor_ended(queued):
+    answer = queued("HIBERNATING").why()
+    assert answer["cause"] == "unknown" and "HIBERNATING" in answer["text"]
+
+
 def test_a_run_that_crashes_again_and_again_is_not_called_right(queued):
     story = queued("RUNNING")
     assert "nothing is wrong" in story.why()["text"]

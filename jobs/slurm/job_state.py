@@ -1,0 +1,46 @@
+"""Slurm's job states: which of them wait, hold nodes, are ending, or have ended.
+
+Slurm prints one word for a job: the first of its flags, such as COMPLETING, else its base state. A
+word in none of these sets is of a later Slurm: such a job counts neither as ended nor as running.
+Source: slurm_protocol_defs.c, job_state_string, of Slurm 22.05, 24.11 and 26.05. Standard library
+only.
+"""
+
+from __future__ import annotations
+
+# Until `scontrol release`.
+HELD = frozenset({"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
+# It has no nodes. EXPEDITING: of --requeue=expedite, it starts again before all other jobs.
+WAITING = HELD | {"EXPEDITING", "PENDING", "REQUEUED"}
+ON_NODES = frozenset({"CONFIGURING", "RUNNING", "SUSPENDED"})
+# Slurm has taken the allocation away: the job ends for good, or waits after that.
+ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
+ENDED = frozenset(
+    {
+        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),
+        *("OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"),
+        "REVOKED",  # another cluster of the federation runs it
+    }
+)
+KNOWN = WAITING | ON_NODES | ENDING | ENDED
+# Flags of a job that runs or waits all the same.
+_SAME_AS = {
+    "REQUEUE_FED": "REQUEUED",
+    "RESIZING": "RUNNING",
+    "SIGNALING": "RUNNING",
+    "STOPPED": "SUSPENDED",  # by SIGSTOP
+}
+
+
+def read(word: str) -> str:
+    """Return the state that a word of squeue, scontrol or sacct stands for; an unknown one as is.
+
+    Sacct also prints `CANCELLED by 1000`.
+    """
+    first = (word.split() or [""])[0].upper()
+    return _SAME_AS.get(first, first)
+
+
+def is_alive(state: str) -> bool:
+    """Whether a job waits, runs or may start again; also in a state that is not known."""
+    return state not in ENDED
