@@ -157,9 +157,11 @@ def step_argv(job_id: str, node: str, command: Sequence[str], has_terminal: bool
     """Return the srun command line that runs a command on a node of a running job.
 
     It shares the resources of the job's other steps. Source: srun(1), --overlap (Slurm 20.11).
+    Where memory is a resource, they have all of it: that takes --mem=0, too (measured: 22.05).
     """
-    place = [f"--jobid={job_id}", f"--nodelist={node}", "--nodes=1", "--ntasks=1", "--overlap"]
-    return ["srun", *place, *(["--pty"] if has_terminal else []), *command]
+    place = [f"--jobid={job_id}", f"--nodelist={node}", "--nodes=1", "--ntasks=1"]
+    shared = ["--overlap", "--mem=0", "--export=ALL"]
+    return ["srun", *place, *shared, *(["--pty"] if has_terminal else []), *command]
 
 
 def show_job_patiently(job_id: str) -> Job | None:

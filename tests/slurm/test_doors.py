@@ -63,7 +63,11 @@ def test_array_job_runs_the_points_of_a_sweep_directory(kit: Kit) -> None:
         run_dir = json.loads(kit.jobs("freeze", CANCER, *one).stdout)["run_dir"]
         (points / str(point)).symlink_to(run_dir)
     output = f"--output={kit.runs_root}/%A_%a.out"
-    array = ("--parsable", "-N1", "--array=0-1", output, "slurm/ddp.sbatch", points.parent)
+    # Then srun gives the agents the variables of the batch script, and not only Slurm's own. The
+    # PATH of a log-in does not have the programs of another Slurm.
+    export = "ALL" if kit.cluster.site.prefix else "NONE"
+    options = (f"--export={export}", "-N1", "--array=0-1", output)
+    array = ("--parsable", *options, "slurm/ddp.sbatch", points.parent)
     job_id = kit.run("sbatch", *array).stdout.strip()
     for point in range(2):
         kit.cluster.wait_job(f"{job_id}_{point}", "COMPLETED", 120)

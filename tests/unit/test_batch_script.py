@@ -130,6 +130,31 @@ def test_the_first_nodes_address_is_one_that_others_could_reach(tmp_path, found,
     assert done.stdout == address
 
 
+@pytest.mark.parametrize("option", ["--mem=2G", "--mem-per-cpu=100", "--mem-per-gpu=1G"])
+def test_the_standby_shares_the_memory_of_the_attempt(tmp_path, option):
+    """Where memory is a resource, a step that asks for any does not start beside the attempt."""
+    (tmp_path / "run/standby").mkdir(parents=True)
+    (tmp_path / "run/standby/after_s").touch()
+    (tmp_path / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "srun").chmod(0o755)
+    functions = re.findall(
+        r"^start_\w+\(\) \{$.*?^\}$", SCRIPT.read_text(), re.MULTILINE | re.DOTALL
+    )
+    start = f"""set -euo pipefail
+        srun_help=--overlap run_dir={tmp_path}/run nodes=(a b) agent=(python)
+        srun_args=(--cpus-per-task=2 {option} --mem-bind=local)
+        {chr(10).join(functions)}
+        start_standby
+        wait "$standby" """
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TMPDIR": "/no/such/folder"}
+    done = subprocess.run(
+        ["bash", "-c", start], env=env, capture_output=True, text=True, check=True
+    )
+    words = done.stdout.splitlines()
+    assert {"--overlap", "--mem=0", "--export=ALL"} <= set(words)
+    assert {"--cpus-per-task=2", "--mem-bind=local"} <= set(words) and option not in words
+
+
 # The batch script's own lines, and those of `adopt`, stand in the job's log.
 TIME = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d error: "
 

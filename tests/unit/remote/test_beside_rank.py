@@ -151,6 +151,8 @@ def test_on_slurm_it_is_a_step_on_the_node_of_the_rank(on_slurm, slurm):
     assert (place.job_id, place.node, place.pid) == ("7", "b", 10)
     argv = beside_rank.argv_beside(on_slurm, place, ["ls"])
     assert argv[0] == "srun" and {"--jobid=7", "--nodelist=b", "--overlap"} <= set(argv)
+    # Where memory is a resource the ranks have all of it; the user may have SLURM_EXPORT_ENV=NONE.
+    assert {"--mem=0", "--export=ALL"} <= set(argv)
 
 
 @pytest.mark.parametrize("state", ["PENDING", "COMPLETING", "COMPLETED"])
