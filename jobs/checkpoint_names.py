@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+
+from slurm_job_kit.jobs import shared_files
 
 QUARANTINE_PREFIX = "quarantined-"
 ASIDE_PREFIX = "aside-"  # of a checkpoint that a user left behind by going on from an older one
@@ -31,8 +32,8 @@ def checkpoint_step(name: str) -> int | None:
 
 
 def checkpoint_names(checkpoints: Path) -> list[str]:
-    """Return the names of the committed checkpoints in a folder, newest first."""
-    return newest_first(os.listdir(checkpoints))
+    """Return the names of the committed checkpoints in a folder, newest first. Raises: OSError."""
+    return newest_first(shared_files.listdir(checkpoints))
 
 
 def newest_first(names: Iterable[str]) -> list[str]:

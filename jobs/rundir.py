@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from slurm_job_kit.jobs import shared_files
+
 # The version of the run directory and its files; spec.json has it as the key `format`. Raised when
 # this kit can no longer read the files of an older one, or an older kit those of this one.
 FORMAT = 2
@@ -344,7 +346,7 @@ def write_json(path: Path, value: object) -> None:
 def read_json(path: Path) -> Any:
     """Return the value in a JSON file; None if the file is missing."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(shared_files.read_text(path))
     except FileNotFoundError:
         return None
 
@@ -375,7 +377,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Return the records of a JSON-lines file; a last line that a crash cut off does not count."""
     try:
         # Not splitlines: it also ends a line at characters that JSON does not escape.
-        *lines, _ = path.read_bytes().split(b"\n")
+        *lines, _ = shared_files.read_bytes(path).split(b"\n")
     except FileNotFoundError:
         return []
     return [json.loads(line) for line in lines]

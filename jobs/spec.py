@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from slurm_job_kit.jobs import shared_files
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import FORMAT
 
@@ -427,7 +428,7 @@ class Spec:
     @classmethod
     def read(cls, path: Path) -> Spec:
         """The frozen spec of a run, from its `spec.json`. Raises: FormatError, OSError."""
-        return cls.from_json(path.read_text(encoding="utf-8"), str(path.parent))
+        return cls.from_json(shared_files.read_text(path), str(path.parent))
 
     @classmethod
     def from_json(cls, text: str, run_dir: str = "the run directory") -> Spec:

@@ -7,6 +7,7 @@ import errno
 from collections.abc import Sequence
 from dataclasses import replace
 
+from slurm_job_kit.jobs import shared_files
 from slurm_job_kit.jobs.attempt import facts, history, interpret, run_lock, srun_step, successor
 from slurm_job_kit.jobs.attempt.decision import (
     COMPLETED,
@@ -59,7 +60,7 @@ def close(
     try:
         run_lock.check_owned(run_dir, me, attempt)
     except run_lock.OwnedError:
-        if not run_dir.path.is_dir():
+        if not shared_files.is_dir(run_dir.path):
             gone = "the run directory is gone"
             raise FileNotFoundError(errno.ENOENT, gone, str(run_dir.path)) from None
         raise
@@ -183,14 +184,14 @@ def write_missing_result(run_dir: RunDir) -> None:
     While a job or its successor is left, `attempt open` of that job does it: a claim of this
     process could make that job fail.
     """
-    if run_dir.result.exists():
+    if shared_files.exists(run_dir.result):
         return
     # A command that only looks at the run must work without this.
     with contextlib.suppress(UserError, FailedError, OSError):
         found = facts.read_newest(run_dir)
         if isinstance(found.spec_error, FormatError):  # another version of the kit wrote the run
             return
-        has_ended = run_dir.cancelled.exists() or is_training_complete(found)
+        has_ended = found.is_cancelled or is_training_complete(found)
         if not has_ended or is_job_left(found):
             return
         me = run_lock.this_process(None)
@@ -198,7 +199,7 @@ def write_missing_result(run_dir: RunDir) -> None:
         try:
             # Before the claim another command may have written it, or a job begun an attempt.
             is_unchanged = facts.newest_opened(run_dir) == found.attempt
-            if is_unchanged and not run_dir.result.exists():
+            if is_unchanged and not shared_files.exists(run_dir.result):
                 reason = "the job was cancelled"
                 end_between_attempts(run_dir, Action.CANCEL, Cause.CANCELLED, reason)
         finally:

@@ -5,13 +5,12 @@ A command reads each file once; jobs.attempt.interpret and jobs.attempt.decision
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.attempt import interpret, requeue_policy, srun_step
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.console import say
@@ -27,6 +26,7 @@ from slurm_job_kit.jobs.records.training import (
 )
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import checkpoints, scratch_purge
+from slurm_job_kit.jobs.shared_files import names_in
 from slurm_job_kit.jobs.slurm import client
 
 # A slurmctld that is only busy answers in less time.
@@ -36,7 +36,7 @@ RANK_0 = "rank-00000"
 
 def newest_opened(run_dir: RunDir) -> int:
     """The number of the newest attempt by its folder's files, of which none is read; 0 for none."""
-    words = (name.partition("-") for name in _names_in(run_dir.path))
+    words = (name.partition("-") for name in names_in(run_dir.path))
     # A user's copy of such a folder may have any name.
     numbers = {int(number) for word, _, number in words if word == "attempt" and number.isdecimal()}
     opened = (n for n in sorted(numbers, reverse=True) if _is_opened(run_dir.attempt(n).path))
@@ -45,16 +45,8 @@ def newest_opened(run_dir: RunDir) -> int:
 
 def _is_opened(attempt_dir: Path) -> bool:
     """Whether a folder has the plan of an attempt, or the record of an agent."""
-    names = _names_in(attempt_dir)
+    names = names_in(attempt_dir)
     return "plan.json" in names or any(fnmatch(name, "agent-*.json") for name in names)
-
-
-def _names_in(folder: Path) -> list[str]:
-    """The names in a folder, sorted; none where there is no such folder."""
-    try:
-        return sorted(os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
 
 
 def newest_attempt(run_dir: RunDir) -> int:
@@ -80,7 +72,8 @@ def is_complete(run_dir: RunDir) -> bool:
 
 def read_newest(run_dir: RunDir) -> AttemptFacts:
     """`read` of the newest attempt that has files. Raises: RecordError, OSError."""
-    return read(run_dir, newest_opened(run_dir))
+    with shared_files.one_look():
+        return read(run_dir, newest_opened(run_dir))
 
 
 def read(run_dir: RunDir, attempt: int, is_for_next: bool = False) -> AttemptFacts:
@@ -92,13 +85,19 @@ def read(run_dir: RunDir, attempt: int, is_for_next: bool = False) -> AttemptFac
     is_for_next: for the start of the next attempt. If this one has its record, the files of its
     agents and ranks are not read.
     """
+    with shared_files.one_look():
+        return _read(run_dir, attempt, is_for_next)
+
+
+def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
+    in_run_dir = names_in(run_dir.path)
     attempt_dir = run_dir.attempt(attempt)
     plan = records.read(AttemptPlan, attempt_dir.plan)
     attempts = tuple(read_attempts(run_dir))
     is_left_out = is_for_next and any(record.attempt == attempt for record in attempts)
     nodes = _Nodes() if is_left_out else _read_nodes(run_dir, attempt, plan)
     spec, spec_error = scratch_purge.read_spec(run_dir)
-    names = _names_in(run_dir.checkpoints)
+    names = names_in(run_dir.checkpoints)
     return AttemptFacts(
         attempt=attempt,
         plan=plan,
@@ -118,6 +117,7 @@ def read(run_dir: RunDir, attempt: int, is_for_next: bool = False) -> AttemptFac
         successor=records.read(Successor, run_dir.successor),
         checkpoint=checkpoints.newest(run_dir, not spec.launch.is_trainer, names),
         quarantined=tuple(checkpoints.quarantined(names)),
+        is_cancelled=run_dir.cancelled.name in in_run_dir,
     )
 
 
@@ -133,11 +133,11 @@ class _Nodes:
 
 def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nodes:
     attempt_dir = run_dir.attempt(attempt)
-    names = _names_in(attempt_dir.path)
+    names = names_in(attempt_dir.path)
     paths, known = [attempt_dir.path / name for name in names], {*names}
     found = [records.read(RankError, path) for path in paths if path.match("rank-*.error.json")]
     texts = [
-        path.read_text(encoding="utf-8", errors="replace").strip()
+        shared_files.read_text(path, errors="replace").strip()
         for path in paths
         if path.match("agent-*.error")
     ]
@@ -164,7 +164,8 @@ def _places(
     if first is None or not first.caused_by_peer:
         return ()
     places = {}
-    for path in run_dir.timeline("x").parent.glob("rank-*.jsonl"):
+    folder = run_dir.timeline("x").parent
+    for path in (folder / name for name in names_in(folder) if fnmatch(name, "rank-*.jsonl")):
         for event in rank_0 if path.stem == RANK_0 else tuple(read_events(path)):
             if (event.attempt, event.event) == (attempt, "spawn") and event.host is not None:
                 places[int(path.stem.partition("-")[2])] = event.host

@@ -52,6 +52,7 @@ class AttemptFacts:
     successor: Successor | None
     checkpoint: str | None  # the newest one
     quarantined: tuple[str, ...]
+    is_cancelled: bool = False  # by the command cancel, and not resumed since
 
     @property
     def nodes(self) -> tuple[str, ...]:

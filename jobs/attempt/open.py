@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs import installation, records, shared_files
 from slurm_job_kit.jobs.attempt import facts, history, interpret, run_lock, srun_step, successor
 from slurm_job_kit.jobs.attempt.close import close_lost
 from slurm_job_kit.jobs.attempt.decision import COMPLETED, Cause, refusal
@@ -41,10 +41,11 @@ def open_attempt(
     claimed = newest + 1
     run_lock.claim(run_dir, me, claimed)
     try:
-        # Until the claim another job may have opened attempts.
-        if run_dir.attempt(claimed).path.exists():
-            newest = facts.newest_opened(run_dir)
-        found = facts.read(run_dir, newest, is_for_next=True)
+        with shared_files.one_look():
+            # Until the claim another job may have opened attempts.
+            if run_dir.attempt(claimed).path.name in shared_files.listdir(run_dir.path):
+                newest = facts.newest_opened(run_dir)
+            found = facts.read(run_dir, newest, is_for_next=True)
         attempt = interpret.newest_number(found) + 1
         if attempt != claimed:
             run_lock.claim(run_dir, me, attempt)
@@ -142,7 +143,7 @@ def _write_standby(run_dir: RunDir, after_s: int | None) -> None:
     A resume may have changed it.
     """
     try:
-        before = run_dir.standby_after_s.read_text(encoding="utf-8")
+        before = shared_files.read_text(run_dir.standby_after_s)
     except FileNotFoundError:
         before = None
     wanted = None if after_s is None else f"{after_s}\n"
@@ -189,9 +190,8 @@ class HeldError(FailedError):
 def refuse(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> None:
     """Raises HeldError for a run that was cancelled, or held while only Slurm starts this job."""
     # Also a job that was queued before the cancel, and that the cancel did not find.
-    is_cancelled = run_dir.cancelled.exists()
     last = refusal(found.last, me.job_id, lookup.predecessor(run_dir))
-    reason = "the run was cancelled" if is_cancelled else last
+    reason = "the run was cancelled" if found.is_cancelled else last
     if reason is not None:
         raise HeldError(
             f"{run_dir.path}: not started again: {reason}\n"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from typing import Literal
 
+from slurm_job_kit.jobs import shared_files
 from slurm_job_kit.jobs.errors import Fault, Mistake
 from slurm_job_kit.jobs.records import OMIT_NONE, read
 from slurm_job_kit.jobs.rundir import RunDir
@@ -105,5 +107,7 @@ class HangConclusion:
 
 def read_agents(run_dir: RunDir, attempt: int) -> list[AgentRecord]:
     """The records that the agents of an attempt have written so far."""
-    paths = sorted(run_dir.attempt(attempt).path.glob("agent-*.json"))
+    folder = run_dir.attempt(attempt).path
+    names = shared_files.names_in(folder)
+    paths = [folder / name for name in names if fnmatch(name, "agent-*.json")]
     return [record for path in paths if (record := read(AgentRecord, path)) is not None]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from slurm_job_kit.jobs import shared_files
 from slurm_job_kit.jobs.records import AS_OBJECT, OMIT_NONE, decode, encode
 
 
@@ -193,7 +194,7 @@ def read_events(path: Path) -> list[Event]:
     An attempt that was cut off may write into the middle of its successor's lines.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = shared_files.read_bytes(path).split(b"\n")
     except FileNotFoundError:
         return []
     events = []
@@ -212,7 +213,7 @@ def read_metrics(path: Path, with_text: str = "") -> Iterator[dict[str, object]]
     """
     wanted = with_text.encode()
     try:
-        file = open(path, "rb")  # noqa: SIM115 (closed below; the missing file is no error)
+        file = shared_files.open_binary(path)  # closed below; the missing file is no error
     except FileNotFoundError:
         return
     with file:
@@ -253,7 +254,7 @@ def read_progress_step(path: Path) -> int | None:
     Only the beginning of the file is read: the rest may be written at the same moment.
     """
     try:
-        with open(path, "rb") as file:
+        with shared_files.open_binary(path) as file:
             found = _STEP.match(file.read(64))
     except FileNotFoundError:
         return None

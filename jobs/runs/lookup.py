@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs import installation, records, shared_files
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.queued import Claim, Submission, Successor
@@ -69,9 +70,10 @@ def own_root(run_dir: RunDir) -> Path:
 def recall(job_id: str, cluster: str = "*", roots: Iterable[Path] = ()) -> RunDir | None:
     """The run directory that `remember` linked last to a job id, in the default root or `roots`."""
     folders = {root / ".jobs" for root in (runs_root(), *roots)}
-    links = [link for folder in folders for link in folder.glob(f"{cluster}-{job_id}")]
+    found = ((folder, name) for folder in folders for name in shared_files.names_in(folder))
+    links = [folder / name for folder, name in found if fnmatch(name, f"{cluster}-{job_id}")]
     newest = max(
-        (link for link in links if link.exists()),
+        (link for link in links if shared_files.is_dir(link.resolve())),
         key=lambda link: link.lstat().st_mtime,
         default=None,
     )
@@ -84,9 +86,29 @@ def all_runs() -> list[RunDir]:
     A run that lies in another root has a link here. Its real directory is returned: the batch
     script refuses a link, which may lead elsewhere at a requeue.
     """
-    found = (path.parent for path in runs_root().glob("[!.]*/*/spec.json"))
-    runs = {RunDir(path.resolve()) for path in found if path.name != "latest"}
+    runs = {RunDir(_real(path)) for path in _children() if _has(path, "spec.json")}
     return sorted(runs, key=lambda run_dir: run_dir.run_id, reverse=True)
+
+
+def _children() -> Iterator[Path]:
+    """Yield what lies two levels below the default runs root, without hidden folders and links."""
+    root = runs_root()
+    shared_files.renew_mount(root)
+    for folder in (root / name for name in shared_files.names_in(root) if name[0] != "."):
+        if names := [name for name in shared_files.names_in(folder) if name != "latest"]:
+            real = folder.resolve()
+            yield from (real / name for name in names)
+
+
+def _real(path: Path) -> Path:
+    """The path to which a link in a real folder leads; any other path as it is."""
+    return path.resolve() if path.is_symlink() else path
+
+
+def _has(path: Path, name: str) -> bool:
+    """Whether a folder has a file. A run has no sweep.json, and a sweep no spec.json."""
+    is_other = (name == "sweep.json") != path.name.startswith("sweep-")
+    return os.path.isfile(path / name) or (not is_other and shared_files.is_file(path / name))
 
 
 def find(text: str | None) -> RunDir:
@@ -138,8 +160,9 @@ def find_all(text: str | None) -> list[RunDir]:
 
 def all_sweeps() -> list[SweepDir]:
     """Every sweep of the default runs root, newest first."""
-    found = (path.parent for path in runs_root().glob("[!.]*/sweep-*/sweep.json"))
-    sweeps = {SweepDir(path.resolve()) for path in found}  # it may be a link to another root
+    found = (path for path in _children() if path.name.startswith("sweep-"))
+    # It may be a link to another root.
+    sweeps = {SweepDir(_real(path)) for path in found if _has(path, "sweep.json")}
     return sorted(sweeps, key=lambda sweep: sweep.sweep_id, reverse=True)
 
 
@@ -147,12 +170,12 @@ def find_sweep(text: str | None) -> SweepDir | None:
     """The sweep that a user means by its directory, its id or the id of its job array, if any."""
     if text is None:
         return None
-    if os.path.isfile(SweepDir(Path(text)).record):
+    if shared_files.is_file(SweepDir(Path(text)).record):
         return SweepDir(Path(text).resolve())
     if text.isdecimal():
         found = recall(text)
         sweep = None if found is None else SweepDir(found.path)
-        return sweep if sweep is not None and sweep.record.is_file() else None
+        return sweep if sweep is not None and shared_files.is_file(sweep.record) else None
     return next((sweep for sweep in all_sweeps() if sweep.sweep_id == text), None)
 
 
@@ -207,8 +230,11 @@ def newer_not_begun(run_dir: RunDir) -> RunDir | None:
 
 def has_begun(run_dir: RunDir) -> bool:
     """Whether a run was queued or started at least once."""
-    files = (run_dir.attempts, run_dir.owner, run_dir.result, run_dir.attempt(1).plan)
-    return job_id_of(run_dir) is not None or any(file.exists() for file in files)
+    if job_id_of(run_dir) is not None:
+        return True
+    names = shared_files.names_in(run_dir.path)
+    files = (run_dir.attempts, run_dir.owner, run_dir.result)
+    return any(file.name in names for file in files) or shared_files.exists(run_dir.attempt(1).plan)
 
 
 def is_run_dir(path: Path) -> bool:
@@ -216,8 +242,9 @@ def is_run_dir(path: Path) -> bool:
 
     False for text that cannot be a path.
     """
-    has_remains = os.path.lexists(path / "code") and os.path.isdir(path / "checkpoints")
-    return os.path.isfile(path / "spec.json") or has_remains
+    if shared_files.is_file(path / "spec.json"):
+        return True
+    return shared_files.exists(path / "code") and shared_files.is_dir(path / "checkpoints")
 
 
 def job_id_of(run_dir: RunDir) -> str | None:

@@ -5,11 +5,10 @@ Standard library only.
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs import installation, shared_files
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.training import read_events
 from slurm_job_kit.jobs.rundir import RunDir, folder_of
@@ -45,6 +44,8 @@ def check_code(run_dir: RunDir) -> tuple[Path | None, Path | None]:
 
     Raises: UserError where one of them, or the code of a user's script, is gone or altered.
     """
+    for link in (run_dir.code, run_dir.kit):  # a resume on another host may have replaced them
+        shared_files.ask_again(link)
     code, kit = folder_of(run_dir.code), folder_of(run_dir.kit)
     for folder in dict.fromkeys([code, kit, folder_of(run_dir.script_code)]):
         if folder is not None:
@@ -56,7 +57,7 @@ def check_code(run_dir: RunDir) -> tuple[Path | None, Path | None]:
 
 
 def _check_copy(folder: Path, run_dir: RunDir) -> None:
-    if not folder.is_dir():
+    if not shared_files.is_dir(folder):
         raise UserError(f"{folder.resolve()}, the frozen code, is gone\n  hint: {HINT}")
     if re.fullmatch("[0-9a-f]{64}", folder.name) and not code_snapshot.is_whole(folder):
         new = installation.command("resume", run_dir.run_id, "", "code")
@@ -71,7 +72,7 @@ def recreate_missing_dirs(run_dir: RunDir) -> list[str]:
     """Recreate missing directories; return one message for each, and for a lost attempts.jsonl."""
     messages = []
     folders = (run_dir.checkpoints, run_dir.timeline("").parent, run_dir.rank_log(0).parent)
-    present = os.listdir(run_dir.path)
+    present = shared_files.listdir(run_dir.path)
     for folder in folders:
         if folder.name not in present:
             folder.mkdir()

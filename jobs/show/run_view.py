@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.attempt import facts, run_lock
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, newest_first
+from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names
 from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
@@ -59,7 +59,7 @@ class RunView:
 def read(run_dir: RunDir) -> RunView:
     """What the files of a run show; with `problem` where they cannot be read."""
     spec = Spec()
-    if not run_dir.path.is_dir():  # a point of a sweep
+    if not shared_files.is_dir(run_dir.path):  # a point of a sweep
         return RunView(run_dir, spec, f"{run_dir.path}: the run directory was deleted")
     try:
         spec = Spec.read(run_dir.spec)
@@ -68,13 +68,15 @@ def read(run_dir: RunDir) -> RunView:
     except (OSError, ValueError, TypeError, KeyError):
         pass  # the other files show how the run ended
     try:
-        return _read(run_dir, spec)
+        with shared_files.one_look():
+            return _read(run_dir, spec)
     except RecordError as error:  # one damaged run hides no other
         return RunView(run_dir, spec, str(error))
 
 
 def _read(run_dir: RunDir, spec: Spec) -> RunView:
     """`read` of a run whose files this version reads. Raises: RecordError."""
+    shared_files.names_in(run_dir.path)  # first: nothing is asked then about what is missing in it
     job_id = (records.read(Submission, run_dir.submission) or Submission()).job_id
     after = None if job_id is None else records.read(Successor, run_dir.successor)
     result = records.read(Result, run_dir.result)
@@ -128,7 +130,7 @@ def _newest_checkpoint(run_dir: RunDir, spec: Spec) -> tuple[str | None, float |
             else (checkpoint_name(saved.step), _time_of(run_dir.saved))
         )
     try:
-        names = newest_first(path.name for path in run_dir.checkpoints.iterdir())
+        names = checkpoint_names(run_dir.checkpoints)
     except OSError:
         names = []
     return (names[0], _time_of(run_dir.checkpoints / names[0])) if names else (None, None)

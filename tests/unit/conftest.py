@@ -13,6 +13,8 @@ from slurm_job_kit.jobs.runs import check, lookup
 from slurm_job_kit.jobs.spec import Spec
 from tests.unit.commands.commands_kit import TINY
 from tests.unit.fake_slurm import FakeSlurm
+from tests.unit.two_hosts import file_client as file_client
+from tests.unit.two_hosts import hosts as hosts
 
 
 @pytest.fixture

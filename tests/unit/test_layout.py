@@ -20,6 +20,7 @@ FILES = {
 TOP_OF_CONTRACT = {
     "jobs.spec",
     "jobs.rundir",
+    "jobs.shared_files",
     "jobs.checkpoint_names",
     "jobs.checkpoint_blocks",
     "jobs.errors",
@@ -66,7 +67,7 @@ BASE = {"trainer.errors", "trainer.stop", "trainer.seeds", "trainer.user_code", 
 MAX_MODULES = 15
 # They run on compute nodes and hosts where there is a Python and perhaps nothing else.
 STANDARD_LIBRARY_ONLY = [
-    *("jobs.spec", "jobs.rundir", *sorted(RECORDS), "jobs.attempt.__main__"),
+    *("jobs.spec", "jobs.rundir", "jobs.shared_files", *sorted(RECORDS), "jobs.attempt.__main__"),
     *("jobs.node.__main__", "jobs.node.rank"),
     *("jobs.runs.scratch_purge", "jobs.slurm.client", "jobs.slurm.site_warnings"),
     "jobs.commands.packages",
@@ -327,6 +328,7 @@ def test_only_the_executor_imports_submitit():
 # jobs.rundir.replacing is the one way to write a file as a whole; these rename for another reason.
 RENAMES = {
     "jobs.rundir": "replacing()",
+    "jobs.shared_files": "a link that always fails makes the kernel look up the name",
     "jobs.attempt.run_lock": "a hard link fails if the file exists; a rename would replace it",
     "jobs.runs.code_snapshot": "directories",
     "jobs.commands.clean": "directories, before it deletes them",

@@ -477,6 +477,11 @@ def crashed(run, attempt):
 
 
 OPEN = ("open", "--head-address", "10.0.0.1", "a", "b")
+# A missing file is opened once more when the file server was asked about it.
+MAY_BE_MISSING = {
+    *("timeline/attempt.jsonl", "timeline/rank-00000.jsonl", "standby/after_s"),
+    *("attempt-1/outcome.json", "attempt-2/outcome.json"),
+}
 
 
 @pytest.mark.parametrize(
@@ -503,4 +508,5 @@ def test_open_and_close_read_each_file_once(
     counts.append(reads(command, *OPEN))  # of the successor job
     for count in counts:
         assert "spec.json" in count
-        assert {path: n for path, n in count.items() if n > 1 and path != "owner.json"} == {}
+        again = {path: n for path, n in count.items() if n > 1 and path != "owner.json"}
+        assert again.keys() <= MAY_BE_MISSING and all(n == 2 for n in again.values()), again

@@ -1,0 +1,157 @@
+"""Reads names, listings and files that another host writes on a shared file system.
+
+A client of a network file system answers from its cache. By NFS's default options attributes may be
+3 to 60 s old; names, missing names and listings 30 to 60 s. open() of a name that exists asks the
+server. So the kit opens by its name what it knows by name, and believes a missing name or a listing
+only after `ask_again`. Standard library only; the trainer imports this module, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import TypeVar
+
+# link(2) from another file system fails and changes nothing, but the kernel first looks up the new
+# name: FUSE asks the server then. NFS does so for a name that it knows; the answer for a directory
+# makes it look up again the missing names in that directory. Source: Linux, fs/namei.c,
+# do_linkat(); LOOKUP_EXCL in fs/fuse/dir.c and fs/nfs/dir.c.
+_ON_ANOTHER_FILE_SYSTEM = "/proc"
+REPLACED_TRIES = 2
+
+Value = TypeVar("Value")
+
+# The names in each folder that the present block of `one_look` has listed; None outside of it.
+_listed: dict[str, list[str]] | None = None
+
+
+def ask_again(path: Path) -> bool:
+    """Make this host's client ask the server about a name, and its folder; writes nothing.
+
+    After that a lookup of the name, and a listing if it is a folder, show what the server has.
+    Returns whether the name exists, as far as the call shows it: False may be wrong on NFS.
+    """
+    if _ask(path):
+        return True
+    if _ask(path.parent):
+        return False
+    _ask(path.parent.parent)
+    return _ask(path)
+
+
+def _ask(path: Path) -> bool:
+    try:
+        os.link(_ON_ANOTHER_FILE_SYSTEM, path)
+    except FileExistsError:
+        return True
+    except (OSError, ValueError):  # ValueError: text that cannot be a path
+        pass
+    return False
+
+
+def exists(path: Path) -> bool:
+    """Return whether the server has the name, also that of a link which leads nowhere."""
+    return ask_again(path) or os.path.lexists(path)
+
+
+def is_file(path: Path) -> bool:
+    """Return whether the server has a file, or a link to one, of this name."""
+    ask_again(path)
+    return os.path.isfile(path)
+
+
+def is_dir(path: Path) -> bool:
+    """Return whether the server has a folder, or a link to one, of this name."""
+    ask_again(path)
+    return os.path.isdir(path)
+
+
+def listdir(folder: Path) -> list[str]:
+    """Return the names that the server has in a folder. Raises: FileNotFoundError, OSError.
+
+    In a block of `one_look` a folder is listed once.
+    """
+    if _listed is not None and (known := _listed.get(str(folder))) is not None:
+        return known
+    _ask(folder)
+    names = _retried(os.listdir, folder)
+    if _listed is not None:
+        _listed[str(folder)] = names
+    return names
+
+
+def renew_mount(folder: Path) -> None:
+    """Make the next listing of a folder ask the server if a file system is mounted there.
+
+    The kernel looks up no name for such a folder, so a file is created in it and removed.
+    """
+    if os.path.ismount(folder):
+        probe = folder / f".probe-{os.urandom(8).hex()}"
+        with contextlib.suppress(OSError):  # then its client decides how old the listing may be
+            os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            probe.unlink()
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names in a folder, sorted; none where there is no such folder. Raises: OSError."""
+    try:
+        return sorted(listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file. Raises: FileNotFoundError if the server has none, OSError."""
+    return _retried(Path.read_bytes, path)
+
+
+def read_text(path: Path, errors: str = "strict") -> str:
+    """Return the content of a file as `read_bytes` does, decoded from UTF-8."""
+    return _retried(lambda each: each.read_text(encoding="utf-8", errors=errors), path)
+
+
+def open_binary(path: Path) -> BufferedReader:
+    """Open a file to read its bytes. Raises: FileNotFoundError if the server has none, OSError."""
+    return _retried(lambda each: open(each, "rb"), path)
+
+
+@contextlib.contextmanager
+def one_look() -> Iterator[None]:
+    """A block that only reads, in one thread, and lists each folder once.
+
+    A name that a folder did not have when it was listed is missing for the whole block: nothing is
+    asked about it. Every question takes milliseconds on a busy server.
+    """
+    global _listed
+    before, _listed = _listed, {} if _listed is None else _listed
+    try:
+        yield
+    finally:
+        _listed = before
+
+
+def _retried(call: Callable[[Path], Value], path: Path) -> Value:
+    """Return `call(path)`; after an error that an old view may have caused, ask and call again."""
+    if _listed and any(_is_left_out(each) for each in (path, path.parent)):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    for _ in range(REPLACED_TRIES):
+        try:
+            return call(path)
+        except FileNotFoundError:
+            ask_again(path)
+            break
+        except OSError as error:  # another host may have replaced the file while it was read
+            if error.errno != errno.ESTALE:
+                raise
+            ask_again(path)
+    return call(path)
+
+
+def _is_left_out(path: Path) -> bool:
+    """Return whether this block has listed the folder of a name, and the name is not in it."""
+    names = (_listed or {}).get(str(path.parent))
+    return names is not None and path.name not in names
