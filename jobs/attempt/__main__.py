@@ -68,6 +68,9 @@ def main(argv: list[str] | None = None) -> int:
             plan = open_attempt(run_dir, me, args.nodes, args.head_address, checkout)
     except (UserError, FailedError) as error:
         say(f"error: {error}")
+        is_refused = args.command == "open" and args.pid is None
+        if is_refused and job_id is not None and not run_lock.is_restarted(run_dir, me):
+            client.forbid_requeue(job_id)
         return 1
     if plan is not None:
         print(plan.attempt, plan.rdzv_endpoint)

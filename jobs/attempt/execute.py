@@ -42,14 +42,23 @@ def execute(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lo
         time.sleep(retry_delay_s(found.attempts))
         return EXIT_RETRY
     if decision.action is Action.REQUEUE:
-        requeue(decision, run_dir, found, me)
-    if decision.action is Action.SUCCESSOR:
-        if after := successor.confirm(run_dir, found, me.job_id):
-            hand_over(run_dir, found, me, after)
-        else:
-            problem = "Slurm cannot start this job again, and it has no successor"
-            end_instead(hold_instead(decision, problem), run_dir, found, me)
+        is_over = not requeue(decision, run_dir, found, me)
+    elif decision.action is Action.SUCCESSOR:
+        is_over = succeed(decision, run_dir, found, me)
+    else:
+        is_over = decision.action is not Action.WAIT
+    if is_over and not me.is_local:
+        client.forbid_requeue(me.job_id)
     return 1
+
+
+def succeed(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> bool:
+    """Leave the run to the job's successor, or hold it; False if another start owns the run."""
+    if after := successor.confirm(run_dir, found, me.job_id):
+        hand_over(run_dir, found, me, after)
+        return True
+    problem = "Slurm cannot start this job again, and it has no successor"
+    return end_instead(hold_instead(decision, problem), run_dir, found, me)
 
 
 def hold_instead(decision: Decision, problem: str) -> Decision:
@@ -97,15 +106,19 @@ def retry_delay_s(attempts: Sequence[AttemptRecord]) -> float:
     return 0.0 if crashes < 2 else float(min(2 * 4 ** (crashes - 2), MAX_DELAY_S))
 
 
-def requeue(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> None:
-    """Ask Slurm to start the job again; if it does not, correct the record and write the result."""
+def requeue(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> bool:
+    """Ask Slurm to start the job again; if it does not, correct the record and write the result.
+
+    Returns whether the job starts again, or may: Slurm may have accepted a request that it did not
+    answer.
+    """
     time.sleep(random.uniform(0, SPREAD_S))
     requeued = client.requeue(me.job_id)
     job = requeued.job
     if requeued.answer is RequeueAnswer.ACCEPTED:
         if job is not None:
             exclude_nodes.update_exclude_list(run_dir, found, me.job_id, job.excluded)
-        return
+        return True
     is_cancelled = job is not None and client.is_cancelled(job.state, job.reason)
     # Where preemption cancels jobs, it may have been Slurm; the successor job can find out.
     cancels_preempted = found.site is None or found.site.cancels_preempted is not False
@@ -113,16 +126,17 @@ def requeue(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lo
     if job is not None and is_cancelled and not (job.is_preempted and cancels_preempted):
         # The cancel came between the decision and the requeue, which then had no effect.
         instead = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
-        end_instead(instead, run_dir, found, me, requeued)
-    elif run_lock.is_owned_by_start(run_dir, me) and (
+        return not end_instead(instead, run_dir, found, me, requeued)
+    if run_lock.is_owned_by_start(run_dir, me) and (
         after := successor.confirm(run_dir, found, me.job_id)
     ):
         instead = replace(hold, action=Action.SUCCESSOR)
         say(format_for_log(instead, run_dir))
         found = history.amend(run_dir, found, instead, requeued)
         hand_over(run_dir, found, me, after)
-    else:
-        end_instead(hold, run_dir, found, me, requeued)
+        return False
+    is_ended = end_instead(hold, run_dir, found, me, requeued)
+    return requeued.answer is RequeueAnswer.NO_ANSWER or not is_ended
 
 
 def end_instead(
@@ -131,15 +145,19 @@ def end_instead(
     found: AttemptFacts,
     me: run_lock.Owner,
     requeued: client.Requeued | None = None,
-) -> None:
-    """End the run by another decision than the recorded one; corrects record and result."""
+) -> bool:
+    """End the run by another decision than the recorded one; corrects record and result.
+
+    False, and nothing is recorded, if another start of the job owns the run.
+    """
     # Slurm may have started the job again without an answer to this process.
     if not run_lock.is_owned_by_start(run_dir, me):
         say(f"{run_dir.path}: another start owns the run, nothing recorded")
-        return
+        return False
     say(format_for_log(decision, run_dir))
     found = history.amend(run_dir, found, decision, requeued)
     found = history.write_result(run_dir, found, decision)
     successor.cancel(run_dir, found, me.job_id)
     run_lock.release(run_dir, me)
     notify(run_dir, found.spec, found.result)
+    return True

@@ -54,6 +54,10 @@ class Owner:
         """Whether both belong to the same start of the same job; the processes may differ."""
         return (self.job_id, self.restart_count) == (other.job_id, other.restart_count)
 
+    def is_restarted_as(self, other: Owner) -> bool:
+        """Whether the other is a later start of the same job."""
+        return self.job_id == other.job_id and self.restart_count < other.restart_count
+
 
 def this_process(job_id: str | None) -> Owner:
     """The owner for this process; without a job id a local one."""
@@ -135,6 +139,12 @@ def check_owned(run_dir: RunDir, me: Owner, attempt: int) -> None:
         raise OwnedError(f"{run_dir.path}: attempt {attempt} is superseded, nothing recorded")
 
 
+def is_restarted(run_dir: RunDir, me: Owner) -> bool:
+    """Whether a later start of this very job owns the run."""
+    current = read(run_dir)
+    return current is not None and me.is_restarted_as(current)
+
+
 def is_owned_by_start(run_dir: RunDir, me: Owner) -> bool:
     """Whether this start of this job owns the run, with any of its attempts."""
     current = read(run_dir)
@@ -158,7 +168,7 @@ def _new_claim(me: Owner, attempt: int) -> Claim:
 def _refuse_if_alive(run_dir: RunDir, other: Owner, me: Owner) -> None:
     """Raises OwnedError if `other` may be alive, or is a later start of our own job."""
     if other.job_id == me.job_id:
-        if other.restart_count > me.restart_count:
+        if me.is_restarted_as(other):
             raise OwnedError(f"{run_dir.path}: job {me.job_id} was started again meanwhile")
         return
     # A job that is refused here ends, and nothing starts it again: ask Slurm patiently. A person at

@@ -327,6 +327,16 @@ def set_excluded(job_id: str, nodes: Iterable[str]) -> str:
     return "" if answer.returncode == 0 else answer.stderr.strip()
 
 
+def forbid_requeue(job_id: str) -> None:
+    """Set Requeue=0 on a job that is about to end with an error and must not start again.
+
+    Without it, any exit code but 0 puts an expedited job (--requeue=expedite, Slurm 25.11) into
+    REQUEUE_HOLD, RequeueExit and RequeueExitHold of the site do so with any job, and a node that
+    fails meanwhile starts it again. Source: slurmctld/job_mgr.c, _set_job_requeue_exit_value.
+    """
+    call(["scontrol", "update", f"JobId={job_id}", "Requeue=0"])
+
+
 def partition_size(name: str) -> int | None:
     """Return how many nodes a partition has, in any state; None if Slurm does not answer."""
     answer = call(["scontrol", "--all", "show", "partition", name])

@@ -111,6 +111,8 @@ class Slurm:
     def _update(self, words: list[str]) -> str:
         values = dict(word.split("=", 1) for word in words[1:])
         job = self.jobs[values["JobId"]]
+        if "ExcNodeList" not in values:  # Requeue=0
+            return "\n"
         nodes = values["ExcNodeList"]
         job.excluded = tuple(expand_hostlist(nodes)) if nodes else ()
         return "\n"

@@ -114,6 +114,57 @@ def test_a_requeue_is_asked_for_once_and_never_of_a_finished_job(tmp_path, slurm
     assert not run.result.exists()
 
 
+NO_MORE_STARTS = "scontrol update JobId=7 Requeue=0"
+
+
+@pytest.mark.parametrize(
+    ("action", "job_state", "is_over"),
+    [
+        ("done", "RUNNING", False),  # exit 0: no site requeues it
+        ("hold", "RUNNING", True),
+        ("cancel", "CANCELLED", True),
+        ("wait", "RUNNING", False),
+        ("requeue", "PENDING", False),
+        ("requeue", "RUNNING", True),  # refused
+        ("requeue", "CANCELLED", True),
+        ("successor", "RUNNING", True),  # none can be queued, so it is held
+    ],
+)
+def test_slurm_does_not_start_a_job_again_whose_run_has_ended(
+    tmp_path, slurm, action, job_state, is_over
+):
+    """An expedited job, or one with an exit code of RequeueExit, is requeued or held otherwise."""
+    slurm.set_state("7", job_state)
+    run, me = RunDir(tmp_path), run_lock.this_process("7")
+    run_lock.claim(run, me, 1)
+    append_jsonl(run.attempts, RECORD)
+    act(Decision(Action(action), Cause.PREEMPTION, "x"), run, me)
+    assert (NO_MORE_STARTS in slurm.calls) == is_over
+
+
+def test_a_request_without_an_answer_and_a_later_start_stay_as_they_are(tmp_path, slurm):
+    run, me = RunDir(tmp_path), run_lock.this_process("7")
+    run_lock.claim(run, replace(me, restart_count=1), 2)
+    append_jsonl(run.attempts, RECORD)
+    act(REQUEUE, run, me)
+    slurm.remove("scontrol")
+    run.owner.unlink()
+    run_lock.claim(run, me, 1)
+    act(REQUEUE, run, me)
+    assert NO_MORE_STARTS not in slurm.calls
+
+
+@pytest.mark.parametrize(("owner", "is_over"), [("other", True), ("later start", False)])
+def test_a_refused_job_is_not_started_again_but_a_later_start_of_it_is_left_alone(
+    run, command, slurm, owner, is_over
+):
+    job_id, restarts = ("8", 0) if owner == "other" else ("7", 1)
+    slurm.set_state(job_id, "RUNNING")
+    write_json(run.owner, run_files.claim(job_id=job_id, restart_count=restarts))
+    assert command("open", "a") == 1
+    assert (NO_MORE_STARTS in slurm.calls) == is_over
+
+
 @pytest.mark.parametrize(("action", "code"), [("done", 0), ("hold", 1), ("cancel", 1), ("wait", 1)])
 def test_a_run_that_is_not_complete_never_ends_with_0(tmp_path, action, code):
     decision = Decision(Action(action), Cause.CRASH, "x")

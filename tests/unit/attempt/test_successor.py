@@ -161,7 +161,7 @@ def test_one_that_cannot_be_noted_is_cancelled(run, slurm):
     run.successor.mkdir()
     with pytest.raises(OSError, match="directory"):
         successor.queue(run, found, "7", True, "because")
-    assert slurm.calls[-1] == "scancel 8"
+    assert "scancel 8" in slurm.calls
 
 
 def test_the_note_of_an_earlier_job_goes_where_none_is_needed(run, slurm):
@@ -378,7 +378,7 @@ def test_one_that_was_cancelled_takes_its_successor_with_it(run, slurm, me):
     show(slurm, "COMPLETING")
     assert execute.execute(REQUEUE, run, now(run), me) == 1
     assert last(run) == ("cancel", "COMPLETING")
-    assert slurm.calls[-1] == "scancel 8"
+    assert "scancel 8" in slurm.calls
     assert read_json(run.result)["status"] == "cancelled"
 
 
