@@ -11,9 +11,9 @@
             stop.stopped()           # leaves the marker, exits with 0
     stop.completed()                 # likewise, at the end
 
-Completed or stopped? Without a warning exit 0 is completed. After one the marker says which; with
-no marker exit 0 is stopped where launch.stop_signal names a signal (the next attempt finds out in
-a moment if all is done), and completed where it is none; any other exit is a preemption. The
+Completed or stopped? The marker says which. With no marker exit 0 is completed if the last reported
+step is the total; after a warning it is stopped (the next attempt finds out in a moment if all is
+done), and with fewer steps than the total a failure; else it is completed. The
 warning comes as that signal, each second, and as the file KIT_STOP_FILE. KIT_DEADLINE is when the
 time limit ends (seconds since the epoch; empty if it is not known). Under plain torchrun, without
 these variables, nothing ever stops and signals do what they always do.
@@ -77,7 +77,7 @@ class Stop:
         if is_first:
             atexit.register(self._report, is_exit=True)
             self._note_first_step(step)
-        if time.monotonic() >= self.next_write:
+        if time.monotonic() >= self.next_write or step == total:  # the last one is the end
             self._report()
 
     def saved(self, step: int) -> None:

@@ -93,13 +93,14 @@ def close(
 def evidence_of(
     found: AttemptFacts, me: run_lock.Owner, stops: tuple[str, ...], srun_exit: int
 ) -> Evidence:
-    """What ended the attempt; Slurm is asked only where the run is not complete."""
+    """What ended the attempt; Slurm is not asked where the run is certainly complete."""
     seen = interpret.rank_evidence(found, "LOCAL" if me.is_local else "UNKNOWN", srun_exit)
-    if not me.is_local and seen.outcome != "completed":
+    if not seen.signals:
+        signals = stops or interpret.stop_signals_at_start(found, srun_exit)
+        seen = interpret.unless_contradicted(found, replace(seen, signals=signals))
+    if not me.is_local and (seen.outcome != "completed" or interpret.is_by_exit_code(found)):
         seen = facts.ask_slurm(found, seen, me.job_id)
-    if seen.signals:
-        return seen
-    return replace(seen, signals=stops or interpret.stop_signals_at_start(found, srun_exit))
+    return seen
 
 
 def close_lost(

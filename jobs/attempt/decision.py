@@ -40,6 +40,8 @@ class History:
     attempts_without_progress: int  # see `is_idle`
     time_limits_without_step: int = 0  # no optimizer step was finished
     bad_nodes: frozenset[str] = frozenset()  # that these attempts without progress found
+    failure: str | None = None  # of the last crash of a user's script; see Evidence
+    same_failures: int = 0  # crashes in a row with this failure
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,11 @@ def after_crash(evidence: Evidence, history: History, budget: Budget) -> Decisio
     if crashes >= budget.crashes_without_progress:
         repeated = f"{crashes} crashes without progress: {crash}" if crashes > 1 else crash
         return Decision(Action.HOLD, cause, repeated)
+    # A script that begins again each time leaves new files each time; that is no progress.
+    is_same = evidence.failure is not None and evidence.failure == history.failure
+    same = history.same_failures + 1 if is_same else 1
+    if same >= budget.crashes_without_progress:
+        return Decision(Action.HOLD, cause, f"{same} times the same failure in a row: {crash}")
     decision = Decision(Action.RETRY, cause, crash)
     if evidence.is_near_limit:
         reason = f"{crash}; too near the time limit for a retry here"
@@ -321,7 +328,26 @@ def budget_used(attempts: Sequence[AttemptRecord]) -> History:
     for entry in reversed(without_progress):
         idle += is_idle(entry.cause, entry.evidence, bad_nodes, len(entry.nodes or ()))
         bad_nodes |= {*entry.evidence.bad_nodes}
-    return History(restarts, crashes, idle, limits, bad_nodes)
+    return History(restarts, crashes, idle, limits, bad_nodes, *_same_failures(attempts))
+
+
+def _same_failures(attempts: Sequence[AttemptRecord]) -> tuple[str | None, int]:
+    """The failure of the last crash, and how many crashes in a row had it.
+
+    Attempts that ended otherwise and without progress are passed over.
+    """
+    failure: str | None = None
+    count = 0
+    for entry in reversed(attempts):
+        seen, is_crash = entry.evidence, entry.cause in CRASHES
+        if entry.decision in ENDS or (seen.has_progress and not is_crash):
+            break
+        if not is_crash:
+            continue
+        if seen.failure is None or (failure is not None and seen.failure != failure):
+            break
+        failure, count = seen.failure, count + 1
+    return failure, count
 
 
 def budget_of(spec: Spec) -> Budget:

@@ -22,7 +22,7 @@ from slurm_job_kit.jobs.records.training import (
     Outcome,
     Result,
     read_events,
-    read_progress_step,
+    read_progress_steps,
 )
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import checkpoints, scratch_purge
@@ -98,6 +98,7 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
     nodes = _Nodes() if is_left_out else _read_nodes(run_dir, attempt, plan)
     spec, spec_error = scratch_purge.read_spec(run_dir)
     names = names_in(run_dir.checkpoints)
+    step, total = read_progress_steps(run_dir.progress)
     return AttemptFacts(
         attempt=attempt,
         plan=plan,
@@ -106,7 +107,9 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
         errors=nodes.errors,
         places=_places(run_dir, attempt, nodes.errors, nodes.events),
         events=tuple(event for event in nodes.events if event.attempt == attempt),
-        progress_step=read_progress_step(run_dir.progress),
+        progress_step=step,
+        total_steps=total,
+        is_stop_requested=nodes.is_stop_requested,
         outcome=records.read_leniently(Outcome, attempt_dir.outcome) or Outcome(),
         result=records.read(Result, run_dir.result),
         attempts=attempts,
@@ -129,6 +132,7 @@ class _Nodes:
     agent_errors: tuple[str, ...] = ()
     errors: tuple[RankError, ...] = ()
     events: tuple[Event, ...] = ()  # rank 0's, of all attempts
+    is_stop_requested: bool = False
 
 
 def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nodes:
@@ -150,6 +154,7 @@ def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nod
         agent_errors=tuple(filter(None, texts)),  # empty: written on a full disk
         errors=interpret.causes([error for error in found if error is not None], agents),
         events=tuple(read_events(run_dir.timeline(RANK_0))),
+        is_stop_requested=attempt_dir.stop_requested.name in known,
     )
 
 
@@ -182,7 +187,7 @@ def ask_slurm(found: AttemptFacts, seen: Evidence, job_id: str) -> Evidence:
     if job is None:
         say(f"attempt {found.attempt}: slurmctld does not show job {job_id}")
         return seen
-    return replace(
+    seen = replace(
         seen,
         job_state=job.state,
         job_reason=job.reason,
@@ -192,8 +197,10 @@ def ask_slurm(found: AttemptFacts, seen: Evidence, job_id: str) -> Evidence:
         has_successor=interpret.successor_of(found, job_id) is not None,
         is_near_limit=interpret.is_near_limit(found, time.time()),
         unreachable_nodes=srun_step.unreachable_nodes(found, interpret.unended(found)),
-        is_left_to_slurm=requeue_policy.slurm_requeues_itself(found.attempts, seen, job, job_id),
     )
+    seen = interpret.unless_contradicted(found, seen)
+    is_left = requeue_policy.slurm_requeues_itself(found.attempts, seen, job, job_id)
+    return replace(seen, is_left_to_slurm=is_left)
 
 
 def ask_nodes(found: AttemptFacts, seen: Evidence) -> Evidence:

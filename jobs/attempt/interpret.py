@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slurm_job_kit.jobs.attempt.decision import ENDS, Decision
+from slurm_job_kit.jobs.attempt.decision import ENDS, Decision, is_ending
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_step, is_newer
 from slurm_job_kit.jobs.console import counted
 from slurm_job_kit.jobs.errors import Mistake, UserError
@@ -28,6 +30,11 @@ CLOCK_SKEW_S = 300.0
 MIN_SHORT_SLOTS = 3
 # In place of Slurm's JobState: the batch script was killed, and a later start records the attempt.
 LOST = "LOST"
+# By these a process is ended from outside; its own errors have others, such as SIGSEGV.
+KILLED_BY = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, *STOP_SIGNALS)
+# A frame of a traceback: its file and line.
+_FRAME = re.compile(r'^ *File "(.*)", line (\d+)', re.M)
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,8 @@ class AttemptFacts:
     checkpoint: str | None  # the newest one
     quarantined: tuple[str, ...]
     is_cancelled: bool = False  # by the command cancel, and not resumed since
+    total_steps: int | None = None  # of the run, as a user's script reported them
+    is_stop_requested: bool = False  # an agent created the stop file of this attempt
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -76,7 +85,7 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
     # srun ended the other nodes because of it.
     error = format_agent_errors(found.agent_errors) or error_of(found, failed, killed)
     if error is None and outcome is None:
-        error = format_agent_exits(found)
+        error = unfinished_steps(found) or format_agent_exits(found)
     return Evidence(
         outcome=outcome,
         job_state=job_state,
@@ -92,6 +101,7 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         is_out_of_memory=bool(killed) or (failed is not None and failed.kind == "out_of_memory"),
         bad_nodes=bad_nodes(found.errors),
         is_stopped_in_startup=failed is not None and failed.kind == "stopped",
+        failure=None if found.spec.launch.is_trainer else failure_of(found, failed, bool(killed)),
     )
 
 
@@ -222,18 +232,94 @@ def outcome_of(found: AttemptFacts, signals: tuple[str, ...]) -> str | None:
     """How the training ended: completed, stopped, or None where it did neither.
 
     A complete run stays complete, also where a scratch purge has removed its outcome.json. The
-    trainer always writes outcome.json. A user's script may write none: where every torchrun exited
-    with 0, a script that was warned and sent its stop signal may have stopped early, and a further
-    attempt finds out in a moment if all is done; a script that is never sent a signal knows of no
-    stop, and is complete.
+    trainer always writes outcome.json. A user's script may write none: then it is complete where
+    every torchrun exited with 0 and nothing speaks against it (see `is_by_exit_code`). A script
+    that was warned may have stopped early; a further attempt finds out in a moment if all is done.
     """
     if is_completed(found):
         return "completed"
+    if found.outcome.status is not None or not exits_are_clean(found):
+        return found.outcome.status
+    if has_reported_all_steps(found):
+        return "completed"
+    if signals or found.is_stop_requested:
+        return "stopped"
+    return None if unfinished_steps(found) else "completed"
+
+
+def exits_are_clean(found: AttemptFacts) -> bool:
+    """Whether the ranks are a user's script, and the torchrun of every node exited with 0."""
     exits = [agent.torchrun_exit for agent in found.agents if agent is not None]
     is_clean = bool(exits) and exits == [0] * len(found.nodes)
-    if found.outcome.status is not None or not is_clean or found.spec.launch.is_trainer:
-        return found.outcome.status
-    return "stopped" if signals and found.spec.launch.stop_signal != "none" else "completed"
+    return is_clean and not found.spec.launch.is_trainer
+
+
+def is_by_exit_code(found: AttemptFacts) -> bool:
+    """Whether exit code 0 alone shows that a user's script is complete.
+
+    It is no proof: many scripts exit with 0 at SIGTERM. What Slurm does with the job may speak
+    against it.
+    """
+    is_known = is_completed(found) or found.outcome.status is not None
+    return exits_are_clean(found) and not is_known and not has_reported_all_steps(found)
+
+
+def unless_contradicted(found: AttemptFacts, seen: Evidence) -> Evidence:
+    """The evidence, but `stopped` for a script whose job ends or was warned as it exited with 0."""
+    is_against = seen.signals or seen.is_requeued or seen.is_preempted or is_ending(seen)
+    if seen.outcome == "completed" and is_by_exit_code(found) and is_against:
+        return replace(seen, outcome="stopped")
+    return seen
+
+
+def has_reported_all_steps(found: AttemptFacts) -> bool:
+    """Whether a user's script reported its last step in this attempt."""
+    return (
+        found.total_steps is not None
+        and found.progress_step is not None
+        and found.progress_step >= found.total_steps
+        and first_event(found, "first_step") is not None
+    )
+
+
+def unfinished_steps(found: AttemptFacts) -> str | None:
+    """Why exit code 0 of a user's script is not its end: it reported more steps; None if not.
+
+    A report may be a second old; a checkpoint may be newer.
+    """
+    if not exits_are_clean(found) or found.outcome.status is not None:
+        return None
+    saved = None if found.checkpoint is None else checkpoint_step(found.checkpoint)
+    done = max(found.progress_step or 0, saved or 0)
+    if found.total_steps is None or done >= found.total_steps:
+        return None
+    return (
+        f"the script exited with code 0 after step {done} of {found.total_steps} "
+        "(completed() of kit_stop.py marks an earlier end)"
+    )
+
+
+def failure_of(found: AttemptFacts, failed: RankError | None, is_oom: bool) -> str | None:
+    """What makes two failures of a user's script the same one: error, place and first step.
+
+    None for an attempt that did not fail by itself: a killed process, or a rank that lost a peer.
+    Numbers and hosts are left out of the error: a path may have the time in it, a CUDA error an
+    address.
+    """
+    step = loaded_step(found)
+    start = "" if step is None else f", from step {step} on"
+    if is_oom:
+        return f"out of memory{start}"
+    if failed is None:
+        return unfinished_steps(found)
+    code = 0 if failed.exit_code is None else failed.exit_code
+    is_killed = {-code, code - 128} & {*KILLED_BY}  # by itself, or under a shell
+    if failed.caused_by_peer or is_killed:
+        return None
+    text = next(iter(failed.error.strip().splitlines()), "")
+    places = _FRAME.findall(failed.traceback)
+    place = " in {} line {}".format(*places[-1]) if places else ""
+    return f"{_NUMBER.sub('#', text)}{place}{start}"
 
 
 def has_agent_died(agents: Sequence[AgentRecord | None], srun_exit: int) -> bool:

@@ -45,8 +45,8 @@ class Evidence:
     """What is known when an attempt has ended. `attempts.jsonl` keeps it beside the decision."""
 
     # The status in outcome.json: completed, stopped, or None. For a user's script that wrote none
-    # it follows from the exit codes: all 0 is completed, but stopped if the script was warned and
-    # sent its stop signal.
+    # it follows from the exit codes: all 0 is completed, but stopped if a stop was sent or Slurm
+    # ends the job, and None if the script reported more steps than it did.
     outcome: str | None
     job_state: str  # Slurm's JobState; LOCAL without Slurm, UNKNOWN without an answer
     job_reason: str  # Slurm's Reason
@@ -70,6 +70,8 @@ class Evidence:
     rebooted_nodes: tuple[str, ...] = ()  # of a lost attempt: nodes that booted after it began
     is_stopped_in_startup: bool = False  # a rank was asked to stop before its training loop
     mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
+    # Of a user's script: equal for two attempts that failed in the same way from the same start.
+    failure: str | None = field(default=None, metadata=OMIT_NONE)
     # How long slurmctld did not answer after the attempt's end; left out if it answered at once.
     slurmctld_away_s: float | None = field(default=None, metadata=OMIT_NONE)
 

@@ -230,7 +230,9 @@ _BEFORE_STEP = '{"step": '
 
 PROGRESS_STEP_AT = len(_BEFORE_STEP)
 
-_STEP = re.compile(rb'\{"step": *(\d+)')
+_STEP = re.compile(rb'"step": *(\d+)')
+
+_TOTAL = re.compile(rb'"total": *(\d+)')
 
 _PROGRESS_BYTES = 512
 
@@ -249,13 +251,19 @@ def progress_text(progress: Progress) -> str:
 
 
 def read_progress_step(path: Path) -> int | None:
-    """The last finished optimizer step in progress.json; None before the first.
+    """The last finished optimizer step in progress.json; None before the first."""
+    return read_progress_steps(path)[0]
 
-    Only the beginning of the file is read: the rest may be written at the same moment.
+
+def read_progress_steps(path: Path) -> tuple[int | None, int | None]:
+    """The last finished optimizer step in progress.json, and the number of all, where known.
+
+    The beginning of the file is enough for the step: the trainer may write the rest right now.
     """
     try:
         with shared_files.open_binary(path) as file:
-            found = _STEP.match(file.read(64))
+            text = file.read()
     except FileNotFoundError:
-        return None
-    return None if found is None else int(found[1])
+        return None, None
+    step, total = _STEP.search(text), _TOTAL.search(text)
+    return None if step is None else int(step[1]), None if total is None else int(total[1])

@@ -414,6 +414,37 @@ def test_a_close_writes_the_result_once_and_only_at_the_end_of_the_run(
     assert (read_json(run.result) or {}).get("status") == status
 
 
+@pytest.mark.parametrize(
+    ("state", "job", "stop", "marker", "decision"),
+    [
+        ("RUNNING", "Requeue=1 Restarts=0", "", None, "done"),
+        ("RUNNING", "Requeue=1 Restarts=1", "", None, "wait"),  # its next start is counted
+        ("PENDING", "Requeue=1 Restarts=0", "", None, "wait"),
+        ("COMPLETING", "Requeue=1 Restarts=0", "", None, "cancel"),
+        (
+            "RUNNING",
+            "Requeue=1 Restarts=0\n   PreemptTime=2026-01-01T00:00:00",
+            "",
+            None,
+            "requeue",
+        ),
+        ("RUNNING", "Requeue=1 Restarts=0", "SIGTERM", None, "requeue"),  # the script got it, too
+        ("RUNNING", "Requeue=1 Restarts=1", "SIGTERM", {"status": "completed"}, "done"),
+    ],
+)
+def test_exit_0_of_a_script_whose_job_is_requeued_or_was_warned_is_no_end(
+    run, command, slurm, state, job, stop, marker, decision
+):
+    slurm.set_state("7", "RUNNING")
+    assert command("open", "a") == 0
+    close(run, 0)
+    if marker is not None:
+        write_json(run.attempt(1).outcome, marker)
+    slurm.set_state("7", state, job)
+    me = run_lock.this_process("7")
+    assert close_module.close_attempt(run, me, 1, (stop,) if stop else ()).action == decision
+
+
 def through(run, attempt=1):
     """An attempt of job 7 that completed the run, and whose batch script was killed then."""
     write_json(run.attempt(attempt).plan, run_files.plan(nodes=["a"]))

@@ -200,6 +200,18 @@ def test_a_run_comes_back_only_so_often(known, past, action, words):
     assert words in decision.reason
 
 
+@pytest.mark.parametrize(
+    ("failure", "past", "action"),
+    [("a", ("a", 2), "hold"), ("a", ("a", 1), "retry"), ("b", ("a", 2), "retry")]
+    + [(None, (None, 0), "retry")],
+)
+def test_new_files_do_not_excuse_the_same_failure_again_and_again(failure, past, action):
+    seen = dataclasses.replace(NOTHING, has_progress=True, error="x", failure=failure)
+    decision = decide(seen, History(0, 0, 0, failure=past[0], same_failures=past[1]))
+    assert decision.action == action
+    assert ("3 times the same failure in a row: x" in decision.reason) == (action == "hold")
+
+
 def test_the_budgets_can_be_set():
     budget = Budget(crashes_without_progress=1)
     assert decide(NOTHING, FRESH, budget).action is Action.HOLD

@@ -98,7 +98,7 @@ def test_a_checkpoint_of_one_more_digit_is_progress(run):
     [
         ("none", False, None, (0, 0), "completed"),
         ("TERM", False, None, (0, 0), "completed"),
-        ("none", True, None, (0, 0), "completed"),  # the script handles no stop
+        ("none", True, None, (0, 0), "stopped"),  # Slurm may have signalled the script itself
         ("TERM", True, None, (0, 0), "stopped"),  # it may have more to do
         ("TERM", True, {"status": "completed"}, (0, 0), "completed"),
         ("none", True, {"status": "stopped"}, (0, 0), "stopped"),
@@ -117,6 +117,85 @@ def test_the_outcome_of_a_script_of_ones_own(run, stop_signal, warned, marker, e
     if marker is not None:
         write_json(attempt.outcome, marker)
     assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("progress", "saved", "is_reported_now", "warned", "outcome"),
+    [
+        ({"step": 40, "total": 100}, None, True, False, None),
+        ({"total": 100, "step": 40}, None, True, False, None),
+        ({"step": 40, "total": 100}, None, True, True, "stopped"),
+        ({"step": 100, "total": 100}, None, True, False, "completed"),
+        ({"step": 100, "total": 100}, None, True, True, "completed"),  # the stop came too late
+        ({"step": 100, "total": 100}, None, False, True, "stopped"),  # of an earlier attempt
+        ({"step": 99, "total": 100}, 100, True, False, "completed"),  # a report is a second old
+        ({"step": 40, "total": None}, None, True, False, "completed"),
+        ({"step": 40, "total": None}, None, True, True, "stopped"),
+    ],
+)
+def test_exit_0_of_a_script_is_its_end_only_if_nothing_speaks_against_it(
+    run, progress, saved, is_reported_now, warned, outcome
+):
+    own_script(run)
+    attempt = opened(run, 2)
+    for rank in (0, 1):
+        node(attempt, rank, *[(1.0, "SIGTERM")] * warned)
+    write_json(run.progress, progress)
+    if saved is not None:
+        write_json(run.saved, {"step": saved})
+    Timeline(run, "rank-00000", 2 if is_reported_now else 1).event("first_step", step=1)
+    seen = interpret.rank_evidence(facts.read(run, 2), "RUNNING")
+    assert seen.outcome == outcome
+    if outcome is None:
+        assert "exited with code 0 after step 40 of 100" in str(seen.error)
+        assert decide(seen, History(0, 0, 0)).action is Action.RETRY
+        held = decide(seen, History(0, 0, 2, failure=seen.failure, same_failures=2))
+        assert held.action is Action.HOLD
+
+
+def test_a_stop_file_without_a_recorded_signal_speaks_against_exit_0(run):
+    own_script(run)
+    attempt = opened(run, 1, nodes=("a",))
+    node(attempt, 0)
+    attempt.stop_requested.touch()
+    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome == "stopped"
+
+
+TRACE = 'Traceback (most recent call last):\n  File "/c/%s.py", line %d, in f\nValueError: x'
+DATED = "FileNotFoundError: [Errno 2] No such file or directory: 'outputs/%s/x.csv'"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_same"),
+    [
+        ({}, {}, True),
+        ({"error": DATED % "2026-01-01/12-00-00"}, {"error": DATED % "2026-01-02/08-31-07"}, True),
+        ({"host": "n1"}, {"host": "n7", "rank": 3}, True),
+        ({"traceback": TRACE % ("a", 7)}, {"traceback": TRACE % ("a", 7)}, True),
+        ({"traceback": TRACE % ("a", 7)}, {"traceback": TRACE % ("a", 8)}, False),
+        ({"traceback": TRACE % ("a", 7)}, {"traceback": TRACE % ("b", 7)}, False),
+        ({"error": "ValueError: y"}, {}, False),
+        ({"step": 40}, {"step": 40}, True),
+        ({"step": 40}, {"step": 80}, False),  # it began at another step
+        # From outside: a killed process, a lost peer.
+        ({"error": "was killed by SIGKILL", "exit_code": -9},) * 2 + (False,),
+        ({"error": "exited with code 143", "exit_code": 143},) * 2 + (False,),
+        ({"caused_by_peer": True},) * 2 + (False,),
+        ({"error": "was killed by SIGSEGV", "exit_code": -11},) * 2 + (True,),
+    ],
+)
+def test_the_same_failure_is_known_by_its_error_its_place_and_its_start(
+    run, first, second, is_same
+):
+    own_script(run)
+    found = []
+    for number, fields in enumerate((dict(first), dict(second)), 1):
+        attempt = opened(run, number)
+        if (step := fields.pop("step", None)) is not None:
+            Timeline(run, "rank-00000", number).event("first_step", step=step + 1)
+        failed(attempt, fields.pop("rank", 1), 5.0, **fields)
+        found.append(interpret.rank_evidence(facts.read(run, number), "RUNNING").failure)
+    assert (found[0] is not None and found[0] == found[1]) == is_same
 
 
 def test_the_trainer_that_left_no_marker_is_not_through(run):
@@ -345,6 +424,28 @@ def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
 )
 def test_budgets_are_counted_since_the_last_progress_and_anew_after_a_hold(attempts, counted):
     assert budget_used(parsed(attempts)) == counted
+
+
+def crash(failure, **fields):
+    record = entry(progress=True, **fields)
+    record["evidence"]["failure"] = failure
+    return record
+
+
+@pytest.mark.parametrize(
+    ("attempts", "failure", "count"),
+    [
+        ([crash("a"), crash("a")], "a", 2),
+        ([crash("a"), crash("b"), crash("b")], "b", 2),
+        ([crash("a"), crash(None)], None, 0),
+        ([crash("a"), entry("requeue", "preemption")], "a", 1),
+        ([crash("a"), entry("requeue", "preemption", progress=True)], None, 0),
+        ([crash("a", decision="hold"), crash("a")], "a", 1),  # a user resumed it
+    ],
+)
+def test_equal_failures_in_a_row_are_counted_whatever_files_are_new(attempts, failure, count):
+    known = budget_used(parsed(attempts))
+    assert (known.failure, known.same_failures) == (failure, count)
 
 
 def test_an_attempt_that_found_another_bad_node_does_not_count_as_one_without_progress():
