@@ -50,6 +50,10 @@ def answer_of(seen: Observed) -> Answer:
         return refused(seen)
     if seen.missing is not None:
         return missing(seen)
+    starts_again = (Action.REQUEUE, Action.WAIT)
+    was_waiting = bool(seen.ends) and seen.ends[-1].record.decision in starts_again
+    if was_waiting and seen.end_state == "CANCELLED":
+        return cancelled(seen)  # between two starts, with no process of the run to record it
     if found.result is not None and found.result.status == "cancelled":
         return cancelled(seen)
     if seen.ends:

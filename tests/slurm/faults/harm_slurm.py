@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from slurm_job_kit.jobs.attempt.requeue_policy import SINCE_VERSION
+
+from ..host import installed_version
 from ..kit import REPOSITORY, Kit, Run
 
 _RESTART_TIMEOUT_S = 150
+# Whether Slurm itself requeues a job that ends in the grace of its preemption.
+REQUEUES_IN_GRACE = installed_version() >= SINCE_VERSION
 
 
 def restarts(run: Run) -> int:

@@ -62,11 +62,14 @@ def nothing_left(run: Run) -> None:
     assert not drafts, drafts
 
 
-def stays_cancelled(run: Run) -> None:
-    """The job is cancelled, and no process or other job is left that could start it again."""
+def stays_cancelled(run: Run, restarts: int = 0) -> None:
+    """The job is cancelled, and no process or other job is left that could start it again.
+
+    `restarts`: the requeues that Slurm had counted before the cancel.
+    """
     run.wait("CANCELLED")
     nothing_left(run)
-    requeues(run, 0)
+    requeues(run, restarts)
     state, queued = run.cluster.job(run.job_id)["JobState"], run.cluster.job_ids()
     assert (state, queued) == ("CANCELLED", []), (state, queued)
 

@@ -143,7 +143,9 @@ def test_row_15_sigkill_of_the_batch_shell_is_recorded_as_lost(
     paced = start_with_readers(kit, "1")
     row.record(paced.run)
     harm_processes.kill(paced.run, "shell")
-    assert paced.run.wait("FAILED")["Reason"] == "JobLaunchFailure"
+    # The second one: Slurm 26.05.
+    reasons = ("JobLaunchFailure", "RaisedSignal:9(Killed)")
+    assert paced.run.wait("FAILED")["Reason"] in reasons
     oracles.nothing_left(paced.run)
     paced.hurry()
     kit.resume(paced.run).wait()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from ..kit import Kit, Run
-from . import harm_slurm, oracles
+from . import harm_processes, harm_slurm, oracles
 from .rows import Row
 from .scenario import HELD_UP, Paced, ReferenceRuns, start, start_with_path
 
@@ -123,25 +124,59 @@ def wait_for_signals(run: Run) -> None:
     run.cluster.wait_for(lambda: len(run.events("stop_seen")) == 3, "a stop on three ranks", 60)
 
 
+# What the late scontrol does, and how many starts Slurm counts then.
+LATE = """#!/bin/sh
+export PATH={path}
+case "$*" in
+    {pattern}) touch {asked}; {commands} ;;
+    *) exec scontrol "$@" ;;
+esac
+"""
+SCANCEL = 'scancel "$SLURM_JOB_ID"'
+
+
+def start_with_late_scontrol(kit: Kit, folder: Path, pattern: str, commands: str) -> Run:
+    """A run whose batch script has the real scontrol, and more at the calls of a shell pattern."""
+    late = folder / "bin" / "scontrol"
+    late.parent.mkdir()
+    parts = {"path": kit.cluster.env["PATH"], "asked": folder / "asked"}
+    late.write_text(LATE.format(pattern=pattern, commands=commands, **parts))
+    late.chmod(0o755)
+    return start_with_path(kit, late.parent).run
+
+
 @pytest.mark.fault
 @pytest.mark.usefixtures("patient_site")
-def test_row_11_scancel_just_before_our_requeue_lands(kit: Kit, tmp_path: Path, row: Row) -> None:
+@pytest.mark.parametrize(
+    ("commands", "restarts"),
+    [(f'{SCANCEL}; scontrol "$@"', 0), (f'scontrol "$@"; {SCANCEL}', 1)],
+    ids=["before", "after"],
+)
+def test_row_11_scancel_just_before_our_requeue_lands(
+    kit: Kit, tmp_path: Path, row: Row, commands: str, restarts: int
+) -> None:
     """A plain `scontrol requeue` would bring the cancelled job back to life."""
-    late = tmp_path / "bin" / "scontrol"
-    late.parent.mkdir()
-    # No fake: these call the real commands, one of them at the worst moment.
-    late.write_text(
-        "#!/bin/sh\n"
-        f"export PATH={kit.cluster.env['PATH']}\n"
-        f'if [ "$1" = requeue ]; then touch {tmp_path}/asked; scancel "$SLURM_JOB_ID"; fi\n'
-        'exec scontrol "$@"\n'
-    )
-    late.chmod(0o755)
-    run = start_with_path(kit, late.parent).run
+    # By hand, because since 24.05 Slurm itself requeues a job in the grace of its preemption.
+    run = start_with_late_scontrol(kit, tmp_path, '"requeue "*', commands)
+    row.record(run)
+    run.wait_for_step(2)
+    harm_processes.warn_rank(run, 1, signal.SIGTERM)
+    oracles.stays_cancelled(run, restarts)
+    assert (tmp_path / "asked").exists()
+    assert run.attempts()[0]["cause"] in ("cancelled", "manual_stop")[: 1 + restarts]
+
+
+@pytest.mark.fault
+@pytest.mark.usefixtures("patient_site")
+def test_row_11_scancel_just_before_slurms_own_requeue(kit: Kit, tmp_path: Path, row: Row) -> None:
+    """`close` has read the job as preempted and asks for the settings; then the scancel comes."""
+    pattern, commands = '"show config"', f'scontrol "$@"; {SCANCEL}'
+    run = start_with_late_scontrol(kit, tmp_path, pattern, commands)
     row.record(run)
     run.wait_for_step(2)
     urgent = harm_slurm.begin_preemption(run)
     run.cluster.wait_job(urgent, "COMPLETED", 120)  # no other job may be left in the queue
     oracles.stays_cancelled(run)
     assert (tmp_path / "asked").exists()
-    oracles.causes(run, ["cancelled"])
+    # The kit had left the requeue to Slurm before.
+    oracles.causes(run, ["preemption" if harm_slurm.REQUEUES_IN_GRACE else "cancelled"])

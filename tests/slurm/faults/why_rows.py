@@ -36,6 +36,7 @@ EXPECTED: dict[str, tuple[str, ...] | Nothing] = {
     "test_row_11_scancel_in_a_save": ("cancelled",),
     "test_row_11_scancel_in_a_grace": ("cancelled",),
     "test_row_11_scancel_just_before_our_requeue_lands": ("cancelled",),
+    "test_row_11_scancel_just_before_slurms_own_requeue": ("cancelled",),
     "test_row_11_successor_of_a_cancelled_job_ends_without_training": ("cancelled", "preemption"),
     "test_row_11_cancelled_job_takes_its_successor_with_it": ("cancelled",),
     "test_row_12_an_admin_requeues_twice": ("requeued",),

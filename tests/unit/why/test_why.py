@@ -415,6 +415,13 @@ def test_a_running_job_shows_its_progress_and_a_suspended_one_that_it_waits(queu
     assert story.why()["cause"] == "suspended"
 
 
+@pytest.mark.parametrize("decision", ["requeue", "wait"])
+def test_a_scancel_between_two_starts_is_the_cause(queued, decision):
+    story = queued("CANCELLED")
+    story.attempt(cause="preemption", decision=decision, job_id="7")
+    assert story.why()["cause"] == "cancelled"
+
+
 def test_a_job_that_slurm_holds_after_a_requeue_is_to_be_released(queued, slurm):
     story = queued("RUNNING")
     for state, reason in (
