@@ -21,6 +21,7 @@ from slurm_job_kit.jobs import arguments, installation, records
 from slurm_job_kit.jobs.attempt import run_lock
 from slurm_job_kit.jobs.care import leftovers, unlinked
 from slurm_job_kit.jobs.care.leftovers import Leftover
+from slurm_job_kit.jobs.commands import run_jobs
 from slurm_job_kit.jobs.commands.submit_claim import claimed
 from slurm_job_kit.jobs.console import counted, say, shown_path
 from slurm_job_kit.jobs.errors import FailedError, UserError
@@ -29,7 +30,6 @@ from slurm_job_kit.jobs.rundir import RunDir, relink
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.runs.checkpoint_files import TEMPORARY_PREFIX
 from slurm_job_kit.jobs.slurm import job_list
-from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 from slurm_job_kit.jobs.spec import FormatError
 
 _AGE = re.compile(r"(\d+)([mhdw])")
@@ -196,19 +196,21 @@ class Queue:
     is_known: bool
     ids: frozenset[str]
     run_dirs: frozenset[Path]  # to which their batch scripts lead, and a sweep's points
+    unclear: str | None = None  # a job of this kit of which Slurm shows no run directory
 
     @classmethod
     def read(cls) -> Queue:
         """Ask Slurm once."""
         jobs = job_list.known_queue()
-        targets = set()
+        targets, unclear = set(), None
         for job in jobs or ():
-            _, is_ours, target = job.command.partition(f"{SCRIPT.name} ")
-            if is_ours:
-                path = Path(job.work_dir, target.strip()).resolve()
+            path = run_jobs.target_of(job)
+            if path is not None:
                 targets |= {path, *(point.resolve() for point in path.glob("points/*"))}
+            elif job.is_cut:
+                unclear = job.job_id
         ids = frozenset(job.job_id for job in jobs or ())
-        return cls(jobs is not None, ids, frozenset(targets))
+        return cls(jobs is not None, ids, frozenset(targets), unclear)
 
 
 def why_busy(run_dir: RunDir, queue: Queue) -> str | None:
@@ -228,6 +230,8 @@ def why_busy(run_dir: RunDir, queue: Queue) -> str | None:
         return "Slurm does not answer whether its job still runs"
     if jobs & queue.ids or run_dir.path in queue.run_dirs:
         return "it is queued or running"
+    if queue.unclear is not None:
+        return f"job {queue.unclear} may run it: Slurm shows no arguments of its batch script"
     return None
 
 

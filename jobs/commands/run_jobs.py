@@ -8,7 +8,6 @@ from slurm_job_kit.jobs.attempt import run_lock
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm import client, job_list
-from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 
 
 def unended(run_dir: RunDir) -> list[str]:
@@ -26,9 +25,13 @@ def in_queue(run_dir: RunDir) -> list[str]:
 
     A plain `sbatch slurm/ddp.sbatch RUN_DIR` records its job only once it starts.
     """
-    found = []
-    for job in job_list.queued_jobs():
-        _, is_ours, target = job.command.partition(f"{SCRIPT.name} ")
-        if is_ours and Path(job.work_dir, target.strip()).resolve() == run_dir.path.resolve():
-            found.append(job.job_id)
-    return found
+    path = run_dir.path.resolve()
+    return [job.job_id for job in job_list.queued_jobs() if target_of(job) == path]
+
+
+def target_of(job: job_list.QueuedJob) -> Path | None:
+    """What a queued job's batch script gets; None for another script, and where Slurm hides it."""
+    if not job.is_cut:
+        return job.target
+    recorded = lookup.recall(job.job_id)
+    return None if recorded is None else recorded.path.resolve()

@@ -8,14 +8,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from slurm_job_kit.jobs.slurm import duration, job_state
 from slurm_job_kit.jobs.slurm.client import call
+from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 
 # The reason comes last: it may be any text.
 QUEUE_FORMAT = "%i|%T|%S|%L|%D|%N|%r"
+# The kit's batch script, and the arguments behind it.
+_OURS = re.compile(rf"(?:^|[/ ]){re.escape(SCRIPT.name)}(?: (.*))?$")
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,14 @@ class QueuedJob:
     job_id: str
     work_dir: str
     command: str
+    # The kit's batch script, of which Slurm shows no arguments: 23.02 to 25.05 without accounting.
+    is_cut: bool = False
+
+    @property
+    def target(self) -> Path | None:
+        """The argument of the kit's batch script: a run directory, a sweep or a spec."""
+        words = _argument(self.command)
+        return Path(self.work_dir, words).resolve() if words else None
 
 
 def queued_jobs() -> list[QueuedJob]:
@@ -90,12 +102,45 @@ def known_queue() -> list[QueuedJob] | None:
     Each task of an array is a job. Source: squeue(1), --array, %Z (working directory) and %o
     (command).
     """
+    # Since 23.02 %o has no arguments. Source: slurmctld/job_mgr.c, _pack_default_job_details.
     user = f"--user={os.getuid()}"
     answer = call(["squeue", "--noheader", "--array", user, "--format=%i|%Z|%o"])
     if answer is None or answer.returncode != 0:
         return None
     fields = [line.split("|", 2) for line in answer.stdout.splitlines()]
-    return [QueuedJob(*values) for values in fields if len(values) == 3]
+    jobs = [QueuedJob(*values) for values in fields if len(values) == 3]
+    bare = {_array_id(job.job_id) for job in jobs if _argument(job.command) == ""}
+    lines = _submit_lines(bare) if bare else {}
+    return [_completed(job, lines) if _array_id(job.job_id) in bare else job for job in jobs]
+
+
+def _argument(command: str) -> str | None:
+    """Return what follows the kit's batch script on a command line; None for another script."""
+    found = _OURS.search(command)
+    return None if found is None else (found[1] or "").strip()
+
+
+def _completed(job: QueuedJob, lines: Mapping[str, str]) -> QueuedJob:
+    """Return a job with the command line of sbatch in place of its script."""
+    line = lines.get(_array_id(job.job_id))
+    return replace(job, is_cut=True) if line is None else replace(job, command=line)
+
+
+def _array_id(job_id: str) -> str:
+    """Return 12 of `12_3`: the tasks of an array have one command line."""
+    return job_id.partition("_")[0]
+
+
+def _submit_lines(job_ids: Iterable[str]) -> dict[str, str]:
+    """Return the command lines of sbatch for jobs: from sacct, else from scontrol (Slurm 25.11)."""
+    wanted = sorted(job_ids)
+    rows = _accounted(wanted, "JobID,SubmitLine")
+    found = {_array_id(job_id): line for job_id, line in rows}
+    for job_id in wanted:
+        if job_id not in found and (answer := call(["scontrol", "show", "job", job_id])):
+            line = re.search(r"^   SubmitLine=(.+)$", answer.stdout, re.MULTILINE)
+            found |= {job_id: line[1]} if line is not None else {}
+    return found
 
 
 def past_states(job_ids: Iterable[str]) -> dict[str, str]:
@@ -103,13 +148,19 @@ def past_states(job_ids: Iterable[str]) -> dict[str, str]:
 
     Source: sacct(1).
     """
+    rows = _accounted(job_ids, "JobID,State")
+    return {job_id: job_state.read(state) for job_id, state in rows}
+
+
+def _accounted(job_ids: Iterable[str], columns: str) -> list[tuple[str, str]]:
+    """Return two columns of sacct for jobs; empty if the site has no accounting database."""
     if shutil.which("sacct") is None:
-        return {}
-    columns = ("--noheader", "--parsable2", "--allocations", "--format=JobID,State")
-    answer = call(["sacct", *columns, f"--jobs={','.join(job_ids)}"])
+        return []
+    options = ("--noheader", "--parsable2", "--allocations", f"--format={columns}")
+    answer = call(["sacct", *options, f"--jobs={','.join(job_ids)}"])
     lines = answer.stdout.splitlines() if answer and answer.returncode == 0 else []
-    pairs = [line.split("|", 1) for line in lines if "|" in line]
-    return {job_id: job_state.read(state) for job_id, state in pairs}
+    rows = (line.partition("|") for line in lines if "|" in line)
+    return [(first, second) for first, _, second in rows]
 
 
 def cancelled_by(job_id: str) -> str | None:

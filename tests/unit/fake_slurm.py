@@ -115,6 +115,13 @@ class FakeSlurm:
         with open(self.folder / "queue", "a", encoding="utf-8") as queue:
             queue.write(f"{job_id}|{work_dir}|{command}\n")
 
+    def hide_arguments(self) -> None:
+        """Show the scripts of queued jobs without arguments, as Slurm does since 23.02."""
+        queue = self.folder / "queue"
+        rows = (line.split("|", 2) for line in self._lines("queue"))
+        cut = [f"{job_id}|{folder}|{command.split(' ')[0]}" for job_id, folder, command in rows]
+        queue.write_text("".join(f"{line}\n" for line in cut))
+
     @property
     def calls(self) -> list[str]:
         """All calls of all clients, in their order: the client's name and its arguments."""

@@ -113,6 +113,33 @@ def test_cancel_ends_every_queued_job_of_the_run(slurm, here):
     assert read_json(run.result)["status"] == "cancelled"
 
 
+@pytest.mark.parametrize("source", ["sacct", "scontrol"])
+def test_cancel_finds_a_job_of_plain_sbatch_also_where_squeue_shows_no_arguments(
+    slurm, here, source
+):
+    """As since Slurm 23.02: the arguments stand in the command line of sbatch alone."""
+    run = queued_twice(slurm, here)
+    slurm.hide_arguments()
+    line = f"sbatch --nodes=3 {here}/slurm/ddp.sbatch {run.path}"
+    other = f"sbatch {here}/slurm/ddp.sbatch {run.path}-other"
+    if source == "sacct":
+        slurm.answer("sacct", f"4711|{line}\n5000|{line}\n5001|{other}\n", when="*SubmitLine*")
+    else:
+        for job_id, text in (("4711", line), ("5000", line), ("5001", other)):
+            shown = f"   JobState=PENDING Reason=None Dependency=(null)\n   SubmitLine={text}\n"
+            slurm.answer("scontrol", shown, when=f"show?job?{job_id}")
+    assert main(["cancel", "tiny"]) == 0
+    assert slurm.cancelled == ["4711 5000"]
+
+
+def test_no_job_of_another_run_is_cancelled_where_slurm_shows_no_arguments_at_all(slurm, here):
+    """Slurm 24.11 without accounting: the kit's own job is known by its record."""
+    queued_twice(slurm, here)
+    slurm.hide_arguments()
+    assert main(["cancel", "tiny"]) == 0
+    assert slurm.cancelled == ["4711"]
+
+
 def test_resume_refuses_a_run_that_a_plain_sbatch_has_queued(slurm, here, capsys):
     queued_twice(slurm, here)
     slurm.set_state("4711", "FAILED")
