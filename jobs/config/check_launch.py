@@ -81,8 +81,9 @@ def _slurm(slurm: Slurm) -> Iterator[Problem]:
         also = (("slurm", "time"),)
         hint = "the ranks would stop before their first step: raise slurm.time, or lower this key"
         yield Problem(("slurm", "signal_lead_s"), what, hint, also)
-    for name in slurm.sbatch_args:
-        yield from _sbatch_arg(("slurm", "sbatch_args", name), name.replace("_", "-"))
+    for name, value in slurm.sbatch_args.items():
+        if (name, value) != ("requeue", reserved.EXPEDITE):
+            yield from _sbatch_arg(("slurm", "sbatch_args", name), name.replace("_", "-"))
 
 
 def _sbatch_arg(path: KeyPath, name: str) -> Iterator[Problem]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 _STATE = "the kit keeps state and logs in the run directory"
 _PER_NODE = "one agent runs on each node and starts launch.nproc_per_node ranks there"
 _ENV = "environment variables of the ranks go to launch.env, shell lines to setup"
+EXPEDITE = "expedite"
 _REQUEUE = "the kit requeues the job until the training is complete"
 _NO_JOB = "sbatch would not submit the job"
 _LAYOUT: Mapping[str, str] = {
@@ -48,7 +49,7 @@ SBATCH: Mapping[str, str] = {
     "constraint": "write slurm.constraint",
     "exclude": "write slurm.exclude",
     "signal": "write slurm.signal_lead_s",
-    "requeue": _REQUEUE,
+    "requeue": f"{_REQUEUE}; the value {EXPEDITE} alone may be given (Slurm 25.11)",
     "no-requeue": _REQUEUE,
     "array": "give slurm/ddp.sbatch a sweep directory: sbatch --array",
     "wrap": "write launch.module or launch.script",

@@ -53,6 +53,7 @@ class SlurmSite:
     preemption_s: int | None = None
     kill_wait_s: int = 30  # from SIGTERM to SIGKILL
     slurmd_port: int = 6818
+    requeue_delay_s: int = 121  # a requeued job waits so long before it may start
     partition_nodes: tuple[PartitionNodes, ...] = field(default=(), metadata=AS_OBJECT)
     sites: tuple[str, ...] = ()  # what was shown at submit
     remarks: tuple[str, ...] = ()

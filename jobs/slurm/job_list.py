@@ -107,8 +107,8 @@ def known_queue() -> list[QueuedJob] | None:
     answer = call(["squeue", "--noheader", "--array", user, "--format=%i|%Z|%o"])
     if answer is None or answer.returncode != 0:
         return None
-    fields = [line.split("|", 2) for line in answer.stdout.splitlines()]
-    jobs = [QueuedJob(*values) for values in fields if len(values) == 3]
+    rows = [line.split("|", 2) for line in answer.stdout.splitlines()]
+    jobs = [QueuedJob(row[0], row[1], row[2]) for row in rows if len(row) == 3]
     bare = {_array_id(job.job_id) for job in jobs if _argument(job.command) == ""}
     lines = _submit_lines(bare) if bare else {}
     return [_completed(job, lines) if _array_id(job.job_id) in bare else job for job in jobs]

@@ -16,8 +16,7 @@ _REASONS = {
     "Dependency": "it waits for the end of another job",
     "DependencyNeverSatisfied": "the job that it depends on ended in another way than asked for: "
     "it never starts, cancel it",
-    "BeginTime": "its earliest start time has not come; of a requeued job it is two minutes after "
-    "the requeue",
+    "BeginTime": "its earliest start time has not come: the site lets a requeued job wait",
     "SchedDefer": "the site lets the scheduler decide later, and it has not yet",
     "Licenses": "licenses that it asks for are in use",
     "Reservation": "its reservation has not begun, or has no free nodes",

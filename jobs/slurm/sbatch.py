@@ -105,7 +105,8 @@ def successor_argv(argv: Sequence[str], job_id: str, can_requeue: bool) -> list[
     """
     options, positional = argv[1:-2], argv[-2:]
     kept = [option for option in options if _name(option) not in _NOT_INHERITED]
-    after = [f"--dependency=afterany:{job_id}", "--requeue" if can_requeue else "--no-requeue"]
+    asked = next((option for option in options if _name(option) == "requeue"), "--requeue")
+    after = [f"--dependency=afterany:{job_id}", asked if can_requeue else "--no-requeue"]
     return ["sbatch", *kept, *after, *positional]
 
 

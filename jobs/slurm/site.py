@@ -16,6 +16,7 @@ from slurm_job_kit.jobs.spec import Slurm
 # Slurm's own defaults. Source: slurm.conf(5).
 KILL_WAIT_S = 30
 SLURMD_PORT = 6818
+CRED_EXPIRE_S = 120  # AuthInfo, cred_expire
 _PAIR = re.compile(r"(\w+)=(\S+)")
 _UNLIMITED = ("UNLIMITED", "INFINITE", "NONE", "N/A", "(null)", "")
 
@@ -35,6 +36,8 @@ class Config:
     chooses_partition: bool  # a submit plugin may choose another partition than the job's
     max_batch_requeue: int = 5  # failed launches of a job before it is held
     slurmd_port: int = SLURMD_PORT
+    requeue_delay_s: int = CRED_EXPIRE_S + 1  # a requeued job waits so long before it may start
+    has_expedited: bool = False  # jobs may ask for an expedited requeue (Slurm 25.11)
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,8 @@ class Site:
             "no preemption" if mode == "OFF" else preempted,
             f"KillWait {config.kill_wait_s} s",
         ]
+        if mode == "REQUEUE":
+            parts.append(f"a requeued job waits {config.requeue_delay_s} s")
         if config.over_time_limit:
             parts.append(f"jobs may exceed their limit by {config.over_time_limit}")
         if not config.has_accounting:
@@ -120,7 +125,21 @@ def parse_config(text: str) -> Config | None:
         chooses_partition=found.get("JobSubmitPlugins", "(null)") not in _UNLIMITED,
         max_batch_requeue=_number(found.get("MaxBatchRequeue", "5")),
         slurmd_port=_number(found.get("SlurmdPort", "")) or SLURMD_PORT,
+        requeue_delay_s=_requeue_delay_s(found),
+        has_expedited="enable_expedited_requeue" in found.get("SlurmctldParameters", ""),
     )
+
+
+def _requeue_delay_s(found: Mapping[str, str]) -> int:
+    """Return how long a requeued job waits: requeue_delay (Slurm 25.11), else cred_expire, and 1 s.
+
+    Source: slurm.conf(5), SchedulerParameters, AuthInfo; slurmctld/job_mgr.c, batch_requeue_fini.
+    """
+    for setting, name in (("SchedulerParameters", "requeue_delay"), ("AuthInfo", "cred_expire")):
+        value = re.search(rf"\b{name}=(\d+)", found.get(setting, ""))
+        if value is not None:
+            return int(value[1]) + 1
+    return CRED_EXPIRE_S + 1
 
 
 def parse_partitions(text: str) -> list[Partition]:

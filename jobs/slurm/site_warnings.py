@@ -15,11 +15,12 @@ from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.queued import PartitionNodes, SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import duration
-from slurm_job_kit.jobs.slurm.site import KILL_WAIT_S, SLURMD_PORT, Site
+from slurm_job_kit.jobs.slurm.site import CRED_EXPIRE_S, KILL_WAIT_S, SLURMD_PORT, Site
 from slurm_job_kit.jobs.spec import Slurm
 
 # Assumed duration of a stop (notice, save, commit) until the run has measured one.
 ASSUMED_STOP_S = 30
+EXPEDITE = "expedite"  # of --requeue, Slurm 25.11
 
 
 def check(requested: Slurm, sites: Sequence[Site], stop_s: float | None = None) -> list[Problem]:
@@ -85,6 +86,9 @@ def _stops(requested: Slurm, site: Site, stop_s: float | None) -> Iterator[Probl
     if stop_s is not None and stop_s > requested.signal_lead_s:
         what = f"{requested.signal_lead_s} s is shorter than the slowest stop, {stop_s:.0f} s"
         yield _warning("signal_lead_s", what, f"write {2 * int(stop_s) + 1}")
+    if requested.sbatch_args.get("requeue") == EXPEDITE and not site.config.has_expedited:
+        what = "this site has no expedited requeue (SlurmctldParameters=enable_expedited_requeue)"
+        yield Problem(("slurm", "sbatch_args", "requeue"), what, "leave it out")
     if not site.config.is_requeued and requested.restart != "successor":
         what = "this site requeues only jobs that ask for it (JobRequeue=0), as this job does"
         hint = "if Slurm refuses the requeue, write slurm.restart=successor"
@@ -126,6 +130,13 @@ def slowest_stop_s(run_dir: RunDir) -> float | None:
     return max((stop_s for stop_s in stops if stop_s is not None), default=None)
 
 
+def _requeue_delay_s(requested: Slurm, sites: Sequence[Site]) -> int:
+    """Return how long a requeued job of the run waits before it may start."""
+    if requested.sbatch_args.get("requeue") == EXPEDITE:
+        return 0
+    return next((site.config.requeue_delay_s for site in sites), CRED_EXPIRE_S + 1)
+
+
 def record_site(run_dir: RunDir, requested: Slurm, sites: Sequence[Site]) -> SlurmSite:
     """Return what this Slurm does with the run's jobs; writes site.json if Slurm answered.
 
@@ -144,6 +155,7 @@ def record_site(run_dir: RunDir, requested: Slurm, sites: Sequence[Site]) -> Slu
         ),
         kill_wait_s=next((site.config.kill_wait_s for site in sites), KILL_WAIT_S),
         slurmd_port=next((site.config.slurmd_port for site in sites), SLURMD_PORT),
+        requeue_delay_s=_requeue_delay_s(requested, sites),
         partition_nodes=tuple(
             PartitionNodes(site.partition.name, site.partition.nodes)
             for site in sites

@@ -91,6 +91,8 @@ def in_queue(seen: Observed) -> Answer:
         )
     if job.state in job_state.WAITING:
         text = f"job {seen.job_id} waits in the queue ({job.reason}): {pending.explain(job.reason)}"
+        if job.reason == "BeginTime" and job.restarts and seen.newest.site is not None:
+            text += f", here {seen.newest.site.requeue_delay_s} s"
         wait = pending.wait_of(job.reason)
         remedy = NEVER_STARTS if wait is Wait.NEVER_ENDS else Remedy("wait", "status")
         answer = of_state(seen, Kind.PENDING, text, remedy, delays_of(seen))

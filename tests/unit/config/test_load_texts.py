@@ -249,3 +249,11 @@ def test_runs_root_is_expanded_as_a_shell_would(take, refuse, monkeypatch):
     assert "environment variable UNSET is not set" in refuse("runs_root: $UNSET/runs")
     monkeypatch.setenv("SCRATCH", "a\nb")
     assert "has a line break in it" in refuse("runs_root: $SCRATCH")
+
+
+def test_an_expedited_requeue_alone_may_be_asked_for(take, refuse):
+    assert take("slurm: {sbatch_args: {requeue: expedite}}").slurm.sbatch_args == {
+        "requeue": "expedite"
+    }
+    for value in ("true", "now"):
+        assert "--requeue belongs" in refuse(f"slurm: {{sbatch_args: {{requeue: {value}}}}}")

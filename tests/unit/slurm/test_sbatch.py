@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import sbatch
 from slurm_job_kit.jobs.spec import Notify, Slurm, Spec
@@ -86,6 +88,14 @@ def test_a_successor_has_the_options_of_its_predecessor_without_those_of_one_job
     assert len(kept) == len(argv) - len(own)
     after = ["--dependency=afterany:7_1", "--no-requeue"]
     assert sbatch.successor_argv(argv, "7_1", False) == [*kept[:-2], *after, *kept[-2:]]
+
+
+@pytest.mark.parametrize("can_requeue", [True, False])
+def test_a_successor_asks_for_an_expedited_requeue_as_its_predecessor_does(can_requeue):
+    argv = sbatch.sbatch_argv(Spec(slurm=Slurm(sbatch_args={"requeue": "expedite"})), RUN)
+    after = sbatch.successor_argv(argv, "7", can_requeue)
+    asked = [option for option in after if "requeue" in option]
+    assert asked == ["--requeue=expedite" if can_requeue else "--no-requeue"]
 
 
 def test_the_users_own_defaults_of_sbatch_count_outside_of_a_job_only():

@@ -30,6 +30,14 @@ AllowedKmemSpace        = (null)
 
 Slurmctld(primary) at ctl is UP
 """
+# Further lines, and how long a requeued job waits then.
+DELAYS = [
+    ("AuthInfo = socket=/x,cred_expire=5", 6),
+    ("AuthInfo = (null)", 121),
+    ("", 121),
+    ("AuthInfo = cred_expire=5\nSchedulerParameters = bf_interval=1,requeue_delay=30", 31),
+    ("SchedulerParameters = requeue_delay=0", 1),
+]
 PLAIN = {
     "requeue": 1,
     "plugins": "(null)",
@@ -68,7 +76,9 @@ PartitionName=short
 """
 BATCH = Partition("batch", True, "UP", None, None, 0, 30, "REQUEUE", "ALL", False, 4)
 SHORT = Partition("short", False, "DOWN", 600, 1, 0, 0, "CANCEL", "login1", False, 2)
-USUAL = Config("22.05.8", "partition_prio", "REQUEUE", True, 10, "", False, False, False)
+USUAL = Config(
+    "22.05.8", "partition_prio", "REQUEUE", True, 10, "", False, False, False, requeue_delay_s=6
+)
 HOUR = Slurm(time="01:00:00")
 
 
@@ -265,3 +275,25 @@ def test_a_controller_that_does_not_answer_blocks_nothing(tmp_path, monkeypatch)
 )
 def test_a_mail_at_each_restart_is_a_warning(arguments, problems):
     assert found(replace(HOUR, sbatch_args=arguments)) == problems
+
+
+@pytest.mark.parametrize(("lines", "delay_s"), DELAYS)
+def test_how_long_a_requeued_job_waits_is_read_from_the_site(lines, delay_s):
+    config = site.parse_config(f"PreemptType = preempt/none\n{lines}\n")
+    assert config is not None and config.requeue_delay_s == delay_s
+
+
+@pytest.mark.parametrize(
+    ("parameters", "is_refused"),
+    [("(null)", True), ("enable_stepmgr,enable_expedited_requeue", False)],
+)
+def test_an_expedited_requeue_needs_a_site_that_has_it(tmp_path, parameters, is_refused):
+    config = site.parse_config(CONFIG.format(**PLAIN | {"parameters": parameters}))
+    assert config is not None
+    here = Site(config, site.parse_partitions(PARTITIONS)[0])
+    requested = Slurm(sbatch_args={"requeue": "expedite"})
+    errors = [p for p in site_warnings.check(requested, [here]) if p.is_error]
+    assert [dotted(p.path) for p in errors] == ["slurm.sbatch_args.requeue"] * is_refused
+    run = RunDir(tmp_path)
+    assert site_warnings.record_site(run, requested, [here]).requeue_delay_s == 0
+    assert site_warnings.record_site(run, Slurm(), [here]).requeue_delay_s == 6

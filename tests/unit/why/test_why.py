@@ -422,6 +422,16 @@ def test_a_scancel_between_two_starts_is_the_cause(queued, decision):
     assert story.why()["cause"] == "cancelled"
 
 
+def test_the_wait_after_a_requeue_is_the_sites(queued, slurm):
+    story = queued("RUNNING")
+    write_json(story.run.site, {"requeue_delay_s": 31})
+    shown = "   JobState=PENDING Reason=BeginTime Dependency=(null)\n   Requeue=1 Restarts={}\n"
+    slurm.answer("scontrol", shown.format(1))
+    assert "31 s" in story.why()["text"]
+    slurm.answer("scontrol", shown.format(0))  # of a --begin
+    assert "31 s" not in story.why()["text"]
+
+
 def test_a_job_that_slurm_holds_after_a_requeue_is_to_be_released(queued, slurm):
     story = queued("RUNNING")
     for state, reason in (
