@@ -23,7 +23,7 @@ ROLES = ("shell", "srun", "agent", "torchrun", "rank", "reader")
 _MARKS = {  # text in the command line; the first match counts
     "slurm_script": "shell",
     "-m slurm_job_kit.jobs.attempt": "attempt",
-    "srun --nodes": "srun",
+    "srun --": "srun",
     "torch.distributed.run": "torchrun",
     "-m slurm_job_kit.jobs.node.preload ": "standby",
     "-m slurm_job_kit.jobs.node ": "agent",
