@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from slurm_job_kit.trainer.strategy.sharding import Rows
 
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
+WRAPPERS = ("module", "_orig_mod")
 MODEL_NAME = "model"  # the name without suffix that Hugging Face looks for in a directory
 
 
@@ -44,25 +46,119 @@ def load_initial(replica: Replica, path: str, context: RankContext) -> None:
 
     It broadcasts them in buckets, each of which ends with the tensor that fills BUCKET_BYTES. No
     rank holds more than a bucket beside its model: of a divided tensor it keeps its rows.
+    The names may differ by a prefix (`_naming`). A file may lack names that the model ties to
+    another name in it: `save_pretrained` of Hugging Face leaves them out.
     Raises: UserError, which names `path`; before anything is loaded where the tensors are not those
-    of the model.
+    of the model, or where the file has two values for one tied tensor.
     """
     is_first, device = context.distributed.is_first, context.device
     with opened(Path(path)) if is_first else nullcontext() as weights:
         shapes = share(None if weights is None else weights.shapes, device)
-        saved = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
-        own = model_parts(replica)
-        check_same_tensors(saved, own, f"train.init_from {path} is")
-        buckets = iter(()) if weights is None else _buckets(weights)
+        own, ties = model_parts(replica), _ties(replica.module)
+        naming = _naming(list(shapes), list(own), ties)
+        saved = {
+            naming.of(name): torch.empty(shape, device="meta") for name, shape in shapes.items()
+        }
+        left_out = _implied(saved, ties)
+        expected = {name: value for name, value in own.items() if name not in left_out}
+        check_same_tensors(saved, expected, f"train.init_from {path}{naming.what} is")
+        if weights is not None:
+            _check_tied(weights, naming, ties, path)
+        if naming.what:
+            context.distributed.log(f"train.init_from {path}{naming.what} fits train.model")
+        buckets = iter(()) if weights is None else _buckets(weights, naming)
         while (bucket := share(next(buckets, None), device)) is not None:
             _load(bucket, own, replica)
             bucket.clear()  # before the next one takes memory
 
 
-def _buckets(weights: Weights) -> Iterator[dict[str, torch.Tensor]]:
+class _Naming(NamedTuple):
+    """How names in files become names in the model.
+
+    of: returns the model's name for a name in the files.
+    what: how they were changed, for a message; "" where they were not.
+    """
+
+    of: Callable[[str], str]
+    what: str = ""
+
+
+def _naming(saved: list[str], own: list[str], ties: list[set[str]]) -> _Naming:
+    """Return the naming with the fewest names that are on one side only; unchanged names first."""
+
+    def num_strangers(naming: _Naming) -> int:
+        found = {naming.of(name) for name in saved}
+        if len(found) < len(saved):  # two names became one
+            return len(saved) + len(own)
+        return len(found.symmetric_difference(set(own) - _implied(found, ties)))
+
+    return min(_namings(saved, own), key=num_strangers)
+
+
+def _namings(saved: list[str], own: list[str]) -> Iterator[_Naming]:
+    """Yield possible namings: as they are, without the wrappers of torch, another common prefix."""
+    yield _Naming(lambda name: name)
+    plain = {_unwrapped(name): name for name in own}
+    if any(_unwrapped(name) != name for name in (*saved, *own)):
+        wrappers = " and ".join(f"{each}." for each in WRAPPERS)
+        yield _Naming(
+            lambda name: plain.get(_unwrapped(name), _unwrapped(name)),
+            f", read without {wrappers} in its names,",
+        )
+    longest = max(own, key=len, default="")
+    for name in saved:
+        if name.endswith(f".{longest}"):
+            prefix = name.removesuffix(longest)
+            what = f", read without the prefix {prefix} of its names,"
+            yield _Naming(operator.methodcaller("removeprefix", prefix), what)
+        elif longest.endswith(f".{name}"):
+            prefix = longest.removesuffix(name)
+            what = f", read with the prefix {prefix} before its names,"
+            yield _Naming(prefix.__add__, what)
+
+
+def _unwrapped(name: str) -> str:
+    """Return a name without what DDP (`module.`) and torch.compile (`_orig_mod.`) put into it."""
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def _ties(module: torch.nn.Module) -> list[set[str]]:
+    """Return the sets of two or more names that are one tensor of the model."""
+    names: dict[int, set[str]] = {}
+    for named in (module.named_parameters, module.named_buffers):
+        for name, tensor in named(remove_duplicate=False):
+            names.setdefault(id(tensor), set()).add(name)
+    return [each for each in names.values() if len(each) > 1]
+
+
+def _implied(saved: Collection[str], ties: list[set[str]]) -> set[str]:
+    """Return the model's names that the files lack because they have another name of the tensor."""
+    return {name for names in ties if names & set(saved) for name in names - set(saved)}
+
+
+def _check_tied(weights: Weights, naming: _Naming, ties: list[set[str]], path: str) -> None:
+    """Raise UserError where the files have different values for one tensor of the model."""
+    for names in ties:
+        first, *others = [name for name in weights.shapes if naming.of(name) in names] or [""]
+        for other in others:
+            if not _are_equal_bytes(weights.read(first), weights.read(other)):
+                raise UserError(
+                    f"train.init_from {path} has different values of {first} and {other}, which "
+                    "are one tensor in train.model (tied weights)\n"
+                    "  hint: untie them in train.model, or remove one of the two from the file"
+                )
+
+
+def _are_equal_bytes(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Return whether two tensors have the same type and bits; NaN equals NaN."""
+    pair = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (first, second)]
+    return first.dtype == second.dtype and torch.equal(*pair)
+
+
+def _buckets(weights: Weights, naming: _Naming) -> Iterator[dict[str, torch.Tensor]]:
     bucket: dict[str, torch.Tensor] = {}
     for name in weights.shapes:
-        bucket[name] = weights.read(name)
+        bucket[naming.of(name)] = weights.read(name)
         if sum(tensor.nbytes for tensor in bucket.values()) >= BUCKET_BYTES:
             yield bucket
             bucket = {}

@@ -48,10 +48,11 @@ def filled_net():
     return module
 
 
-def replica_under(strategy, context, width=7):
+def replica_under(strategy, context, width=7, module=None):
     torch.manual_seed(100 + context.distributed.rank)
-    module = net(width)
-    train = Train(strategy=strategy, shard_modules=["Linear"] if strategy == "fsdp" else [])
+    is_divided = strategy == "fsdp" and module is None
+    module = module or net(width)
+    train = Train(strategy=strategy, shard_modules=["Linear"] if is_divided else [])
     made = create(train, context.distributed, CPU)
     wrapped = made.wrap(module)
     made.trained(module)
@@ -90,6 +91,13 @@ def refused(context, strategy, path):
     return "", False
 
 
+def load_tied(strategy, context, path):
+    """The digest of a model with tied weights after a load of a file that lacks one name."""
+    replica = replica_under(strategy, context, module=Tied())
+    weights.load_initial(replica, path, context)
+    return weights_sha256(replica)
+
+
 def rank_main(rank, folder):
     torch.set_num_threads(1)
     found: dict[Any, Any] = {}
@@ -104,6 +112,7 @@ def rank_main(rank, folder):
                 replica = replica_under(strategy, context)
                 found[strategy, path.name] = load(replica, path, context)
             found[strategy, "refused"] = refused(context, strategy, sources(folder)[0])
+            found[strategy, "tied"] = load_tied(strategy, context, f"{folder}/tied.safetensors")
         dist.barrier()
         dist.destroy_process_group()
     except BaseException:
@@ -140,6 +149,7 @@ def ranks(tmp_path_factory, process_group):
     folder = tmp_path_factory.mktemp("ranks")
     with pytest.MonkeyPatch.context() as monkeypatch:
         write_sources(folder, monkeypatch)
+    tied_file(folder / "tied.safetensors", without("embed.weight"))
     forked_ranks.run(rank_main, [(rank, str(folder)) for rank in range(RANKS)])
     found = [torch.load(f"{folder}/rank-{rank}") for rank in range(RANKS)]
     assert not [each["error"] for each in found if "error" in each]
@@ -162,6 +172,12 @@ def test_weights_of_another_model_are_refused_on_every_rank_before_any_is_loaded
         text, is_unchanged = ranks[rank][strategy, "refused"]
         assert "is of another model: 0.weight: (7, 5) there, (8, 5) in train.model" in text
         assert is_unchanged
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_tied_weights_reach_every_rank_by_one_of_their_names(ranks, tmp_path, strategy):
+    expected = tied_file(tmp_path / "w.safetensors")
+    assert [each[strategy, "tied"] for each in ranks] == [expected] * RANKS
 
 
 def loaded_alone(path, folder):
@@ -248,6 +264,110 @@ def test_weights_that_two_layers_share_are_exported_and_stay_shared(tmp_path):
         loaded(job_of(tmp_path / "new", init_from=str(path)), fresh)
         assert weights_sha256(fresh) == weights_sha256(replica)
         assert fresh.module.lm_head.weight is fresh.module.transformer.wte.weight
+
+
+class Tied(nn.Module):
+    """Two names of one tensor, as a language model's embedding and last layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(7, 3)
+        self.body = nn.Linear(3, 3)
+        self.head = nn.Linear(3, 7, bias=False)
+        self.head.weight = self.embed.weight
+
+
+def tied_file(path, change=lambda tensors: tensors):
+    """A file with other weights of a model like Tied; the digest that a model has with them."""
+    torch.manual_seed(3)
+    state = {name: torch.randn_like(value) for name, value in Tied().state_dict().items()}
+    state["head.weight"] = state["embed.weight"].clone()
+    safetensors.torch.save_file(change(state), path)
+    return tensors_sha256(state)
+
+
+def into_tied(path, folder):
+    replica = replica_of(seed=1)
+    replica.module = Tied()
+    weights.load_initial(replica, str(path), job_of(folder))
+    assert replica.module.head.weight is replica.module.embed.weight
+    return weights_sha256(replica)
+
+
+def without(name):
+    return lambda state: {key: value for key, value in state.items() if key != name}
+
+
+def prefixed(*prefixes):
+    """A change of each name: its prefixes in turn."""
+    return lambda state: {
+        prefixes[number % len(prefixes)] + name: value
+        for number, (name, value) in enumerate(state.items())
+    }
+
+
+@pytest.mark.parametrize("missing", ["head.weight", "embed.weight"])
+def test_a_file_may_lack_one_name_of_a_tied_tensor(tmp_path, missing):
+    digest = tied_file(tmp_path / "w.safetensors", without(missing))
+    assert into_tied(tmp_path / "w.safetensors", tmp_path / "new") == digest
+
+
+def test_a_file_that_lacks_all_names_of_a_tied_tensor_is_refused(tmp_path):
+    path = tmp_path / "w.safetensors"
+    tied_file(path, lambda state: without("head.weight")(without("embed.weight")(state)))
+    with pytest.raises(UserError, match=r"embed.weight: none there"):
+        into_tied(path, tmp_path / "new")
+
+
+def test_different_values_of_a_tied_tensor_are_refused_before_any_is_loaded(tmp_path):
+    path = tmp_path / "w.safetensors"
+    tied_file(path, lambda state: {**state, "head.weight": state["head.weight"] + 1})
+    replica = replica_of(seed=1)
+    replica.module = Tied()
+    before = weights_sha256(replica)
+    with pytest.raises(UserError, match="embed.weight and head.weight, which are one tensor"):
+        weights.load_initial(replica, str(path), job_of(tmp_path / "new"))
+    assert weights_sha256(replica) == before
+
+
+@pytest.mark.parametrize(
+    "prefixes",
+    [("module.",), ("_orig_mod.",), ("module._orig_mod.",), ("model.",), ("net.module.",)]
+    + [("", "_orig_mod.")],
+)
+def test_a_common_prefix_of_the_names_is_left_out(tmp_path, prefixes):
+    change = prefixed(*prefixes)
+    digest = tied_file(
+        tmp_path / "w.safetensors", lambda state: change(without("head.weight")(state))
+    )
+    assert into_tied(tmp_path / "w.safetensors", tmp_path / "new") == digest
+
+
+def test_wrappers_inside_of_names_are_left_out(tmp_path):
+    """torch.compile of a block writes its name between those of its parents."""
+    path = tmp_path / "w.safetensors"
+    digest = tied_file(
+        path, lambda state: {name.replace(".", "._orig_mod."): state[name] for name in state}
+    )
+    assert into_tied(path, tmp_path / "new") == digest
+
+
+def test_a_model_whose_names_have_a_prefix_takes_a_file_without_it(tmp_path):
+    path = tmp_path / "w.safetensors"
+    digest = tied_file(path)
+    replica = replica_of(seed=1)
+    replica.module = nn.ModuleDict({"backbone": Tied()})
+    weights.load_initial(replica, str(path), job_of(tmp_path / "new"))
+    assert tensors_sha256(replica.module["backbone"].state_dict()) == digest
+
+
+def test_names_with_a_prefix_and_one_tensor_of_another_shape_are_named_by_that_tensor(tmp_path):
+    path = tmp_path / "w.safetensors"
+    change = prefixed("model.")
+    tied_file(path, lambda state: change({**state, "body.bias": torch.zeros(5)}))
+    words = r"without the prefix model\. .*: body.bias: \(5,\) there, \(3,\) in train.model"
+    with pytest.raises(UserError, match=words):
+        into_tied(path, tmp_path / "new")
 
 
 def test_weights_that_do_not_fit_name_the_first_difference(trained, tmp_path):
