@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Print the differences of two runs, or that there are none; returns 1 if there are some."""
-    run_dir = find_run(args.run)
-    found = compare.compare(run_dir, find_run(args.reference))
-    print("\n".join(found) or compare.summary(run_dir))
+    run_dir, reference = find_run(args.run), find_run(args.reference)
+    found = compare.compare(run_dir, reference)
+    print("\n".join(found) or compare.summary(run_dir, reference))
     return 1 if found else 0

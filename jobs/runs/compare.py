@@ -10,6 +10,7 @@ from typing import Any
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.console import counted
 from slurm_job_kit.jobs.problems import dotted, printable
+from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs.spec_changes import FIXED, differences, is_free
@@ -26,12 +27,20 @@ def compare(run: RunDir, reference: RunDir) -> list[str]:
     return [*_specs(run, reference), *found] if found else []
 
 
-def summary(run: RunDir) -> str:
+def summary(run: RunDir, reference: RunDir) -> str:
     """The line for two bitwise equal runs: number of steps, digest of the weights."""
     result = _result(run)
     digest = str(result and result.weights_sha256)
     steps = (result and result.global_step) or 0
-    return f"bitwise equal: {counted(steps, 'step')}, weights {digest[:16]}"
+    begin = _begin(run, reference)
+    metrics = f"; metrics after step {begin}, with which one of them began" if begin else ""
+    return f"bitwise equal: {counted(steps, 'step')}, weights {digest[:16]}{metrics}"
+
+
+def _begin(*runs: RunDir) -> int:
+    """The step after which each of the runs has metrics: one may have begun from another run."""
+    known = [records.read(Provenance, run.provenance) for run in runs]
+    return max(each.origin.step if each and each.origin else 0 for each in known)
 
 
 def _result(run: RunDir) -> Result | None:
@@ -77,8 +86,9 @@ def _difference(key: str, ours: Any, theirs: Any) -> Iterator[str]:
 
 
 def _metrics(run: RunDir, reference: RunDir) -> Iterator[str]:
-    """The first line in which `metrics.jsonl` differs, byte for byte."""
-    lines = zip_longest(_lines(run), _lines(reference), fillvalue=b"")
+    """The first line in which `metrics.jsonl` differs, byte for byte, of the steps of both."""
+    begin = _begin(run, reference)
+    lines = zip_longest(_lines(run, begin), _lines(reference, begin), fillvalue=b"")
     for number, (ours, theirs) in enumerate(lines, 1):
         if ours != theirs:
             step = _step(theirs or ours)
@@ -87,11 +97,13 @@ def _metrics(run: RunDir, reference: RunDir) -> Iterator[str]:
             return
 
 
-def _lines(run: RunDir) -> list[bytes]:
+def _lines(run: RunDir, begin: int) -> list[bytes]:
+    """The lines of a run without those of steps up to `begin`."""
     try:
-        return run.metrics.read_bytes().splitlines(keepends=True)
+        lines = run.metrics.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         return []
+    return [line for line in lines if not begin or (_step(line) or begin + 1) > begin]
 
 
 def _step(line: bytes) -> Any:

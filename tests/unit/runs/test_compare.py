@@ -1,5 +1,6 @@
 """The comparison of an interrupted run with a reference."""
 
+import json
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def reference(tmp_path):
 def test_runs_that_differ_in_their_attempts_only_are_bitwise_equal(tmp_path, reference):
     run = ended(tmp_path / "run", attempts=3, steps_redone=2, exactness_reason="another")
     assert compare(run, reference) == []
-    assert summary(run) == "bitwise equal: 20 steps, weights abababababababab"
+    assert summary(run, reference) == "bitwise equal: 20 steps, weights abababababababab"
 
 
 @pytest.mark.parametrize(
@@ -71,6 +72,34 @@ def test_the_first_differing_step_of_the_metrics_is_named_with_both_sides(tmp_pa
         'metrics.jsonl, first at step 20: {"step": 20, "train_loss": 0.06} is not '
         '{"step": 20, "train_loss": 0.05}'
     ]
+
+
+def begun(path, step, **changed):
+    """A run that began from a checkpoint of another run: its metrics begin after that."""
+    run = ended(path, **changed)
+    lines = run.metrics.read_text().splitlines(keepends=True)
+    run.metrics.write_text("".join(line for line in lines if json.loads(line)["step"] > step))
+    origin = {"run_id": "r", "run_dir": "/r", "checkpoint": f"step-{step:08}", "step": step}
+    known = {"code": "c", "git_sha": None, "git_diff": None, "python": "3", "interpreter": "p"}
+    write_json(run.provenance, known | {"host": "h", "versions": {}, "origin": origin})
+    return run
+
+
+def test_a_run_that_began_from_another_is_compared_from_there_on(tmp_path, reference):
+    run = begun(tmp_path / "run", 10)
+    assert compare(run, reference) == compare(reference, run) == []
+    assert "metrics after step 10" in summary(run, reference)
+    assert compare(run, begun(tmp_path / "later", 15)) == []
+    run.metrics.write_text('{"step": 20, "train_loss": 0.06}\n')
+    (difference,) = compare(run, reference)
+    assert "metrics.jsonl, first at step 20" in difference
+
+
+def test_a_run_without_the_steps_after_its_beginning_differs(tmp_path, reference):
+    run = begun(tmp_path / "run", 10)
+    run.metrics.write_text("")
+    (difference,) = compare(run, reference)
+    assert "first at step 20: nothing is not" in difference
 
 
 def test_the_specs_differences_that_results_depend_on_come_first(tmp_path, reference):
