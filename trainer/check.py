@@ -42,7 +42,12 @@ from slurm_job_kit.trainer.model import (
     precision,
 )
 from slurm_job_kit.trainer.model.objectives import DataFacts, Objective, Sums
-from slurm_job_kit.trainer.model.training_data import Data, build_data
+from slurm_job_kit.trainer.model.training_data import (
+    INEXACT_STREAM,
+    Data,
+    build_data,
+    resumes_exactly,
+)
 from slurm_job_kit.trainer.storage import space
 from slurm_job_kit.trainer.strategy import fits
 from slurm_job_kit.trainer.user_code import load, user_code
@@ -50,6 +55,7 @@ from slurm_job_kit.trainer.user_code import load, user_code
 CPU, META = torch.device("cpu"), torch.device("meta")
 # A larger model is not created in the memory of a login node, if its shapes alone can be computed.
 MAX_CPU_BYTES = 2**30
+INEXACT_HINT = "shuffle before the samples are written, or without a buffer (configs/README.md)"
 # Submit ends this process earlier, unless submit itself was killed.
 ALARM_S = 90
 
@@ -112,6 +118,9 @@ class Check:
         with self._part("dataset"):
             data = build_data(self._context)
             example = data.train_batches.example()
+            if not resumes_exactly(data.train_batches, self._context):
+                where = ("train", "dataset")
+                self.found.append(Finding(where, INEXACT_STREAM, INEXACT_HINT, is_error=False))
         return data, example
 
     def _model(

@@ -36,8 +36,13 @@ from slurm_job_kit.trainer.loop import Loop
 from slurm_job_kit.trainer.model import checkpoint_size
 from slurm_job_kit.trainer.model.build import build_replica, set_up_torch
 from slurm_job_kit.trainer.model.replica import Replica
-from slurm_job_kit.trainer.model.training_data import build_data
-from slurm_job_kit.trainer.report.environment import describe, exactness, extended
+from slurm_job_kit.trainer.model.training_data import INEXACT_STREAM, build_data, resumes_exactly
+from slurm_job_kit.trainer.report.environment import (
+    RESUMED_STREAM,
+    describe,
+    exactness,
+    extended,
+)
 from slurm_job_kit.trainer.report.summary import start_lines
 from slurm_job_kit.trainer.stop import StopSignal
 from slurm_job_kit.trainer.storage import space
@@ -94,6 +99,11 @@ def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: N
     begin("restore")
     checkpoints = Checkpoints(context, data)
     state = checkpoints.load(replica, newest)
+    environment = describe(context)
+    if not resumes_exactly(data.train_batches, context):
+        context.distributed.log(f"warning: train.dataset: {INEXACT_STREAM}")
+        if state.streams:
+            environment[RESUMED_STREAM] = state.global_step
     if state.streams:
         data.train_batches.restore(state.streams)
     step = checkpoints.newest_step
@@ -101,7 +111,7 @@ def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: N
     context.distributed.log(
         f"resuming from checkpoint {loaded}" if loaded else "starting at step 0"
     )
-    state.environments = extended(state.environments, describe(context), state.global_step)
+    state.environments = extended(state.environments, environment, state.global_step)
     for line in start_lines(context, replica.module, data.length, replica.batch_size):
         context.distributed.log(line)
     if context.distributed.is_first:

@@ -233,6 +233,13 @@ def test_a_stream_needs_max_steps(check):
     assert (level, where) == ("error", "train.dataset") and "train.max_steps" in text
 
 
+def test_a_stream_that_resumes_with_other_samples_is_a_warning(check):
+    images = STREAM.replace("float(i), i % 2", "torch.full((3, 8, 8), float(i)), i % 2")
+    train = of(dataset="mine:data", dataset_args={}, max_steps=9, model="mine:Net")
+    level, where, text = only(check(train, OWN + images))
+    assert (level, where) == ("warning", "train.dataset") and "skips samples" in text
+
+
 def test_scores_that_do_not_fit_the_labels_are_an_error(check):
     level, where, _ = only(check(of(model="mine:Net", model_args={"classes": 3})))
     assert (level, where) == ("error", "train.model")

@@ -1,6 +1,7 @@
 """The training loop with own objectives, any metrics, early stops, streams, no held-out part."""
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from slurm_job_kit.jobs.rundir import read_json, read_jsonl
 from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
 from slurm_job_kit.trainer.api import Sums
 from slurm_job_kit.trainer.errors import UserCodeError, UserError
-from tests.unit.data.test_stream import Numbers
+from tests.unit.data.test_stream import Buffered, Numbers
 from tests.unit.test_loop import points, train
 
 pytestmark = pytest.mark.usefixtures("process_group", "no_reader_left")
@@ -225,6 +226,23 @@ def test_a_training_on_a_stream_continues_bitwise_after_a_stop(tmp_path, stop_at
     _, loop = train(tmp_path / "run", spec, attempt=2)
     assert torch.equal(loop.replica.module.weight, whole.replica.module.weight)
     assert run.metrics.read_bytes() == reference.metrics.read_bytes()
+
+
+def buffered():
+    return Buffered(), None
+
+
+def test_a_resume_that_goes_on_with_other_samples_is_no_exact_one(tmp_path, capsys):
+    changes = {"dataset": f"{HERE}:buffered", "dataset_args": {}, "eval_every_steps": None}
+    spec = spec_of(Checkpoint(), **{**STREAM, **changes})
+    run, _ = train(tmp_path / "reference", spec)
+    assert "repeats or skips samples" in capsys.readouterr().out
+    assert read_json(run.attempt(1).outcome)["exactness"] == "bitwise", "it was not resumed"
+    for attempt, stop_at in enumerate([3, 5, None], 1):
+        run, _ = train(tmp_path / "run", spec, attempt, stop_at=stop_at)
+    outcome = read_json(run.attempt(3).outcome)
+    assert outcome["exactness"] == "approximate"
+    assert re.search(r"other samples after step \d and \d:", outcome["exactness_reason"])
 
 
 def test_a_stream_needs_a_number_of_steps(tmp_path):

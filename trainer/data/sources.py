@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -157,6 +157,22 @@ def is_plain(value: Any) -> bool:
     if type(value) in (list, tuple):
         return all(map(is_plain, value))
     return type(value) in (*PLAIN, torch.Tensor)
+
+
+def are_equal(first: Batch, second: Batch) -> bool:
+    """Return whether two batches have the same containers and values; NaN equals NaN."""
+    if isinstance(first, torch.Tensor):
+        is_same = isinstance(second, torch.Tensor) and first.dtype == second.dtype
+        return is_same and torch.equal(*(each.nan_to_num() for each in (first, second)))
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, Mapping):
+        return first.keys() == second.keys() and all(
+            are_equal(value, second[key]) for key, value in first.items()
+        )
+    if isinstance(first, (list, tuple)):
+        return len(first) == len(second) and all(map(are_equal, first, second))
+    return bool(first == second) or first != first
 
 
 def check_plain(whose: str, state: Any) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ from slurm_job_kit.trainer.data.loader import (
     unchanged,
     worker_context,
 )
-from slurm_job_kit.trainer.data.sources import Batch, Stream, check_plain
+from slurm_job_kit.trainer.data.sources import Batch, Stream, are_equal, check_plain
 from slurm_job_kit.trainer.data.to_device import ToDevice
 from slurm_job_kit.trainer.data.transforms import Transform
 from slurm_job_kit.trainer.dist.run_handle import RankContext
@@ -102,6 +103,11 @@ class StreamReader(IterableDataset[Any]):
         except Exception as error:
             yield with_key(error, "train.dataset", self.train.dataset)
 
+    def first(self, number: int) -> list[_Reading]:
+        """Return the next batches, and leave the position as it is."""
+        with contextlib.closing(self.readings()) as readings:
+            return list(itertools.islice(readings, number))
+
     def readings(self) -> Generator[_Reading]:
         """Yield the batches from the position on; errors of the stream pass through."""
         groups = self._groups(self.position)
@@ -170,7 +176,13 @@ class StreamBatches:
 
     At most one worker process reads ahead, so the order does not depend on launch.num_workers. The
     position counts what was trained on, not what was read ahead.
+
+    resumes_exactly: whether the stream went on with the same samples after its state was loaded;
+        tried by `example`. A stream with a shuffle buffer that is no part of its state does not:
+        the buffer is filled again. Source: `datasets`, "Save a dataset checkpoint and resume".
     """
+
+    resumes_exactly = True
 
     def __init__(
         self, stream: Stream, share: Share, transform: Transform | None, context: RankContext
@@ -201,11 +213,10 @@ class StreamBatches:
 
     def example(self) -> Batch:
         """Return the first batch of the stream; the training still begins with that batch."""
-        with (
-            user_code("train.dataset", self._train.dataset),
-            contextlib.closing(self._reader.readings()) as readings,
-        ):
-            reading = next(readings)
+        with user_code("train.dataset", self._train.dataset):
+            reading, following = self._reader.first(2)
+            (resumed,) = replace(self._reader, position=reading.after).first(1)
+        self.resumes_exactly = are_equal(following.batch.content, resumed.batch.content)
         self._to_device(reading.batch, (self._train.seed, 0))
         return self._to_device(reading.batch, None)
 

@@ -21,6 +21,12 @@ from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model.objectives import DataFacts
 from slurm_job_kit.trainer.user_code import user_code
 
+INEXACT_STREAM = (
+    "after its state was loaded, the stream went on with other samples than before: a resume "
+    "repeats or skips samples, as with a shuffle buffer that state_dict() lacks. The exactness of "
+    "a run that was resumed is then `approximate`"
+)
+
 
 @dataclass(frozen=True)
 class Data:
@@ -96,6 +102,17 @@ def _batches(
     length = TrainingLength.of(spec, batches)
     found = TrainBatches(train, transform, batches, length, context)
     return found, length, batches.samples_per_epoch
+
+
+def resumes_exactly(batches: TrainBatches | StreamBatches, context: RankContext) -> bool:
+    """Return whether the samples of all ranks go on after a resume as without one.
+
+    All ranks call it, after `example`.
+    """
+    if isinstance(batches, TrainBatches):
+        return True
+    own = torch.tensor(int(batches.resumes_exactly), device=context.device)
+    return all(bool(each) for each in gather(own))
 
 
 def check_same_data(dataset: str, sizes: dict[str, int], device: torch.device) -> None:

@@ -22,6 +22,8 @@ CODE = "code"
 SHARING = ("train.strategy", "world size", "train.shard_size")
 # Of an environment that is not the first one: the step after which it began.
 SINCE = "after step"
+# Of an attempt that continued a stream with other samples: the step after which it did.
+RESUMED_STREAM = "inexact stream resumed after step"
 MAX_NAMED = 4
 
 
@@ -89,10 +91,17 @@ def extended(
 
 
 def exactness(history: list[dict[str, Any]], deterministic: bool) -> tuple[str, str]:
-    """Return ("bitwise" or "sequence", the reason) for a run with these environments.
+    """Return how a run with these environments relates to one without a stop, and the reason.
 
+    "bitwise": equal bits. "sequence": the same samples in the same steps. "approximate": other
+    samples after a resume.
     history: at least one environment, from `extended`.
     """
+    if steps := sorted({each[RESUMED_STREAM] for each in history if RESUMED_STREAM in each}):
+        return "approximate", (
+            f"the stream of train.dataset went on with other samples after step "
+            f"{' and '.join(map(str, steps))}: its state_dict() lacks a part of its position"
+        )
     if not deterministic:
         return "sequence", "train.deterministic is off, so operators may vary from run to run"
     if len(history) == 1:

@@ -49,6 +49,34 @@ class Epochs(Numbers):
             yield {**sample, "x": (sample["x"] * 3 + self.epoch) % 10 + 100 * self.epoch}
 
 
+class Buffered(Numbers):
+    """Numbers through a shuffle buffer that is no part of the state, as in the package datasets."""
+
+    def __init__(self, num_samples=1000, size=10):
+        super().__init__(num_samples)
+        self.size = size
+
+    def __iter__(self):
+        chooser, buffer = random.Random(0), []
+        for sample in super().__iter__():
+            buffer.append(sample)
+            if len(buffer) == self.size:
+                yield buffer.pop(chooser.randrange(self.size))
+        yield from buffer
+
+
+class Ahead(Numbers):
+    """Numbers whose state counts a sample that was read ahead."""
+
+    def __iter__(self):
+        waiting = []
+        for sample in super().__iter__():
+            waiting.append(sample)
+            if len(waiting) == 2:
+                yield waiting.pop(0)
+        yield from waiting
+
+
 def stream_of(stream, rank=0, world_size=1, is_own=False, transform=None, **context):
     """Return the training batches of a rank's stream; a micro batch of 2, two of them in a step."""
     context = {"micro_batch_size": 2, "grad_accum_steps": 2, "max_steps": 99, **context}
@@ -113,6 +141,19 @@ def test_a_state_counts_what_was_trained_on_and_not_what_was_read_ahead(workers)
     next(steps)
     assert batches.positions() == [{"num_samples": 4, "num_passes": 0, "stream": {"at": 4}}]
     batches.close()
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize(
+    ("stream", "resumes_exactly"),
+    [(Numbers(), True), (Epochs(), True), (Buffered(), False), (Ahead(), False)]
+    + [(Numbers(3), True)],  # a pass ends within a batch
+)
+def test_a_stream_that_goes_on_with_other_samples_is_found(stream, resumes_exactly, world_size):
+    batches = stream_of(stream, world_size=world_size)
+    batches.example()
+    assert batches.resumes_exactly is resumes_exactly
+    assert batches.positions()[0]["num_samples"] == 0
 
 
 def of_all_ranks(world_size, steps, positions=None):
