@@ -100,12 +100,12 @@ def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: N
     checkpoints = Checkpoints(context, data)
     state = checkpoints.load(replica, newest)
     environment = describe(context)
+    if state.streams:
+        data.train_batches.restore(state.streams)
     if not resumes_exactly(data.train_batches, context):
         context.distributed.log(f"warning: train.dataset: {INEXACT_STREAM}")
         if state.streams:
             environment[RESUMED_STREAM] = state.global_step
-    if state.streams:
-        data.train_batches.restore(state.streams)
     step = checkpoints.newest_step
     loaded = None if step is None else checkpoint_name(step)
     context.distributed.log(

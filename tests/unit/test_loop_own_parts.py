@@ -233,8 +233,12 @@ def buffered():
 
 
 def test_a_resume_that_goes_on_with_other_samples_is_no_exact_one(tmp_path, capsys):
-    changes = {"dataset": f"{HERE}:buffered", "dataset_args": {}, "eval_every_steps": None}
-    spec = spec_of(Checkpoint(), **{**STREAM, **changes})
+    changes: dict[str, Any] = {
+        "dataset": f"{HERE}:buffered",
+        "dataset_args": {},
+        "eval_every_steps": None,
+    }
+    spec = spec_of(Checkpoint(), **{**STREAM, **changes, "eval_every_steps": None})
     run, _ = train(tmp_path / "reference", spec)
     assert "repeats or skips samples" in capsys.readouterr().out
     assert read_json(run.attempt(1).outcome)["exactness"] == "bitwise", "it was not resumed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -159,20 +160,27 @@ def is_plain(value: Any) -> bool:
     return type(value) in (*PLAIN, torch.Tensor)
 
 
-def are_equal(first: Batch, second: Batch) -> bool:
-    """Return whether two batches have the same containers and values; NaN equals NaN."""
-    if isinstance(first, torch.Tensor):
-        is_same = isinstance(second, torch.Tensor) and first.dtype == second.dtype
-        return is_same and torch.equal(*(each.nan_to_num() for each in (first, second)))
-    if type(first) is not type(second):
-        return False
-    if isinstance(first, Mapping):
-        return first.keys() == second.keys() and all(
-            are_equal(value, second[key]) for key, value in first.items()
-        )
-    if isinstance(first, (list, tuple)):
-        return len(first) == len(second) and all(map(are_equal, first, second))
-    return bool(first == second) or first != first
+def content_sha256(content: Batch) -> str:
+    """Return a digest of a batch's tensors, plain values and containers; of other values none."""
+    digest = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        digest.update(f"{type(value).__name__} ".encode())
+        if isinstance(value, torch.Tensor):
+            digest.update(f"{value.dtype} {tuple(value.shape)} ".encode())
+            flat = value.detach().cpu().contiguous().reshape(-1)
+            digest.update(flat.view(torch.uint8).numpy().tobytes())
+        elif isinstance(value, Mapping):
+            for item in value.items():
+                add(item)
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                add(item)
+        elif isinstance(value, PLAIN):
+            digest.update(f"{value!r} ".encode())
+
+    add(content)
+    return digest.hexdigest()
 
 
 def check_plain(whose: str, state: Any) -> None:

@@ -25,13 +25,15 @@ from slurm_job_kit.trainer.data.loader import (
     unchanged,
     worker_context,
 )
-from slurm_job_kit.trainer.data.sources import Batch, Stream, are_equal, check_plain
+from slurm_job_kit.trainer.data.sources import Batch, Stream, check_plain, content_sha256
 from slurm_job_kit.trainer.data.to_device import ToDevice
 from slurm_job_kit.trainer.data.transforms import Transform
 from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.errors import CodeError, UserError
 from slurm_job_kit.trainer.seeds import SAMPLE, mix
 from slurm_job_kit.trainer.user_code import user_code, with_key
+
+STREAM_PACKAGES = ("datasets", "torchdata")
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,29 @@ class StreamReader(IterableDataset[Any]):
         seed_sample(mix(SAMPLE, self.train.seed, self.share.number(count)))
 
 
+def has_unsaved_buffer(stream: object) -> bool:
+    """Return whether a stream of the package datasets has a shuffle buffer, which its state lacks.
+
+    Near its beginning such a stream resumes exactly, so that no trial finds it out. Source:
+    datasets 5.2, BufferShuffledExamplesIterable.load_state_dict.
+    """
+    waiting: list[object] = [stream]
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        is_buffer = type(value).__name__ == "BufferShuffledExamplesIterable"
+        if is_buffer and getattr(value, "buffer_size", 2) > 1:
+            return True
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, (list, tuple)):
+            waiting += value
+        elif value is stream or type(value).__module__.partition(".")[0] in STREAM_PACKAGES:
+            waiting += getattr(value, "__dict__", {}).values()
+    return False
+
+
 class _OwnSample(NamedTuple):
     """A sample of this rank: its number in the stream, and where the stream is after its group."""
 
@@ -177,9 +202,9 @@ class StreamBatches:
     At most one worker process reads ahead, so the order does not depend on launch.num_workers. The
     position counts what was trained on, not what was read ahead.
 
-    resumes_exactly: whether the stream went on with the same samples after its state was loaded;
-        tried by `example`. A stream with a shuffle buffer that is no part of its state does not:
-        the buffer is filled again. Source: `datasets`, "Save a dataset checkpoint and resume".
+    resumes_exactly: whether the stream goes on with the same samples after its state is loaded, as
+        far as was tried: `example` reads its second batch twice, `restore` the last batch that was
+        trained on.
     """
 
     resumes_exactly = True
@@ -195,6 +220,7 @@ class StreamBatches:
         start = copy.deepcopy(stream.state_dict())
         position = Position(0, 0, start)
         self._reader = StreamReader(stream, self._train, share, self.batch_size, start, position)
+        self._last: tuple[Position, _Reading] | None = None  # the position before it
         self._batches: Iterator[Any] | None = None
         self._loader: DataLoader[Any] | None = None
         if context.run.spec.launch.num_workers > 1:
@@ -208,6 +234,7 @@ class StreamBatches:
         """Yield the next micro batches, on the device."""
         for _ in range(self._num_batches):
             reading = self._next()
+            self._last = self._reader.position, reading
             self._reader.position = reading.after
             yield self._to_device(reading.batch, (self._train.seed, step))
 
@@ -216,7 +243,8 @@ class StreamBatches:
         with user_code("train.dataset", self._train.dataset):
             reading, following = self._reader.first(2)
             (resumed,) = replace(self._reader, position=reading.after).first(1)
-        self.resumes_exactly = are_equal(following.batch.content, resumed.batch.content)
+        digests = {content_sha256(each.batch.content) for each in (following, resumed)}
+        self.resumes_exactly = len(digests) == 1 and not has_unsaved_buffer(self._reader.stream)
         self._to_device(reading.batch, (self._train.seed, 0))
         return self._to_device(reading.batch, None)
 
@@ -226,6 +254,14 @@ class StreamBatches:
         Where each rank has a stream of its own, all ranks call it, and it returns one for each.
         """
         own = dict(vars(self._reader.position))
+        if self._last is not None:
+            before, reading = self._last
+            sha256 = content_sha256(reading.batch.content)
+            own["last"] = {
+                "before": dict(vars(before)),
+                "sha256": sha256,
+                "made_of": self._made_of(),
+            }
         if not self._share.is_own_stream:
             return [own]
         found: list[dict[str, Any]] = [{} for _ in range(self._share.world_size)]
@@ -242,8 +278,18 @@ class StreamBatches:
                 "return one stream for all ranks, without the arguments rank and world_size"
             )
         self.close()
-        own = positions[share.rank if share.is_own_stream else 0]
+        own = dict(positions[share.rank if share.is_own_stream else 0])
+        last = own.pop("last", None)
         self._reader.position = Position(**own)
+        has_digest = share.is_own_stream or share.rank == 0  # of a shared stream that of rank 0
+        if last is not None and last["made_of"] == self._made_of() and has_digest:
+            with user_code("train.dataset", self._train.dataset):
+                (again,) = replace(self._reader, position=Position(**last["before"])).first(1)
+            self.resumes_exactly &= content_sha256(again.batch.content) == last["sha256"]
+
+    def _made_of(self) -> list[int]:
+        """Return on what the samples of a batch depend, besides the position."""
+        return [self._share.world_size, self.batch_size]
 
     def _next(self) -> _Reading:
         if self._batches is None:

@@ -22,7 +22,7 @@ from slurm_job_kit.trainer.model.objectives import DataFacts
 from slurm_job_kit.trainer.user_code import user_code
 
 INEXACT_STREAM = (
-    "after its state was loaded, the stream went on with other samples than before: a resume "
+    "after its state is loaded, the stream goes on with other samples than before: a resume "
     "repeats or skips samples, as with a shuffle buffer that state_dict() lacks. The exactness of "
     "a run that was resumed is then `approximate`"
 )
@@ -107,7 +107,7 @@ def _batches(
 def resumes_exactly(batches: TrainBatches | StreamBatches, context: RankContext) -> bool:
     """Return whether the samples of all ranks go on after a resume as without one.
 
-    All ranks call it, after `example`.
+    All ranks call it, after `example` and `restore`.
     """
     if isinstance(batches, TrainBatches):
         return True
