@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -89,7 +90,7 @@ def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: N
     """Return the loop at the step after the newest checkpoint; `begin` gets each phase's name."""
     begin("data")
     set_up_torch(context)
-    data = build_data(context)
+    data = build_data(context, functools.partial(begin, "data"))
     # Not before: the data may need much memory for a moment, or fork processes that stay.
     newest = ReadAhead(context)
     context.events.event("data")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -17,6 +19,7 @@ from slurm_job_kit.trainer.data.stream import Share, StreamBatches
 from slurm_job_kit.trainer.data.transforms import Transform
 from slurm_job_kit.trainer.dist.context import gather
 from slurm_job_kit.trainer.dist.run_handle import RankContext
+from slurm_job_kit.trainer.dist.turns import first_on_host
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model.objectives import DataFacts
 from slurm_job_kit.trainer.user_code import user_code
@@ -46,12 +49,18 @@ class Data:
     digest: str | None
 
 
-def build_data(context: RankContext) -> Data:
-    """Return the data set of the spec as batches for this world size."""
+def build_data(context: RankContext, beat: Callable[[], object] = lambda: None) -> Data:
+    """Return the data set of the spec as batches for this world size.
+
+    A user's own data set is built by one rank of each host first: it may download files.
+    beat: a rank that waits for that rank calls it.
+    """
     spec, place = context.train, context.distributed
+    is_own = spec.dataset not in builtin.BUILT_IN
+    turn = first_on_host(context, beat) if is_own else contextlib.nullcontext()
     # Ranks and attempts must get the same samples where the user's code splits or shuffles them.
-    seed_sample(seeds.mix(seeds.DATA, spec.seed))
-    with user_code("train.dataset", spec.dataset):
+    with turn, user_code("train.dataset", spec.dataset):
+        seed_sample(seeds.mix(seeds.DATA, spec.seed))
         parts = builtin.create(spec.dataset, spec.dataset_args, place.rank, place.world_size)
         classes = num_classes(parts.train, parts.held_out)
     with user_code("train.transform", spec.transform or ""):

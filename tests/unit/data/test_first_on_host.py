@@ -1,0 +1,80 @@
+"""One rank of each host builds a data set before the other ranks of the host do."""
+
+import time
+import traceback
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Spec, Train
+from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
+from slurm_job_kit.trainer.dist.turns import first_on_host
+from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.model.training_data import build_data
+from tests.unit import forked_ranks
+
+HOSTS = ["a", "a", "a", "b"]
+LIMIT_S = 60
+# Set in each rank: the functions of a data set get plain arguments only.
+place = {"host": "", "folder": ""}
+
+
+def downloaded():
+    """A data set that is no file yet for the first rank of a host; two that write it are an error.
+
+    The first one is done only when another rank of its host waits, or is in here, too.
+    """
+    folder, host = Path(place["folder"]), place["host"]
+    if not (folder / f"complete-{host}").exists():
+        (folder / f"file-{host}").touch(exist_ok=False)
+        deadline = time.monotonic() + LIMIT_S
+        while not [*folder.glob(f"waits-{host}*")] and HOSTS.count(host) > 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        (folder / f"complete-{host}").touch()
+    return [(torch.zeros(2), 0)] * 16, None
+
+
+def context_of(folder, rank):
+    host = HOSTS[rank]
+    distributed = DistributedContext(rank, rank, 0, len(HOSTS), len(HOSTS), host)
+    train = Train(dataset=f"{__name__}:downloaded", micro_batch_size=1)
+    run = RunHandle(RunDir(Path(folder)), Spec(train=train), 1)
+    return RankContext(run, distributed, torch.device("cpu"), Events(rank))
+
+
+def rank_main(rank, folder):
+    text = "built"
+    try:
+        store = dist.FileStore(f"{folder}/store", len(HOSTS))
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=len(HOSTS))
+        place.update(host=HOSTS[rank], folder=folder)
+        build_data(context_of(folder, rank), Path(folder, f"waits-{HOSTS[rank]}-{rank}").touch)
+        dist.barrier()
+        dist.destroy_process_group()
+    except BaseException:
+        text = traceback.format_exc()
+    Path(folder, f"rank-{rank}").write_text(text)
+
+
+def test_one_rank_of_each_host_prepares_a_data_set_and_the_others_find_it(tmp_path):
+    RunDir(tmp_path).attempt(1).path.mkdir(parents=True)
+    forked_ranks.run(rank_main, [(rank, str(tmp_path)) for rank in range(len(HOSTS))])
+    found = [(tmp_path / f"rank-{rank}").read_text() for rank in range(len(HOSTS))]
+    assert found == ["built"] * len(HOSTS)
+
+
+def test_after_an_error_of_the_first_rank_the_others_do_not_wait(tmp_path, process_group):
+    RunDir(tmp_path).attempt(1).path.mkdir(parents=True)
+    beats: list[int] = []
+    with (
+        pytest.raises(ConnectionError),
+        first_on_host(context_of(tmp_path, 0), lambda: beats.append(0)),
+    ):
+        raise ConnectionError("the download broke off")
+    with first_on_host(context_of(tmp_path, 1), lambda: beats.append(1)):
+        assert not beats
