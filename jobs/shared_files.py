@@ -96,6 +96,22 @@ def renew_mount(folder: Path) -> None:
             probe.unlink()
 
 
+def forget(folder: Path) -> None:
+    """Drop what this host's cache has of a folder's files; the next read asks the server.
+
+    For a content that is not what was written: perhaps only the cache has it. Raises: OSError.
+    """
+    ask_again(folder)
+    for path in (folder / name for name in listdir(folder)):
+        ask_again(path)
+        with contextlib.suppress(OSError), open(path, "rb", opener=_without_waiting) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _without_waiting(name: str, flags: int) -> int:
+    return os.open(name, flags | os.O_NONBLOCK)
+
+
 def names_in(folder: Path) -> list[str]:
     """Return the names in a folder, sorted; none where there is no such folder. Raises: OSError."""
     try:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs import installation, records, shared_files
 from slurm_job_kit.jobs.console import with_time
 from slurm_job_kit.jobs.errors import (
     DISK_FAULTS,
@@ -340,7 +340,7 @@ def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | Non
     # A full or missing disk may be the error itself: the log already has the message.
     with contextlib.suppress(OSError):
         # Creates no directory: where the run directory was moved away, that would hide it.
-        if rank is not None and attempt_dir is not None and attempt_dir.path.is_dir():
+        if rank is not None and attempt_dir is not None and shared_files.is_dir(attempt_dir.path):
             record = RankError(
                 round(time.time(), 3),
                 rank,

@@ -29,7 +29,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_names, checkpoint_step
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, fsync_directory, replacing, write_durable
@@ -92,16 +92,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def find(path: Path, checkpoint: str) -> Path:
     """Return the directory of a checkpoint; "latest" is the newest one in the folder."""
-    if (path / MANIFEST).exists():
+    if shared_files.is_file(path / MANIFEST):
         return path
     if checkpoint == "latest":
         return newest(path)
     root, name = path / "checkpoints", checkpoint
     if checkpoint == "best":
         pointer = root / BEST
-        name = pointer.read_text(encoding="utf-8").strip() if pointer.exists() else "best"
-    if checkpoint_step(name) is None or not (root / name).is_dir():
-        names = ", ".join(checkpoint_names(root)) if root.is_dir() else ""
+        name = shared_files.read_text(pointer).strip() if shared_files.exists(pointer) else "best"
+    if checkpoint_step(name) is None or not shared_files.is_dir(root / name):
+        names = ", ".join(checkpoint_names(root)) if shared_files.is_dir(root) else ""
         raise UserError(f"{path} has no checkpoint {name}; it has {names or 'none'}")
     return root / name
 

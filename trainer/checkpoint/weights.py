@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import safetensors
 import torch
 
+from slurm_job_kit.jobs import shared_files
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_names
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
@@ -197,10 +198,10 @@ def opened(path: Path) -> Iterator[Weights]:
 
 
 def _opened(path: Path, files: ExitStack) -> Weights:
-    if path.is_dir() and not (path / MANIFEST).exists():
+    if shared_files.is_dir(path) and not shared_files.is_file(path / MANIFEST):
         names = [path / f"{MODEL_NAME}{suffix}" for suffix in (SUFFIX, INDEX_SUFFIX)]
-        path = next((name for name in names if name.exists()), None) or newest(path)
-    if path.is_dir():
+        path = next(filter(shared_files.is_file, names), None) or newest(path)
+    if shared_files.is_dir(path):
         return _of_checkpoint(files.enter_context(reader.Contents.open(path)))
     if path.name.endswith(".json"):
         places = _places(path)
@@ -241,7 +242,7 @@ def _of_checkpoint(contents: reader.Contents) -> Weights:
 def newest(run_dir: Path) -> Path:
     """Return the newest committed checkpoint of a run directory, which may be damaged."""
     root = run_dir / "checkpoints"
-    names = checkpoint_names(root) if root.is_dir() else []
+    names = checkpoint_names(root) if shared_files.is_dir(root) else []
     if not names:
         raise UserError(
             f"{run_dir} has no checkpoint\n  hint: train.init_from takes a run directory, a "

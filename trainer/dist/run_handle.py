@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs import installation, records, shared_files
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec, Train
@@ -63,7 +63,8 @@ class RankContext:
 
 def is_run_dir(path: Path) -> bool:
     """Return whether a path is a run directory, which has a frozen spec."""
-    return RunDir(path).spec.is_file()
+    spec = RunDir(path).spec
+    return spec.is_file() or shared_files.is_file(spec)
 
 
 def find_or_begin_run(arguments: list[str], attempt: int | None) -> RunHandle:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.trainer.dist.rank_process import RankProcess
 from slurm_job_kit.trainer.errors import BadNode, PeerBadNode, in_one_line, log, run_with_timeout
@@ -178,7 +178,7 @@ def _end_unresponsive(summary: Summary, rank: RankProcess, is_reporter: bool) ->
     for number in summary.unresponsive if is_reporter else ():
         host = _place_of(number, rank).host
         log(f"preflight: rank {number} on {host}: {NO_ANSWER}", sys.stderr)
-        if rank.attempt_dir is not None and rank.attempt_dir.path.is_dir():
+        if rank.attempt_dir is not None and shared_files.is_dir(rank.attempt_dir.path):
             record = RankError(
                 round(time.time(), 3),
                 number,

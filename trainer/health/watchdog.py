@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.records.nodes import HangConclusion, RankHang
 from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
@@ -205,10 +205,8 @@ class Watchdog:
     def _poll_once(self) -> None:
         attempt_dir = self._attempt_dir
         with contextlib.suppress(OSError):
-            if attempt_dir is not None:
-                see_new_files(attempt_dir.path)
-                if attempt_dir.hang.exists():
-                    self._is_hang_found.set()
+            if attempt_dir is not None and shared_files.exists(attempt_dir.hang):
+                self._is_hang_found.set()
 
     @property
     def _attempt_dir(self) -> AttemptDir | None:
@@ -263,9 +261,10 @@ class Watchdog:
         deadline = time.monotonic() + GRACE_S
         while len(states) < self._world_size and time.monotonic() < deadline:
             time.sleep(POLL_S)
-            see_new_files(attempt_dir.path)
+            names = shared_files.names_in(attempt_dir.path)
             for rank in all_ranks - states.keys():
-                state = records.read(RankHang, attempt_dir.rank_hang(rank))
+                path = attempt_dir.rank_hang(rank)
+                state = records.read(RankHang, path) if path.name in names else None
                 if state is not None:
                     states[rank] = state
         missing = all_ranks - states.keys()
@@ -290,8 +289,3 @@ class Watchdog:
             return PeerHang(f"{self._head()}: the rank that found it first wrote no conclusion")
         end_siblings(place_of(run_dir, attempt, rank) for rank in concluded.unresponsive)
         return PeerHang(f"found by rank {concluded.rank}: {concluded.error}")
-
-
-def see_new_files(directory: Path) -> None:
-    """Open a directory: an NFS client then asks the server which files are new in it."""
-    os.close(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from slurm_job_kit.jobs import shared_files
 from slurm_job_kit.jobs.console import format_duration, format_metrics
 from slurm_job_kit.jobs.records.training import Metric
 from slurm_job_kit.jobs.rundir import STEPS_WRITER, Timeline
@@ -201,7 +202,7 @@ def open_cut(path: Path, num_bytes: int) -> BinaryIO:
     Not jobs.rundir.write_atomic, because the new file stays open.
     """
     kept = b""
-    with contextlib.suppress(FileNotFoundError), open(path, "rb") as old:
+    with contextlib.suppress(FileNotFoundError), shared_files.open_binary(path) as old:
         kept = old.read(num_bytes)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     file = open(temporary, "wb")  # noqa: SIM115 (open for the whole run)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from slurm_job_kit.jobs import shared_files
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step
 from slurm_job_kit.jobs.rundir import fsync_directory
 from slurm_job_kit.trainer.errors import TransientStorageError, storage_error
@@ -151,7 +152,8 @@ def _temporary_directory(root: Path, step: int, attempt: int) -> Path:
 
 def _check_size(path: Path, expected: FileDigest, doing: str) -> None:
     """Raise TransientStorageError where this host does not see another rank's file."""
-    size = path.stat().st_size
+    with shared_files.open_binary(path) as file:  # a stat may have an old size
+        size = os.fstat(file.fileno()).st_size
     if size != expected.size:
         raise TransientStorageError(
             f"{doing}: {path.name} has {size} bytes on this node, its rank wrote {expected.size}"
@@ -173,7 +175,7 @@ def write_pointer(root: Path, pointer: str, name: str) -> None:
 def point_at_best(root: Path, best_step: int) -> None:
     """Write the name of this step's checkpoint to the file `best`, if the checkpoint exists."""
     name = checkpoint_name(best_step)
-    if (root / name).is_dir():
+    if shared_files.is_dir(root / name):
         write_pointer(root, BEST, name)
 
 
@@ -194,7 +196,7 @@ def prune(root: Path, newest_step: int, retention: Retention) -> None:
 
 def remove_leftovers(root: Path) -> None:
     """Remove the temporary files and directories of killed attempts."""
-    for name in os.listdir(root):
+    for name in shared_files.listdir(root):
         if name.startswith(TEMPORARY_PREFIX):
             _discard(root / name)
 
@@ -223,6 +225,7 @@ def _discard(path: Path) -> None:
 def _remove(directory: Path) -> None:
     """Rename a checkpoint before it is deleted, so that half a directory never has its name."""
     aside = directory.with_name(f"{TEMPORARY_PREFIX}old-{directory.name}-{secrets.token_hex(4)}")
+    shared_files.ask_again(directory)
     with contextlib.suppress(FileNotFoundError):
         os.rename(directory, aside)
         _discard(aside)

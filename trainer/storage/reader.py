@@ -1,11 +1,12 @@
 """Reads committed checkpoints and checks every byte; renames damaged ones. Imports no torch.
 
 The checksums are the kit's own, because `torch.load` accepts flipped bits (torch 2.13). A missing,
-short or changed file is damaged for good: the checkpoint is quarantined and the next older one is
-used. An error of the file system (ESTALE, EACCES, ETIMEDOUT ...) may pass: the read is repeated and
-then the error is raised, because a run must not lose hours of work to a slow server. An EIO that
-persists is a bad sector and counts as damage. If the server is broken instead, the rename of the
-quarantine fails as well, and no checkpoint is renamed.
+short or changed file, which is so after this host's caches were dropped, is damaged for good: the
+checkpoint is quarantined and the next older one is used. An error of the file system (ESTALE,
+EACCES, ETIMEDOUT ...) may pass: the read is repeated and then the error is raised, because a run
+must not lose hours of work to a slow server. An EIO that persists is a bad sector and counts as
+damage. If the server is broken instead, the rename of the quarantine fails as well, and no
+checkpoint is renamed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, ParamSpec, TypeVar
 
-from slurm_job_kit.jobs import checkpoint_blocks, records
+from slurm_job_kit.jobs import checkpoint_blocks, records, shared_files
 from slurm_job_kit.jobs.checkpoint_names import (
     ASIDE_PREFIX,
     QUARANTINE_PREFIX,
@@ -58,6 +59,7 @@ class Contents:
         self._digests = {file.name: file.digest for file in found.files}
         self._opened = contextlib.ExitStack()
         self._parts: dict[str, PartFile] = {}
+        self._is_fresh = False  # the cache of this host was dropped
 
     @classmethod
     def open(cls, directory: Path) -> Contents:
@@ -65,6 +67,8 @@ class Contents:
 
         Raises: Damaged; UserError if another version of the kit wrote it; OSError.
         """
+        # Another one with this name may have been put aside on another host.
+        shared_files.ask_again(directory)
         with _bad_sectors_are_damage():
             return cls(directory, _retried(_manifest, directory))
 
@@ -89,7 +93,16 @@ class Contents:
     def read_into(self, name: str, offset: int, target: memoryview) -> None:
         """Fill `target` with the data of a rank's file from `offset` on."""
         with _bad_sectors_are_damage():
-            _retried(self._read_into, name, offset, target)
+            try:
+                _retried(self._read_into, name, offset, target)
+            except Damaged:
+                if self._is_fresh:
+                    raise
+                self._is_fresh = True
+                self._parts.clear()
+                with contextlib.suppress(OSError):
+                    shared_files.forget(self.directory)
+                _retried(self._read_into, name, offset, target)
 
     def _read_into(self, name: str, offset: int, target: memoryview) -> None:
         try:
@@ -140,11 +153,23 @@ def read_newest(
     """
     for name in names:
         try:
-            with Contents.open(root / name) as contents:
-                return parse(contents)
+            return _parsed(root / name, parse)
         except Damaged as error:
             put_aside(root / name, str(error), report)
     return None
+
+
+def _parsed(directory: Path, parse: Callable[[Contents], Value]) -> Value:
+    """Return what `parse` returns for a checkpoint. Raises: Damaged, OSError.
+
+    It is damaged only if it still is once this host's caches are dropped: they may be old.
+    """
+    with contextlib.suppress(Damaged), Contents.open(directory) as contents:
+        return parse(contents)
+    with contextlib.suppress(OSError):
+        shared_files.forget(directory)
+    with Contents.open(directory) as contents:
+        return parse(contents)
 
 
 def read_newest_of_run(
@@ -158,11 +183,14 @@ def read_newest_of_run(
     Raises: NoCheckpointLeft if it has no undamaged one now: it must not start again at step 0
     unless the user asks for that.
     """
-    root = run_dir.checkpoints
-    is_aside = (root / f"{QUARANTINE_PREFIX}{known.newest}").exists()  # and was reported
-    if known.present and known.newest not in known.present and not is_aside:
-        report(f"checkpoint {known.newest} is missing from {root}: continuing from an older one")
-    newest = read_newest(root, known.present, parse, report)
+    root, names = run_dir.checkpoints, known.present
+    if known.newest is not None and known.newest not in names:
+        if shared_files.is_dir(root / known.newest):  # by its name: the listing may be old
+            names = [known.newest, *names]
+        elif names and not shared_files.exists(root / f"{QUARANTINE_PREFIX}{known.newest}"):
+            what = f"checkpoint {known.newest} is missing from {root}"
+            report(f"{what}: continuing from an older one")
+    newest = read_newest(root, names, parse, report)
     if newest is None:
         raise NoCheckpointLeft(
             f"the run had checkpoint {known.newest}, but {root} has no undamaged one: bring its "
@@ -174,7 +202,7 @@ def read_newest_of_run(
 def known_of_run(run_dir: RunDir) -> KnownCheckpoints:
     """Return the checkpoints of a run; none before the folder is there. Raises: OSError."""
     root = run_dir.checkpoints
-    present = _retried(checkpoint_names, root) if root.is_dir() else []
+    present = _retried(checkpoint_names, root) if shared_files.is_dir(root) else []
     return KnownCheckpoints(present, newest_known(run_dir, present))
 
 
@@ -187,11 +215,13 @@ def newest_known(run_dir: RunDir, present: list[str]) -> str | None:
     """
     names, root = present[:1], run_dir.checkpoints
     with contextlib.suppress(OSError, UnicodeDecodeError):  # the file may be missing or damaged
-        names.append((root / LATEST).read_text(encoding="utf-8").strip())
+        names.append(shared_files.read_text(root / LATEST).strip())
     attempts = _retried(records.read_lines, NewestCheckpoint, run_dir.attempts)
     names += [attempt.checkpoint for attempt in attempts if attempt.checkpoint is not None][-1:]
     left = [
-        name for name in names if name in present or not (root / f"{ASIDE_PREFIX}{name}").exists()
+        name
+        for name in names
+        if name in present or not shared_files.exists(root / f"{ASIDE_PREFIX}{name}")
     ]
     steps = {name: step for name in left if (step := checkpoint_step(name)) is not None}
     return max(steps, key=lambda name: steps[name], default=None)
@@ -207,7 +237,7 @@ def quarantine(directory: Path, reason: str) -> Path:
     """Rename a damaged checkpoint and write the reason into it; return its new path."""
     aside = directory.with_name(QUARANTINE_PREFIX + directory.name)
     number = 1
-    while os.path.lexists(aside):
+    while shared_files.exists(aside):
         number += 1
         aside = directory.with_name(f"{QUARANTINE_PREFIX}{directory.name}.{number}")
     os.rename(directory, aside)
@@ -301,7 +331,7 @@ def _check_sha256(path: Path, sha256: str, expected: FileDigest) -> None:
 def _open(path: Path) -> Iterator[BufferedReader]:
     """Open a regular file to read; a lasting error becomes Damaged."""
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        with _opened(path) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise Damaged(f"{path.name} is not a regular file")
             yield file
@@ -310,6 +340,14 @@ def _open(path: Path) -> Iterator[BufferedReader]:
             raise Damaged(f"{path.name}: {error.strerror}") from error
         error.filename = error.filename or str(path)
         raise
+
+
+def _opened(path: Path) -> BufferedReader:
+    try:
+        return open(path, "rb", opener=_without_waiting)
+    except FileNotFoundError:
+        shared_files.ask_again(path)
+        return open(path, "rb", opener=_without_waiting)
 
 
 def _without_waiting(name: str, flags: int) -> int:

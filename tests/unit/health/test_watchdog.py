@@ -35,6 +35,7 @@ from slurm_job_kit.trainer.health.phases import (
     start_up_limit_s,
 )
 from slurm_job_kit.trainer.health.watchdog import IdleTimer
+from tests.unit.two_hosts import look
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 LIMIT_S = 1
@@ -259,6 +260,19 @@ def test_a_rank_that_knows_no_run_directory_ends_by_itself(start):
     assert statuses == [EXIT_FAILED]
     assert "in rendezvous: it is at <string>:" in output and "in wait_for_peers" in output
     assert not ranks.attempt.hang.exists()
+
+
+def test_a_hang_that_a_rank_of_another_host_has_found_is_seen(hosts):
+    attempt_dir = RunDir(hosts.here).attempt(1)
+    attempt_dir.path.mkdir()
+    look(hosts.there, "hang.json", "rank-00000.hang.json")
+    found = watchdog.Watchdog(1, 2)
+    found.open(RunDir(hosts.there), 1, 60)
+    found._poll_once()
+    assert not found._is_hang_found.is_set()
+    attempt_dir.hang.write_text("")
+    found._poll_once()
+    assert found._is_hang_found.is_set()
 
 
 def test_a_device_that_does_not_answer_makes_its_node_bad(start):
