@@ -62,7 +62,9 @@ class Slurm:
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     nodes: int = key(1, "Number of nodes; one agent runs on each.", ge=1)
-    gpus_per_node: int = key(0, "GPUs on each node; 0 requests none.", ge=0)
+    gpus_per_node: int | str = key(
+        0, "GPUs on each node, also with their type as in a100:2; 0 requests none."
+    )
     cpus_per_task: int = key(1, "CPU cores on each node, shared by its ranks.", ge=1)
     time: str = key("1:00:00", "Time limit as H:M:S or D-H:M:S; a longer run continues after it.")
     partition: str | None = key(None, "Partition; the site's default if unset.")
@@ -88,6 +90,24 @@ class Slurm:
     srun_args: list[str] = key(
         [], "Other options of the srun that starts the agents, such as --mpi=none."
     )
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of each node, whatever key asks for them."""
+        return sum(count for _, count in self._asking_for_gpus())
+
+    @property
+    def gpus_are(self) -> str:
+        """`slurm.gpus_per_node is 2`: the keys that ask for GPUs, with their values."""
+        values: dict[str, Scalar] = {"gpus_per_node": self.gpus_per_node}
+        values |= {f"sbatch_args.{name}": value for name, value in self.sbatch_args.items()}
+        keys = [key for key, _ in self._asking_for_gpus()] or ["gpus_per_node"]
+        return " and ".join(f"slurm.{key} is {values[key]}" for key in keys)
+
+    def _asking_for_gpus(self) -> list[tuple[str, int]]:
+        from slurm_job_kit.jobs import gpus  # status, which is often called, does without
+
+        return gpus.requested(self.gpus_per_node, self.sbatch_args, self.nodes)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ kit_folder=$kit_run_dir/attempt-$kit_attempt
 [[ $kit_attempt != standby ]] || kit_folder=$kit_run_dir/standby
 kit_setup=$kit_run_dir/setup.sh
 kit_node_rank=${KIT_NODE_RANK:-${SLURM_NODEID:?start this file by srun}}
-kit_host=$(uname -n) # HOSTNAME may be that of the host that submitted
+# Slurm's name of the node, if there is one. HOSTNAME may be that of the host that submitted.
+kit_host=${SLURMD_NODENAME:-$(uname -n)}
 unset KIT_NODE_RANK # of a local run; a job that a rank submits must not inherit it
 printf -v kit_node '%05d' "$kit_node_rank"
 kit_log=$kit_folder/setup-$kit_node.log

@@ -9,7 +9,6 @@ import contextlib
 import errno
 import json
 import os
-import socket
 import sys
 import threading
 import time
@@ -31,7 +30,7 @@ from slurm_job_kit.jobs.errors import (
 )
 from slurm_job_kit.jobs.errors import UserError as UserError
 from slurm_job_kit.jobs.records import RecordError
-from slurm_job_kit.jobs.records.nodes import ErrorKind, RankError
+from slurm_job_kit.jobs.records.nodes import ErrorKind, RankError, node_name
 from slurm_job_kit.jobs.rundir import AttemptDir
 
 EXIT_FAILED = 1
@@ -326,7 +325,7 @@ def fail(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None)
 
 def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None) -> None:
     """Write an error of this rank to its log and, as a record, to the run directory."""
-    host = socket.gethostname()
+    host = node_name()
     trace = traceback_of(error)
     message = str(error) if isinstance(error, ONE_LINE) else in_one_line(error)
     if is_out_of_memory(error):

@@ -29,10 +29,6 @@ MAX_FRAMES = 3
 _TRAINER = Path(__file__).resolve().parent
 # The kit's messages begin with the key that they are about.
 _KEY = re.compile(r"((?:train|checkpoint|launch|slurm|log)(?:\.\w+)+)[: ]+(.*)", re.DOTALL)
-# They compute with the number of ranks.
-_OF_WORLD_SIZE = ("batches.py", "stream.py", "fits.py")
-# Options of sbatch that may give a node GPUs, whose number the spec does not have.
-_GPU_OPTIONS = ("gres", "gpus", "tres")
 
 
 class Findings:
@@ -45,12 +41,6 @@ class Findings:
         self._spec = spec
         # Setup lines and srun options may choose other packages and variables for the ranks.
         self._has_same_packages = not (spec.setup or spec.slurm.srun_args)
-        launch, slurm = spec.launch, spec.slurm
-        self._knows_world_size = (
-            launch.nproc_per_node != "auto"
-            or slurm.gpus_per_node > 0
-            or not any(name.startswith(_GPU_OPTIONS) for name in slurm.sbatch_args)
-        )
         self._lacks_files = any(_is_elsewhere(text) for _, text in self._texts())
         libraries = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
         own = {str(_TRAINER), str(_TRAINER.parent / "jobs")}
@@ -88,9 +78,7 @@ class Findings:
             return key == "optimizer" and self._spec.train.optimizer in OPTIMIZERS
         if not isinstance(cause, UserError) or isinstance(cause, NoSamples) or not is_of_kit:
             return False
-        if key == "dataset" and self._lacks_files:
-            return False
-        return self._knows_world_size or _innermost(cause).name not in _OF_WORLD_SIZE
+        return key != "dataset" or not self._lacks_files
 
     def _is_relative(self, file: object) -> bool:
         """Return whether this is a relative path of the spec's arguments.

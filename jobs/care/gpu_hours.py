@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -13,13 +12,6 @@ from slurm_job_kit.jobs.slurm import duration
 from slurm_job_kit.jobs.spec import Slurm
 
 LIMIT = "KIT_CONFIRM_GPU_HOURS"
-# GPUs of any type: gpu:4, gpu:a100:4, gpu, gres/gpu:4, gpu:a100=4. Source: sbatch(1), --gres and
-# --tres-per-task.
-_GPUS = re.compile(
-    r"(?:gres[/:])?gpu(?::[^:=,(]*[a-zA-Z_][^:=,(]*)?(?:[:=](\d+))?(?:\(.*\))?", re.IGNORECASE
-)
-# Options with such words. A node has one task, so what is for each task is for each node.
-_OPTIONS = ("gres", "tres-per-")
 
 
 def confirm(sections: Sequence[Slurm], is_confirmed: bool) -> None:
@@ -49,7 +41,7 @@ def format_request(requested: Slurm, num_jobs: int = 1) -> str:
 
     Core hours where no GPU is requested.
     """
-    gpus = gpus_per_node(requested)
+    gpus = requested.num_gpus
     size, noun = (gpus, "GPU") if gpus else (requested.cpus_per_task, "core")
     hours = num_jobs * _node_hours(requested) * size
     parts = [counted(num_jobs, "job")] if num_jobs > 1 else []
@@ -64,19 +56,7 @@ def format_request(requested: Slurm, num_jobs: int = 1) -> str:
 
 def gpu_hours(requested: Slurm) -> float:
     """The GPU hours of one start that lasts until its time limit."""
-    return _node_hours(requested) * gpus_per_node(requested)
-
-
-def gpus_per_node(requested: Slurm) -> int:
-    """GPUs of each node, also those that slurm.sbatch_args requests."""
-    words = [
-        word.strip()
-        for name, value in requested.sbatch_args.items()
-        if name.replace("_", "-").startswith(_OPTIONS)
-        for word in str(value).split(",")
-    ]
-    found = [match for word in words if (match := _GPUS.fullmatch(word))]
-    return requested.gpus_per_node + sum(int(match[1] or 1) for match in found)
+    return _node_hours(requested) * requested.num_gpus
 
 
 def limit_of(environ: Mapping[str, str]) -> float | None:

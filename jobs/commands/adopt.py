@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from slurm_job_kit.jobs import arguments, records
+from slurm_job_kit.jobs import arguments, gpus, records
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.console import begin_lines_with_time, say
 from slurm_job_kit.jobs.records.queued import Submission
@@ -47,7 +47,7 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
         return known
     requested = load(config, overrides).spec.slurm
     job = client.show_job(job_id)
-    granted = allocation(os.environ, job.time_limit if job else "", requested.signal_lead_s)
+    granted = allocation(os.environ, job.time_limit if job else "", requested)
     loaded = load(config, [*overrides, *granted])
     for line in differences(requested, loaded.spec.slurm):
         say(f"warning: {line}")
@@ -61,14 +61,12 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
     return run_dir
 
 
-def allocation(environ: Mapping[str, str], time_limit: str, lead_s: int) -> list[str]:
+def allocation(environ: Mapping[str, str], time_limit: str, requested: Slurm) -> list[str]:
     """The allocation as overrides of the spec. Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES."""
+    num_gpus = gpus.given(environ) or 0
     overrides = [f"slurm.nodes={environ['SLURM_JOB_NUM_NODES']}"]
-    counts = {"cpus_per_task": "SLURM_CPUS_PER_TASK", "gpus_per_node": "SLURM_GPUS_ON_NODE"}
-    for key, variable in counts.items():
-        # Slurm sets them only if sbatch had the option.
-        nothing = "1" if key == "cpus_per_task" else "0"
-        overrides.append(f"slurm.{key}={environ.get(variable) or nothing}")
+    overrides.append(f"slurm.cpus_per_task={_cpus_per_task(environ, num_gpus)}")
+    overrides += _gpus(environ, num_gpus, requested)
     names = {
         "partition": "SLURM_JOB_PARTITION",
         "account": "SLURM_JOB_ACCOUNT",
@@ -82,8 +80,26 @@ def allocation(environ: Mapping[str, str], time_limit: str, lead_s: int) -> list
         overrides.append(f'slurm.time="{time_limit}"')
         # The job's --signal decides; the spec's value only has to fit into the time limit.
         longest_lead_s = duration.parse(time_limit) // 2
-        overrides.append(f"slurm.signal_lead_s={min(lead_s, longest_lead_s)}")
+        overrides.append(f"slurm.signal_lead_s={min(requested.signal_lead_s, longest_lead_s)}")
     return overrides
+
+
+def _cpus_per_task(environ: Mapping[str, str], num_gpus: int) -> int:
+    """The cores of an agent. Slurm sets SLURM_CPUS_PER_TASK only if sbatch had that option."""
+    of_task, of_gpu = (environ.get(f"SLURM_CPUS_PER_{each}", "") for each in ("TASK", "GPU"))
+    if of_task.isdecimal():
+        return int(of_task)
+    return int(of_gpu) * num_gpus if of_gpu.isdecimal() and num_gpus else 1
+
+
+def _gpus(environ: Mapping[str, str], num_gpus: int, requested: Slurm) -> list[str]:
+    """The GPUs of a node, with the type that the config or sbatch's line names."""
+    if num_gpus == requested.num_gpus:
+        return []
+    in_config = gpus.requested(0, requested.sbatch_args, requested.nodes)
+    typed = environ.get("SLURM_GPUS_PER_NODE", "")
+    given = typed if typed and gpus.in_number(typed) == num_gpus else str(num_gpus)
+    return [f'slurm.gpus_per_node="{given}"', *(f"slurm.{key}=false" for key, _ in in_config)]
 
 
 def differences(requested: Slurm, granted: Slurm) -> list[str]:

@@ -19,11 +19,10 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import IO, cast
 
-from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs import gpus, installation, records
 from slurm_job_kit.jobs.attempt import run_lock, srun_step
 from slurm_job_kit.jobs.attempt.close import close_attempt, end_between_attempts
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
@@ -61,13 +60,13 @@ def run(run_dir: RunDir) -> Decision | None:
     Raises: LocalError, OwnedError, FailedError.
     """
     spec = Spec.read(run_dir.spec)
-    gpus = visible_gpus()
-    check_machine(spec, len(gpus))
-    nodes = num_agents(spec, len(gpus))
+    devices = visible_gpus()
+    check_machine(spec, len(devices))
+    nodes = num_agents(spec, len(devices))
     if nodes < spec.slurm.nodes:
-        here = f"{counted(len(gpus), 'GPU')} here: {counted(nodes, 'node')}"
+        here = f"{counted(len(devices), 'GPU')} here: {counted(nodes, 'node')}"
         say(f"warning: {here}, not {spec.slurm.nodes}")
-    shares = gpu_shares(nodes, gpus)
+    shares = gpu_shares(nodes, devices)
     me, line = run_lock.this_process(None), ProgressLine(run_dir)
     with (
         release_on_disk_error(run_dir, me),
@@ -107,29 +106,30 @@ def give_up(run_dir: RunDir, me: run_lock.Owner) -> Decision:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that CUDA_VISIBLE_DEVICES allows, else all of this machine."""
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        devices = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
-        return [device for device in devices if device not in ("", "-1")]
-    return [str(index) for index in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
+    """The GPUs that CUDA_VISIBLE_DEVICES allows, else all of this machine.
+
+    Behind ROCR_VISIBLE_DEVICES the others are counted from 0 again. Source: ROCm, GPU isolation.
+    """
+    name, devices = gpus.visible(os.environ) or ("", [])
+    if name.startswith(("CUDA", "HIP")):
+        return devices
+    return [str(index) for index in range(len(devices) if name else gpus.of_machine())]
 
 
-def num_agents(spec: Spec, gpus: int) -> int:
+def num_agents(spec: Spec, num_gpus: int) -> int:
     """How many agents this machine runs: one per node of the spec, at most one per GPU."""
-    return min(spec.slurm.nodes, gpus) if gpus else spec.slurm.nodes
+    return min(spec.slurm.nodes, num_gpus) if num_gpus else spec.slurm.nodes
 
 
-def check_machine(spec: Spec, gpus: int) -> None:
+def check_machine(spec: Spec, num_gpus: int) -> None:
     """Raises: LocalError for a spec that this machine, with so many GPUs, cannot run."""
-    nodes = num_agents(spec, gpus)
+    nodes = num_agents(spec, num_gpus)
     nproc = 1 if spec.launch.nproc_per_node == "auto" else spec.launch.nproc_per_node
     cores = os.cpu_count() or 1
-    if spec.slurm.gpus_per_node and not gpus:
-        raise LocalError(
-            f"slurm.gpus_per_node is {spec.slurm.gpus_per_node}, but no GPU is visible here\n"
-            f"  hint: add {installation.override('slurm.gpus_per_node=0')}"
-        )
-    if not gpus and nodes * nproc > cores * MAX_RANKS_PER_CORE:
+    share = num_gpus // max(1, nodes)
+    if spec.slurm.num_gpus > share:
+        raise _too_few_gpus(spec, num_gpus, share)
+    if not num_gpus and nodes * nproc > cores * MAX_RANKS_PER_CORE:
         raise LocalError(
             f"{counted(nodes, 'node')} with {counted(nproc, 'rank')} are too many "
             f"for the {counted(cores, 'core')} here\n"
@@ -143,11 +143,24 @@ def check_machine(spec: Spec, gpus: int) -> None:
         )
 
 
-def gpu_shares(nodes: int, gpus: list[str]) -> list[str | None]:
+def _too_few_gpus(spec: Spec, num_gpus: int, share: int) -> LocalError:
+    """The error where this machine has `share` GPUs for each node of the spec."""
+    here = f"only {counted(num_gpus, 'GPU')} is" if num_gpus == 1 else f"only {num_gpus} GPUs are"
+    here = here if num_gpus else "no GPU is"
+    limit = gpus.limited_by(os.environ, spec.slurm.num_gpus)
+    options = gpus.requested(0, spec.slurm.sbatch_args, spec.slurm.nodes)
+    way_out = [f"slurm.gpus_per_node={share}", *(f"slurm.{key}=false" for key, _ in options)]
+    return LocalError(
+        f"{spec.slurm.gpus_are}, but {here} visible here{f': {limit}' if limit else ''}\n"
+        f"  hint: add {installation.override(' '.join(way_out))}"
+    )
+
+
+def gpu_shares(nodes: int, devices: list[str]) -> list[str | None]:
     """CUDA_VISIBLE_DEVICES of each agent; None without GPUs."""
-    share = len(gpus) // nodes
-    cuts = [gpus[rank * share : (rank + 1) * share] for rank in range(nodes)]
-    return [",".join(cut) if gpus else None for cut in cuts]
+    share = len(devices) // nodes
+    cuts = [devices[rank * share : (rank + 1) * share] for rank in range(nodes)]
+    return [",".join(cut) if devices else None for cut in cuts]
 
 
 class Agents:
@@ -223,7 +236,9 @@ class Agents:
         agents = []
         self._next_mark = os.urandom(8).hex()
         for rank, devices in enumerate(self._shares):
-            env = os.environ | {"KIT_NODE_RANK": str(rank), "PYTHONUNBUFFERED": "1"}
+            # In an allocation its GPUs are shared out among the agents.
+            env = {name: text for name, text in os.environ.items() if name not in gpus.GIVEN}
+            env |= {"KIT_NODE_RANK": str(rank), "PYTHONUNBUFFERED": "1"}
             env[MARK] = self._next_mark
             if devices is not None:
                 env["CUDA_VISIBLE_DEVICES"] = devices

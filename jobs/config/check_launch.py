@@ -12,10 +12,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from slurm_job_kit.jobs import gpus
 from slurm_job_kit.jobs.config import reserved
 from slurm_job_kit.jobs.problems import CONTROL, KeyPath, Problem, shown
 from slurm_job_kit.jobs.slurm import duration
-from slurm_job_kit.jobs.spec import SECTIONS, Launch, Notify, Slurm, Spec
+from slurm_job_kit.jobs.spec import SECTIONS, Launch, Notify, Scalar, Slurm, Spec
 
 MAX_NAME_BYTES = 100
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
@@ -81,17 +82,59 @@ def _slurm(slurm: Slurm) -> Iterator[Problem]:
         also = (("slurm", "time"),)
         hint = "the ranks would stop before their first step: raise slurm.time, or lower this key"
         yield Problem(("slurm", "signal_lead_s"), what, hint, also)
+    yield from _gpus(slurm)
     for name, value in slurm.sbatch_args.items():
         if (name, value) != ("requeue", reserved.EXPEDITE):
-            yield from _sbatch_arg(("slurm", "sbatch_args", name), name.replace("_", "-"))
+            yield from _sbatch_arg(("slurm", "sbatch_args", name), name, slurm)
 
 
-def _sbatch_arg(path: KeyPath, name: str) -> Iterator[Problem]:
-    if not reserved.OPTION.fullmatch(name) or len(name) == 1:
-        hint = "write the long name without its dashes, such as mail_type"
+def _gpus(slurm: Slurm) -> Iterator[Problem]:
+    """Yield numbers of GPUs that cannot be read, and a second key that asks for some."""
+    path, value = ("slurm", "gpus_per_node"), slurm.gpus_per_node
+    if isinstance(value, int) and value < 0:
+        yield Problem(path, f"must be at least 0, not {value}")
+    elif gpus.in_number(str(value)) is None:
+        what = f"{shown(value)} is no number of GPUs"
+        yield Problem(path, what, "write a number, or a type and a number: 2 or a100:2")
+    for name, given in slurm.sbatch_args.items():
+        at = ("slurm", "sbatch_args", name)
+        if (option := reserved.full_name(name)) not in gpus.GRES_OPTIONS:
+            continue
+        if (count := gpus.in_option(option, given)) is None:
+            what = f"{shown(given)} is none of gpu, gpu:NUMBER and gpu:TYPE:NUMBER"
+            yield Problem(at, what, "write slurm.gpus_per_node: 2 or a100:2 instead")
+        elif count and gpus.in_number(str(value)):
+            what = f"{shown(given)} asks for GPUs, and so does slurm.gpus_per_node"
+            yield Problem(at, what, "keep one of them", (path,))
+
+
+def _sbatch_arg(path: KeyPath, written: str, slurm: Slurm) -> Iterator[Problem]:
+    bare, name = written.lstrip("-"), written.replace("_", "-")
+    if bare in reserved.SHORT or not reserved.OPTION.fullmatch(name):
+        long = reserved.SHORT.get(bare) or reserved.full_name(bare)
+        known = long if reserved.OPTION.fullmatch(long) else "mail-type"
+        hint = f"write the long name without its dashes, such as {known.replace('-', '_')}"
         yield Problem(path, "is not the name of a long sbatch option", hint)
     elif found := reserved.reserved_option(name, reserved.SBATCH):
-        yield Problem(path, _belongs(name, found[0]), found[1])
+        hint = _hint_for_gpus(found[0], slurm.sbatch_args[written], slurm) or found[1]
+        yield Problem(path, _belongs(name, found[0]), hint)
+    elif len(several := reserved.meant(name)) > 1:
+        options = ", ".join(f"--{each}" for each in several)
+        yield Problem(path, f"--{name} could mean {options}", "write one of them in full")
+
+
+def _hint_for_gpus(option: str, value: Scalar, slurm: Slurm) -> str:
+    """The key to write instead of an option about GPUs, with the value that means the same."""
+    if option == "cpus-per-gpu" and str(value).isdecimal() and slurm.num_gpus:
+        cores = int(value) * slurm.num_gpus
+        return f"write slurm.cpus_per_task: {cores}, the cores of each node"
+    has_number = re.search(r"(?:^|[:=])\d+$", str(value))
+    if option not in gpus.GPU_OPTIONS or value is True or not has_number:
+        return ""
+    count = gpus.in_option(option, value, slurm.nodes)
+    kind = re.fullmatch(r"(?:gpu:)?([^:,=\d][^:,=]*)(?:[:=]\d+)?", str(value))
+    typed = f"{kind[1]}:{count}" if kind else str(count)
+    return f"write slurm.gpus_per_node: {typed}, the GPUs of each node"
 
 
 def _belongs(name: str, full: str) -> str:

@@ -105,7 +105,7 @@ def _sharded(spec: Spec) -> Iterator[Problem]:
         what = f"excludes train.strategy {train.strategy}: FSDP2 takes contiguous weights only"
         hint = "leave channels_last out, or write strategy: ddp or zero1"
         yield _key("channels_last", what, hint, "train.strategy")
-    if train.offload_optimizer and _has_no_gpus(spec):
+    if train.offload_optimizer and not spec.slurm.num_gpus:
         hint = "set slurm.gpus_per_node, or leave offload_optimizer out"
         what = "needs GPUs, and slurm.gpus_per_node is 0"
         yield _key("offload_optimizer", what, hint, "slurm.gpus_per_node")
@@ -133,8 +133,7 @@ def _shard_size(spec: Spec) -> Iterator[Problem]:
             what = f"is for train.strategy hsdp, not for {train.strategy}"
             yield _key("shard_size", what, "write strategy: hsdp, or leave it out", also[0])
         return
-    if (world_size := num_ranks(spec)) is None:
-        return
+    world_size = num_ranks(spec)
     if train.shard_size is None and world_size == spec.slurm.nodes > 1:
         what = "hsdp shards within a node, and a node has one rank"
         hint = "set shard_size, or write strategy: fsdp or ddp"
@@ -146,27 +145,18 @@ def _shard_size(spec: Spec) -> Iterator[Problem]:
         yield _key("shard_size", what, hint, *also)
 
 
-def num_ranks(spec: Spec) -> int | None:
-    """Return the number of ranks; None where it follows from GPUs that sbatch_args may ask for."""
+def num_ranks(spec: Spec) -> int:
+    """Return the number of ranks."""
     nproc = spec.launch.nproc_per_node
-    if nproc == "auto":
-        if not spec.slurm.gpus_per_node and not _has_no_gpus(spec):
-            return None
-        nproc = spec.slurm.gpus_per_node or 1
-    return spec.slurm.nodes * nproc
+    return spec.slurm.nodes * (max(1, spec.slurm.num_gpus) if nproc == "auto" else nproc)
 
 
-def global_batch_size(spec: Spec) -> int | None:
-    """Return the samples of a step; None where the number of ranks is not known."""
-    train, world_size = spec.train, num_ranks(spec)
-    if train.global_batch_size is not None or world_size is None:
+def global_batch_size(spec: Spec) -> int:
+    """Return the samples of a step."""
+    train = spec.train
+    if train.global_batch_size is not None:
         return train.global_batch_size
-    return train.micro_batch_size * train.grad_accum_steps * world_size
-
-
-def _has_no_gpus(spec: Spec) -> bool:
-    may_be_gpus = (name.startswith(("gres", "gpus", "tres")) for name in spec.slurm.sbatch_args)
-    return spec.slurm.gpus_per_node == 0 and not any(may_be_gpus)
+    return train.micro_batch_size * train.grad_accum_steps * num_ranks(spec)
 
 
 def _plugins(train: Train) -> Iterator[Problem]:
@@ -235,7 +225,7 @@ def _ddp(spec: Spec) -> Iterator[Problem]:
     elif train.static_graph and train.global_batch_size is not None:
         what = "excludes train.global_batch_size, which may accumulate: DDP loses gradients then"
         yield _key("static_graph", what, "leave one of them out", "train.global_batch_size")
-    if train.sync_batchnorm and _has_no_gpus(spec):
+    if train.sync_batchnorm and not spec.slurm.num_gpus:
         what = "needs GPUs, and slurm.gpus_per_node is 0"
         hint = "set slurm.gpus_per_node, or leave sync_batchnorm out"
         yield _key("sync_batchnorm", what, hint, "slurm.gpus_per_node")

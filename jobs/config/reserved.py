@@ -15,13 +15,23 @@ _ENV = "environment variables of the ranks go to launch.env, shell lines to setu
 EXPEDITE = "expedite"
 _REQUEUE = "the kit requeues the job until the training is complete"
 _NO_JOB = "sbatch would not submit the job"
+_GPUS = "write slurm.gpus_per_node, the GPUs of each node"
+_ALL_GPUS = "leave it out: the agent of a node needs all its GPUs, and gives each rank its own"
+_OF_GPUS: Mapping[str, str] = {
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), _GPUS),
+    "cpus-per-gpu": "write slurm.cpus_per_task, the cores of each node",
+    "mem-per-gpu": "write slurm.mem, the memory of each node",
+    "ntasks-per-gpu": _PER_NODE,
+    "gpu-bind": _ALL_GPUS,
+    "tres-bind": _ALL_GPUS,
+}
 _LAYOUT: Mapping[str, str] = {
+    **_OF_GPUS,
     "nodes": "write slurm.nodes",
     "ntasks": _PER_NODE,
     "ntasks-per-node": _PER_NODE,
     "ntasks-per-core": _PER_NODE,
     "ntasks-per-socket": _PER_NODE,
-    "ntasks-per-gpu": _PER_NODE,
     "tasks-per-node": _PER_NODE,
     "cpus-per-task": "write slurm.cpus_per_task",
     "chdir": "ranks run in the frozen copy of your code",
@@ -39,9 +49,6 @@ _LAYOUT: Mapping[str, str] = {
 SBATCH: Mapping[str, str] = {
     **_LAYOUT,
     "workdir": _LAYOUT["chdir"],
-    "gpus": "write slurm.gpus_per_node",
-    "gpus-per-node": "write slurm.gpus_per_node",
-    "gpus-per-task": "write slurm.gpus_per_node",
     "partition": "write slurm.partition",
     "account": "write slurm.account",
     "qos": "write slurm.qos",
@@ -64,6 +71,8 @@ SBATCH: Mapping[str, str] = {
 }
 SRUN: Mapping[str, str] = {
     **_LAYOUT,
+    "gres": _GPUS,
+    "tres-per-task": _GPUS,
     "kill-on-bad-exit": "the kit ends srun after a rank has failed",
     "wait": "the kit ends srun after a rank has failed",
     "multi-prog": "every node runs the same agent",
@@ -96,6 +105,43 @@ _PREFIXES: Mapping[str, str] = {
     "SLURM_": "Slurm sets these; write the keys below slurm",
 }
 OPTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+# The long options of sbatch that take no part above. Plugins of a site may add others.
+# Source: sbatch(1) of Slurm 22.05, 24.11 and 26.05.
+_OTHERS = """
+    acctg-freq batch bb bbf begin cluster-constraint comment consolidate-segments container
+    container-id container-type contiguous core-spec cores-per-socket cpu-freq deadline delay-boot
+    dependency distribution exclusive extra extra-node-info gid gpu-freq gres gres-flags hint hold
+    ignore-pbs kill-on-invalid-dep licenses mail-type mail-user mcs-label mem-bind mem-per-cpu
+    mem-update mincpus network nice no-kill nodefile nodelist oom-kill-step overcommit oversubscribe
+    power prefer priority profile propagate reboot reservation resources resv-ports segment
+    sockets-per-node spread-job spread-segments stepmgr switches thread-spec threads-per-core
+    time-min tmp tres-per-task uid use-min-nodes verbose wait-all-nodes wckey
+"""
+_SHORT = """
+    A=account B=extra-node-info C=constraint D=chdir F=nodefile G=gpus H=hold J=job-name L=licenses
+    M=clusters N=nodes O=overcommit Q=quiet S=core-spec V=version W=wait a=array b=begin
+    c=cpus-per-task d=dependency e=error h=help i=input k=no-kill m=distribution n=ntasks o=output
+    p=partition q=qos s=oversubscribe t=time v=verbose w=nodelist x=exclude
+"""
+SHORT: Mapping[str, str] = {pair[0]: pair[2:] for pair in _SHORT.split()}
+
+
+def meant(name: str) -> list[str]:
+    """Return the long options of sbatch that `name`, in any of the spec's spellings, may stand for.
+
+    One for its full name and for the beginning of one option only; none for an unknown one.
+    """
+    option = name.replace("_", "-")
+    known = (*SBATCH, *_OTHERS.split())
+    return (
+        [option] if option in known else sorted(each for each in known if each.startswith(option))
+    )
+
+
+def full_name(name: str) -> str:
+    """Return an option as sbatch's manual has it: `mail_ty` is mail-type; others with dashes."""
+    found = meant(name)
+    return found[0] if len(found) == 1 else name.replace("_", "-")
 
 
 def reserved_option(name: str, reserved: Mapping[str, str]) -> tuple[str, str] | None:

@@ -7,7 +7,9 @@ import os
 import re
 from typing import Any
 
+from slurm_job_kit.jobs import gpus
 from slurm_job_kit.jobs.config.keys import keys, sections
+from slurm_job_kit.jobs.config.reserved import full_name
 from slurm_job_kit.jobs.problems import KeyPath, Problem
 from slurm_job_kit.jobs.slurm import duration
 from slurm_job_kit.jobs.spec import Spec
@@ -86,13 +88,23 @@ def canonical(spec: Spec) -> Spec:
     """Return the spec with times in canonical form and sbatch's options in sbatch's spelling."""
     sbatch_args = {}
     for name, value in spec.slurm.sbatch_args.items():
-        option = name.replace("_", "-")
+        option = full_name(name)
         is_time = option in SBATCH_TIMES and isinstance(value, str)
         if value is not False:
             sbatch_args[option] = _canonical(str(value)) if is_time else value
-    time = _canonical(spec.slurm.time)
-    slurm = dataclasses.replace(spec.slurm, time=time, sbatch_args=sbatch_args)
+    slurm = dataclasses.replace(
+        spec.slurm,
+        time=_canonical(spec.slurm.time),
+        gpus_per_node=_gpus(spec.slurm.gpus_per_node),
+        sbatch_args=sbatch_args,
+    )
     return dataclasses.replace(spec, slurm=slurm)
+
+
+def _gpus(value: int | str) -> int | str:
+    """GPUs as sbatch's --gpus-per-node takes them: 2, or with a type, a100:2."""
+    text = re.sub(r"\bgpu[:=]|\s|\([^)]*\)", "", str(value)).replace("=", ":")
+    return int(text) if text.isdecimal() else text if gpus.in_number(text) else 0
 
 
 def _canonical(text: str) -> str:

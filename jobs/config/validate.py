@@ -22,6 +22,7 @@ from slurm_job_kit.jobs.config.keys import (
     type_name,
     unknown_key_hint,
 )
+from slurm_job_kit.jobs.config.reserved import full_name
 from slurm_job_kit.jobs.config.yaml_reader import Document
 from slurm_job_kit.jobs.problems import KeyPath, Problem, SpecError, dotted, shown
 from slurm_job_kit.jobs.slurm import duration
@@ -140,7 +141,7 @@ def _time(document: Document, path: KeyPath, value: Any) -> Iterator[Problem]:
 def _sbatch_args(document: Document, sbatch_args: dict[str, Any]) -> Iterator[Problem]:
     seen: dict[str, str] = {}
     for name, value in sbatch_args.items():
-        option, path = name.replace("_", "-"), (*_SBATCH_ARGS, name)
+        option, path = full_name(name), (*_SBATCH_ARGS, name)
         if option in seen:
             yield Problem(path, f"is the same option as {seen[option]}", "keep one of them")
         seen[option] = name

@@ -17,6 +17,7 @@ version: launch.python, or the python3 of an image, may be older than the kit ne
 """
 
 import contextlib
+import os
 import socket
 import sys
 import time
@@ -34,7 +35,8 @@ def refuse_old_python(argv: "list[str]", version: "tuple[int, ...]") -> None:
         return
     wanted, found = (".".join(map(str, each)) for each in (OLDEST, version))
     what = f"{sys.executable} is Python {found}, and agents and ranks need {wanted} or newer"
-    reason = f"{socket.gethostname()}: launch.python: {what}"
+    host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    reason = f"{host}: launch.python: {what}"
     name = f"agent-{int(argv[-1].rpartition('=')[2]):05d}.error"
     with contextlib.suppress(OSError):
         Path(argv[0], f"attempt-{argv[1]}", name).write_text(f"{reason}\n")

@@ -20,9 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.console import BestEffort, say, with_time
+from slurm_job_kit.jobs import gpus, records
+from slurm_job_kit.jobs.console import BestEffort, counted, say, with_time
 from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.node import gpu_check
 from slurm_job_kit.jobs.node.interfaces import InterfaceError
 from slurm_job_kit.jobs.node.oom import oom_kills
 from slurm_job_kit.jobs.node.prctl import die_with_parent
@@ -30,7 +31,12 @@ from slurm_job_kit.jobs.node.standby import WORD, WaitingTorchrun, next_attempt
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_signals
 from slurm_job_kit.jobs.node.torchrun import Node, stop_signal, torchrun_command
 from slurm_job_kit.jobs.procfs import children
-from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, ReceivedSignal
+from slurm_job_kit.jobs.records.nodes import (
+    AgentRecord,
+    AttemptPlan,
+    ReceivedSignal,
+    node_name,
+)
 from slurm_job_kit.jobs.rundir import AttemptDir, RunDir, Timeline
 from slurm_job_kit.jobs.spec import Spec
 
@@ -204,18 +210,49 @@ def wait_for_plan(attempt_dir: AttemptDir) -> AttemptPlan:
         if time.monotonic() > deadline:
             text = f"{attempt_dir.plan} is not there after {PLAN_TIMEOUT_S} s"
             hint = "runs_root must lie on a file system that all nodes share"
-            sys.exit(with_time(f"{socket.gethostname()}: {text}\n  hint: {hint}"))
+            sys.exit(with_time(f"{node_name()}: {text}\n  hint: {hint}"))
         time.sleep(0.1)
     return plan
 
 
-def write_refusal(attempt_dir: AttemptDir, rank: int, error: InterfaceError) -> None:
-    """Write the record of an agent that cannot start torchrun because of a mistake in the spec."""
-    host, now = socket.gethostname(), round(time.time(), 3)
+def refuse(attempt_dir: AttemptDir, rank: int, error: str) -> NoReturn:
+    """End an agent that cannot start torchrun because of a mistake that a retry would repeat.
+
+    error: the reason on its first line. Its record, which `attempt close` reads, has the reason.
+    """
+    host, now = node_name(), round(time.time(), 3)
     step_id = os.environ.get("SLURM_STEP_ID")
-    record = AgentRecord(host, step_id=step_id, end=now, error=str(error).partition("\n")[0])
+    record = AgentRecord(host, step_id=step_id, end=now, error=error.partition("\n")[0])
     with BestEffort(f"agent on {host}")():
         records.write(attempt_dir.agent(rank), record)
+    sys.exit(with_time(f"error: {error}"))
+
+
+def check_gpus(attempt_dir: AttemptDir, rank: int, spec: Spec, env: dict[str, str]) -> None:
+    """End the agent where its ranks would see fewer GPUs than the job asked for.
+
+    env: the environment of the ranks.
+    """
+    if found := gpu_check.problem(spec, env, torch_file(attempt_dir, rank)):
+        if found.is_of_node:
+            fail(attempt_dir, rank, found.reason, found.hint)
+        refuse(attempt_dir, rank, f"{node_name()}: {found.reason}\n  hint: {found.hint}")
+    is_hidden = env.get(gpus.VISIBLE[0]) == "" and gpus.visible(os.environ) is None
+    if rank == 0 and is_hidden and (num := gpus.of_machine()):
+        say(
+            f"the node has {counted(num, 'GPU')}, and the ranks see none: the job asks for none\n"
+            "  hint: set slurm.gpus_per_node; where Slurm does not count GPUs, export "
+            "CUDA_VISIBLE_DEVICES in setup"
+        )
+
+
+def torch_file(attempt_dir: AttemptDir, rank: int) -> Path:
+    """The file of the package torch; ends the agent of an interpreter without it."""
+    torch = importlib.util.find_spec("torch")
+    if torch is None or torch.origin is None:
+        hint = "install torch there, or set launch.python to an interpreter that has it"
+        fail(attempt_dir, rank, f"launch.python: {sys.executable} has no torch", hint)
+    return Path(torch.origin)
 
 
 def warn_of_missing_bytecode(source: str) -> None:
@@ -234,7 +271,7 @@ def warn_of_missing_bytecode(source: str) -> None:
 
 def fail(attempt_dir: AttemptDir, node_rank: int, reason: str, hint: str) -> NoReturn:
     """End the agent before it starts torchrun; `attempt close` reads the reason."""
-    text = f"{socket.gethostname()}: {reason}"
+    text = f"{node_name()}: {reason}"
     with contextlib.suppress(OSError):
         attempt_dir.agent_error(node_rank).write_text(f"{text}\n", encoding="utf-8")
     sys.exit(with_time(f"{text}\n  hint: {hint}"))
@@ -272,27 +309,24 @@ def main(argv: list[str]) -> int:
         attempt_dir = run_dir.attempt(int(args.attempt))
         plan = wait_for_plan(attempt_dir)
     except (OSError, UserError) as error:
-        text = f"{socket.gethostname()}: the run directory cannot be read: {error}"
+        text = f"{node_name()}: the run directory cannot be read: {error}"
         sys.exit(with_time(text))
-    torch = importlib.util.find_spec("torch")
-    if torch is None or torch.origin is None:
-        hint = "install torch there, or set launch.python to an interpreter that has it"
-        fail(attempt_dir, args.node_rank, f"launch.python: {sys.executable} has no torch", hint)
+    torch = torch_file(attempt_dir, args.node_rank)
     try:
         node = Node(args.node_rank, plan, spec)
     except OSError as error:
         reason = f"no network route to the first node at {plan.head_address}: {error}"
         fail(attempt_dir, args.node_rank, reason, "ask the site how nodes reach each other")
     except InterfaceError as error:
-        write_refusal(attempt_dir, args.node_rank, error)
-        sys.exit(with_time(f"error: {error}"))
+        refuse(attempt_dir, args.node_rank, str(error))
+    env = node.environment(spec, run_dir, plan)
+    check_gpus(attempt_dir, args.node_rank, spec, env)
     agent = Agent(attempt_dir, node, Timeline(run_dir, f"agent-{node.rank:05d}", plan.attempt))
     with temporary_directory(attempt_dir, node.rank) as log_dir:
         options = node.options(plan, args.rdzv_endpoint, log_dir)
         command = torchrun_command(spec, run_dir, options)
         if node.rank == 0:  # once: the others differ in is_host, --local-addr and --log-dir
-            warn_of_missing_bytecode(torch.origin)
+            warn_of_missing_bytecode(str(torch))
             say(f"attempt {plan.attempt}, {node.host}: {shlex.join(command)}")
-        env = node.environment(spec, run_dir, plan)
         has_wrappers, stop = not spec.launch.is_trainer, stop_signal(spec.launch)
         return 0 if agent.run(command, env, stop, has_wrappers, standby) == 0 else 1

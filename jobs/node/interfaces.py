@@ -11,6 +11,7 @@ from pathlib import Path
 
 from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.records.nodes import node_name
 
 SIOCGIFADDR = 0x8915  # Source: linux/sockios.h
 # Address, index of the interface, prefix length, scope, flags, name of the interface.
@@ -84,7 +85,7 @@ def choose(wanted: str, head: str | None = None) -> tuple[str, str]:
     kind = "address" if head is None else f"{'IPv6' if is_ipv6(head) else 'IPv4'} address"
     listed = ", ".join(f"{name} {address}" for name, address in found)
     raise InterfaceError(
-        f"{socket.gethostname()}: launch.interface: {wanted} is no interface with an {kind} that "
+        f"{node_name()}: launch.interface: {wanted} is no interface with an {kind} that "
         f"other nodes could reach; the node has {listed}\n"
         f"  hint: {installation.command('resume', change='launch.interface=...')} with a name, or "
         "the beginning of a name, that all nodes have; null: the kit chooses"

@@ -9,7 +9,6 @@ waits for the child and records why it failed. A forked rank calls `begin` (jobs
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from slurm_job_kit.jobs.console import BestEffort, begin_lines_with_time, say, w
 from slurm_job_kit.jobs.node import script_failure
 from slurm_job_kit.jobs.node.prctl import die_with_parent, set_name
 from slurm_job_kit.jobs.procfs import parent_of
+from slurm_job_kit.jobs.records.nodes import node_name
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, code_folders, relink
 
 
@@ -78,7 +78,7 @@ def begin(run_dir: RunDir) -> None:
     If the disk is full or gone, the rank still starts; its output then goes to the job's log.
     """
     attempt, rank = int(os.environ["KIT_ATTEMPT"]), int(os.environ["RANK"])
-    log, host = run_dir.attempt(attempt).rank_log(rank), socket.gethostname()
+    log, host = run_dir.attempt(attempt).rank_log(rank), node_name()
     best_effort = BestEffort(f"rank {rank} on {host}")
     set_name(f"rank-{rank:05d}")  # a fork has torchrun's command line
     with best_effort():
@@ -97,7 +97,7 @@ def main(argv: list[str]) -> None:
     die_with_torchrun()
     run_dir, command = RunDir(Path(argv[0])), argv[1:]
     attempt, rank = int(os.environ["KIT_ATTEMPT"]), int(os.environ["RANK"])
-    attempt_dir, host = run_dir.attempt(attempt), socket.gethostname()
+    attempt_dir, host = run_dir.attempt(attempt), node_name()
     work = os.environ.get("KIT_WORK_DIR")  # set for a user's script or module
 
     def record_failure(exit_code: int) -> None:

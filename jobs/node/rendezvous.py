@@ -17,6 +17,7 @@ from pathlib import Path
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.node.interfaces import is_ipv6, is_reachable
+from slurm_job_kit.jobs.records.nodes import node_name
 
 EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 PORTS = range(15000, 32000)
@@ -115,7 +116,7 @@ def choose_port(job_id: str, attempt: int) -> int:
         if is_free(port):
             return port
     raise RendezvousError(
-        f"{socket.gethostname()}: no free port among {PORT_TRIES} from {candidates[start]} on"
+        f"{node_name()}: no free port among {PORT_TRIES} from {candidates[start]} on"
     )
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.node import interfaces
+from slurm_job_kit.jobs import gpus, records
+from slurm_job_kit.jobs.node import gpu_check, interfaces
 from slurm_job_kit.jobs.records.frozen import Provenance
-from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.records.nodes import NODE, AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Launch, Spec
 
@@ -27,13 +26,9 @@ def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:
     """Number of ranks on this node: launch.nproc_per_node; for auto one per GPU, at least one."""
     if spec.launch.nproc_per_node != "auto":
         return spec.launch.nproc_per_node
-    if spec.slurm.gpus_per_node:
-        return spec.slurm.gpus_per_node
-    on_node = environ.get("SLURM_GPUS_ON_NODE", "")
-    if on_node.isdigit() and int(on_node) > 0:
-        return int(on_node)
-    visible = [device for device in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
-    return max(1, len(visible))
+    visible = gpus.visible(environ)
+    allowed = len(visible[1]) if visible is not None else 0
+    return spec.slurm.num_gpus or gpus.given(environ) or max(1, allowed)
 
 
 def rank_command(spec: Spec, run_dir: RunDir) -> list[str]:
@@ -113,8 +108,7 @@ def forks(spec: Spec) -> bool:
     """
     if spec.launch.fork != "auto" or not spec.launch.is_trainer:
         return bool(spec.launch.fork) and spec.launch.is_trainer
-    gpus = [*Path("/dev").glob("nvidia[0-9]*"), *Path("/dev").glob("kfd")]
-    return not (gpus or spec.slurm.gpus_per_node)
+    return not (gpus.of_machine() or spec.slurm.num_gpus)
 
 
 def preload_command(spec: Spec) -> list[str]:
@@ -136,7 +130,7 @@ class Node:
 
     def __init__(self, rank: int, plan: AttemptPlan, spec: Spec) -> None:
         self.rank = rank
-        self.host = socket.gethostname()
+        self.host = plan.name_of(rank, os.environ)
         head = plan.head_address
         # Over loopback all agents run on one machine: a local run, or a job of one node.
         chosen = spec.launch.interface if interfaces.is_reachable(head) else None
@@ -172,10 +166,13 @@ class Node:
             **(self._socket_variables() if self.is_interface_chosen else {}),
         }
         env.pop("KIT_WORK_DIR", None)  # of an outer run
+        if not plan.is_local:
+            env |= gpu_check.without_others(spec, env)
         if not spec.launch.is_trainer:
             env["KIT_WORK_DIR"] = str(run_dir.work)
             env["PYTHONPATH"] = search_path(env.get("PYTHONPATH", ""), run_dir)
         return env | {
+            NODE: self.host,
             "KIT_AGENT_PID": str(os.getpid()),
             "KIT_RUN_DIR": str(run_dir.path),
             "KIT_CHECKPOINT_DIR": str(run_dir.checkpoints),

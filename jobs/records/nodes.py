@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Literal
@@ -10,6 +13,17 @@ from slurm_job_kit.jobs import shared_files
 from slurm_job_kit.jobs.errors import Fault, Mistake
 from slurm_job_kit.jobs.records import OMIT_NONE, read
 from slurm_job_kit.jobs.rundir import RunDir
+
+# Slurm's name of this node, for the ranks. A container may hide Slurm's own variables.
+NODE = "KIT_NODE"
+
+
+def node_name(environ: Mapping[str, str] = os.environ) -> str:
+    """Return Slurm's name of this node, which `exclude` and `srun -w` take; the host's outside.
+
+    On clouds the host has another name. Source: slurm.conf(5), NodeName, NodeHostname.
+    """
+    return environ.get(NODE) or environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 @dataclass(frozen=True)
@@ -30,6 +44,18 @@ class AttemptPlan:
     code: str | None = field(default=None, metadata=OMIT_NONE)  # name of the frozen code
     # SHA-256 of those files of the code that results may depend on.
     code_digest: str | None = field(default=None, metadata=OMIT_NONE)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether no Slurm job runs the attempt; its nodes have no names of Slurm then."""
+        return self.job_id.startswith("local-")
+
+    def name_of(self, node_rank: int, environ: Mapping[str, str]) -> str:
+        """Return the name of the node with this rank, as `node_name`."""
+        is_known = self.is_local or environ.get("SLURMD_NODENAME") in self.nodes
+        if is_known or node_rank >= len(self.nodes):
+            return node_name({**environ, NODE: ""})
+        return self.nodes[node_rank]
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class TimeSummary:
             return None
         nodes = {each.number: len(each.nodes) for each in self.history.attempts}
         node_ms = sum(s.length * nodes[s.attempt] for s in self.spans if s.attempt is not None)
-        return node_ms * spec.slurm.gpus_per_node / HOUR_MS
+        return node_ms * spec.slurm.num_gpus / HOUR_MS
 
     @property
     def goodput(self) -> float | None:

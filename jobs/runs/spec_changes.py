@@ -187,13 +187,13 @@ def _refuse_other_batch(run_dir: RunDir, was: Spec, now: Spec) -> None:
     from slurm_job_kit.jobs.config.check_train import global_batch_size, num_ranks
 
     old, new = global_batch_size(was), global_batch_size(now)
-    if not now.launch.is_trainer or old is None or new is None or old == new:
+    if not now.launch.is_trainer or old == new:
         return
     # Where the number of ranks differs from the spec's, such as on another machine, it does not
     # say which batch was saved: the trainer compares then.
     saved = checkpoints.committed(run_dir)
     if saved and _saved_batch_size(run_dir.checkpoints / saved[0]) == old:
-        ranks = num_ranks(now) or 1
+        ranks = num_ranks(now)
         micro, rest = divmod(old, ranks * now.train.grad_accum_steps)
         way_out = f"{ranks} ranks cannot share {old} samples: take another number of ranks"
         if now.train.global_batch_size is not None:

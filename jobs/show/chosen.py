@@ -13,6 +13,8 @@ from slurm_job_kit.jobs.node.torchrun import nproc_per_node
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.spec import METRIC_MODES, Spec
 
+_NO_GPUS = "no GPUs are requested; a run without Slurm has one per GPU of the machine"
+
 
 def chosen(spec: Spec, key: Key) -> str | None:
     """The value that stands for `auto` or for an unset key, and why; None where it is not known."""
@@ -24,23 +26,19 @@ def chosen(spec: Spec, key: Key) -> str | None:
     return choose(spec) if choose else None
 
 
-def _gpus(spec: Spec) -> str:
-    return f"slurm.gpus_per_node is {spec.slurm.gpus_per_node}"
-
-
 def _ranks(spec: Spec) -> str:
     ranks = nproc_per_node(spec, {})
     if spec.launch.nproc_per_node != "auto":
         return f"{ranks}: launch.nproc_per_node is {ranks}"
-    is_known = bool(spec.slurm.gpus_per_node)
-    return f"{ranks}: {_gpus(spec)}" if is_known else f"{ranks}, or one per GPU that the node shows"
+    is_known = bool(spec.slurm.num_gpus)
+    return f"{ranks}: {spec.slurm.gpus_are}" if is_known else f"{ranks}: {_NO_GPUS}"
 
 
 def _fork(spec: Spec) -> str:
     if not spec.launch.is_trainer:
         return "false: the ranks run your own code"
-    if spec.slurm.gpus_per_node:
-        return f"false: {_gpus(spec)}"
+    if spec.slurm.num_gpus:
+        return f"false: {spec.slurm.gpus_are}"
     return "true on a node without GPUs, else false"
 
 
@@ -67,14 +65,14 @@ def _module(spec: Spec) -> str:
 
 
 def _deterministic(spec: Spec) -> str:
-    if spec.slurm.gpus_per_node:
-        return f"false: {_gpus(spec)}"
+    if spec.slurm.num_gpus:
+        return f"false: {spec.slurm.gpus_are}"
     return "true on the CPU; false where a rank finds a GPU"
 
 
 def _global_batch(spec: Spec) -> str | None:
     """Samples per step. The trainer's ranks alone have batches, and a node may show GPUs."""
-    is_known = spec.launch.nproc_per_node != "auto" or spec.slurm.gpus_per_node
+    is_known = spec.launch.nproc_per_node != "auto" or spec.slurm.num_gpus
     if not spec.launch.is_trainer:
         return None
     train, world_size = spec.train, spec.slurm.nodes * nproc_per_node(spec, {})

@@ -30,6 +30,7 @@ TOP_OF_CONTRACT = {
     "jobs.installation",
     "jobs.arguments",
     "jobs.log_text",
+    "jobs.gpus",
 }
 RECORDS = {name for name in FILES if name.startswith("jobs.records")}
 CONTRACT = TOP_OF_CONTRACT | RECORDS
@@ -256,6 +257,7 @@ def test_every_package_is_a_known_room():
 STARTS_PROCESSES = {
     "jobs.slurm.client": "Slurm's commands",
     "jobs.node.agent": "torchrun",
+    "jobs.node.gpu_check": "counts GPUs by CUDA's driver, which the agent must not load",
     "jobs.node.standby": "the process that becomes torchrun",
     "jobs.node.rank": "becomes the rank",
     "jobs.node.forked_rank": "lets multiprocessing end the process that torchrun forked with it",

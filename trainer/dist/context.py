@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,8 +10,10 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from slurm_job_kit.jobs import gpus
+from slurm_job_kit.jobs.records.nodes import node_name
 from slurm_job_kit.jobs.spec import Spec
-from slurm_job_kit.trainer.errors import UserError, log
+from slurm_job_kit.trainer.errors import HINT, UserError, log
 
 # Bounds the rendezvous and every collective: a rank whose peer vanished fails after this time. The
 # watchdog's limits are shorter, and it names the rank at fault.
@@ -49,7 +51,7 @@ class DistributedContext:
                 "torchrun --standalone --nproc-per-node=1 -m trainer CONFIG"
             )
         values = {field: int(environ[name]) for field, name in TORCHRUN_VARIABLES.items()}
-        return cls(**values, host=socket.gethostname())
+        return cls(**values, host=node_name(environ))
 
     @property
     def is_first(self) -> bool:
@@ -77,12 +79,20 @@ def check_device(spec: Spec, device: torch.device, reason: str) -> None:
     Called before the rendezvous where the spec can be read: a rank on a GPU and one on a CPU would
     wait for each other without end.
     """
-    num_gpus = spec.slurm.gpus_per_node
+    num_gpus = spec.slurm.num_gpus
     if num_gpus > 0 and device.type != "cuda":
         raise UserError(
-            f"slurm.gpus_per_node is {num_gpus}, but torch {torch.__version__} sees {reason}: "
-            "look at nvidia-smi and CUDA_VISIBLE_DEVICES there, or set slurm.gpus_per_node to 0"
+            f"{spec.slurm.gpus_are}, but torch {torch.__version__} sees {reason}: {_cause(num_gpus)}"
+            f"{HINT}slurm.gpus_per_node: 0 trains on the CPU"
         )
+
+
+def _cause(wanted: int) -> str:
+    """Return why torch sees fewer GPUs than wanted."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return "it is a CPU build"
+    limit = gpus.limited_by(os.environ, wanted)
+    return limit or "look at nvidia-smi on the node, and at launch.nproc_per_node"
 
 
 def init_process_group(device: torch.device) -> None:

@@ -9,7 +9,6 @@ import contextlib
 import faulthandler
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -18,7 +17,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from slurm_job_kit.jobs.procfs import parent_of
-from slurm_job_kit.jobs.records.nodes import RankHang
+from slurm_job_kit.jobs.records.nodes import RankHang, node_name
 from slurm_job_kit.jobs.records.training import read_events
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.trainer.health.phases import NAMES, order_of, phase_after
@@ -143,7 +142,7 @@ def end_siblings(places: Iterable[RankPlace]) -> None:
     siblings = [
         place.pid
         for place in places
-        if place.host == socket.gethostname() and parent_of(place.pid) == os.getppid()
+        if place.host == node_name() and parent_of(place.pid) == os.getppid()
     ]
     for number in (signal.SIGQUIT, signal.SIGKILL) if siblings else ():
         for pid in siblings:

@@ -16,7 +16,6 @@ import contextlib
 import faulthandler
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -27,7 +26,7 @@ from typing import Self
 
 from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.records import RecordError
-from slurm_job_kit.jobs.records.nodes import HangConclusion, RankHang
+from slurm_job_kit.jobs.records.nodes import HangConclusion, RankHang, node_name
 from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.errors import (
@@ -216,7 +215,7 @@ class Watchdog:
         """Report the hang and exit, whatever the main thread does meanwhile."""
         exit_lock.acquire()
         where, is_waiting = place_of_main_thread()
-        host, (what, step) = socket.gethostname(), self._beat
+        host, (what, step) = node_name(), self._beat
         state = RankHang(
             round(time.time(), 3), self._rank, host, os.getpid(), what, step, where, is_waiting
         )

@@ -171,7 +171,7 @@ def test_the_command_of_a_users_script_or_module(launch, command):
         ("auto", 8, {"SLURM_GPUS_ON_NODE": "2"}, 8),
         ("auto", 0, {"SLURM_GPUS_ON_NODE": "2"}, 2),
         ("auto", 0, {"SLURM_GPUS_ON_NODE": "0"}, 1),
-        ("auto", 0, {"SLURM_GPUS_ON_NODE": "a100:4"}, 1),
+        ("auto", 0, {"SLURM_GPUS_ON_NODE": "a100:4"}, 4),
         ("auto", 0, {"CUDA_VISIBLE_DEVICES": "0,1,3"}, 3),
         ("auto", 0, {"CUDA_VISIBLE_DEVICES": ""}, 1),
         ("auto", 0, {}, 1),

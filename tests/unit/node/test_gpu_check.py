@@ -1,0 +1,89 @@
+"""The agent stops with the cause where its ranks would not see the GPUs of the job."""
+
+import os
+import sys
+
+import pytest
+
+from slurm_job_kit.jobs.node import gpu_check
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
+
+TWO = Spec(slurm=Slurm(sbatch_args={"gres": "gpu:a100:2"}))
+CUDA_BUILD = (
+    "__version__ = '2.13.0+cu129'\ncuda: Optional[str] = '12.9'\nhip: Optional[str] = None\n"
+)
+CPU_BUILD = "__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n"
+
+
+@pytest.fixture
+def torch(tmp_path):
+    def build(text=CUDA_BUILD):
+        (tmp_path / "version.py").write_text(text)
+        return tmp_path / "__init__.py"
+
+    return build
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    def answers(error, count):
+        monkeypatch.setattr(gpu_check, "_PROBE", f"print({error}, {count})")
+
+    return answers
+
+
+def test_a_cpu_build_is_a_mistake_that_every_start_would_repeat(torch):
+    found = gpu_check.problem(TWO, {}, torch(CPU_BUILD))
+    assert found is not None and not found.is_of_node
+    assert "slurm.sbatch_args.gres is gpu:a100:2" in found.reason
+    assert f"torch of {sys.executable} is a CPU build" in found.reason
+
+
+def test_a_cpu_build_does_for_a_job_without_gpus(torch):
+    assert gpu_check.problem(Spec(), {}, torch(CPU_BUILD)) is None
+
+
+@pytest.mark.parametrize("devices", ["", "-1", "0", "NoDevFiles", "0,-1"])
+def test_a_variable_that_hides_gpus_is_the_cause(torch, driver, devices):
+    driver(0, 2)
+    found = gpu_check.problem(TWO, {"CUDA_VISIBLE_DEVICES": devices}, torch())
+    assert found is not None and f"CUDA_VISIBLE_DEVICES is {devices!r}" in found.reason
+
+
+def test_a_driver_that_shows_fewer_gpus_may_be_the_nodes_fault(torch, driver):
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "0,1"}
+    driver(0, 2)
+    assert gpu_check.problem(TWO, environ, torch()) is None
+    for answer, text in (((100, 0), "0 GPUs"), ((0, 1), "1 GPU"), ((803, 0), "error 803")):
+        driver(*answer)
+        found = gpu_check.problem(TWO, environ, torch())
+        assert found is not None and found.is_of_node and text in found.reason
+
+
+def test_a_node_without_a_driver_is_named(torch, monkeypatch):
+    probe = gpu_check._PROBE.replace("libcuda.so.1", "libnothing-of-that-name.so.1")
+    monkeypatch.setattr(gpu_check, "_PROBE", probe)
+    found = gpu_check.problem(TWO, dict(os.environ), torch())
+    assert found is not None and "no NVIDIA driver" in found.reason
+
+
+def test_the_allocation_counts_where_the_spec_asks_for_none(torch):
+    found = gpu_check.problem(Spec(), {"SLURM_GPUS_ON_NODE": "2"}, torch(CPU_BUILD))
+    assert found is not None and "the job has 2 GPUs" in found.reason
+
+
+def test_a_spec_that_names_fewer_devices_means_it(torch, driver):
+    driver(0, 1)
+    launch = Launch(nproc_per_node=1, env={"CUDA_VISIBLE_DEVICES": "1"})
+    spec = Spec(slurm=Slurm(gpus_per_node=2), launch=launch)
+    assert gpu_check.problem(spec, {**os.environ, **launch.env}, torch()) is None
+
+
+def test_a_job_that_asks_for_no_gpus_gets_none_of_its_node():
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}
+    assert gpu_check.without_others(Spec(), {}) == hidden
+    assert gpu_check.without_others(Spec(), {"SLURM_GPUS_ON_NODE": "2"}) == {}
+    assert gpu_check.without_others(Spec(), {"CUDA_VISIBLE_DEVICES": "0"}) == {}
+    assert gpu_check.without_others(TWO, {}) == {}
+    named = Spec(launch=Launch(env={"CUDA_VISIBLE_DEVICES": "0"}))
+    assert gpu_check.without_others(named, {}) == {}
