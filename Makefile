@@ -121,8 +121,9 @@ PYTEST = $(PYTHON) -m pytest --numprocesses=$(WORKERS) $(DISTRIBUTION)
 DISTRIBUTION = --dist=loadfile --no-loadscope-reorder
 WORKERS ?= 3
 # SLURM: 24.11 or 26.05, which is downloaded once (Debian); without it the installed one.
+# SITE=1: the cluster has ordinary users, accounts and file clients: tests/slurm/user_site.py.
 ON_SLURM = $(if $(SLURM),$(PYTHON) -m tests.slurm.second "$(SLURM)" && \
-	    KIT_TEST_SLURM="$(SLURM)" REQUIRE_SLURM=1)
+	    KIT_TEST_SLURM="$(SLURM)" REQUIRE_SLURM=1) $(if $(SITE),KIT_TEST_SITE=1 REQUIRE_SLURM=1)
 # Fewer, because Slurm's time limits go on while three nodes start. One by one, in a random order.
 test-faults: WORKERS = 2
 test-faults: DISTRIBUTION = --dist=load --maxschedchunk=1

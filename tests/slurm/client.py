@@ -16,7 +16,9 @@ from .conf import Site
 from .host import PATH
 
 _T = TypeVar("_T")
-_ENTER = Path(__file__).with_name("enter.sh").resolve()
+ENTER = Path(__file__).with_name("enter.sh").resolve()
+# Of all commands and daemons; pytest itself may have another one.
+UMASK = 0o022
 # Lines that state() shows of each command and log.
 _STATE_LINES = 30
 # Lines that the daemons log on every start or request, without any error.
@@ -71,6 +73,16 @@ class Client:
         """
         return self._run([*map(str, argv)], check, timeout_s, cwd, stdin)
 
+    def run_as_user(
+        self, *argv: str | Path, check: bool = True, timeout_s: float = 60, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a command as the user whose runs the tests start."""
+        return self.run(*argv, check=check, timeout_s=timeout_s, cwd=cwd)
+
+    def tmp_path(self, folder: Path) -> Path:
+        """Returns the folder that takes the place of `folder`, one of pytest's."""
+        return folder
+
     def run_on(
         self, node: str, *argv: str | Path, check: bool = True, timeout_s: float = 60
     ) -> subprocess.CompletedProcess[str]:
@@ -89,7 +101,10 @@ class Client:
                 process.kill()
 
     def sbatch(self, *argv: str | Path, stdin: str = "", cwd: Path | None = None) -> str:
-        """Submits a job and returns its id; without a file name the script is `stdin`."""
+        """Submits a job, not as the user of `run_as_user` if there is another one.
+
+        Returns its id; without a file name the script is `stdin`.
+        """
         output = self.run("sbatch", "--parsable", *argv, stdin=stdin, cwd=cwd).stdout
         return output.strip().partition(";")[0]
 
@@ -159,7 +174,13 @@ class Client:
         return "\n".join(parts)
 
     def _entering(self, name: str, *argv: str) -> list[str]:
-        return [str(_ENTER), self.site.netns(name), name, str(self.site.conf_dir), *argv]
+        return [
+            str(ENTER),
+            self.site.netns(name),
+            self.site.host_name(name),
+            str(self.site.conf_dir),
+            *argv,
+        ]
 
     def _run(
         self,
@@ -176,6 +197,7 @@ class Client:
                 env=self.env,
                 cwd=cwd or self.site.work_dir,
                 input=stdin,
+                umask=UMASK,
                 capture_output=True,
                 text=True,
                 timeout=timeout_s,

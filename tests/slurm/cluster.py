@@ -22,7 +22,7 @@ from typing import Self
 
 from . import conf, host, network
 from .client import ClusterError
-from .conf import CONTROLLER, Site
+from .conf import CONTROLLER, USUAL_PREEMPTION, Preemption, Site
 from .host import why_not
 from .machines import Machines
 
@@ -31,7 +31,6 @@ __all__ = ["Cluster", "ClusterError", "why_not"]
 DEFAULT_ROOT = Path(__file__).parents[2] / ".cluster"
 # Unix sockets below the root (munge's, one per step) may have paths of 108 bytes at most.
 _MAX_ROOT_LENGTH = 70
-_FOLDERS = ("etc", "log", "munge", "run", "spool", "state", "work")
 
 
 class Cluster(Machines):
@@ -41,6 +40,9 @@ class Cluster(Machines):
     cgroup where this machine can do it. `extra_conf` are lines of slurm.conf that come on top of
     the usual ones or replace them. The nodes are n1, n2, ...; n1 resolves its name to 127.0.1.1.
     """
+
+    shape: type[Site] = Site
+    folders: tuple[str, ...] = ("etc", "log", "munge", "run", "spool", "state", "work")
 
     def __init__(
         self,
@@ -57,7 +59,7 @@ class Cluster(Machines):
                 f"choose a path of at most {_MAX_ROOT_LENGTH} characters"
             )
         proctrack = proctrack or host.default_proctrack()
-        site = Site(root, nodes, cpus, proctrack, extra_conf, prefix=host.PREFIX)
+        site = self.shape(root, nodes, cpus, proctrack, extra_conf, prefix=host.PREFIX)
         super().__init__(site)
         self._settings = (proctrack, extra_conf)
 
@@ -85,15 +87,21 @@ class Cluster(Machines):
         """
         network.remove(self.site.tag)
 
-    def restart(self, proctrack: str | None = None, extra_conf: str | None = None) -> None:
+    def restart(
+        self,
+        proctrack: str | None = None,
+        extra_conf: str | None = None,
+        preemption: Preemption = USUAL_PREEMPTION,
+    ) -> None:
         """Kills everything, jobs too, and begins with an empty queue; None keeps a setting."""
-        network.kill_all(self.site.tag)
+        self._kill_all()
         for node in self.nodes:
             self.plug(node)
         self.site = replace(
             self.site,
             proctrack=proctrack or self.site.proctrack,
             extra_conf=self.site.extra_conf if extra_conf is None else extra_conf,
+            preemption=preemption,
         )
         self._boot()
 
@@ -108,18 +116,19 @@ class Cluster(Machines):
         for node in self.nodes:
             self.plug(node)
         is_unchanged = (self.site.proctrack, self.site.extra_conf) == self._settings
+        is_unchanged &= self.site.preemption == USUAL_PREEMPTION
         if not (is_unchanged and self._is_idle()):
             self.restart(*self._settings)
 
     def _is_idle(self) -> bool:
-        is_alive = all(self.daemon_pid(name) for name in self.site.machines)
+        is_alive = all(self.daemon_pid(name) for name in [CONTROLLER, *self.nodes])
         return is_alive and self.is_idle() and not self.job_ids() and not self.job_processes()
 
     def _make_folders(self) -> None:
         root = self.root
         if root.exists() and any(root.iterdir()) and not (root / "etc/slurm.conf").exists():
             raise ClusterError(f"{root}: has files that are not a test cluster's; choose another")
-        for name in _FOLDERS:
+        for name in self.folders:
             shutil.rmtree(root / name, ignore_errors=True)
             # Jobs may run as other users, so they may read the folders; the key below is private.
             (root / name).mkdir(parents=True, mode=0o755)
@@ -133,21 +142,33 @@ class Cluster(Machines):
         # Job ids are not used twice, as on a real cluster: old run directories may still exist.
         next_job_id = max(int(time.time()) % 10_000_000, self.site.first_job_id + 1000)
         self.site = replace(self.site, first_job_id=next_job_id)
-        etc = self.site.conf_dir
-        self._write_hosts()
-        (etc / "init-cgroup").write_text("0::/\n")
-        (etc / "cgroup.conf").write_text(conf.cgroup_conf(host.cgroup_version() or 1))
-        (etc / "slurm.conf").write_text(conf.slurm_conf(self.site))
+        self._write_conf()
+        self._boot_machines(self.site.machines)
         self._launch({CONTROLLER: conf.munged_argv(self.site)})
+        self._start_accounting()
         # -c drops the state of an earlier run: a node is idle once its slurmd has registered.
         daemons = {node: self._daemon("slurmd") for node in self.nodes}
         self._launch({CONTROLLER: [*self._daemon("slurmctld"), "-c"], **daemons})
         self.wait_idle()
 
+    def _kill_all(self) -> None:
+        network.kill_all(self.site.tag)
+
+    def _write_conf(self) -> None:
+        etc = self.site.conf_dir
+        self._write_hosts()
+        (etc / "init-cgroup").write_text("0::/\n")
+        (etc / "cgroup.conf").write_text(conf.cgroup_conf(host.cgroup_version() or 1))
+        (etc / "slurm.conf").write_text(conf.slurm_conf(self.site))
+
+    def _start_accounting(self) -> None:
+        """Starts what slurmctld keeps its accounts in; here it has none."""
+
     def _write_hosts(self) -> None:
         """Writes /etc/hosts of each machine in place: running processes see the same file."""
         for name in self.site.machines:
-            (self.site.conf_dir / f"hosts.{name}").write_text(conf.hosts(self.site, name))
+            path = self.site.conf_dir / f"hosts.{self.site.host_name(name)}"
+            path.write_text(conf.hosts(self.site, name))
 
     def __enter__(self) -> Self:
         self.start()

@@ -6,10 +6,10 @@ Pure: from a `Site` to text. `network` and `cluster` make it real.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
+from typing import NamedTuple
 
 CONTROLLER = "ctl"
 # Private, and seen by the nodes only.
@@ -20,6 +20,16 @@ CRED_EXPIRE_S = 5
 KILL_WAIT_S = 10
 SLURMD_TIMEOUT_S = 15
 GRACE_TIME_S = 30
+
+
+class Preemption(NamedTuple):
+    """What happens to a job in the partition batch that is preempted."""
+
+    mode: str = "REQUEUE"
+    grace_s: int = GRACE_TIME_S
+
+
+USUAL_PREEMPTION = Preemption()
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,7 @@ class Site:
     first_job_id: int = 1
     prefix: Path | None = None
     ipv6_nodes: tuple[str, ...] = ()
+    preemption: Preemption = USUAL_PREEMPTION
 
     @property
     def tag(self) -> str:
@@ -53,9 +64,14 @@ class Site:
         return [f"n{i}" for i in range(1, self.num_nodes + 1)]
 
     @property
+    def clients(self) -> list[str]:
+        """The machines on the network of the controller."""
+        return self.nodes
+
+    @property
     def machines(self) -> list[str]:
-        """The controller and the nodes."""
-        return [CONTROLLER, *self.nodes]
+        """The controller and all others."""
+        return [CONTROLLER, *self.clients]
 
     @property
     def conf_dir(self) -> Path:
@@ -77,12 +93,39 @@ class Site:
         return f"{self.tag}-{machine}"
 
     def address(self, machine: str) -> str:
-        index = 254 if machine == CONTROLLER else self.nodes.index(machine) + 1
+        index = 254 if machine == CONTROLLER else self.clients.index(machine) + 1
         return str(self.subnet[index])
 
     def data_address(self, node: str) -> str:
         """The IPv6 address of a node's second interface, data0."""
-        return str(DATA_SUBNET[self.nodes.index(node) + 1])
+        return str(DATA_SUBNET[self.clients.index(node) + 1])
+
+    def host_name(self, machine: str) -> str:
+        """The name that a machine has for itself, and other hosts for it."""
+        return machine
+
+    def dns_names(self, machine: str) -> list[str]:
+        """The names under which other machines find this one."""
+        return [self.host_name(machine)]
+
+    def settings(self) -> dict[str, object]:
+        """The lines `Key=value` of slurm.conf."""
+        return _settings(self)
+
+    def node_line(self, node: str) -> str:
+        """The line of slurm.conf for a node."""
+        size = f"CPUs={self.cpus} RealMemory=64000 State=UNKNOWN"
+        return f"NodeName={node} NodeAddr={self.address(node)} {size}"
+
+    def partition_lines(self) -> list[str]:
+        """The lines of slurm.conf for the partitions."""
+        low = "Nodes=ALL PriorityTier=1"
+        mode, grace_s = self.preemption
+        return [
+            f"PartitionName=batch Default=YES {low} PreemptMode={mode} GraceTime={grace_s}",
+            f"PartitionName=nograce {low} PreemptMode=REQUEUE GraceTime=0",
+            "PartitionName=urgent Nodes=ALL PriorityTier=10 PreemptMode=OFF",
+        ]
 
 
 def tag_of(root: Path) -> str:
@@ -102,7 +145,7 @@ def hosts(site: Site, machine: str) -> str:
             address = site.data_address(name)
         elif name == machine == site.trap_node:
             address = "127.0.1.1"
-        lines.append(f"{address} {name}")
+        lines.append(f"{address} {' '.join(site.dns_names(name))}")
     return "\n".join(lines) + "\n"
 
 
@@ -110,10 +153,10 @@ def slurm_conf(site: Site) -> str:
     """Returns slurm.conf; a setting in `extra_conf` replaces the one here of the same name."""
     extra = [line.strip() for line in site.extra_conf.splitlines() if line.strip()]
     replaced = {_setting_name(line) for line in extra}
-    base = [f"{key}={value}" for key, value in _settings(site).items()]
+    base = [f"{key}={value}" for key, value in site.settings().items()]
     if site.prefix:
         base.append(f"PluginDir={site.prefix}/lib/slurm")
-    base += _node_lines(site) + _partition_lines()
+    base += [site.node_line(node) for node in site.nodes] + site.partition_lines()
     return "\n".join([line for line in base if _setting_name(line) not in replaced] + extra) + "\n"
 
 
@@ -148,7 +191,7 @@ def _setting_name(line: str) -> str:
     return (first_word if key in ("NodeName", "PartitionName") else key).lower()
 
 
-def _settings(site: Site) -> Mapping[str, object]:
+def _settings(site: Site) -> dict[str, object]:
     root = site.root
     return {
         "ClusterName": site.tag,
@@ -185,17 +228,3 @@ def _settings(site: Site) -> Mapping[str, object]:
         "PreemptType": "preempt/partition_prio",
         "PreemptMode": "REQUEUE",
     }
-
-
-def _node_lines(site: Site) -> list[str]:
-    size = f"CPUs={site.cpus} RealMemory=64000 State=UNKNOWN"
-    return [f"NodeName={node} NodeAddr={site.address(node)} {size}" for node in site.nodes]
-
-
-def _partition_lines() -> list[str]:
-    low = "Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE"
-    return [
-        f"PartitionName=batch Default=YES {low} GraceTime={GRACE_TIME_S}",
-        f"PartitionName=nograce {low} GraceTime=0",
-        "PartitionName=urgent Nodes=ALL PriorityTier=10 PreemptMode=OFF",
-    ]

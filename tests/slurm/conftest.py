@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 
 from .cluster import Cluster, why_not
+from .host import IS_SITE
+from .not_on_site import REASONS
+from .user_cluster import cluster_at
 
 # Short, for the unix sockets below it; every node sees /tmp.
 _TMP = Path("/tmp")
 _PREFIX = "slurm-test-"
+_HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
@@ -26,11 +30,30 @@ def cluster() -> Iterator[Cluster]:
             pytest.fail(reason)
         pytest.skip(reason)
     _remove_leftovers()
-    shared = Cluster(_TMP / f"{_PREFIX}{os.getpid()}")
+    shared = cluster_at(_TMP / f"{_PREFIX}{os.getpid()}")
     shared.start()
     yield shared
     shared.stop()
     shutil.rmtree(shared.root)
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """pytest's folder for the test, or another one that all machines of the cluster share."""
+    if not IS_SITE or "cluster" not in request.fixturenames:
+        yield tmp_path
+        return
+    cluster: Cluster = request.getfixturevalue("cluster")
+    before = os.umask(0)  # users of the cluster write into the folders that the test makes
+    yield cluster.tmp_path(tmp_path)
+    os.umask(before)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        reason = REASONS.get(getattr(item, "originalname", item.name))
+        if IS_SITE and reason and item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.skip(reason=f"not on the site's shape: {reason}"))
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +81,7 @@ def _remove_leftovers() -> None:
         for root in _TMP.glob(f"{_PREFIX}*"):
             pid = root.name.removeprefix(_PREFIX)
             if root.lstat().st_uid == os.geteuid() and not Path("/proc", pid).exists():
-                Cluster(root).stop()
+                cluster_at(root).stop()
                 shutil.rmtree(root)
 
 

@@ -2,6 +2,7 @@
 # Runs a command as one machine of the test cluster sees the world: its own network, host name,
 # /etc/hosts, /etc/slurm and cgroup tree. Everything else, /tmp included, is shared.
 #   enter.sh NETNS HOSTNAME CONF_DIR COMMAND...
+#   enter.sh --join PID COMMAND...   as the machine sees it on which the process PID runs
 # Not `ip netns exec`: that mounts a fresh /sys without the cgroup tree, and slurmd refuses to start.
 set -euo pipefail
 
@@ -12,7 +13,7 @@ cgroup=/sys/fs/cgroup
 # equal number into the same cgroup and kill each other's.
 trees() {
     local tree
-    for tree in "$cgroup" "$cgroup/freezer" "$cgroup/memory"; do
+    for tree in "$cgroup" "$cgroup"/{freezer,memory,devices,cpuacct}; do
         if [[ -w $tree/cgroup.procs ]]; then
             echo "$tree"
         fi
@@ -56,9 +57,21 @@ inside() {
     exec "$@"
 }
 
-if [[ $1 == --inside ]]; then
-    shift
-    inside "$@"
-else
-    outside "$@"
-fi
+# In the namespaces of a machine, still in the cgroup of the caller.
+joined() {
+    local tree
+    for tree in $(trees); do
+        if [[ -d $tree/daemons ]]; then
+            tree=$tree/daemons
+        fi
+        echo 0 >"$tree/cgroup.procs"
+    done
+    exec "$@"
+}
+
+case $1 in
+--inside) inside "${@:2}" ;;
+--join) exec nsenter --target "$2" --net --uts --mount --cgroup "$BASH" "$0" --joined "${@:3}" ;;
+--joined) joined "${@:2}" ;;
+*) outside "$@" ;;
+esac

@@ -16,6 +16,9 @@ from pathlib import Path
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare")
 _INSTALL = "apt-get install slurm-wlm slurm-wlm-basic-plugins munge iproute2"
+# What the second shape needs on top: accounting, and the file client.
+_SITE_PROGRAMS = ("slurmdbd", "mariadbd", "gcc", "pkg-config", "setpriv")
+_SITE_INSTALL = "slurmdbd slurm-wlm-mysql-plugin mariadb-server gcc pkg-config libfuse3-dev"
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
@@ -38,6 +41,8 @@ def _path_with(prefix: Path | None) -> str:
 # The folder with bin, sbin and lib of the Slurm to test with; None for the installed one.
 PREFIX = prefix_of(os.environ.get("KIT_TEST_SLURM", ""))
 PATH = _path_with(PREFIX)
+# Whether the cluster has its second shape, see user_site.py.
+IS_SITE = os.environ.get("KIT_TEST_SITE") == "1"
 
 
 def why_not(prefix: Path | None = PREFIX) -> str | None:
@@ -47,9 +52,10 @@ def why_not(prefix: Path | None = PREFIX) -> str | None:
         is_fetched = prefix == version_folder(prefix.name)
         return reason + f", or run make test-on-slurm SLURM={prefix.name}" * is_fetched
     path = _path_with(prefix)
-    missing = [program for program in _PROGRAMS if not shutil.which(program, path=path)]
+    programs = _PROGRAMS + _SITE_PROGRAMS * IS_SITE
+    missing = [program for program in programs if not shutil.which(program, path=path)]
     if missing:
-        return f"{', '.join(missing)} not found: {_INSTALL}"
+        return f"{', '.join(missing)} not found: {_INSTALL}{f' {_SITE_INSTALL}' * IS_SITE}"
     if os.geteuid() != 0:
         return "a Slurm cluster of several hosts on one machine needs root: run it with sudo"
     probe = ["unshare", "--net", "--uts", "--mount", "--cgroup", "true"]

@@ -72,7 +72,9 @@ class Kit:
     ) -> CompletedProcess[str]:
         """Run a command in the repository, as from a user's shell."""
         env = ("env", f"KIT_RUNS={self.runs_root}", f"KIT_PYTHON={sys.executable}")
-        return self.cluster.run(*env, *argv, check=check, cwd=self.repository, timeout_s=timeout_s)
+        return self.cluster.run_as_user(
+            *env, *argv, check=check, cwd=self.repository, timeout_s=timeout_s
+        )
 
     def jobs(self, *argv: str | Path, check: bool = True) -> CompletedProcess[str]:
         """Run `python -m jobs ...`."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Collection
 from pathlib import Path
 
 from . import network
-from .client import Client, ClusterError
+from .client import UMASK, Client, ClusterError
 from .conf import CONTROLLER
 
 
@@ -35,6 +36,7 @@ class Machines(Client):
 
     def power_on(self, node: str) -> None:
         """Starts slurmd on a node again."""
+        self._boot_machines([node])
         self.plug(node)
         self._launch({node: self._daemon("slurmd")})
 
@@ -60,13 +62,20 @@ class Machines(Client):
         return pid if pid in network.processes(self.site.tag, name) else None
 
     def job_processes(self) -> dict[int, str]:
-        """Returns the command lines of all processes on the nodes but slurmd, by process id."""
+        """Returns the command lines of all processes on the nodes but daemons, by process id."""
         found = {}
         for node in self.nodes:
             for pid in network.processes(self.site.tag, node):
-                if pid != self.daemon_pid(node):
+                if pid not in self._daemons_of(node):
                     found[pid] = f"{node}: {_command_line(pid)}"
         return found
+
+    def _daemons_of(self, node: str) -> set[int | None]:
+        """The ids of the processes that a node has without any job."""
+        return {self.daemon_pid(node)}
+
+    def _boot_machines(self, names: Collection[str]) -> None:
+        """Makes machines ready for their daemons; here the network is all that they need."""
 
     def _daemon(self, program: str) -> list[str]:
         argv = [program, "-f", self.env["SLURM_CONF"]]
@@ -87,6 +96,7 @@ class Machines(Client):
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
+                    umask=UMASK,
                     start_new_session=True,
                 )
         failed = [name for name, process in starting.items() if not _ends_well(process)]

@@ -14,7 +14,7 @@ import re
 import subprocess
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -67,14 +67,14 @@ def build(site: Site) -> None:
         "link set host master br0 up",
         "link set br0 up",
     ]
-    for node in site.nodes:
+    for node in site.clients:
         for port, interface in _cables(node).items():
             peer = f"peer name {interface} netns {site.netns(node)}"
             bridge.append(f"link add {port} type veth {peer}")
             bridge.append(f"link set {port} master br0 up")
     _ip("-batch", "-", stdin=host)
     _ip("-n", bridge_ns, "-batch", "-", stdin=bridge)
-    for node in site.nodes:
+    for node in site.clients:
         up = [
             "link set lo up",
             f"addr add {site.address(node)}/24 dev eth0",
@@ -108,10 +108,15 @@ def remove(tag: str) -> None:
             _remove_cgroup(Path(folder))
 
 
-def kill_all(tag: str, machine: str = "*", timeout_s: float = 20) -> None:
-    """Sends SIGKILL to every process of a machine, by default of all, until there is none."""
+def kill_all(
+    tag: str, machine: str = "*", spared: Collection[int] = (), timeout_s: float = 20
+) -> None:
+    """Sends SIGKILL to every process of a machine, by default of all, until there is none.
+
+    The processes of which `spared` has the ids go on.
+    """
     deadline = time.monotonic() + timeout_s
-    while found := processes(tag, machine):
+    while found := [pid for pid in processes(tag, machine) if pid not in spared]:
         for pid in found:
             _kill(pid)
         _thaw(tag, machine)

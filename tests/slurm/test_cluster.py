@@ -16,7 +16,7 @@ _REPO = Path(__file__).parents[2]
 
 # Task 1 listens, task 0 connects to it by its host name.
 _TALK = """
-import os, socket, time
+import os, socket, sys, time
 if os.environ["SLURM_PROCID"] == "1":
     with socket.create_server(("", 23456)) as server:
         server.settimeout(20)
@@ -25,7 +25,7 @@ if os.environ["SLURM_PROCID"] == "1":
 else:
     for _ in range(100):
         try:
-            with socket.create_connection(("n2", 23456), timeout=5) as connection:
+            with socket.create_connection((sys.argv[1], 23456), timeout=5) as connection:
                 connection.sendall(b"hello")
             break
         except ConnectionRefusedError:
@@ -55,7 +55,8 @@ def test_batch_job_runs_on_four_nodes_with_own_name_and_address(cluster: Cluster
     step = "srun bash -c 'echo $(hostname) $(ip -4 -o addr show eth0)'"
     job_id = cluster.sbatch("--nodes=4", stdin=_script(step))
     seen = {line.split()[0]: line.split()[4] for line in _output(cluster, job_id).splitlines()}
-    assert seen == {node: f"{cluster.site.address(node)}/24" for node in cluster.nodes}
+    site = cluster.site
+    assert seen == {site.host_name(node): f"{site.address(node)}/24" for node in cluster.nodes}
     assert len(set(seen.values())) == 4
 
 
@@ -67,7 +68,8 @@ def test_slurm_works_in_a_job_without_any_environment(cluster: Cluster) -> None:
 
 def test_first_node_takes_itself_for_loopback_and_others_do_not(cluster: Cluster) -> None:
     def address_of_n1(seen_by: str) -> str:
-        return cluster.run_on(seen_by, "getent", "ahostsv4", "n1").stdout.split()[0]
+        name = cluster.site.host_name("n1")
+        return cluster.run_on(seen_by, "getent", "ahostsv4", name).stdout.split()[0]
 
     assert address_of_n1("n1") == "127.0.1.1"
     assert address_of_n1("n2") == address_of_n1("ctl") == cluster.site.address("n1")
@@ -75,7 +77,8 @@ def test_first_node_takes_itself_for_loopback_and_others_do_not(cluster: Cluster
 
 def test_tasks_reach_each_other_by_tcp(cluster: Cluster) -> None:
     (cluster.site.work_dir / "talk.py").write_text(_TALK)
-    job_id = cluster.sbatch("--nodes=2", stdin=_script(f"srun {sys.executable} talk.py"))
+    step = f"srun {sys.executable} talk.py {cluster.site.host_name('n2')}"
+    job_id = cluster.sbatch("--nodes=2", stdin=_script(step))
     assert _output(cluster, job_id) == f"heard hello from {cluster.site.address('n1')}\n"
 
 

@@ -34,11 +34,11 @@ def test_setup_and_interpreter_of_an_image_on_every_node(cluster: Cluster, tmp_p
         folder.mkdir()
     contain.write_text(CONTAIN.format(host=os.path.realpath(sys.prefix), image=image))
     contain.chmod(0o755)
-    once = f"[[ $(uname -n) != n2 || -e {tmp_path}/failed ]]"
+    once = f"[[ $SLURMD_NODENAME != n2 || -e {tmp_path}/failed ]]"
     # Slurm ends n1's setup lines when n2 fails, so n2 waits for n1's line.
     wait = f"until [[ -e {tmp_path}/prepared-n1 ]]; do sleep 0.1; done"
     fail = f"{once} || {{ {wait}; touch {tmp_path}/failed; echo no data here; false; }}"
-    prepare = f'echo "prepared on $(uname -n)"; touch {tmp_path}/prepared-$(uname -n)'
+    prepare = f'echo "prepared on $SLURMD_NODENAME"; touch {tmp_path}/prepared-$SLURMD_NODENAME'
     setup = [f"export PATH={image}/bin:$PATH", prepare, fail]
     run = submit(kit, setup, f'launch.command_prefix=["{contain}"]')
     run.wait()

@@ -9,7 +9,7 @@ from .cluster import Cluster
 from .kit import Kit, Run
 
 MAIL = '#!/bin/sh\necho "$*" >>{}\n'
-SHOW = 'echo "$(uname -n) $PWD $BESIDE $SLURM_JOB_ID"'
+SHOW = 'echo "$SLURMD_NODENAME $PWD $BESIDE $SLURM_JOB_ID"'
 
 
 def test_a_shell_beside_a_rank_and_one_notification(cluster: Cluster, tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_a_shell_beside_a_rank_and_one_notification(cluster: Cluster, tmp_path: 
     # KillWait: the cluster's 10 s may be too short for the stop on a busy machine.
     cluster.restart(extra_conf=f"MailProg={tmp_path / 'mail'}\nKillWait=60")
     env = json.dumps({"PACE_FILE": str(pace)})
-    notify = 'echo "$KIT_STATE $KIT_RUN_ID $(uname -n)" >>notified'
+    notify = 'echo "$KIT_STATE $KIT_RUN_ID $SLURMD_NODENAME" >>notified'
     run = kit.submit(
         "configs/resnet.yaml",
         *("train.model=tests.slurm.paced:Paced", "train.model_args={}", f"launch.env={env}"),

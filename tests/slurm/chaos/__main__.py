@@ -22,6 +22,7 @@ from typing import Any
 from ..cluster import Cluster, why_not
 from ..faults.scenario import ReferenceRuns
 from ..kit import Kit, Run
+from ..user_cluster import cluster_at
 from .draws import Draw, draws
 from .harms import HARMS, TABLE
 from .judge import judged, rows_of
@@ -54,8 +55,8 @@ def main(argv: list[str]) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     root = Path(f"/tmp/slurm-chaos-{os.getpid()}")
     again = f"make chaos N={args.number} SEED={args.seed} DRAW={{}}"
-    with Cluster(root) as cluster, open(args.out / "draws.jsonl", "a") as lines:
-        reference = ReferenceRuns(Kit(cluster, args.out.resolve() / "reference"))
+    with cluster_at(root) as cluster, open(args.out / "draws.jsonl", "a") as lines:
+        reference = ReferenceRuns(Kit(cluster, cluster.tmp_path(args.out.resolve() / "reference")))
         strategies = dict.fromkeys(draw.strategy for draw in chosen)
         expected = {each: reference(MODEL, f"train.strategy={each}") for each in strategies}
         records = []
@@ -73,11 +74,12 @@ def main(argv: list[str]) -> int:
 def play(cluster: Cluster, draw: Draw, expected: Run, out: Path) -> dict[str, Any]:
     """Run one draw on a cluster in its first state; returns its record."""
     began = time.monotonic()
-    kit = Kit(cluster, out / f"draw-{draw.number:03}")
+    kit = Kit(cluster, cluster.tmp_path(out / f"draw-{draw.number:03}"))
     record = draw.record() | {"rows": rows_of(draw)}
     verdict, problem, victim = "failed", "", None
     try:
-        cluster.restart(draw.proctrack, conf_of(draw.site, cluster))
+        conf = conf_of(draw.site, cluster)
+        cluster.restart(draw.proctrack, conf, SITES[draw.site].preemption)
         victim = begin(kit, SITES[draw.site], draw.strategy, random.Random(str(draw)))
         harm(victim, draw)
         verdict, problem = judged(victim, draw, expected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..cluster import Cluster
+from ..conf import Preemption
 from ..faults.rows import slurm_version
 from ..kit import REPOSITORY
 
@@ -25,6 +26,7 @@ class Site:
 
     rows: tuple[int, ...] = ()
     extra_conf: str = ""
+    preemption: Preemption = Preemption()
     overrides: tuple[str, ...] = ()
     options: tuple[str, ...] = ()  # of plain sbatch; if empty, `jobs submit` submits the run
     has_successor: bool = False
@@ -44,8 +46,7 @@ SITES: dict[str, Site] = {
     ),
     "cancels": Site(
         rows=(5,),
-        extra_conf="PartitionName=batch Default=YES Nodes=ALL PriorityTier=1 PreemptMode=CANCEL"
-        " GraceTime=0",
+        preemption=Preemption("CANCEL", 0),
         has_successor=True,
         is_narrow=True,
     ),

@@ -94,8 +94,8 @@ def reference(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Ref
     """`reference(*overrides)`: the reference run without faults, trained once in a session."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # of all workers
-    return ReferenceRuns(Kit(cluster, folder / "reference"))
+        folder = folder.parent  # of all workers, unless their clusters share no files
+    return ReferenceRuns(Kit(cluster, cluster.tmp_path(folder / "reference")))
 
 
 @pytest.fixture

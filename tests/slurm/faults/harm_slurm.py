@@ -70,4 +70,5 @@ def submit_again(kit: Kit, run: Run) -> str:
     """Submit a run directory by plain sbatch, although a job owns it; returns the new job's id."""
     output = f"--output={kit.runs_root}/second-%j.out"
     script = REPOSITORY / "slurm/ddp.sbatch"
-    return kit.cluster.sbatch(output, "--nodes=3", "--time=10", script, run.dir.path)
+    words = ("--nodes=3", "--time=10", script, run.dir.path)
+    return kit.run("sbatch", "--parsable", output, *words).stdout.strip()

@@ -9,6 +9,7 @@ import pytest
 
 from slurm_job_kit.jobs.rundir import read_json
 
+from ..conf import Preemption
 from ..kit import JOB_TIMEOUT_S, Kit, Run
 from . import harm_processes, harm_slurm, oracles
 from .rows import Row
@@ -17,11 +18,8 @@ from .scenario import Paced, ReferenceRuns, start
 # Also tests of fast rows: each restarts the cluster, or tests a detail of its row.
 pytestmark = pytest.mark.fault
 
-# With Slurm's default KillWait: a save and a decision must fit into it.
-CANCEL = """
-    PartitionName=batch Default=YES Nodes=ALL PriorityTier=1 PreemptMode=CANCEL GraceTime={}
-    KillWait=30
-"""
+# Slurm's default: a save and a decision must fit into it.
+PATIENT = "KillWait=30"
 GUARD = "slurm.restart=successor"
 # Hides Slurm's commands from the programs that it starts, as a container does.
 WRAP = """#!/bin/sh
@@ -64,7 +62,7 @@ def test_row_05_preemption_that_cancels_after_a_grace_is_requeued_in_it(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     """scontrol requeue works in the grace; the successor keeps waiting meanwhile."""
-    kit.cluster.restart(extra_conf=CANCEL.format(30))
+    kit.cluster.restart(extra_conf=PATIENT, preemption=Preemption("CANCEL", 30))
     paced = begin(kit, row)
     waiting = successor(paced.run)
     harm_slurm.preempt(paced.run)
@@ -79,7 +77,7 @@ def test_row_05_preemption_that_cancels_after_a_grace_is_requeued_in_it(
 def test_row_05_preemption_that_cancels_at_once_goes_on_as_the_successor(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
-    kit.cluster.restart(extra_conf=CANCEL.format(0))
+    kit.cluster.restart(extra_conf=PATIENT, preemption=Preemption("CANCEL", 0))
     paced = begin(kit, row)
     waiting = successor(paced.run)
     harm_slurm.begin_preemption(paced.run)
@@ -93,7 +91,7 @@ def test_row_05_preemption_that_cancels_at_once_goes_on_as_the_successor(
 def test_row_05_preemption_that_cancels_without_a_successor_keeps_the_checkpoint_for_resume(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
-    kit.cluster.restart(extra_conf=CANCEL.format(0))
+    kit.cluster.restart(extra_conf=PATIENT, preemption=Preemption("CANCEL", 0))
     said = kit.jobs("submit", "configs/resnet.yaml", "slurm.restart=requeue", "--dry-run").stderr
     assert "note: slurm.restart: partition batch cancels what it preempts" in said
     paced = begin(kit, row, "slurm.restart=requeue")
@@ -113,7 +111,7 @@ def test_row_05_cancelled_in_the_end_of_a_cancelling_preemption_stays_cancelled(
     kit: Kit, row: Row
 ) -> None:
     """A job that is ending looks the same in both cases; the successor waits for its end state."""
-    kit.cluster.restart(extra_conf=CANCEL.format(30))
+    kit.cluster.restart(extra_conf=PATIENT, preemption=Preemption("CANCEL", 30))
     paced = begin(kit, row)
     waiting = successor(paced.run)
     harm_processes.stop_rank(paced.run, 0)  # so that the grace lasts

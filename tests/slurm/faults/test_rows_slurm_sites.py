@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ..conf import Preemption
 from ..kit import Kit
 from . import harm_processes, harm_slurm, oracles
 from .rows import Row, slurm_version
@@ -13,10 +14,6 @@ from .scenario import HELD_UP, ReferenceRuns, start
 from .test_rows_sites import successor
 
 SHORT_GRACE_S, SHORT_KILL_WAIT_S = 4, 3
-SHORT_GRACE = f"""
-    PartitionName=batch Default=YES Nodes=ALL PriorityTier=1 GraceTime={SHORT_GRACE_S}
-    KillWait={SHORT_KILL_WAIT_S}
-"""
 
 
 def test_row_03_preemption_with_the_job_s_own_signal(
@@ -59,7 +56,8 @@ def test_row_04_preemption_without_grace(kit: Kit, reference: ReferenceRuns, row
 def test_row_06_save_longer_than_the_grace(
     kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
 ) -> None:
-    kit.cluster.restart(extra_conf=SHORT_GRACE)
+    grace = Preemption(grace_s=SHORT_GRACE_S)
+    kit.cluster.restart(extra_conf=f"KillWait={SHORT_KILL_WAIT_S}", preemption=grace)
     disk = tmp_path / "disk-stands-still"
     paced = start(kit, HELD_UP, f"launch.env.DISK_FILE={disk}", "checkpoint.every_steps=4")
     run = paced.run
