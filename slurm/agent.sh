@@ -16,7 +16,7 @@
 # All names begin with kit_, because the setup lines run in this shell.
 set -euo pipefail
 
-kit_run_dir=$1 kit_attempt=$2 kit_endpoint=$3 kit_prefix=("${@:4:$#-4}") kit_python=${!#}
+kit_run_dir=$1 kit_attempt=$2 kit_endpoint=$3 kit_prefix=("${@:4:$#-4}") kit_python=${*: -1}
 if [[ $kit_attempt == standby ]]; then
     # The attempt that is just starting needs the processors; if it fails now, nothing is prepared.
     if read -r -t "$(<"$kit_run_dir/standby/after_s")" kit_line; then
@@ -86,9 +86,33 @@ kit_find_code() {
         export PYTHONPATH=$kit_code${PYTHONPATH:+:$PYTHONPATH}
 }
 
+# --- the inherited environment: jobs/environment.py has the reasons ------------------------------------
+kit_found=''
+for kit_name in \
+    OMP_PROC_BIND OMP_PLACES GOMP_CPU_AFFINITY KMP_AFFINITY KMP_HW_SUBSET KMP_PLACE_THREADS \
+    OMP_DYNAMIC OMP_THREAD_LIMIT; do
+    [[ ! -v $kit_name ]] || kit_found+=" $kit_name=${!kit_name}"
+    unset "$kit_name"
+done
+if [[ -n $kit_found && $kit_attempt/$kit_node_rank == 1/0 ]]; then
+    printf '%(%F %T)T warning: not passed on to the ranks:%s\n  hint: %s\n' -1 "$kit_found" \
+        "it would bind all ranks to one core; setup or launch.env may set it" >&2
+fi
+unset \
+    OMP_NUM_THREADS MKL_NUM_THREADS MKL_DOMAIN_NUM_THREADS OPENBLAS_NUM_THREADS GOTO_NUM_THREADS \
+    BLIS_NUM_THREADS PYTHONINSPECT PYTHONSAFEPATH CDPATH POSIXLY_CORRECT
+mapfile -t kit_lines <"$kit_setup"
+case ${kit_lines[0]} in
+"export KIT_PYTHON=$kit_python" | "export KIT_PYTHON='$kit_python'") ;;
+*) unset PYTHONHOME PYTHONPLATLIBDIR ;; # of the interpreter that submitted
+esac
+# Slurm gives the job the soft limits of the shell that submitted it.
+for kit_name in n u f v d t l; do
+    ulimit -S "-$kit_name" hard 2>/dev/null || true
+done
+
 # --- the setup lines: the first line of setup.sh is the kit's ---------------------------------------
 kit_find_code
-mapfile -t kit_lines <"$kit_setup"
 if [[ ${#kit_lines[@]} -gt 1 ]]; then
     exec {kit_stdout}>&1 {kit_stderr}>&2 1> >(exec tee "$kit_log") 2>&1
     kit_tee=$!

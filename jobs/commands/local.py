@@ -22,7 +22,7 @@ from contextlib import closing, contextmanager
 from types import FrameType
 from typing import IO, cast
 
-from slurm_job_kit.jobs import gpus, installation, records
+from slurm_job_kit.jobs import environment, gpus, installation, procfs, records
 from slurm_job_kit.jobs.attempt import run_lock, srun_step
 from slurm_job_kit.jobs.attempt.close import close_attempt, end_between_attempts
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
@@ -35,7 +35,7 @@ from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node.prctl import adopt_orphans, die_with_parent
 from slurm_job_kit.jobs.node.standby import WORD
 from slurm_job_kit.jobs.node.torchrun import stop_signal
-from slurm_job_kit.jobs.procfs import children, environment, has_ended
+from slurm_job_kit.jobs.procfs import children, has_ended
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.records.training import Result
@@ -66,6 +66,8 @@ def run(run_dir: RunDir) -> Decision | None:
     if nodes < spec.slurm.nodes:
         here = f"{counted(len(devices), 'GPU')} here: {counted(nodes, 'node')}"
         say(f"warning: {here}, not {spec.slurm.nodes}")
+    for text in environment.notes(os.environ, spec, None):
+        say(text)
     shares = gpu_shares(nodes, devices)
     me, line = run_lock.this_process(None), ProgressLine(run_dir)
     with (
@@ -216,7 +218,7 @@ class Agents:
         """The adopted processes that have a mark, or are ending: those lose it before their end."""
         waiting = {agent.pid for agent in self._waiting}
         variable, found = f"{MARK}={mark}".encode(), set(children(os.getpid())) - waiting
-        return {pid for pid in found if has_ended(pid) or variable in environment(pid)}
+        return {pid for pid in found if has_ended(pid) or variable in procfs.environment(pid)}
 
     def close(self) -> None:
         """End the agents that wait, and what they started."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs import environment, installation, records
 from slurm_job_kit.jobs.attempt import exclude_nodes, facts, run_lock
 from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.care import gpu_hours
@@ -226,8 +226,9 @@ def _queue_array(
     numbers = [task.number for task in group]
     script = group[0].run_dir.kit / sbatch.SCRIPT
     argv = sbatch.array_argv(options, script, sweep, numbers, limit)
-    environ = sbatch.outside_job(os.environ)
-    environ.pop(lookup.SUCCEEDS, None)  # inside a job: its own predecessor
+    for line in environment.notes(os.environ, group[0].loaded.spec, argv):
+        say(line)
+    environ = environment.passed(os.environ, environment.Door.SBATCH)
     with uninterrupted():
         try:
             array_id = executor.submit(argv, environ, sweep.submitit)

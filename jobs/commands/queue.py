@@ -7,17 +7,18 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import environment, records
 from slurm_job_kit.jobs.attempt import exclude_nodes
 from slurm_job_kit.jobs.commands.submit_claim import uninterrupted
 from slurm_job_kit.jobs.config.load import Loaded
 from slurm_job_kit.jobs.console import BestEffort, say
+from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.records.queued import Submission
 from slurm_job_kit.jobs.rundir import RunDir, Timeline
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm import available, client, executor, refusals, site, site_warnings
-from slurm_job_kit.jobs.slurm.sbatch import SCRIPT, outside_job, sbatch_argv
+from slurm_job_kit.jobs.slurm.sbatch import SCRIPT, sbatch_argv
 from slurm_job_kit.jobs.spec import Spec
 
 HINT = "  hint: --cluster local (make: FLAGS='--cluster local') trains on this machine"
@@ -33,8 +34,9 @@ def queue(loaded: Loaded, run_dir: RunDir) -> str:
     check_site(loaded, run_dir)
     argv = sbatch_argv(exclude_nodes.without_bad_nodes(run_dir, spec), run_dir)
     records.write(run_dir.submission, Submission(tuple(argv)))
-    environ = outside_job(os.environ)
-    environ.pop(lookup.SUCCEEDS, None)  # inside a job: its own predecessor
+    for line in environment.notes(os.environ, spec, argv):
+        say(line)
+    environ = environment.passed(os.environ, Door.SBATCH)
     with uninterrupted():
         try:
             job_id = executor.submit(argv, environ, run_dir.submitit)
@@ -104,7 +106,7 @@ class SbatchAnswer:
 def test_only(spec: Spec, run_dir: RunDir, script: Path) -> SbatchAnswer | None:
     """Ask Slurm whether it would accept the job; None if sbatch is missing or does not answer."""
     argv = sbatch_argv(spec, run_dir, script)
-    answer = client.test_only(argv, outside_job(os.environ))
+    answer = client.test_only(argv, environment.passed(os.environ, Door.SBATCH))
     if answer is None or not client.is_answered(answer):
         return None
     return SbatchAnswer(answer.returncode == 0, (answer.stderr + answer.stdout).strip())

@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_job_kit.jobs import gpus
+from slurm_job_kit.jobs import environment, gpus
 from slurm_job_kit.jobs.config import reserved
+from slurm_job_kit.jobs.environment import Door, Treatment
 from slurm_job_kit.jobs.problems import CONTROL, KeyPath, Problem, shown
 from slurm_job_kit.jobs.slurm import duration
 from slurm_job_kit.jobs.spec import SECTIONS, Launch, Notify, Scalar, Slurm, Spec
@@ -205,13 +206,22 @@ def _python(python: str | None) -> Iterator[Problem]:
 
 
 def _env(env: dict[str, str]) -> Iterator[Problem]:
-    for name in env:
+    for name, value in env.items():
         path = ("launch", "env", name)
         if not _VARIABLE.fullmatch(name):
             hint = "use letters, digits and _, and start with a letter or _"
             yield Problem(path, f"{shown(name)} is not the name of a variable", hint)
-        elif hint_reserved := reserved.reserved_variable(name):
+        elif hint_reserved := environment.refusal(name):
             yield Problem(path, f"{name} belongs to the kit", hint_reserved)
+        elif (
+            name == "LOGLEVEL"
+            and environment.treatment(name, env, Door.TORCHRUN) is not Treatment.PASS
+        ):
+            hint = "write DEBUG, INFO, WARNING or ERROR"
+            yield Problem(path, f"{shown(value)} is no level to torchrun, which reads it", hint)
+        elif name == "TMPDIR" and len(os.fsencode(value)) > environment.MAX_TMPDIR:
+            hint = f"write a path of at most {environment.MAX_TMPDIR} characters"
+            yield Problem(path, f"{shown(value)} is too long for the sockets of data workers", hint)
 
 
 def is_inside(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Options of sbatch and srun, and variables, that the kit sets and a spec therefore may not set.
+"""Options of sbatch and srun that the kit sets and a spec therefore may not set.
 
 An abbreviation of such an option is found, too, because sbatch and srun accept every unambiguous
 prefix of a long option (getopt_long).
@@ -83,27 +83,6 @@ SRUN: Mapping[str, str] = {
     "exclude": "write slurm.exclude",
     "het-group": "write slurm.nodes; all nodes of a run have the same resources",
 }
-_TORCHRUN = "torchrun sets it for each rank"
-_VARIABLES: Mapping[str, str] = {
-    "OMP_NUM_THREADS": "write launch.threads_per_rank",
-    "PYTHONPATH": "the kit adds your repository or script folder; export other paths in setup",
-    "RANK": _TORCHRUN,
-    "LOCAL_RANK": _TORCHRUN,
-    "GROUP_RANK": _TORCHRUN,
-    "ROLE_RANK": _TORCHRUN,
-    "ROLE_NAME": _TORCHRUN,
-    "WORLD_SIZE": _TORCHRUN,
-    "LOCAL_WORLD_SIZE": _TORCHRUN,
-    "GROUP_WORLD_SIZE": _TORCHRUN,
-    "ROLE_WORLD_SIZE": _TORCHRUN,
-    "MASTER_ADDR": "the kit sets it to the first node of each attempt",
-    "MASTER_PORT": "the kit chooses it for each attempt",
-}
-_PREFIXES: Mapping[str, str] = {
-    "KIT_": "the kit sets these",
-    "TORCHELASTIC_": _TORCHRUN,
-    "SLURM_": "Slurm sets these; write the keys below slurm",
-}
 OPTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 # The long options of sbatch that take no part above. Plugins of a site may add others.
 # Source: sbatch(1) of Slurm 22.05, 24.11 and 26.05.
@@ -150,10 +129,3 @@ def reserved_option(name: str, reserved: Mapping[str, str]) -> tuple[str, str] |
         return name, reserved[name]
     full = next((option for option in reserved if option.startswith(name)), None)
     return (full, reserved[full]) if full else None
-
-
-def reserved_variable(name: str) -> str | None:
-    """Return what to do instead of setting this environment variable; None if it is free."""
-    if name in _VARIABLES:
-        return _VARIABLES[name]
-    return next((hint for start, hint in _PREFIXES.items() if name.startswith(start)), None)

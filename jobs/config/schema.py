@@ -1,6 +1,7 @@
-"""Generates `configs/schema.json` for editors, and the tables of keys in two READMEs.
+"""Generates `configs/schema.json` for editors, and tables in two READMEs and one page of docs.
 
-`python -m jobs.config.schema` writes all three files from the dataclasses of jobs.spec.
+`python -m jobs.config.schema` writes them from the dataclasses of jobs.spec. The table of inherited
+variables in docs/environments.md comes from jobs.environment.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import pydantic
 
+from slurm_job_kit.jobs import environment
 from slurm_job_kit.jobs.config.keys import (
     Key,
     default_text,
@@ -28,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT / "configs" / "schema.json"
 README = ROOT / "README.md"
 REFERENCE = ROOT / "configs" / "README.md"
+ENVIRONMENTS = ROOT / "docs" / "environments.md"
 BEGIN, END = "<!-- spec:begin -->", "<!-- spec:end -->"
 _DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML servers read
 _AS_WRITTEN = {"type": ["string", "number", "boolean"]}
@@ -116,9 +119,10 @@ def with_tables(text: str, tables: str) -> str:
 
 
 def main() -> int:
-    """Write all three files; returns 1 if a README is missing or has no markers."""
+    """Write all files; returns 1 if a text is missing or has no markers."""
     SCHEMA.write_text(schema(), encoding="utf-8")
-    for file, tables in {README: overview(), REFERENCE: reference()}.items():
+    tables_of = {README: overview(), REFERENCE: reference(), ENVIRONMENTS: environment.markdown()}
+    for file, tables in tables_of.items():
         try:
             text = with_tables(file.read_text(encoding="utf-8"), tables)
             file.write_text(text, encoding="utf-8")

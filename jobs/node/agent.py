@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from slurm_job_kit.jobs import gpus, records
+from slurm_job_kit.jobs import environment, gpus, records
 from slurm_job_kit.jobs.console import BestEffort, counted, say, with_time
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node import gpu_check
@@ -269,6 +269,14 @@ def warn_of_missing_bytecode(source: str) -> None:
         )
 
 
+def warn_of_environment(spec: Spec) -> None:
+    """Warn of what the ranks of this node inherit, or do not."""
+    lines = environment.warnings(os.environ, environment.Door.TORCHRUN)
+    lines += environment.bound({**os.environ, **spec.launch.env}) + environment.low_limits()
+    for line in lines:
+        say(line)
+
+
 def fail(attempt_dir: AttemptDir, node_rank: int, reason: str, hint: str) -> NoReturn:
     """End the agent before it starts torchrun; `attempt close` reads the reason."""
     text = f"{node_name()}: {reason}"
@@ -279,9 +287,22 @@ def fail(attempt_dir: AttemptDir, node_rank: int, reason: str, hint: str) -> NoR
 
 @contextlib.contextmanager
 def temporary_directory(attempt_dir: AttemptDir, node_rank: int) -> Iterator[str]:
-    """A block with a directory of this node for torchrun, which leaves its own ones behind."""
+    """A block with a directory of this node for torchrun, which leaves its own ones behind.
+
+    A TMPDIR that is too long for sockets gets a short name: a link in that directory.
+    """
+    if (unusable := environment.unusable_tmpdir(os.environ)) is not None:
+        say(unusable)
+        del os.environ["TMPDIR"]
+    folder = tempfile.gettempdir()
+    is_long = len(os.fsencode(folder)) > environment.MAX_TMPDIR and os.path.isdir(folder)
     try:
-        found = tempfile.TemporaryDirectory(prefix="torchrun-", ignore_cleanup_errors=True)
+        found = tempfile.TemporaryDirectory(
+            prefix="torchrun-", dir="/tmp" if is_long else None, ignore_cleanup_errors=True
+        )
+        if is_long:
+            os.symlink(folder, f"{found.name}/tmp")
+            os.environ["TMPDIR"] = f"{found.name}/tmp"
     except OSError as error:
         hint = "free space there, or set TMPDIR to a directory of the node"
         fail(attempt_dir, node_rank, f"no temporary directory for torchrun: {error}", hint)
@@ -328,5 +349,6 @@ def main(argv: list[str]) -> int:
         if node.rank == 0:  # once: the others differ in is_host, --local-addr and --log-dir
             warn_of_missing_bytecode(str(torch))
             say(f"attempt {plan.attempt}, {node.host}: {shlex.join(command)}")
+            warn_of_environment(spec)
         has_wrappers, stop = not spec.launch.is_trainer, stop_signal(spec.launch)
         return 0 if agent.run(command, env, stop, has_wrappers, standby) == 0 else 1

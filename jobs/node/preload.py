@@ -24,6 +24,7 @@ import importlib
 import json
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -96,6 +97,7 @@ def become(call: TorchrunCall) -> None:
     """Give this process the environment and the output of a torchrun."""
     os.environ.clear()
     os.environ.update(call.env)
+    tempfile.tempdir = None  # found by the TMPDIR before
     with contextlib.suppress(OSError):  # as for any torchrun: without the file the agent's output
         if call.log is not None:
             log = os.open(call.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)

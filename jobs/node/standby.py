@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from slurm_job_kit.jobs import environment
 from slurm_job_kit.jobs.node import oom
 from slurm_job_kit.jobs.node.preload import TorchrunCall
 from slurm_job_kit.jobs.node.torchrun import preload_command, variables_of_spec
@@ -30,7 +31,9 @@ class WaitingTorchrun:
         self._preload = preload_command(spec)
         self.process: subprocess.Popen[bytes] | None = None
         if oom.free_bytes() >= NEEDED_BYTES:
-            env = os.environ | variables_of_spec(spec)  # torch reads some of them at its import
+            # torch reads some of these variables at its import
+            env = environment.passed(os.environ, environment.Door.TORCHRUN)
+            env |= variables_of_spec(spec)
             self._call = os.memfd_create("torchrun call")
             self.process = subprocess.Popen(
                 [*self._preload, str(self._call)],

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import gpus, records
+from slurm_job_kit.jobs import environment, gpus, records
 from slurm_job_kit.jobs.node import gpu_check, interfaces
 from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.records.nodes import NODE, AttemptPlan
@@ -162,10 +162,9 @@ class Node:
         attempt = plan.attempt
         env = {
             **self._socket_variables(),
-            **os.environ,
+            **environment.passed(os.environ, environment.Door.TORCHRUN),
             **(self._socket_variables() if self.is_interface_chosen else {}),
         }
-        env.pop("KIT_WORK_DIR", None)  # of an outer run
         if not plan.is_local:
             env |= gpu_check.without_others(spec, env)
         if not spec.launch.is_trainer:

@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs import environment, installation, records
 from slurm_job_kit.jobs.arguments import RUN
 from slurm_job_kit.jobs.attempt import run_lock
 from slurm_job_kit.jobs.attempt.close import find_run
 from slurm_job_kit.jobs.console import counted, say
+from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan
 from slurm_job_kit.jobs.records.training import Event, read_events
 from slurm_job_kit.jobs.rundir import RunDir, code_folders
 from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.slurm.sbatch import outside_job
 
 ENDED = 9  # exit code of _BESIDE where the rank's process is gone
 # Arguments: setup.sh, the working directory, PYTHONPATH, the rank's pid, and the command. The exit
@@ -147,7 +147,7 @@ def become(argv: list[str]) -> NoReturn:
     """Become a command, without the variables of an enclosing job."""
     sys.stdout.flush()
     try:
-        os.execvpe(argv[0], argv, outside_job(os.environ))
+        os.execvpe(argv[0], argv, environment.passed(os.environ, Door.SBATCH))
     except FileNotFoundError:
         raise UserError(f"{argv[0]} is not on PATH\n  hint: use a host with Slurm") from None
 
@@ -165,7 +165,7 @@ def print_stack(run_dir: RunDir, place: Whereabouts) -> int:
     try:
         done = subprocess.run(
             argv,
-            env=outside_job(os.environ),
+            env=environment.passed(os.environ, Door.SBATCH),
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -17,9 +17,10 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import environment, records
 from slurm_job_kit.jobs.config.load import Loaded
 from slurm_job_kit.jobs.console import counted, say
+from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.problems import Problem, SpecError
 from slurm_job_kit.jobs.records.training import CheckReport
 from slurm_job_kit.jobs.rundir import RunDir, code_folders
@@ -27,10 +28,6 @@ from slurm_job_kit.jobs.spec import Launch, Spec
 
 LIMIT_S = 60.0
 SKIP_HINT = "--no-check (make: FLAGS=--no-check) leaves the check out"
-
-
-# Of an enclosing run: by them code would connect to its ranks.
-_OF_A_RANK = ("MASTER_", "TORCHELASTIC_", "KIT_ATTEMPT")
 
 
 class NotChecked(Exception):
@@ -93,7 +90,8 @@ def build_parts(run_dir: RunDir, spec: Spec, python: str, world_size: int) -> li
             str(world_size),
             str(report),
         ]
-        status = run_limited(command, run_dir.code, environment(run_dir, spec, world_size), output)
+        env = rank_environment(run_dir, spec, world_size)
+        status = run_limited(command, run_dir.code, env, output)
         found = records.read(CheckReport, report)
         if found is None:
             printed = output.read_text(encoding="utf-8", errors="replace").strip()
@@ -105,11 +103,11 @@ def build_parts(run_dir: RunDir, spec: Spec, python: str, world_size: int) -> li
     ]
 
 
-def environment(run_dir: RunDir, spec: Spec, world_size: int) -> dict[str, str]:
+def rank_environment(run_dir: RunDir, spec: Spec, world_size: int) -> dict[str, str]:
     """The variables of rank 0, without those by which it would meet other ranks, and no GPU."""
     paths = filter(None, [*code_folders(run_dir), os.environ.get("PYTHONPATH")])
     return {
-        **{name: value for name, value in os.environ.items() if not name.startswith(_OF_A_RANK)},
+        **environment.passed(environment.passed(os.environ, Door.AGENT), Door.TORCHRUN),
         "PYTHONPATH": os.pathsep.join(paths),
         "OMP_NUM_THREADS": str(spec.launch.threads_per_rank),
         "KIT_RUN_DIR": str(run_dir.path),

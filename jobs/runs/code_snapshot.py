@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Set
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs import environment, installation
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
 
@@ -184,8 +184,11 @@ def git(repository: Path, *arguments: str) -> str | None:
 def git_begun(repository: Path, *arguments: str) -> Iterator[Callable[[], str | None]]:
     """A block during which git runs. Yields a function that waits for it, then returns as `git`."""
     command = ["git", "-C", str(repository), *arguments]
+    env = environment.for_reading(os.environ, environment.Door.GIT)
     try:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env
+        )
     except OSError:
         yield lambda: None
         return

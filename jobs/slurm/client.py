@@ -19,7 +19,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_job_kit.jobs import environment
 from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
 from slurm_job_kit.jobs.slurm import job_state
 
@@ -63,13 +65,22 @@ def call(
 ) -> subprocess.CompletedProcess[str] | None:
     """Run a Slurm command; returns None if it is missing or takes longer than CALL_TIMEOUT_S.
 
-    environ: replaces this process's environment; more: variables that are added to it.
+    environ: its whole environment; by default this process's, without the user's filters and
+    formats. more: variables that are added to it.
     """
-    env = {**(os.environ if environ is None else environ), **more}
+    if environ is None:
+        environ = environment.for_reading(os.environ, Door.CLIENT)
+    env = {**environ, **more}
     try:
         with say_if_slow(argv[0]):
             return subprocess.run(
-                argv, capture_output=True, text=True, timeout=CALL_TIMEOUT_S, check=False, env=env
+                argv,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=CALL_TIMEOUT_S,
+                check=False,
+                env=env,
             )
     except (OSError, subprocess.TimeoutExpired):
         return None

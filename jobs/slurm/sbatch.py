@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs import environment, installation
 from slurm_job_kit.jobs.console import number_ranges
 from slurm_job_kit.jobs.rundir import JOB_LOG, RunDir, SweepDir
 from slurm_job_kit.jobs.spec import Spec
@@ -17,16 +17,6 @@ from slurm_job_kit.jobs.spec import Spec
 SCRIPT = Path(installation.NAME, "slurm/ddp.sbatch")  # in the kit's folder
 # Options that belong to one job and not to its successor.
 _NOT_INHERITED = ("dependency", "begin", "hold", "deadline", "no-requeue", "requeue")
-# They name the cluster and the user; all other SLURM_* variables describe the enclosing job.
-_CLIENT_VARIABLES = ("SLURM_CONF", "SLURM_JWT")
-_OF_A_JOB = ("SLURM", "SBATCH_", "SRUN_")
-# Slurm sets them for a job with GPUs; another job gets other GPUs.
-_DEVICES = (
-    "CUDA_VISIBLE_DEVICES",
-    "GPU_DEVICE_ORDINAL",
-    "ROCR_VISIBLE_DEVICES",
-    "ZE_AFFINITY_MASK",
-)
 
 
 def sbatch_options(spec: Spec, folder: Path, output: str = JOB_LOG) -> list[str]:
@@ -114,27 +104,12 @@ def _name(option: str) -> str:
     return option.removeprefix("--").partition("=")[0]
 
 
-def outside_job(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the variables of an enclosing job, if there is one.
-
-    sbatch takes SLURM_* and SBATCH_* for options, and gives all other variables to the new job.
-    Outside of a job SBATCH_* are the user's own defaults.
-    """
-    if "SLURM_JOB_ID" not in environ:
-        return dict(environ)
-    return {
-        name: value
-        for name, value in environ.items()
-        if name in _CLIENT_VARIABLES or not (name.startswith(_OF_A_JOB) or name in _DEVICES)
-    }
-
-
 def successor_environ(environ: Mapping[str, str], run_dir: RunDir) -> dict[str, str]:
-    """Return `outside_job` of a batch script's environment, without the run's kit on PYTHONPATH.
+    """Return the environment of sbatch in a batch script, without the run's kit on PYTHONPATH.
 
     This batch script put the kit there, and the batch script of the new job does so again.
     """
-    kept = outside_job(environ)
+    kept = environment.passed(environ, environment.Door.SBATCH)
     own = f"{run_dir.kit}"
     paths = [path for path in kept.pop("PYTHONPATH", "").split(":") if path not in ("", own)]
     return kept | ({"PYTHONPATH": ":".join(paths)} if paths else {})

@@ -70,6 +70,49 @@ def run_script(tmp_path, kit):
     return run
 
 
+# Each of them has ended or hung a run, put its ranks on one core, or recorded another's code.
+HOSTILE = {
+    "PET_STANDALONE": "1",
+    "PET_NO_PYTHON": "1",
+    "PET_RUN_PATH": "1",
+    "LOGLEVEL": "debug",
+    "RANK": "7",
+    "WORLD_SIZE": "9",
+    "MASTER_ADDR": "192.0.2.1",
+    "MASTER_PORT": "1",
+    "OMP_PROC_BIND": "true",
+    "OMP_PLACES": "cores",
+    "CDPATH": "/",
+    "TORCHELASTIC_HEALTH_CHECK_PORT": "1",
+    "KIT_STOP_FILE": "/x",
+    "MAKEFLAGS": "n",
+}
+WITH_WORKERS = """import multiprocessing, os, torch
+def tell(cores):
+    print("worker", os.environ["MASTER_ADDR"], sorted(os.sched_getaffinity(0)) == cores)
+if __name__ == "__main__":
+    torch.ones(2)
+    start = multiprocessing.get_context("forkserver").Process
+    worker = start(target=tell, args=(sorted(range(os.cpu_count())),))
+    worker.start()
+    worker.join()
+"""
+
+
+def test_a_hostile_environment_neither_ends_nor_binds_the_ranks(tmp_path, kit, run_script):
+    long = tmp_path / ("x" * 90)
+    long.mkdir()
+    kit.env |= HOSTILE | {"TMPDIR": str(long), "GIT_DIR": str(tmp_path / "nowhere")}
+    own = tmp_path / "own.py"
+    own.write_text(WITH_WORKERS)
+    spec = {"launch": {"script": str(own), "env": {"OMP_WAIT_POLICY": "passive"}}}
+    run = run_script(spec)
+    for rank in range(2):
+        assert "worker 127.0.0.1 True" in run.rank_log(rank).read_text()
+    assert "OMP_PROC_BIND=true" in run.job_log.read_text()
+    assert read_json(run.provenance)["repository"] == str(kit.repository)
+
+
 def check_interpreter(run, python):
     """All agents and ranks ran with this interpreter."""
     for rank in range(2):

@@ -130,6 +130,26 @@ def test_the_first_nodes_address_is_one_that_others_could_reach(tmp_path, found,
     assert done.stdout == address
 
 
+def test_a_job_does_not_inherit_what_would_change_its_commands(tmp_path):
+    """CDPATH makes cd print a folder; PATH and HOME are missing after sbatch --export=NAME."""
+    own_part = SCRIPT.read_text().partition("fail() {")[0]
+    script = tmp_path / "script"
+    script.write_text(f'{own_part}\ncd tmp && env && ulimit -S -n && cat <(echo "no POSIX")\n')
+    hostile = {"CDPATH": "/", "POSIXLY_CORRECT": "1", "SQUEUE_STATES": "PD", "SLURM_OVERLAP": "1"}
+    hostile |= {"SLURM_CLUSTERS": "x", "SCONTROL_ALL": "1", "PYTHONINSPECT": "1"}
+    hostile |= {"SLURM_CPU_BIND_TYPE": "x", "SLURM_TIMELIMIT": "1", "SRUN_EXPORT_ENV": "NONE"}
+    kept = {"SLURM_NTASKS_PER_NODE": "1", "SLURM_JOB_ID": "7", "OWN": "1"}
+    (tmp_path / "tmp").mkdir()
+    command = ["/bin/bash", "-c", f"ulimit -S -n 64; exec /bin/bash {script}"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=hostile | kept, capture_output=True, text=True, timeout=20
+    )
+    assert done.returncode == 0, done.stderr
+    seen = {line.partition("=")[0] for line in done.stdout.splitlines()}
+    assert not seen & set(hostile) and {*kept, "PATH", "HOME"} <= seen
+    assert "64" not in seen and "no POSIX" in seen
+
+
 @pytest.mark.parametrize("option", ["--mem=2G", "--mem-per-cpu=100", "--mem-per-gpu=1G"])
 def test_the_standby_shares_the_memory_of_the_attempt(tmp_path, option):
     """Where memory is a resource, a step that asks for any does not start beside the attempt."""

@@ -31,6 +31,7 @@ TOP_OF_CONTRACT = {
     "jobs.arguments",
     "jobs.log_text",
     "jobs.gpus",
+    "jobs.environment",
 }
 RECORDS = {name for name in FILES if name.startswith("jobs.records")}
 CONTRACT = TOP_OF_CONTRACT | RECORDS

@@ -134,14 +134,15 @@ def test_it_is_queued_once_noted_and_found_by_its_id(run, slurm, monkeypatch):
 
 def test_it_gets_the_environment_but_nothing_of_the_enclosing_job(run, slurm, monkeypatch):
     variables = {"OWN": "1", "PYTHONPATH": f"{run.kit}:/mine", "CUDA_VISIBLE_DEVICES": "0"}
-    of_job = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "9", "SBATCH_QOS": "x", "SLURMD_NODENAME": "a"}
+    of_job = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "9", "SLURMD_NODENAME": "a"}
+    of_job |= {"SBATCH_QOS": "x"}  # of the user: the job itself was queued with it
     for name, value in {**variables, **of_job, "SLURM_CONF": "/c", "SLURM_JWT": "t"}.items():
         monkeypatch.setenv(name, value)
     ensure(run, 1)
     seen = dict(line.split("=", 1) for line in slurm.env if "=" in line)
     assert (seen["OWN"], seen["PYTHONPATH"], seen["KIT_SUCCEEDS"]) == ("1", "/mine", "2026:7")
     left = [name for name in seen if name.startswith(("SLURM", "SBATCH", "CUDA"))]
-    assert sorted(left) == ["SLURM_CONF", "SLURM_JWT"]
+    assert sorted(left) == ["SBATCH_QOS", "SLURM_CONF", "SLURM_JWT"]
     assert lookup.predecessor(run, seen) == "7"
     assert lookup.predecessor(RunDir(run.path.parent / "other"), seen) is None
 

@@ -317,6 +317,15 @@ def test_frozen_folders_of_a_run_inside_of_the_repository_are_not_live_code(tmp_
     assert found == f"{run.code}:{run.kit}:{run.code}/lib"
 
 
+def test_torchrun_inherits_none_of_its_options_and_no_place_of_an_outer_run(node, monkeypatch):
+    for name in ("PET_STANDALONE", "PET_NO_PYTHON", "RANK", "TORCHELASTIC_RUN_ID", "KIT_SET"):
+        monkeypatch.setenv(name, "1")
+    spec = Spec(launch=Launch(env={"OMP_PROC_BIND": "close"}))
+    env = node().environment(spec, RUN, PLAN)
+    assert not {"PET_STANDALONE", "PET_NO_PYTHON", "RANK", "TORCHELASTIC_RUN_ID"} & set(env)
+    assert "KIT_SET" not in env and env["OMP_PROC_BIND"] == "close"
+
+
 def test_only_a_users_script_gets_a_working_directory(node, monkeypatch):
     monkeypatch.setenv("KIT_WORK_DIR", "/of/an/outer/run")
     assert "KIT_WORK_DIR" not in node().environment(Spec(), RUN, PLAN)

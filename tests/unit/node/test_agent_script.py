@@ -102,6 +102,53 @@ def test_an_installed_kit_is_on_the_search_path_behind_the_users_code(node):
     assert found in node.run("export PYTHONPATH=/my/packages").stdout
 
 
+# In place of the interpreter: prints what it inherited.
+INHERITED = """#!/bin/sh
+env; echo "files $(ulimit -S -n) of $(ulimit -H -n)"
+"""
+HOSTILE = {
+    "OMP_PROC_BIND": "true",
+    "OMP_PLACES": "cores",
+    "KMP_AFFINITY": "compact",
+    "GOMP_CPU_AFFINITY": "0",
+    "OMP_THREAD_LIMIT": "1",
+    "MKL_NUM_THREADS": "16",
+    "PYTHONINSPECT": "1",
+    "PYTHONHOME": "/no/such",
+    "CDPATH": "/",
+    "POSIXLY_CORRECT": "1",
+}
+
+
+def test_what_binds_or_breaks_the_ranks_is_inherited_from_the_setup_lines_only(node, monkeypatch):
+    for name, value in HOSTILE.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MKL_INTERFACE_LAYER", "GNU")
+    node.python.write_text(INHERITED)
+    limited = node.argv("export OMP_PLACES=sockets")
+    command = ["bash", "-c", 'ulimit -S -n 64; exec "$@"', "bash", *limited]
+    env = os.environ | {"SLURM_NODEID": "0"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    seen = {line.partition("=")[0] for line in lines} & {*HOSTILE, "MKL_INTERFACE_LAYER"}
+    assert seen == {"OMP_PLACES", "MKL_INTERFACE_LAYER"} and "OMP_PLACES=sockets" in lines
+    (said,) = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert "OMP_PROC_BIND=true" in said and "KMP_AFFINITY=compact" in said
+    (files,) = [line for line in lines if line.startswith("files ")]
+    assert files.split()[1] == files.split()[3] != "64"
+
+
+def test_the_interpreter_that_submits_keeps_its_own_folder(node, monkeypatch):
+    monkeypatch.setenv("PYTHONHOME", "/its/own")
+    node.python.write_text(INHERITED)
+    command = node.argv()
+    node.run_dir.setup.write_text(setup_script(str(node.python), ()))
+    env = os.environ | {"SLURM_NODEID": "8"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=20)
+    assert "PYTHONHOME=/its/own" in done.stdout.splitlines(), done.stderr
+
+
 def test_setup_runs_outside_of_the_command_prefix(node):
     """As `module load apptainer` must: the prefix itself is on the PATH that setup sets."""
     contained = node.run_dir.path / "contained"

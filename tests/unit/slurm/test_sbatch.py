@@ -98,13 +98,6 @@ def test_a_successor_asks_for_an_expedited_requeue_as_its_predecessor_does(can_r
     assert asked == ["--requeue=expedite" if can_requeue else "--no-requeue"]
 
 
-def test_the_users_own_defaults_of_sbatch_count_outside_of_a_job_only():
-    environ = {"SBATCH_ACCOUNT": "a", "SLURM_CONF": "/c", "OWN": "1"}
-    assert sbatch.outside_job(environ) == environ
-    inside = {**environ, "SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "CUDA_VISIBLE_DEVICES": "0"}
-    assert sbatch.outside_job(inside) == {"SLURM_CONF": "/c", "OWN": "1"}
-
-
 def test_one_mail_is_requested_for_a_run():
     options = sbatch.sbatch_options(Spec(notify=Notify(mail="me@x")), RUN.path)
     assert {"--mail-type=END,FAIL", "--mail-user=me@x"} <= set(options)
