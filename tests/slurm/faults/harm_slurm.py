@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from slurm_job_kit.jobs.attempt.requeue_policy import SINCE_VERSION
 
 from ..host import installed_version
@@ -10,6 +12,12 @@ from ..kit import REPOSITORY, Kit, Run
 _RESTART_TIMEOUT_S = 150
 # Whether Slurm itself requeues a job that ends in the grace of its preemption.
 REQUEUES_IN_GRACE = installed_version() >= SINCE_VERSION
+# The options of a site and of a run with an expedited requeue.
+needs_expedited = pytest.mark.skipif(
+    installed_version() < (25, 11), reason="Slurm has expedited requeues since 25.11"
+)
+EXPEDITED = "slurm.sbatch_args.requeue=expedite"
+WITH_EXPEDITED = "SlurmctldParameters=enable_expedited_requeue"
 
 
 def restarts(run: Run) -> int:

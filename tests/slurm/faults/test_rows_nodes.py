@@ -57,6 +57,19 @@ def test_row_17_a_node_loses_power(
     assert_came_back(paced, reference, lost, "node")
 
 
+@harm_slurm.needs_expedited
+def test_row_17_a_node_of_an_expedited_job_loses_power(
+    kit: Kit, reference: ReferenceRuns, row: Row
+) -> None:
+    """Slurm starts such a job again at once (EXPEDITING), and lets nobody change it until then."""
+    kit.cluster.restart(extra_conf=harm_slurm.WITH_EXPEDITED)
+    paced = start(kit, *SPEC, harm_slurm.EXPEDITED)
+    row.record(paced.run)
+    paced.run.wait_for_step(7)
+    lost = harm_nodes.lose_power(paced.run, OTHER)
+    assert_came_back(paced, reference, lost, "node")
+
+
 @where
 def test_row_18_a_node_loses_its_network(
     kit: Kit, reference: ReferenceRuns, row: Row, index: int

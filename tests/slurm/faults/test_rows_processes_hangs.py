@@ -6,11 +6,13 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from slurm_job_kit.jobs.rundir import read_jsonl
 from slurm_job_kit.trainer.health.phases import start_up_limit_s
 
 from ..kit import Kit, Run
-from . import harm_processes, oracles
+from . import harm_processes, harm_slurm, oracles
 from .rows import Row
 from .scenario import HELD_UP, ReferenceRuns, start
 from .test_rows_slurm import on_every_proctrack
@@ -101,6 +103,32 @@ def test_row_24_crash_that_repeats_at_the_same_step_is_held(kit: Kit, row: Row) 
     assert "out of cheese" in result["reason"]
     oracles.requeues(run, 0)
     oracles.nothing_left(run)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("RequeueExit=1", ()),
+        ("RequeueExitHold=1", ()),
+        pytest.param(
+            harm_slurm.WITH_EXPEDITED, (harm_slurm.EXPEDITED,), marks=harm_slurm.needs_expedited
+        ),
+    ],
+    ids=["RequeueExit", "RequeueExitHold", "expedited"],
+)
+def test_row_24_a_held_run_is_not_started_again_because_of_its_exit_code(
+    kit: Kit, row: Row, setting: str, words: tuple[str, ...]
+) -> None:
+    """Without Requeue=0 Slurm starts the job again, or leaves it in the queue as REQUEUE_HOLD."""
+    kit.cluster.restart(extra_conf=setting)
+    bad = ("train.model=tests.slurm.raising:Raising", "slurm.nodes=2", "launch.max_crashes=2")
+    run = kit.submit("configs/cancer.yaml", *bad, *words)
+    row.record(run)
+    assert run.wait("FAILED")["ExitCode"] == "1:0"
+    assert run.result()["status"] == "held"
+    oracles.requeues(run, 0)
+    oracles.nothing_left(run)
+    assert run.cluster.job_ids() == []
 
 
 @on_every_proctrack

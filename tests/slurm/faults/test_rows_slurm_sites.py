@@ -1,4 +1,4 @@
-"""Sites that preempt in other ways, and saves that do not fit (rows 3, 4, 6)."""
+"""Sites that preempt in other ways, and saves that do not fit (rows 2, 3, 4, 6)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,23 @@ from .scenario import HELD_UP, ReferenceRuns, start
 from .test_rows_sites import successor
 
 SHORT_GRACE_S, SHORT_KILL_WAIT_S = 4, 3
+
+
+@harm_slurm.needs_expedited
+def test_row_02_preemption_of_an_expedited_job(
+    kit: Kit, reference: ReferenceRuns, row: Row
+) -> None:
+    kit.cluster.restart(extra_conf=harm_slurm.WITH_EXPEDITED)
+    paced = start(kit, harm_slurm.EXPEDITED)
+    row.record(paced.run)
+    paced.run.wait_for_step(2)
+    harm_slurm.preempt(paced.run)
+    paced.finish()
+    oracles.bitwise(paced.run, reference())
+    oracles.no_step_redone(paced.run)
+    oracles.requeues(paced.run, 1)
+    oracles.causes(paced.run, ["preemption", "completed"])
+    oracles.nothing_left(paced.run)
 
 
 def test_row_03_preemption_with_the_job_s_own_signal(

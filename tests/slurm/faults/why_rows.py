@@ -18,6 +18,7 @@ EXPECTED: dict[str, tuple[str, ...] | Nothing] = {
     "test_row_01_time_limit": ("time_limit",),
     "test_row_02_preemption_with_grace": ("preemption",),
     "test_row_02_without_any_slurm_command_in_the_wrap": ("preemption",),
+    "test_row_02_preemption_of_an_expedited_job": ("preemption",),
     "test_row_03_preemption_with_the_job_s_own_signal": ("preemption",),
     # Slurm no longer shows which of its requeues it was; the text names both.
     "test_row_04_preemption_without_grace": ("requeued",),
@@ -50,6 +51,7 @@ EXPECTED: dict[str, tuple[str, ...] | Nothing] = {
     "test_row_16_sigkill_in_a_save": ("process_killed",),
     "test_row_16_a_rank_or_node_is_lost_in_a_save": ("process_killed", "node_failure"),
     "test_row_17_a_node_loses_power": ("node_failure",),
+    "test_row_17_a_node_of_an_expedited_job_loses_power": ("node_failure",),
     "test_row_18_a_node_loses_its_network": ("node_failure",),
     "test_row_18_a_node_loses_its_network_and_slurm_is_slow_to_notice": ("node_failure",),
     "test_row_18_a_node_loses_its_network_in_a_save": ("node_failure",),
@@ -75,6 +77,10 @@ EXPECTED: dict[str, tuple[str, ...] | Nothing] = {
     "test_row_22_hang_of_a_rank_in_a_loop": ("hang",),
     "test_row_23_the_rendezvous_port_is_taken": Nothing("the run takes another port at once"),
     "test_row_24_crash_that_repeats_at_the_same_step_is_held": ("user_code", "max_crashes"),
+    "test_row_24_a_held_run_is_not_started_again_because_of_its_exit_code": (
+        "user_code",
+        "max_crashes",
+    ),
     "test_row_25_a_bad_node": ("bad_node",),
     "test_row_25_a_bad_node_that_the_job_cannot_do_without": ("bad_node",),
     # Of rows 26 to 28 the test stops the run, which is what delays it.
