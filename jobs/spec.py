@@ -85,7 +85,9 @@ class Slurm:
         200, "How often the run continues after preemptions, time limits and lost nodes.", ge=0
     )
     sbatch_args: dict[str, Scalar] = key(
-        {}, "Other sbatch options by long name; true is a bare flag, false leaves it out."
+        {},
+        "Other sbatch options by long name; true is a bare flag, false leaves it out. "
+        "requeue: expedite asks for Slurm's expedited requeue (25.11).",
     )
     srun_args: list[str] = key(
         [], "Other options of the srun that starts the agents, such as --mpi=none."
