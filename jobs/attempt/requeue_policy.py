@@ -8,6 +8,9 @@ But Slurm counts each requeue of its own as a failed launch. At MaxBatchRequeue 
 holds the job until an administrator releases it. So the kit leaves the first few requeues to Slurm
 and does the others itself. Of those only the last one causes an empty start.
 
+Slurm 26.05 does none after a requeue by the kit, so there the kit does every one. Measured on
+26.05.5, and on 24.11.5 the empty start.
+
 Source: commit a689104d15 of Slurm; slurmctld/job_mgr.c, _job_complete, _handle_requeue_limit.
 Standard library only.
 """
@@ -24,7 +27,7 @@ from slurm_job_kit.jobs.slurm import client, site
 from slurm_job_kit.jobs.slurm.site import Config, Site
 from slurm_job_kit.jobs.spec import Slurm
 
-SINCE_VERSION = (24, 5)
+SINCE_VERSION, BEFORE_VERSION = (24, 5), (26, 5)
 # Slurm also counts the job's first launch, and one empty start after a requeue by the kit.
 _OTHER_LAUNCHES = 2
 
@@ -47,10 +50,11 @@ def slurm_requeues_itself(
 def is_below_launch_limit(config: Config, attempts: Iterable[AttemptRecord], job_id: str) -> bool:
     """Whether one more requeue by Slurm keeps the job's launches within MaxBatchRequeue.
 
-    False for a Slurm before SINCE_VERSION, which does no such requeue.
+    False for a Slurm that does no such requeue, or none beside one by the kit.
     """
     version = re.match(r"(\d+)\.(\d+)", config.version)
-    if version is None or (int(version[1]), int(version[2])) < SINCE_VERSION:
+    number = (0, 0) if version is None else (int(version[1]), int(version[2]))
+    if not SINCE_VERSION <= number < BEFORE_VERSION:
         return False
     mine = [record.decision for record in attempts if record.job_id == job_id]
     return mine.count(Action.WAIT) + 1 + _OTHER_LAUNCHES <= config.max_batch_requeue

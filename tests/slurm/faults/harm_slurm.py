@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_job_kit.jobs.attempt.requeue_policy import SINCE_VERSION
+from slurm_job_kit.jobs.attempt.requeue_policy import BEFORE_VERSION, SINCE_VERSION
 
 from ..host import installed_version
 from ..kit import REPOSITORY, Kit, Run
 
 _RESTART_TIMEOUT_S = 150
-# Whether Slurm itself requeues a job that ends in the grace of its preemption.
-REQUEUES_IN_GRACE = installed_version() >= SINCE_VERSION
+# Whether a job that ends in the grace of its preemption is PREEMPTED, and requeued by Slurm.
+ENDS_PREEMPTED = installed_version() >= SINCE_VERSION
+# Whether the kit leaves the requeue to Slurm then.
+LEFT_TO_SLURM = ENDS_PREEMPTED and installed_version() < BEFORE_VERSION
 # The options of a site and of a run with an expedited requeue.
 needs_expedited = pytest.mark.skipif(
     installed_version() < (25, 11), reason="Slurm has expedited requeues since 25.11"

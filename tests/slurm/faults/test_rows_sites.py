@@ -148,7 +148,7 @@ def test_row_13_job_requeue_0_is_overridden_and_no_requeue_has_a_successor(
         harm_slurm.preempt(run)
         paced.finish()
         oracles.requeues(run, 1)
-        decision = "wait" if harm_slurm.REQUEUES_IN_GRACE else "requeue"
+        decision = "wait" if harm_slurm.LEFT_TO_SLURM else "requeue"
     else:
         waiting = successor(run)
         harm_slurm.begin_preemption(run)

@@ -179,4 +179,4 @@ def test_row_11_scancel_just_before_slurms_own_requeue(kit: Kit, tmp_path: Path,
     oracles.stays_cancelled(run)
     assert (tmp_path / "asked").exists()
     # The kit had left the requeue to Slurm before.
-    oracles.causes(run, ["preemption" if harm_slurm.REQUEUES_IN_GRACE else "cancelled"])
+    oracles.causes(run, ["preemption" if harm_slurm.LEFT_TO_SLURM else "cancelled"])

@@ -45,7 +45,7 @@ def test_row_13_requeue_refused(
     run.wait_for_step(2)
     harm_slurm.begin_preemption(run)
     # Since 24.05 Slurm gives a job that ends in its grace this state, and no exit code.
-    ended = ("PREEMPTED", "0:0") if harm_slurm.REQUEUES_IN_GRACE else ("FAILED", "1:0")
+    ended = ("PREEMPTED", "0:0") if harm_slurm.ENDS_PREEMPTED else ("FAILED", "1:0")
     assert run.wait(ended[0])["ExitCode"] == ended[1]
     record, result = run.attempts()[-1], run.result()
     assert record["checkpoint"] == f"step-{record['last_step']:08d}"

@@ -52,6 +52,10 @@ def test_since_24_05_slurm_requeues_what_ends_in_its_grace(left):
     assert not left(version="23.11.10") and not left(version="22.05.8")
 
 
+def test_since_26_05_the_kit_requeues_it_because_slurm_does_so_no_second_time(left):
+    assert not left(version="26.05.5") and not left(version="27.05.0")
+
+
 def test_slurm_holds_a_job_that_it_requeued_too_often(left):
     assert [left(waits=waits) for waits in range(5)] == [True, True, True, False, False]
     assert left(limit=3) and not left(limit=3, waits=1)
