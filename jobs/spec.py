@@ -132,6 +132,11 @@ class Launch:
         "Files and folders of this repository that git ignores and your module or script opens by "
         "a relative path.",
     )
+    outputs: list[str] = key(
+        [],
+        "Folders outside of the run directory in which your module or script saves its "
+        "checkpoints: a new file there is progress.",
+    )
     env: dict[str, str] = key({}, "Environment variables of the ranks.")
     allow_public_rendezvous: bool = key(
         False, "Allow a public address for the rendezvous; torchrun trusts all who can connect."

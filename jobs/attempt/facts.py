@@ -118,7 +118,9 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
         site=records.read(SlurmSite, run_dir.site),
         submission=records.read(Submission, run_dir.submission) or Submission(),
         successor=records.read(Successor, run_dir.successor),
-        checkpoint=checkpoints.newest(run_dir, not spec.launch.is_trainer, names),
+        checkpoint=checkpoints.newest(
+            run_dir, not spec.launch.is_trainer, names, spec.launch.outputs
+        ),
         quarantined=tuple(checkpoints.quarantined(names)),
         is_cancelled=run_dir.cancelled.name in in_run_dir,
     )

@@ -169,7 +169,9 @@ def chosen_checkpoint(run_dir: RunDir, text: str | None) -> str | None:
 
 def newest_checkpoint(run_dir: RunDir) -> str | None:
     """The name of the newest checkpoint."""
-    return checkpoints.newest(run_dir, checkpoints.is_foreign(run_dir))
+    is_users = checkpoints.is_foreign(run_dir)
+    outputs = Spec.read(run_dir.spec).launch.outputs if is_users else ()
+    return checkpoints.newest(run_dir, is_users, outputs=outputs)
 
 
 def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:

@@ -10,6 +10,7 @@
 - origin: begins a run from the whole state of another one.
 - extension: whether a complete run gets more steps.
 - own_script: the code and the working directory of a user's own script or module.
+- script_files: which files of a script are checkpoints, logs, left-overs or secrets.
 - scratch_purge: what a scratch purge deleted, and what can be recreated.
 - checkpoints: the names of committed checkpoints and which is the newest.
 - spec_changes: what a resume changes in a frozen spec.

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections import deque
-from collections.abc import Iterable, Iterator
-from itertools import chain
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.checkpoint_names import (
@@ -21,25 +16,23 @@ from slurm_job_kit.jobs.checkpoint_names import (
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.training import SavedCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import script_files
 from slurm_job_kit.jobs.spec import Spec
 
-# How scripts name the files that torch.save and others write.
-SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")
-# Such as outputs/2026-01-01/12-00-00/checkpoints/last.ckpt. The working directory may also have a
-# data set of very many folders, which would keep the end of an attempt waiting.
-MAX_DEPTH = 4
-MAX_FOLDERS = 1000
 
-
-def newest(run_dir: RunDir, is_users: bool, names: Iterable[str] | None = None) -> str | None:
+def newest(
+    run_dir: RunDir,
+    is_users: bool,
+    names: Iterable[str] | None = None,
+    outputs: Sequence[str] = (),
+) -> str | None:
     """Return the name of the newest committed checkpoint; None if there is none.
 
-    names: those in the folder of checkpoints, if the caller has listed it.
+    names: those in the folder of checkpoints, if the caller has listed it. outputs: launch.outputs.
 
     A user's script (`is_users`) names its files as it likes. If its kit_stop.py has reported the
     step of its newest checkpoint, the name is made of that step. Else it is the time and path of
-    the newest file: in the folder of checkpoints, or with one of SUFFIXES in the working directory.
-    `is_newer` compares two of any kind.
+    the newest file that script_files finds. `is_newer` compares two of any kind.
     """
     if not is_users:
         known = committed(run_dir) if names is None else newest_first(names)
@@ -47,8 +40,7 @@ def newest(run_dir: RunDir, is_users: bool, names: Iterable[str] | None = None) 
     saved = records.read_leniently(SavedCheckpoint, run_dir.saved)
     if saved is not None:
         return checkpoint_name(saved.step)
-    files = chain(_files_of(run_dir.checkpoints), _snapshots_of(run_dir.work))
-    return _newest_of(files, run_dir.path)
+    return script_files.newest(run_dir, outputs)
 
 
 def committed(run_dir: RunDir) -> list[str]:
@@ -91,42 +83,6 @@ def quarantined(names: Iterable[str]) -> list[str]:
 def _quarantined_step(name: str) -> int:
     """Return the step of a damaged checkpoint, whose name may end in a number such as `.2`."""
     return checkpoint_step(name.removeprefix(QUARANTINE_PREFIX).partition(".")[0]) or 0
-
-
-def _files_of(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder, except hidden and .tmp files."""
-    for parent, _, names in os.walk(folder):
-        yield from (Path(parent, n) for n in names if n[0] != "." and not n.endswith(".tmp"))
-
-
-def _snapshots_of(work: Path) -> Iterator[Path]:
-    """Yield the files in a script's working directory whose names are those of checkpoints.
-
-    Folders that lie nearer to the top come first. No link counts: it leads to an input.
-    """
-    folders = deque([(work, 0)])
-    for _ in range(MAX_FOLDERS):
-        if not folders:
-            return
-        folder, depth = folders.popleft()
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False) and depth < MAX_DEPTH:
-                    folders.append((Path(entry), depth + 1))
-                elif Path(entry).suffix in SUFFIXES and not entry.is_symlink():
-                    yield Path(entry)
-
-
-def _newest_of(files: Iterable[Path], top: Path) -> str | None:
-    """Return the time and path, relative to `top`, of the newest file.
-
-    The times come from the file system alone and are compared with each other only.
-    """
-    found = []
-    for path in files:
-        with contextlib.suppress(FileNotFoundError):  # the script replaces it right now
-            found.append(f"{path.stat().st_mtime_ns:020d} {path.relative_to(top)}")
-    return max(found, default=None)
 
 
 def is_foreign(run_dir: RunDir) -> bool:

@@ -8,11 +8,13 @@ paths that it uses there, and what it writes changes neither the frozen code nor
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.console import counted
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
@@ -25,6 +27,9 @@ MAX_COPIED_BYTES = 2**20
 # The folder of a script outside of the repository may be a home directory.
 MAX_OUTSIDE_FILES = 2000
 MAX_OUTSIDE_MIB = 64
+# Options that name what a script reads.
+_KEY = re.compile(r"[+~]*[\w.]+")
+_READ = re.compile(r"data|input|vocab|token|config|cache|pretrain", re.I)
 
 
 def normalised(spec: Spec, repository: Path) -> Spec:
@@ -135,9 +140,14 @@ def named_inputs(launch: Launch, home: Path) -> tuple[dict[str, str], list[str]]
                 f"  hint: give a path relative to {home}"
             )
         named[os.path.normpath(word)] = "launch.inputs"
-    for argument in launch.args:
-        word = argument.partition("=")[2] if argument.startswith("-") else argument
+    for option, word in _words(launch.args):
         path = os.path.normpath(word)
+        if os.path.isabs(word) and _may_be_output(option, word, launch.outputs):
+            lines.append(
+                f"launch.args: {word} leads out of the run directory; if the script saves its "
+                "checkpoints there, "
+                f"{installation.override(f'launch.outputs=[{word}]')} makes them count as progress"
+            )
         is_output = not word or word.startswith("./") or path == "."
         if is_output or os.path.isabs(word) or not os.path.lexists(home / word):
             continue
@@ -150,6 +160,29 @@ def named_inputs(launch: Launch, home: Path) -> tuple[dict[str, str], list[str]]
         else:
             named.setdefault(path, "launch.args")
     return named, lines
+
+
+def _words(args: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield (option, value) of each argument: --option=value, --option value, key=value, value."""
+    before = ""
+    for argument in args:
+        option, sign, value = argument.partition("=")
+        if sign and (argument.startswith("-") or _KEY.fullmatch(option)):
+            yield option, value
+        elif not argument.startswith("-"):
+            yield before, argument
+        before = argument if argument.startswith("-") else ""
+
+
+def _may_be_output(option: str, word: str, outputs: Collection[str]) -> bool:
+    """Whether an absolute path may be a folder that the script writes to."""
+    if _READ.search(option) or word.startswith(("/dev/", "/proc/")):
+        return False
+    if any(f"{word}/".startswith(f"{each.rstrip('/')}/") for each in outputs):
+        return False
+    path = Path(word)
+    folder = next((each for each in (path, *path.parents) if each.exists()), Path("/"))
+    return folder.is_dir() and os.access(folder, os.W_OK)
 
 
 def _is_input(name: str, tracked: Collection[str], named: Collection[str], code: Path) -> bool:

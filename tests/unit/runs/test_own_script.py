@@ -105,6 +105,30 @@ def test_other_words_of_the_arguments_put_nothing_there(repository, capfd, word)
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    ("args", "outputs", "is_named"),
+    [
+        (["--out={elsewhere}/new"], [], True),
+        (["--out", "{elsewhere}"], [], True),
+        (["trainer.default_root_dir={elsewhere}"], [], True),
+        (["--out={elsewhere}/new"], ["{elsewhere}"], False),
+        (["--data={elsewhere}"], [], False),
+        (["{elsewhere}/x.csv"], [], False),  # a file that exists: it is read
+        (["--port=/dev/null"], [], False),
+    ],
+)
+def test_an_argument_that_may_lead_checkpoints_elsewhere_is_named(
+    repository, capfd, args, outputs, is_named
+):
+    elsewhere = repository.parent / "elsewhere"
+    write(elsewhere / "x.csv", "x")
+    args, outputs = (
+        [each.format(elsewhere=elsewhere) for each in words] for words in (args, outputs)
+    )
+    frozen(repository, args=args, outputs=outputs)
+    assert ("launch.outputs=[" in capfd.readouterr().err) == is_named
+
+
 def test_a_path_that_leads_out_of_the_repository_is_named(repository, capfd):
     write(repository.parent / "beside.csv", "x")
     frozen(repository, args=["../beside.csv"])
