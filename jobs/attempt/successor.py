@@ -207,7 +207,7 @@ def state_in_log(run_dir: RunDir, site: SlurmSite | None, job_id: str) -> str | 
     text = log_text.read_end(run_dir.job_log).text
     line = rf"\*\*\* JOB {re.escape(job_id)} ON \S+ CANCELLED AT \S+ (.*)\*\*\*"
     why = next(iter(re.findall(line, text)[-1:]), None)
-    if why == "":
+    if why == "" or (why or "").startswith("DUE to SIGNAL "):  # the latter since 25.05
         return "CANCELLED"
     # Where preemption requeues, the job may have been cancelled in the queue after that line.
     is_final = site is not None and bool(site.cancels_preempted)

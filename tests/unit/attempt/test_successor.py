@@ -291,6 +291,14 @@ def test_where_nobody_knows_only_a_job_that_handed_over_is_succeeded(
         ("*** JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE TO PREEMPTION ***", 1, 1, None),
         ("*** JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE TO PREEMPTION ***", 0, 0, "hold"),
         ("*** JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47 ***", 1, 0, "cancel"),
+        # Slurm 26.05
+        (
+            "*** JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE to SIGNAL Terminated ***",
+            1,
+            0,
+            "cancel",
+        ),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE TO TASK FAILURE ***", 1, 0, "hold"),
         ("*** JOB 7 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE TO JOB REQUEUE ***", 1, 0, "hold"),
         ("*** JOB 70 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE TO PREEMPTION ***", 1, 0, "hold"),
         ("*** STEP 7.0 ON n1 CANCELLED AT 2026-11-21T12:16:47 DUE TO PREEMPTION ***", 1, 0, "hold"),
