@@ -56,6 +56,16 @@ def shown_path(path: Path) -> str:
         return str(path)
 
 
+def user_name(uid: int | None) -> str:
+    """Return the name of a user; the uid where this host does not know the user."""
+    import pwd  # status, which is often called, does without
+
+    try:
+        return "unknown" if uid is None else pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
 def counted(number: int, noun: str) -> str:
     """Return `1 node`, `2 nodes`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -45,6 +45,20 @@ def start_of(pid: int) -> str:
     return fields[19] if fields else ""
 
 
+def is_hidden(pid: int) -> bool:
+    """Return whether another user's process exists that /proc does not show to this user.
+
+    Source: proc(5), hidepid; kill(2), EPERM.
+    """
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return not os.path.exists(f"/proc/{pid}")
+    except OSError:
+        pass
+    return False
+
+
 def has_ended(pid: int) -> bool:
     """Return whether a process is gone, or ends and has no memory any more."""
     try:

@@ -30,7 +30,7 @@ from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.ended import Evidence
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm import job_list
 from slurm_job_kit.jobs.spec import FormatError
 
 FINAL = (Action.DONE, Action.HOLD, Action.CANCEL)
@@ -154,11 +154,12 @@ def record_completed(run_dir: RunDir, found: AttemptFacts) -> None:
     history.write_result(run_dir, found, COMPLETED)
 
 
-def is_job_left(found: AttemptFacts) -> bool:
+def is_job_left(run_dir: RunDir, found: AttemptFacts) -> bool:
     """Whether a recorded job of the run may still start or run, its successor included."""
     after = found.successor
-    jobs = (found.submission.job_id, None if after is None else after.job_id)
-    return any(job_id is not None and client.is_alive(job_id) is not False for job_id in jobs)
+    ids = (found.submission.job_id, None if after is None else after.job_id)
+    jobs = (lookup.as_recorded(run_dir, found.submission, each) for each in ids if each is not None)
+    return any(job_list.life_of(job).is_alive is not False for job in jobs)
 
 
 def _lost_evidence(found: AttemptFacts) -> Evidence:
@@ -193,7 +194,7 @@ def write_missing_result(run_dir: RunDir) -> None:
         if isinstance(found.spec_error, FormatError):  # another version of the kit wrote the run
             return
         has_ended = found.is_cancelled or is_training_complete(found)
-        if not has_ended or is_job_left(found):
+        if not has_ended or is_job_left(run_dir, found):
             return
         me = run_lock.this_process(None)
         run_lock.claim(run_dir, me, found.attempt)

@@ -479,6 +479,14 @@ def newest_number(found: AttemptFacts) -> int:
     return max([found.attempt, *(record.attempt for record in found.attempts)])
 
 
+def is_end_recorded(last: AttemptRecord | None, job_id: str | None) -> bool:
+    """Whether a job recorded that it ended the run: it does not go on, whatever Slurm shows.
+
+    last: the newest record of the run.
+    """
+    return last is not None and last.job_id == job_id and last.decision in (*ENDS, Action.DONE)
+
+
 def is_lost(found: AttemptFacts) -> bool:
     """Whether the attempt is the newest one and was not recorded: its batch script was killed."""
     return found.attempt > max((record.attempt for record in found.attempts), default=0)

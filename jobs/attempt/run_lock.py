@@ -16,15 +16,17 @@ import os
 import secrets
 import socket
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs.console import user_name
 from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.procfs import start_of
-from slurm_job_kit.jobs.records.queued import Claim
+from slurm_job_kit.jobs.procfs import is_hidden, start_of
+from slurm_job_kit.jobs.records.queued import Claim, RecordedJob
 from slurm_job_kit.jobs.rundir import RunDir, fsync_directory, write_durable
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm import client, job_list
+from slurm_job_kit.jobs.slurm.client import Life
 
 
 class OwnedError(UserError):
@@ -45,6 +47,8 @@ class Owner:
     pid: int
     pid_start: str
     restart_count: int = 0
+    uid: int | None = None  # of the user who runs it
+    cluster: str | None = None  # of a Slurm job
 
     @property
     def is_local(self) -> bool:
@@ -68,22 +72,46 @@ def process(pid: int, job_id: str | None = None) -> Owner:
     """The owner for a process of this host."""
     host = socket.gethostname()
     restart_count = client.restart_count() if job_id else 0
-    return Owner(job_id or f"local-{host}-{pid}", host, pid, start_of(pid), restart_count)
+    cluster = os.environ.get("SLURM_CLUSTER_NAME") if job_id else None
+    name = job_id or f"local-{host}-{pid}"
+    return Owner(name, host, pid, start_of(pid), restart_count, os.getuid(), cluster)
 
 
 def is_alive(owner: Owner, patience_s: float = 0.0) -> bool | None:
     """Whether the owner may still write; None if that cannot be found out on this host."""
+    return life_of(owner, patience_s).is_alive
+
+
+def life_of(owner: Owner, patience_s: float = 0.0) -> Life:
+    """Whether the owner may still write, and why that is unknown where it is."""
     if not owner.is_local:
-        return client.is_alive(owner.job_id, patience_s)
+        return job_list.life_of(job_of(owner), patience_s)
     if owner.host != socket.gethostname():
-        return None
-    return start_of(owner.pid) == owner.pid_start
+        why = f"this host cannot find out whether process {owner.pid} on {owner.host} still runs"
+        return Life(None, why, f"use {owner.host}")
+    start = start_of(owner.pid)
+    if start or owner.uid == os.getuid() or not is_hidden(owner.pid):
+        return Life(start == owner.pid_start)
+    user = user_name(owner.uid)
+    why = f"process {owner.pid} here is hidden by /proc (hidepid): it may be the run's, of {user}"
+    return Life(None, why, f"ask user {user}")
+
+
+def job_of(owner: Owner) -> RecordedJob:
+    """The Slurm job of an owner."""
+    return RecordedJob(owner.job_id, owner.uid, owner.cluster)
 
 
 def read(run_dir: RunDir) -> Owner | None:
     """The current owner, which may be dead; None without an owner."""
     current = read_claim(run_dir)
-    return None if current is None else _owner(current)
+    if current is None:
+        return None
+    owner = _owner(current)
+    if owner.uid is None:  # recorded by an older kit
+        with contextlib.suppress(OSError):
+            return replace(owner, uid=run_dir.owner.stat().st_uid)
+    return owner
 
 
 def read_claim(run_dir: RunDir) -> Claim | None:
@@ -92,7 +120,8 @@ def read_claim(run_dir: RunDir) -> Claim | None:
 
 
 def _owner(claim: Claim) -> Owner:
-    return Owner(claim.job_id, claim.host, claim.pid, claim.pid_start, claim.restart_count)
+    names = (each.name for each in fields(Owner))
+    return Owner(**{name: getattr(claim, name) for name in names})
 
 
 def claim(run_dir: RunDir, me: Owner, attempt: int) -> None:
@@ -173,12 +202,12 @@ def _refuse_if_alive(run_dir: RunDir, other: Owner, me: Owner) -> None:
         return
     # A job that is refused here ends, and nothing starts it again: ask Slurm patiently. A person at
     # a terminal can try again.
-    alive = is_alive(other, 0.0 if me.is_local else client.PATIENCE_S)
-    if alive:
+    life = life_of(other, 0.0 if me.is_local else client.PATIENCE_S)
+    if life.is_alive:
         state, hint = "is still running it", f"cancel job {other.job_id} first"
-    elif alive is None:
-        state = f"owns it on {other.host}, and this host cannot find out whether it has ended"
-        hint = f"if it has ended, delete {run_dir.owner}"
+    elif life.is_alive is None:
+        state = f"owns it on {other.host}, and {life.why}"
+        hint = f"{life.hint}; if it has ended, delete {run_dir.owner}"
     else:
         return
     raise OwnedError(f"{run_dir.path}: job {other.job_id} {state}\n  hint: {hint}")

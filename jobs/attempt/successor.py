@@ -115,8 +115,10 @@ def confirm(run_dir: RunDir, found: AttemptFacts, job_id: str) -> str | None:
     None where the spec forbids it, or Slurm refuses it.
     """
     present = interpret.successor_of(found, job_id)
-    if present is not None and client.is_alive(present) is not False:
-        return present
+    if present is not None:
+        waiting = lookup.as_recorded(run_dir, found.submission, present)
+        if job_list.life_of(waiting).is_alive is not False:
+            return present
     if found.spec.slurm.restart == "requeue":
         return None
     can_requeue = found.last is None or found.last.evidence.can_requeue

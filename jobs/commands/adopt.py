@@ -51,8 +51,9 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
     loaded = load(config, [*overrides, *granted])
     for line in differences(requested, loaded.spec.slurm):
         say(f"warning: {line}")
+    of_job = Submission(None, job_id, os.getuid(), os.environ.get("SLURM_CLUSTER_NAME"))
     with freeze(loaded) as run_dir:
-        records.write(run_dir.submission, Submission(job_id=job_id))
+        records.write(run_dir.submission, of_job)
         noted = site_warnings.record_site(run_dir, loaded.spec.slurm, site.query(loaded.spec.slurm))
         lookup.remember(run_dir, job_id, cluster)
     for line in noted.remarks:

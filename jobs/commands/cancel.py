@@ -19,6 +19,7 @@ from slurm_job_kit.jobs.commands.submit_claim import claimed, uninterrupted
 from slurm_job_kit.jobs.console import BestEffort, counted
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records import RecordError
+from slurm_job_kit.jobs.records.queued import RecordedJob
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, write_atomic
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm import client, job_list, job_state
@@ -76,7 +77,7 @@ def claim_patiently(
         with record():
             stack.enter_context(claimed(run_dir, wait_s))
     except UserError as error:  # a job that its holder queues now is refused at its start
-        print(f"cancel: not waiting any longer: {error}", file=sys.stderr)
+        print(f"cancel: continuing without the claim: {error}", file=sys.stderr)
 
 
 def stop_local(run_dir: RunDir, owner: run_lock.Owner) -> int:
@@ -133,13 +134,40 @@ def living_jobs(run_dirs: Sequence[RunDir]) -> tuple[dict[RunDir, list[str]], di
     Slurm is asked once. Raises: FailedError if it does not answer.
     """
     jobs = {run_dir: lookup.jobs_of(run_dir) for run_dir in run_dirs}
-    ids = [job_id for of_run in jobs.values() for job_id in of_run]
-    states = job_list.job_states(ids)
-    if ids and not states and client.is_alive(ids[0]) is None:
-        raise FailedError("Slurm does not answer which jobs still run\n  hint: try again")
+    states = job_list.job_states(job for of_run in jobs.values() for job in of_run)
     living = {job_id for job_id, state in states.items() if job_state.is_alive(state)}
-    found = {run_dir: [each for each in jobs[run_dir] if each in living] for run_dir in run_dirs}
-    return {run_dir: of_run for run_dir, of_run in found.items() if of_run}, states
+    found = {
+        run_dir: [job.job_id for job in of_run if job.job_id in living]
+        for run_dir, of_run in jobs.items()
+    }
+    found = {run_dir: of_run for run_dir, of_run in found.items() if of_run}
+    refuse_unknown(jobs, states, is_needed=not found)
+    return found, states
+
+
+def refuse_unknown(
+    jobs: Mapping[RunDir, Sequence[RecordedJob]], states: Mapping[str, str], is_needed: bool
+) -> None:
+    """Print which runs have a job that Slurm may hide; raise it where no other job is left.
+
+    states: of the jobs that Slurm shows. Raises: UserError, FailedError.
+    """
+    absent = {
+        job.job_id: (run_dir, job)
+        for run_dir, of_run in jobs.items()
+        for job in of_run
+        if job.job_id not in states and not run_jobs.has_recorded_end(run_dir, of_run[0].job_id)
+    }
+    unknown = job_list.hidden(job for _, job in absent.values())
+    if not states:
+        for job_id, (_, job) in list(absent.items())[:1]:
+            if (life := job_list.life_of(job)).is_silent:
+                unknown = {job_id: life}
+    for job_id, life in unknown.items():
+        error = run_jobs.refusal(absent[job_id][0], [life])
+        if is_needed:
+            raise error
+        print(f"cancel: {error}", file=sys.stderr)
 
 
 def cancel_sweep(sweep: SweepDir) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import re
 import secrets
@@ -29,7 +30,7 @@ from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, relink
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.runs.checkpoint_files import TEMPORARY_PREFIX
-from slurm_job_kit.jobs.slurm import job_list
+from slurm_job_kit.jobs.slurm import job_list, site
 from slurm_job_kit.jobs.spec import FormatError
 
 _AGE = re.compile(r"(\d+)([mhdw])")
@@ -198,6 +199,11 @@ class Queue:
     run_dirs: frozenset[Path]  # to which their batch scripts lead, and a sweep's points
     unclear: str | None = None  # a job of this kit of which Slurm shows no run directory
 
+    @functools.cached_property
+    def config(self) -> site.Config | None:
+        """The cluster's configuration; Slurm is asked once, where it matters."""
+        return site.query_config()
+
     @classmethod
     def read(cls) -> Queue:
         """Ask Slurm once."""
@@ -219,19 +225,23 @@ def why_busy(run_dir: RunDir, queue: Queue) -> str | None:
         return "it belongs to another user"
     try:
         owner = run_lock.read(run_dir)
-        jobs = {lookup.job_id_of(run_dir), lookup.waiting_job(run_dir)} - {None}
+        jobs = lookup.jobs_of(run_dir)
         records.read(Result, run_dir.result)
     except (UserError, FormatError) as error:
         return str(error).partition("\n")[0]
     if owner is not None and owner.is_local and run_lock.is_alive(owner) is not False:
         return f"it runs on {owner.host}"
-    jobs |= {owner.job_id} if owner is not None and not owner.is_local else set()
+    if owner is not None and not owner.is_local:
+        jobs.append(run_lock.job_of(owner))
     if jobs and not queue.is_known:
         return "Slurm does not answer whether its job still runs"
-    if jobs & queue.ids or run_dir.path in queue.run_dirs:
+    if {job.job_id for job in jobs} & queue.ids or run_dir.path in queue.run_dirs:
         return "it is queued or running"
     if queue.unclear is not None:
         return f"job {queue.unclear} may run it: Slurm shows no arguments of its batch script"
+    if jobs and not (owner is None and run_jobs.has_recorded_end(run_dir, jobs[0].job_id)):
+        hidden = job_list.hidden(jobs, lambda: queue.config)
+        return next((life.why for life in hidden.values()), None)
     return None
 
 

@@ -15,14 +15,14 @@ from slurm_job_kit.jobs import environment, installation, records
 from slurm_job_kit.jobs.attempt import exclude_nodes, facts, run_lock
 from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.care import gpu_hours
-from slurm_job_kit.jobs.commands import packages, queue, resume
+from slurm_job_kit.jobs.commands import packages, queue, resume, run_jobs
 from slurm_job_kit.jobs.commands.submit import choose_cluster, world_size
 from slurm_job_kit.jobs.commands.submit_claim import claimed, uninterrupted
 from slurm_job_kit.jobs.config.load import Loaded
 from slurm_job_kit.jobs.console import BestEffort, counted, number_ranges, say, shown_path
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.ended import Cause
-from slurm_job_kit.jobs.records.queued import SlurmSite, Submission
+from slurm_job_kit.jobs.records.queued import RecordedJob, SlurmSite
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, Timeline, write_atomic
 from slurm_job_kit.jobs.runs import check, lookup, spec_changes
@@ -57,23 +57,22 @@ def states_of(run_dirs: Sequence[RunDir]) -> list[PointState]:
     Raises: FailedError where it is unknown whether a job has ended.
     """
     jobs = {run_dir: lookup.jobs_of(run_dir) for run_dir in run_dirs}
-    known = job_list.job_states(job for ids in jobs.values() for job in ids)
+    known = job_list.job_states(job for of_run in jobs.values() for job in of_run)
     return [_state_of(run_dir, jobs[run_dir], known) for run_dir in run_dirs]
 
 
-def _state_of(run_dir: RunDir, jobs: list[str], known: dict[str, str]) -> PointState:
+def _state_of(run_dir: RunDir, jobs: list[RecordedJob], known: dict[str, str]) -> PointState:
     if not run_dir.path.is_dir():
         return PointState.GONE
     if facts.is_complete(run_dir):
         return PointState.COMPLETE
-    for job_id in jobs:
-        alive = client.is_alive(job_id) if job_id not in known else None
-        if alive or job_state.is_alive(known.get(job_id, "COMPLETED")):
-            return PointState.ACTIVE
-        if alive is None and job_id not in known:
-            raise FailedError(
-                f"Slurm does not answer whether job {job_id} still runs\n  hint: try again"
-            )
+    if any(job_state.is_alive(known.get(job.job_id, "COMPLETED")) for job in jobs):
+        return PointState.ACTIVE
+    lives = {} if all(job.job_id in known for job in jobs) else run_jobs.lives_of(run_dir)
+    if any(life.is_alive for job_id, life in lives.items() if job_id not in known):
+        return PointState.ACTIVE
+    if unknown := [life for life in lives.values() if life.is_alive is None]:
+        raise run_jobs.refusal(run_dir, unknown)
     owner = run_lock.read(run_dir)
     if owner is not None and owner.is_local and run_lock.is_alive(owner) is not False:
         return PointState.ACTIVE
@@ -254,7 +253,9 @@ def _record(task: SweepTask, job_id: str) -> None:
     """
     run_dir = task.run_dir
     argv = sbatch.sbatch_argv(task.loaded.spec, run_dir)
-    records.write(run_dir.submission, Submission(tuple(argv), job_id))
+    records.write(
+        run_dir.submission, queue.submission(argv, job_id, records.read(SlurmSite, run_dir.site))
+    )
     lookup.remember(run_dir, job_id)
     with BestEffort("submit")():
         Timeline(run_dir, "submit").event("submit", job_id=job_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from slurm_job_kit.jobs.config.load import Loaded
 from slurm_job_kit.jobs.console import BestEffort, say
 from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.errors import FailedError
-from slurm_job_kit.jobs.records.queued import Submission
+from slurm_job_kit.jobs.records.queued import SlurmSite, Submission
 from slurm_job_kit.jobs.rundir import RunDir, Timeline
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm import available, client, executor, refusals, site, site_warnings
@@ -31,7 +32,7 @@ def queue(loaded: Loaded, run_dir: RunDir) -> str:
     Raises: FailedError; then nothing is queued.
     """
     spec = loaded.spec
-    check_site(loaded, run_dir)
+    asked = check_site(loaded, run_dir)
     argv = sbatch_argv(exclude_nodes.without_bad_nodes(run_dir, spec), run_dir)
     records.write(run_dir.submission, Submission(tuple(argv)))
     for line in environment.notes(os.environ, spec, argv):
@@ -43,7 +44,7 @@ def queue(loaded: Loaded, run_dir: RunDir) -> str:
         except executor.SubmissionError as error:
             raise refusal(error, loaded) from error
         try:
-            records.write(run_dir.submission, Submission(tuple(argv), job_id))
+            records.write(run_dir.submission, submission(argv, job_id, asked))
             lookup.remember(run_dir, job_id)
         except OSError as error:
             client.cancel(job_id)
@@ -55,6 +56,11 @@ def queue(loaded: Loaded, run_dir: RunDir) -> str:
     return job_id
 
 
+def submission(argv: Sequence[str], job_id: str, site: SlurmSite | None) -> Submission:
+    """The record of a job that this user queued at a site."""
+    return Submission(tuple(argv), job_id, os.getuid(), None if site is None else site.cluster)
+
+
 def refusal(error: executor.SubmissionError, loaded: Loaded) -> FailedError:
     """The error of a submission, with the keys that may be its cause, and a way out."""
     if error.may_be_queued:
@@ -63,8 +69,8 @@ def refusal(error: executor.SubmissionError, loaded: Loaded) -> FailedError:
     return FailedError("\n".join([str(error), *(str(loaded.placed(each)) for each in keys), HINT]))
 
 
-def check_site(loaded: Loaded, run_dir: RunDir) -> None:
-    """Print the warnings of this site, and record the site in the run directory.
+def check_site(loaded: Loaded, run_dir: RunDir) -> SlurmSite:
+    """Print the warnings of this site; record the site in the run directory and return it.
 
     Raises: FailedError for a job that Slurm refuses or could never start here.
     """
@@ -83,7 +89,7 @@ def check_site(loaded: Loaded, run_dir: RunDir) -> None:
         )
     for problem in problems:
         say(problem.in_one_line)
-    site_warnings.record_site(run_dir, spec.slurm, sites)
+    return site_warnings.record_site(run_dir, spec.slurm, sites)
 
 
 def show_site(spec: Spec) -> bool:

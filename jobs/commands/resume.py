@@ -22,7 +22,8 @@ from slurm_job_kit.jobs.commands import local, packages, run_jobs
 from slurm_job_kit.jobs.commands.submit import announce, choose_cluster, run_here, world_size
 from slurm_job_kit.jobs.commands.submit_claim import claimed
 from slurm_job_kit.jobs.console import say
-from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.records.queued import RecordedJob
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import (
     checkpoint_files,
@@ -33,7 +34,8 @@ from slurm_job_kit.jobs.runs import (
     scratch_purge,
     spec_changes,
 )
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm import job_list
+from slurm_job_kit.jobs.slurm.client import Life
 from slurm_job_kit.jobs.spec import Spec
 
 ENDING_WAIT_S = 30.0
@@ -229,34 +231,37 @@ def restored_on_failure(run_dir: RunDir, changed: dict[Path, str]) -> Iterator[N
 
 def refuse_living(run_dir: RunDir, cluster: str) -> None:
     """Raises: UserError for a run that is queued or runs; FailedError if Slurm does not answer."""
-    job_id, waiting = lookup.job_id_of(run_dir), lookup.waiting_job(run_dir)
-    wait_for_end(run_dir, job_id)
-    if job_id is not None and (alive := client.is_alive(job_id)) is not False:
-        if alive:
+    wait_for_end(run_dir, lookup.recorded_job(run_dir))
+    waiting, lives = lookup.waiting_job(run_dir), run_jobs.lives_of(run_dir)
+    for job_id, life in lives.items():
+        if life.is_alive and job_id == waiting:
+            raise UserError(f"{run_dir.run_id} is queued as job {waiting}, which continues it")
+        if life.is_alive:
             raise UserError(f"{run_dir.run_id} is queued or running as job {job_id}")
-        if cluster == "slurm":
-            raise FailedError(
-                f"Slurm does not answer whether job {job_id} still runs\n  hint: try again"
-            )
-    if waiting is not None and client.is_alive(waiting):
-        raise UserError(f"{run_dir.run_id} is queued as job {waiting}, which continues it")
+        if life.is_alive is None and (cluster == "slurm" or not life.is_silent):
+            raise run_jobs.refusal(run_dir, [life])
     if queued := run_jobs.in_queue(run_dir):
         raise UserError(f"{run_dir.run_id} is queued or running as job {queued[0]}")
     owner = run_lock.read(run_dir)
-    if owner is not None and run_lock.is_alive(owner):
-        raise UserError(f"{run_dir.run_id} is running as {owner.job_id}")
+    if owner is not None and owner.is_local:
+        life = run_lock.life_of(owner)
+        if life.is_alive:
+            raise UserError(f"{run_dir.run_id} is running as {owner.job_id}")
+        if life.is_alive is None:
+            ended = Life(None, life.why, f"{life.hint}; if it has ended, delete {run_dir.owner}")
+            raise run_jobs.refusal(run_dir, [ended])
 
 
-def wait_for_end(run_dir: RunDir, job_id: str | None) -> None:
+def wait_for_end(run_dir: RunDir, job: RecordedJob | None) -> None:
     """Wait for the end of a job that has ended the run: its batch script lives a few seconds more.
 
     Then a user has seen already that the run is held. At most ENDING_WAIT_S.
     """
     last = facts.last_record(run_dir)
-    if last is None or job_id is None or last.job_id != job_id or last.decision not in ENDS:
+    if last is None or job is None or last.job_id != job.job_id or last.decision not in ENDS:
         return
     deadline = time.monotonic() + ENDING_WAIT_S
-    while time.monotonic() < deadline and client.is_alive(job_id):
+    while time.monotonic() < deadline and job_list.life_of(job).is_alive:
         time.sleep(0.5)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs.attempt import run_lock
+from slurm_job_kit.jobs.console import user_name
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
 
@@ -47,6 +48,8 @@ def claimed(run_dir: RunDir, wait_s: float = 0.0) -> Iterator[None]:
         except run_lock.OwnedError as error:
             if time.monotonic() >= deadline:
                 raise _refusal(claim) from error
+        except PermissionError as error:
+            raise _read_only(run_dir) from error
         time.sleep(POLL_S)
     try:
         yield
@@ -54,6 +57,14 @@ def claimed(run_dir: RunDir, wait_s: float = 0.0) -> Iterator[None]:
         # A claim that a failing disk leaves behind is taken over: its process is dead by then.
         with contextlib.suppress(OSError):
             run_lock.release(claim, me)
+
+
+def _read_only(run_dir: RunDir) -> UserError:
+    """The error for a run whose directory this user may not change."""
+    user = user_name(run_dir.path.stat().st_uid)
+    own = "submit with --from copies its newest checkpoint into a run of your own"
+    what = f"{run_dir.path} is read-only for you: user {user} owns it"
+    return UserError(f"{what}\n  hint: ask user {user}, or {own}")
 
 
 def _refusal(claim: _Claimed) -> UserError:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
-from slurm_job_kit.jobs.records import AS_OBJECT
+from slurm_job_kit.jobs.records import AS_OBJECT, OMIT_NONE
 
 
 class RequeueAnswer(StrEnum):
@@ -18,10 +19,30 @@ class RequeueAnswer(StrEnum):
 
 @dataclass(frozen=True)
 class Submission:
-    """submission.json: the job of the run, and sbatch's command line (None after plain sbatch)."""
+    """submission.json: the job of the run, and sbatch's command line (None after plain sbatch).
+
+    uid: of the user whose job it is. cluster: the Slurm cluster that has it; None: not known.
+    """
 
     argv: tuple[str, ...] | None = None
     job_id: str | None = None
+    uid: int | None = field(default=None, metadata=OMIT_NONE)
+    cluster: str | None = field(default=None, metadata=OMIT_NONE)
+
+
+@dataclass(frozen=True)
+class RecordedJob:
+    """A Slurm job as a run directory names it.
+
+    uid: of the user whose job it is; is_uid_recorded: a record has it, else it is that of a file.
+    cluster: None: not known. run_dir: the run directory; None: not known.
+    """
+
+    job_id: str
+    uid: int | None = None
+    cluster: str | None = None
+    is_uid_recorded: bool = False
+    run_dir: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +76,7 @@ class SlurmSite:
     slurmd_port: int = 6818
     requeue_delay_s: int = 121  # a requeued job waits so long before it may start
     partition_nodes: tuple[PartitionNodes, ...] = field(default=(), metadata=AS_OBJECT)
+    cluster: str | None = field(default=None, metadata=OMIT_NONE)  # in which the job is queued
     sites: tuple[str, ...] = ()  # what was shown at submit
     remarks: tuple[str, ...] = ()
 
@@ -70,6 +92,8 @@ class Claim:
     attempt: int
     restart_count: int = 0
     token: str = "unnamed"  # names this claim; see jobs.attempt.run_lock
+    uid: int | None = field(default=None, metadata=OMIT_NONE)  # of the job's or process's user
+    cluster: str | None = field(default=None, metadata=OMIT_NONE)  # of a Slurm job
 
 
 @dataclass(frozen=True)

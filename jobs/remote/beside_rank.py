@@ -101,14 +101,12 @@ def running_owner(run_dir: RunDir) -> tuple[run_lock.Owner, int]:
     refusal = UserError(f"{run_dir.run_id} does not run now\n  {how}")
     if claim is None or owner is None:
         raise refusal
-    if owner.is_local:
-        if run_lock.is_alive(owner) is False:
-            raise refusal
-        return owner, claim.attempt
-    job = client.show_job(owner.job_id)
-    if job is None and client.is_alive(owner.job_id) is None:
-        raise FailedError(f"Slurm does not answer about job {owner.job_id}\n  hint: try again")
-    if job is None or job.state != "RUNNING":
+    life = run_lock.life_of(owner)
+    is_elsewhere = owner.is_local and owner.host != socket.gethostname()
+    if life.is_alive is None and not is_elsewhere:
+        raise FailedError(f"{run_dir.run_id}: {life.why}\n  hint: {life.hint}")
+    is_running = owner.is_local or (life.job is not None and life.job.state == "RUNNING")
+    if life.is_alive is False or not is_running:
         raise refusal
     return owner, claim.attempt
 

@@ -5,6 +5,7 @@ Standard library only; it calls no Slurm command.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,9 +14,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation, records, shared_files
+from slurm_job_kit.jobs.console import user_name
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.records.queued import Claim, Submission, Successor
+from slurm_job_kit.jobs.records.queued import Claim, RecordedJob, Submission, Successor
 from slurm_job_kit.jobs.records.sweeps import SweepRecord
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, relink
 
@@ -58,7 +60,9 @@ def note_job(run_dir: RunDir, submission: Submission, job_id: str, cluster: str)
     The link goes into the run's own root: a job does not know the default root of its user.
     """
     if submission.job_id != job_id:
-        records.write(run_dir.submission, replace(submission, job_id=job_id))
+        named = os.environ.get("SLURM_CLUSTER_NAME")
+        of_job = replace(submission, job_id=job_id, uid=os.getuid(), cluster=named)
+        records.write(run_dir.submission, of_job)
         remember(run_dir, job_id, cluster, own_root(run_dir))
 
 
@@ -135,12 +139,31 @@ def find(text: str | None) -> RunDir:
         return by_job or by_id[0]
     if named := [run_dir for run_dir in runs if run_dir.path.parent.name == text]:
         return newest_begun(named)
+    if (closed := _unreadable(text)) is not None:
+        raise closed
     names = sorted({run_dir.path.parent.name for run_dir in runs} | {run.run_id for run in runs})
     names += [sweep.sweep_id for sweep in all_sweeps()]
     near = difflib.get_close_matches(text, names, n=3, cutoff=0.6)
     listed = f"{installation.command('status')} lists the runs"
     hint = f"did you mean {' or '.join(near)}?" if near else listed
     raise NoSuchRunError(f"no run {text!r} in {runs_root()}\n  hint: {hint}")
+
+
+def _unreadable(text: str) -> UserError | None:
+    """The error for a run directory that exists and that this user may not read."""
+    root = runs_root()
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = os.listdir(root)
+    inside = (root / name / text for name in names)
+    for path in (Path(text), root / text / "latest", root / text, *inside):
+        with contextlib.suppress(OSError, RuntimeError, ValueError):
+            real = path.resolve(strict=True)
+            if real.is_dir() and not os.access(real, os.R_OK | os.X_OK):
+                user = user_name(real.stat().st_uid)
+                hint = 'its owner can share it (chmod -R g+rX); dir_mode: "0750" shares new runs'
+                return UserError(f"{real} is closed to you: user {user}\n  hint: {hint}")
+    return None
 
 
 def find_all(text: str | None) -> list[RunDir]:
@@ -253,15 +276,36 @@ def job_id_of(run_dir: RunDir) -> str | None:
     return None if submission is None else submission.job_id
 
 
+def recorded_job(run_dir: RunDir) -> RecordedJob | None:
+    """The Slurm job that was last submitted for a run, and whose it is; None for a local run."""
+    submission = records.read(Submission, run_dir.submission)
+    if submission is None or submission.job_id is None:
+        return None
+    return as_recorded(run_dir, submission, submission.job_id)
+
+
+def as_recorded(run_dir: RunDir, submission: Submission, job_id: str) -> RecordedJob:
+    """A job of the user who submitted the run last, such as the successor of the job."""
+    uid = submission.uid
+    if uid is None:  # recorded by an older kit
+        with contextlib.suppress(OSError):
+            uid = run_dir.submission.stat().st_uid
+    is_recorded = submission.uid is not None
+    return RecordedJob(job_id, uid, submission.cluster, is_recorded, run_dir.path)
+
+
 def waiting_job(run_dir: RunDir) -> str | None:
     """The id of the successor of the job that was submitted last; None if there is none."""
     job_id = job_id_of(run_dir)
     return None if job_id is None else successor_of(run_dir, job_id)
 
 
-def jobs_of(run_dir: RunDir) -> list[str]:
-    """The ids of the Slurm job that was last submitted for a run, and of its successor."""
-    return [job for job in (job_id_of(run_dir), waiting_job(run_dir)) if job is not None]
+def jobs_of(run_dir: RunDir) -> list[RecordedJob]:
+    """The Slurm job that was last submitted for a run, and its successor."""
+    job, waiting = recorded_job(run_dir), waiting_job(run_dir)
+    if job is None:
+        return []
+    return [job] if waiting is None else [job, replace(job, job_id=waiting)]
 
 
 def successor(run_dir: RunDir) -> Successor | None:

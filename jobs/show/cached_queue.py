@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from slurm_job_kit.jobs.records.queued import RecordedJob
 from slurm_job_kit.jobs.show.run_view import Jobs, RunView, users_of
 from slurm_job_kit.jobs.slurm import job_list
 from slurm_job_kit.jobs.slurm.job_list import QueueEntry
 
 ASK_AGAIN_S = 30
-NOT_ASKED = QueueEntry("UNKNOWN")
+UNKNOWN = "UNKNOWN"
+NOT_ASKED = QueueEntry(UNKNOWN)
 
 
 class CachedQueue:
@@ -24,14 +26,25 @@ class CachedQueue:
 
     def jobs(self, views: Sequence[RunView]) -> Jobs:
         """The jobs of these runs by id, and perhaps others; None if Slurm gave no answer."""
-        wanted = {job_id for view in views for job_id in view.job_ids}
+        jobs = {job.job_id: job for view in views for job in view.jobs}
+        wanted = set(jobs)
         if not wanted:
             return {}
         now = time.monotonic()
         if self._asked_at is None or now - self._asked_at >= ASK_AGAIN_S:
             self._asked_at, self._wanted = now, wanted
-            self._answer = job_list.queue({os.getuid(), *users_of(views)})
+            self._answer = self._ask(views, jobs)
         if self._answer is None:
             return None
         # A job that was queued after the answer is not one that Slurm no longer has.
         return dict.fromkeys(wanted - self._wanted, NOT_ASKED) | dict(self._answer)
+
+    @staticmethod
+    def _ask(views: Sequence[RunView], jobs: Mapping[str, RecordedJob]) -> Jobs:
+        """Slurm's answer, with an entry for each job that it may have and does not show."""
+        answer = job_list.queue({os.getuid(), *users_of(views)})
+        if answer is None:
+            return None
+        hidden = job_list.hidden(job for job_id, job in jobs.items() if job_id not in answer)
+        unknown = {job_id: QueueEntry(UNKNOWN, life.why) for job_id, life in hidden.items()}
+        return unknown | answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_job_kit.jobs import records, shared_files
@@ -12,9 +12,10 @@ from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_name
 from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
-from slurm_job_kit.jobs.records.queued import Submission, Successor
+from slurm_job_kit.jobs.records.queued import RecordedJob, Successor
 from slurm_job_kit.jobs.records.training import Progress, Result, SavedCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.show import live_progress
 from slurm_job_kit.jobs.slurm import job_state
 from slurm_job_kit.jobs.slurm.job_list import QueueEntry
@@ -31,7 +32,7 @@ class RunView:
     run_dir: RunDir
     spec: Spec  # the defaults where it cannot be read
     problem: str | None = None  # why this version of the kit does not read the files
-    job_id: str | None = None  # of the job that was submitted last; None for a local run
+    submitted: RecordedJob | None = None  # the job that was queued last; None for a local run
     successor: str | None = None  # the job that waits for the end of that one
     owner: run_lock.Owner | None = None
     result: Result | None = None
@@ -44,11 +45,18 @@ class RunView:
     checkpoint_time: float | None = None  # when it was saved, by the file system's clock
 
     @property
-    def job_ids(self) -> list[str]:
+    def job_id(self) -> str | None:
+        """The id of the job that was queued last; None for a local run."""
+        return None if self.submitted is None else self.submitted.job_id
+
+    @property
+    def jobs(self) -> list[RecordedJob]:
         """The jobs that Slurm must be asked about: none of a run that has ended for good."""
-        if self.result is not None and not self.is_resumed:
+        if self.submitted is None or (self.result is not None and not self.is_resumed):
             return []
-        return [job_id for job_id in (self.job_id, self.successor) if job_id is not None]
+        after = self.successor
+        waiting = [] if after is None else [replace(self.submitted, job_id=after)]
+        return [self.submitted, *waiting]
 
     @property
     def last(self) -> AttemptRecord | None:
@@ -77,7 +85,8 @@ def read(run_dir: RunDir) -> RunView:
 def _read(run_dir: RunDir, spec: Spec) -> RunView:
     """`read` of a run whose files this version reads. Raises: RecordError."""
     shared_files.names_in(run_dir.path)  # first: nothing is asked then about what is missing in it
-    job_id = (records.read(Submission, run_dir.submission) or Submission()).job_id
+    submitted = lookup.recorded_job(run_dir)
+    job_id = None if submitted is None else submitted.job_id
     after = None if job_id is None else records.read(Successor, run_dir.successor)
     result = records.read(Result, run_dir.result)
     is_complete = result is not None and result.status == "completed"
@@ -90,7 +99,7 @@ def _read(run_dir: RunDir, spec: Spec) -> RunView:
     return RunView(
         run_dir=run_dir,
         spec=spec,
-        job_id=job_id,
+        submitted=submitted,
         successor=after.job_id if after is not None and after.after == job_id else None,
         owner=None if is_complete else run_lock.read(run_dir),
         result=result,
@@ -188,7 +197,7 @@ def _state_of(view: RunView, jobs: Jobs, job: QueueEntry | None) -> str:
     if job is not None:
         return job.state.lower()
     if view.owner is None:
-        if view.job_ids and jobs is None:
+        if view.jobs and jobs is None:
             return "unknown"
         return "stopped" if view.newest else "frozen"
     if view.owner.is_local:
@@ -204,5 +213,5 @@ def is_in_queue(job: QueueEntry | None) -> bool:
 
 
 def users_of(views: Iterable[RunView]) -> set[int]:
-    """The uids whose jobs Slurm must be asked about: the owners of the run directories."""
-    return {view.run_dir.path.stat().st_uid for view in views if view.job_ids}
+    """The uids whose jobs Slurm must be asked about."""
+    return {job.uid for view in views for job in view.jobs if job.uid is not None}

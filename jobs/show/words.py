@@ -45,6 +45,8 @@ def state(view: RunView, standing: Standing, reason: str | None, now: float) -> 
         return _waiting(view, job, now)
     if name == "running":
         return _running(view)
+    if name == "unknown" and job is not None and job.reason != "None":
+        return f"unknown: {job.reason}"
     if name in ("held", "cancelled", "unreadable"):
         return f"{name}: {reason}" if reason else name
     if name == "frozen":

@@ -43,6 +43,22 @@ ANSWER_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True)
+class Life:
+    """Whether a job or a process lives: it waits, runs, or may start again.
+
+    is_alive: None where that is unknown. Then `why` is a sentence without its dot, and `hint` what
+    a person can do. Only what is known to have ended may be taken over.
+    job: what Slurm shows of a job.
+    """
+
+    is_alive: bool | None
+    why: str = ""
+    hint: str = "try again"
+    job: Job | None = None
+    is_silent: bool = False  # Slurm did not answer
+
+
+@dataclass(frozen=True)
 class Job:
     """One job, from `scontrol show job`."""
 
@@ -54,6 +70,9 @@ class Job:
     can_requeue: bool = True
     excluded: str = ""  # its ExcNodeList
     was_suspended: bool = False  # it is or was suspended in its present start
+    uid: int | None = None  # of its user
+    command: str = ""  # its batch script with arguments
+    work_dir: str = ""
 
     @property
     def is_alive(self) -> bool:
@@ -127,6 +146,9 @@ def parse_job(text: str) -> Job | None:
     excluded = re.search(r"^   ReqNodeList=\S+ ExcNodeList=(\S+)", text, re.MULTILINE)
     suspended = re.search(r"^   SuspendTime=(\S+)", text, re.MULTILINE)
     limit = re.search(r"^   RunTime=\S+ TimeLimit=(\S+)", text, re.MULTILINE)
+    uid = re.search(r"^   UserId=\S*?\((\d+)\)", text, re.MULTILINE)
+    command = re.search(r"^   Command=(.*)$", text, re.MULTILINE)
+    work_dir = re.search(r"^   WorkDir=(.*)$", text, re.MULTILINE)
     return Job(
         state=job_state.read(state[1]),
         reason=state[2],
@@ -136,6 +158,9 @@ def parse_job(text: str) -> Job | None:
         can_requeue=requeue is None or requeue[1] != "0",
         excluded=excluded[1] if excluded and excluded[1] != "(null)" else "",
         was_suspended=suspended is not None and suspended[1] not in ("None", "Unknown"),
+        uid=int(uid[1]) if uid else None,
+        command=command[1] if command else "",
+        work_dir=work_dir[1] if work_dir else "",
     )
 
 
@@ -276,14 +301,6 @@ def is_configured() -> bool:
     """Whether Slurm's commands have a cluster's configuration, and not only a package."""
     answer = call(["sbatch", "--version"])
     return answer is not None and "configuration source" not in answer.stderr
-
-
-def is_alive(job_id: str, patience_s: float = 0.0) -> bool | None:
-    """Whether the job is queued, runs or may start again; None if Slurm does not answer."""
-    job, has_answered = ask_about(job_id, patience_s)
-    if job is None:
-        return False if has_answered else None
-    return job.is_alive
 
 
 def boot_times(nodes: Iterable[str]) -> dict[str, float]:

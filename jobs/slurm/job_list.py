@@ -1,25 +1,117 @@
-"""Lists many jobs at once: squeue has those in the queue, sacct also those that are gone.
+"""Whether the jobs of runs live: squeue has those in the queue, sacct also those that are gone.
 
-A missing answer is no exception, as in jobs.slurm.client. Standard library only.
+Slurm answers about a job that it hides as about one that it does not have. So a job that Slurm does
+not show has ended only if Slurm would show it: `life_of` and `hidden` decide that. A missing answer
+is no exception, as in jobs.slurm.client. Standard library only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_job_kit.jobs.slurm import duration, job_state
-from slurm_job_kit.jobs.slurm.client import call
+from slurm_job_kit.jobs.console import user_name
+from slurm_job_kit.jobs.records.queued import RecordedJob
+from slurm_job_kit.jobs.slurm import client, duration, job_state, site
+from slurm_job_kit.jobs.slurm.client import Job, Life, call
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 
+# A job that the accounting has in such a state does not start again by itself.
+_FINAL = job_state.ENDED - {"BOOT_FAIL", "NODE_FAIL", "PREEMPTED", "REVOKED"}
 # The reason comes last: it may be any text.
 QUEUE_FORMAT = "%i|%T|%S|%L|%D|%N|%r"
 # The kit's batch script, and the arguments behind it.
 _OURS = re.compile(rf"(?:^|[/ ]){re.escape(SCRIPT.name)}(?: (.*))?$")
+
+
+def life_of(recorded: RecordedJob, patience_s: float = 0.0) -> Life:
+    """Return whether a job of a run lives.
+
+    patience_s: how long to ask again while slurmctld does not answer.
+    """
+    job, has_answered = client.ask_about(recorded.job_id, patience_s)
+    if job is None and not has_answered:
+        why = f"Slurm does not answer whether job {recorded.job_id} still runs"
+        return Life(None, why, is_silent=True)
+    if job is None:
+        return hidden([recorded]).get(recorded.job_id, Life(False))
+    if _is_other(recorded, job):
+        return Life(False)
+    return Life(job.is_alive, job=job)
+
+
+def hidden(
+    absent: Iterable[RecordedJob],
+    query_config: Callable[[], site.Config | None] = site.query_config,
+) -> dict[str, Life]:
+    """Return which of these jobs, none of which Slurm shows, it may have all the same, and why.
+
+    Slurm hides jobs of other users (PrivateData), and this host may ask another cluster. A job
+    whose end the accounting shows has ended.
+    """
+    me = os.getuid()
+    asked = [job for job in absent if job.cluster is not None or job.uid not in (None, me)]
+    others = [job for job in asked if job.uid not in (None, me)]
+    if not asked:
+        return {}
+    config = query_config()
+    are_hidden = bool(others) and me != 0 and _are_jobs_hidden(config, me)
+    found = {}
+    cluster = config.cluster if config is not None else ""
+    for job in asked:
+        if cluster and job.cluster is not None and job.cluster != cluster:
+            found[job.job_id] = _elsewhere(job, cluster)
+        elif are_hidden and job in others:
+            found[job.job_id] = _hidden(job, is_known=config is not None)
+    states = past_states(found)
+    return {job_id: life for job_id, life in found.items() if states.get(job_id) not in _FINAL}
+
+
+def _are_jobs_hidden(config: site.Config | None, me: int) -> bool:
+    """Whether Slurm may show this user no jobs of others. Without an answer it may."""
+    if config is None:
+        return True
+    return config.hides_jobs and me != config.slurm_uid and not site.sees_all_jobs(user_name(me))
+
+
+def _hidden(job: RecordedJob, is_known: bool) -> Life:
+    user = user_name(job.uid)
+    why = "Slurm hides the jobs of other users here (PrivateData=jobs)"
+    if not is_known:
+        why = "Slurm does not answer whether it hides the jobs of other users"
+    why += f", and job {job.job_id} is one of user {user}: whether it still runs is unknown"
+    own = "or submit with --from copies its newest checkpoint into a run of your own"
+    return Life(None, why, f"ask user {user}, {own}")
+
+
+def _elsewhere(job: RecordedJob, asked: str) -> Life:
+    why = f"job {job.job_id} is in cluster {job.cluster}, and this host asks cluster {asked}"
+    hint = f"use a host of cluster {job.cluster}"
+    return Life(None, f"{why}: whether it still runs is unknown", hint)
+
+
+def _is_other(recorded: RecordedJob, job: Job) -> bool:
+    """Whether Slurm gave the recorded id to another job since.
+
+    It does so after the highest id (MaxJobId), and after a loss of its state. Only what the job
+    itself shows counts: another user, or the directory of another run in its command.
+    """
+    if recorded.is_uid_recorded and job.uid is not None and job.uid != recorded.uid:
+        return True
+    _, is_ours, target = job.command.partition(f"{SCRIPT.name} ")
+    if not is_ours or recorded.run_dir is None:
+        return False
+    path = Path(job.work_dir, target.strip())
+    if (path / "sweep.json").is_file():
+        path = path / "points" / recorded.job_id.partition("_")[2]
+    with contextlib.suppress(OSError):
+        return (path / "spec.json").is_file() and not path.samefile(recorded.run_dir)
+    return False
 
 
 @dataclass(frozen=True)
@@ -42,7 +134,8 @@ def queue(users: Iterable[int]) -> dict[str, QueueEntry] | None:
     that the backfill scheduler expects, which `squeue --start` prints, too.
     """
     of_users = f"--user={','.join(map(str, sorted(set(users))))}"
-    columns = ("--noheader", "--array", "--states=all", f"--format={QUEUE_FORMAT}")
+    # --all: also those in partitions that the site hides, the user's own ones, too.
+    columns = ("--all", "--noheader", "--array", "--states=all", f"--format={QUEUE_FORMAT}")
     answer = call(["squeue", *columns, of_users], SLURM_TIME_FORMAT="%s")
     if answer is None or answer.returncode != 0:
         return None
@@ -64,12 +157,13 @@ def _queue_entry(row: list[str]) -> QueueEntry:
     )
 
 
-def job_states(job_ids: Iterable[str]) -> dict[str, str]:
-    """Return the state of each of the user's jobs that Slurm knows: from squeue, else sacct."""
-    wanted = set(job_ids)
+def job_states(jobs: Iterable[RecordedJob]) -> dict[str, str]:
+    """Return the state of each of these jobs that Slurm shows: from squeue, else sacct."""
+    uids = {job.job_id: job.uid for job in jobs}
+    wanted = set(uids)
     if not wanted:
         return {}
-    entries = queue([os.getuid()]) or {}
+    entries = queue([os.getuid(), *(uid for uid in uids.values() if uid is not None)]) or {}
     states = {job_id: entry.state for job_id, entry in entries.items() if job_id in wanted}
     return states if len(states) == len(wanted) else past_states(sorted(wanted)) | states
 
@@ -104,7 +198,7 @@ def known_queue() -> list[QueuedJob] | None:
     """
     # Since 23.02 %o has no arguments. Source: slurmctld/job_mgr.c, _pack_default_job_details.
     user = f"--user={os.getuid()}"
-    answer = call(["squeue", "--noheader", "--array", user, "--format=%i|%Z|%o"])
+    answer = call(["squeue", "--all", "--noheader", "--array", user, "--format=%i|%Z|%o"])
     if answer is None or answer.returncode != 0:
         return None
     rows = [line.split("|", 2) for line in answer.stdout.splitlines()]
@@ -169,16 +263,9 @@ def cancelled_by(job_id: str) -> str | None:
     It is the uid where this host does not know the user. Source: sacct(1), State: `CANCELLED by
     UID`.
     """
-    import pwd  # status, which is often called, does without
-
     if shutil.which("sacct") is None:
         return None
     columns = ("--noheader", "--parsable2", "--allocations", "--format=State")
     answer = call(["sacct", *columns, f"--jobs={job_id}"])
     found = re.search(r"^CANCELLED by (\d+)$", answer.stdout if answer else "", re.MULTILINE)
-    if found is None:
-        return None
-    try:
-        return pwd.getpwuid(int(found[1])).pw_name
-    except KeyError:
-        return found[1]
+    return None if found is None else user_name(int(found[1]))

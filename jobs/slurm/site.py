@@ -38,6 +38,10 @@ class Config:
     slurmd_port: int = SLURMD_PORT
     requeue_delay_s: int = CRED_EXPIRE_S + 1  # a requeued job waits so long before it may start
     has_expedited: bool = False  # jobs may ask for an expedited requeue (Slurm 25.11)
+    cluster: str = ""
+    hides_jobs: bool = False  # PrivateData=jobs: users see their own jobs only
+    slurm_uid: int = 0  # of SlurmUser, who sees all jobs, as root does
+    max_array_size: int | None = None  # the numbers of an array's tasks are below it
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,10 @@ def parse_config(text: str) -> Config | None:
         slurmd_port=_number(found.get("SlurmdPort", "")) or SLURMD_PORT,
         requeue_delay_s=_requeue_delay_s(found),
         has_expedited="enable_expedited_requeue" in found.get("SlurmctldParameters", ""),
+        cluster=found.get("ClusterName", ""),
+        hides_jobs="jobs" in found.get("PrivateData", "").split(","),
+        slurm_uid=_number(found.get("SlurmUser", "").rpartition("(")[2]),
+        max_array_size=_number(found.get("MaxArraySize", "")) or None,
     )
 
 
@@ -197,6 +205,16 @@ def associations(user: str) -> list[tuple[str, tuple[str, ...]]]:
     text = _output([*argv, f"user={user}", "format=Account,QOS"])
     rows = [line.split("|") for line in text.splitlines()]
     return [(row[0], tuple(filter(None, row[1].split(",")))) for row in rows if len(row) == 2]
+
+
+def sees_all_jobs(user: str) -> bool:
+    """Return whether Slurm shows a user every job although PrivateData hides them from others.
+
+    False without an accounting database. Source: slurm.conf(5), PrivateData; sacctmgr(1),
+    AdminLevel.
+    """
+    argv = ["sacctmgr", "--noheader", "--parsable2", "show", "user", user, "format=AdminLevel"]
+    return _output(argv).strip() in ("Operator", "Administrator")
 
 
 def features(partitions: str | None) -> set[str] | None:

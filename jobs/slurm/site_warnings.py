@@ -137,6 +137,15 @@ def _requeue_delay_s(requested: Slurm, sites: Sequence[Site]) -> int:
     return next((site.config.requeue_delay_s for site in sites), CRED_EXPIRE_S + 1)
 
 
+def _cluster_of(requested: Slurm, sites: Sequence[Site]) -> str | None:
+    """The cluster that gets the job; None where Slurm chooses it, or is not known."""
+    names = [requested.sbatch_args.get(key) for key in ("clusters", "cluster", "M")]
+    chosen = next((str(name) for name in names if name), None)
+    if chosen is not None:
+        return None if "," in chosen else chosen
+    return next((site.config.cluster for site in sites if site.config.cluster), None)
+
+
 def record_site(run_dir: RunDir, requested: Slurm, sites: Sequence[Site]) -> SlurmSite:
     """Return what this Slurm does with the run's jobs; writes site.json if Slurm answered.
 
@@ -161,6 +170,7 @@ def record_site(run_dir: RunDir, requested: Slurm, sites: Sequence[Site]) -> Slu
             for site in sites
             if site.partition.nodes
         ),
+        cluster=_cluster_of(requested, sites),
         sites=tuple(site.summary for site in sites),
         remarks=tuple(problem.in_one_line for problem in check(requested, sites)),
     )

@@ -10,12 +10,12 @@ import errno
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import facts, interpret, run_lock
-from slurm_job_kit.jobs.attempt.decision import ENDS, LOST_REASON, Decision
+from slurm_job_kit.jobs.attempt.decision import LOST_REASON, Decision
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.errors import RUN_DIR_FAULTS, Fault, UserError
 from slurm_job_kit.jobs.records import RecordError
@@ -27,6 +27,7 @@ from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
 from slurm_job_kit.jobs.runs import lookup, scratch_purge
 from slurm_job_kit.jobs.show import live_progress
 from slurm_job_kit.jobs.slurm import client, job_list
+from slurm_job_kit.jobs.slurm.client import Life
 from slurm_job_kit.jobs.why import places
 from slurm_job_kit.jobs.why.answer import FileLine
 from slurm_job_kit.jobs.why.places import CodeFolders, LogLine
@@ -92,7 +93,8 @@ class Observed:
     missing: a file of the run that only the user can bring back.
     mark: the file `cancelled`. cancelled_by: the user's name, by Slurm's accounting.
     job: of Slurm, the successor where the first job has ended; end_state: where Slurm has no job.
-    is_silent: Slurm does not answer whether the job still runs, and no file shows that it ended.
+    unknown: why it is unknown whether the job or process still runs; None where it is known, or a
+    file shows that it ended.
     refusal: why the last job ended before it began an attempt.
     """
 
@@ -105,7 +107,7 @@ class Observed:
     job_id: str | None
     job: client.Job | None
     end_state: str | None
-    is_silent: bool
+    unknown: Life | None
     is_owner_alive: bool | None
     progress: Progress | None
     last_event: Event | None
@@ -116,15 +118,20 @@ class Observed:
 def read(run_dir: RunDir) -> Observed:
     """All that is known about a run. Raises: RecordError, OSError."""
     newest = facts.read_newest(run_dir)
-    job_id, job, has_answered = _job_of(run_dir, newest)
+    job_id, life = _job_of(run_dir, newest)
+    job = life.job
     is_in_queue = job is not None and job.is_alive
     owner = run_lock.read(run_dir)
-    is_alive = None if owner is None or not owner.is_local else run_lock.is_alive(owner)
+    if owner is not None and owner.is_local and not is_in_queue:
+        life = run_lock.life_of(owner)
+    is_alive = life.is_alive if owner is not None and owner.is_local else None
     mark = _mark(run_dir)
-    is_silent = not has_answered and mark is None and not _shows_end(newest)
+    has_end = newest.result is not None or mark is not None
+    has_end = has_end or interpret.is_end_recorded(newest.last, newest.submission.job_id)
+    unknown = life if life.is_alive is None and not has_end else None
     attempts = list(newest.attempts)
     # The job or process that still runs records the attempt itself.
-    if interpret.is_lost(newest) and not is_in_queue and not is_alive and not is_silent:
+    if interpret.is_lost(newest) and not is_in_queue and not is_alive and unknown is None:
         attempts.append(_lost_record(newest))
     ends = _ends(run_dir, newest, attempts)
     job_log = places.tail(run_dir.job_log)
@@ -141,7 +148,7 @@ def read(run_dir: RunDir) -> Observed:
         job_id=job_id,
         job=job,
         end_state=end_state,
-        is_silent=is_silent and end_state is None,
+        unknown=unknown if end_state is None else None,
         is_owner_alive=is_alive,
         progress=live_progress.read(run_dir),
         last_event=newest.events[-1] if newest.events else None,
@@ -150,28 +157,18 @@ def read(run_dir: RunDir) -> Observed:
     )
 
 
-def _job_of(run_dir: RunDir, newest: AttemptFacts) -> tuple[str | None, client.Job | None, bool]:
-    """The job that has the run, what Slurm shows of it, and whether Slurm answered.
-
-    The successor after the end of the first job.
-    """
+def _job_of(run_dir: RunDir, newest: AttemptFacts) -> tuple[str | None, Life]:
+    """The job that has the run, and whether it lives. The successor after the end of the first."""
     job_id = newest.submission.job_id
     if job_id is None:
-        return None, None, True
-    (job, has_answered), waiting = client.ask_about(job_id), lookup.waiting_job(run_dir)
-    if waiting is not None and (job is None or not job.is_alive):
-        successor = client.show_job(waiting)
-        if successor is not None:
-            return waiting, successor, True
-    return job_id, job, has_answered
-
-
-def _shows_end(newest: AttemptFacts) -> bool:
-    """Whether the files show that the job which was queued last has ended the run."""
-    last = newest.last
-    is_by_job = last is not None and last.job_id == newest.submission.job_id
-    is_end = last is not None and last.decision in (*ENDS, Action.DONE)
-    return newest.result is not None or (is_by_job and is_end)
+        return None, Life(False)
+    first, waiting = lookup.as_recorded(run_dir, newest.submission, job_id), newest.successor
+    life = job_list.life_of(first)
+    if waiting is not None and waiting.after == job_id and not life.is_alive:
+        after = job_list.life_of(replace(first, job_id=waiting.job_id))
+        if after.job is not None:
+            return waiting.job_id, after
+    return job_id, life
 
 
 def _end_state(job_id: str | None, job: client.Job | None) -> str | None:

@@ -12,6 +12,7 @@ from slurm_job_kit.jobs.console import counted, format_duration
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause
 from slurm_job_kit.jobs.show import live_progress
 from slurm_job_kit.jobs.slurm import job_state, pending
+from slurm_job_kit.jobs.slurm.client import Life
 from slurm_job_kit.jobs.slurm.pending import Wait
 from slurm_job_kit.jobs.why.answer import Answer, FileLine, Reason, grouped
 from slurm_job_kit.jobs.why.ended import BY_STATE, reasons_of, used_budget
@@ -42,8 +43,8 @@ def answer_of(seen: Observed) -> Answer:
         return in_queue(seen)
     if seen.is_owner_alive:
         return running(seen)
-    if seen.is_silent:
-        return silent(seen)
+    if seen.unknown is not None:
+        return unknown(seen, seen.unknown)
     if seen.mark is not None:  # a job that starts then is refused: that is no cause of its own
         return cancelled(seen)
     if seen.refusal is not None:
@@ -106,11 +107,13 @@ def in_queue(seen: Observed) -> Answer:
     return running(seen)
 
 
-def silent(seen: Observed) -> Answer:
-    """The answer of a run about whose job Slurm does not answer."""
-    text = f"Slurm does not answer whether job {seen.job_id} still runs"
-    remedy = Remedy("ask again where Slurm answers (module load slurm, perhaps)", "why")
-    return of_reason(seen, Reason(Kind.UNKNOWN, text), delays_of(seen), remedy)
+def unknown(seen: Observed, life: Life) -> Answer:
+    """The answer of a run of which this host cannot find out whether it still runs."""
+    advice = life.hint
+    if life.is_silent:
+        advice = "ask again where Slurm answers (module load slurm, perhaps)"
+    remedy = Remedy(advice, "why")
+    return of_reason(seen, Reason(Kind.UNKNOWN, life.why), delays_of(seen), remedy)
 
 
 def running(seen: Observed) -> Answer:

@@ -12,6 +12,7 @@ from slurm_job_kit.jobs.attempt import run_lock
 from slurm_job_kit.jobs.attempt.run_lock import OwnedError
 from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
 from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm.client import Life
 
 CLAIM = """
 import sys
@@ -105,16 +106,16 @@ def test_an_owner_that_evicts_at_the_same_moment_wins(run, dead, monkeypatch):
     def dies_just_now(*_):
         monkeypatch.undo()
         run_lock.claim(run, winner, 2)
-        return False
+        return Life(False)
 
-    monkeypatch.setattr(run_lock, "is_alive", dies_just_now)
+    monkeypatch.setattr(run_lock, "life_of", dies_just_now)
     with pytest.raises(OwnedError, match="just now"):
         run_lock.claim(run, loser, 2)
     assert run_lock.read(run) == winner
 
 
 def test_an_owner_that_is_being_evicted_is_no_crash(run, dead, monkeypatch):
-    monkeypatch.setattr(run_lock, "is_alive", lambda *_: bool(run.owner.unlink()))
+    monkeypatch.setattr(run_lock, "life_of", lambda *_: Life(bool(run.owner.unlink())))
     with pytest.raises(OwnedError, match="just now"):
         run_lock.claim(run, run_lock.this_process(None), 2)
 
@@ -130,6 +131,34 @@ def test_a_pid_that_was_given_out_again_is_no_living_owner():
     me = run_lock.this_process(None)
     assert run_lock.is_alive(me) is True
     assert run_lock.is_alive(replace(me, pid_start="1")) is False
+
+
+SEE_AS_USER = """
+import os, socket, sys
+from slurm_job_kit.jobs.attempt import run_lock
+os.setgroups([])
+os.setgid(4001)  # group 0 sees all of /proc
+os.setuid(4001)
+for word in sys.argv[1:]:
+    pid, uid = map(int, word.split(":"))
+    owner = run_lock.Owner(f"local-x-{pid}", socket.gethostname(), pid, "1", 0, uid)
+    print(run_lock.life_of(owner).is_alive)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root for a /proc that hides processes")
+def test_a_process_that_proc_hides_may_be_the_living_owner():
+    """The kernel answers EPERM for it, and ESRCH for a process that is gone."""
+    with subprocess.Popen(["sleep", "60"]) as theirs:
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        words = [f"{theirs.pid}:4002", f"{theirs.pid}:4001", f"{gone.pid}:4002"]
+        hide = 'mount -t proc -o hidepid=2 proc /proc && exec "$@"'
+        seen_by = ["unshare", "--mount", "sh", "-c", hide, "sh", sys.executable, "-c", SEE_AS_USER]
+        done = subprocess.run([*seen_by, *words], stdout=subprocess.PIPE, text=True, check=True)
+        theirs.kill()
+    # The second owner was a process of this user, whose id the kernel has given out again.
+    assert done.stdout.split() == ["None", "False", "False"]
 
 
 def test_a_living_owner_refuses(run):
@@ -172,7 +201,7 @@ def test_whether_a_job_lives_is_asked_of_slurm(scontrol, text, status, stream, a
 def test_a_job_that_nobody_can_ask_about_is_not_replaced(run, scontrol):
     run_lock.claim(run, run_lock.this_process("7"), 1)
     scontrol("slurm_load_jobs error: Unable to contact slurm controller", 1, 2)
-    with pytest.raises(OwnedError, match="cannot find out whether it has ended"):
+    with pytest.raises(OwnedError, match="does not answer whether job 7 still runs"):
         run_lock.claim(run, run_lock.this_process("8"), 2)
 
 

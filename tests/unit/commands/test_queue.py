@@ -66,7 +66,7 @@ def test_the_executor_submits_the_frozen_script_with_the_run_directory(spec, sba
 def test_a_submitted_run_records_its_job_and_is_found_by_its_id(spec, sbatch, repository):
     _, run_dir = queued(spec, repository)
     argv = sbatch_argv(spec, run_dir)
-    assert read_json(run_dir.submission) == {"argv": argv, "job_id": "4711"}
+    assert read_json(run_dir.submission) == {"argv": argv, "job_id": "4711", "uid": os.getuid()}
     assert lookup.find("4711") == run_dir
     events = [event["event"] for event in read_jsonl(run_dir.timeline("submit"))]
     assert events == ["freeze", "submit"]

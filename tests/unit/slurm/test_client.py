@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from slurm_job_kit.jobs.records.queued import RequeueAnswer
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.records.queued import RecordedJob, RequeueAnswer
+from slurm_job_kit.jobs.slurm import client, job_list
 from slurm_job_kit.jobs.slurm.client import Job
 
 # From a real Slurm 22.05, shortened.
@@ -44,7 +44,7 @@ def slurm(fake_slurm, monkeypatch):
 )
 def test_a_jobs_name_cannot_replace_another_key(name):
     job = client.parse_job(SHOWN.format(name=name, preempted="None"))
-    assert job == Job("RUNNING", "None", 2, False, "00:30:00")
+    assert job == Job("RUNNING", "None", 2, False, "00:30:00", uid=1000)
 
 
 def test_a_job_with_a_preempt_time_is_preempted():
@@ -73,7 +73,7 @@ def test_an_array_task_is_named_by_its_array_and_number(variables, job_id):
 def test_a_missing_command_returns_none(slurm):
     assert client.call(["scontrol", "show", "job", "1"]) is None
     assert client.show_job("1") is None
-    assert client.is_alive("1") is None
+    assert job_list.life_of(RecordedJob("1")).is_alive is None
 
 
 @pytest.mark.parametrize(
@@ -85,12 +85,12 @@ def test_a_missing_command_returns_none(slurm):
 )
 def test_a_job_that_slurm_does_not_have_is_not_alive(slurm, output, error):
     slurm.answer("scontrol", output, error=error, status=1)
-    assert client.is_alive("5572597_4") is False
+    assert job_list.life_of(RecordedJob("5572597_4")).is_alive is False
 
 
 def test_an_answer_that_cannot_be_parsed_leaves_the_jobs_state_unknown(slurm):
     slurm.answer("scontrol", "slow down\n")
-    assert client.is_alive("1") is None
+    assert job_list.life_of(RecordedJob("1")).is_alive is None
 
 
 def test_a_command_that_hangs_returns_none(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """The command sweep queues one array, and a second call continues the same sweep."""
 
 import json
+import os
 import re
 import shutil
 
@@ -58,7 +59,8 @@ def test_the_points_are_one_array_with_a_limit_and_each_has_its_own_run(made, sl
     assert lookup.find("4711_1") == runs[1]
     # The successor of a point must not queue the whole array again.
     found = records.read(Submission, runs[1].submission)
-    assert found == Submission(tuple(sbatch_argv(Spec.read(runs[1].spec), runs[1])), "4711_1")
+    argv = tuple(sbatch_argv(Spec.read(runs[1].spec), runs[1]))
+    assert found == Submission(argv, "4711_1", os.getuid())
 
 
 def test_a_point_freezes_the_same_spec_as_a_run_alone(made, here):

@@ -1,0 +1,239 @@
+"""Runs whose job is of another user, or in another cluster: what Slurm does not show may live."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.records.queued import RecordedJob, Submission
+from slurm_job_kit.jobs.rundir import append_jsonl, write_json
+from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.slurm import job_list
+from tests.unit import run_files
+from tests.unit.commands.commands_kit import REPOSITORY, make_checkpoint
+
+ME, COLLEAGUE = 4001, os.getuid()
+# From a real Slurm 22.05, shortened.
+CONFIG = """\
+ClusterName             = one
+PreemptType             = preempt/qos
+PrivateData             = {}
+SlurmUser               = slurm(64030)
+"""
+GONE = "slurm_load_jobs error: Invalid job id specified\n"
+
+
+def see_nothing(slurm, private="jobs,usage,users"):
+    """Let Slurm answer about each job as about one that it does not have."""
+    slurm.answer("scontrol", error=GONE, status=1)
+    slurm.answer("scontrol", CONFIG.format(private), when="show config")
+    slurm.answer("squeue")
+    slurm.answer("sacct")
+    slurm.answer("sacctmgr", "None\n")
+
+
+@pytest.fixture
+def run(slurm, monkeypatch):
+    """A run that job 4711 of a colleague trains now; this user sees no job of others."""
+    assert main(["submit", "tiny.yaml"]) == 0
+    (run,) = lookup.all_runs()
+    write_json(run.attempt(1).plan, run_files.plan(job_id="4711"))
+    claim = run_files.claim(job_id="4711", host="n1")
+    write_json(run.owner, claim | {"uid": COLLEAGUE})
+    make_checkpoint(run, 3)
+    monkeypatch.setattr(os, "getuid", lambda: ME)
+    see_nothing(slurm)
+    return run
+
+
+def printed(capsys, *words):
+    """The exit code of a command, and all that it printed."""
+    capsys.readouterr()
+    code = main(list(words))
+    return code, "".join(capsys.readouterr())
+
+
+def test_a_hidden_job_is_unknown_to_status_and_why(run, capsys):
+    code, text = printed(capsys, "status", "tiny", "--json")
+    (row,) = json.loads(text)
+    assert (code, row["state"]) == (0, "unknown")
+    assert "PrivateData=jobs" in row["state_text"] and "user root" in row["state_text"]
+    code, text = printed(capsys, "why", "tiny", "--json")
+    answer = json.loads(text)
+    assert (code, answer["cause"]) == (0, "unknown")
+    assert "job 4711 is one of user root" in answer["text"] and "root" in answer["advice"]
+    assert not run.attempts.exists()
+
+
+RESUME, CANCEL = ["resume", "tiny"], ["cancel", "tiny"]
+
+
+@pytest.mark.parametrize(
+    ("words", "has_owner"),
+    [
+        (RESUME, True),
+        (RESUME, False),
+        ([*RESUME, "--cluster", "local"], True),
+        ([*RESUME, "--cluster", "local"], False),
+        (CANCEL, True),
+        (CANCEL, False),
+        (["shell", "tiny", "--", "true"], True),
+    ],
+)
+def test_what_would_harm_a_hidden_job_is_refused_and_changes_nothing(
+    run, slurm, capsys, words, has_owner
+):
+    if not has_owner:  # the job waits in the queue
+        run.owner.unlink()
+    before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
+    code, text = printed(capsys, *words)
+    assert code in (1, 2) and "Slurm hides the jobs of other users" in text and "ask user" in text
+    assert slurm.submitted == 1 and not slurm.cancelled
+    after = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
+    assert {path for path in after if after[path] != before.get(path)} <= {run.path}
+
+
+def test_clean_leaves_a_run_alone_whose_job_is_hidden(run, capfd, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: COLLEAGUE)  # whose directory it is
+    assert main(["clean", "tiny", "--yes"]) == 0
+    assert "left alone: Slurm hides" in capfd.readouterr().err and run.spec.exists()
+
+
+def test_what_the_run_directory_records_as_ended_is_no_hidden_job(run, slurm, capsys):
+    run.owner.unlink()
+    record = run_files.attempt(job_id="4711", decision="hold")
+    append_jsonl(run.attempts, record)
+    slurm.install("sbatch", "echo 'Submitted batch job 4712'")
+    slurm.answer("sbatch", "", when="--test-only*")
+    assert printed(capsys, "resume", "tiny")[0] == 0
+    found = records.read(Submission, run.submission)
+    assert found is not None and (found.job_id, found.uid) == ("4712", ME)
+
+
+def test_a_mark_of_an_earlier_cancel_ends_no_later_job(run, slurm, capsys):
+    run.owner.unlink()
+    run.cancelled.write_text("2026-01-01 00:00:00: jobs cancel: 4710\n")
+    assert printed(capsys, *RESUME)[0] == 2
+    run.cancelled.write_text("2026-01-01 00:00:00: jobs cancel: 4711\n")
+    assert printed(capsys, *RESUME)[0] == 0
+
+
+# Root without these is refused by the permissions of files, as any user is.
+AS_ANY_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to give a directory to another user")
+@pytest.mark.parametrize(
+    ("mode", "words", "code", "text"),
+    [
+        (0o700, ["status", "tiny"], 2, "is closed to you"),
+        (0o755, ["status", "tiny"], 0, ""),
+        (0o755, ["why", "tiny"], 0, ""),
+        (0o755, ["report", "tiny"], 0, ""),
+        (0o755, RESUME, 2, "is read-only for you"),
+    ],
+)
+def test_a_run_that_is_closed_or_read_only_is_named_with_its_owner(run, mode, words, code, text):
+    run.path.chmod(mode)
+    os.chown(run.path, ME, ME)
+    argv = [*AS_ANY_USER, sys.executable, "-m", "slurm_job_kit.jobs", *words]
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == code and text in done.stderr, done.stderr
+    assert not text or f"user {ME}" in done.stderr
+
+
+def hidden(**fields):
+    return job_list.hidden([RecordedJob("7", **fields)]).get("7")
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED by 4001", "TIMEOUT", "FAILED"])
+def test_a_hidden_job_has_ended_where_the_accounting_shows_it(slurm, monkeypatch, state):
+    monkeypatch.setattr(os, "getuid", lambda: ME)
+    see_nothing(slurm)
+    assert hidden(uid=4002).is_alive is None
+    slurm.answer("sacct", f"7|{state}\n")
+    assert hidden(uid=4002) is None
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL", "REQUEUED", "RUNNING", "PENDING"])
+def test_a_state_after_which_slurm_starts_a_job_again_is_no_end(slurm, monkeypatch, state):
+    monkeypatch.setattr(os, "getuid", lambda: ME)
+    see_nothing(slurm)
+    slurm.answer("sacct", f"7|{state}\n")
+    assert hidden(uid=4002).is_alive is None
+
+
+def test_slurm_hides_no_job_from_its_user_root_and_operators(slurm, monkeypatch):
+    see_nothing(slurm)
+    for me, level, is_hidden in (
+        (ME, "None", True),
+        (ME, "Operator", False),
+        (ME, "Administrator", False),
+        (64030, "None", False),
+        (0, "None", False),
+    ):
+        monkeypatch.setattr(os, "getuid", lambda me=me: me)
+        slurm.answer("sacctmgr", f"{level}\n")
+        assert (hidden(uid=4002) is not None) == is_hidden, (me, level)
+        assert hidden(uid=me) is None
+
+
+@pytest.mark.parametrize("private", ["none", "accounts,usage"])
+def test_without_private_jobs_a_job_that_slurm_lacks_has_ended(slurm, monkeypatch, private):
+    monkeypatch.setattr(os, "getuid", lambda: ME)
+    see_nothing(slurm, private)
+    assert hidden(uid=4002) is None
+
+
+def test_a_job_of_another_cluster_is_unknown_here(slurm):
+    see_nothing(slurm, "none")
+    life = hidden(uid=os.getuid(), cluster="two")
+    assert life.is_alive is None and "cluster two" in life.why and "cluster one" in life.why
+    assert hidden(uid=os.getuid(), cluster="one") is None
+
+
+def test_a_job_of_another_user_is_unknown_where_slurm_shows_no_configuration(slurm, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: ME)
+    see_nothing(slurm)
+    slurm.answer("scontrol", status=1, when="show config")
+    assert hidden(uid=4002).is_alive is None
+    assert hidden(uid=ME, cluster="one") is None
+
+
+SHOWN = """\
+JobId=7 JobName=x
+   UserId=other({uid}) GroupId=lab(2000) MCS_label=N/A
+   JobState=RUNNING Reason=None Dependency=(null)
+   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0
+   Command={command}
+   WorkDir={folder}
+"""
+
+
+def test_an_id_that_slurm_gave_to_another_job_is_no_living_job(slurm, tmp_path):
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    for path in (mine, other):
+        path.mkdir()
+        (path / "spec.json").touch()
+    recorded = RecordedJob("7", 4001, is_uid_recorded=True, run_dir=mine)
+
+    def is_alive(uid=4001, command="/kit/slurm_job_kit/slurm/ddp.sbatch mine"):
+        text = SHOWN.format(uid=uid, command=command, folder=tmp_path)
+        slurm.answer("scontrol", text, when="show job 7")
+        return job_list.life_of(recorded).is_alive
+
+    assert is_alive() is True
+    assert is_alive(uid=4002) is False
+    assert is_alive(command=f"/kit/ddp.sbatch {other}") is False
+    # No proof of another run: a spec, a script around the batch script, a missing directory.
+    for command in (
+        "/kit/ddp.sbatch x.yaml",
+        "/home/me/job.sh",
+        f"/kit/ddp.sbatch {tmp_path}/gone",
+    ):
+        assert is_alive(command=command) is True
