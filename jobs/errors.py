@@ -1,14 +1,37 @@
-"""The two kinds of errors that end a command without a traceback, and texts of torch's errors."""
+"""The errors that end a command without a traceback, and the known causes of errors of others.
+
+Imports the standard library only: the processes of a user's script load this file, too.
+"""
 
 import errno
+import re
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 # What a person corrects before the run can go on. None: nothing, or it is not known.
 Mistake = Literal["code", "spec"]
 
-# What made a rank fail, where the type of its error or its errno shows it.
+# What made a process fail, where the class of its error, its errno or its text shows it.
 Fault = Literal[
+    "usage",  # of the script's command line
+    "syntax",
     "import",
+    "interpreter",  # Python does not find its own library
+    "library",  # a shared library is missing, or is of another version
+    "instruction",  # the processor lacks one
+    "interface",  # of the network
+    "port",
+    # A limit of the process, or of the node:
+    "open_files",
+    "file_size",
+    "processes",
+    "memory",
+    "shared_memory",
+    "temporary_directory",
+    "permission",
+    "stale_file",
     "collective",  # of NCCL or gloo
     "device",
     "device_memory",
@@ -50,3 +73,254 @@ class UserError(Exception):
 
 class FailedError(Exception):
     """An action that should have worked did not, exit 1: the text says what happened."""
+
+
+@dataclass(frozen=True)
+class KnownCause:
+    """A cause behind errors of many programs: how to know it, its name, and what to do.
+
+    errnos, names: of a Python exception, names: of its classes; text: a pattern of what a program
+    wrote. repeats: the next attempt would only repeat it.
+    """
+
+    fault: Fault
+    what: str
+    remedy: str
+    errnos: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    text: str | None = None
+    repeats: bool = False
+    is_plain: bool = False  # the error itself names it
+
+    @property
+    def explanation(self) -> str:
+        """Lines behind an error that does not name its cause: the cause, and what to do."""
+        return "" if self.is_plain else f"\n  cause: {self.what}{HINT}{self.remedy}"
+
+
+# The first one that fits counts: /dev/shm before the disk, a library before the import.
+KNOWN_CAUSES = (
+    KnownCause(
+        "interpreter",
+        "Python does not find its own library",
+        "unset PYTHONHOME and PYTHONPATH in setup, or correct launch.python",
+        text=r"No module named 'encodings'|init_fs_encoding|init_import_site"
+        r"|Failed to import the site module|SRE module mismatch",
+        repeats=True,
+    ),
+    KnownCause(
+        "library",
+        "a shared library is missing, broken or of another version",
+        "load what it belongs to in setup (module load), or correct LD_LIBRARY_PATH there",
+        text=r"error while loading shared libraries|cannot open shared object file"
+        r"|undefined symbol: |version `\S+' not found|invalid ELF header|: file too short"
+        r"|wrong ELF class|symbol lookup error|cannot enable executable stack",
+        repeats=True,
+    ),
+    KnownCause(
+        "shared_memory",
+        "the shared memory of the node, /dev/shm, is full",
+        "fewer data workers, or a larger /dev/shm (ask the site; of a container: its options)",
+        text=r"insufficient shared memory|out of shared memory|unable to (?:mmap|allocate) shared"
+        r"|shared memory object|[Nn]o space left on device.*(?:/dev/shm|shm|/torch_)"
+        r"|(?:/dev/shm|shm_open|/torch_).*[Nn]o space left on device"
+        r"|is killed by signal: Bus error|^Bus error",
+    ),
+    KnownCause(
+        "temporary_directory",
+        "the directory for temporary files, TMPDIR, is missing, full, or its name is too long",
+        "set TMPDIR in setup to a short, writable directory of the node, such as /tmp",
+        names=("NoTemporaryDirectory",),
+        text=r"No usable temporary directory|no temporary directory|AF_UNIX path too long"
+        r"|(?:TMPDIR|/tmp/|/temp).*[Nn]o space left on device"
+        r"|[Nn]o space left on device.*(?:TMPDIR|'/tmp/)",
+    ),
+    KnownCause(
+        "open_files",
+        "a limit of the process is reached: open files",
+        "ulimit -n 65536 in setup, fewer data workers, or "
+        "torch.multiprocessing.set_sharing_strategy('file_system')",
+        errnos=(errno.EMFILE, errno.ENFILE),
+        text=r"Too many open files|received 0 items of ancdata",
+    ),
+    KnownCause(
+        "file_size",
+        "a limit of the process is reached: the size of a file",
+        "ulimit -f unlimited in setup, or ask the site",
+        errnos=(errno.EFBIG,),
+        text=r"File too large|File size limit exceeded|SIGXFSZ",
+    ),
+    KnownCause(
+        "processes",
+        "a limit of the process is reached: processes and threads of the user",
+        "fewer data workers and threads, ulimit -u in setup, or ask the site",
+        errnos=(errno.EAGAIN,),
+        text=r"can't start new thread|Resource temporarily unavailable|pthread_create failed"
+        r"|Thread creation failed|Cannot fork|fork: retry",
+    ),
+    KnownCause(
+        "device_memory",
+        "a GPU has too little memory",
+        "a smaller batch, or another train.strategy",
+        names=("OutOfMemoryError",),
+        text=r"CUDA out of memory|HIP out of memory|CUDA error: out of memory",
+    ),
+    KnownCause(
+        "memory",
+        "the process got no more memory: that of the node, of the job, or its limit (ulimit -v)",
+        "more slurm.mem, fewer data workers, a smaller batch, or ulimit -v unlimited in setup",
+        errnos=(errno.ENOMEM,),
+        names=("MemoryError",),
+        text=r"[Cc]annot allocate memory|can't allocate memory|std::bad_alloc|MemoryError"
+        r"|oom[-_]kill|Out Of Memory|[Oo]ut of memory|Exceeded .*memory limit"
+        r"|is killed by signal: Killed|^Killed",
+    ),
+    KnownCause(
+        "interface",
+        "a network interface that a variable or the spec names does not exist on the node",
+        "set launch.interface, or correct GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME",
+        text=r"Unable to find (?:address|interface) for|no socket interface found"
+        r"|No interface found|ifa != nullptr",
+        repeats=True,
+    ),
+    KnownCause(
+        "port",
+        "a port is in use by another process of the node",
+        "let the script choose a free port (0); MASTER_PORT is set by torchrun",
+        errnos=(errno.EADDRINUSE,),
+        text=r"[Aa]ddress already in use|EADDRINUSE",
+    ),
+    KnownCause(
+        "instruction",
+        "the processor of the node lacks an instruction that the program was built for",
+        "choose other nodes (slurm.constraint), or a build for this processor",
+        text=r"Illegal instruction|SIGILL",
+    ),
+    KnownCause(
+        "quota",
+        "the quota of the disk is used up",
+        "free space there or ask for more quota",
+        errnos=(errno.EDQUOT,),
+        text=r"Disk quota exceeded",
+        is_plain=True,
+    ),
+    KnownCause(
+        "disk_full",
+        "the disk is full",
+        "free space there",
+        errnos=(errno.ENOSPC,),
+        text=r"[Nn]o space left on device",
+        is_plain=True,
+    ),
+    KnownCause(
+        "stale_file",
+        "another host replaced or deleted the file, or its server was restarted",
+        "resume; if it repeats, ask the site about that file system",
+        errnos=(errno.ESTALE,),
+        text=r"Stale (?:NFS )?file handle",
+    ),
+    KnownCause(
+        "usage",
+        "the script refuses its command line",
+        "correct launch.args",
+        text=r"^usage: (?:.*\n)+.*error: |^Usage: (?:.*\n)+.*Error",
+        repeats=True,
+        is_plain=True,
+    ),
+    KnownCause(
+        "syntax",
+        "the code is no valid Python for this interpreter",
+        "correct the code",
+        names=("SyntaxError",),
+        repeats=True,
+        is_plain=True,
+    ),
+    KnownCause(
+        "import",
+        "an import failed",
+        "install the module for launch.python, or correct the import",
+        names=("ImportError", "ModuleNotFoundError"),
+        text=r"No module named|ModuleNotFoundError: |ImportError: ",
+        repeats=True,
+        is_plain=True,
+    ),
+    KnownCause(
+        "files_missing",
+        "a file is missing",
+        "bring it back, or correct its path",
+        names=("FileNotFoundError",),
+        is_plain=True,
+    ),
+    KnownCause(
+        "permission",
+        "the file system refuses the access",
+        "correct the permissions (ls -l, chmod), or name another file",
+        errnos=(errno.EACCES, errno.EPERM),
+        names=("PermissionError",),
+        text=r"Permission denied",
+        is_plain=True,
+    ),
+)
+PLAIN = {
+    *("ValueError", "LookupError", "KeyError", "IndexError", "TypeError", "AttributeError"),
+    *("AssertionError", "NameError", "ArithmeticError", "ZeroDivisionError", "UnicodeError"),
+}
+CAUSE_OF = {cause.fault: cause for cause in KNOWN_CAUSES}
+
+
+def known_cause(
+    text: str, names: Sequence[str] = (), error_number: int | None = None
+) -> KnownCause | None:
+    """Return the known cause behind an error; None if none fits.
+
+    names, error_number: the classes of a Python exception, with their bases, and its errno. The
+    text of an exception that the code itself raises, such as a ValueError, does not count.
+    """
+    has_text = PLAIN.isdisjoint(names)
+    for cause in KNOWN_CAUSES:
+        if error_number in cause.errnos or not {*cause.names}.isdisjoint(names):
+            return cause
+        if has_text and cause.text is not None and re.search(cause.text, text, re.MULTILINE):
+            return cause
+    return None
+
+
+HINT = "\n  hint: "  # between an error and what to do
+MAX_IN_GROUP = 8
+
+
+def in_words(error: BaseException) -> str:
+    """Return an error as Python prints it behind its frames: message, notes, the errors of a group.
+
+    Below it, in a line, the error that came first, if this one was raised because of it.
+    """
+    first = _first_cause(error)
+    lines = [*_own_words(error), *([] if first is None else [f"first cause: {first}"])]
+    return "\n".join(lines)
+
+
+def _own_words(error: BaseException) -> Iterator[str]:
+    printed = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n").split("\n")
+    while len(printed) > 1 and printed[0].endswith(": "):  # the message begins with a newline
+        printed[:2] = [printed[0] + printed[1].strip()]
+    if isinstance(error, SyntaxError):  # its place comes first
+        at = next((n for n, line in enumerate(printed) if not line.startswith(" ")), 0)
+        printed = [*printed[at:], *printed[:at]]
+    yield from printed
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions[:MAX_IN_GROUP]:
+            yield from (f"  {line}" for line in _own_words(inner))
+        if (more := len(error.exceptions) - MAX_IN_GROUP) > 0:
+            yield f"  and {more} more"
+
+
+def _first_cause(error: BaseException) -> str | None:
+    """The first line of the error that came first; None where `error` itself did."""
+    seen, first = {id(error)}, error
+    while True:
+        behind = first.__cause__ or (None if first.__suppress_context__ else first.__context__)
+        if behind is None or id(behind) in seen:
+            break
+        seen.add(id(behind))
+        first = behind
+    return None if first is error else next(_own_words(first), None)

@@ -8,6 +8,7 @@
 - forked_rank: a rank of the trainer, as a fork of its torchrun.
 - rank: wraps a rank that is a user's script; gives each rank its log file.
 - script_failure: why a user's script failed, from its exit code and its log.
+- silent_end: the ends of processes that wrote no record, from their logs.
 - rendezvous: the address and the port at which the ranks meet.
 - interfaces: the addresses of the node's network interfaces, and the one of launch.interface.
 - gpu_check: whether the ranks will see the GPUs that the job asked for.

@@ -17,9 +17,12 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.console import BestEffort, begin_lines_with_time, say, with_time
 from slurm_job_kit.jobs.node import script_failure
 from slurm_job_kit.jobs.node.prctl import die_with_parent, set_name
+from slurm_job_kit.jobs.node.script_failure import ScriptEnd
 from slurm_job_kit.jobs.procfs import parent_of
 from slurm_job_kit.jobs.records.nodes import node_name
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, code_folders, relink
+
+UNCAUGHT = Path(__file__).resolve().with_name("uncaught")
 
 
 def remove_kit_code(search_path: str, run_dir: RunDir) -> str:
@@ -100,17 +103,21 @@ def main(argv: list[str]) -> None:
     attempt_dir, host = run_dir.attempt(attempt), node_name()
     work = os.environ.get("KIT_WORK_DIR")  # set for a user's script or module
 
+    reports, pipe = os.pipe()
+
     def record_failure(exit_code: int) -> None:
         with BestEffort(f"rank {rank} on {host}")():
-            log = attempt_dir.rank_log(rank)
-            error = script_failure.record_of(exit_code, rank, host, log, str(work))
-            records.write(attempt_dir.rank_error(rank), error)
+            report = script_failure.read_report(reports)
+            log, args = attempt_dir.rank_log(rank), tuple(command)
+            end = ScriptEnd(exit_code, log, str(work), args, report)
+            records.write(attempt_dir.rank_error(rank), script_failure.record_of(end, rank, host))
 
     if work is not None:
         fork_rank(record_failure)
     begin(run_dir)
     if work is not None:
         enter_work(Path(work), command, run_dir)
+        report_to(pipe)
     os.execvp(command[0], command)
 
 
@@ -120,6 +127,15 @@ def enter_work(work: Path, command: list[str], run_dir: RunDir) -> None:
     os.chdir(work)
     if command[2:4] != ["-P", "-m"]:  # a script; Python finds a module by the search path
         os.environ["PYTHONPATH"] = remove_kit_code(os.environ.get("PYTHONPATH", ""), run_dir)
+
+
+def report_to(pipe: int) -> None:
+    """Make the interpreter that this process becomes report its error: jobs/node/uncaught."""
+    os.set_blocking(pipe, False)  # a report that does not fit must not stop the script
+    os.set_inheritable(pipe, True)
+    os.environ["KIT_ERROR_PIPE"] = str(pipe)
+    inherited = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(UNCAUGHT), *filter(None, [inherited])])
 
 
 if __name__ == "__main__":

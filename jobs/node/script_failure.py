@@ -1,74 +1,172 @@
-"""Why a user's script failed: from its exit code and its log to the rank's error record.
+"""Why a user's script failed: from its end, its report and its log to the rank's error record.
 
 The trainer writes this record itself.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import re
 import signal
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation, log_text
-from slurm_job_kit.jobs.errors import DISK_FAULTS, MEMORY_TEXTS, PEER_TEXTS, Fault
+from slurm_job_kit.jobs.errors import MEMORY_TEXTS, PEER_TEXTS, KnownCause, Mistake, known_cause
+from slurm_job_kit.jobs.last_error import LastError, last_error
+from slurm_job_kit.jobs.log_text import on_a_screen
 from slurm_job_kit.jobs.records.nodes import RankError
 
-# Python ends with this code after an error that nothing caught.
+# Python ends with this code after an error that nothing caught, and after sys.exit("text").
 UNCAUGHT = 1
-# torch puts `[rank3]: ` before each line of a traceback.
-_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.M)
-_TRACEBACK = "Traceback (most recent call last):\n"
-# Python shows a mistake in the grammar of the script itself without that line.
-_SYNTAX_ERROR = re.compile(r'^  File ".*\n(?: .*\n)+((?:\w+\.)*\w*Error: .+)\n?\Z', re.M)
 # A relative path that the script did not find.
-_NOT_FOUND = re.compile(r"FileNotFoundError: \[Errno 2\] .*: '([^/'][^']*)'$")
+_NOT_FOUND = re.compile(r"FileNotFoundError: \[Errno 2\] .*: '([^']+)'")
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 PEER_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError")
 MEMORY_ERRORS = ("OutOfMemoryError", "MemoryError")
+# Of these the user corrects the code, or the spec; of other known causes neither.
+CODE_FAULTS = ("syntax", "import")
+SPEC_FAULTS = ("usage", "interface", "interpreter", "library")
 
 
-def record_of(exit_code: int, rank: int, host: str, log: Path, work: str) -> RankError:
-    """The error record of a rank that has just ended.
+@dataclass(frozen=True)
+class Report:
+    """What a script reported of its end: jobs/node/uncaught.
 
-    `exit_code`: -N: ended by signal N. `work`: its working directory.
+    begun: it can report. text, names, errno, traceback: of an error that nothing caught, with the
+    names of its class and its bases. exit_text: of its last sys.exit. is_hook_ours: False where
+    another sys.excepthook shows errors.
     """
-    trace = traceback_in(log_text.read_end(log).text) if exit_code == UNCAUGHT else ""
-    line = error_line(trace) if trace else format_exit(exit_code)
-    name, text = line.partition(": ")[0].rpartition(".")[2], line.partition(": ")[2]
-    is_torchs = name in ("RuntimeError", *PEER_ERRORS)
-    is_peers = name in PEER_ERRORS or (is_torchs and any(each in text for each in PEER_TEXTS))
-    is_memory = name in MEMORY_ERRORS or (is_torchs and any(each in text for each in MEMORY_TEXTS))
-    missing = _NOT_FOUND.search(line)
-    hint = "" if missing is None else not_found_hint(missing[1], work)
-    is_code = exit_code > 0 and not (is_peers or is_memory or missing)
+
+    begun: bool = False
+    text: str = ""
+    names: Sequence[str] = ()
+    errno: int | None = None
+    traceback: str = ""
+    exit_text: str = ""
+    ended: bool = False
+    is_hook_ours: bool = True
+
+
+@dataclass(frozen=True)
+class ScriptEnd:
+    """The end of a script. exit_code: -N: ended by signal N; work: its working directory."""
+
+    exit_code: int
+    log: Path
+    work: str
+    args: Sequence[str] = ()
+    report: Report = Report()
+
+
+def read_report(pipe: int) -> Report:
+    """Return what a script wrote to the pipe of its reports."""
+    found = b""
+    with contextlib.suppress(OSError):  # a process of the script may still have it open: no more
+        os.set_blocking(pipe, False)
+        while block := os.read(pipe, 1 << 16):
+            found += block
+    values: dict[str, object] = {}
+    for line in found.decode("utf-8", "replace").splitlines():
+        with contextlib.suppress(ValueError):
+            values |= json.loads(line)
+    known = {each.name for each in fields(Report)}
+    return Report(**{name: value for name, value in values.items() if name in known})  # type: ignore[arg-type]
+
+
+def record_of(end: ScriptEnd, rank: int, host: str) -> RankError:
+    """The error record of a rank that has just ended."""
+    error, names = _error_of(end)
+    is_torchs = any(name in names for name in ("RuntimeError", *PEER_ERRORS))
+    text = error.text
+    is_peers = not {*PEER_ERRORS}.isdisjoint(names) or (
+        is_torchs and any(each in text for each in PEER_TEXTS)
+    )
+    is_memory = not {*MEMORY_ERRORS}.isdisjoint(names) or (
+        is_torchs and any(each in text for each in MEMORY_TEXTS)
+    )
+    cause = _cause_of(end, error, names)
+    missing = _NOT_FOUND.search(text) if error.traceback else None
+    in_args = missing is not None and any(missing[1] in each for each in end.args)
+    is_stop = end.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM)
     return RankError(
         round(time.time(), 3),
         rank,
         host,
-        line + hint,
+        _words_of(end, error) + _explanation(end, cause, missing),
         kind="out_of_memory" if is_memory else "error",
-        traceback=trace,
+        traceback=error.traceback,
         # torchrun sends SIGTERM to the other ranks of the node after the first one failed.
-        caused_by_peer=is_peers or exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM),
-        exit_code=exit_code,
-        mistake="code" if is_code and exit_code != 128 + signal.SIGTERM else None,
-        fault=fault_of(name, text),
+        caused_by_peer=is_peers or is_stop,
+        is_user_error=in_args or (cause is not None and cause.repeats),
+        exit_code=end.exit_code,
+        mistake=None if is_stop or is_peers or is_memory else _mistake_of(end, cause, in_args),
+        fault="collective" if cause is None and is_peers else cause.fault if cause else None,
     )
 
 
-def fault_of(name: str, text: str) -> Fault | None:
-    """What an exception of this name with this message shows; None if nothing."""
-    if name in ("ModuleNotFoundError", "ImportError"):
-        return "import"
-    if name == "OutOfMemoryError":
-        return "device_memory"
-    if name in PEER_ERRORS:
-        return "collective"
-    if name == "FileNotFoundError":
-        return "files_missing"
-    number = _ERRNO.match(text) if name == "OSError" else None
-    return None if number is None else DISK_FAULTS.get(int(number[1]))
+def _error_of(end: ScriptEnd) -> tuple[LastError, Sequence[str]]:
+    """The error that ended a script, and the classes of a Python exception."""
+    report, lines = end.report, log_text.read_end(end.log).lines
+    if end.exit_code == UNCAUGHT and report.text:
+        return LastError(_inner(report.text), report.names[0], report.traceback), report.names
+    if end.exit_code == UNCAUGHT and _is_printed(report.exit_text, lines):
+        return LastError(report.exit_text), ()
+    is_unreported = not report.begun or not report.is_hook_ours
+    found = last_error(
+        lines,
+        may_be_uncaught=end.exit_code == UNCAUGHT and is_unreported,
+        takes_words=end.exit_code > 0,
+    )
+    return found, (found.name,) if found.name else ()
+
+
+def _inner(text: str) -> str:
+    """The words of an error; of a data worker's those of the worker, not of its parent."""
+    from_text = last_error(text.split("\n"))
+    return from_text.text if from_text.traceback else text
+
+
+def _is_printed(text: str, lines: Sequence[str]) -> bool:
+    """Whether a log ends with a text: the script may have caught the exit and gone on."""
+    last = log_text.visible(text.rstrip().rpartition("\n")[2]).strip()
+    return bool(last) and any(last[:100] in line for line in lines[-20:])
+
+
+def _cause_of(end: ScriptEnd, error: LastError, names: Sequence[str]) -> KnownCause | None:
+    number = end.report.errno
+    if number is None and "OSError" in names and (found := _ERRNO.search(error.text)):
+        number = int(found[1])
+    by_signal = f"\n{format_exit(end.exit_code)}" if end.exit_code < 0 else ""
+    return known_cause(error.text + by_signal, names, number)
+
+
+def _mistake_of(end: ScriptEnd, cause: KnownCause | None, in_args: bool) -> Mistake | None:
+    if in_args or (cause is not None and cause.fault in SPEC_FAULTS):
+        return "spec"
+    is_plain = cause is None or cause.fault in CODE_FAULTS
+    return "code" if is_plain and end.exit_code > 0 else None
+
+
+def _words_of(end: ScriptEnd, error: LastError) -> str:
+    """The words of an error, behind the exit code where no exception ended the script."""
+    words = on_a_screen(error.text)
+    if error.traceback:
+        return words
+    if not words:
+        return format_exit(end.exit_code)
+    return f"{format_exit(end.exit_code)}{': ' if error.is_known else '; its last output: '}{words}"
+
+
+def _explanation(end: ScriptEnd, cause: KnownCause | None, missing: re.Match[str] | None) -> str:
+    """The known cause of an error and what to do, in lines of their own."""
+    if missing is not None and not missing[1].startswith("/"):
+        return not_found_hint(missing[1], end.work)
+    return "" if cause is None else cause.explanation
 
 
 def format_exit(exit_code: int) -> str:
@@ -79,26 +177,6 @@ def format_exit(exit_code: int) -> str:
         return f"was killed by {signal.Signals(-exit_code).name}"
     except ValueError:  # a real-time signal
         return f"was killed by signal {-exit_code}"
-
-
-def traceback_in(text: str) -> str:
-    """The last traceback of a log, without what is logged after it; "" if there is none."""
-    text = _PREFIX.sub("", text)
-    _, found, rest = text.rpartition(_TRACEBACK)
-    if not found:
-        syntax = _SYNTAX_ERROR.search(text)
-        return syntax[0].rstrip() if syntax else ""
-    frames, lines = [], rest.splitlines()
-    for line in lines:
-        frames.append(line)
-        if line and not line.startswith(" "):
-            break
-    return found + "\n".join(frames)
-
-
-def error_line(trace: str) -> str:
-    """The last line of a traceback: the type of the error and its message."""
-    return trace.splitlines()[-1].strip()
 
 
 def not_found_hint(path: str, work: str) -> str:

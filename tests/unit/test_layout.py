@@ -32,6 +32,7 @@ TOP_OF_CONTRACT = {
     "jobs.log_text",
     "jobs.gpus",
     "jobs.environment",
+    "jobs.last_error",
 }
 RECORDS = {name for name in FILES if name.startswith("jobs.records")}
 CONTRACT = TOP_OF_CONTRACT | RECORDS
@@ -233,6 +234,7 @@ PARSES_OTHER_JSON = {
         "jobs.spec",
         "jobs.runs.compare",
         "jobs.node.preload",
+        "jobs.node.script_failure",
     ),
     *("trainer.checkpoint.outline", "trainer.checkpoint.weights", "trainer.checkpoint.export"),
     *("trainer.storage.manifest", "trainer.dist.run_handle", "trainer.health.rank_report"),

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from slurm_job_kit.jobs.attempt.interpret import format_error
-from slurm_job_kit.jobs.node.script_failure import record_of
+from slurm_job_kit.jobs.node.script_failure import Report, ScriptEnd, record_of
 
 TRACE = """Traceback (most recent call last):
   File "train.py", line 3, in <module>
@@ -20,9 +20,10 @@ GLOO = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by p
 def failed(tmp_path):
     """The record of rank 1 on n2, with a log and an exit code."""
 
-    def record(text, exit_code=1):
+    def record(text, exit_code=1, **report):
         (tmp_path / "log").write_text(text)
-        return record_of(exit_code, 1, "n2", tmp_path / "log", "/run/work")
+        end = ScriptEnd(exit_code, tmp_path / "log", "/run/work", report=Report(**report))
+        return record_of(end, 1, "n2")
 
     return record
 
@@ -32,20 +33,20 @@ def failed(tmp_path):
     [
         (TRACE, "ValueError: bad batch"),
         (f"step 1\n{TRACE}step 7/10\nWarning: a process group was not destroyed\n", None),
-        (TRACE.replace("bad batch", "bad batch\nof 7"), "ValueError: bad batch"),
+        (TRACE.replace("bad batch", "bad batch\nof 7"), "ValueError: bad batch\nof 7"),
         ("".join(f"[rank1]: {line}\n" for line in TRACE.splitlines()), "ValueError: bad batch"),
         (TRACE.replace("ValueError", "KeyError") + "\nDuring handling of it:\n\n" + TRACE, None),
         (TRACE.replace("ValueError: bad batch", "torch.cuda.Odd"), "torch.cuda.Odd"),
         (
             '  File "train.py", line 1\n    x =\n       ^\nSyntaxError: invalid\n',
-            "SyntaxError: invalid",
+            'SyntaxError: invalid\n  File "train.py", line 1\n    x =\n       ^',
         ),
     ],
 )
 def test_the_reason_is_the_last_line_of_the_last_traceback(failed, text, line):
     record = failed(text)
-    assert format_error(record) == f"rank 1 on n2: {line or 'ValueError: bad batch'}"
-    assert record.traceback.splitlines()[-1] == (line or "ValueError: bad batch")
+    assert record.error == (line or "ValueError: bad batch")
+    assert record.traceback.endswith((line or "ValueError: bad batch").partition("\n  File")[0])
     assert "[rank1]" not in record.traceback
     assert not record.caused_by_peer
 
@@ -66,7 +67,7 @@ def test_an_earlier_traceback_is_not_the_reason_of_another_end(failed, exit_code
 
 
 def test_an_exit_without_a_traceback_is_its_code(failed):
-    assert format_error(failed("usage: train.py\n")) == "rank 1 on n2 exited with code 1"
+    assert format_error(failed("")) == "rank 1 on n2 exited with code 1"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_a_script_that_failed_by_itself_has_a_mistake_in_its_code(failed, line, 
 
 
 def test_a_log_that_is_gone_leaves_the_exit_code(tmp_path):
-    record = record_of(1, 1, "n2", tmp_path / "gone", "/run/work")
+    record = record_of(ScriptEnd(1, tmp_path / "gone", "/run/work"), 1, "n2")
     assert record.error == "exited with code 1"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.errors import CAUSE_OF
 from slurm_job_kit.jobs.node.torchrun import rank_command
 from slurm_job_kit.jobs.procfs import children
 from slurm_job_kit.jobs.records.nodes import RankError
@@ -112,8 +113,7 @@ def test_a_script_finds_the_top_of_the_frozen_code_if_the_user_asks_for_it(run, 
         ("import os; os.kill(os.getpid(), 11)", 128 + 11, "was killed by SIGSEGV"),
         ("raise ValueError('bad')", 1, "ValueError: bad"),
         ("import nowhere", 1, "ModuleNotFoundError: No module named 'nowhere'"),
-        ("x =", 1, "SyntaxError: invalid syntax"),
-        ("import sys; sys.exit('no data')", 1, "exited with code 1"),
+        ("import sys; sys.exit('no data')", 1, "exited with code 1: no data"),
     ],
 )
 def test_the_reason_of_a_failure_is_recorded(run, start, text, exit_code, message):
@@ -122,6 +122,303 @@ def test_the_reason_of_a_failure_is_recorded(run, start, text, exit_code, messag
     assert record is not None
     assert (record.rank, record.error) == (1, message)
     assert ("File" in record.traceback) == ("Error" in message)
+
+
+HANDLED = """
+import sys, traceback
+def work():
+    try:
+        open("/nowhere/caught")
+    except OSError:
+        traceback.print_exc()
+work()
+try:
+    {}["also caught"]
+except KeyError:
+    traceback.print_exc()
+print("going on")
+"""
+LOADER = """
+import sys, traceback
+def fetch(index):
+    raise ValueError(f"sample {index} is bad\\nin its second line")
+def step():
+    try:
+        fetch(7)
+    except ValueError:
+        text = "".join(traceback.format_exception(*sys.exc_info()))
+    raise ValueError("Caught ValueError in DataLoader worker process 0.\\nOriginal " + text)
+step()
+"""
+RICH = """
+import sys
+def show(kind, error, trace):
+    out = sys.stderr
+    print("\u256d\u2500\u2500 Traceback (most recent call last) \u2500\u2500\u256e", file=out)
+    print("\u2502 \x1b[33mrun.py\x1b[0m:9 in <module>        \u2502", file=out)
+    print("\u2570" + "\u2500" * 40 + "\u256f", file=out)
+    print(f"\x1b[1;31mValueError: \x1b[0m{error}", file=sys.stderr)
+sys.excepthook = show
+raise ValueError("red text\\nin two lines")
+"""
+HYDRA = """
+import sys, traceback
+def main():
+    raise ValueError("no such optimizer")
+try:
+    main()
+except Exception as error:
+    print("Error executing job with overrides: ['lr=1']", file=sys.stderr)
+    traceback.print_exception(error.__class__, error, error.__traceback__.tb_next)
+    print(file=sys.stderr)
+    print("Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.",
+          file=sys.stderr)
+    sys.exit(1)
+"""
+ABORT = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+at = libc.malloc(64)
+libc.free(at)
+libc.free(at)
+"""
+GROUP = """
+first = ValueError("of a")
+first.add_note("a note on it")
+raise ExceptionGroup("several", [first, TypeError("of b\\nin two lines")])
+"""
+CHAIN = """
+def load():
+    try:
+        {}["weights"]
+    except KeyError as error:
+        raise RuntimeError("cannot load\\nthe file") from error
+try:
+    load()
+except RuntimeError:
+    raise OSError(5, "while cleaning up")
+"""
+USAGE = """
+import argparse
+parser = argparse.ArgumentParser("train.py")
+parser.add_argument("--lr", type=float, required=True)
+parser.parse_args()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "raise ValueError('shapes differ:\\n  a 3\\n\\n  b 4')",
+            "ValueError: shapes differ:\n  a 3\n\n  b 4",
+        ),
+        (
+            "e = ValueError('x'); e.add_note('sample 7\\nof b'); raise e",
+            "ValueError: x\nsample 7\nof b",
+        ),
+        (
+            GROUP,
+            "ExceptionGroup: several (2 sub-exceptions)\n  ValueError: of a\n"
+            "  a note on it\n  TypeError: of b\n  in two lines",
+        ),
+        (CHAIN, "OSError: [Errno 5] while cleaning up\nfirst cause: KeyError: 'weights'"),
+        ("try:\n    1/0\nexcept Exception:\n    raise ValueError('x') from None", "ValueError: x"),
+        (
+            "import sys; print('step 1'); sys.exit('no data\\nin /data\\nfor a')",
+            "exited with code 1: no data\nin /data\nfor a",
+        ),
+        ("raise SystemExit('fatal: no data')", "exited with code 1: fatal: no data"),
+        (HANDLED + "sys.exit('the end')", "exited with code 1: the end"),
+        (HANDLED + "raise ValueError('another end')", "ValueError: another end"),
+        (HANDLED + "raise SystemExit('cannot go on')", "exited with code 1: cannot go on"),
+        (
+            HANDLED + "import os; print('fatal: disk', file=sys.stderr); os._exit(3)",
+            "exited with code 3: fatal: disk",
+        ),
+        (HANDLED + "import os; os.kill(os.getpid(), 9)", "was killed by SIGKILL"),
+        (
+            "import os, sys; print('gave up', file=sys.stderr); os._exit(3)",
+            "exited with code 3; its last output: gave up",
+        ),
+        (
+            LOADER,
+            "ValueError: sample 7 is bad\nin its second line\n(ValueError: Caught "
+            "ValueError in DataLoader worker process 0.)",
+        ),
+        (RICH, "ValueError: red text\nin two lines"),
+        (HYDRA, "ValueError: no such optimizer"),
+        (ABORT, "was killed by SIGABRT: free(): double free detected"),
+        (
+            "import faulthandler as f, os; f.enable(); os.kill(os.getpid(), 7)",
+            "was killed by SIGBUS: Fatal Python error: Bus error",
+        ),
+        ("x =", 'SyntaxError: invalid syntax\n  File "{code}", line 1\n    x =\n       ^'),
+        (
+            "raise KeyError(type('C', (), {'__repr__': lambda s: 'C(\\n  a=1\\n)'})())",
+            "KeyError: C(\n  a=1\n)",
+        ),
+        (
+            "b'\\xff'.decode()",
+            "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position "
+            "0: invalid start byte",
+        ),
+        (
+            "import sys; sys.stderr.buffer.write(b'error: caf\\xe9\\n'); sys.exit(5)",
+            "exited with code 5: error: caf\ufffd",
+        ),
+        (
+            "import threading, sys\nt = threading.Thread(target=lambda: 1/0); "
+            "t.start(); t.join()\nsys.exit('the end')",
+            "exited with code 1: the end",
+        ),
+        (
+            "import atexit\natexit.register(print, 'wrote 7 files')\nraise ValueError('x')",
+            "ValueError: x",
+        ),
+        ("raise ValueError('x' * 5_000_000)", None),
+        ("raise ValueError('\\n'.join(map(str, range(10_000))))", None),
+    ],
+)
+def test_the_reason_is_the_errors_own_words(run, start, text, words):
+    start(text).wait(30)
+    record = error(run)
+    assert record is not None
+    shown = record.error.partition("\n  cause: ")[0].partition("\n  hint: ")[0]
+    if words is None:
+        assert shown.startswith("ValueError: ") and "left out" not in shown
+        assert len(shown) < 10_000 and len(shown.split("\n")) <= 24
+    else:
+        words = words.replace("{code}", str(run.code / "mine/run.py"))
+        assert shown[: len(words)] == words
+        assert "caught" not in shown and len(shown) < len(words) + 200
+
+
+def test_a_refused_command_line_is_shown_with_its_usage_and_is_not_tried_again(run, start):
+    assert start(USAGE).wait(30) == 2
+    record = error(run)
+    assert record is not None
+    assert "usage: train.py [-h] --lr LR\ntrain.py: error: the following arguments" in record.error
+    assert (record.fault, record.mistake, record.is_user_error) == ("usage", "spec", True)
+
+
+def test_a_script_finds_the_environment_as_if_nothing_reported_its_error(run, start):
+    text = """
+import os, sys
+print("path", os.environ.get("PYTHONPATH"), [each for each in sys.path if "uncaught" in each])
+print("pipe", os.environ.get("KIT_ERROR_PIPE"), "sitecustomize" in sys.modules)
+"""
+    assert start(text, search_path="/somewhere").wait(30) == 0
+    # The frozen code and the kit are left out.
+    assert f"path {REPOSITORY}:/somewhere []\npipe None True\n" in log(run)
+
+
+def test_the_own_sitecustomize_of_an_environment_still_runs(run, start, tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text("import sys; sys.mine = __file__")
+    text = "import sys; print(sys.mine); raise ValueError('one\\ntwo')"
+    assert start(text, search_path=str(tmp_path / "site")).wait(30) == 1
+    assert f"{tmp_path}/site/sitecustomize.py\n" in log(run)
+    record = error(run)
+    assert record is not None and record.error == "ValueError: one\ntwo"
+
+
+LIMITS = """
+import resource, errno
+def limit(name, soft):
+    number = getattr(resource, name)
+    resource.setrlimit(number, (soft, resource.getrlimit(number)[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (
+            LIMITS + "limit('RLIMIT_NOFILE', 20)\nfiles = [open('/dev/null') for _ in range(30)]",
+            "open_files",
+        ),
+        (LIMITS + "limit('RLIMIT_FSIZE', 1000)\nopen('big', 'wb').write(b'x' * 9999)", "file_size"),
+        (
+            LIMITS + "import os, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
+            "limit('RLIMIT_FSIZE', 9)\nos.write(os.open('big', os.O_CREAT | "
+            "os.O_WRONLY), b'x' * 99)\nos.write(os.open('big', os.O_APPEND | "
+            "os.O_WRONLY), b'x' * 99)",
+            "file_size",
+        ),
+        (LIMITS + "limit('RLIMIT_AS', 1 << 28)\nbytearray(1 << 30)", "memory"),
+        ('raise RuntimeError("can\'t start new thread")', "processes"),
+        (
+            "import os, errno; raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))",
+            "processes",
+        ),
+        ("open('/dev/full', 'w').write('x' * 99999)", "disk_full"),
+        (
+            "import os, errno; raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "
+            "'/dev/shm/x')",
+            "shared_memory",
+        ),
+        (
+            "raise RuntimeError('DataLoader worker (pid 7) is killed by signal: "
+            "Bus error. It is possible that dataloader\\'s workers are out of "
+            "shared memory.')",
+            "shared_memory",
+        ),
+        (
+            "import os, tempfile; tempfile.tempdir = None; tempfile._candidate_tempdir_list "
+            "= lambda: ['/nowhere']; tempfile.mkdtemp()",
+            "temporary_directory",
+        ),
+        (
+            "import socket; socket.socket(socket.AF_UNIX).bind('/tmp/' + 'x' * 200)",
+            "temporary_directory",
+        ),
+        ("import ctypes; ctypes.CDLL('libnowhere.so.1')", "library"),
+        (
+            "raise ImportError('libcudart.so.12: cannot open shared object file: "
+            "No such file or directory')",
+            "library",
+        ),
+        ("import nowhere", "import"),
+        ("x = (", "syntax"),
+        ("import os, errno; raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))", "quota"),
+        (
+            "import os, errno; raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), 'x')",
+            "stale_file",
+        ),
+        ("raise PermissionError(13, 'Permission denied', '/data')", "permission"),
+        (
+            "import socket\na, b = socket.socket(), socket.socket()\na.bind(('127.0.0.1', "
+            "0)); a.listen()\nb.bind(a.getsockname())",
+            "port",
+        ),
+        ("import os; os.kill(os.getpid(), 4)", "instruction"),
+        (
+            "raise RuntimeError('[enforce fail] ifa != nullptr. Unable to find "
+            "address for: nope0')",
+            "interface",
+        ),
+        (
+            "import os, sys; os.environ['PYTHONHOME'] = '/nowhere'; os.execv(sys.executable, "
+            "[sys.executable, '-c', '1'])",
+            "interpreter",
+        ),
+        (
+            "class OutOfMemoryError(RuntimeError): pass\nraise OutOfMemoryError('CUDA "
+            "out of memory. Tried to allocate 2.00 GiB')",
+            "device_memory",
+        ),
+        ("open('/data/nowhere')", "files_missing"),
+        ("raise ValueError('No space left on device')", None),
+    ],
+)
+def test_the_known_cause_behind_an_error_is_named(run, start, text, fault):
+    start(text).wait(30)
+    record = error(run)
+    assert record is not None and record.fault == fault, record
+    if fault is not None and not CAUSE_OF[fault].is_plain:
+        assert f"\n  cause: {CAUSE_OF[fault].what}\n  hint: " in record.error
 
 
 def wait_for(condition, limit_s=15):
@@ -147,7 +444,7 @@ def test_a_signal_of_the_agent_reaches_the_script_and_the_wrapper_stays(run, sta
     os.kill(rank, signal.SIGUSR1)
     assert torchrun.wait(15) == 4
     record = error(run)
-    assert record is not None and record.error == "exited with code 4"
+    assert record is not None and record.exit_code == 4
 
 
 def test_a_script_dies_with_the_torchrun_that_is_killed(run, start):

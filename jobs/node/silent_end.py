@@ -1,0 +1,100 @@
+"""The ends of processes that wrote no record: what their logs and torchrun's summary show.
+
+A rank that a signal ends, a torchrun that finds no store, an agent that srun cannot start: the
+reason stands in a log only.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from slurm_job_kit.jobs import log_text
+from slurm_job_kit.jobs.errors import known_cause
+from slurm_job_kit.jobs.last_error import last_error
+from slurm_job_kit.jobs.log_text import on_a_screen
+from slurm_job_kit.jobs.node.script_failure import UNCAUGHT, format_exit
+from slurm_job_kit.jobs.records.nodes import RankError
+from slurm_job_kit.jobs.rundir import AttemptDir
+
+# An entry of torchrun's summary. Source: torch.distributed.elastic.multiprocessing.errors.
+_FAILURE = re.compile(
+    r"^  time +: (\S+)\n  host +: \S+\n  rank +: (\d+) \(local_rank: \d+\)\n  exitcode +: (-?\d+) ",
+    re.MULTILINE,
+)
+_CONSEQUENCES = ("ChildFailedError", "SignalException")
+_SIGTERM = -15
+_TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
+_OF_ATTEMPT = re.compile(r"^(?:attempt \d+|warning: |  hint: |torchrun's own output)")
+_EXIT_CODE = re.compile(r"^(.*? exit code \d+)(?:: .*)?$", re.DOTALL)
+
+
+def ended_ranks(
+    attempt_dir: AttemptDir, node_rank: int, host: str, recorded: Sequence[int]
+) -> list[RankError]:
+    """Return a record of each rank that torchrun saw fail on a node, and that wrote none itself.
+
+    recorded: the ranks that wrote one.
+    """
+    text = log_text.read_end(attempt_dir.torchrun_log(node_rank)).text
+    return [
+        _record(attempt_dir, host, int(rank), int(code), when)
+        for when, rank, code in _FAILURE.findall(text)
+        if int(rank) not in recorded
+    ]
+
+
+def _record(attempt_dir: AttemptDir, host: str, rank: int, code: int, when: str) -> RankError:
+    lines = log_text.read_end(attempt_dir.rank_log(rank)).lines
+    error = last_error(lines, may_be_uncaught=code == UNCAUGHT, takes_words=False)
+    words, ended = on_a_screen(error.text), format_exit(code)
+    cause = known_cause(f"{error.text}\n{ended}", (error.name,) if error.name else ())
+    shown = f"{ended}: {words}" if words else ended
+    return RankError(
+        _seconds(when),
+        rank,
+        host,
+        shown + ("" if cause is None else cause.explanation),
+        kind="out_of_memory" if cause is not None and "memory" in cause.fault else "error",
+        caused_by_peer=code == _SIGTERM,
+        is_user_error=cause is not None and cause.repeats,
+        exit_code=code,
+        fault=None if cause is None else cause.fault,
+    )
+
+
+def _seconds(when: str) -> float:
+    try:
+        return time.mktime(time.strptime(when, "%Y-%m-%d_%H:%M:%S"))
+    except ValueError:
+        return time.time()
+
+
+def torchrun_words(attempt_dir: AttemptDir, node_rank: int) -> str:
+    """Return the last error of a torchrun; "" where it only reports that of its ranks."""
+    lines = log_text.read_end(attempt_dir.torchrun_log(node_rank)).lines
+    error = last_error(lines)
+    return "" if error.name in _CONSEQUENCES else on_a_screen(error.text)
+
+
+def agent_words(job_log: Path, attempt: int) -> str:
+    """Return the last error in the job's log about an attempt, of srun or of an agent."""
+    lines = [_TIME.sub("", line) for line in log_text.read_end(job_log).lines]
+    opened = f"attempt {attempt}: "
+    begin = max(
+        (n for n, line in enumerate(lines) if line.startswith(opened) and "rendezvous at" in line),
+        default=None,
+    )
+    if begin is None:
+        return ""
+    own = [line for line in lines[begin + 1 :] if not _OF_ATTEMPT.match(line)]
+    return on_a_screen(last_error(own).text)
+
+
+def setup_words(reason: str, setup_log: Path) -> str:
+    """Return the reason of setup lines that failed, with the last error of their output."""
+    words = last_error(log_text.read_end(setup_log).lines).text
+    head = _EXIT_CODE.match(reason)
+    return f"{head[1]}: {on_a_screen(words)}" if head and words else reason

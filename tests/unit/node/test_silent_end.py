@@ -1,0 +1,147 @@
+"""The reason of an end that no process recorded: from the logs of ranks, torchrun and the job."""
+
+import subprocess
+import sys
+
+import pytest
+
+from slurm_job_kit.jobs.attempt import facts, interpret
+from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs.spec import Spec
+from tests.unit import run_files
+
+# Printed by torchrun (torch 2.13).
+SUMMARY = """Traceback (most recent call last):
+  File "run.py", line 7, in <module>
+    main()
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+slurm_job_kit.trainer FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-25_16:00:00
+  host      : a.example.org
+  rank      : 1 (local_rank: 1)
+  exitcode  : {code} (pid: 1234)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""
+OPENED = "2026-11-25 16:00:00 attempt 1: 2 nodes, rendezvous at 10.0.0.1:29500\n"
+STEP_ENDS = """srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
+slurmstepd: error: *** STEP 7.0 ON a CANCELLED AT 2026-11-25T16:00:01 ***
+srun: error: b: task 1: Exited with exit code 1
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Attempt 1 on the nodes a and b."""
+    run = RunDir(tmp_path)
+    run.attempt(1).path.mkdir()
+    run.spec.write_text(Spec().to_json())
+    write_json(run.attempt(1).plan, run_files.plan())
+    return run
+
+
+def agents(run, *exits):
+    for rank, (host, code) in enumerate(zip("ab", exits, strict=False)):
+        record = {"host": host, "signals": [], "torchrun_exit": code, "end": code and 9.0}
+        write_json(run.attempt(1).agent(rank), record)
+
+
+def reason(run):
+    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
+    return seen.error
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "words"),
+    [
+        ("-9", "step 7/10 loss 2\n", "was killed by SIGKILL"),
+        (
+            "-6",
+            "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error\n",
+            "was killed by SIGABRT: terminate called after throwing an instance of 'c10::Error'\n"
+            "  what():  CUDA error",
+        ),
+        (
+            "-7",
+            "ERROR: Unexpected bus error encountered in worker. This might be caused by "
+            "insufficient shared memory (shm).\n",
+            "was killed by SIGBUS: ERROR: Unexpected bus error encountered in worker. This might "
+            "be caused by insufficient shared memory (shm).\n  cause: the shared memory of the "
+            "node, /dev/shm, is full",
+        ),
+        ("-4", "", "was killed by SIGILL\n  cause: the processor of the node lacks"),
+    ],
+)
+def test_a_rank_that_a_signal_ended_is_named_with_its_last_error(run, code, log, words):
+    agents(run, 1, 1)
+    run.attempt(1).torchrun_log(0).write_text(SUMMARY.format(code=code))
+    run.attempt(1).rank_log(1).write_text(log)
+    assert reason(run).startswith(f"rank 1 on a {words}")
+
+
+def test_a_torchrun_that_fails_by_itself_is_named_with_its_error(run):
+    agents(run, 1, -9)
+    code = "def meet():\n    raise TimeoutError('no answer\\nfrom the store')\nmeet()"
+    with open(run.attempt(1).torchrun_log(0), "wb") as log:
+        subprocess.run([sys.executable, "-c", code], stderr=log, check=False)
+    assert reason(run) == (
+        "a: torchrun exit 1; b: torchrun exit -9: TimeoutError: no answer\nfrom the store"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "srun: error: Task launch for StepId=7.0 failed on node b: Communication connection "
+            "failure\n",
+            None,
+        ),
+        ("slurmstepd: error: execve(): bash: No such file or directory\n", None),
+        ("FATAL:   could not open image /images/torch.sif: no such file or directory\n", None),
+        (
+            "/opt/py/bin/python: error while loading shared libraries: libpython3.11.so.1.0: "
+            "cannot open shared object file: No such file or directory\n",
+            "library",
+        ),
+    ],
+)
+def test_an_agent_without_a_record_is_named_with_the_error_in_the_jobs_log(run, line, words):
+    before = "slurmstepd: error: of an earlier attempt\n"
+    run.job_log.write_text(before + OPENED + line + STEP_ENDS)
+    text = reason(run)
+    assert line.strip() in text and "STEP" not in text and "earlier" not in text
+    assert words is None or "shared library" in text
+
+
+def test_an_interpreter_that_does_not_find_its_library_is_named_as_the_cause(run):
+    with open(run.job_log, "w") as log:
+        log.write(OPENED)
+        log.flush()
+        env = {"PYTHONHOME": "/nowhere"}
+        subprocess.run([sys.executable, "-c", "1"], stderr=log, env=env, check=False)
+        log.write(STEP_ENDS)
+    text = reason(run)
+    assert "ModuleNotFoundError: No module named 'encodings'" in text
+    assert "\n  cause: Python does not find its own library" in text
+
+
+def test_setup_lines_that_fail_are_named_with_their_last_error_complete(run):
+    agents(run, None, None)
+    setup = "import sys\nraise OSError(24, 'Too many open files')"
+    with open(run.attempt(1).setup_log(1), "w") as log:
+        subprocess.run([sys.executable, "-c", setup], stderr=log, check=False)
+    text = "b: setup: `python prepare.py` failed with exit code 1: OSError: [Errno 24]\n"
+    run.attempt(1).agent_error(1).write_text(text)
+    assert reason(run) == (
+        "b: setup: `python prepare.py` failed with exit code 1: OSError: [Errno 24] Too many open "
+        "files\n  cause: a limit of the process is reached: open files"
+    )
