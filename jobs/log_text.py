@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from slurm_job_kit.jobs import shared_files
+
 BLOCK_BYTES = 1 << 16
 # The most that is read of the end of one file, and the most that is counted before it.
 MAX_BYTES = 1 << 25
@@ -77,6 +79,17 @@ def first_line(text: str) -> str:
     return next(iter(text.strip().splitlines()), "")
 
 
+def further_lines(text: str) -> list[str]:
+    """Return the lines of a text behind its first one."""
+    return text.strip().split("\n")[1:]
+
+
+def behind_first_line(text: str, more: str) -> str:
+    """Return a text, perhaps of several lines, with more at the end of its first line."""
+    first, newline, rest = text.partition("\n")
+    return f"{first}{more}{newline}{rest}"
+
+
 @dataclass(frozen=True)
 class LogEnd:
     """The last lines of a log, as a screen shows them.
@@ -100,7 +113,7 @@ def read_end(path: Path, max_lines: int = 1000, is_numbered: bool = False) -> Lo
     is_numbered: count the lines before them; else `first` is 1 only where these are all.
     """
     try:
-        with open(path, "rb") as file:
+        with shared_files.open_binary(path) as file:
             size = file.seek(0, os.SEEK_END)
             start = _start_of(file, size, max_lines)
             file.seek(0)

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import sys
 import threading
 import time
@@ -21,14 +22,19 @@ from slurm_job_kit.jobs import installation, records, shared_files
 from slurm_job_kit.jobs.console import with_time
 from slurm_job_kit.jobs.errors import (
     DISK_FAULTS,
+    HINT,
     MEMORY_TEXTS,
     PEER_TEXTS,
     RUN_DIR_FAULTS,
     TRANSIENT_ERRNOS,
     Fault,
+    KnownCause,
     Mistake,
+    in_words,
+    known_cause,
 )
 from slurm_job_kit.jobs.errors import UserError as UserError
+from slurm_job_kit.jobs.log_text import on_a_screen
 from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.records.nodes import ErrorKind, RankError, node_name
 from slurm_job_kit.jobs.rundir import AttemptDir
@@ -140,7 +146,6 @@ ONE_LINE = (
     *(UserError, CodeError, TransientStorageError, Superseded, Hang),
     *(BadNode, PeerBadNode, StoppedInStartup),
 )
-HINT = "\n  hint: "
 
 
 def storage_error(error: OSError, doing: str) -> Exception:
@@ -249,6 +254,16 @@ def _fault_of_disk(error: OSError, is_storage: bool) -> Fault | None:
     return DISK_FAULTS.get(error.errno or 0)
 
 
+def known_cause_of(error: BaseException) -> KnownCause | None:
+    """Return the known cause behind an error, such as a limit of the process; None if none fits."""
+    if isinstance(error, (*ONE_LINE, Superseded)) and not isinstance(error, CodeError):
+        return None
+    own = (error.__cause__ or error) if isinstance(error, CodeError) else error
+    number = getattr(own, "errno", None)
+    names = [each.__name__ for each in type(own).__mro__]
+    return known_cause(in_words(own), names, number if isinstance(number, int) else None)
+
+
 def is_raised_in_users_code(error: BaseException) -> bool:
     """Return whether a function of the user's frozen code raised the error or called it."""
     names = (frame.filename for frame in traceback.extract_tb(error.__traceback__))
@@ -323,13 +338,25 @@ def fail(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None)
     os._exit(EXIT_USER_ERROR if is_user_error(error) else EXIT_FAILED)
 
 
+def lift_limits() -> None:
+    """Raise the limits that keep a process from writing why it fails, as far as it may."""
+    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE):
+        with contextlib.suppress(OSError, ValueError):
+            hard = resource.getrlimit(limit)[1]
+            resource.setrlimit(limit, (hard, hard))
+
+
 def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None) -> None:
     """Write an error of this rank to its log and, as a record, to the run directory."""
+    lift_limits()
     host = node_name()
     trace = traceback_of(error)
-    message = str(error) if isinstance(error, ONE_LINE) else in_one_line(error)
+    message = str(error) if isinstance(error, ONE_LINE) else on_a_screen(in_words(error))
+    fault, cause = fault_of(error), known_cause_of(error)
     if is_out_of_memory(error):
         message += HINT + memory_hint(error)
+    elif cause is not None and HINT not in message:
+        message += cause.explanation
     who = f"rank {rank} on {host}" if rank is not None else f"a rank on {host}"
     if is_caused_by_peer(error) and trace:
         log(f"trainer: {who}: another rank exited: {message}", sys.stderr)
@@ -344,13 +371,13 @@ def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | Non
                 round(time.time(), 3),
                 rank,
                 host,
-                _without_details(message),
+                message.strip(),
                 kind=kind_of(error),
                 traceback=trace,
                 caused_by_peer=is_caused_by_peer(error),
-                is_user_error=is_user_error(error),
+                is_user_error=is_user_error(error) or (cause is not None and cause.repeats),
                 mistake=mistake_of(error),
-                fault=fault_of(error),
+                fault=cause.fault if cause is not None and fault in (None, "device") else fault,
             )
             records.write(attempt_dir.rank_error(rank), record)
     if not is_caused_by_peer(error):
@@ -358,12 +385,6 @@ def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | Non
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-
-
-def _without_details(message: str) -> str:
-    """Return the first line of a message and the kit's hint; the log has the rest."""
-    head, separator, hint = message.strip().partition(HINT)
-    return head.partition("\n")[0] + separator + hint.partition("\n")[0]
 
 
 def _write_torchruns_error(message: str) -> None:

@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 
 from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.errors import in_words
+from slurm_job_kit.jobs.log_text import on_a_screen
 from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.trainer.errors import (
@@ -22,7 +24,6 @@ from slurm_job_kit.trainer.errors import (
     CodeError,
     UserCodeError,
     UserError,
-    in_one_line,
     is_caused_by_peer,
 )
 
@@ -50,9 +51,9 @@ def user_code(key: str, name: str) -> Iterator[None]:
 
 
 def with_key(error: Exception, key: str, name: str) -> CodeError:
-    """Return an error as one line with the key and name of its code, and its traceback."""
+    """Return an error in its words with the key and name of its code, and its traceback."""
     trace = "".join(traceback.format_exception(error))
-    return CodeError(f"{key} {name}: {in_one_line(error)}", trace)
+    return CodeError(f"{key} {name}: {on_a_screen(in_words(error))}", trace)
 
 
 def is_of_machine(error: Exception) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from slurm_job_kit.jobs.log_text import behind_first_line
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause, Evidence
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
 from slurm_job_kit.jobs.slurm import job_state
@@ -69,7 +70,7 @@ COMPLETED = Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
 
 def format_decision(decision: Decision) -> str:
     """`crash: rank 1 was killed -> hold`."""
-    return f"{decision.cause}: {decision.reason} -> {decision.action}"
+    return f"{decision.cause}: {behind_first_line(decision.reason, f' -> {decision.action}')}"
 
 
 def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> Decision:
@@ -112,7 +113,7 @@ def start_again(
     if not evidence.can_requeue or is_over_limit(evidence):
         action = Action.SUCCESSOR
     if action is Action.WAIT:
-        reason += "; Slurm requeues the job by itself"
+        reason = behind_first_line(reason, "; Slurm requeues the job by itself")
     return Decision(action, cause, reason)
 
 
@@ -170,7 +171,7 @@ def after_crash(evidence: Evidence, history: History, budget: Budget) -> Decisio
         return Decision(Action.HOLD, cause, f"{same} times the same failure in a row: {crash}")
     decision = Decision(Action.RETRY, cause, crash)
     if evidence.is_near_limit:
-        reason = f"{crash}; too near the time limit for a retry here"
+        reason = behind_first_line(crash, "; too near the time limit for a retry here")
         decision = start_again(evidence, cause, reason)
     return within_budget(decision, evidence, history, budget)
 

@@ -20,6 +20,7 @@ from slurm_job_kit.jobs.attempt.notify import notify
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import Mistake
 from slurm_job_kit.jobs.installation import command
+from slurm_job_kit.jobs.log_text import behind_first_line
 from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
 from slurm_job_kit.jobs.rundir import RunDir
@@ -63,7 +64,7 @@ def succeed(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lo
 
 def hold_instead(decision: Decision, problem: str) -> Decision:
     """The decision where the job was not requeued because of a problem."""
-    reason = f"{decision.reason}; NOT requeued: {problem}"
+    reason = behind_first_line(decision.reason, f"; NOT requeued: {problem}")
     return replace(decision, action=Action.HOLD, reason=reason)
 
 

@@ -6,6 +6,7 @@ A command reads each file once; jobs.attempt.interpret and jobs.attempt.decision
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -14,6 +15,7 @@ from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.attempt import interpret, requeue_policy, srun_step
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.node import silent_end
 from slurm_job_kit.jobs.records.ended import AttemptRecord, Evidence, read_attempts
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError
 from slurm_job_kit.jobs.records.queued import SlurmSite, Submission, Successor
@@ -24,7 +26,7 @@ from slurm_job_kit.jobs.records.training import (
     read_events,
     read_progress_steps,
 )
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
 from slurm_job_kit.jobs.runs import checkpoints, scratch_purge
 from slurm_job_kit.jobs.shared_files import names_in
 from slurm_job_kit.jobs.slurm import client
@@ -32,6 +34,7 @@ from slurm_job_kit.jobs.slurm import client
 # A slurmctld that is only busy answers in less time.
 SLOW_ANSWER_S = 5.0
 RANK_0 = "rank-00000"
+MAX_LOGS = 8  # of torchruns that are read for the reason of a failure
 
 
 def newest_opened(run_dir: RunDir) -> int:
@@ -123,6 +126,7 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
         ),
         quarantined=tuple(checkpoints.quarantined(names)),
         is_cancelled=run_dir.cancelled.name in in_run_dir,
+        last_words=nodes.last_words,
     )
 
 
@@ -135,6 +139,7 @@ class _Nodes:
     errors: tuple[RankError, ...] = ()
     events: tuple[Event, ...] = ()  # rank 0's, of all attempts
     is_stop_requested: bool = False
+    last_words: tuple[tuple[str, str], ...] = ()
 
 
 def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nodes:
@@ -142,22 +147,56 @@ def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nod
     names = names_in(attempt_dir.path)
     paths, known = [attempt_dir.path / name for name in names], {*names}
     found = [records.read(RankError, path) for path in paths if path.match("rank-*.error.json")]
-    texts = [
-        shared_files.read_text(path, errors="replace").strip()
-        for path in paths
-        if path.match("agent-*.error")
-    ]
+    texts = [_agent_error(attempt_dir, path) for path in paths if path.match("agent-*.error")]
     agents = tuple(
         records.read(AgentRecord, path) if path.name in known else None
         for path in map(attempt_dir.agent, range(len(plan.nodes) if plan else 0))
     )
+    errors = [error for error in found if error is not None]
+    failed = [] if any(not each.caused_by_peer for each in errors) else _failed(agents)
+    recorded = [each.rank for each in errors]
+    for node_rank, agent in failed:
+        errors += silent_end.ended_ranks(attempt_dir, node_rank, agent.host, recorded)
     return _Nodes(
         agents=agents,
         agent_errors=tuple(filter(None, texts)),  # empty: written on a full disk
-        errors=interpret.causes([error for error in found if error is not None], agents),
+        errors=interpret.causes(errors, agents),
         events=tuple(read_events(run_dir.timeline(RANK_0))),
         is_stop_requested=attempt_dir.stop_requested.name in known,
+        last_words=() if errors else _last_words(run_dir, attempt, agents, failed),
     )
+
+
+def _agent_error(attempt_dir: AttemptDir, path: Path) -> str:
+    """Why an agent did not start torchrun; empty where it was written on a full disk."""
+    reason = shared_files.read_text(path, errors="replace").strip()
+    node_rank = path.stem.partition("-")[2]
+    is_setup = ": setup: " in reason and node_rank.isdecimal()
+    return (
+        silent_end.setup_words(reason, attempt_dir.setup_log(int(node_rank)))
+        if is_setup
+        else reason
+    )
+
+
+def _failed(agents: Sequence[AgentRecord | None]) -> list[tuple[int, AgentRecord]]:
+    """(node rank, record) of agents whose torchrun failed, the first ones; of thousands not all."""
+    ended = [(n, each) for n, each in enumerate(agents) if each is not None and each.torchrun_exit]
+    return sorted(ended, key=lambda pair: pair[1].end or 0.0)[:MAX_LOGS]
+
+
+def _last_words(
+    run_dir: RunDir,
+    attempt: int,
+    agents: Sequence[AgentRecord | None],
+    failed: Sequence[tuple[int, AgentRecord]],
+) -> tuple[tuple[str, str], ...]:
+    """(host, last error) of each torchrun that failed; ("", ...) of an agent without an end."""
+    attempt_dir = run_dir.attempt(attempt)
+    found = [(each.host, silent_end.torchrun_words(attempt_dir, n)) for n, each in failed]
+    if not failed and any(each is None or each.end is None for each in agents):
+        found.append(("", silent_end.agent_words(run_dir.job_log, attempt)))
+    return tuple((host, words) for host, words in found if words)
 
 
 def _places(

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from slurm_job_kit.jobs.attempt.decision import ENDS, Decision, is_ending
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_step, is_newer
 from slurm_job_kit.jobs.console import counted
-from slurm_job_kit.jobs.errors import Mistake, UserError
+from slurm_job_kit.jobs.errors import HINT, Mistake, UserError, known_cause
+from slurm_job_kit.jobs.log_text import behind_first_line
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause, Evidence
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError
@@ -62,6 +63,9 @@ class AttemptFacts:
     is_cancelled: bool = False  # by the command cancel, and not resumed since
     total_steps: int | None = None  # of the run, as a user's script reported them
     is_stop_requested: bool = False  # an agent created the stop file of this attempt
+    # (host, last error) of each torchrun that failed, where no rank has a record; host "": the last
+    # error in the job's log, where an agent recorded no end.
+    last_words: tuple[tuple[str, str], ...] = ()
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -83,9 +87,10 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         signals = tuple(name for name in signals if name != "SIGTERM")
     outcome = outcome_of(found, signals)
     # srun ended the other nodes because of it.
-    error = format_agent_errors(found.agent_errors) or error_of(found, failed, killed)
+    error = with_cause(format_agent_errors(found.agent_errors))
+    error = error or error_of(found, failed, killed)
     if error is None and outcome is None:
-        error = unfinished_steps(found) or format_agent_exits(found)
+        error = unfinished_steps(found) or with_cause(format_agent_exits(found))
     return Evidence(
         outcome=outcome,
         job_state=job_state,
@@ -103,6 +108,12 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         is_stopped_in_startup=failed is not None and failed.kind == "stopped",
         failure=None if found.spec.launch.is_trainer else failure_of(found, failed, bool(killed)),
     )
+
+
+def with_cause(error: str | None) -> str | None:
+    """An error of an agent or of torchrun, with its known cause in a line of its own."""
+    cause = None if error is None else known_cause(error)
+    return error if cause is None or cause.is_plain else f"{error}\n  cause: {cause.what}"
 
 
 def causes(
@@ -165,8 +176,10 @@ def is_user_error(found: AttemptFacts, failed: RankError | None) -> bool:
 
 def format_agent_errors(errors: Sequence[str]) -> str | None:
     """The first reason for which an agent did not start torchrun; None where all did."""
+    if not errors:
+        return None
     others = f"; {counted(len(errors) - 1, 'other node')} failed as well" if len(errors) > 1 else ""
-    return f"{errors[0]}{others}" if errors else None
+    return behind_first_line(errors[0], others)
 
 
 def mistake_of(found: AttemptFacts, failed: RankError | None) -> Mistake | None:
@@ -190,6 +203,7 @@ def format_agent_exits(found: AttemptFacts) -> str | None:
     agents = [each for each in found.agents if each is not None]
     if errors := [each.error for each in agents if each.error]:
         return errors[0]
+    words = dict(found.last_words)
     ended = [
         f"{each.host}: torchrun exit {each.torchrun_exit}" for each in agents if each.torchrun_exit
     ]
@@ -204,7 +218,7 @@ def format_agent_exits(found: AttemptFacts) -> str | None:
         for node, agent in zip(found.nodes, found.agents, strict=True)
         if agent is None
     ]
-    return "; ".join(ended) or None
+    return ": ".join(filter(None, ["; ".join(ended), *words.values()])) or None
 
 
 def ranks_without_record(found: AttemptFacts) -> str | None:
@@ -221,11 +235,12 @@ def ranks_without_record(found: AttemptFacts) -> str | None:
 def format_error(failed: RankError) -> str:
     """A rank's error without its hint and traceback, which job.log shows.
 
-    `rank 1 on n2: ValueError: x`, or `rank 1 on n2 exited with code 3` of a user's script.
+    `rank 1 on n2: ValueError: x`, or `rank 1 on n2 exited with code 3` of a user's script. The
+    words of an error may have several lines.
     """
-    first = next(iter(failed.error.strip().splitlines()), "")
+    words = failed.error.strip().partition(HINT)[0]
     is_exit = failed.exit_code is not None and not failed.traceback
-    return f"rank {failed.rank} on {failed.host}{' ' if is_exit else ': '}{first}"
+    return f"rank {failed.rank} on {failed.host}{' ' if is_exit else ': '}{words}"
 
 
 def outcome_of(found: AttemptFacts, signals: tuple[str, ...]) -> str | None:

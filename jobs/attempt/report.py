@@ -17,6 +17,8 @@ from slurm_job_kit.jobs.attempt.interpret import (
     unfinished_steps,
 )
 from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.errors import HINT
+from slurm_job_kit.jobs.log_text import first_line
 from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.rundir import RunDir
 
@@ -55,7 +57,9 @@ def error_lines(run_dir: RunDir, found: AttemptFacts, evidence: Evidence) -> lis
     if failed is not None and not evidence.is_stopped_in_startup:
         lines = [first_failure(failed, evidence, attempt_dir.rank_log(failed.rank))]
         further = further_errors(found.errors)
-        lines += [f"failed after it: {format_error(each)}" for each in further[:MAX_FURTHER]]
+        lines += [
+            f"failed after it: {first_line(format_error(each))}" for each in further[:MAX_FURTHER]
+        ]
         if len(further) > MAX_FURTHER:
             more = len(further) - MAX_FURTHER
             lines.append(f"failed after it: {more} more ranks, see {attempt_dir.path}")
@@ -105,6 +109,8 @@ def first_failure(failed: RankError, evidence: Evidence, log: Path) -> str:
         return f"first failure: {format_error(failed)}\n{end_of(log)}"
     if not failed.traceback:
         return text + failed.error
-    _, _, hint = failed.error.partition("\n")  # the traceback does not have it
+    words, _, hint = failed.error.partition(HINT)  # the traceback does not have these
+    _, named, cause = words.partition("\n  cause: ")
+    more = [f"  cause: {cause}" if named else "", f"  hint: {hint}" if hint else ""]
     trace = log_text.on_a_screen(failed.traceback, TRACE_LINES)
-    return "\n".join(filter(None, [text + trace, hint]))
+    return "\n".join(filter(None, [text + trace, *more]))

@@ -18,6 +18,7 @@ from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.attempt.interpret import start_up_warning
 from slurm_job_kit.jobs.console import format_duration, format_metric, format_metrics, shown_path
 from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.log_text import further_lines
 from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup
@@ -258,7 +259,10 @@ def detail(seen: Seen) -> str:
     for place, line in enumerate((tensorboard.command(view.run_dir) or "").splitlines()):
         fields["TENSORBOARD" if place == 0 else "ITS TUNNEL"] = line
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
-    return table.stacked([fields], list(fields), width)
+    shown = table.stacked([fields], list(fields), width)
+    # Of an error of several lines the state has the first one.
+    further = further_lines(seen.reason) if seen.reason and seen.standing.is_ended else []
+    return "\n".join([shown, *(f"  {line}" for line in further)])
 
 
 def _attempt_line(record: AttemptRecord) -> str:

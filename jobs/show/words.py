@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_step
 from slurm_job_kit.jobs.console import counted, format_duration, number_ranges
+from slurm_job_kit.jobs.log_text import first_line
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause
 from slurm_job_kit.jobs.show.run_view import RunView, Standing
 from slurm_job_kit.jobs.slurm import job_state
@@ -39,8 +40,12 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
 def state(view: RunView, standing: Standing, reason: str | None, now: float) -> str:
-    """The state of a run in plain words. `reason`: why it ended; `now`: seconds since the epoch."""
+    """The state of a run in one line of plain words.
+
+    `reason`: why it ended, of which its first line is shown; `now`: seconds since the epoch.
+    """
     name, job = standing.state, standing.job
+    reason = None if reason is None else first_line(reason)
     if standing.is_waiting and job is not None:
         return _waiting(view, job, now)
     if name == "running":
@@ -132,5 +137,9 @@ def checkpoint(view: RunView, now: float) -> str | None:
 
 
 def ended_by(record: AttemptRecord) -> str:
-    """What ended an attempt, with the reason of the decision."""
-    return f"{CAUSES[record.cause]}: {record.reason}" if record.reason else CAUSES[record.cause]
+    """What ended an attempt, with the first line of the reason of the decision."""
+    return (
+        f"{CAUSES[record.cause]}: {first_line(record.reason)}"
+        if record.reason
+        else CAUSES[record.cause]
+    )

@@ -15,6 +15,7 @@ from slurm_job_kit.jobs.attempt.decision import (
     decide_lost,
 )
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
+from slurm_job_kit.jobs.errors import KNOWN_CAUSES
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause, Evidence
 from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.why.answer import Reason
@@ -38,6 +39,7 @@ OUTSIDE = {
 }
 # The beginning of the sentence about a rank's error.
 INTRODUCTIONS = {
+    **{OF_FAULT[cause.fault]: cause.what for cause in KNOWN_CAUSES if cause.is_plain},
     Kind.USER_CODE: "the user's code failed",
     Kind.IMPORT_ERROR: "an import failed",
     Kind.SPEC_MISTAKE: "the spec or the launch has a mistake",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from slurm_job_kit.jobs.errors import Fault
+from slurm_job_kit.jobs.errors import KNOWN_CAUSES, Fault
 from slurm_job_kit.jobs.slurm import duration
 from slurm_job_kit.jobs.spec import Spec
 
@@ -45,9 +45,24 @@ class Kind(StrEnum):
     IMPORT_ERROR = "import_error"
     USER_CODE = "user_code"
     SPEC_MISTAKE = "spec_mistake"
+    USAGE = "usage"  # of the script's command line
+    SYNTAX_ERROR = "syntax_error"
+    INTERPRETER = "interpreter"
+    LIBRARY = "library"
+    INSTRUCTION = "instruction"
+    INTERFACE = "interface"
+    PORT = "port"
     NOT_FINITE = "not_finite"
     SUPERSEDED = "superseded"
+    # A limit of the process or of the node.
+    OPEN_FILES = "open_files"
+    FILE_SIZE = "file_size"
+    PROCESSES = "processes"
+    SHARED_MEMORY = "shared_memory"
+    TEMPORARY_DIRECTORY = "temporary_directory"
     # The disk.
+    PERMISSION = "permission"
+    STALE_FILE = "stale_file"
     DISK_FULL = "disk_full"
     QUOTA = "quota"
     READ_ONLY = "read_only"
@@ -64,6 +79,21 @@ class Kind(StrEnum):
 
 
 OF_FAULT: dict[Fault, Kind] = {
+    "usage": Kind.USAGE,
+    "syntax": Kind.SYNTAX_ERROR,
+    "interpreter": Kind.INTERPRETER,
+    "library": Kind.LIBRARY,
+    "instruction": Kind.INSTRUCTION,
+    "interface": Kind.INTERFACE,
+    "port": Kind.PORT,
+    "open_files": Kind.OPEN_FILES,
+    "file_size": Kind.FILE_SIZE,
+    "processes": Kind.PROCESSES,
+    "memory": Kind.OUT_OF_MEMORY,
+    "shared_memory": Kind.SHARED_MEMORY,
+    "temporary_directory": Kind.TEMPORARY_DIRECTORY,
+    "permission": Kind.PERMISSION,
+    "stale_file": Kind.STALE_FILE,
     "import": Kind.IMPORT_ERROR,
     "collective": Kind.COLLECTIVE,
     "device": Kind.GPU_ERROR,
@@ -156,6 +186,8 @@ REMEDIES: dict[Kind, Remedy] = {
         "install the module for launch.python, or correct the import, then resume", flags=("code",)
     ),
     Kind.USER_CODE: CODE,
+    Kind.SYNTAX_ERROR: CODE,
+    Kind.USAGE: Remedy("correct launch.args", change=lambda _: "launch.args=[...]", flags=("yes",)),
     Kind.SPEC_MISTAKE: SPEC,
     Kind.NOT_FINITE: Remedy(
         "use a lower train.lr, or train.grad_clip_norm", change=_lower_rate, flags=("yes",)
@@ -172,4 +204,7 @@ REMEDIES: dict[Kind, Remedy] = {
     Kind.REFUSED: Remedy("remove what the line names; if no other job runs the run, resume"),
     Kind.UNKNOWN: LOOK,
 }
+# Of the causes behind errors of other programs: jobs.errors.
+for _cause in KNOWN_CAUSES:
+    REMEDIES.setdefault(OF_FAULT[_cause.fault], Remedy(f"{_cause.remedy}, then resume"))
 DEFAULT = Remedy("resume continues from what was saved")

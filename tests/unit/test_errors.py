@@ -145,13 +145,34 @@ def test_an_error_of_the_users_code_comes_whole_out_of_another_process():
 @pytest.mark.parametrize(
     ("raising", "words"),
     [
-        ("raise ValueError('\\n first\\nsecond\\n  hint: theirs')", "ValueError: first"),
+        (
+            "raise ValueError('\\n first\\nsecond\\n  hint: theirs')",
+            "ValueError: first\nsecond\n  hint: theirs",
+        ),
         ("raise ValueError", "ValueError"),
-        ("raise errors.UserError('first\\nsecond')", "first"),
-        ("raise errors.UserError('first\\n  hint: ours\\nmore')", "first\n  hint: ours"),
+        ("raise errors.UserError('first\\nsecond')", "first\nsecond"),
+        ("raise errors.UserError('first\\n  hint: ours\\nmore')", "first\n  hint: ours\nmore"),
+        (
+            "error = ValueError('a\\nb'); error.add_note('of c'); raise error",
+            "ValueError: a\nb\nof c",
+        ),
+        (
+            "raise ExceptionGroup('two', [ValueError('a\\nb'), KeyError('c')])",
+            "ExceptionGroup: two (2 sub-exceptions)\n  ValueError: a\n  b\n  KeyError: 'c'",
+        ),
+        ("raise ValueError('x') from KeyError('y')", "ValueError: x\nfirst cause: KeyError: 'y'"),
+        (
+            "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (9, 99)); "
+            "files = [open('/dev/null') for _ in range(9)]",
+            "OSError: [Errno 24] Too many open files: '/dev/null'\n  cause: a limit of the process "
+            "is reached: open files\n  hint: ulimit -n 65536 in setup, fewer data workers, or "
+            "torch.multiprocessing.set_sharing_strategy('file_system')",
+        ),
     ],
 )
-def test_a_reason_is_one_line_and_perhaps_a_hint_of_ours(tmp_path, raising, words):
+def test_a_reason_is_the_errors_own_words_and_perhaps_its_cause_and_a_hint(
+    tmp_path, raising, words
+):
     fail_with(raising, tmp_path)
     assert read_json(AttemptDir(tmp_path).rank_error(3))["error"] == words
 

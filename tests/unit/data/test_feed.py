@@ -238,9 +238,10 @@ class Broken(Chancy):
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize(
-    ("num_samples", "words"), [(8, "OSError: cannot read sample 7"), (7, None)]
+    ("num_samples", "words"),
+    [(8, "OSError: cannot read sample 7\nwhatever else it says"), (7, None)],
 )
-def test_an_exception_of_a_data_set_becomes_one_line_and_a_traceback(workers, num_samples, words):
+def test_an_exception_of_a_data_set_becomes_its_words_and_a_traceback(workers, num_samples, words):
     feed = feed_of(Broken(num_samples), micro_batch_size=num_samples, workers=workers, dataset="x")
     if words is None:
         assert len(stream(feed, range(1))) == 1
