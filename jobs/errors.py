@@ -223,7 +223,7 @@ KNOWN_CAUSES = (
         "usage",
         "the script refuses its command line",
         "correct launch.args",
-        text=r"^usage: (?:.*\n)+.*error: |^Usage: (?:.*\n)+.*Error",
+        text=r"(?is)\berror\b.*^usage: ",
         repeats=True,
         is_plain=True,
     ),

@@ -232,12 +232,15 @@ def _last_native(lines: Sequence[str]) -> tuple[int, int, str] | None:
 
 
 def _usage(lines: Sequence[str], begin: int) -> tuple[int, int, str] | None:
-    """A refusal of a command line, with the usage above it; None for a usage alone."""
+    """A refusal of a command line, with the usage below it; None for a usage alone."""
     for number in range(begin, min(len(lines), begin + 60)):
         if re.search(r"(?i)\berror\b", lines[number]):
             end = number + 1
             while end < len(lines) and (lines[end][:1] in _BOX or lines[end][:1].isspace()):
                 end += 1
-            text = (line.strip(_BOX).rstrip() for line in lines[begin:end])
+            # The error first: it is what a line of a table has room for.
+            text = (
+                line.strip(_BOX).rstrip() for line in [*lines[number:end], *lines[begin:number]]
+            )
             return begin, end, "\n".join(filter(None, text))
     return None

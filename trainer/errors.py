@@ -22,7 +22,6 @@ from slurm_job_kit.jobs import installation, records, shared_files
 from slurm_job_kit.jobs.console import with_time
 from slurm_job_kit.jobs.errors import (
     DISK_FAULTS,
-    HINT,
     MEMORY_TEXTS,
     PEER_TEXTS,
     RUN_DIR_FAULTS,
@@ -33,6 +32,7 @@ from slurm_job_kit.jobs.errors import (
     in_words,
     known_cause,
 )
+from slurm_job_kit.jobs.errors import HINT as HINT
 from slurm_job_kit.jobs.errors import UserError as UserError
 from slurm_job_kit.jobs.log_text import on_a_screen
 from slurm_job_kit.jobs.records import RecordError

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_job_kit.jobs.console import shown_path
+from slurm_job_kit.jobs.log_text import first_line
 from slurm_job_kit.jobs.why.kinds import Kind
 
 
@@ -64,11 +65,16 @@ def grouped(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
 
 def format_answer(answer: Answer) -> str:
     """The answer as a short paragraph with its evidence, the advice, and the command."""
-    lines = [f"{answer.cause}: {answer.text}."]
+    first, *further = answer.text.split("\n")
+    lines = [f"{answer.cause}: {first}{'' if further else '.'}"]
+    lines += [f"    {line}" for line in further]
     if answer.place is not None:
         lines.append(f"  evidence: {answer.place}")
     lines += [f"    {line}" for line in answer.last_lines]
-    lines += [f"  {_attempts(each)}{each.kind}: {each.text}{_at(each)}" for each in answer.delays]
+    lines += [
+        f"  {_attempts(each)}{each.kind}: {first_line(each.text)}{_at(each)}"
+        for each in answer.delays
+    ]
     lines.append(f"  what to do: {answer.advice}")
     lines.append(f"  command: {answer.command}")
     return "\n".join(lines)

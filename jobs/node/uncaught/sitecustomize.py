@@ -6,14 +6,18 @@ what the log does not show: the class of the error with its bases, its errno, an
 ends. Without it, as with another sys.excepthook, the wrapper reads the log.
 """
 
+from __future__ import annotations
+
 import atexit
-import importlib.util
 import json
 import os
 import sys
 import traceback
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, NoReturn
 
 HERE = Path(__file__).resolve().parent
 ERRORS = HERE.parents[1] / "errors.py"
@@ -21,7 +25,7 @@ MAX_TEXT = 20_000
 MAX_TRACE = 30_000
 
 
-def restore_search_path():
+def restore_search_path() -> None:
     """Remove this folder from the search path of this process and of those that it starts."""
     before, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
     if before == str(HERE):
@@ -31,36 +35,43 @@ def restore_search_path():
     sys.path[:] = [entry for entry in sys.path if entry != str(HERE)]
 
 
-def run_next():
+def run_next() -> None:
     """Run the module that Python would have found in place of this one."""
     spec = PathFinder.find_spec("sitecustomize")
-    if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["sitecustomize"] = module
-        spec.loader.exec_module(module)
+    if spec is not None:
+        load(spec)
+
+
+def load(spec: ModuleSpec | None) -> ModuleType:
+    """Import the module that `spec` has found."""
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 class Reports:
     """Sends lines to the wrapper, from this process alone and not from its forks."""
 
-    def __init__(self, pipe):
-        self.pipe, self.pid, self.exit_text = pipe, os.getpid(), None
+    def __init__(self, pipe: int) -> None:
+        self.pipe, self.pid = pipe, os.getpid()
+        self.exit_text: str | None = None
         self.show, self.leave = sys.excepthook, sys.exit
         os.set_inheritable(pipe, False)
         self.send(begun=True)
 
-    def send(self, **values):
+    def send(self, **values: Any) -> None:
         if os.getpid() == self.pid:
             text = json.dumps(values, ensure_ascii=False) + "\n"
             os.write(self.pipe, text.encode("utf-8", "backslashreplace"))
 
-    def excepthook(self, kind, error, trace):
+    def excepthook(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
         """Report an error that nothing caught, then show it as before."""
         try:
-            spec = importlib.util.spec_from_file_location("kit_errors", ERRORS)
-            errors = importlib.util.module_from_spec(spec)
-            sys.modules["kit_errors"] = errors  # for its dataclasses
-            spec.loader.exec_module(errors)
+            errors = load(spec_from_file_location("kit_errors", ERRORS))
             number = getattr(error, "errno", None)
             self.send(
                 text=errors.in_words(error)[:MAX_TEXT],
@@ -72,12 +83,12 @@ class Reports:
             pass
         self.show(kind, error, trace)
 
-    def exit(self, status=None, /):
+    def exit(self, status: str | int | None = None, /) -> NoReturn:
         """Keep the text with which the script leaves; Python prints it, and exits with 1."""
         self.exit_text = None if status is None or isinstance(status, int) else str(status)
         self.leave(status)
 
-    def at_exit(self):
+    def at_exit(self) -> None:
         try:
             if self.exit_text is not None:
                 self.send(exit_text=self.exit_text[:MAX_TEXT])
@@ -87,7 +98,7 @@ class Reports:
             pass
 
 
-def main():
+def main() -> None:
     restore_search_path()
     pipe = os.environ.pop("KIT_ERROR_PIPE", "")
     if pipe.isdecimal():

@@ -299,7 +299,8 @@ def test_a_refused_command_line_is_shown_with_its_usage_and_is_not_tried_again(r
     assert start(USAGE).wait(30) == 2
     record = error(run)
     assert record is not None
-    assert "usage: train.py [-h] --lr LR\ntrain.py: error: the following arguments" in record.error
+    words = "train.py: error: the following arguments are required: --lr\nusage: train.py [-h] --lr"
+    assert record.error.startswith(f"exited with code 2: {words}")
     assert (record.fault, record.mistake, record.is_user_error) == ("usage", "spec", True)
 
 
