@@ -91,8 +91,8 @@ class Client:
 
     @contextmanager
     def running_on(self, node: str, *argv: str | Path) -> Iterator[subprocess.Popen[str]]:
-        """A process on a node, outside of any job, that ends with the block; stdout is piped."""
-        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+        """A process on a node, outside of any job, that ends with the block; it has pipes."""
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         command = self._entering(node, *map(str, argv))
         with subprocess.Popen(command, env=self.env, text=True, **pipes) as process:
             try:

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from .cluster import Cluster, why_not
+from .faults.scenario import ReferenceRuns
 from .host import IS_SITE
+from .kit import Kit
 from .not_on_site import REASONS
 from .user_cluster import cluster_at
 
@@ -54,6 +56,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         reason = REASONS.get(getattr(item, "originalname", item.name))
         if IS_SITE and reason and item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.skip(reason=f"not on the site's shape: {reason}"))
+
+
+@pytest.fixture(scope="session")
+def reference(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> ReferenceRuns:
+    """`reference(*overrides)`: the reference run without faults, trained once in a session."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of all workers, unless their clusters share no files
+    return ReferenceRuns(Kit(cluster, cluster.tmp_path(folder / "reference")))
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ one of the fast ones. Of these the first proctrack is fast; some tests have the 
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import time
@@ -18,7 +17,6 @@ import pytest
 from ..cluster import Cluster
 from ..kit import REPOSITORY, Kit
 from .rows import FAST, Row, is_of, row_of
-from .scenario import ReferenceRuns
 
 _HERE = Path(__file__).parent
 _STARTED = time.monotonic()
@@ -87,15 +85,6 @@ def pytest_runtest_makereport(
 def kit(cluster: Cluster, tmp_path: Path) -> Kit:
     """The kit with a runs root for this test only."""
     return Kit(cluster, tmp_path)
-
-
-@pytest.fixture(scope="session")
-def reference(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> ReferenceRuns:
-    """`reference(*overrides)`: the reference run without faults, trained once in a session."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # of all workers, unless their clusters share no files
-    return ReferenceRuns(Kit(cluster, cluster.tmp_path(folder / "reference")))
 
 
 @pytest.fixture
