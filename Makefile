@@ -3,17 +3,6 @@
 SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
-# What the user types goes to the commands unchanged: no expansion by make or by a shell.
-export KIT_CONFIG := $(value CONFIG)
-export KIT_SET := $(value SET)
-export KIT_RUN := $(value RUN)
-export KIT_KEY := $(value KEY)
-export KIT_WITH := $(value WITH)
-export KIT_CHECKPOINT := $(value CHECKPOINT)
-export KIT_FROM := $(value FROM)
-export KIT_BENCH := $(value B)
-unexport CONFIG SET RUN KEY WITH CHECKPOINT FROM B
-
 # An active environment with torch is used and not changed; otherwise .venv, made from the lock.
 ifneq ($(VIRTUAL_ENV)$(CONDA_PREFIX),)
 FIND_TORCH := import importlib.util as u; exit(not u.find_spec("torch"))
@@ -24,69 +13,43 @@ READY := $(if $(ACTIVE),,.venv/.ready)
 READY_DEV := $(if $(ACTIVE),,.venv/.ready-dev)
 READY_BENCH := $(if $(ACTIVE),,.venv/.ready-bench)
 JOBS := $(PYTHON) -m jobs
-NPROC ?= 1
-# From the command line only: some shells export a variable HOST of their own.
-ifeq ($(origin HOST),command line)
-export KIT_HOST := $(value HOST)
-unexport HOST
+BY_HAND_NAMES := NNODES NODE_RANK MASTER_ADDR MASTER_PORT
+
+# Which of these a target takes from make's command line, beside those of kit.mk.
+TESTS := test test-here test-on-slurm test-slow test-faults
+$(foreach test,$(TESTS),$(eval kit_takes_$(test) := FLAGS WORKERS SLURM SITE ROW))
+$(foreach bench,bench bench-start bench-gpu bench-full bench-scale,$(eval kit_takes_$(bench) := B FLAGS))
+kit_takes_clean := RUN YES FLAGS
+kit_takes_train := CONFIG SET NPROC $(BY_HAND_NAMES)
+kit_takes_chaos := N SEED DRAW SLURM SITE FLAGS
+kit_own := PYTHON READY READY_DEV READY_BENCH VIRTUAL_ENV CONDA_PREFIX
+# The targets for runs are those of `kit init`.
+KIT := $(JOBS)
+KIT_EXAMPLE := configs/resnet.yaml
+include slurm_job_kit/templates/kit.mk
+submit dry-run sweep status why logs report explain cancel resume shell compare export: $(READY)
+# As in kit.mk the environment does not count.
+$(foreach name,$(filter-out CONFIG,$(kit_known)),$(if $(call kit_typed,$(name)),,$(eval override $(name) :=)))
+override export KIT_BENCH := $(value B)
+# Python would wait at its end, or not find the packages here.
+unexport PYTHONINSPECT PYTHONSAFEPATH
+ifeq ($(ACTIVE),)
+unexport PYTHONHOME PYTHONPLATLIBDIR
 endif
-need = $(if $(KIT_$(1)),,$(error $(1)=... is missing, as in `$(2)`))
 
-##@ Run
-submit: $(READY) ## Run a spec: CONFIG=configs/resnet.yaml [SET="train.lr=0.05"] [FROM=RUN@step-100]
-	$(call need,CONFIG,make submit CONFIG=configs/resnet.yaml)
-	@$(JOBS) submit "$$KIT_CONFIG" --set="$$KIT_SET" $${KIT_FROM:+--from="$$KIT_FROM"} \
-	    $(if $(YES),--yes) $(FLAGS)
-dry-run: $(READY) ## Show what submit would do with CONFIG=...: sbatch command, script, resolved spec
-	$(call need,CONFIG,make dry-run CONFIG=configs/resnet.yaml)
-	@$(JOBS) submit "$$KIT_CONFIG" --set="$$KIT_SET" --dry-run $(FLAGS)
-sweep: $(READY) ## Many runs as one job array: CONFIG=... [SET="train.lr=0.01,0.1"] [DRY=1] [RETRY=1]
-	$(call need,CONFIG,make sweep CONFIG=configs/resnet.yaml SET=...)
-	@$(JOBS) sweep "$$KIT_CONFIG" --set="$$KIT_SET" $(if $(DRY),--dry-run) $(if $(RETRY),--retry) \
-	    $(if $(YES),--yes) $(FLAGS)
+ifneq ($(filter train,$(MAKECMDGOALS)),) # torchrun would take them for its options
+$(foreach name,$(filter PET_%,$(.VARIABLES)),$(eval unexport $(name)))
+endif
 
-##@ Look
-status: $(READY) ## List the runs, or one: [RUN=name, run id, job id, directory] [FLAGS="--all --watch"]
-	@$(JOBS) status $${KIT_RUN:+"$$KIT_RUN"} $(FLAGS)
-why: $(READY) ## Why a run waits, ended or is held, and what to do [RUN=...] [FLAGS=--json]
-	@$(JOBS) why $${KIT_RUN:+"$$KIT_RUN"} $(FLAGS)
-logs: $(READY) ## Rank 0's logs, all attempts [RUN=...] [FLAGS="-f --rank 1"] [FLAGS=--errors: the first error]
-	@$(JOBS) logs $${KIT_RUN:+"$$KIT_RUN"} $(FLAGS)
-report: $(READY) ## Where the time went, a page with plots [RUN="a b"] [FLAGS="--metric eval_loss"]
-	@$(JOBS) report $${KIT_RUN:+--runs="$$KIT_RUN"} $(FLAGS)
-explain: $(READY) ## What keys mean [KEY=train.lr or train] and their values [CONFIG=... or RUN=...]
-	@$(JOBS) explain $${KIT_KEY:+"$$KIT_KEY"} $${KIT_CONFIG:+"$$KIT_CONFIG"} \
-	    $${KIT_RUN:+"$$KIT_RUN"} --set="$$KIT_SET"
-shell: $(READY) ## A shell beside a running rank: RUN=... [FLAGS="--rank 1 --stack"]
-	$(call need,RUN,make shell RUN=resnet)
-	@$(JOBS) shell "$$KIT_RUN" $(FLAGS)
-
-##@ Change
-cancel: $(READY) ## Stop a run: RUN=...; only resume continues it
-	$(call need,RUN,make cancel RUN=resnet)
-	@$(JOBS) cancel "$$KIT_RUN"
-resume: $(READY) ## Continue the newest run [RUN=...] [SET="slurm.time=..."] [CODE=1] [CHECKPOINT=best] [YES=1]
-	@$(JOBS) resume $${KIT_RUN:+"$$KIT_RUN"} --set="$$KIT_SET" $(if $(CODE),--code) \
-	    $${KIT_CHECKPOINT:+--checkpoint="$$KIT_CHECKPOINT"} $(if $(YES),--yes) $(FLAGS)
-
-##@ Results
-compare: $(READY) ## Compare RUN=... bit for bit with WITH=..., a run without interruption
-	$(call need,RUN,make compare RUN=... WITH=...)
-	$(call need,WITH,make compare RUN=... WITH=...)
-	@$(JOBS) compare "$$KIT_RUN" "$$KIT_WITH"
-export: $(READY) ## Weights of the newest run as .safetensors [RUN=...] [CHECKPOINT=best] [DCP=1: torch's format]
-	@$(JOBS) export $${KIT_RUN:+"$$KIT_RUN"} $${KIT_CHECKPOINT:+--checkpoint="$$KIT_CHECKPOINT"} \
-	    $(if $(DCP),--dcp) $(FLAGS)
+##@ Clean, debug
 clean: $(READY) ## List what runs no longer need [RUN=...] [FLAGS="--older-than 30d"]; YES=1 deletes
-	@$(JOBS) clean $${KIT_RUN:+"$$KIT_RUN"} $(if $(YES),--yes) $(FLAGS)
-
-##@ Debug
+	@$(JOBS) clean $${KIT_RUN:+"$$KIT_RUN"} $(call kit_if,YES,--yes) $(FLAGS)
 train: $(READY) ## Plain torchrun: CONFIG=... [NPROC, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT]
-	$(call need,CONFIG,make train CONFIG=configs/resnet.yaml)
+	$(call kit_need,CONFIG,make train CONFIG=configs/resnet.yaml)
 	$(if $(MISSING),$(error missing for several machines: $(MISSING), as in `$(BY_HAND)`))
 	@$(REFUSE_BAD_SPEC)
 	@$(TORCHRUN) -m trainer "$$KIT_CONFIG" $${KIT_SET:+--set="$$KIT_SET"}
-TORCHRUN = $(PYTHON) -m torch.distributed.run --nproc-per-node=$(NPROC) \
+TORCHRUN = $(PYTHON) -m torch.distributed.run --nproc-per-node=$(or $(NPROC),1) \
 	$(if $(ON_SEVERAL),$(RENDEZVOUS),--standalone)
 # Before torchrun: its traceback would hide the mistake.
 REFUSE_BAD_SPEC = if [ -f "$$KIT_CONFIG" ]; then \
@@ -99,7 +62,6 @@ RENDEZVOUS = --nnodes=$(NNODES) --node-rank=$(NODE_RANK) \
 # One of the four alone would start a run of one machine on each of them. NNODES=1 alone is one.
 ON_SEVERAL = $(filter-out 1,$(NNODES))$(NODE_RANK)$(MASTER_ADDR)$(MASTER_PORT)
 MISSING = $(if $(ON_SEVERAL),$(strip $(foreach name,$(BY_HAND_NAMES),$(if $($(name)),,$(name)))))
-BY_HAND_NAMES := NNODES NODE_RANK MASTER_ADDR MASTER_PORT
 BY_HAND = make train CONFIG=... NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 MASTER_PORT=15000
 
 ##@ Work on the kit
@@ -117,15 +79,15 @@ test-faults: $(READY_DEV) ## The fault table, on a real Slurm (root) [ROW=14] [S
 # More processes than two cores, because most tests wait; each starts a Slurm of its own. In the
 # order of the files: the short tests of tests/unit fill the gaps at the end.
 # A file's tests stay together, because some share a training.
-PYTEST = $(PYTHON) -m pytest --numprocesses=$(WORKERS) $(DISTRIBUTION)
+PYTEST = $(PYTHON) -m pytest --numprocesses=$(or $(WORKERS),$(PROCESSES)) $(DISTRIBUTION)
 DISTRIBUTION = --dist=loadfile --no-loadscope-reorder
-WORKERS ?= 3
+PROCESSES := 3
 # SLURM: 24.11 or 26.05, which is downloaded once (Debian); without it the installed one.
 # SITE=1: the cluster has ordinary users, accounts and file clients: tests/slurm/user_site.py.
 ON_SLURM = $(if $(SLURM),$(PYTHON) -m tests.slurm.second "$(SLURM)" && \
 	    KIT_TEST_SLURM="$(SLURM)" REQUIRE_SLURM=1) $(if $(SITE),KIT_TEST_SITE=1 REQUIRE_SLURM=1)
 # Fewer, because Slurm's time limits go on while three nodes start. One by one, in a random order.
-test-faults: WORKERS = 2
+test-faults: PROCESSES = 2
 test-faults: DISTRIBUTION = --dist=load --maxschedchunk=1
 chaos: $(READY_DEV) ## Put random faults into N runs, N=50 SEED=1 [DRAW=7] [SLURM=26.05] (root)
 	@$(ON_SLURM) $(PYTHON) -m tests.slurm.chaos $(or $(N),50) $(or $(SEED),1) $(DRAW:%=--draw=%) $(FLAGS)
@@ -164,13 +126,11 @@ completion: $(READY) ## Print a script with which Tab completes runs, specs and 
 	@$(JOBS) completion bash
 help: ## Print this list
 	@awk -F ':.*## ' '/^##@/ {print "\n" substr($$0, 5)} \
-	    /^##:/ {print substr($$0, 5)} \
-	    /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-##:
+	    /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(KIT_MK) Makefile
+	@echo; awk '/^##:/ {print substr($$0, 5)}' Makefile $(KIT_MK)
 ##: [ ] may be left out. RUN is a run id, job id, directory, or a name: its newest run.
-##: HOST=user@login:DIR runs submit, sweep, status, why, logs, report, cancel and resume there by ssh (docs/laptop.md).
 ##: For Tab in bash: make completion > ~/.kit.bash, and the line `source ~/.kit.bash` in ~/.bashrc.
 
-.PHONY: submit dry-run sweep status why logs report explain cancel resume shell compare export clean train setup test test-here \
+.PHONY: clean train setup test test-here \
 	test-on-slurm test-slow chaos test-faults bench bench-start bench-full bench-gpu \
 	bench-scale lint schema cluster-up cluster-down completion help

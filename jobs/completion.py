@@ -56,7 +56,9 @@ _kit_make() {
       compopt -o nospace 2>/dev/null
       found="$(compgen -S = -W "$_kit_settable" -- "$word")" ;;
     KEY) found="$(compgen -W "$_kit_keys" -- "$word")" ;;
-    "") found="$(compgen -W "$(awk -F: '/^[a-z0-9-]+:.*## / {print $1}' Makefile)" -- "$word")" ;;
+    "")
+      found="$(awk -F: '/^[a-z0-9-]+:.*## / {print $1}' Makefile slurm_job_kit/templates/kit.mk)"
+      found="$(compgen -W "$found" -- "$word")" ;;
   esac
   COMPREPLY=($found)
 }

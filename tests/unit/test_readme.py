@@ -36,7 +36,8 @@ def test_a_command_in_the_docs_exists(command):
 
 
 def check_make(words):
-    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    files = (REPOSITORY / "Makefile", REPOSITORY / "slurm_job_kit/templates/kit.mk")
+    makefile = "\n".join(file.read_text(encoding="utf-8") for file in files)
     assert re.search(rf"^{words[0]}:", makefile, re.MULTILINE)
     for name in re.findall(r"^([A-Z_]+)=", "\n".join(words), re.MULTILINE):
         assert re.search(rf"\b{name}\b", makefile), f"the Makefile does not use {name}"
