@@ -150,6 +150,21 @@ def test_a_job_does_not_inherit_what_would_change_its_commands(tmp_path):
     assert "64" not in seen and "no POSIX" in seen
 
 
+def test_a_job_inside_of_another_one_drops_what_is_left_of_that_one(tmp_path):
+    """sbatch leaves variables of the job in which it runs: srun then fails (seen: Slurm 22.05)."""
+    script = tmp_path / "script"
+    script.write_text(SCRIPT.read_text().partition("fail() {")[0] + "env\n")
+    own = {"SLURM_MEM_PER_NODE": "1500", "SLURM_CPUS_PER_TASK": "2", "SLURM_CPUS_ON_NODE": "2"}
+    outer = {"SLURM_MEM_PER_CPU": "400", "SLURM_CPUS_PER_TASK": "4"}
+
+    def seen(env):
+        done = subprocess.run(["bash", script], env=env, capture_output=True, text=True, check=True)
+        return {line for line in done.stdout.splitlines() if line.startswith("SLURM_")}
+
+    assert seen(own) == {f"{name}={value}" for name, value in own.items()}
+    assert seen(own | outer) == {"SLURM_CPUS_ON_NODE=2"}
+
+
 @pytest.mark.parametrize("option", ["--mem=2G", "--mem-per-cpu=100", "--mem-per-gpu=1G"])
 def test_the_standby_shares_the_memory_of_the_attempt(tmp_path, option):
     """Where memory is a resource, a step that asks for any does not start beside the attempt."""
