@@ -136,7 +136,7 @@ def start_of_last(path: Path, lines: int) -> int:
 
     A last line may lack its newline. Raises: OSError.
     """
-    with open(path, "rb") as file:
+    with shared_files.open_binary(path) as file:
         return _start_of(file, file.seek(0, os.SEEK_END), lines)
 
 

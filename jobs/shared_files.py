@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
 from io import BufferedReader
 from pathlib import Path
 from typing import TypeVar
@@ -118,6 +119,11 @@ def names_in(folder: Path) -> list[str]:
         return sorted(listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def files_in(folder: Path, pattern: str) -> list[Path]:
+    """Return the paths in a folder whose names match a pattern, sorted. Raises: OSError."""
+    return [folder / name for name in names_in(folder) if fnmatch(name, pattern)]
 
 
 def read_bytes(path: Path) -> bytes:

@@ -210,8 +210,7 @@ def _places(
     if first is None or not first.caused_by_peer:
         return ()
     places = {}
-    folder = run_dir.timeline("x").parent
-    for path in (folder / name for name in names_in(folder) if fnmatch(name, "rank-*.jsonl")):
+    for path in shared_files.files_in(run_dir.timeline("x").parent, "rank-*.jsonl"):
         for event in rank_0 if path.stem == RANK_0 else tuple(read_events(path)):
             if (event.attempt, event.event) == (attempt, "spawn") and event.host is not None:
                 places[int(path.stem.partition("-")[2])] = event.host

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.attempt import interpret
 from slurm_job_kit.jobs.attempt.decision import ENDS, Decision
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
@@ -81,7 +81,7 @@ def reopened(run_dir: RunDir, found: AttemptFacts) -> Iterator[None]:
 
     The record of the last attempt comes first: until result.json is gone the run stays complete.
     """
-    text = run_dir.result.read_text(encoding="utf-8")
+    text = shared_files.read_text(run_dir.result)
     last, reason = found.last, "all steps were done; a user resumed the run for more"
     if last is not None and last.decision is Action.DONE:
         amend(run_dir, found, Decision(Action.HOLD, last.cause, reason))

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_job_kit.jobs import log_text
+from slurm_job_kit.jobs import log_text, shared_files
 from slurm_job_kit.jobs.attempt.decision import Evidence
 from slurm_job_kit.jobs.attempt.interpret import (
     AttemptFacts,
@@ -33,7 +33,7 @@ def report_quarantine(run_dir: RunDir, found: AttemptFacts) -> None:
         aside = run_dir.checkpoints / name
         reason = "the reason is in rank 0's log"
         with contextlib.suppress(OSError):  # it may be no directory, or written on a full disk
-            text = (aside / "REASON").read_text(encoding="utf-8", errors="replace")
+            text = shared_files.read_text(aside / "REASON", errors="replace")
             reason = next(iter(text.splitlines()), reason)
         say(f"attempt {found.attempt}: a damaged checkpoint was put aside, {aside}: {reason}")
 
@@ -68,7 +68,8 @@ def error_lines(run_dir: RunDir, found: AttemptFacts, evidence: Evidence) -> lis
     elif evidence.signals or evidence.is_stopped_in_startup:
         lines = [without_outcome(found)]
     else:
-        lines = [without_record(sorted(attempt_dir.path.glob("rank-*.log")), torchrun_logs)]
+        rank_logs = shared_files.files_in(attempt_dir.path, "rank-*.log")
+        lines = [without_record(rank_logs, torchrun_logs)]
     if torchrun_logs:
         lines.append(f"torchrun's own output: {torchrun_logs[0]}")
     return lines

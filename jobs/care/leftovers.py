@@ -8,6 +8,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_job_kit.jobs import shared_files
 from slurm_job_kit.jobs.checkpoint_names import (
     ASIDE_PREFIX,
     BEST,
@@ -97,8 +98,8 @@ def _kept_steps(run_dir: RunDir) -> _Kept | None:
         return None
     names = checkpoints.committed(run_dir)[:1]
     for pointer in (LATEST, BEST):
-        if (file := run_dir.checkpoints / pointer).is_file():
-            names.append(file.read_text(encoding="utf-8").strip())
+        if shared_files.is_file(file := run_dir.checkpoints / pointer):
+            names.append(shared_files.read_text(file).strip())
     return _Kept(frozenset(map(checkpoint_step, names)), spec.keep_every_steps)
 
 
@@ -116,10 +117,7 @@ def named_by_specs(run_dirs: list[RunDir]) -> set[Path]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder / name for name in os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    return [folder / name for name in shared_files.names_in(folder)]
 
 
 def size_of(path: Path) -> int:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.care.leftovers import Leftover
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import Provenance
@@ -32,6 +32,7 @@ def find(root: Path, older_than_s: float, gone: Sequence[RunDir], is_idle: bool)
     unused = f"code that no run of {root} has"
     linked = linked_code(root, gone)
     for path in _children(root / CODE):
+        shared_files.ask_again(path)  # a submit on another host may be taking it
         age_s = time.time() - path.lstat().st_mtime
         if path.lstat().st_uid != os.geteuid() or age_s < max(MIN_AGE_S, older_than_s):
             continue
@@ -76,7 +77,10 @@ def points_of_sweeps(root: Path) -> set[Path]:
 
     From the links, not from sweep.json, which may be damaged.
     """
-    return {link.resolve() for link in root.glob("[!.]*/sweep-*/points/*")}
+    folders = [folder for folder in _children(root) if folder.name[0] != "."]
+    sweeps = [each for folder in folders for each in _children(folder)]
+    sweeps = [each for each in sweeps if each.name.startswith("sweep-")]
+    return {link.resolve() for sweep in sweeps for link in _children(sweep / "points")}
 
 
 def _run_dirs(root: Path) -> Iterator[RunDir]:
@@ -85,6 +89,8 @@ def _run_dirs(root: Path) -> Iterator[RunDir]:
     def fail(error: OSError) -> None:
         raise error
 
+    shared_files.renew_mount(root)
+    shared_files.ask_again(root)
     for folder, folders, names in os.walk(root, onerror=fail):
         is_run = _is_run(names, folder)
         if is_run:
@@ -92,6 +98,8 @@ def _run_dirs(root: Path) -> Iterator[RunDir]:
         if is_run or len(Path(folder).relative_to(root).parts) >= _MAX_DEPTH:
             folders.clear()
         folders[:] = [name for name in folders if name[0] != "."]
+        for name in folders:  # os.walk lists them next
+            shared_files.ask_again(Path(folder) / name)
 
 
 def _is_run(names: Sequence[str], folder: str) -> bool:
@@ -103,14 +111,13 @@ def _dangling(root: Path, gone: Sequence[RunDir]) -> Iterator[Leftover]:
     without = {run_dir.path for run_dir in gone}
     links = _children(root / ".jobs")
     for folder in _children(root):
-        links += _children(folder) if folder.name[0] != "." and folder.is_dir() else []
+        links += _children(folder) if folder.name[0] != "." else []
     for link in links:
-        if link.is_symlink() and (not link.exists() or link.resolve() in without):
+        if not link.is_symlink():
+            continue
+        if link.resolve() in without or not shared_files.exists(link.resolve()):
             yield Leftover(link, "a link to a run that is gone")
 
 
 def _children(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    return [folder / name for name in shared_files.names_in(folder)]

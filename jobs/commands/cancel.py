@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from slurm_job_kit.jobs import arguments, installation
+from slurm_job_kit.jobs import arguments, installation, shared_files
 from slurm_job_kit.jobs.attempt import facts, run_lock
 from slurm_job_kit.jobs.attempt.close import end_between_attempts, find_run
 from slurm_job_kit.jobs.attempt.decision import Action, Cause
@@ -103,7 +103,7 @@ def scancel(jobs: Mapping[RunDir, Sequence[str]], record: BestEffort) -> None:
     Raises: FailedError if scancel fails; then no run has a new mark.
     """
     ids = [job_id for of_run in jobs.values() for job_id in of_run]
-    unmarked = [run_dir for run_dir in jobs if not run_dir.cancelled.exists()]
+    unmarked = [run_dir for run_dir in jobs if not shared_files.exists(run_dir.cancelled)]
     now = time.strftime("%Y-%m-%d %H:%M:%S")
     with uninterrupted():  # a mark without a scancel would end the run at its next start
         for run_dir, of_run in jobs.items():
@@ -175,7 +175,7 @@ def cancel_sweep(sweep: SweepDir) -> int:
 
     Raises: UserError where none is; FailedError if scancel fails.
     """
-    points = [run_dir for run_dir in lookup.points_of(sweep) if run_dir.path.is_dir()]
+    points = [run_dir for run_dir in lookup.points_of(sweep) if shared_files.is_dir(run_dir.path)]
     run_dirs = [run_dir for run_dir in points if not facts.is_complete(run_dir)]
     owners = {run_dir: run_lock.read(run_dir) for run_dir in run_dirs}
     here = {

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import arguments, installation, records
+from slurm_job_kit.jobs import arguments, installation, records, shared_files
 from slurm_job_kit.jobs.attempt import run_lock
 from slurm_job_kit.jobs.care import leftovers, unlinked
 from slurm_job_kit.jobs.care.leftovers import Leftover
@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(args: argparse.Namespace) -> int:
     """Run clean; returns the exit code."""
     # A point of a sweep may have been deleted.
-    runs = [run for text in args.runs for run in lookup.find_all(text) if run.path.is_dir()]
+    named = [run for text in args.runs for run in lookup.find_all(text)]
+    runs = [run for run in named if shared_files.is_dir(run.path)]
     request = Selection(
         tuple(runs) if args.runs else None,
         seconds_of(args.older_than),
@@ -185,6 +186,7 @@ def age_s(run_dir: RunDir) -> float:
     """Seconds since a run was frozen, resumed or ended, by the times of its files."""
     times = [0.0]
     for path in (run_dir.path, run_dir.spec, run_dir.result, run_dir.attempts, run_dir.submission):
+        shared_files.ask_again(path)
         with contextlib.suppress(FileNotFoundError):
             times.append(path.stat().st_mtime)
     return time.time() - max(times)
@@ -212,7 +214,8 @@ class Queue:
         for job in jobs or ():
             path = run_jobs.target_of(job)
             if path is not None:
-                targets |= {path, *(point.resolve() for point in path.glob("points/*"))}
+                points = shared_files.files_in(path / "points", "*")
+                targets |= {path, *(point.resolve() for point in points)}
             elif job.is_cut:
                 unclear = job.job_id
         ids = frozenset(job.job_id for job in jobs or ())
@@ -280,8 +283,10 @@ def _delete_of_run(each: Leftover, run_dir: RunDir) -> None:
 def _delete_shared(path: Path) -> None:
     """Delete a link whose target is gone, or a copy of code that no run has."""
     if path.is_symlink():
-        siblings = sorted(each for each in path.parent.iterdir() if (each / "spec.json").is_file())
-        if path.exists():
+        others = shared_files.files_in(path.parent, "*")
+        siblings = [each for each in others if shared_files.is_file(each / "spec.json")]
+        shared_files.ask_again(path)
+        if shared_files.exists(path.resolve()):
             return  # a new run has it now
         path.unlink()
         if path.name == "latest" and siblings:
@@ -295,6 +300,7 @@ def _delete_shared(path: Path) -> None:
     # A submit may have taken the copy after it was looked at: code_snapshot.take() touches it, and
     # then the run directory has its link.
     root = path.parent.parent
+    shared_files.ask_again(aside)
     is_fresh = time.time() - aside.lstat().st_mtime < unlinked.MIN_AGE_S
     linked = unlinked.linked_code(root) if path.parent.name == unlinked.CODE else set()
     if path != aside and (is_fresh or linked is None or path.name in linked):

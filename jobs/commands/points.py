@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from slurm_job_kit.jobs import environment, installation, records
+from slurm_job_kit.jobs import environment, installation, records, shared_files
 from slurm_job_kit.jobs.attempt import exclude_nodes, facts, run_lock
 from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.care import gpu_hours
@@ -62,7 +62,7 @@ def states_of(run_dirs: Sequence[RunDir]) -> list[PointState]:
 
 
 def _state_of(run_dir: RunDir, jobs: list[RecordedJob], known: dict[str, str]) -> PointState:
-    if not run_dir.path.is_dir():
+    if not shared_files.is_dir(run_dir.path):
         return PointState.GONE
     if facts.is_complete(run_dir):
         return PointState.COMPLETE
@@ -197,7 +197,7 @@ def queue_arrays(sweep: SweepDir, tasks: Sequence[SweepTask], limit: int | None)
 
 def _text_of(path: Path) -> str | None:
     with contextlib.suppress(FileNotFoundError):
-        return path.read_text(encoding="utf-8")
+        return shared_files.read_text(path)
     return None
 
 

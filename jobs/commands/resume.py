@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import arguments, installation
+from slurm_job_kit.jobs import arguments, installation, shared_files
 from slurm_job_kit.jobs.attempt import facts, history, run_lock
 from slurm_job_kit.jobs.attempt.close import find_run
 from slurm_job_kit.jobs.attempt.decision import ENDS
@@ -100,12 +100,14 @@ def resume(run_dir: RunDir, request: Request, as_json: bool) -> int:
 
     Raises: UserError, FailedError; then the run is as it was, with no new job.
     """
-    is_complete = facts.is_complete(run_dir)
-    if is_complete and (checkpoints.is_foreign(run_dir) or not has_more_to_do(request)):
+    if is_done(run_dir, request):
         return nothing_to_resume(run_dir, request)
     cluster = choose_cluster(request.cluster)
     with claimed(run_dir):
         refuse_living(run_dir, cluster)
+        if is_done(run_dir, request):  # its job has ended since
+            return nothing_to_resume(run_dir, request)
+        is_complete = facts.is_complete(run_dir)
         with changed_run(run_dir, request, is_complete):
             spec_changes.mend_work(run_dir)
             job_id = start_again(run_dir, cluster, request)
@@ -113,6 +115,13 @@ def resume(run_dir: RunDir, request: Request, as_json: bool) -> int:
         return run_here(run_dir, as_json)
     announce(run_dir, job_id, as_json)
     return 0
+
+
+def is_done(run_dir: RunDir, request: Request) -> bool:
+    """Whether a run is complete, and the request gives it no further steps."""
+    if not facts.is_complete(run_dir):
+        return False
+    return checkpoints.is_foreign(run_dir) or not has_more_to_do(request)
 
 
 def has_more_to_do(request: Request) -> bool:
@@ -220,7 +229,7 @@ def restored_on_failure(run_dir: RunDir, changed: dict[Path, str]) -> Iterator[N
     `changed`: the old texts of the spec's files.
     """
     with contextlib.suppress(FileNotFoundError):
-        changed = changed | {run_dir.cancelled: run_dir.cancelled.read_text(encoding="utf-8")}
+        changed = changed | {run_dir.cancelled: shared_files.read_text(run_dir.cancelled)}
         run_dir.cancelled.unlink()
     try:
         yield

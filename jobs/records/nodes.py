@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from typing import Literal
 
 from slurm_job_kit.jobs import shared_files
@@ -133,7 +132,5 @@ class HangConclusion:
 
 def read_agents(run_dir: RunDir, attempt: int) -> list[AgentRecord]:
     """The records that the agents of an attempt have written so far."""
-    folder = run_dir.attempt(attempt).path
-    names = shared_files.names_in(folder)
-    paths = [folder / name for name in names if fnmatch(name, "agent-*.json")]
+    paths = shared_files.files_in(run_dir.attempt(attempt).path, "agent-*.json")
     return [record for path in paths if (record := read(AgentRecord, path)) is not None]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from slurm_job_kit.jobs import environment, installation, records
+from slurm_job_kit.jobs import environment, installation, records, shared_files
 from slurm_job_kit.jobs.arguments import RUN
 from slurm_job_kit.jobs.attempt import run_lock
 from slurm_job_kit.jobs.attempt.close import find_run
@@ -75,7 +75,7 @@ def command(args: argparse.Namespace) -> int:
 def find_place(run_dir: RunDir, rank: int) -> Whereabouts:
     """Where a rank of a running run is. Raises: UserError, FailedError."""
     owner, attempt = running_owner(run_dir)
-    logs = sorted(run_dir.timeline("").parent.glob("rank-*.jsonl"))
+    logs = shared_files.files_in(run_dir.timeline("").parent, "rank-*.jsonl")
     spawned = {path.stem: event for path in logs if (event := _spawn(path, attempt))}
     event = spawned.get(run_dir.timeline(f"rank-{rank:05d}").stem)
     logs_hint = f"hint: {installation.command('logs', run_dir.run_id)}"
@@ -131,7 +131,7 @@ def node_of(run_dir: RunDir, attempt: int, host: str) -> str:
 
 def argv_beside(run_dir: RunDir, place: Whereabouts, words: list[str]) -> list[str]:
     """The command line that runs `words` on the rank's node, in the environment of the run."""
-    folder = run_dir.work if run_dir.work.is_dir() else run_dir.code
+    folder = run_dir.work if shared_files.is_dir(run_dir.work) else run_dir.code
     code = os.pathsep.join(code_folders(run_dir))
     inner = [str(run_dir.setup), str(folder), code, str(place.pid), *words]
     beside = ["bash", "-c", _BESIDE, "bash", *inner]

@@ -6,7 +6,7 @@ import contextlib
 import time
 from dataclasses import dataclass, replace
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.attempt import facts, run_lock
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan, RankError
@@ -188,7 +188,7 @@ def read_attempt(
 
 def first_error(run_dir: RunDir, number: int) -> int | None:
     """When the first rank of an attempt recorded its error; None where none did."""
-    paths = run_dir.attempt(number).path.glob("rank-*.error.json")
+    paths = shared_files.files_in(run_dir.attempt(number).path, "rank-*.error.json")
     errors = [records.read_leniently(RankError, path) for path in paths]
     return min((milliseconds(error.time) for error in errors if error is not None), default=None)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs import arguments, installation
+from slurm_job_kit.jobs import arguments, installation, shared_files
 from slurm_job_kit.jobs.attempt.close import find_run
 from slurm_job_kit.jobs.console import say, shown_path
 from slurm_job_kit.jobs.errors import FailedError, UserError
@@ -68,7 +68,7 @@ def runs_of(word: str | None) -> list[RunDir]:
     if sweep is None:
         return [find_run(word)]
     points = lookup.points_of(sweep)
-    found = [run_dir for run_dir in points if run_dir.path.is_dir()]
+    found = [run_dir for run_dir in points if shared_files.is_dir(run_dir.path)]
     for gone in sorted({*points} - {*found}, key=lambda run_dir: run_dir.run_id):
         say(f"{gone.run_id} is left out: its run directory was deleted")
     if not found:

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_job_kit.jobs import checkpoint_blocks, records
+from slurm_job_kit.jobs import checkpoint_blocks, records, shared_files
 from slurm_job_kit.jobs.checkpoint_names import (
     ASIDE_PREFIX,
     BEST,
@@ -36,6 +36,7 @@ def verify(directory: Path) -> StoredCheckpoint:
 
     Raises: UserError for a damaged checkpoint, OSError.
     """
+    shared_files.ask_again(directory)  # another host may have put one of this name aside
     try:
         found = records.read(StoredCheckpoint, directory / MANIFEST)
     except RecordError as error:
@@ -44,7 +45,7 @@ def verify(directory: Path) -> StoredCheckpoint:
         raise UserError(f"checkpoint {directory} has no {MANIFEST}, or was removed just now")
     for each in found.files:
         try:
-            with open(directory / each.name, "rb") as file:
+            with shared_files.open_binary(directory / each.name) as file:
                 size = os.fstat(file.fileno()).st_size
                 sha256: str | None
                 if each.digest.block_bytes is None:
@@ -91,7 +92,7 @@ def point(root: Path, name: str, manifest: StoredCheckpoint) -> None:
     """Write the pointers for `name` as the newest checkpoint; `best` only where that exists."""
     write_atomic(root / LATEST, f"{name}\n")
     best = None if manifest.best.step is None else checkpoint_name(manifest.best.step)
-    if best is not None and (root / best).is_dir():
+    if best is not None and shared_files.is_dir(root / best):
         write_atomic(root / BEST, f"{best}\n")
     else:
         (root / BEST).unlink(missing_ok=True)
@@ -112,11 +113,12 @@ def newest_is(run_dir: RunDir, name: str) -> Iterator[None]:
     root = run_dir.checkpoints
     manifest = verify(root / name)
     files = (root / LATEST, root / BEST)
-    texts = {file: file.read_text(encoding="utf-8") for file in files if file.exists()}
+    texts = {file: shared_files.read_text(file) for file in files if shared_files.exists(file)}
     renamed: list[tuple[Path, Path]] = []
     try:
         for each in newer_than(run_dir, name):
             aside = _free_name(root, each)
+            shared_files.ask_again(root / each)
             os.rename(root / each, aside)
             renamed.append((root / each, aside))
         point(root, name, manifest)
@@ -131,7 +133,7 @@ def newest_is(run_dir: RunDir, name: str) -> Iterator[None]:
 
 def _free_name(root: Path, name: str) -> Path:
     aside, number = root / f"{ASIDE_PREFIX}{name}", 1
-    while os.path.lexists(aside):
+    while shared_files.exists(aside):
         number += 1
         aside = root / f"{ASIDE_PREFIX}{name}.{number}"
     return aside

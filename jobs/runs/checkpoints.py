@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.checkpoint_names import (
     BEST,
     QUARANTINE_PREFIX,
@@ -61,11 +61,12 @@ def find(run_dir: RunDir, text: str) -> str:
         name = names[0] if names else text
     elif text == "best":
         pointer = run_dir.checkpoints / BEST
-        name = pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else text
+        name = shared_files.read_text(pointer).strip() if shared_files.is_file(pointer) else text
     else:
         number = text.removeprefix("step-")
         name = checkpoint_name(int(number)) if number.isdecimal() else text
-    if name not in names:
+    is_name = checkpoint_step(name) is not None  # by its name: the listing may be old
+    if name not in names and not (is_name and shared_files.is_dir(run_dir.checkpoints / name)):
         has = ", ".join(names) or "none"
         raise UserError(f"{run_dir.run_id} has no checkpoint {text}\n  hint: it has {has}")
     return name

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs import installation, records, shared_files
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import CodeSnapshot, Provenance
 from slurm_job_kit.jobs.rundir import RunDir, relink, write_atomic
@@ -102,7 +102,7 @@ def prepared(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
     changes = [] if is_lost else between(run_dir.code.resolve(), code, used_by(spec))
     if not is_lost and kit != code:
         changes += between(run_dir.kit.resolve(), kit, Used())
-    if script_code is not None and run_dir.script_code.is_dir():
+    if script_code is not None and shared_files.is_dir(run_dir.script_code):
         found = between(run_dir.script_code.resolve(), script_code, Used())
         changes += [replace(each, has_weight=True) for each in found]
     return NewCode(repository, code, kit, script_code, tuple(changes), is_lost)
@@ -212,7 +212,8 @@ def switched(run_dir: RunDir, new: NewCode, attempt: int, step: int) -> Iterator
     if new.script_code is not None:
         links[run_dir.script_code] = os.path.relpath(new.script_code, run_dir.path)
     before = {link: os.readlink(link) for link in links if link.is_symlink()}
-    text = run_dir.provenance.read_text("utf-8") if run_dir.provenance.exists() else None
+    has_record = shared_files.exists(run_dir.provenance)
+    text = shared_files.read_text(run_dir.provenance) if has_record else None
     try:
         _record(run_dir, new, attempt, step)
         for link, target in links.items():

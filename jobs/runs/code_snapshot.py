@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Set
 from pathlib import Path
 
-from slurm_job_kit.jobs import environment, installation
+from slurm_job_kit.jobs import environment, installation, shared_files
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
 
@@ -60,6 +60,7 @@ def take(repository: Path, runs_root: Path, paths: list[Path] | None = None) -> 
         )
     sha = digest(repository, paths)
     target = runs_root / ".code" / sha
+    shared_files.ask_again(target)
     with contextlib.suppress(FileNotFoundError):  # or the command clean has just renamed it
         with contextlib.suppress(PermissionError):  # another user's, whose clean looks at links
             os.utime(target)
@@ -73,7 +74,7 @@ def take(repository: Path, runs_root: Path, paths: list[Path] | None = None) -> 
         copy.rename(target)  # not jobs.rundir.replacing: that is for one file
     except OSError:
         shutil.rmtree(copy)
-        if not target.is_dir():  # else another submit made the same copy meanwhile
+        if not shared_files.is_dir(target):  # else another submit made the same copy meanwhile
             raise
     return target
 
@@ -117,6 +118,17 @@ def is_whole(copy: Path) -> bool:
 
     It is their working directory.
     """
+    if _is_whole(copy):
+        return True
+    # Another host may have just made it or its files.
+    shared_files.ask_again(copy / LIST)
+    with contextlib.suppress(OSError):
+        for name in frozen_names(copy):
+            shared_files.ask_again(copy / name)
+    return _is_whole(copy)
+
+
+def _is_whole(copy: Path) -> bool:
     try:
         return digest(copy, [f"{copy}/{name}" for name in frozen_names(copy)]) == copy.name
     except FileNotFoundError:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.checkpoint_names import MANIFEST
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import UserError
@@ -57,7 +57,7 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
 
     Raises: UserError for changes that need a confirmation or are forbidden; SpecError.
     """
-    text = run_dir.spec.read_text(encoding="utf-8")
+    text = shared_files.read_text(run_dir.spec)
     loaded = reloaded(run_dir, overrides)
     was, spec = Spec.from_json(text), loaded.spec
     changed = differences(was, spec)
@@ -81,7 +81,7 @@ def change(run_dir: RunDir, overrides: Sequence[str], is_confirmed: bool) -> dic
     # Before the spec: the trainer accepts another spec than its checkpoint's only with a record.
     if weighty or _is_recorded(run_dir, text):
         _record(run_dir, changed, new[run_dir.spec])
-    before = {file: file.read_text(encoding="utf-8") for file in new}
+    before = {file: shared_files.read_text(file) for file in new}
     restore(new)
     return before
 
@@ -98,7 +98,7 @@ def reloaded(run_dir: RunDir, overrides: Sequence[str]) -> Loaded:
 def accept(run_dir: RunDir, other: Spec) -> None:
     """Record the spec of a new run as one that continues a checkpoint of the spec `other`."""
     spec = Spec.read(run_dir.spec)
-    _record(run_dir, differences(other, spec), run_dir.spec.read_text(encoding="utf-8"))
+    _record(run_dir, differences(other, spec), shared_files.read_text(run_dir.spec))
 
 
 def _as_frozen(run_dir: RunDir, spec: Spec) -> Spec:
@@ -237,7 +237,7 @@ def _setup_script(run_dir: RunDir, lines: Sequence[str]) -> str:
 
 def mend_setup(run_dir: RunDir) -> None:
     """Write setup.sh from the spec if a scratch purge deleted it."""
-    if not run_dir.setup.is_file():
+    if not shared_files.is_file(run_dir.setup):
         spec = Spec.read(run_dir.spec)
         write_atomic(run_dir.setup, _setup_script(run_dir, spec.setup))
 

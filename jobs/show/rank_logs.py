@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import log_text
+from slurm_job_kit.jobs import log_text, shared_files
 from slurm_job_kit.jobs.attempt import facts
 from slurm_job_kit.jobs.rundir import RunDir
 
@@ -17,13 +18,14 @@ BLOCK_BYTES = 1 << 20
 def attempts_with(run_dir: RunDir, rank: int) -> list[int]:
     """The numbers of the attempts that have a log of this rank, oldest first."""
     newest = facts.newest_opened(run_dir)
-    return [n for n in range(1, newest + 1) if run_dir.attempt(n).rank_log(rank).exists()]
+    logs = {n: run_dir.attempt(n).rank_log(rank) for n in range(1, newest + 1)}
+    return [n for n, log in logs.items() if shared_files.exists(log)]
 
 
 def ranks_of(run_dir: RunDir) -> list[int]:
     """The ranks that have a log in the newest attempt."""
     folder = run_dir.attempt(facts.newest_opened(run_dir)).path
-    found = (re.fullmatch(r"rank-(\d+)\.log", path.name) for path in folder.glob("rank-*.log"))
+    found = (re.fullmatch(r"rank-(\d+)\.log", name) for name in shared_files.names_in(folder))
     return sorted(int(match[1]) for match in found if match)
 
 
@@ -43,18 +45,17 @@ class GrowingFile:
     def read(self) -> Iterator[bytes]:
         """Yield what is new. A file that is shorter now, or another one, is read from its begin.
 
-        The file is opened again each time: a network file system may show new content only then.
+        The file is opened again each time: a network file system shows new content only then.
         """
         try:
-            found = self.path.stat()
+            file = shared_files.open_binary(self.path)
         except FileNotFoundError:
             return
-        if found.st_size < self.offset or self.inode not in (None, found.st_ino):
-            self.offset = 0
-        self.inode = found.st_ino
-        if found.st_size == self.offset:
-            return
-        with open(self.path, "rb") as file:
+        with file:
+            found = os.fstat(file.fileno())
+            if found.st_size < self.offset or self.inode not in (None, found.st_ino):
+                self.offset = 0
+            self.inode = found.st_ino
             file.seek(self.offset)
             while block := file.read(BLOCK_BYTES):
                 self.offset += len(block)

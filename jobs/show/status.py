@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs import arguments, installation, log_text
+from slurm_job_kit.jobs import arguments, installation, log_text, shared_files
 from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.attempt.interpret import start_up_warning
 from slurm_job_kit.jobs.console import format_duration, format_metric, format_metrics, shown_path
@@ -127,7 +127,7 @@ def look_at(view: RunView, jobs: Jobs) -> Seen:
     standing = run_view.judge(view, jobs)
     if view.result is None and standing.is_ended and standing.state != "unreadable":
         write_missing_result(view.run_dir)
-        if view.run_dir.result.exists():
+        if shared_files.exists(view.run_dir.result):
             view = run_view.read(view.run_dir)
             standing = run_view.judge(view, jobs)
     return Seen(view, standing, _reason(view, standing), time.time())

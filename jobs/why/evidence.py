@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.attempt import facts, interpret, run_lock
 from slurm_job_kit.jobs.attempt.decision import LOST_REASON, Decision
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
@@ -126,6 +126,8 @@ def read(run_dir: RunDir) -> Observed:
         life = run_lock.life_of(owner)
     is_alive = life.is_alive if owner is not None and owner.is_local else None
     mark = _mark(run_dir)
+    if interpret.is_lost(newest) and not is_in_queue:
+        newest = facts.read_newest(run_dir)  # the attempt may have ended since it was read
     has_end = newest.result is not None or mark is not None
     has_end = has_end or interpret.is_end_recorded(newest.last, newest.submission.job_id)
     unknown = life if life.is_alive is None and not has_end else None
@@ -253,7 +255,7 @@ def _agent_error(attempt_dir: AttemptDir, found: AttemptFacts) -> FileLine | Non
             (
                 FileLine(path, 1)
                 for path in map(attempt_dir.agent_error, range(len(found.nodes)))
-                if path.exists() and path.stat().st_size
+                if shared_files.exists(path) and path.stat().st_size
             ),
             None,
         )
@@ -277,7 +279,7 @@ def _place_of(attempt_dir: AttemptDir, failed: RankError, code: CodeFolders) -> 
 
 def _disk_of(run_dir: RunDir, attempt: int) -> tuple[Fault, FileLine] | None:
     """What a disk did to an attempt without an error record, by the logs of ranks and job."""
-    for log in sorted(run_dir.attempt(attempt).path.glob("rank-*.log")):
+    for log in shared_files.files_in(run_dir.attempt(attempt).path, "rank-*.log"):
         if (found := places.disk_fault_in(places.tail(log), RANK_ERROR, DISK_TEXTS)) is not None:
             return found
     of_attempt = places.attempt_lines(places.tail(run_dir.job_log), attempt)
@@ -311,7 +313,8 @@ def _quarantined(run_dir: RunDir, record: AttemptRecord) -> tuple[Quarantined, .
     for name in record.quarantined:
         path = run_dir.checkpoints / name / "REASON"
         reason = next((line.text for line in places.tail(path)), "the reason is in rank 0's log")
-        found.append(Quarantined(name, reason, FileLine(path, 1 if path.exists() else None)))
+        place = FileLine(path, 1 if shared_files.exists(path) else None)
+        found.append(Quarantined(name, reason, place))
     return tuple(found)
 
 
@@ -332,7 +335,7 @@ def _missing(run_dir: RunDir) -> UserError | None:
 
 def _mark(run_dir: RunDir) -> str | None:
     try:
-        return run_dir.cancelled.read_text(encoding="utf-8", errors="replace").strip()
+        return shared_files.read_text(run_dir.cancelled, errors="replace").strip()
     except OSError:
         return None
 
