@@ -17,6 +17,7 @@ import pytest
 from slurm_job_kit.jobs.node import rendezvous
 from slurm_job_kit.jobs.rundir import read_json
 
+from ..host import IS_SITE, installed_version
 from ..kit import JOB_TIMEOUT_S, Kit, Run
 from . import harm_nodes, harm_processes, harm_slurm, oracles
 from .rows import Row
@@ -204,11 +205,14 @@ def test_row_37_of_two_resumes_one_queues_and_a_cancel_ends_all_jobs(
     kit.cluster.run(*drain, "State=DRAIN")
     second = resume_twice_at_once(kit, run)
     by_hand = harm_slurm.submit_again(kit, run)
-    cancel(kit, run, second.job_id, by_hand)
+    # Without accounting these versions show no arguments of a batch script.
+    is_hidden = (23, 2) <= installed_version() < (25, 11) and not IS_SITE
+    cancel(kit, run, second.job_id, *([] if is_hidden else [by_hand]))
     late = harm_slurm.submit_again(kit, run)
     kit.cluster.run(*drain, "State=RESUME")
-    kit.cluster.wait_job(late, "FAILED", JOB_TIMEOUT_S)
-    assert "the run was cancelled" in job_output(kit, late)
+    for job_id in (late, *([by_hand] if is_hidden else [])):
+        kit.cluster.wait_job(job_id, "FAILED", JOB_TIMEOUT_S)
+        assert "the run was cancelled" in job_output(kit, job_id)
     assert run.result()["status"] == "cancelled"
     assert len(run.attempts()) == 1
     oracles.nothing_left(run)
