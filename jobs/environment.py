@@ -124,6 +124,13 @@ TABLE = (
         _SLURM,
     ),
     Family(
+        ("SLURM_JOB_ID", "SLURM_RESTART_COUNT"),
+        (P, R, P, P, P, P),
+        "which start of which job it is: a site's wrapper of scontrol may ask",
+        _SLURM,
+        is_of_job=True,
+    ),
+    Family(
         ("SLURM*",), (R, R, P, P, P, P), "of an enclosing job or salloc", _SLURM, is_of_job=True
     ),
     Family(
