@@ -280,7 +280,8 @@ TABLE = (
     Family(
         ("GLOO_*", "NCCL_*", "UCX_*", "TORCH_*", "PYTORCH_*"),
         _ALL,
-        "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME: yours wins, but for launch.interface",
+        "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME: yours win, but for launch.interface, and on a "
+        "node that has no such interface, which warns",
     ),
     Family(
         ("HOME", "XDG_*", "LANG", "LC_*", "TERM", "http_proxy", "https_proxy", "BASH_ENV"),

@@ -64,6 +64,17 @@ def interface_of(address: str) -> str | None:
     return next((name for name, own in addresses() if ipaddress.ip_address(own) == wanted), None)
 
 
+def is_any_here(wanted: str) -> bool:
+    """Whether this host has an interface that a value of GLOO_SOCKET_IFNAME or NCCL's names.
+
+    NCCL takes beginnings of names, with = before the first whole names, with ^ all but these.
+    Source: NCCL, environment variables, NCCL_SOCKET_IFNAME.
+    """
+    here = [name for name, _ in addresses()]
+    names = wanted.removeprefix("=").split(",")
+    return wanted.startswith("^") or any(own.startswith(name) for name in names for own in here)
+
+
 def choose(wanted: str, head: str | None = None) -> tuple[str, str]:
     """(interface, its address) for launch.interface: the interface of that name, else by prefix.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import environment, gpus, records
+from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.node import gpu_check, interfaces
 from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.records.nodes import NODE, AttemptPlan
@@ -162,7 +163,7 @@ class Node:
         attempt = plan.attempt
         env = {
             **self._socket_variables(),
-            **environment.passed(os.environ, environment.Door.TORCHRUN),
+            **self._inherited(),
             **(self._socket_variables() if self.is_interface_chosen else {}),
         }
         if not plan.is_local:
@@ -180,6 +181,15 @@ class Node:
             "KIT_DEADLINE": str(plan.deadline or ""),
             **variables_of_spec(spec),
         }
+
+    def _inherited(self) -> dict[str, str]:
+        """What torchrun inherits, without interfaces that a login node has and this node lacks."""
+        inherited = environment.passed(os.environ, environment.Door.TORCHRUN)
+        for name, own in self._socket_variables().items():
+            if name in inherited and not interfaces.is_any_here(inherited[name]):
+                what = f"{name}={inherited.pop(name)} names no interface of this node"
+                say(f"warning: {self.host}: {what}: {own} is used instead")
+        return inherited
 
     def _socket_variables(self) -> dict[str, str]:
         """The variables that select the interface of gloo and NCCL.

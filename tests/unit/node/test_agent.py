@@ -233,8 +233,8 @@ def test_rendezvous_gloo_and_nccl_use_one_interface(second_node, launch, head, a
 @pytest.mark.parametrize(
     ("launch", "interface"),
     [
-        (Launch(), "user0"),
-        (Launch(interface="ib"), "ib1"),
+        (Launch(), "ib1"),
+        (Launch(interface="eth"), "eth0"),
         (Launch(interface="ib", env={"GLOO_SOCKET_IFNAME": "own0"}), "own0"),
         (Launch(env={"GLOO_SOCKET_IFNAME": "own0"}), "own0"),
     ],
@@ -242,9 +242,28 @@ def test_rendezvous_gloo_and_nccl_use_one_interface(second_node, launch, head, a
 def test_launch_env_comes_before_the_interface_and_that_before_an_exported_variable(
     second_node, monkeypatch, launch, interface
 ):
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "user0")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib1")
     at, plan = second_node(launch)
     assert at.environment(Spec(launch=launch), RUN, plan)["GLOO_SOCKET_IFNAME"] == interface
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "used"),
+    [
+        ("GLOO_SOCKET_IFNAME", "eno1,eno2", "eth0"),
+        ("GLOO_SOCKET_IFNAME", "eno1,ib1", "eno1,ib1"),
+        ("NCCL_SOCKET_IFNAME", "=eno1", "=eth0"),
+        ("NCCL_SOCKET_IFNAME", "ib", "ib"),
+        ("NCCL_SOCKET_IFNAME", "^docker,lo", "^docker,lo"),
+    ],
+)
+def test_an_exported_interface_that_only_the_login_node_has_is_not_used(
+    second_node, monkeypatch, capfd, name, value, used
+):
+    monkeypatch.setenv(name, value)
+    at, plan = second_node(Launch())
+    assert at.environment(Spec(), RUN, plan)[name] == used
+    assert (f"{name}={value} names no interface" in capfd.readouterr().err) == (used != value)
 
 
 @pytest.mark.parametrize("node_rank", [0, 1])
