@@ -36,6 +36,10 @@ printf -v kit_node '%05d' "$kit_node_rank"
 kit_log=$kit_folder/setup-$kit_node.log
 kit_error=$kit_folder/agent-$kit_node.error
 kit_code=$kit_run_dir/code # in a clone of the kit the kit is a part of it
+# A resume may have replaced these links: let the file system's client ask the server about them.
+for kit_link in "$kit_run_dir"/{code,kit}; do
+    link /proc/version "$kit_link" 2>/dev/null || true
+done
 [[ $kit_run_dir/kit -ef $kit_code ]] || kit_code+=:$kit_run_dir/kit
 
 # kit_fail REASON HINT

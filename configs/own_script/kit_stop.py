@@ -20,6 +20,7 @@ these variables, nothing ever stops and signals do what they always do.
 """
 
 import atexit
+import contextlib
 import json
 import os
 import signal
@@ -52,9 +53,19 @@ class Stop:
         if self.file is None or step % self.every:
             return False
         if self.rank == 0 and not self.warned and time.monotonic() >= self.next_look:
-            self.warned = Path(self.file).exists()
+            self.warned = self._is_stop_requested()
             self.next_look = time.monotonic() + 1
         return self._any(self.warned)
+
+    def _is_stop_requested(self) -> bool:
+        """Whether an agent, perhaps on another node, has created the file.
+
+        NFS shows a missing name for up to a minute: this call makes it ask, and changes nothing.
+        """
+        for path in (Path(str(self.file)).parent, Path(str(self.file))):
+            with contextlib.suppress(OSError):
+                os.link("/proc", path)
+        return Path(str(self.file)).exists()
 
     def _any(self, mine: bool) -> bool:
         """Whether it is true on any rank: a rank that left alone would hang all others."""

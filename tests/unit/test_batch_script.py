@@ -13,6 +13,7 @@ from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import sbatch
 from slurm_job_kit.jobs.slurm.duration import parse_or_zero
 from slurm_job_kit.jobs.spec import Spec
+from tests.unit.two_hosts import look
 
 SCRIPT = Path(__file__).resolve().parents[2] / sbatch.SCRIPT
 RUN = RunDir(Path("/runs/first/1"))
@@ -85,6 +86,23 @@ def test_a_run_directory_is_not_to_be_a_link(tmp_path, end):
     assert (
         f"is a link, which may lead elsewhere at a requeue: sbatch ... {tmp_path}/1" in done.stderr
     )
+
+
+def test_a_run_directory_that_another_host_has_just_made_is_seen(hosts):
+    """On a node that has looked for its files before."""
+    run_dir = hosts.here / "1"
+    run_dir.mkdir()
+    names = ("spec.json", "setup.sh", "code", "kit")
+    look(hosts.there, *names)
+    for name in names[:2]:
+        (run_dir / name).write_text("exit 1\n")
+    (run_dir / "code/slurm_job_kit/jobs").mkdir(parents=True)
+    (run_dir / "code/slurm_job_kit/jobs/rundir.py").write_text("")
+    (run_dir / "kit").symlink_to("code")
+    env = {"SLURM_JOB_ID": "7", "PATH": "/usr/bin:/bin"}
+    words = ["bash", str(SCRIPT), str(hosts.there / "1")]
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "")  # it has got as far as setup.sh
 
 
 def test_the_script_shows_how_the_endpoint_reaches_the_agents():

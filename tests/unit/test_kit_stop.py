@@ -19,6 +19,7 @@ from slurm_job_kit.jobs.records.training import (
     read_progress_step,
 )
 from slurm_job_kit.jobs.rundir import RunDir, read_json
+from tests.unit.two_hosts import look
 
 PATH = Path(__file__).resolve().parents[2] / "configs/own_script/kit_stop.py"
 
@@ -219,3 +220,14 @@ def test_without_the_kit_a_report_does_nothing(kit_stop, monkeypatch, tmp_path, 
     stop.progress(1, 2, loss=OfGpu())
     stop.saved(1)
     assert not os.listdir(tmp_path) and not at_exit and capsys.readouterr().out == ""
+
+
+def test_the_stop_file_of_another_host_is_seen(hosts, kit_stop, monkeypatch):
+    (hosts.here / "attempt-1").mkdir()
+    look(hosts.there, "stop_requested")
+    monkeypatch.setenv("KIT_STOP_FILE", str(hosts.there / "attempt-1/stop_requested"))
+    stop = kit_stop.Stop(every=1)
+    assert not stop.should_stop(1)
+    (hosts.here / "attempt-1/stop_requested").write_text("")
+    stop.next_look = 0.0
+    assert stop.should_stop(2)
