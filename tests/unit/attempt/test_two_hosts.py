@@ -1,0 +1,159 @@
+"""What the first node of a start decides on files that other hosts have written just before."""
+
+import os
+
+import pytest
+
+from slurm_job_kit.jobs.attempt import facts, interpret, run_lock
+from slurm_job_kit.jobs.attempt.open import HeldError, refuse
+from slurm_job_kit.jobs.node.agent import wait_for_plan
+from slurm_job_kit.jobs.records.nodes import read_agents
+from slurm_job_kit.jobs.rundir import RunDir, Timeline, append_jsonl, relink, write_json
+from slurm_job_kit.jobs.runs import lookup, scratch_purge
+from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.trainer.errors import Superseded
+from slurm_job_kit.trainer.storage.ownership import check_owner
+from tests.unit import run_files
+from tests.unit.attempt.attempt_kit import failed, node, opened
+from tests.unit.two_hosts import look
+
+NAMES = (
+    *("attempt-1", "attempt-2", "plan.json", "outcome.json", "result.json", "attempts.jsonl"),
+    *("owner.json", "cancelled", "successor.json", "submission.json", "progress.json"),
+    *("agent-00000.json", "agent-00001.json", "rank-00001.error.json", "rank-00000.jsonl"),
+    *("checkpoints", "timeline", "logs", "code", "two", "step-00000006"),
+)
+
+
+@pytest.fixture
+def run(hosts):
+    """A run with one attempt, as the host `here` has it."""
+    found = RunDir(hosts.here / "x/1")
+    found.path.mkdir(parents=True)
+    found.spec.write_text(Spec().to_json())
+    opened(found, 1)
+    return found
+
+
+@pytest.fixture
+def there(hosts, run):
+    """The same run on the first node of the next start, which has looked at all of it."""
+    look(hosts.there, *NAMES)
+    return hosts.run_there(run)
+
+
+def test_the_newest_attempt_is_the_one_that_another_node_has_opened(run, there):
+    opened(run, 2)
+    assert facts.newest_opened(there) == 2 and facts.newest_attempt(there) == 2
+    assert facts.read_newest(there).plan is not None
+
+
+def test_an_attempt_without_a_plan_that_was_looked_at_too_early_is_opened(hosts, run):
+    run.attempt(2).path.mkdir()
+    look(hosts.there, *NAMES)
+    write_json(run.attempt(2).plan, run_files.plan(attempt=2))
+    assert facts.newest_opened(hosts.run_there(run)) == 2
+
+
+def test_a_close_reads_what_all_nodes_have_written(hosts, run, there):
+    attempt = run.attempt(1)
+    node(attempt, 0)
+    node(attempt, 1, (2.0, "SIGTERM"), torchrun_exit=1)
+    failed(attempt, 1, 3.0)
+    write_json(attempt.outcome, {"status": "stopped", "global_step": 6})
+    run.progress.write_text('{"step": 6}')
+    run.timeline("x").parent.mkdir()
+    Timeline(run, "rank-00000", 1).event("first_step", step=1)
+    (run.checkpoints / "step-00000006").mkdir(parents=True)
+    found = facts.read(there, 1)
+    assert len(found.agents) == 2 and None not in found.agents
+    assert found.outcome.status == "stopped" and found.progress_step == 6
+    assert [each.rank for each in found.errors] == [1]
+    assert [each.event for each in found.events] == ["first_step"]
+    assert found.checkpoint == "step-00000006"
+    assert len(read_agents(there, 1)) == 2
+
+
+def test_a_record_of_another_host_closes_the_attempt(run, there):
+    append_jsonl(run.attempts, run_files.attempt(decision="hold"))
+    write_json(run.result, {"status": "held", "attempts": 1})
+    found = facts.read(there, 1, is_for_next=True)
+    assert not interpret.is_lost(found)
+    assert found.result is not None and found.result.status == "held"
+
+
+def test_a_run_that_was_cancelled_on_the_login_node_does_not_start(run, there):
+    run.cancelled.write_text("now")
+    me = run_lock.this_process("7")
+    with pytest.raises(HeldError, match="the run was cancelled"):
+        refuse(there, facts.read(there, 1), me)
+
+
+def test_a_run_whose_cancel_a_resume_has_taken_back_starts(hosts, run):
+    run.cancelled.write_text("now")
+    look(hosts.there, *NAMES)
+    run.cancelled.unlink()
+    there = hosts.run_there(run)
+    refuse(there, facts.read(there, 1), run_lock.this_process("7"))
+
+
+def test_an_owner_of_another_host_keeps_the_run(run, there):
+    other = run_files.claim(job_id="local-elsewhere-1", host="elsewhere")
+    write_json(run.owner, other)
+    with pytest.raises(run_lock.OwnedError, match="elsewhere"):
+        run_lock.claim(there, run_lock.this_process(None), 2)
+    assert run_lock.read(there) == run_lock.read(run)
+
+
+def test_an_attempt_that_another_one_has_replaced_is_superseded(hosts, run):
+    write_json(run.owner, run_files.claim(attempt=1))
+    look(hosts.there, *NAMES)
+    there = hosts.run_there(run)
+    assert not run_lock.is_superseded(there, "7", 1)
+    write_json(run.owner, run_files.claim(attempt=2))
+    assert run_lock.is_superseded(there, "7", 1)
+
+
+class Handle:
+    """The part of a RunHandle that the check of the owner reads."""
+
+    def __init__(self, run_dir, attempt):
+        self.dir, self.attempt, self.job_id = run_dir, attempt, "7"
+
+
+def test_a_rank_on_another_host_owns_the_run_as_soon_as_its_attempt_is_opened(run, there):
+    write_json(run.owner, run_files.claim(attempt=2))
+    check_owner(Handle(there, 2))  # type: ignore[arg-type]
+    with pytest.raises(Superseded):
+        check_owner(Handle(there, 1))  # type: ignore[arg-type]
+
+
+def test_a_folder_that_another_host_has_made_is_not_made_again(run, there):
+    for folder in (run.checkpoints, run.timeline("x").parent, run.rank_log(0).parent):
+        folder.mkdir()
+    append_jsonl(run.attempts, run_files.attempt())
+    assert scratch_purge.recreate_missing_dirs(there) == []
+
+
+def test_an_agent_sees_the_plan_of_an_attempt_that_it_looked_for_before(run, there):
+    opened(run, 2)
+    assert wait_for_plan(there.attempt(2)).attempt == 2
+
+
+def test_the_frozen_code_is_the_one_that_a_resume_has_linked_just_now(hosts, run):
+    for name in ("one", "two"):
+        (hosts.here / name / "slurm_job_kit/jobs").mkdir(parents=True)
+        (hosts.here / name / "slurm_job_kit/jobs/rundir.py").write_text("")
+    relink(run.code, "../../one")
+    relink(run.kit, "code")
+    look(hosts.there)
+    relink(run.code, "../../two")
+    code, _ = scratch_purge.check_code(hosts.run_there(run))
+    assert code is not None and code.name == "two"
+
+
+def test_a_successor_sees_the_job_that_another_host_has_recorded(run, there):
+    write_json(run.submission, {"argv": None, "job_id": "7"})
+    write_json(run.successor, {"job_id": "8", "after": "7", "reason": "x"})
+    assert lookup.waiting_job(there) == "8"
+    assert os.listdir(run.path)
