@@ -72,7 +72,12 @@ class UserError(Exception):
 
 
 class FailedError(Exception):
-    """An action that should have worked did not, exit 1: the text says what happened."""
+    """An action that should have worked did not, exit 1: the text says what happened.
+
+    may_be_queued: a job may be in the queue all the same, and needs its run directory.
+    """
+
+    may_be_queued = False
 
 
 @dataclass(frozen=True)

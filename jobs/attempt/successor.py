@@ -84,7 +84,9 @@ def queue(
     argv = argv_after(run_dir, found, job_id, can_requeue)
     environ = sbatch.successor_environ(os.environ, run_dir)
     environ |= {lookup.SUCCEEDS: f"{run_dir.run_id}:{job_id}"}
-    new_id, problem = client.submit(argv, environ)
+    new_id, problem = client.submit(
+        argv, environ, lambda: job_list.newest_in(run_dir.path, 0.0, [job_id])
+    )
     if new_id is None:
         hint = f"{installation.command('resume')} continues"
         say(f"no successor of job {job_id} ({reason}): {problem}\n  hint: {hint}")

@@ -179,10 +179,11 @@ def queue_arrays(sweep: SweepDir, tasks: Sequence[SweepTask], limit: int | None)
     for group in groups.values():
         _check_site(group)
     queued: list[str] = []
+    known = [*filter(None, map(lookup.job_id_of, lookup.points_of(sweep)))]
     before = [(task.run_dir.submission, _text_of(task.run_dir.submission)) for task in tasks]
     try:
         for options, group in groups.items():
-            queued.append(_queue_array(sweep, options, group, limit))
+            queued.append(_queue_array(sweep, options, group, limit, [*queued, *known]))
     except BaseException:
         if queued:
             client.cancel(*queued)
@@ -219,9 +220,16 @@ def _check_site(group: Sequence[SweepTask]) -> None:
 
 
 def _queue_array(
-    sweep: SweepDir, options: Sequence[str], group: Sequence[SweepTask], limit: int | None
+    sweep: SweepDir,
+    options: Sequence[str],
+    group: Sequence[SweepTask],
+    limit: int | None,
+    others: Sequence[str],
 ) -> str:
-    """Queue one array, and record in each run its job; returns the id of the array."""
+    """Queue one array, and record in each run its job; returns the id of the array.
+
+    others: older jobs of the sweep.
+    """
     numbers = [task.number for task in group]
     script = group[0].run_dir.kit / sbatch.SCRIPT
     argv = sbatch.array_argv(options, script, sweep, numbers, limit)
@@ -230,7 +238,7 @@ def _queue_array(
     environ = environment.passed(os.environ, environment.Door.SBATCH)
     with uninterrupted():
         try:
-            array_id = executor.submit(argv, environ, sweep.submitit)
+            array_id = executor.submit(argv, environ, sweep.submitit, others)
         except executor.SubmissionError as error:
             raise queue.refusal(error, group[0].loaded) from error
         try:
@@ -238,10 +246,7 @@ def _queue_array(
             for task in group:
                 _record(task, f"{array_id}_{task.number}")
         except OSError as error:
-            client.cancel(array_id)
-            raise FailedError(
-                f"job array {array_id} was cancelled: it could not be recorded: {error}"
-            ) from error
+            raise executor.cancelled(array_id, error) from error
     say(f"job array {array_id}: {counted(len(group), 'point')}, {number_ranges(numbers)}")
     return array_id
 

@@ -47,10 +47,7 @@ def queue(loaded: Loaded, run_dir: RunDir) -> str:
             records.write(run_dir.submission, submission(argv, job_id, asked))
             lookup.remember(run_dir, job_id)
         except OSError as error:
-            client.cancel(job_id)
-            raise FailedError(
-                f"job {job_id} was cancelled: it could not be recorded: {error}"
-            ) from error
+            raise executor.cancelled(job_id, error) from error
         with BestEffort("submit")():
             Timeline(run_dir, "submit").event("submit", job_id=job_id)
     return job_id

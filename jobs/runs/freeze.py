@@ -123,10 +123,12 @@ def link_in_default_root(path: Path) -> None:
 
 @contextlib.contextmanager
 def _deleted_by_failure(run_dir: RunDir) -> Iterator[None]:
-    """A block whose failure deletes the new run directory."""
+    """A block whose failure deletes the new run directory, unless a job may need it."""
     try:
         yield
-    except BaseException:
+    except BaseException as error:
+        if getattr(error, "may_be_queued", False):
+            raise
         shutil.rmtree(run_dir.path, ignore_errors=True)
         with contextlib.suppress(OSError):  # it holds other runs of this name
             run_dir.path.parent.rmdir()

@@ -7,6 +7,7 @@ still decide from the run directory. Standard library only.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import re
@@ -15,7 +16,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -288,7 +289,8 @@ def end_time(job_id: str, environ: Mapping[str, str] = os.environ) -> float | No
         # A format of strftime, because the default format has no time zone. Source: squeue(1).
         argv = ["squeue", "--noheader", f"--jobs={job_id}", "--format=%e"]
         answer = call(argv, SLURM_TIME_FORMAT="%s")
-        end = answer.stdout.strip() if answer and answer.returncode == 0 else ""
+        lines = answer.stdout.split() if answer and answer.returncode == 0 else []
+        end = next((word for word in reversed(lines) if word.isdigit()), "")
     return float(end) if end.isdigit() else None
 
 
@@ -325,16 +327,46 @@ def cancel(*ids: str) -> subprocess.CompletedProcess[str] | None:
     return call(["scancel", *ids])
 
 
-def submit(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str | None, str]:
+# What sbatch prints, also with `on cluster X` behind it; with --parsable, and by wrappers of some
+# sites, a line with the bare id. Source: sbatch/sbatch.c, main; sbatch(1), --parsable.
+_SUBMITTED = re.compile(r"Submitted batch job (\d+)")
+_BARE_ID = re.compile(r"^\s*(\d+)(?:;\S+)?\s*$", re.MULTILINE)
+
+
+def submitted_job(stdout: str, stderr: str = "") -> str | None:
+    """Return the job id in sbatch's answer; None if it has none, or several that it could be.
+
+    A site may print other lines with numbers around it, or move all to stderr.
+    """
+    named = _SUBMITTED.findall(stdout) or _SUBMITTED.findall(stderr)
+    found = set(named or _BARE_ID.findall(stdout))
+    return found.pop() if len(found) == 1 else None
+
+
+def submit(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    find: Callable[[], str | None] = lambda: None,
+) -> tuple[str | None, str]:
     """Run an sbatch command line; returns the job id, and why there is none.
 
-    The call is repeated while slurmctld does not answer.
+    The call is repeated while slurmctld does not answer. find: the job in the queue, for an answer
+    without an id; it may be queued also where no answer came, and a second job must not be.
     """
-    answer = call_patiently(argv, environ)
-    if answer is None:
-        return None, "sbatch is missing or does not answer"
-    submitted = re.search(r"Submitted batch job (\d+)", answer.stdout)
-    return (submitted[1], "") if submitted else (None, answer.stderr.strip())
+    if shutil.which(argv[0]) is None:
+        return None, "sbatch is missing"
+    for pause_s in itertools.chain(pauses(PATIENCE_S), [None]):
+        answer = call(argv, environ)
+        stdout, stderr = (answer.stdout, answer.stderr) if answer else ("", "")
+        is_refused = is_answered(answer) and answer is not None and answer.returncode != 0
+        job_id = submitted_job("" if is_refused else stdout, f"{stdout}\n{stderr}")
+        job_id = job_id or (None if is_refused else find())
+        if job_id is not None or is_answered(answer):
+            return job_id, "" if job_id else f"{stdout}\n{stderr}".strip()
+        if pause_s is not None:
+            say(f"slurmctld does not answer {argv[0]}, next try in {pause_s:.0f} s")
+            time.sleep(pause_s)
+    return None, "sbatch does not answer"
 
 
 def test_only(

@@ -23,11 +23,15 @@ import io
 import os
 import shlex
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import FailedError
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm import client, job_list
+
+FIND_S = 10.0  # how long squeue is asked for a job whose id sbatch did not print
 
 
 class SubmissionError(FailedError):
@@ -37,7 +41,10 @@ class SubmissionError(FailedError):
         self, what: str, argv: Sequence[str], message: str, may_be_queued: bool = False
     ) -> None:
         if may_be_queued:
-            then = "the job may be queued: if squeue --me shows it, cancel it"
+            then = (
+                f"the job may be queued, so {argv[-1]} is kept: if squeue --me shows the job, it "
+                "runs; else resume queues another one"
+            )
         else:
             then = "nothing is queued"
         super().__init__(f"{what}, {then}\n{shlex.join(argv)}\n{message}")
@@ -59,19 +66,13 @@ def begin_import() -> None:
     threading.Thread(target=load, name="import submitit").start()
 
 
-def submit(argv: Sequence[str], environ: Mapping[str, str], folder: Path) -> str:
-    """Run an sbatch command line and return the job id.
+def _executor(argv: Sequence[str], folder: Path, others: Collection[str], queued: list[str]) -> Any:
+    """submitit's executor with our command line, script and reader of sbatch's answer.
 
-    argv: as of `jobs.slurm.sbatch.sbatch_argv`, the batch script second to last.
-    environ: the whole environment of sbatch, and so of the job.
-    folder: exists; submitit writes its copy of the batch script there.
-    Raises: SubmissionError, with whether the job may be queued all the same; FailedError if the job
-        was cancelled again, because the disk is full.
+    queued: gets the id of the job.
     """
     from submitit import SlurmExecutor
-    from submitit.core.utils import FailedJobError, FailedSubmissionError
-
-    queued: list[str] = []
+    from submitit.core.utils import FailedSubmissionError
 
     class Executor(SlurmExecutor):
         def _make_submission_command(self, submission_file_path: Path) -> list[str]:
@@ -82,9 +83,34 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], folder: Path) -> str
 
         @staticmethod
         def _get_job_id_from_submission_command(string: bytes | str) -> str:
-            queued.append(SlurmExecutor._get_job_id_from_submission_command(string))
-            return queued[0]
+            text = string if isinstance(string, str) else string.decode(errors="replace")
+            job_id = client.submitted_job(text) or _in_queue(argv, others)
+            if job_id is None:
+                raise FailedSubmissionError(text)
+            queued.append(job_id)
+            return job_id
 
+    return Executor(folder)
+
+
+def submit(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    folder: Path,
+    others: Collection[str] = (),
+) -> str:
+    """Run an sbatch command line and return the job id.
+
+    argv: as of `jobs.slurm.sbatch.sbatch_argv`, the batch script second to last.
+    environ: the whole environment of sbatch, and so of the job.
+    folder: exists; submitit writes its copy of the batch script there.
+    others: older jobs of the same run or sweep, should the id have to be looked up in the queue.
+    Raises: SubmissionError, with whether the job may be queued all the same; FailedError if the job
+        was cancelled again, because the disk is full.
+    """
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    queued: list[str] = []
     messages = io.StringIO()
     try:
         # submitit prints sbatch's error, and gives sbatch the environment of this process.
@@ -93,18 +119,40 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], folder: Path) -> str
             contextlib.redirect_stderr(messages),
             client.say_if_slow(argv[0]),
         ):
-            return str(Executor(folder)._submit_command("").job_id)
+            return str(_executor(argv, folder, others, queued)._submit_command("").job_id)
     except FailedSubmissionError as error:
-        raise SubmissionError("sbatch printed no job id", argv, str(error), True) from error
+        raise SubmissionError("sbatch's answer has no job id", argv, str(error), True) from error
     except (FailedJobError, RuntimeError, OSError) as error:
         if queued:
-            client.cancel(*queued)
-            raise FailedError(
-                f"job {queued[0]} was cancelled: it could not be recorded: {error}"
-            ) from error
-        code = getattr(error.__cause__, "returncode", None)
+            raise cancelled(queued[0], error) from error
         text = messages.getvalue().strip() or str(error)
-        raise _failure(argv, code, text) from error
+        # A wrapper of the site may fail after sbatch; an answer may be lost behind the request.
+        job_id = client.submitted_job("", str(getattr(error.__cause__, "output", "")))
+        if job_id is None and client.NO_ANSWER_IN_TIME.search(text):
+            job_id = _in_queue(argv, others)
+        if job_id is None:
+            raise _failure(argv, getattr(error.__cause__, "returncode", None), text) from error
+        say(f"job {job_id} is queued, but sbatch failed: {text}")
+        return job_id
+
+
+def cancelled(job_id: str, error: OSError | RuntimeError) -> FailedError:
+    """Cancel a job that could not be recorded, and return the error of its submission."""
+    answer = client.cancel(job_id)
+    if answer is not None and answer.returncode == 0:
+        return FailedError(f"job {job_id} was cancelled: it could not be recorded: {error}")
+    failed = FailedError(
+        f"job {job_id} is queued and could not be recorded: {error}\n"
+        f"  hint: scancel {job_id}: the kit could not cancel it"
+    )
+    failed.may_be_queued = True
+    return failed
+
+
+def _in_queue(argv: Sequence[str], others: Collection[str]) -> str | None:
+    """The job of an sbatch command line whose answer cannot be read, from squeue."""
+    folder = next((each[8:] for each in argv if each.startswith("--chdir=")), argv[-1])
+    return job_list.newest_in(Path(folder), FIND_S, others)
 
 
 def _failure(argv: Sequence[str], code: int | None, text: str) -> SubmissionError:

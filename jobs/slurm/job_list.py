@@ -7,6 +7,7 @@ is no exception, as in jobs.slurm.client. Standard library only.
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 import contextlib
 import os
 import re
@@ -19,6 +20,19 @@ from slurm_job_kit.jobs.console import user_name
 from slurm_job_kit.jobs.records.queued import RecordedJob
 from slurm_job_kit.jobs.slurm import client, duration, job_state, site
 from slurm_job_kit.jobs.slurm.client import Job, Life, call
+=======
+import itertools
+import os
+import re
+import shutil
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from slurm_job_kit.jobs.slurm import client, duration, job_state
+from slurm_job_kit.jobs.slurm.client import call
+>>>>>>> ae46076 (submit: read sbatch's answer among other lines, leave no job behind)
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 
 # A job that the accounting has in such a state does not start again by itself.
@@ -206,6 +220,24 @@ def known_queue() -> list[QueuedJob] | None:
     bare = {_array_id(job.job_id) for job in jobs if _argument(job.command) == ""}
     lines = _submit_lines(bare) if bare else {}
     return [_completed(job, lines) if _array_id(job.job_id) in bare else job for job in jobs]
+
+
+def newest_in(folder: Path, patience_s: float, others: Collection[str] = ()) -> str | None:
+    """Return the job that was queued last with this working directory; None if squeue shows none.
+
+    The kit queues each job with the directory of its run or sweep (sbatch --chdir). It serves where
+    sbatch's answer cannot be read. others: jobs that are older. patience_s: how long to look again.
+    """
+    for pause_s in itertools.chain(client.pauses(patience_s), [0.0]):
+        ids = {_array_id(job.job_id) for job in known_queue() or () if _is_in(folder, job)}
+        if found := ids - {_array_id(each) for each in others}:
+            return max(found, key=int)
+        time.sleep(pause_s)
+    return None
+
+
+def _is_in(folder: Path, job: QueuedJob) -> bool:
+    return Path(job.work_dir) in (folder, folder.resolve())
 
 
 def _argument(command: str) -> str | None:

@@ -153,7 +153,8 @@ def _requeue_delay_s(found: Mapping[str, str]) -> int:
 def parse_partitions(text: str) -> list[Partition]:
     """Return the partitions in the output of `scontrol show partition`."""
     blocks = re.split(r"^(?=PartitionName=)", text, flags=re.MULTILINE)
-    return [_partition(dict(_PAIR.findall(block))) for block in blocks if block.strip()]
+    pairs = [dict(_PAIR.findall(block)) for block in blocks]
+    return [_partition(found) for found in pairs if "PartitionName" in found]
 
 
 def _partition(found: Mapping[str, str]) -> Partition:
@@ -188,7 +189,8 @@ def parse_qos(text: str) -> tuple[str, int] | None:
 
     text: sacctmgr's `PreemptMode|GraceTime`.
     """
-    mode, bar, grace = text.strip().partition("\n")[0].partition("|")
+    line = next((line for line in text.splitlines() if "|" in line), "")
+    mode, bar, grace = line.strip().partition("|")
     if not bar or mode.lower() in ("", "cluster"):
         return None
     return _mode(mode), duration.parse_or_zero(grace)

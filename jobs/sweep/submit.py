@@ -171,8 +171,9 @@ def made(
         )
         records.write(sweep.record, SweepRecord(found.digest, named, found.metric, limit))
         yield
-    except BaseException:
-        shutil.rmtree(sweep.path, ignore_errors=True)
+    except BaseException as error:
+        if not getattr(error, "may_be_queued", False):
+            shutil.rmtree(sweep.path, ignore_errors=True)
         raise
     link_in_default_root(sweep.path)
 

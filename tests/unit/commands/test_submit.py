@@ -14,7 +14,7 @@ from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.problems import Problem
 from slurm_job_kit.jobs.rundir import append_jsonl
 from slurm_job_kit.jobs.runs import check, lookup
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm import client, executor
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
 from tests.unit.commands.commands_kit import REPOSITORY, make_run
@@ -223,3 +223,13 @@ def test_a_command_prefix_that_setup_may_load_need_not_be_on_path_at_submit():
     with pytest.raises(local.LocalError, match="no-such-container is not on PATH here"):
         local.check_machine(Spec(launch=prefix), 0)
     local.check_machine(Spec(launch=prefix, setup=["module load it"]), 0)
+
+
+def test_a_run_directory_stays_where_its_job_may_be_queued(slurm, monkeypatch, capfd):
+    """sbatch succeeded, its answer has no job id, and squeue does not answer either."""
+    monkeypatch.setattr(executor, "FIND_S", 0.0)
+    slurm.answer("sbatch", "accepted\n", when="*ddp.sbatch*")
+    slurm.answer("squeue", "", "slurm_load_jobs error: Unable to contact", 1)
+    assert main(["submit", "tiny.yaml", "--no-check"]) == 1
+    (run,) = lookup.all_runs()
+    assert run.spec.exists() and f"{run.path} is kept" in capfd.readouterr().err

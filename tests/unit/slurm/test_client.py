@@ -126,6 +126,12 @@ def test_a_submission_gives_the_job_id_or_what_sbatch_printed(slurm):
     assert client.submit(["sbatch", "x"], environ)[0] is None
 
 
+def test_a_lost_answer_of_sbatch_queues_no_second_job(slurm):
+    slurm.answer("sbatch", error="sbatch: error: Socket timed out on send/recv", status=1)
+    assert client.submit(["sbatch", "x"], {"PATH": str(slurm.bin)}, lambda: "12") == ("12", "")
+    assert len(slurm.calls) == 1
+
+
 def test_a_trial_submission_queues_nothing(slurm):
     slurm.answer("sbatch", status=3)
     answer = client.test_only(["sbatch", "--nodes=2", "x"], {"PATH": str(slurm.bin)})

@@ -22,12 +22,13 @@ def script(tmp_path):
 
 
 @pytest.fixture
-def submit(tmp_path, script):
+def submit(tmp_path, script, monkeypatch):
+    monkeypatch.setattr(executor, "FIND_S", 0.0)
     (tmp_path / "submitit").mkdir()
 
-    def call(*options, environ=None):
+    def call(*options, environ=None, others=()):
         argv = ["sbatch", *options, str(script), "/runs/1"]
-        return executor.submit(argv, environ or os.environ, tmp_path / "submitit")
+        return executor.submit(argv, environ or os.environ, tmp_path / "submitit", others)
 
     return call
 
@@ -109,6 +110,57 @@ def test_an_answer_without_a_job_id_is_an_error(fake_slurm, submit):
     fake_slurm.answer("sbatch", "accepted\n")
     with pytest.raises(FailedError, match="(?s)job may be queued.*accepted"):
         submit()
+
+
+BANNER = "Dear users, 3 nodes are down until 2026.\nJob limit: 100\n"
+
+
+# What sites and their wrappers of sbatch print; the job is 4711.
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Submitted batch job 4711\n",
+        "Submitted batch job 4711 on cluster west\n",
+        "4711\n",
+        "4711;west\n",
+        f"{BANNER}Submitted batch job 4711\nYour quota: 12 % of 500 GB, job 17 was the last\n",
+        f"job 12 is your 3rd job today\n{BANNER}4711\n",
+        f"\x1b[1m{BANNER}\x1b[0mSubmitted batch job 4711\r\n{BANNER}",
+    ],
+)
+def test_the_job_id_is_read_among_other_lines(fake_slurm, submit, answer):
+    fake_slurm.answer("sbatch", answer)
+    assert submit() == "4711"
+    assert fake_slurm.cancelled == []
+
+
+@pytest.mark.parametrize("answer", ["accepted\n", "12\n4711\n", f"{BANNER}Job <4711> queued\n"])
+def test_a_job_whose_id_cannot_be_read_is_found_in_the_queue(fake_slurm, submit, answer):
+    """By its working directory, which is that of its run."""
+    fake_slurm.answer("sbatch", answer)
+    for job_id in ("12", "4711", "99"):
+        where = "/else" if job_id == "99" else "/runs/1"
+        fake_slurm.enqueue(job_id, where, "/kit/slurm/ddp.sbatch /runs/1")
+    assert submit("--chdir=/runs/1", others=["12"]) == "4711"
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ("Submitted batch job 4711\n", "wrapper: cannot write its log"),
+        ("", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"),
+    ],
+)
+def test_a_job_that_is_queued_although_sbatch_failed_is_kept(fake_slurm, submit, answer, error):
+    fake_slurm.answer("sbatch", answer, error, 1)
+    fake_slurm.enqueue("4711", "/runs/1", "/kit/slurm/ddp.sbatch")
+    assert submit("--chdir=/runs/1") == "4711"
+
+
+def test_a_job_that_could_not_be_cancelled_needs_its_run_directory(fake_slurm):
+    fake_slurm.answer("scancel", "", "scancel: error: Socket timed out", 1)
+    error = executor.cancelled("4711", OSError(errno.ENOSPC, "No space left"))
+    assert error.may_be_queued and "scancel 4711" in str(error)
 
 
 def test_a_job_whose_script_cannot_be_kept_is_cancelled(fake_slurm, submit, monkeypatch):

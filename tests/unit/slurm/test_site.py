@@ -205,6 +205,13 @@ def test_with_a_submit_plugin_a_limit_is_only_a_warning():
     assert found(of=replace(USUAL, chooses_partition=True), max_time_s=9) == ["note slurm.time"]
 
 
+def test_lines_that_a_wrapper_prints_around_an_answer_are_skipped():
+    banner = "** 3 nodes are down = wait **\n"
+    text = f"{banner}PartitionName=p\n   MaxTime=INFINITE TotalNodes=2\n{banner}"
+    assert [each.name for each in site.parse_partitions(text)] == ["p"]
+    assert site.parse_qos(f"{banner}requeue|00:00:30\n{banner}") == ("REQUEUE", 30)
+
+
 def test_of_several_partitions_one_that_works_is_enough():
     works, fails = Site(USUAL, BATCH), Site(USUAL, replace(BATCH, name="b", max_time_s=9))
     assert site_warnings.check(HOUR, [fails, works]) == []
