@@ -43,6 +43,7 @@ def main(argv: list[str] | None = None) -> int:
         command.add_argument("run_dir", type=Path)
         command.add_argument("attempt", type=int)
     watching.add_argument("srun_pid", type=int)
+    watching.add_argument("--stop", default="", help="a stop signal that came before")
     closing.add_argument(
         "--srun-exit", type=int, default=0, help="the exit code of the step's srun"
     )
@@ -52,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     run_dir = RunDir(args.run_dir)
     job_id = client.job_id_from(os.environ)
     if args.command == "watch":
-        srun_step.watch(run_dir, job_id or "", args.attempt, args.srun_pid)
+        srun_step.watch(run_dir, job_id or "", args.attempt, args.srun_pid, args.stop)
         return 0
     if args.pid is None and job_id is None:
         parser.error("no SLURM_JOB_ID: this is for slurm/ddp.sbatch")

@@ -210,6 +210,8 @@ def cause_of_stop(evidence: Evidence) -> tuple[Cause, str]:
         return Cause.PREEMPTION, "preempted"
     if "SIGUSR1" in evidence.signals and evidence.signals[0] != "SIGTERM":
         return Cause.TIME_LIMIT, "the time limit is near"
+    if evidence.job_state == "RUNNING" and evidence.is_near_limit:
+        return Cause.TIME_LIMIT, "the time limit is near"  # the job's --signal may be any signal
     if evidence.job_state == "RUNNING":
         what = evidence.signals[0] if evidence.signals else "a stop signal to a rank"
         return Cause.MANUAL_STOP, f"{what} was sent by hand: Slurm does not preempt the job"

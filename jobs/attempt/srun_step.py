@@ -40,6 +40,7 @@ POLL_S = 0.5
 # Each read opens a file of every node on a file system that all jobs share.
 READ_INTERVAL_S = 5.0
 ASK_INTERVAL_S = 30.0
+PASS_ON_INTERVAL_S = 2.0
 MAX_CONNECTIONS = 64  # to slurmd, at the same time
 
 
@@ -58,8 +59,8 @@ def block_signals_prefix() -> list[str]:
     return prefix if tried.returncode == 0 else []
 
 
-def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int) -> None:
-    """Wait for srun, and kill it if it does not end in time.
+def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int, stop: str = "") -> None:
+    """Wait for srun, kill it if it does not end in time, and pass on what only the batch shell got.
 
     That is: END_LIMIT_S after an agent failed, ENDED_LIMIT_S after all agents ended, half of
     KillWait after the end of the time limit, or as soon as another attempt owns the run.
@@ -69,12 +70,16 @@ def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int) -> None:
 
     If Slurm has started the job again meanwhile, this srun must ask slurmctld for nothing: its
     request would end the srun step of the new start, which has the same id.
+
+    stop: a stop signal that the batch shell got before.
     """
+    to_agents = _StopOfShell(run_dir, job_id, attempt, stop)
     deadline, why, has_sigterm, next_ask, next_read = math.inf, "", False, 0.0, 0.0
     while _is_running(srun_pid):
-        has_sigterm = signal.sigtimedwait({signal.SIGTERM}, POLL_S) is not None or has_sigterm
+        has_sigterm = to_agents.wait(POLL_S) == signal.SIGTERM or has_sigterm
         now = time.monotonic()
         with contextlib.suppress(OSError):  # a disk error: try again in the next turn
+            to_agents.pass_on()
             if has_sigterm and now > next_ask:
                 may_be_limit, has_sigterm = _may_be_at_limit(run_dir, attempt), False
                 # Many signals at once cause one call of Slurm.
@@ -93,6 +98,11 @@ def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int) -> None:
             break
     else:
         return
+    _end(run_dir, job_id, attempt, srun_pid, why)
+
+
+def _end(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int, why: str) -> None:
+    """End an srun that waits for too long; why: continues the line that is printed."""
     may_sigterm = False
     with contextlib.suppress(OSError):
         waited_for = ", ".join(_unended(run_dir, attempt)) or "its step"
@@ -107,6 +117,49 @@ def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int) -> None:
     # killed, too, and first. `attempt close` ends what is left of the step.
     for pid in (*children(srun_pid), srun_pid):
         _signal(pid, signal.SIGKILL)
+
+
+class _StopOfShell:
+    """A stop signal of the batch shell, such as that of `--signal=B:USR1@N`, on its way to agents.
+
+    Slurm sends it to that shell alone. scancel signals the steps of a job, not its batch shell.
+    """
+
+    def __init__(self, run_dir: RunDir, job_id: str, attempt: int, name: str) -> None:
+        self._run_dir, self._job_id, self._attempt = run_dir, job_id, attempt
+        self._name = name
+        self._is_passed_on = False
+        self._next_try = 0.0
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait for a stop signal, and return its number; None if none came."""
+        arrived = signal.sigtimedwait(STOP_SIGNALS, seconds)
+        if arrived is not None and not self._name:
+            self._name = signal.Signals(arrived.si_signo).name
+        return None if arrived is None else arrived.si_signo
+
+    def pass_on(self) -> None:
+        """Send the first signal to the agents, unless they got one themselves; repeat a failure.
+
+        A job that ends, or that Slurm has started again, is asked for nothing: its steps may be
+        those of the new start.
+        """
+        if not self._name or self._is_passed_on or time.monotonic() < self._next_try:
+            return
+        self._next_try = time.monotonic() + PASS_ON_INTERVAL_S
+        agents = read_agents(self._run_dir, self._attempt)
+        if not agents:  # they are starting
+            return
+        if any(agent.signals for agent in agents):
+            self._is_passed_on = True
+        elif not run_lock.is_superseded(self._run_dir, self._job_id, self._attempt):
+            job = client.show_job(self._job_id)
+            is_ours = job is not None and job.restarts == client.restart_count()
+            if job is not None and is_ours and job.state == "RUNNING":
+                say(
+                    f"attempt {self._attempt}: the agents get {self._name} of the batch script, too"
+                )
+                self._is_passed_on = client.signal_steps(self._job_id, self._name)
 
 
 def _limit_from_agents(run_dir: RunDir, attempt: int) -> tuple[float, str]:

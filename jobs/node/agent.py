@@ -28,7 +28,7 @@ from slurm_job_kit.jobs.node.interfaces import InterfaceError
 from slurm_job_kit.jobs.node.oom import oom_kills
 from slurm_job_kit.jobs.node.prctl import die_with_parent
 from slurm_job_kit.jobs.node.standby import WORD, WaitingTorchrun, next_attempt
-from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_signals
+from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN, STOP_SIGNALS, unblock_stop_signals
 from slurm_job_kit.jobs.node.torchrun import Node, stop_signal, torchrun_command
 from slurm_job_kit.jobs.procfs import children
 from slurm_job_kit.jobs.records.nodes import (
@@ -64,8 +64,7 @@ def prepare_torchrun(agent_pid: int) -> None:
     die_with_parent()
     if os.getppid() != agent_pid:  # the agent died before prctl(): the kernel sends no signal
         os._exit(1)
-    # nohup ignores SIGHUP, but the agent ends torchrun with it.
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(END_TORCHRUN, signal.SIG_DFL)  # the shell that submitted may ignore it
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -131,7 +130,7 @@ class Agent:
             # Before the first rank there is nothing to save. Later an empty list means that all
             # ranks have ended, and torchrun ends by itself.
             if not has_ranks:
-                torchrun.send_signal(signal.SIGHUP)
+                torchrun.send_signal(END_TORCHRUN)
             elif stop is not None:
                 signal_ranks(children(*ranks) if has_wrappers else ranks, stop)
             for name in new:  # after the signals: a slow file system must not delay the stop

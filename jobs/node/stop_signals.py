@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import signal
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+# Any of them may be the job's own --signal. The kernel's numbers (--signal=10) and SIG in front of
+# the name mean the same to Slurm. Source: sbatch(1), --signal.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
+# Ends a torchrun without ranks; no job is stopped by it. All of STOP_SIGNALS are ignored there.
+END_TORCHRUN = signal.SIGALRM
 
 
 def block_stop_signals() -> None:

@@ -322,6 +322,15 @@ def boot_times(nodes: Iterable[str]) -> dict[str, float]:
     return found
 
 
+def signal_steps(job_id: str, name: str) -> bool:
+    """Send a signal, such as SIGUSR1, to all srun steps of a job; whether Slurm accepted it.
+
+    Its batch shell gets none. Source: scancel(1), --signal, --batch.
+    """
+    answer = call(["scancel", f"--signal={name.removeprefix('SIG')}", job_id])
+    return answer is not None and answer.returncode == 0
+
+
 def cancel(*ids: str) -> subprocess.CompletedProcess[str] | None:
     """Cancel jobs (`12`, `12_3`) or srun steps (`12.0`); None if scancel is missing or hangs."""
     return call(["scancel", *ids])

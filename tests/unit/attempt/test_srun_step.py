@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -167,12 +166,9 @@ def test_a_disk_that_does_not_answer_is_looked_at_again(run, waiter, monkeypatch
     assert next(looks, None) is None
 
 
-def blocked(pid):
-    """The signals that a process blocks. Source: proc(5), SigBlk."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    (mask_text,) = re.findall(r"SigBlk:\s*(\w+)", status)
-    mask = int(mask_text, 16)
-    return {number for number in signal.Signals if mask >> (number - 1) & 1}
+def waits_for_signals(pid):
+    """Whether a process waits for a blocked signal. Source: proc(5), wchan."""
+    return "sigtimedwait" in Path(f"/proc/{pid}/wchan").read_text()
 
 
 def test_the_batch_scripts_commands_survive_what_slurm_sends_to_its_tree(run, waiter):
@@ -188,7 +184,7 @@ def test_the_batch_scripts_commands_survive_what_slurm_sends_to_its_tree(run, wa
     ]
     watch = subprocess.Popen(words, cwd=Path(__file__).parents[3])
     deadline = time.monotonic() + 30
-    while not {signal.SIGUSR1, signal.SIGUSR2} <= blocked(watch.pid):  # it waits for SIGTERM
+    while not waits_for_signals(watch.pid):
         assert time.monotonic() < deadline and watch.poll() is None
         time.sleep(0.01)
     watch.send_signal(signal.SIGTERM)
@@ -217,7 +213,7 @@ def test_an_srun_that_lasts_into_the_end_of_the_time_limit_is_ended_in_time_to_d
     ]
     watch = subprocess.Popen(words, cwd=Path(__file__).parents[3], env=os.environ)
     deadline = time.monotonic() + 30
-    while signal.SIGUSR1 not in blocked(watch.pid):
+    while not waits_for_signals(watch.pid):
         assert time.monotonic() < deadline and watch.poll() is None
         time.sleep(0.01)
     watch.send_signal(signal.SIGTERM)
@@ -293,3 +289,54 @@ def test_an_agent_that_dies_of_a_stop_before_its_first_record_was_stopped(
         if code != "missing":
             node(run, rank, code)
     assert interpret.stop_signals_at_start(facts.read(run, 1), srun_exit) == stops
+
+
+@pytest.fixture
+def watched(run, waiter, fake_slurm, monkeypatch):
+    """`watch` of a running job 7, as a function that sends it a signal."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    words = [sys.executable, "-m", "slurm_job_kit.jobs.attempt", "watch", str(run.path), "1"]
+    running = subprocess.Popen([*words, str(waiter.pid)], cwd=Path(__file__).parents[3])
+
+    def send(number):
+        deadline = time.monotonic() + 30
+        while not waits_for_signals(running.pid):
+            assert time.monotonic() < deadline and running.poll() is None
+            time.sleep(0.01)
+        running.send_signal(number)
+
+    yield send
+    waiter.kill()
+    assert running.wait(30) == 0
+
+
+def shows(slurm, state, restarts=0):
+    slurm.answer("scontrol", f"   JobState={state} Reason=None\n   Requeue=1 Restarts={restarts}\n")
+
+
+# --signal=B:NAME@N, also as a number or with SIG: the batch shell alone gets it.
+@pytest.mark.parametrize("name", ["USR1", "USR2", "TERM", "INT", "HUP"])
+def test_a_stop_that_only_the_batch_shell_got_reaches_the_agents(run, watched, fake_slurm, name):
+    shows(fake_slurm, "RUNNING")
+    node(run, 0, None)
+    watched(signal.Signals[f"SIG{name}"])
+    deadline = time.monotonic() + 30
+    while not fake_slurm.cancelled:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert fake_slurm.cancelled == [f"--signal={name} 7"]
+
+
+@pytest.mark.parametrize(("state", "restarts"), [("COMPLETING", 0), ("RUNNING", 1)])
+def test_a_job_that_ends_or_runs_again_elsewhere_gets_no_stop(
+    run, watched, fake_slurm, state, restarts
+):
+    shows(fake_slurm, state, restarts)
+    node(run, 0, None)
+    watched(signal.SIGUSR1)
+    deadline = time.monotonic() + 30
+    while not fake_slurm.calls:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert fake_slurm.cancelled == []

@@ -99,7 +99,7 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
         f"--rdzv-conf=is_host={is_host},join_timeout=600,read_timeout=180",
         "--local-addr=127.0.0.1",
         "--max-restarts=0",
-        "--signals-to-handle=SIGHUP,SIGQUIT",
+        "--signals-to-handle=SIGALRM",
         "--shutdown-timeout=5",
         "--log-dir=/tmp/x",
         *("--start-method=fork", "--run-path", "--", str(FORKED_RANK), "/runs/x y/1", "--x=a b"),
@@ -474,7 +474,7 @@ def test_a_stop_before_there_are_ranks_ends_torchrun(host):
     wait_for(run.attempt(1).agent(0).exists)
     process.terminate()
     assert process.wait(15) == 1
-    assert read_json(run.attempt(1).agent(0))["torchrun_exit"] == -signal.SIGHUP
+    assert read_json(run.attempt(1).agent(0))["torchrun_exit"] == -signal.SIGALRM
 
 
 def test_ranks_that_do_not_know_the_stop_are_left_alone(host, tmp_path):
@@ -561,7 +561,7 @@ def test_a_stop_that_comes_before_the_handlers_is_taken(tmp_path, imports, befor
     assert done.returncode == 1
     record = read_json(run.attempt(1).agent(0))
     assert [entry["signal"] for entry in record["signals"]] == [name]
-    assert (record["step_id"], record["torchrun_exit"]) == ("7", -signal.SIGHUP)
+    assert (record["step_id"], record["torchrun_exit"]) == ("7", -signal.SIGALRM)
     assert record["interpreter"] == sys.executable
     assert record["python"] == ".".join(map(str, sys.version_info[:3]))
 
