@@ -7,12 +7,13 @@ is no exception, as in jobs.slurm.client. Standard library only.
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 import contextlib
+import itertools
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,19 +21,6 @@ from slurm_job_kit.jobs.console import user_name
 from slurm_job_kit.jobs.records.queued import RecordedJob
 from slurm_job_kit.jobs.slurm import client, duration, job_state, site
 from slurm_job_kit.jobs.slurm.client import Job, Life, call
-=======
-import itertools
-import os
-import re
-import shutil
-import time
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-
-from slurm_job_kit.jobs.slurm import client, duration, job_state
-from slurm_job_kit.jobs.slurm.client import call
->>>>>>> ae46076 (submit: read sbatch's answer among other lines, leave no job behind)
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 
 # A job that the accounting has in such a state does not start again by itself.
