@@ -70,11 +70,11 @@ test: $(READY_DEV) ## All tests; those on a real Slurm where its daemons are ins
 	@$(PYTEST) tests/slurm tests/local tests/unit $(FLAGS)
 test-here: $(READY_DEV) ## The tests that need no Slurm
 	@$(PYTEST) tests/local tests/unit $(FLAGS)
-test-on-slurm: $(READY_DEV) ## The tests on a real Slurm, which they start (root) [SLURM=26.05]
+test-on-slurm: $(READY_DEV) ## The tests on a real Slurm, which they start (root) [SLURM=26.05] [SITE=1]
 	@$(ON_SLURM) $(PYTEST) tests/slurm $(FLAGS)
 test-slow: $(READY_DEV) ## The tests that `make test` leaves out for time
 	@$(PYTEST) -m slow $(FLAGS)
-test-faults: $(READY_DEV) ## The fault table, on a real Slurm (root) [ROW=14] [SLURM=26.05] [FLAGS=...]
+test-faults: $(READY_DEV) ## The fault table, on a real Slurm (root) [ROW=14] [SLURM=26.05] [SITE=1]
 	@$(ON_SLURM) $(PYTEST) tests/slurm/faults -m "" $(ROW:%=--row=%) $(FLAGS)
 # More processes than two cores, because most tests wait; each starts a Slurm of its own. In the
 # order of the files: the short tests of tests/unit fill the gaps at the end.
@@ -89,7 +89,7 @@ ON_SLURM = $(if $(SLURM),$(PYTHON) -m tests.slurm.second "$(SLURM)" && \
 # Fewer, because Slurm's time limits go on while three nodes start. One by one, in a random order.
 test-faults: PROCESSES = 2
 test-faults: DISTRIBUTION = --dist=load --maxschedchunk=1
-chaos: $(READY_DEV) ## Put random faults into N runs, N=50 SEED=1 [DRAW=7] [SLURM=26.05] (root)
+chaos: $(READY_DEV) ## Put random faults into N runs, N=50 SEED=1 [DRAW=7] [SLURM=26.05] [SITE=1] (root)
 	@$(ON_SLURM) $(PYTHON) -m tests.slurm.chaos $(or $(N),50) $(or $(SEED),1) $(DRAW:%=--draw=%) $(FLAGS)
 bench: $(READY_DEV) ## Measure the kit, six minutes [B="B4 B8", some of them] [FLAGS="--json PATH"]
 	@$(PYTHON) -m tests.bench "$${KIT_BENCH:-usual}" $(FLAGS)

@@ -26,7 +26,10 @@ from .host import slurm_version, version_folder
 
 # Slurm's versions that the tests can fetch, each with the Debian release that has it.
 VERSIONS = {"24.11": "trixie", "26.05": "forky"}
-_PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge")
+_PACKAGES = (
+    *("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge"),
+    *("slurmdbd", "slurm-wlm-mysql-plugin"),  # for the second shape of the cluster
+)
 _DEFAULT_MIRROR = "http://deb.debian.org/debian"
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 # Program, and the package it comes in.

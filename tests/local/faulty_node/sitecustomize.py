@@ -43,7 +43,7 @@ class AtPreflight:
 
 def is_faulty(env):
     """Whether the fault is in this process and attempt."""
-    is_here = env.get("FAULTY_HOST") == socket.gethostname()
+    is_here = env.get("FAULTY_HOST") == env.get("SLURMD_NODENAME", socket.gethostname())
     is_me = "RANK" in env and env.get("FAULTY_RANK") == env["RANK"]
     is_now = env.get("FAULTY_ATTEMPT", env.get("KIT_ATTEMPT")) == env.get("KIT_ATTEMPT")
     return (is_here or is_me) and is_now

@@ -21,6 +21,7 @@ from typing import Any
 
 from ..cluster import Cluster, why_not
 from ..faults.scenario import ReferenceRuns
+from ..host import IS_SITE
 from ..kit import Kit, Run
 from ..user_cluster import cluster_at
 from .draws import Draw, draws
@@ -53,6 +54,8 @@ def main(argv: list[str]) -> int:
     share = campaign[int(first) - 1 :: int(step)]
     chosen = [draw for draw in share if not args.draw or draw.number in args.draw]
     args.out.mkdir(parents=True, exist_ok=True)
+    if IS_SITE:
+        os.umask(0)  # users of the cluster write into the folders that harms make
     root = Path(f"/tmp/slurm-chaos-{os.getpid()}")
     again = f"make chaos N={args.number} SEED={args.seed} DRAW={{}}"
     with cluster_at(root) as cluster, open(args.out / "draws.jsonl", "a") as lines:
