@@ -84,7 +84,8 @@ def _open(
         run_dir.result.unlink(missing_ok=True)
     if checkout is not None and checkout != run_dir.code.resolve():
         # It may have changed since the run was frozen: freeze it again, for the record.
-        code = code_snapshot.take(checkout, run_dir.path.parent.parent)
+        mode = int(found.spec.dir_mode, 8)
+        code = code_snapshot.take(checkout, run_dir.path.parent.parent, mode=mode)
     plan = replace(
         plan_of(found, me, attempt, nodes, resolved),
         code=None if code is None else code.name,

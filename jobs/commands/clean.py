@@ -12,7 +12,6 @@ import functools
 import os
 import re
 import secrets
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from slurm_job_kit.jobs.console import counted, say, shown_path
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, relink
-from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs import code_snapshot, lookup
 from slurm_job_kit.jobs.runs.checkpoint_files import TEMPORARY_PREFIX
 from slurm_job_kit.jobs.slurm import job_list, site
 from slurm_job_kit.jobs.spec import FormatError
@@ -321,7 +320,7 @@ def _delete(path: Path, aside: Path) -> None:
 
 def _remove(path: Path) -> None:
     if path.is_dir():
-        shutil.rmtree(path)
+        code_snapshot.delete(path)  # frozen code is read-only
     else:
         path.unlink()
 

@@ -16,7 +16,6 @@ from slurm_job_kit.jobs.checkpoint_names import (
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.training import SavedCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import script_files
 from slurm_job_kit.jobs.spec import Spec
 
 
@@ -40,6 +39,8 @@ def newest(
     saved = records.read_leniently(SavedCheckpoint, run_dir.saved)
     if saved is not None:
         return checkpoint_name(saved.step)
+    from slurm_job_kit.jobs.runs import script_files
+
     return script_files.newest(run_dir, outputs)
 
 

@@ -90,12 +90,13 @@ def prepared(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
     Nothing of the run changes. Raises: UserError, OSError.
     """
     runs_root = run_dir.path.parent.parent
-    code = code_snapshot.take(repository, runs_root)
-    kit = code_snapshot.take_kit(code, runs_root)
+    mode, left_out = int(spec.dir_mode, 8), own_script.left_over(spec.launch, repository)
+    code = code_snapshot.take(repository, runs_root, mode=mode, left_out=left_out)
+    kit = code_snapshot.take_kit(code, runs_root, mode)
     script = spec.launch.script
     script_code: Path | None = None
     if script is not None and os.path.isabs(script):
-        script_code, _ = own_script.freeze_outside(Path(script), runs_root)
+        script_code, _ = own_script.freeze_outside(spec.launch, runs_root, mode)
     _check_script(spec.launch, code, script_code)
     old = [run_dir.code.resolve(), *filter(None, [kit_of(run_dir)])]
     is_lost = not all(map(code_snapshot.is_whole, old))  # a scratch purge, perhaps

@@ -6,18 +6,23 @@ import contextlib
 import hashlib
 import itertools
 import os
+import re
 import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import environment, installation, shared_files
+from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
 
 MAX_MIB = 256
+DEFAULT_MODE = 0o700  # of a run directory
+_MODES = range(0o700, 0o1000)
 LIST = ".frozen-files"  # in each copy, the names of its files
 SKIPPED_FOLDERS = frozenset({".git", ".venv", "__pycache__", "node_modules"})
 
@@ -29,20 +34,55 @@ class SnapshotError(OSError):
         super().__init__(0, message, str(place))
 
 
-def take(repository: Path, runs_root: Path, paths: list[Path] | None = None) -> Path:
+def take(
+    repository: Path,
+    runs_root: Path,
+    paths: list[Path] | None = None,
+    mode: int = DEFAULT_MODE,
+    left_out: Collection[str] = (),
+) -> Path:
     """Copy the repository to `<runs_root>/.code/<sha>` unless it is there; returns that folder.
 
     A copy with changed or missing files (a scratch purge, for example) is replaced. A copy that is
     taken again gets a new time: the command clean deletes none that was taken in the last hour.
-    `paths`: the files to copy; by default those of `source_files`.
+    `paths`: the files to copy; by default those of `source_files` but `left_out`, names of them.
+    `mode`: dir_mode of the run. Runs share a copy only if their mode is the same.
 
     Raises: OSError.
     """
     is_whole_repository = paths is None and installation.is_in(repository)
-    sizes = source_files(repository) if paths is None else _sizes(paths)
+    sizes = source_files(repository, None, left_out) if paths is None else _sizes(paths)
     paths = list(sizes)
     if runs_root.is_relative_to(repository):  # not where the repository itself lies in it
         paths = [path for path in paths if not path.is_relative_to(runs_root)]
+    _check(repository, sizes, paths, is_whole_repository)
+    sha = _with_mode(digest(repository, paths), mode)
+    target = runs_root / ".code" / sha
+    shared_files.ask_again(target)
+    with contextlib.suppress(FileNotFoundError):  # or the command clean has just renamed it
+        with contextlib.suppress(PermissionError):  # another user's, whose clean looks at links
+            os.utime(target)
+        if is_whole(target):
+            with contextlib.suppress(PermissionError):
+                target.chmod(_read_only(mode))  # a copy of an older kit
+            return target
+        os.replace(target, tempfile.mkdtemp(prefix=".broken-", dir=target.parent))
+    target.parent.mkdir(exist_ok=True)
+    copy = Path(tempfile.mkdtemp(prefix=".copy-", dir=target.parent))
+    try:
+        _copy(repository, paths, copy, mode)
+        copy.rename(target)  # not jobs.rundir.replacing: that is for one file
+    except OSError:
+        delete(copy)
+        if not shared_files.is_dir(target):  # else another submit made the same copy meanwhile
+            raise
+    return target
+
+
+def _check(
+    repository: Path, sizes: Mapping[Path, int], paths: Sequence[Path], is_whole_repository: bool
+) -> None:
+    """Raises: SnapshotError for too much code, or a kit without the package jobs/runs."""
     size = sum(sizes[path] for path in paths)
     if size > MAX_MIB * 2**20:
         largest = max(paths, key=sizes.__getitem__)
@@ -58,28 +98,9 @@ def take(repository: Path, runs_root: Path, paths: list[Path] | None = None) -> 
             ".gitignore or git's core.excludesFile",
             room,
         )
-    sha = digest(repository, paths)
-    target = runs_root / ".code" / sha
-    shared_files.ask_again(target)
-    with contextlib.suppress(FileNotFoundError):  # or the command clean has just renamed it
-        with contextlib.suppress(PermissionError):  # another user's, whose clean looks at links
-            os.utime(target)
-        if is_whole(target):
-            return target
-        os.replace(target, tempfile.mkdtemp(prefix=".broken-", dir=target.parent))
-    target.parent.mkdir(exist_ok=True)
-    copy = Path(tempfile.mkdtemp(prefix=".copy-", dir=target.parent))
-    try:
-        _copy(repository, paths, copy)
-        copy.rename(target)  # not jobs.rundir.replacing: that is for one file
-    except OSError:
-        shutil.rmtree(copy)
-        if not shared_files.is_dir(target):  # else another submit made the same copy meanwhile
-            raise
-    return target
 
 
-def take_kit(code: Path, runs_root: Path) -> Path:
+def take_kit(code: Path, runs_root: Path, mode: int = DEFAULT_MODE) -> Path:
     """The frozen code itself if it has the kit, else a copy of this kit as of `take`.
 
     Raises: OSError.
@@ -87,7 +108,7 @@ def take_kit(code: Path, runs_root: Path) -> Path:
     if installation.is_in(code):
         return code
     files = _walk(installation.PACKAGE, {"__pycache__"}, are_links_followed=True)
-    return take(installation.ROOT, runs_root, sorted(files))
+    return take(installation.ROOT, runs_root, sorted(files), mode)
 
 
 def kit_target(run_dir: RunDir, code: Path, kit: Path) -> str:
@@ -114,25 +135,66 @@ def repository() -> Path:
 
 
 def is_whole(copy: Path) -> bool:
-    """Whether a copy still is what its name says; what ranks left in it beside the code is theirs.
+    """Whether a copy still is what its name says; see `damage`."""
+    return damage(copy) is None
 
-    It is their working directory.
+
+def damage(copy: Path) -> str | None:
+    """Return how a copy differs from what its name says, with the first file; None if it does not.
+
+    Its files are read-only, but root writes all the same. Bytecode, logs and core dumps that ranks
+    left in it change nothing that runs: it is the working directory of the trainer's ranks.
     """
-    if _is_whole(copy):
-        return True
+    if _damage(copy) is None:
+        return None
     # Another host may have just made it or its files.
     shared_files.ask_again(copy / LIST)
     with contextlib.suppress(OSError):
         for name in frozen_names(copy):
             shared_files.ask_again(copy / name)
-    return _is_whole(copy)
+    return _damage(copy)
 
 
-def _is_whole(copy: Path) -> bool:
+def _damage(copy: Path) -> str | None:
     try:
-        return digest(copy, [f"{copy}/{name}" for name in frozen_names(copy)]) == copy.name
+        names = frozen_names(copy)
+        found = digest(copy, [f"{copy}/{name}" for name in names])
+    except FileNotFoundError as error:
+        return f"{error.filename} is missing"
+    if not any(_with_mode(found, mode) == copy.name for mode in _MODES):
+        changed = (name for name in [*names] if _changed_after_the_list(copy, name))
+        return f"{copy / next(changed, '')} was changed"
+    from slurm_job_kit.jobs.runs import script_files
+
+    known = {*names}
+    added = sorted(_walk(copy, skipped={"__pycache__"}))
+    new = (path for path in added if str(path.relative_to(copy)) not in known)
+    foreign = next((path for path in new if not script_files.is_log(path.name)), None)
+    return None if foreign is None else f"{foreign} was added"
+
+
+def _changed_after_the_list(copy: Path, name: str) -> bool:
+    try:
+        return (copy / name).lstat().st_ctime_ns > (copy / LIST).lstat().st_ctime_ns
     except FileNotFoundError:
         return False
+
+
+def _with_mode(sha: str, mode: int) -> str:
+    """The name of a copy for runs whose dir_mode is `mode`."""
+    return sha if mode == DEFAULT_MODE else hashlib.sha256(f"{sha} {mode:o}".encode()).hexdigest()
+
+
+def _read_only(mode: int) -> int:
+    return mode & ~0o222
+
+
+def delete(copy: Path) -> None:
+    """Delete a copy, whose folders are read-only. Raises: OSError."""
+    for folder, _, _ in os.walk(copy):
+        with contextlib.suppress(PermissionError):
+            os.chmod(folder, 0o700)
+    shutil.rmtree(copy)
 
 
 def frozen_names(copy: Path) -> list[str]:
@@ -146,16 +208,140 @@ def frozen_names(copy: Path) -> list[str]:
     return [os.fsdecode(name) for name in (copy / LIST).read_bytes().split(b"\0") if name]
 
 
-def source_files(repository: Path, at_most: int | None = None) -> dict[Path, int]:
+@dataclass(frozen=True)
+class Listing:
+    """The names of the files of a folder that its ignore files do not name, relative to it."""
+
+    tracked: frozenset[str]
+    untracked: frozenset[str]
+    is_git: bool  # False: git does not know which are tracked; all count as untracked
+    warning: str | None = None
+
+
+def listing(folder: Path) -> Listing:
+    """Return the files of a folder that may be frozen.
+
+    Where git does not read the repository, the warning has git's words, and the ignore files are
+    obeyed all the same.
+    """
+    options = ("ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard")
+    answer = ask_git(folder, *options)
+    if answer.text is not None:
+        tagged = {(each[0], each[2:]) for each in answer.text.split("\0") if each}
+        untracked = frozenset(name for tag, name in tagged if tag == "?")
+        return Listing(frozenset(name for _, name in tagged) - untracked, untracked, True)
+    top = installation.top_of(folder)
+    warning = None
+    if top is not None:
+        warning = (
+            f"warning: git does not read {folder}: {answer.error}\n  what its .gitignore names is "
+            "left out all the same; the commit is not recorded"
+        )
+    paths = _walk_unignored(folder, top or folder)
+    names = frozenset(str(path.relative_to(folder)) for path in paths)
+    return Listing(frozenset(), names, False, warning)
+
+
+def _walk_unignored(folder: Path, top: Path) -> Iterator[Path]:
+    """The files below a folder that no ignore file names, from that of `top` on; without git."""
+    rules = _ignore_rules(top / ".git/info/exclude", top)
+    rules += [rule for each in (*reversed(folder.parents), folder) for rule in _own(each, top)]
+    known = {str(folder): rules}
+    for root, folders, names in os.walk(folder):
+        here = Path(root)
+        rules = known.pop(root)
+        if here != folder:
+            rules = rules + _own(here, top)
+        skipped = SKIPPED_FOLDERS | ({"runs"} if here == folder else set())
+        kept = [each for each in folders if each not in skipped]
+        links = [each for each in kept if (here / each).is_symlink()]
+        files = [each for each in (*names, *links) if not _is_ignored(here / each, False, rules)]
+        yield from (here / each for each in files)
+        folders[:] = [
+            each for each in kept if each not in links and not _is_ignored(here / each, True, rules)
+        ]
+        known |= {str(here / each): rules for each in folders}
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """A line of an ignore file. Source: gitignore(5)."""
+
+    base: str  # the folder of the file, with a slash
+    pattern: re.Pattern[str]  # of a path below it
+    is_for_folders: bool
+    is_negated: bool
+
+
+def _own(folder: Path, top: Path) -> list[_Rule]:
+    is_inside = folder == top or folder.is_relative_to(top)
+    return _ignore_rules(folder / ".gitignore", folder) if is_inside else []
+
+
+def _ignore_rules(file: Path, base: Path) -> list[_Rule]:
+    try:
+        lines = file.read_text("utf-8", "surrogateescape").splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    rules = []
+    for line in lines:
+        text = line if line.endswith("\\ ") else line.rstrip()
+        is_negated = text.startswith("!")
+        text = text[is_negated:]
+        if not text or text.startswith("#"):
+            continue
+        glob = text.rstrip("/").removeprefix("\\")
+        is_anchored = "/" in glob
+        pattern = re.compile(("" if is_anchored else "(?:.*/)?") + _regex(glob.lstrip("/")), re.S)
+        rules.append(_Rule(f"{base}/", pattern, text.endswith("/"), is_negated))
+    return rules
+
+
+def _regex(glob: str) -> str:
+    """The regular expression of a pattern of gitignore(5): * stops at a slash, ** does not."""
+    parts = re.split(r"(\*\*/|/\*\*$|\*|\?|\[!?\]?[^\]]*\]|\\.)", glob)
+    known = {"**/": "(?:.*/)?", "/**": "/.*", "*": "[^/]*", "?": "[^/]"}
+    texts = []
+    for part in parts:
+        if part in known:
+            texts.append(known[part])
+        elif part.startswith("[") and part.endswith("]") and len(part) > 2:
+            texts.append(part.replace("[!", "[^", 1))
+        else:
+            texts.append(re.escape(part.removeprefix("\\")))
+    return "".join(texts)
+
+
+def _is_ignored(path: Path, is_folder: bool, rules: Sequence[_Rule]) -> bool:
+    for rule in reversed(rules):
+        name = str(path).removeprefix(rule.base)
+        if (is_folder or not rule.is_for_folders) and rule.pattern.fullmatch(name):
+            return not rule.is_negated
+    return False
+
+
+def source_files(
+    repository: Path, at_most: int | None = None, left_out: Collection[str] = ()
+) -> dict[Path, int]:
     """The files to freeze, sorted, and their sizes: tracked, and untracked but not ignored.
 
-    All without git. `at_most`: so many of them, in any order.
+    All without git. Not `left_out`, names relative to the repository, and no untracked file with
+    the name of a secret. `at_most`: so many of them, in any order.
     """
-    listed = git(repository, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    if listed is None:
-        paths = _walk(repository, SKIPPED_FOLDERS | {"/runs"})
-    else:
-        paths = (repository / name for name in set(listed.split("\0")) if name)
+    from slurm_job_kit.jobs.runs import script_files
+
+    listed = listing(repository)
+    if listed.warning is not None:
+        say(listed.warning)
+    secrets = sorted(filter(script_files.is_secret, listed.untracked - {*left_out}))
+    if secrets:
+        more = f" and {len(secrets) - 1} more" if len(secrets) > 1 else ""
+        say(
+            f"warning: {repository / secrets[0]}{more} is left out of the frozen code: by its name "
+            "it holds a secret, and git does not track it"
+        )
+    names = (listed.tracked | listed.untracked) - {*secrets, *left_out}
+    paths = (repository / name for name in names)
     files = (each for each in _files(paths) if not _is_bytecode(each[0]))
     return dict(sorted(itertools.islice(files, at_most), key=lambda each: each[0].parts))
 
@@ -186,28 +372,42 @@ def _is_bytecode(path: Path) -> bool:
     return path.suffix == ".pyc" and path.parent.name == "__pycache__"
 
 
+@dataclass(frozen=True)
+class GitAnswer:
+    """What git printed; text: None where it failed, and `error` has its words."""
+
+    text: str | None
+    error: str = ""
+
+
 def git(repository: Path, *arguments: str) -> str | None:
     """What git prints; None without git or outside a repository."""
+    return ask_git(repository, *arguments).text
+
+
+def ask_git(repository: Path, *arguments: str) -> GitAnswer:
+    """What git prints, or why it fails."""
     with git_begun(repository, *arguments) as answer:
         return answer()
 
 
 @contextlib.contextmanager
-def git_begun(repository: Path, *arguments: str) -> Iterator[Callable[[], str | None]]:
-    """A block during which git runs. Yields a function that waits for it, then returns as `git`."""
+def git_begun(repository: Path, *arguments: str) -> Iterator[Callable[[], GitAnswer]]:
+    """A block during which git runs. Yields a function that waits for it and returns its answer."""
     command = ["git", "-C", str(repository), *arguments]
     env = environment.for_reading(os.environ, environment.Door.GIT)
     try:
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env
-        )
-    except OSError:
-        yield lambda: None
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
+    except OSError as error:
+        failed = GitAnswer(None, f"git: {error.strerror}")
+        yield lambda: failed
         return
 
-    def answer() -> str | None:
-        text = process.communicate()[0].decode("utf-8", "surrogateescape")
-        return text.strip("\n") if process.returncode == 0 else None
+    def answer() -> GitAnswer:
+        text, error = (
+            each.decode("utf-8", "surrogateescape").strip("\n") for each in process.communicate()
+        )
+        return GitAnswer(text if process.returncode == 0 else None, error)
 
     with process:  # its end closes the pipe, so git ends, too, and waits for git
         yield answer
@@ -249,14 +449,18 @@ def _walk(folder: Path, skipped: Set[str], are_links_followed: bool = False) -> 
         yield from (Path(root) / name for name in [*names, *links] if name != LIST)
 
 
-def _copy(repository: Path, paths: list[Path], copy: Path) -> None:
+def _copy(repository: Path, paths: list[Path], copy: Path, mode: int) -> None:
     for path in paths:
         target = copy / path.relative_to(repository)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, target, follow_symlinks=False)
         if not path.is_symlink():
             target.chmod(target.stat().st_mode & ~0o222)
-    names = (os.fsencode(path.relative_to(repository)) for path in paths)
-    (copy / LIST).write_bytes(b"\0".join(names))
-    for root, _, _ in os.walk(copy):
-        os.chmod(root, 0o755)
+    listed = (os.fsencode(path.relative_to(repository)) for path in paths)
+    (copy / LIST).write_bytes(b"\0".join(listed))
+    (copy / LIST).chmod(0o444)
+    for root, _, names in os.walk(copy, topdown=False):
+        if any(name.endswith(".py") for name in names):
+            os.mkdir(f"{root}/__pycache__", mode)  # Python keeps its bytecode there
+            os.chmod(f"{root}/__pycache__", mode)
+        os.chmod(root, _read_only(mode))

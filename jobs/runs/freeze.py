@@ -26,7 +26,7 @@ from slurm_job_kit.jobs.records.frozen import CodeSnapshot, Overrides, PackageVe
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, relink
 from slurm_job_kit.jobs.runs import code_digest, code_snapshot, own_script
 from slurm_job_kit.jobs.runs.lookup import runs_root
-from slurm_job_kit.jobs.spec import Launch, Spec
+from slurm_job_kit.jobs.spec import Spec
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "submitit", "pydantic", "pyyaml")
 MIN_FREE_MIB = 64
@@ -72,15 +72,17 @@ def freeze_all(
         runs = {each: _with_script(loaded, repository) for each, loaded in runs.items()}
         check_writable(first.path.parent.parent)
         with _errors_of(first), _commit_begun(repository) as commit:
-            code = code_snapshot.take(repository, first.path.parent.parent)
-            kit = code_snapshot.take_kit(code, first.path.parent.parent)
+            root, spec = first.path.parent.parent, runs[first].spec
+            mode, left_out = int(spec.dir_mode, 8), own_script.left_over(spec.launch, repository)
+            code = code_snapshot.take(repository, root, mode=mode, left_out=left_out)
+            kit = code_snapshot.take_kit(code, root, mode)
             for run_dir, loaded in runs.items():
                 # Outside of the clean-up: a directory that exists already is another run.
                 run_dir.path.mkdir(parents=True)
                 made.enter_context(_deleted_by_failure(run_dir))
                 _fill(run_dir, loaded, code, kit)
                 if not loaded.spec.launch.is_trainer:
-                    _fill_for_script(run_dir, loaded.spec.launch, repository)
+                    _fill_for_script(run_dir, loaded.spec, repository)
                 known = _provenance(repository, code.name, loaded.spec.interpreter, commit)
                 _record_code(run_dir, known)
         yield list(runs)
@@ -189,12 +191,15 @@ def _fill(run_dir: RunDir, loaded: Loaded, code: Path, kit: Path) -> None:
         raise FreezeError("the frozen code was deleted meanwhile\n  hint: try again")
 
 
-def _fill_for_script(run_dir: RunDir, launch: Launch, repository: Path) -> None:
+def _fill_for_script(run_dir: RunDir, spec: Spec, repository: Path) -> None:
     """Freeze a script outside of the repository; make the working directory; print what to know."""
-    lines = []
+    launch = spec.launch
+    lines = own_script.format_left_over(
+        own_script.left_over(launch, own_script.script_home(launch, repository))
+    )
     if launch.script is not None and os.path.isabs(launch.script):
         runs_root = run_dir.path.parent.parent
-        copy, line = own_script.freeze_outside(Path(launch.script), runs_root)
+        copy, line = own_script.freeze_outside(launch, runs_root, int(spec.dir_mode, 8))
         run_dir.script_code.symlink_to(os.path.relpath(copy, run_dir.path))
         lines.append(line)
     own_script.check_frozen(launch, run_dir)
@@ -225,7 +230,7 @@ def _commit_begun(repository: Path) -> Iterator[Commit]:
         code_snapshot.git_begun(repository, "rev-parse", "HEAD") as git_sha,
         code_snapshot.git_begun(repository, "diff", "HEAD") as git_diff,
     ):
-        yield functools.cache(lambda: (git_sha(), git_diff()))
+        yield functools.cache(lambda: (git_sha().text, git_diff().text))
 
 
 def _provenance(repository: Path, code: str, agent_interpreter: str, commit: Commit) -> Provenance:

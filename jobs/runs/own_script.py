@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.console import counted
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import code_snapshot
+from slurm_job_kit.jobs.runs import code_snapshot, script_files
 from slurm_job_kit.jobs.spec import Launch, Spec
 
 # A larger file is not copied into each run: there the working directory has a link to the frozen,
@@ -27,6 +27,7 @@ MAX_COPIED_BYTES = 2**20
 # The folder of a script outside of the repository may be a home directory.
 MAX_OUTSIDE_FILES = 2000
 MAX_OUTSIDE_MIB = 64
+MAX_SHOWN = 5  # names in a line for the user
 # Options that name what a script reads.
 _KEY = re.compile(r"[+~]*[\w.]+")
 _READ = re.compile(r"data|input|vocab|token|config|cache|pretrain", re.I)
@@ -56,25 +57,59 @@ def check_frozen(launch: Launch, run_dir: RunDir) -> None:
         )
 
 
-def freeze_outside(script: Path, runs_root: Path) -> tuple[Path, str]:
+def left_over(launch: Launch, folder: Path) -> list[str]:
+    """The files of the repository or of a script's folder that an earlier run may have left there.
+
+    They are untracked, look like the output of a training, and launch.inputs does not name them.
+    """
+    if launch.is_trainer:
+        return []
+    listed = code_snapshot.listing(folder)
+    named = [os.path.normpath(each) for each in launch.inputs]
+    own = {launch.script, Path(str(launch.script)).name}
+    return [
+        name
+        for name in script_files.left_over(folder, listed.untracked)
+        if name not in own and not any(f"{name}/".startswith(f"{each}/") for each in named)
+    ]
+
+
+def format_left_over(names: Sequence[str]) -> list[str]:
+    """Lines for the user about files that are left out of the frozen code."""
+    if not names:
+        return []
+    places = sorted({name if "/" not in name else str(Path(name).parent) for name in names})
+    shown = ", ".join(places[:MAX_SHOWN]) + (", ..." if len(places) > MAX_SHOWN else "")
+    key = installation.override(f"launch.inputs=[{', '.join(places[:MAX_SHOWN])}]")
+    return [
+        f"launch.script: {counted(len(names), 'file')} that git does not track and that an earlier "
+        f"run may have left is no input: {shown}; {key} makes it one"
+    ]
+
+
+def freeze_outside(launch: Launch, runs_root: Path, mode: int) -> tuple[Path, str]:
     """Copy the folder of a script, or the script alone; returns the copy, and a line for the user.
 
     The script alone where the folder is too large, or has files that cannot be read.
     """
+    script = Path(str(launch.script))
     folder = script.parent
     try:
-        listed = code_snapshot.source_files(folder, MAX_OUTSIDE_FILES + 1)
+        found = code_snapshot.listing(folder)
         # Hidden files of a home directory hold secrets.
-        paths = [each for each in listed if not _is_hidden(str(each.relative_to(folder)))]
+        hidden = filter(_is_hidden, found.tracked | found.untracked)
+        left_out = {*left_over(launch, folder), *hidden}
+        listed = code_snapshot.source_files(folder, MAX_OUTSIDE_FILES + 1, left_out)
+        paths = list(listed)
         size = sum(listed[each] for each in paths)
         if len(listed) <= MAX_OUTSIDE_FILES and size <= MAX_OUTSIDE_MIB * 2**20:
-            copy = code_snapshot.take(folder, runs_root, sorted({*paths, script}))
+            copy = code_snapshot.take(folder, runs_root, sorted({*paths, script}), mode)
             what = f"{counted(len(paths), 'file')}, none that is hidden or that git ignores"
             return copy, f"launch.script: its folder {folder} is frozen, too: {what}"
         why = f"more than {MAX_OUTSIDE_FILES} files or {MAX_OUTSIDE_MIB} MiB"
     except OSError as error:
         why = f"{error.filename}: {error.strerror}"
-    copy = code_snapshot.take(folder, runs_root, [script])
+    copy = code_snapshot.take(folder, runs_root, [script], mode)
     return copy, f"launch.script: {script} alone is frozen, not its folder ({why})"
 
 
@@ -94,15 +129,15 @@ def fill_work(run_dir: RunDir, launch: Launch, repository: Path) -> list[str]:
     They come from the repository; for a script outside of it, from the script's folder. Inputs are
     the frozen files but Python code. A file at the top counts if git tracks it: others are often
     what a script left there when it was started by hand. What launch.args and launch.inputs name is
-    an input, too; it is linked where it is not frozen. Nothing that the working directory has
-    already is replaced.
+    an input, too. Of that only launch.inputs makes one of what is not frozen: a link to it. Nothing
+    that the working directory has already is replaced.
     """
     run_dir.work.mkdir(exist_ok=True)
     home = script_home(launch, repository)
     code = run_dir.code if home == repository else run_dir.script_code
     names = code_snapshot.frozen_names(code)
-    listed = code_snapshot.git(home, "ls-files", "-z")
-    tracked = names if listed is None else listed.split("\0")  # None: no git repository
+    listed = code_snapshot.listing(home)
+    tracked = listed.tracked if listed.is_git else names
     named, lines = named_inputs(launch, home)
     inputs = [each for each in names if _is_input(each, tracked, named, code)]
     for name in inputs:
@@ -110,6 +145,13 @@ def fill_work(run_dir: RunDir, launch: Launch, repository: Path) -> list[str]:
     folders = {str(parent) for name in inputs for parent in Path(name).parents}
     for key, name in named.items():
         unfrozen = list(_unfrozen(home, key, set(names), folders))
+        if unfrozen and name == "launch.args":
+            lines.append(
+                f"{name}: {key} is no input, or not all of it: git does not track it, so an "
+                "earlier run may have left it; "
+                f"{installation.override(f'launch.inputs=[{key}]')} gives the script {home / key}"
+            )
+            continue
         for each in unfrozen:
             _link(run_dir.work / each, str(home / each))
         if unfrozen:
@@ -211,7 +253,7 @@ def _place(work: Path, name: str, code: Path, home: Path) -> None:
         _link(target, os.path.relpath(source, target.parent))
     elif not os.path.lexists(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source, target)
+        shutil.copy2(source, target)  # with its time: it is older than what the run saves
         target.chmod(target.stat().st_mode | 0o200)
 
 

@@ -59,11 +59,13 @@ def check_code(run_dir: RunDir) -> tuple[Path | None, Path | None]:
 def _check_copy(folder: Path, run_dir: RunDir) -> None:
     if not shared_files.is_dir(folder):
         raise UserError(f"{folder.resolve()}, the frozen code, is gone\n  hint: {HINT}")
-    if re.fullmatch("[0-9a-f]{64}", folder.name) and not code_snapshot.is_whole(folder):
+    is_copy = re.fullmatch("[0-9a-f]{64}", folder.name)
+    if is_copy and (what := code_snapshot.damage(folder)) is not None:
         new = installation.command("resume", run_dir.run_id, "", "code")
         raise UserError(
-            f"{folder.resolve()}, the frozen code, has lost or changed files\n  hint: a submit "
-            f"from the checkout that it is a copy of restores it, then {RESUME}; or {new} takes "
+            f"{folder.resolve()}, the frozen code, has lost or changed files: {what}\n"
+            f"  hint: a script saves in its working directory or KIT_CHECKPOINT_DIR; a submit from "
+            f"the checkout that it is a copy of restores it, then {RESUME}; or {new} takes "
             "the code as it is now"
         )
 

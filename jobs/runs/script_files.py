@@ -44,6 +44,9 @@ OUTPUT_FOLDERS = (
     *("logs", "log", "lightning_logs", "tensorboard", "tb_logs", "snapshots", "saved*", "save"),
     *("exp", "exps", "experiment*", "multirun", "work_dir*", "weights", "wandb", "mlruns"),
 )
+# How people name the folder with data, whose files may have the suffixes of CHECKPOINT_SUFFIXES.
+DATA_FOLDERS = ("data*", "input*", "assets", "corpus", "raw", "vocab*", "tokenizer*", "resources")
+_WEIGHTS = _words(".pt .pth .ckpt .safetensors .distcp")
 SECRETS = (
     *(".env", ".env.*", "*.env", ".envrc", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.ppk"),
     *("*.keystore", "*.kdbx", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc"),
@@ -107,11 +110,14 @@ def left_over(top: Path, untracked: Iterable[str]) -> list[str]:
     """
     names = sorted(untracked)
     made = {name for name in names if _is_made(top, name)}
-    beside = {str(PurePosixPath(name).parent) for name in made if not is_log(_last(name))} - {"."}
+    with_code = {str(PurePosixPath(name).parent) for name in names if name.endswith(".py")}
+    saved = {str(PurePosixPath(name).parent) for name in made if not is_log(_last(name))}
+    beside = saved - with_code - {"."}
     return [
         name
         for name in names
-        if name in made or not beside.isdisjoint(map(str, PurePosixPath(name).parents))
+        if name in made
+        or (not name.endswith(".py") and beside & {*map(str, PurePosixPath(name).parents)})
     ]
 
 
@@ -122,7 +128,11 @@ def _is_made(top: Path, name: str) -> bool:
         return not path.name.endswith(".py")
     if path.name[0] == ".":
         return False
-    if is_log(path.name) or _suffixes(path.name) & CHECKPOINT_SUFFIXES:
+    if is_log(path.name) or _suffixes(path.name) & _WEIGHTS:
+        return True
+    if any(fnmatchcase(each.lower(), known) for each in folders for known in DATA_FOLDERS):
+        return False
+    if _suffixes(path.name) & CHECKPOINT_SUFFIXES:
         return True
     return may_be_checkpoint(path.name) and _is_binary(top / name)
 

@@ -34,7 +34,6 @@ FREE_LAUNCH = (
     "allow_public_rendezvous",
     "interface",
     "max_crashes",
-    "outputs",
 )
 # The number of ranks follows from these keys.
 SHAPE: tuple[KeyPath, ...] = (

@@ -139,6 +139,156 @@ def test_what_ranks_leave_in_their_working_directory_breaks_no_snapshot(take):
     assert not code_snapshot.is_whole(code)
 
 
+@pytest.mark.parametrize(
+    ("harm", "named"),
+    [
+        (lambda code: write(code, "a.py", "other"), "a.py was changed"),
+        (lambda code: (code / "pkg/b.py").unlink(), "pkg/b.py is missing"),
+        (lambda code: write(code, "numpy.py", "x"), "numpy.py was added"),
+        (lambda code: write(code, "checkpoints/x.pt", "x"), "checkpoints/x.pt was added"),
+    ],
+)
+def test_what_root_writes_into_frozen_code_is_named(take, harm, named):
+    code = take()
+    for folder in (code, code / "pkg"):
+        folder.chmod(0o755)
+    (code / "a.py").chmod(0o644)
+    (code / "a.py").write_text("# a.py\n")
+    harm(code)
+    assert str(code_snapshot.damage(code)).endswith(named)
+    assert take() == code and code_snapshot.damage(code) is None
+    assert files(code) == [".gitignore", "a.py", "pkg/b.py", "runs/tracked.py"]
+
+
+def test_nothing_but_bytecode_can_be_written_into_frozen_code(take):
+    code = take()
+    modes = {path: path.stat().st_mode & 0o222 for path in [code, *code.rglob("*")]}
+    assert {path.name for path, mode in modes.items() if mode} == {"__pycache__"}
+    code_snapshot.delete(code)
+    assert not code.exists()
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o750, 0o755])
+def test_frozen_code_has_the_mode_of_its_run_and_is_shared_by_runs_of_that_mode(
+    repository, tmp_path, mode
+):
+    (tmp_path / "root").mkdir()
+    take = code_snapshot.take
+    codes = [take(repository, tmp_path / "root", mode=each) for each in (mode, 0o700, mode)]
+    assert codes[0] == codes[2] and (codes[0] == codes[1]) == (mode == 0o700)
+    for code in {*codes}:
+        assert code_snapshot.damage(code) is None
+    for folder in (codes[0], codes[0] / "pkg"):
+        assert folder.stat().st_mode & 0o777 == mode & ~0o222
+
+
+def break_owner(repository):
+    for path in [repository, *repository.rglob("*")]:
+        os.chown(path, 1234, 1234)
+
+
+def break_index(repository):
+    (repository / ".git/index").write_text("broken")
+
+
+def break_link(repository):  # as of a worktree or submodule whose repository is gone
+    shutil.rmtree(repository / ".git")
+    (repository / ".git").write_text("gitdir: /nowhere/worktrees/x\n")
+
+
+def make_bare(repository):
+    subprocess.run(["git", "-C", repository, "config", "core.bare", "true"], check=True)
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        pytest.param(
+            break_owner,
+            "dubious ownership",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away"),
+        ),
+        (break_index, "index file"),
+        (break_link, "not a git repository: /nowhere"),
+        (make_bare, "work tree"),
+    ],
+)
+def test_of_a_repository_that_git_does_not_read_nothing_ignored_is_frozen(
+    take, repository, capfd, harm, words
+):
+    write(repository, "pkg/.gitignore", "token_file\n")
+    write(repository, "pkg/token_file", "secret")
+    write(repository, "local", "secret")
+    write(repository, ".git/info/exclude", "local\n")
+    harm(repository)
+    found = files(take())
+    assert "a.py" in found and "pkg/b.py" in found
+    assert not {"data/big.bin", "x.pt", "pkg/token_file"} & {*found}
+    assert "local" not in found or harm is break_link
+    err = capfd.readouterr().err
+    assert f"warning: git does not read {repository}: " in err and words in err
+
+
+IGNORE = """
+# comment
+data/
+*.pt
+!keep.pt
+/top.txt
+docs/*.tmp
+**/cache
+logs/**
+[ab].bin
+sp\\#ce
+"""
+TREE = (
+    *("a.py", "data/x", "lib/data/y", "x.pt", "lib/keep.pt", "top.txt", "lib/top.txt"),
+    *("docs/a.tmp", "docs/sub/b.tmp", "u/v/cache/z", "logs/1/2.txt", "a.bin", "c.bin"),
+    *("lib/.env", "lib/sub/.env", "lib/sub/kept.txt", "sp#ce", "data.py"),
+)
+
+
+@pytest.mark.parametrize("is_git_there", [True, False])
+def test_ignore_files_mean_the_same_with_and_without_git(tmp_path, monkeypatch, is_git_there):
+    folder = tmp_path / "repository"
+    for name in TREE:
+        write(folder, name, "x")
+    write(folder, ".gitignore", IGNORE)
+    write(folder, "lib/.gitignore", ".env\n!sub/.env\n")
+    subprocess.run(["git", "init", "-q", folder], check=True)
+    if not is_git_there:
+        monkeypatch.setenv("PATH", "/nowhere")
+    found = code_snapshot.listing(folder)
+    assert found.is_git == is_git_there
+    assert (found.warning is None) == is_git_there
+    assert found.untracked == {
+        *("a.py", "lib/keep.pt", "lib/top.txt", "docs/sub/b.tmp", "c.bin", "lib/sub/.env"),
+        *("lib/sub/kept.txt", "data.py", ".gitignore", "lib/.gitignore"),
+    }
+
+
+def test_the_ignore_files_of_a_folder_without_a_repository_are_obeyed(take, repository, capfd):
+    shutil.rmtree(repository / ".git")
+    assert files(take()) == [".gitignore", "a.py", "pkg/b.py"]
+    assert capfd.readouterr().err == ""
+
+
+SECRETS = (".env", "deploy/server.pem", "id_rsa", ".netrc", "deploy/kubeconfig", "credentials.json")
+
+
+def test_an_untracked_file_with_the_name_of_a_secret_is_left_out_with_a_warning(
+    take, repository, capfd
+):
+    for name in (*SECRETS, ".env.example", "pkg/token.py", "tokenizer.json"):
+        write(repository, name, "x")
+    found = {*files(take())}
+    assert not {*SECRETS} & found
+    assert {".env.example", "pkg/token.py", "tokenizer.json"} <= found
+    assert "holds a secret, and git does not track it" in capfd.readouterr().err
+    subprocess.run(["git", "-C", repository, "add", ".env"], check=True)
+    assert ".env" in files(take())
+
+
 def test_a_snapshot_whose_list_is_gone_is_known_by_all_that_is_in_it(take):
     code = take()
     (code / code_snapshot.LIST).unlink()

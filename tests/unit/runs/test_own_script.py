@@ -1,5 +1,6 @@
 """A user's script: its frozen code outside of the repository, its working directory, its inputs."""
 
+import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -77,8 +78,6 @@ def test_a_large_input_is_a_link_that_survives_a_move_of_the_runs(repository, mo
     [
         ({"args": ["results.csv"]}, "results.csv", False),  # frozen, but git does not track it
         ({"args": ["mine/helper.py"]}, "mine/helper.py", False),
-        ({"args": ["data/raw/big.bin"]}, "data/raw/big.bin", True),
-        ({"args": ["--data=data/"]}, "data/raw/big.bin", True),
         ({"inputs": ["data/raw"]}, "data/raw/big.bin", True),
         ({"inputs": ["images"]}, "images/1.png", True),
     ],
@@ -93,6 +92,56 @@ def test_what_the_spec_names_is_found_by_its_relative_path(
     key = f"launch.{next(iter(launch))}"
     assert len(lines) == is_link
     assert all(line.startswith(f"{key}: ") and str(repository) in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "word", ["data/raw", "--data=data/raw", "output", "--out=output/", "out_dir=output"]
+)
+def test_what_git_ignores_is_no_input_because_an_argument_names_it(repository, capfd, word):
+    write(repository / "output/last.pt", "of an earlier run")
+    write(repository / ".gitignore", "raw/\noutput/\n")
+    run = frozen(repository, args=[word])
+    folder = "data/raw" if "data" in word else "output"
+    assert not (run.work / folder).exists()
+    line = next(each for each in capfd.readouterr().err.splitlines() if "launch.args: " in each)
+    assert f"launch.inputs=[{folder}" in line
+    assert (frozen(repository, args=[word], inputs=[folder]).work / folder).is_symlink()
+
+
+LEFT = (
+    *("checkpoints/x.pt", "mine/snapshot.pth.tar", "exp1/model.safetensors", "exp1/state.json"),
+    *("outputs/2026/config.yaml", "mine/a/b/step_9/0.distcp", "mine/train.log", "logs/x.txt"),
+    *("mine/tb/events.out.tfevents.1.n.2", "mine/arrays.npz", "mine/state"),
+)
+
+
+@pytest.mark.parametrize("is_git", [True, False])
+def test_what_an_earlier_run_left_is_neither_frozen_nor_an_input(repository, capfd, is_git):
+    for name in LEFT:
+        write(repository / name, "x\0y" if name == "mine/state" else "x")
+    if not is_git:
+        shutil.rmtree(repository / ".git")
+    run = frozen(repository)
+    assert not {*LEFT} & {*files(run.code)}
+    assert not {*LEFT} & {*files(run.work)}
+    assert {"mine/run.py", "mine/helper.py", "data/x.txt"} <= {*files(run.code)}
+    line = next(each for each in capfd.readouterr().err.splitlines() if "is no input" in each)
+    assert f"{len(LEFT) + (not is_git)} files" in line or f"{len(LEFT)} files" in line
+    assert "checkpoints" in line and "launch.inputs=[" in line
+    run = frozen(repository, inputs=["checkpoints"])  # a user wants it
+    assert (run.work / "checkpoints/x.pt").read_text() == "x"
+
+
+def test_a_checkpoint_that_git_tracks_is_an_input(repository):
+    write(repository / "weights/base.pt", "x")
+    subprocess.run(["git", "-C", repository, "add", "weights"], check=True)
+    assert (frozen(repository).work / "weights/base.pt").read_text() == "x"
+
+
+def test_the_trainer_may_read_what_git_does_not_track(repository):
+    write(repository / "mine/arrays.npz", "x")
+    with freeze(Loaded(Spec(name="own"), "name: own\n", ()), repository) as run:
+        assert (run.code / "mine/arrays.npz").exists()
 
 
 def test_a_folder_with_nothing_but_a_hidden_frozen_file_is_one_link(repository):
