@@ -18,7 +18,7 @@ from pathlib import Path
 
 from slurm_job_kit.jobs.attempt import run_lock, srun_step
 from slurm_job_kit.jobs.attempt.close import close
-from slurm_job_kit.jobs.attempt.execute import execute
+from slurm_job_kit.jobs.attempt.execute import end_for_good, execute
 from slurm_job_kit.jobs.attempt.open import open_attempt
 from slurm_job_kit.jobs.console import begin_lines_with_time, say
 from slurm_job_kit.jobs.errors import FailedError, UserError
@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
         say(f"error: {error}")
         is_refused = args.command == "open" and args.pid is None
         if is_refused and job_id is not None and not run_lock.is_restarted(run_dir, me):
-            client.forbid_requeue(job_id)
+            return end_for_good(job_id)
         return 1
     if plan is not None:
         print(plan.attempt, plan.rdzv_endpoint)

@@ -24,8 +24,9 @@ from slurm_job_kit.jobs.log_text import behind_first_line
 from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm import client, site
 
+OTHER_CODES = range(3, 64)  # without the shell's own, 2, and those of sysexits.h
 EXIT_RETRY = 75  # the batch script starts another srun step. Source: sysexits.h, EX_TEMPFAIL
 MAX_DELAY_S = 60
 # A partition's jobs are preempted together: not all of them ask slurmctld in the same second.
@@ -48,9 +49,19 @@ def execute(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lo
         is_over = succeed(decision, run_dir, found, me)
     else:
         is_over = decision.action is not Action.WAIT
-    if is_over and not me.is_local:
-        client.forbid_requeue(me.job_id)
-    return 1
+    return end_for_good(me.job_id) if is_over and not me.is_local else 1
+
+
+def end_for_good(job_id: str) -> int:
+    """Let Slurm not start a job again whose run has ended; returns the exit code of its end.
+
+    It is 1, or another one where the site requeues or holds jobs because of that code: before
+    23.11 Slurm does so although Requeue=0.
+    """
+    client.forbid_requeue(job_id)
+    config = site.query_config()
+    listed = frozenset[int]() if config is None else config.requeued_codes
+    return next((code for code in (1, *OTHER_CODES) if code not in listed), 1)
 
 
 def succeed(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> bool:

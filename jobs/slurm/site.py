@@ -38,6 +38,7 @@ class Config:
     slurmd_port: int = SLURMD_PORT
     requeue_delay_s: int = CRED_EXPIRE_S + 1  # a requeued job waits so long before it may start
     has_expedited: bool = False  # jobs may ask for an expedited requeue (Slurm 25.11)
+    requeued_codes: frozenset[int] = frozenset()  # exit codes of jobs that are requeued or held
     cluster: str = ""
     hides_jobs: bool = False  # PrivateData=jobs: users see their own jobs only
     slurm_uid: int = 0  # of SlurmUser, who sees all jobs, as root does
@@ -130,11 +131,21 @@ def parse_config(text: str) -> Config | None:
         max_batch_requeue=_number(found.get("MaxBatchRequeue", "5")),
         slurmd_port=_number(found.get("SlurmdPort", "")) or SLURMD_PORT,
         requeue_delay_s=_requeue_delay_s(found),
+        requeued_codes=_codes(found.get("RequeueExit", ""))
+        | _codes(found.get("RequeueExitHold", "")),
         has_expedited="enable_expedited_requeue" in found.get("SlurmctldParameters", ""),
         cluster=found.get("ClusterName", ""),
         hides_jobs="jobs" in found.get("PrivateData", "").split(","),
         slurm_uid=_number(found.get("SlurmUser", "").rpartition("(")[2]),
         max_array_size=_number(found.get("MaxArraySize", "")) or None,
+    )
+
+
+def _codes(text: str) -> frozenset[int]:
+    """Return the numbers of `1,5-9`; none for `(null)`. Source: slurm.conf(5), RequeueExit."""
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", text)
+    return frozenset(
+        code for first, last in ranges for code in range(int(first), int(last or first) + 1)
     )
 
 

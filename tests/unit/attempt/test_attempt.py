@@ -142,6 +142,22 @@ def test_slurm_does_not_start_a_job_again_whose_run_has_ended(
     assert (NO_MORE_STARTS in slurm.calls) == is_over
 
 
+@pytest.mark.parametrize(
+    ("lists", "code"),
+    [
+        ("RequeueExit = (null)", 1),
+        ("RequeueExit = 1", 3),
+        ("RequeueExit = 5\nRequeueExitHold = 1-4,6", 7),
+        ("RequeueExit = 0-255", 1),
+    ],
+)
+def test_the_exit_code_of_a_held_run_is_none_that_the_site_requeues(tmp_path, slurm, lists, code):
+    slurm.answer("scontrol", f"PreemptType = preempt/none\n{lists}\n", when="show config")
+    run, me = RunDir(tmp_path), run_lock.this_process("7")
+    assert act(Decision(Action.HOLD, Cause.CRASH, "x"), run, me) == code
+    assert act(Decision(Action.WAIT, Cause.PREEMPTION, "x"), run, me) == 1
+
+
 def test_a_request_without_an_answer_and_a_later_start_stay_as_they_are(tmp_path, slurm):
     run, me = RunDir(tmp_path), run_lock.this_process("7")
     run_lock.claim(run, replace(me, restart_count=1), 2)
