@@ -85,7 +85,8 @@ class KnownCause:
     """A cause behind errors of many programs: how to know it, its name, and what to do.
 
     errnos, names: of a Python exception, names: of its classes; text: a pattern of what a program
-    wrote. repeats: the next attempt would only repeat it.
+    wrote. repeats: the next attempt would only repeat it; lasts: after the same failure twice, the
+    third would, too.
     """
 
     fault: Fault
@@ -95,6 +96,7 @@ class KnownCause:
     names: tuple[str, ...] = ()
     text: str | None = None
     repeats: bool = False
+    lasts: bool = False
     is_plain: bool = False  # the error itself names it
 
     @property
@@ -255,6 +257,7 @@ KNOWN_CAUSES = (
         "bring it back, or correct its path",
         names=("FileNotFoundError",),
         is_plain=True,
+        lasts=True,
     ),
     KnownCause(
         "permission",
@@ -264,6 +267,7 @@ KNOWN_CAUSES = (
         names=("PermissionError",),
         text=r"Permission denied",
         is_plain=True,
+        lasts=True,
     ),
 )
 PLAIN = {

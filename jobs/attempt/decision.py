@@ -27,6 +27,7 @@ LOST_REASON = "the batch script was killed before it could record the attempt"
 # These come from outside: they say nothing about the run, so only the restarts bound them.
 EXTERNAL_STOPS = (Cause.PREEMPTION, Cause.MANUAL_STOP)
 MANY_BAD_NODES = 20
+MAX_LASTING = 2  # attempts with the same failure, of a kind that lasts
 # These count against the crash budget: unlike a lost node, the run itself may be at fault.
 CRASHES = (Cause.CRASH, Cause.HANG, Cause.OUT_OF_MEMORY)
 
@@ -167,7 +168,8 @@ def after_crash(evidence: Evidence, history: History, budget: Budget) -> Decisio
     # A script that begins again each time leaves new files each time; that is no progress.
     is_same = evidence.failure is not None and evidence.failure == history.failure
     same = history.same_failures + 1 if is_same else 1
-    if same >= budget.crashes_without_progress:
+    limit = MAX_LASTING if evidence.is_lasting else budget.crashes_without_progress
+    if same >= min(limit, budget.crashes_without_progress):
         return Decision(Action.HOLD, cause, f"{same} times the same failure in a row: {crash}")
     decision = Decision(Action.RETRY, cause, crash)
     if evidence.is_near_limit:

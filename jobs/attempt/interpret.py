@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from slurm_job_kit.jobs.attempt.decision import ENDS, Decision, is_ending
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_step, is_newer
 from slurm_job_kit.jobs.console import counted
-from slurm_job_kit.jobs.errors import HINT, Mistake, UserError, known_cause
+from slurm_job_kit.jobs.errors import CAUSE_OF, HINT, Mistake, UserError, known_cause
 from slurm_job_kit.jobs.log_text import behind_first_line
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause, Evidence
@@ -106,6 +106,7 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         is_out_of_memory=bool(killed) or (failed is not None and failed.kind == "out_of_memory"),
         bad_nodes=bad_nodes(found.errors),
         is_stopped_in_startup=failed is not None and failed.kind == "stopped",
+        is_lasting=is_lasting(failed),
         failure=None if found.spec.launch.is_trainer else failure_of(found, failed, bool(killed)),
     )
 
@@ -312,6 +313,12 @@ def unfinished_steps(found: AttemptFacts) -> str | None:
         f"the script exited with code 0 after step {done} of {found.total_steps} "
         "(completed() of kit_stop.py marks an earlier end)"
     )
+
+
+def is_lasting(failed: RankError | None) -> bool:
+    """Whether a failure is of a kind that another attempt rarely changes."""
+    cause = None if failed is None or failed.fault is None else CAUSE_OF.get(failed.fault)
+    return cause is not None and cause.lasts
 
 
 def failure_of(found: AttemptFacts, failed: RankError | None, is_oom: bool) -> str | None:

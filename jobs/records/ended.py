@@ -69,6 +69,7 @@ class Evidence:
     unreachable_nodes: tuple[str, ...] = ()  # nodes whose agent never ended, and that do not answer
     rebooted_nodes: tuple[str, ...] = ()  # of a lost attempt: nodes that booted after it began
     is_stopped_in_startup: bool = False  # a rank was asked to stop before its training loop
+    is_lasting: bool = False  # of a kind, such as a missing file, that a third attempt repeats
     mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
     # Of a user's script: equal for two attempts that failed in the same way from the same start.
     failure: str | None = field(default=None, metadata=OMIT_NONE)

@@ -18,6 +18,7 @@ from slurm_job_kit.jobs.attempt import facts, interpret, run_lock
 from slurm_job_kit.jobs.attempt.decision import LOST_REASON, Decision
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.errors import RUN_DIR_FAULTS, Fault, UserError
+from slurm_job_kit.jobs.log_text import first_line
 from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause
 from slurm_job_kit.jobs.records.frozen import Provenance
@@ -273,7 +274,9 @@ def _place_of(attempt_dir: AttemptDir, failed: RankError, code: CodeFolders) -> 
     if (frame := places.users_frame(failed.traceback, code)) is not None:
         return frame
     lines = places.tail(attempt_dir.rank_log(failed.rank))
-    first = next(iter(failed.error.strip().splitlines()), "")
+    first = first_line(failed.error)
+    if failed.exit_code is not None and not failed.traceback:  # behind `exited with code 3: `
+        first = first.partition(": ")[2] or first
     return places.line_with(lines, first) or FileLine(attempt_dir.rank_error(failed.rank))
 
 

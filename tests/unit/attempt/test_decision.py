@@ -212,6 +212,17 @@ def test_new_files_do_not_excuse_the_same_failure_again_and_again(failure, past,
     assert ("3 times the same failure in a row: x" in decision.reason) == (action == "hold")
 
 
+@pytest.mark.parametrize(
+    ("past", "is_lasting", "action"),
+    [(("a", 1), True, "hold"), (("a", 0), True, "retry"), (("b", 1), True, "retry")]
+    + [(("a", 1), False, "retry")],
+)
+def test_a_missing_file_is_not_tried_a_third_time(past, is_lasting, action):
+    seen = dataclasses.replace(NOTHING, error="x", failure="a", is_lasting=is_lasting)
+    history = History(0, 1, 0, failure=past[0], same_failures=past[1])
+    assert decide(seen, history).action == action
+
+
 def test_the_budgets_can_be_set():
     budget = Budget(crashes_without_progress=1)
     assert decide(NOTHING, FRESH, budget).action is Action.HOLD
