@@ -19,6 +19,7 @@ Fault = Literal[
     "syntax",
     "import",
     "interpreter",  # Python does not find its own library
+    "command",  # of the setup lines or of a shell is not on PATH
     "library",  # a shared library is missing, or is of another version
     "instruction",  # the processor lacks one
     "interface",  # of the network
@@ -120,8 +121,16 @@ KNOWN_CAUSES = (
         "a shared library is missing, broken or of another version",
         "load what it belongs to in setup (module load), or correct LD_LIBRARY_PATH there",
         text=r"error while loading shared libraries|cannot open shared object file"
-        r"|undefined symbol: |version `\S+' not found|invalid ELF header|: file too short"
+        r"|undefined symbol: |version `\S+' not found|invalid ELF header|\.so\S*: file too short"
         r"|wrong ELF class|symbol lookup error|cannot enable executable stack",
+        repeats=True,
+    ),
+    KnownCause(
+        "command",
+        "a command is not on PATH there",
+        "load it in setup (module load, conda activate), or write its whole path",
+        text=r"command not found|\bsh: (?:\d+: )?\S+: not found|: line \d+: \S+: not found"
+        r"|exec: \S+: not found|failed with exit code 127",
         repeats=True,
     ),
     KnownCause(

@@ -45,6 +45,8 @@ _NATIVE = re.compile(
 _STARTS = re.compile(r"(?i)\b(?:error|fatal|failed|cannot|can't|abort|exception|refus\w+)\b|:$")
 _BOX = "│╭╰╮╯─┃┏┗"
 MAX_WORDS = 10  # lines
+# Behind an error of an interpreter that has not begun.
+_NO_FRAMES = re.compile(r"\n*(?:Current thread .*\n)?(?:\s*<no Python frame>)+")
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,8 @@ def _last_native(lines: Sequence[str]) -> tuple[int, int, str] | None:
             end = len(lines)
         while end < len(lines) and (lines[end][:1].isspace() and lines[end].strip()):
             end += 1
-        return begin, end, "\n".join(each.rstrip() for each in lines[begin:end]).strip()
+        text = "\n".join(each.rstrip() for each in lines[begin:end])
+        return begin, end, _NO_FRAMES.sub("", text).strip()
     return None
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from slurm_job_kit.jobs.attempt.decision import ENDS, Decision, is_ending
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_step, is_newer
 from slurm_job_kit.jobs.console import counted
-from slurm_job_kit.jobs.errors import CAUSE_OF, HINT, Mistake, UserError, known_cause
+from slurm_job_kit.jobs.errors import CAUSE_OF, HINT, KnownCause, Mistake, UserError, known_cause
 from slurm_job_kit.jobs.log_text import behind_first_line
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause, Evidence
@@ -87,10 +87,13 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         signals = tuple(name for name in signals if name != "SIGTERM")
     outcome = outcome_of(found, signals)
     # srun ended the other nodes because of it.
-    error = with_cause(format_agent_errors(found.agent_errors))
-    error = error or error_of(found, failed, killed)
+    of_agent = format_agent_errors(found.agent_errors)
+    error = of_agent or error_of(found, failed, killed)
     if error is None and outcome is None:
-        error = unfinished_steps(found) or with_cause(format_agent_exits(found))
+        error = unfinished_steps(found)
+        of_agent = None if error else format_agent_exits(found)
+    cause = None if of_agent is None else known_cause(of_agent)
+    error = with_cause(of_agent, cause) if of_agent is not None else error
     return Evidence(
         outcome=outcome,
         job_state=job_state,
@@ -100,8 +103,9 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         has_progress=has_progress(found),
         has_step=steps_of(found)[0] is not None or is_step_unknown(found),
         error=error,
-        is_user_error=is_user_error(found, failed),
-        mistake=mistake_of(found, failed),
+        is_user_error=is_user_error(found, failed) or (cause is not None and cause.repeats),
+        mistake=mistake_of(found, failed) or ("spec" if cause and cause.repeats else None),
+        fault=cause.fault if cause is not None else None if failed is None else failed.fault,
         is_hang=failed is not None and failed.kind == "hang",
         is_out_of_memory=bool(killed) or (failed is not None and failed.kind == "out_of_memory"),
         bad_nodes=bad_nodes(found.errors),
@@ -111,9 +115,8 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
     )
 
 
-def with_cause(error: str | None) -> str | None:
+def with_cause(error: str, cause: KnownCause | None) -> str:
     """An error of an agent or of torchrun, with its known cause in a line of its own."""
-    cause = None if error is None else known_cause(error)
     return error if cause is None or cause.is_plain else f"{error}\n  cause: {cause.what}"
 
 

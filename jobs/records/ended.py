@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from slurm_job_kit.jobs.errors import Mistake
+from slurm_job_kit.jobs.errors import Fault, Mistake
 from slurm_job_kit.jobs.records import OMIT_NONE, read_lines
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
 from slurm_job_kit.jobs.rundir import RunDir
@@ -71,6 +71,7 @@ class Evidence:
     is_stopped_in_startup: bool = False  # a rank was asked to stop before its training loop
     is_lasting: bool = False  # of a kind, such as a missing file, that a third attempt repeats
     mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
+    fault: Fault | None = field(default=None, metadata=OMIT_NONE)  # behind the error
     # Of a user's script: equal for two attempts that failed in the same way from the same start.
     failure: str | None = field(default=None, metadata=OMIT_NONE)
     # How long slurmctld did not answer after the attempt's end; left out if it answered at once.

@@ -148,7 +148,8 @@ def failure_of(ended: Ended) -> Reason:
         return Reason(kind, text, ended.failure or ended.place, numbers)
     if ended.agent_error is not None:
         text = f"a node did not start torchrun: {seen.error}"
-        return Reason(Kind.SPEC_MISTAKE, text, ended.agent_error, numbers)
+        kind = Kind.SPEC_MISTAKE if seen.fault is None else OF_FAULT[seen.fault]
+        return Reason(kind, text, ended.agent_error, numbers)
     if ended.failed is not None and not ended.failed.caused_by_peer:
         kind = kind_of(ended.failed)
         what = INTRODUCTIONS.get(kind, "a rank failed")
@@ -177,6 +178,8 @@ def without_own_error(ended: Ended) -> Reason:
     seen, numbers = ended.record.evidence, (ended.record.attempt,)
     error = seen.error or "no process recorded an error"
     place = ended.failure or ended.place
+    if seen.fault is not None and ended.failed is None:
+        return Reason(OF_FAULT[seen.fault], f"a node did not train: {error}", place, numbers)
     if ended.found is not None and is_killed(ended.found):
         return Reason(Kind.PROCESS_KILLED, f"a process was killed: {error}", place, numbers)
     if ended.failed is not None:

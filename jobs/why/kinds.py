@@ -48,6 +48,7 @@ class Kind(StrEnum):
     USAGE = "usage"  # of the script's command line
     SYNTAX_ERROR = "syntax_error"
     INTERPRETER = "interpreter"
+    COMMAND_MISSING = "command_missing"
     LIBRARY = "library"
     INSTRUCTION = "instruction"
     INTERFACE = "interface"
@@ -82,6 +83,7 @@ OF_FAULT: dict[Fault, Kind] = {
     "usage": Kind.USAGE,
     "syntax": Kind.SYNTAX_ERROR,
     "interpreter": Kind.INTERPRETER,
+    "command": Kind.COMMAND_MISSING,
     "library": Kind.LIBRARY,
     "instruction": Kind.INSTRUCTION,
     "interface": Kind.INTERFACE,

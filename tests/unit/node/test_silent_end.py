@@ -131,7 +131,21 @@ def test_an_interpreter_that_does_not_find_its_library_is_named_as_the_cause(run
         log.write(STEP_ENDS)
     text = reason(run)
     assert "ModuleNotFoundError: No module named 'encodings'" in text
-    assert "\n  cause: Python does not find its own library" in text
+    assert text.endswith("\n  cause: Python does not find its own library")
+    assert "frame" not in text
+    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
+    assert (seen.fault, seen.is_user_error, seen.mistake) == ("interpreter", True, "spec")
+
+
+def test_a_command_that_setup_does_not_find_is_not_tried_again(run):
+    agents(run, None, None)
+    line = f"{run.setup}: line 2: module: command not found"
+    run.attempt(1).setup_log(0).write_text(f"loading\n{line}\n")
+    text = f"a: setup: `module load x` failed with exit code 127: {line}\n"
+    run.attempt(1).agent_error(0).write_text(text)
+    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
+    assert seen.error == f"{text}  cause: a command is not on PATH there"
+    assert (seen.fault, seen.is_user_error) == ("command", True)
 
 
 def test_setup_lines_that_fail_are_named_with_their_last_error_complete(run):
