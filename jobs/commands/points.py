@@ -26,7 +26,7 @@ from slurm_job_kit.jobs.records.queued import RecordedJob, SlurmSite
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, Timeline, write_atomic
 from slurm_job_kit.jobs.runs import check, lookup, spec_changes
-from slurm_job_kit.jobs.slurm import client, executor, job_list, job_state, sbatch
+from slurm_job_kit.jobs.slurm import client, executor, job_list, job_state, sbatch, site
 from slurm_job_kit.jobs.spec import Spec
 
 INTERRUPTED = 130  # exit code of a run that Ctrl-C stopped
@@ -146,6 +146,18 @@ def run_here(
             return ended
         code = max(code, ended)
     return code
+
+
+def check_array_size(num_points: int) -> None:
+    """Raises: UserError for more points than a job array of this site can have."""
+    config = site.query_config()
+    most = None if config is None else config.max_array_size
+    if most is not None and num_points > most:  # the greatest number of a task is one less
+        raise UserError(
+            f"the sweep has {counted(num_points, 'point')}, and job arrays have at most {most} "
+            f"tasks here (MaxArraySize={most})\n  hint: sweep fewer values at a time (several "
+            "sweeps), or take some of them: random with num_points"
+        )
 
 
 def check_parts(tasks: Sequence[SweepTask]) -> None:

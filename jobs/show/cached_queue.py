@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from slurm_job_kit.jobs.records.queued import RecordedJob
-from slurm_job_kit.jobs.show.run_view import Jobs, RunView, users_of
+from slurm_job_kit.jobs.show.run_view import Jobs, RunView, is_in_queue, users_of
 from slurm_job_kit.jobs.slurm import job_list
 from slurm_job_kit.jobs.slurm.job_list import QueueEntry
 
@@ -45,6 +45,11 @@ class CachedQueue:
         answer = job_list.queue({os.getuid(), *users_of(views)})
         if answer is None:
             return None
-        hidden = job_list.hidden(job for job_id, job in jobs.items() if job_id not in answer)
+        absent = [job for job_id, job in jobs.items() if job_id not in answer]
+        hidden = job_list.hidden(absent)
         unknown = {job_id: QueueEntry(UNKNOWN, life.why) for job_id, life in hidden.items()}
-        return unknown | answer
+        gone = [job.job_id for job in absent if job.job_id not in hidden]
+        past = job_list.past_states(gone) if gone else {}
+        ended = {job_id: QueueEntry(state) for job_id, state in past.items() if job_id in gone}
+        ended = {job_id: each for job_id, each in ended.items() if not is_in_queue(each)}
+        return ended | unknown | answer

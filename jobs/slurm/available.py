@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from slurm_job_kit.jobs.problems import Problem, shown
 from slurm_job_kit.jobs.slurm import site
@@ -44,11 +44,40 @@ def _partitions(requested: Slurm) -> Iterator[Problem]:
     for name in names if known else ():
         if name not in known:
             yield _problem("partition", f"there is no partition {shown(name)}", listed)
+    yield from _closed(requested, chosen)
     most = max((partition.nodes for partition in chosen), default=0)
     if 0 < most < requested.nodes:
         where = " or ".join(partition.name for partition in chosen)
         hint = f"write {most} or fewer; {listed}"
         yield _problem("nodes", f"{requested.nodes} is more than partition {where} has", hint)
+
+
+def _closed(requested: Slurm, chosen: Sequence[Partition]) -> Iterator[Problem]:
+    """Compare account and QOS with what the partitions take; one that takes them is enough."""
+    name = " or ".join(partition.name for partition in chosen)
+    for key, lists in (
+        ("account", [partition.allow_accounts for partition in chosen]),
+        ("qos", [partition.allow_qos for partition in chosen]),
+    ):
+        allowed = {each for names in lists for each in names}
+        wanted = getattr(requested, key)
+        if not allowed or not all(lists) or (wanted or "").lower() in allowed:
+            continue
+        hint = f"partition {name} takes jobs of {key} {_listed(allowed)} only; " + _yours(key)
+        if wanted:
+            what = f"{shown(wanted)} may not be used in partition {name}"
+            yield _problem(key, what, hint)
+        else:
+            yield _problem("partition", f"{name} is not open to every {key}", hint)
+
+
+def _yours(key: str) -> str:
+    user = pwd.getpwuid(os.getuid()).pw_name
+    rows = site.associations(user)
+    names = {account for account, _ in rows}
+    if key == "qos":
+        names = {each for _, allowed in rows for each in allowed}
+    return f"{user} has {_listed(names)}" if names else f"ask the site for another {key}"
 
 
 def _described(partition: Partition) -> str:

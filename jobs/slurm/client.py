@@ -32,7 +32,10 @@ SLOW_S = 3.0
 PATIENCE_S = 600.0
 MAX_PAUSE_S = 30.0
 # What Slurm's commands print if no slurmctld answered. Source: slurm_errno.c
-NO_CONTACT = re.compile(r"[Uu]nable to contact|[Cc]onnection refused|timed out|[Cc]ommunication")
+NO_CONTACT = re.compile(
+    r"[Uu]nable to contact|[Cc]onnection (refused|timed out|rejected)|timed out|[Cc]ommunication"
+    r"|Rate limit exceeded"  # of slurmctld, for requests of one user (Slurm 23.02)
+)
 # What they print if slurmctld got the request and its answer did not come. Source: slurm_errno.c
 NO_ANSWER_IN_TIME = re.compile(
     r"timed out on send/recv|Zero Bytes were transmitted|receive failure|shutdown failure"
@@ -74,6 +77,9 @@ class Job:
     uid: int | None = None  # of its user
     command: str = ""  # its batch script with arguments
     work_dir: str = ""
+    account: str = ""
+    qos: str = ""
+    tres: str = ""  # what it asks for, or has: `cpu=2,mem=100M,node=1`
 
     @property
     def is_alive(self) -> bool:
@@ -150,6 +156,9 @@ def parse_job(text: str) -> Job | None:
     uid = re.search(r"^   UserId=\S*?\((\d+)\)", text, re.MULTILINE)
     command = re.search(r"^   Command=(.*)$", text, re.MULTILINE)
     work_dir = re.search(r"^   WorkDir=(.*)$", text, re.MULTILINE)
+    account = re.search(r"^   Priority=.* Account=(\S+) QOS=(\S+)", text, re.MULTILINE)
+    # Since 23.02 ReqTRES; before, TRES. Source: api/job_info.c
+    tres = re.search(r"^   (?:Req)?TRES=(\S+)", text, re.MULTILINE)
     return Job(
         state=job_state.read(state[1]),
         reason=state[2],
@@ -162,6 +171,9 @@ def parse_job(text: str) -> Job | None:
         uid=int(uid[1]) if uid else None,
         command=command[1] if command else "",
         work_dir=work_dir[1] if work_dir else "",
+        account=account[1] if account else "",
+        qos=account[2] if account else "",
+        tres=tres[1] if tres else "",
     )
 
 

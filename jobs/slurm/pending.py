@@ -7,7 +7,10 @@ job_state_reason_string.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from enum import Enum, auto
+
+from slurm_job_kit.jobs.slurm import duration
 
 _REASONS = {
     "None": "Slurm has not looked at the job yet, or has given no reason",
@@ -66,12 +69,64 @@ _REASONS = {
     "OutOfMemory": "it ran out of memory",
     "SystemFailure": "Slurm or its file system failed at its start",
     "JobLaunchFailure": "Slurm could not start it on a node",
+    # Since 22.05.
+    "Constraints": "the nodes that have what it asks for are not available now",
+    "ReservationInvalid": "its reservation does not exist or is not for you: it never starts, "
+    "submit it without",
+    "MaxPoweredUpNodes": "as many nodes are powered up as the site allows",
+    "MpiPortsBusy": "the network ports that it needs are in use",
+    "NvidiaImexChannels": "no IMEX channel (NVLink between nodes) is free",
+    "RaisedSignal": "it ended by a signal",
+}
+# The keys of the section slurm that a reason is about; sbatch_args.X: an option.
+_KEYS: dict[str, tuple[str, ...]] = {
+    "PartitionNodeLimit": ("nodes", "partition"),
+    "PartitionTimeLimit": ("time", "partition"),
+    "PartitionConfig": ("partition",),
+    "PartitionDown": ("partition",),
+    "PartitionInactive": ("partition",),
+    "ReqNodeNotAvail": ("exclude", "partition"),
+    "BadConstraints": ("constraint", "nodes", "gpus_per_node", "cpus_per_task", "mem"),
+    "Constraints": ("constraint",),
+    "MaxMemPerLimit": ("mem", "cpus_per_task"),
+    "InvalidAccount": ("account",),
+    "InvalidQOS": ("qos",),
+    "AccountNotAllowed": ("account", "partition"),
+    "QOSNotAllowed": ("qos", "partition", "account"),
+    "QOSUsageThreshold": ("qos", "account"),
+    "AccountingPolicy": ("account", "qos"),
+    "AssociationJobLimit": ("account",),
+    "AssociationResourceLimit": ("account",),
+    "AssociationTimeLimit": ("account",),
+    "QOSJobLimit": ("qos",),
+    "QOSResourceLimit": ("qos",),
+    "QOSTimeLimit": ("qos",),
+    "DependencyNeverSatisfied": ("sbatch_args.dependency",),
+    "Licenses": ("sbatch_args.licenses",),
+    "Reservation": ("sbatch_args.reservation",),
+    "ReservationDeleted": ("sbatch_args.reservation",),
+    "ReservationInvalid": ("sbatch_args.reservation",),
+    "BeginTime": ("sbatch_args.begin",),
+    "DeadLine": ("time", "sbatch_args.deadline"),
+    "TimeLimit": ("time",),
+    "OutOfMemory": ("mem",),
+}
+_LIMIT_KEYS: dict[str, tuple[str, ...]] = {
+    "Cpu": ("cpus_per_task", "nodes"),
+    "Mem": ("mem", "nodes"),
+    "Node": ("nodes",),
+    "GRES": ("gpus_per_node", "nodes"),
+    "Billing": ("cpus_per_task", "mem", "gpus_per_node", "nodes"),
+    "License": ("sbatch_args.licenses",),
+    "Wall": ("time",),
 }
 # With these, too, it waits for ever, unless the site changes its settings.
 _NEVER = {
     *("PartitionNodeLimit", "PartitionTimeLimit", "PartitionConfig", "MaxMemPerLimit", "DeadLine"),
     *("InvalidAccount", "InvalidQOS", "AccountNotAllowed", "QOSNotAllowed"),
 }
+# Until an administrator changes something.
+_OF_THE_SITE = {"JobHeldAdmin", "PartitionDown", "PartitionInactive"}
 # What squeue prints in place of a reason's name. Source: slurmctld/job_mgr.c, job_scheduler.c.
 _TEXTS = {
     "launch failed requeued held": "Slurm could not start it on a node and holds it: "
@@ -87,7 +142,8 @@ _LIMIT = re.compile(
     r"(?P<owner>Assoc|QOS|)(?P<bound>Grp|Max|Min)"
     r"(?P<what>Cpu|CPU|Memory|Mem|Node|GRES|License|Energy|Billing|BB|Unknown"
     r"|Jobs|SubmitJobs?|WallDuration|Wall)"
-    r"(?P<time>RunMinutes|Minutes|)(?:Per(?P<each>Job|Node|User|Account))?(?:Limit|NotSatisfied)?"
+    r"(?P<time>RunMinutes|RunMins|Minutes|)(?:Per(?P<each>Job|Node|User|Account))?"
+    r"(?:Limit|NotSatisfied)?"
 )
 _RESOURCES = {
     "Cpu": "CPUs",
@@ -104,6 +160,17 @@ _RESOURCES = {
     "WallDuration": "time",
     "Wall": "time",
 }
+_TRES = {
+    "Cpu": "cpu",
+    "CPU": "cpu",
+    "Mem": "mem",
+    "Memory": "mem",
+    "Node": "node",
+    "GRES": "gres/",
+    "License": "license/",
+    "Billing": "billing",
+    "Energy": "energy",
+}
 _JOBS = {"User": "jobs of yours", "Account": "jobs of your account"}
 _WITH_DETAIL = re.compile(r"(\w+)(?:, |: |\()(.+?)\)?")
 
@@ -112,7 +179,8 @@ class Wait(Enum):
     """Whether the wait of a pending job ends by itself."""
 
     WILL_END = auto()
-    UNTIL_RELEASED = auto()
+    UNTIL_RELEASED = auto()  # by the user, with `scontrol release`
+    UNTIL_SITE_ACTS = auto()
     NEVER_ENDS = auto()
 
 
@@ -121,8 +189,92 @@ def wait_of(reason: str) -> Wait:
     text, name = explain(reason), re.match(r"\(?(\w*)", reason)
     if "`scontrol release`" in text:
         return Wait.UNTIL_RELEASED
+    if name is not None and name[1] in _OF_THE_SITE:
+        return Wait.UNTIL_SITE_ACTS
+    limit = _limit_of(reason)
+    if limit is not None and limit["bound"] == "Grp" and limit["time"] == "Minutes":
+        return Wait.UNTIL_SITE_ACTS  # a budget that is used up
     is_hopeless = "never starts" in text or (name is not None and name[1] in _NEVER)
+    is_hopeless = is_hopeless or (limit is not None and limit["bound"] == "Min")
     return Wait.NEVER_ENDS if is_hopeless else Wait.WILL_END
+
+
+def keys_of(reason: str) -> tuple[str, ...]:
+    """Return the keys of the section slurm that a pending reason is about; () where it has none.
+
+    A limit is also about whose it is: `account`, or `qos`.
+    """
+    name = re.match(r"\(?(\w*)", reason.strip())
+    if name is None:
+        return ()
+    if name[1] in _KEYS:
+        return _KEYS[name[1]]
+    limit = _LIMIT.fullmatch(name[1])
+    if limit is None:
+        return ()
+    owner = "account" if limit["owner"] == "Assoc" else "qos"
+    if "Job" in limit["what"]:
+        return (owner,)
+    what = limit["what"].replace("CPU", "Cpu").replace("Memory", "Mem").removesuffix("Duration")
+    time = ("time",) if limit["time"] else ()
+    return tuple(dict.fromkeys((*_LIMIT_KEYS.get(what, ()), *time, owner)))
+
+
+@dataclass(frozen=True)
+class SharedLimits:
+    """What the jobs of an account, of a QOS or of a user may use together, as sacctmgr prints it.
+
+    tres: `cpu=4,gres/gpu=2`; minutes: the same times minutes; jobs: how many; wall: a duration.
+    """
+
+    tres: tuple[str, ...] = ()
+    minutes: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+    wall: tuple[str, ...] = ()
+
+
+def is_shared(reason: str) -> bool:
+    """Return whether a reason is a limit of several jobs: a job waits for the others.
+
+    But if it exceeds the limit alone, it never starts: see `exceeds_alone`.
+    """
+    limit = _limit_of(reason)
+    return limit is not None and limit["bound"] != "Min" and limit["each"] not in ("Job", "Node")
+
+
+def exceeds_alone(reason: str, requested: str, time_s: int, limits: SharedLimits) -> bool:
+    """Return whether a job exceeds the limit that its reason names by itself.
+
+    requested: its TRES, as scontrol prints them, `cpu=2,mem=100M,node=1`; time_s: its time limit.
+    limits: of its account or QOS; one that sets another resource does not matter.
+    """
+    limit = _limit_of(reason)
+    if limit is None or not is_shared(reason):
+        return False
+    if "Job" in limit["what"]:
+        return "0" in limits.jobs
+    if limit["what"].startswith("Wall"):
+        return any(0 < duration.parse_or_zero(most) < time_s for most in limits.wall)
+    kind, minutes = _TRES.get(limit["what"], "?"), time_s / 60 if limit["time"] else 1.0
+    wanted = _amounts(requested)
+    return any(
+        wanted.get(name, 0.0) * minutes > most
+        for each in (limits.minutes if limit["time"] else limits.tres)
+        for name, most in _amounts(each).items()
+        if name == kind or (kind.endswith("/") and name.startswith(kind))
+    )
+
+
+def _limit_of(reason: str) -> re.Match[str] | None:
+    name = re.match(r"\(?(\w*)", reason.strip())
+    return None if name is None else _LIMIT.fullmatch(name[1])
+
+
+def _amounts(tres: str) -> dict[str, float]:
+    """Return the amount of each resource in `cpu=2,mem=7.5G`; memory in MiB."""
+    pairs = re.findall(r"([\w/:.-]+)=(\d+(?:\.\d+)?)([KMGTP]?)", tres)
+    units = {"K": 1 / 1024, "M": 1, "": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
+    return {name: float(number) * units[unit] for name, number, unit in pairs}
 
 
 def explain(reason: str) -> str:

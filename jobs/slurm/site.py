@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_job_kit.jobs.slurm import client, duration
+from slurm_job_kit.jobs.slurm.pending import SharedLimits
 from slurm_job_kit.jobs.spec import Slurm
 
 # Slurm's own defaults. Source: slurm.conf(5).
@@ -60,6 +61,8 @@ class Partition:
     alloc_nodes: str  # nodes from which jobs may be submitted
     has_own_qos: bool
     nodes: int = 0  # in any state
+    allow_accounts: tuple[str, ...] = ()  # only jobs of these; () for all
+    allow_qos: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,14 @@ def _partition(found: Mapping[str, str]) -> Partition:
         alloc_nodes=found.get("AllocNodes", "ALL"),
         has_own_qos=found.get("QoS", "N/A") not in _UNLIMITED,
         nodes=_number(found.get("TotalNodes", "")),
+        allow_accounts=_allowed(found.get("AllowAccounts", "ALL")),
+        allow_qos=_allowed(found.get("AllowQos", "ALL")),
     )
+
+
+def _allowed(text: str) -> tuple[str, ...]:
+    """Return the names in a list such as AllowAccounts; () where all are allowed."""
+    return () if text in ("ALL", *_UNLIMITED) else tuple(text.split(","))
 
 
 def _mode(text: str) -> str:
@@ -228,6 +238,33 @@ def sees_all_jobs(user: str) -> bool:
     """
     argv = ["sacctmgr", "--noheader", "--parsable2", "show", "user", user, "format=AdminLevel"]
     return _output(argv).strip() in ("Operator", "Administrator")
+
+
+def shared_limits(user: str, account: str, qos: str) -> SharedLimits:
+    """Return what jobs of an account, of a QOS and of a user may use together.
+
+    Empty without an accounting database. Source: sacctmgr(1), GrpTRES and the like.
+    """
+    argv = ["sacctmgr", "--noheader", "--parsable2", "show"]
+    columns = "format=User,GrpTRES,GrpTRESMins,GrpTRESRunMins,GrpJobs,MaxJobs,GrpWall"
+    text = _output([*argv, "associations", f"account={account}", columns])
+    rows = [line.split("|") for line in text.splitlines()]
+    of_account = [row for row in rows if len(row) == 7 and row[0] in ("", user)]
+    columns = "format=GrpTRES,MaxTRESPU,MaxTRESPA,GrpTRESMins,GrpTRESRunMins,MaxTRESRunMinsPU,"
+    columns += "MaxTRESRunMinsPA,GrpJobs,MaxJobsPU,MaxJobsPA,GrpWall"
+    text = _output([*argv, "qos", f"name={qos}", columns])
+    of_qos = [row for row in (line.split("|") for line in text.splitlines()) if len(row) == 11]
+
+    def both(first: slice, second: slice) -> tuple[str, ...]:
+        cells = [cell for row in of_account for cell in row[first]]
+        return tuple(filter(None, [*cells, *(cell for row in of_qos for cell in row[second])]))
+
+    return SharedLimits(
+        tres=both(slice(1, 2), slice(0, 3)),
+        minutes=both(slice(2, 4), slice(3, 7)),
+        jobs=both(slice(4, 6), slice(7, 10)),
+        wall=both(slice(6, 7), slice(10, 11)),
+    )
 
 
 def features(partitions: str | None) -> set[str] | None:

@@ -60,6 +60,8 @@ def command(args: argparse.Namespace) -> int:
         say(f"{counted(found.num_equal, 'point')} left out, because another one has the same spec")
     same = same_sweep(found)
     if args.dry_run:
+        if same is None and choose_cluster(args.cluster) == "slurm":
+            runner.check_array_size(len(found.points))
         show(found, same, limit, args.cluster, args.json)
         return 0
     options = SweepOptions(args.cluster, limit, args.json, not args.no_check, args.retry, args.yes)
@@ -128,6 +130,7 @@ def make(found: LoadedSweep, options: SweepOptions) -> int:
         if cluster == "local":
             local.check_machine(point.loaded.spec, len(local.visible_gpus()))
     if cluster == "slurm":
+        runner.check_array_size(len(found.points))
         requested = [point.loaded.spec.slurm for point in found.points]
         gpu_hours.confirm(requested, options.is_confirmed)
         executor.begin_import()

@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.attempt.interpret import start_up_warning
 from slurm_job_kit.jobs.console import counted, format_duration
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause
 from slurm_job_kit.jobs.show import live_progress
-from slurm_job_kit.jobs.slurm import job_state, pending
+from slurm_job_kit.jobs.slurm import job_state, pending, refusals
 from slurm_job_kit.jobs.slurm.client import Life
 from slurm_job_kit.jobs.slurm.pending import Wait
 from slurm_job_kit.jobs.why.answer import Answer, FileLine, Reason, grouped
@@ -28,10 +28,6 @@ BUDGET_TEXTS = {
 }
 # The kinds of a hold whose remedy is that of the budget: the cause itself is no mistake.
 BUDGET_DECIDES = (Kind.MAX_RESTARTS, Kind.SHORT_TIME_LIMIT, Kind.NOT_REQUEUED)
-
-NEVER_STARTS = Remedy(
-    "cancel it, change what the reason names, then resume it: resume takes KEY=VALUE", "cancel"
-)
 
 
 def answer_of(seen: Observed) -> Answer:
@@ -94,10 +90,12 @@ def in_queue(seen: Observed) -> Answer:
         text = f"job {seen.job_id} waits in the queue ({job.reason}): {pending.explain(job.reason)}"
         if job.reason == "BeginTime" and job.restarts and seen.newest.site is not None:
             text += f", here {seen.newest.site.requeue_delay_s} s"
-        wait = pending.wait_of(job.reason)
-        remedy = NEVER_STARTS if wait is Wait.NEVER_ENDS else Remedy("wait", "status")
+        if seen.exceeds_alone:
+            text += "; it alone exceeds this limit, so it never starts as it is"
+        remedy = remedy_of_wait(job.reason, seen.exceeds_alone)
         answer = of_state(seen, Kind.PENDING, text, remedy, delays_of(seen))
-        if wait is not Wait.UNTIL_RELEASED and job.state not in job_state.HELD:
+        is_held = pending.wait_of(job.reason) is Wait.UNTIL_RELEASED
+        if not is_held and job.state not in job_state.HELD:
             return answer
         command = f"scontrol release {seen.job_id}"
         return replace(answer, advice="release the job, which Slurm holds", command=command)
@@ -105,6 +103,19 @@ def in_queue(seen: Observed) -> Answer:
         text = f"Slurm has suspended job {seen.job_id}: it goes on when the site resumes it"
         return of_state(seen, Kind.SUSPENDED, text, Remedy("wait", "status"), delays_of(seen))
     return running(seen)
+
+
+def remedy_of_wait(reason: str, exceeds_alone: bool) -> Remedy:
+    """What to do about a job that waits for a reason, with the keys that it is about."""
+    wait, keys = pending.wait_of(reason), pending.keys_of(reason)
+    shows = next((f"; {refusals.HINTS[key]}" for key in keys if key in refusals.HINTS), "")
+    if exceeds_alone or wait is Wait.NEVER_ENDS:
+        named = " or ".join(f"slurm.{key}" for key in keys) or "what the reason names"
+        change = f"cancel it, then resume with another {named} (resume takes KEY=VALUE){shows}"
+        return Remedy(change, "cancel")
+    if wait is Wait.UNTIL_SITE_ACTS:
+        return Remedy(f"ask the site{shows}", "status")
+    return Remedy(f"wait{shows}", "status")
 
 
 def unknown(seen: Observed, life: Life) -> Answer:

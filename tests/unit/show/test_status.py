@@ -348,3 +348,20 @@ def test_the_detail_of_a_run_with_tensorboard_names_its_commands(here, capsys):
     assert main(["status", "tiny"]) == 0
     shown = capsys.readouterr().out
     assert f"tensorboard --logdir {run.tensorboard}" in shown and "ssh -N -L" in shown
+
+
+def test_the_end_of_a_job_that_only_the_accounting_has_is_shown(slurm, capsys):
+    """Slurm forgets a job after MinJobAge; why reads the same answer of sacct."""
+    assert main(["submit", "tiny.yaml"]) == 0
+    slurm.answer("scontrol", error="slurm_load_jobs error: Invalid job id specified", status=1)
+    slurm.answer("squeue")
+    slurm.answer("sacct", "4711|TIMEOUT\n")
+    capsys.readouterr()
+    assert main(["status", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["state"] == "timeout" and "TIMEOUT to Slurm" in row["state_text"]
+    assert main(["why", "tiny", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cause"] == "time_limit"
+    slurm.answer("sacct", "4711|RUNNING\n")  # slurmctld does not have it: no state of a live job
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["state"] == "frozen"

@@ -15,6 +15,16 @@ PartitionName=batch
 PartitionName=big
    AllocNodes=ALL Default=NO QoS=N/A
    State=UP TotalCPUs=256 TotalNodes=64 SelectTypeParameters=NONE
+
+PartitionName=vip
+   AllowGroups=ALL AllowAccounts=vip,physics AllowQos=ALL
+   AllocNodes=ALL Default=NO QoS=N/A
+   State=UP TotalCPUs=16 TotalNodes=4 SelectTypeParameters=NONE
+
+PartitionName=slow
+   AllowGroups=ALL AllowAccounts=ALL AllowQos=long
+   AllocNodes=ALL Default=NO QoS=N/A
+   State=UP TotalCPUs=16 TotalNodes=4 SelectTypeParameters=NONE
 """
 
 
@@ -42,6 +52,9 @@ def found(**keys):
         {"nodes": 64, "partition": "big"},
         {"nodes": 64, "partition": "batch,big"},
         {"account": "physics", "qos": "long"},
+        {"partition": "vip", "account": "physics"},
+        {"partition": "slow", "qos": "long"},
+        {"partition": "vip,big", "account": "biology"},
         {"account": "Physics"},  # Slurm's accounts are in lower case
         {"qos": "long"},
         {"constraint": "[a100*2&h100*4]|nvlink"},
@@ -56,6 +69,12 @@ def test_nothing_is_found_in_what_the_site_has(site, keys):
     ("keys", "key", "text"),
     [
         ({"partition": "huge"}, "partition", "this site has batch (4 nodes), big (64 nodes)"),
+        (
+            {"partition": "vip", "account": "biology"},
+            "account",
+            "may not be used in partition vip\n  hint: partition vip takes jobs of account physics",
+        ),
+        ({"partition": "slow"}, "partition", "slow is not open to every qos"),
         ({"partition": "batch,huge"}, "partition", 'there is no partition "huge"'),
         ({"nodes": 5}, "nodes", "5 is more than partition batch has\n  hint: write 4 or fewer"),
         ({"nodes": 65, "partition": "batch,big"}, "nodes", "batch or big"),

@@ -44,7 +44,9 @@ def slurm(fake_slurm, monkeypatch):
 )
 def test_a_jobs_name_cannot_replace_another_key(name):
     job = client.parse_job(SHOWN.format(name=name, preempted="None"))
-    assert job == Job("RUNNING", "None", 2, False, "00:30:00", uid=1000)
+    assert job == Job(
+        "RUNNING", "None", 2, False, "00:30:00", uid=1000, account="(null)", qos="normal"
+    )
 
 
 def test_a_job_with_a_preempt_time_is_preempted():

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.slurm.pending import Wait, explain, wait_of
+from slurm_job_kit.jobs.slurm.pending import (
+    SharedLimits,
+    Wait,
+    exceeds_alone,
+    explain,
+    keys_of,
+    wait_of,
+)
+from slurm_job_kit.jobs.slurm.refusals import HINTS
+from slurm_job_kit.jobs.spec import Slurm
 
 UNKNOWN = 'Slurm gives the reason "'
 
@@ -22,10 +31,63 @@ def names_of_the_installed_slurm():
     return {name for name in names if not name.isdigit()}  # a number is none of its enum
 
 
-def test_every_reason_of_the_installed_slurm_has_a_line():
+# Of Slurm 22.05.8 and 26.05.3, each with its wait and the keys that it is about; - for none.
+# Source: slurm_protocol_defs.c, job_reason_string; job_state_reason.c
+TABLE = [
+    line.split("\t") for line in (Path(__file__).parent / "reasons.tsv").read_text().splitlines()
+]
+
+
+def test_every_reason_of_the_installed_slurm_has_a_line_and_a_row():
     names = names_of_the_installed_slurm()
     assert len(names) > 150
     assert [name for name in names if explain(name).startswith(UNKNOWN)] == []
+    assert names - {row[0] for row in TABLE} == set()
+
+
+def test_every_reason_of_the_oldest_and_the_newest_slurm_is_explained():
+    assert len(TABLE) > 200
+    assert [row[0] for row in TABLE if explain(row[0]).startswith(UNKNOWN)] == []
+
+
+@pytest.mark.parametrize(("reason", "wait", "keys"), TABLE)
+def test_a_reason_has_its_wait_and_its_keys(reason, wait, keys):
+    named = keys_of(reason)
+    assert (wait_of(reason).name, ",".join(named) or "-") == (wait, keys)
+    # A spec has these keys, and a command shows what the site has for the first.
+    of_slurm = {key for key in named if not key.startswith("sbatch_args.")}
+    assert of_slurm <= vars(Slurm()).keys() and of_slurm <= HINTS.keys()
+
+
+LIMITS = SharedLimits(("cpu=1,mem=4G",), ("cpu=100",), ("0",), ("01:00:00",))
+JOB = "cpu=2,mem=3000M,node=1,gres/gpu:a100=2"
+
+
+@pytest.mark.parametrize(
+    ("reason", "exceeds"),
+    [
+        ("AssocGrpCpuLimit", True),
+        ("QOSMaxCpuPerUserLimit", True),
+        ("MaxCpuPerAccount", True),
+        ("AssocGrpMemLimit", False),
+        ("AssocGrpNodeLimit", False),  # no limit is set: it is of a parent, perhaps
+        ("AssocGrpCPURunMinutesLimit", True),  # 2 CPUs x 120 minutes
+        ("MaxCpuRunMinsPerUser", True),
+        ("AssocGrpJobsLimit", True),
+        ("AssocMaxJobsLimit", True),
+        ("AssocGrpWallLimit", True),
+        ("QOSMaxCpuPerJobLimit", False),  # no limit of several jobs
+        ("Resources", False),
+    ],
+)
+def test_a_job_that_alone_exceeds_a_limit_of_several_jobs_is_found(reason, exceeds):
+    assert exceeds_alone(reason, JOB, 7200, LIMITS) is exceeds
+    assert exceeds_alone(reason, JOB, 7200, SharedLimits(jobs=("3",))) is False
+
+
+def test_gpus_of_any_type_count_for_a_limit_of_gres():
+    for limit, exceeds in (("gres/gpu:a100=1", True), ("gres/gpu:a100=2", False)):
+        assert exceeds_alone("QOSGrpGRES", JOB, 60, SharedLimits((limit,))) is exceeds
 
 
 # Of the three kinds of names; also one that the other Slurm versions have.
@@ -81,6 +143,9 @@ def test_a_detail_is_kept(reason, detail):
         ("DependencyNeverSatisfied", Wait.NEVER_ENDS),
         ("(PartitionConfig, x)", Wait.NEVER_ENDS),
         ("QOSMaxCpuPerJobLimit", Wait.NEVER_ENDS),
+        ("QOSMinCpuNotSatisfied", Wait.NEVER_ENDS),
+        ("JobHeldAdmin", Wait.UNTIL_SITE_ACTS),
+        ("AssocGrpCPUMinutesLimit", Wait.UNTIL_SITE_ACTS),
     ],
 )
 def test_some_waits_do_not_end_by_themselves(reason, wait):

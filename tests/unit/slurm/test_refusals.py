@@ -1,5 +1,8 @@
 """The keys that a message of sbatch is about. The messages are those of Slurm 22.05."""
 
+import ctypes
+from pathlib import Path
+
 import pytest
 
 from slurm_job_kit.jobs.slurm import refusals
@@ -8,6 +11,11 @@ from slurm_job_kit.jobs.spec import Slurm
 MEMORY = "sbatch: error: Memory specification can not be satisfied\n"
 CONFIGURATION = "sbatch: error: Batch job submission failed: Requested node configuration is not"
 CONFIGURATION += " available"
+POLICY = (
+    "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit "
+    "limit, user's size and/or time limits)"
+)
+LUA = "sbatch: error: You must give a project code, see https://site.example/projects"
 CPUS = "cpus_per_task"
 ALL = Slurm(
     nodes=2,
@@ -23,20 +31,63 @@ ALL = Slurm(
 @pytest.mark.parametrize(
     ("message", "keys"),
     [
-        (MEMORY + CONFIGURATION, ["mem"]),
+        (MEMORY + CONFIGURATION, ["mem", CPUS]),
         ("sbatch: error: CPU count per node can not be satisfied\n" + CONFIGURATION, [CPUS]),
         (CONFIGURATION, ["nodes", "gpus_per_node", CPUS, "mem", "constraint", "exclude"]),
         ("sbatch: error: Invalid generic resource (gres) specification", ["gpus_per_node"]),
         ("sbatch: error: Invalid node name specified", ["exclude"]),
-        ("sbatch: error: Invalid --mem specification", ["mem"]),
+        ("sbatch: error: Invalid --mem specification", ["mem", CPUS]),
         ("sbatch: error: Invalid --mem-bind specification", []),
         ("sbatch: error: Invalid feature specification", ["constraint"]),
         ("Requested time limit is invalid (missing or exceeds some limit)", ["time"]),
-        ("Invalid account or account/partition combination specified", []),
+        ("Invalid account or account/partition combination specified", ["account", "partition"]),
+        # As sbatch prints it: the limit's name on a line of its own.
+        ("sbatch: error: QOSMaxSubmitJobPerUserLimit\n" + POLICY, ["qos"]),
+        ("sbatch: error: AssocGrpCpuLimit\n" + POLICY, [CPUS, "nodes"]),
+        ("sbatch: error: QOSMaxWallDurationPerJobLimit\n" + POLICY, ["time"]),
+        (LUA, []),  # of the site's own plugin
     ],
 )
 def test_a_message_names_the_keys_that_can_cause_it(message, keys):
     assert [problem.path[1] for problem in refusals.problems(message, ALL)] == keys
+
+
+# Of Slurm 22.05.8 and 26.05.3, each with its keys; - for what is shown in Slurm's words alone.
+# Source: slurm_errno.c
+TABLE = [
+    line.split("\t") for line in (Path(__file__).parent / "messages.tsv").read_text().splitlines()
+]
+
+
+def test_every_message_of_slurm_has_its_keys():
+    assert len(TABLE) > 350
+    found = [[",".join(refusals.keys_of(text)) or "-", text] for _, text in TABLE]
+    assert found == TABLE
+
+
+def test_every_message_of_the_installed_slurm_is_in_the_table():
+    libraries = sorted(Path("/usr").glob("lib*/**/slurm*/libslurmfull.so"))
+    if not libraries:
+        pytest.skip("no Slurm is installed: there is no libslurmfull.so below /usr/lib")
+    text_of = ctypes.CDLL(str(libraries[0])).slurm_strerror
+    text_of.restype, text_of.argtypes = ctypes.c_char_p, [ctypes.c_int]
+    texts = {text_of(number).decode() for number in range(1000, 10000)}
+    texts = {text for text in texts if not text.startswith("Unknown error")}
+    assert len(texts) > 200 and texts - {row[1] for row in TABLE} == set()
+
+
+@pytest.mark.parametrize(
+    ("requested", "keys"),
+    [
+        (Slurm(), ["mem"]),
+        (Slurm(cpus_per_task=64), ["mem", CPUS]),
+        (Slurm(mem="900G"), ["mem"]),
+    ],
+)
+def test_memory_that_the_spec_does_not_set_is_the_sites_default_for_each_core(requested, keys):
+    found = refusals.problems(MEMORY, requested)
+    assert [problem.path[1] for problem in found] == keys
+    assert "DefMemPerCPU" in found[0].hint
 
 
 def test_keys_with_their_default_value_are_no_cause():

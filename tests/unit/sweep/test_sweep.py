@@ -170,7 +170,10 @@ def test_status_lists_the_points_in_their_order(made, slurm, capsys):
 def test_a_dry_run_lists_the_points_and_writes_nothing(slurm, here, capsys):
     assert main([*GRID, "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "0  train.seed=0"
-    assert not (here / "runs").exists() and slurm.calls == ["sbatch --version"]
+    assert not (here / "runs").exists() and set(slurm.calls) == {
+        "sbatch --version",
+        "scontrol show config",
+    }
     assert main([*GRID, "--dry-run", "--cluster", "local"]) == 0
     assert "--array" not in capsys.readouterr().out
 
@@ -228,3 +231,13 @@ def test_a_limit_below_one_is_refused(here, words, capsys):
     with pytest.raises(SystemExit) as ended:
         main([*GRID, *words])
     assert ended.value.code == 2 and "--max-parallel" in capsys.readouterr().err
+
+
+def test_more_points_than_the_sites_job_arrays_can_have_are_refused_before_all_else(slurm, capsys):
+    text = "PreemptType = preempt/none\nMaxArraySize = 2\n"  # tasks 0 and 1
+    slurm.answer("scontrol", text, when="show config")
+    for words in (GRID, [*GRID, "--dry-run"]):
+        assert main(list(words)) == 2
+        assert "MaxArraySize=2" in capsys.readouterr().err
+    assert not lookup.all_sweeps() and not lookup.all_runs() and not slurm.submitted
+    assert main(["sweep", "tiny.yaml", "train.seed=0,1"]) == 0
