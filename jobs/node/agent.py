@@ -285,23 +285,26 @@ def fail(attempt_dir: AttemptDir, node_rank: int, reason: str, hint: str) -> NoR
 
 
 @contextlib.contextmanager
-def temporary_directory(attempt_dir: AttemptDir, node_rank: int) -> Iterator[str]:
+def temporary_directory(
+    attempt_dir: AttemptDir, node_rank: int, env: dict[str, str]
+) -> Iterator[str]:
     """A block with a directory of this node for torchrun, which leaves its own ones behind.
 
-    A TMPDIR that is too long for sockets gets a short name: a link in that directory.
+    env: of torchrun. Its TMPDIR is left out if this node lacks it. One that is too long for sockets
+    gets a short name: a link in that directory.
     """
-    if (unusable := environment.unusable_tmpdir(os.environ)) is not None:
+    if (unusable := environment.unusable_tmpdir(env)) is not None:
         say(unusable)
-        del os.environ["TMPDIR"]
-    folder = tempfile.gettempdir()
+        del env["TMPDIR"]
+    folder = env.get("TMPDIR") or tempfile.gettempdir()
     is_long = len(os.fsencode(folder)) > environment.MAX_TMPDIR and os.path.isdir(folder)
     try:
         found = tempfile.TemporaryDirectory(
-            prefix="torchrun-", dir="/tmp" if is_long else None, ignore_cleanup_errors=True
+            prefix="torchrun-", dir="/tmp" if is_long else folder, ignore_cleanup_errors=True
         )
         if is_long:
             os.symlink(folder, f"{found.name}/tmp")
-            os.environ["TMPDIR"] = f"{found.name}/tmp"
+            env["TMPDIR"] = f"{found.name}/tmp"
     except OSError as error:
         hint = "free space there, or set TMPDIR to a directory of the node"
         fail(attempt_dir, node_rank, f"no temporary directory for torchrun: {error}", hint)
@@ -342,7 +345,7 @@ def main(argv: list[str]) -> int:
     env = node.environment(spec, run_dir, plan)
     check_gpus(attempt_dir, args.node_rank, spec, env)
     agent = Agent(attempt_dir, node, Timeline(run_dir, f"agent-{node.rank:05d}", plan.attempt))
-    with temporary_directory(attempt_dir, node.rank) as log_dir:
+    with temporary_directory(attempt_dir, node.rank, env) as log_dir:
         options = node.options(plan, args.rdzv_endpoint, log_dir)
         command = torchrun_command(spec, run_dir, options)
         if node.rank == 0:  # once: the others differ in is_host, --local-addr and --log-dir

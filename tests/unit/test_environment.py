@@ -229,25 +229,26 @@ def attempt(tmp_path, monkeypatch):
     return found
 
 
-def test_a_long_tmpdir_gets_a_short_name_for_the_ranks(attempt, tmp_path, monkeypatch):
+def test_a_long_tmpdir_gets_a_short_name_for_the_ranks(attempt, tmp_path):
     long = tmp_path / ("x" * 90)
     long.mkdir()
-    monkeypatch.setenv("TMPDIR", str(long))
-    with agent.temporary_directory(attempt, 0):
-        assert os.path.samefile(os.environ["TMPDIR"], long)
+    env = os.environ | {"TMPDIR": str(long)}
+    with agent.temporary_directory(attempt, 0, env):
+        assert os.path.samefile(env["TMPDIR"], long)
         script = "import multiprocessing.connection as m; m.Listener(family='AF_UNIX').close()"
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        argv = [sys.executable, "-c", script]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         (long / "kept").touch()
-    assert (long / "kept").exists() and not os.path.lexists(os.environ["TMPDIR"])
+    assert (long / "kept").exists() and not os.path.lexists(env["TMPDIR"])
 
 
 @pytest.mark.parametrize("make", [lambda path: None, Path.touch])
-def test_a_tmpdir_that_this_node_lacks_is_not_used(attempt, tmp_path, monkeypatch, capfd, make):
+def test_a_tmpdir_that_this_node_lacks_is_not_used(attempt, tmp_path, capfd, make):
     make(tmp_path / "gone")
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
-    with agent.temporary_directory(attempt, 0) as folder:
-        assert Path(folder).is_dir() and "TMPDIR" not in os.environ
+    env = {"TMPDIR": str(tmp_path / "gone")}
+    with agent.temporary_directory(attempt, 0, env) as folder:
+        assert Path(folder).is_dir() and "TMPDIR" not in env
     assert f"TMPDIR={tmp_path}/gone is no folder" in capfd.readouterr().err
 
 

@@ -383,7 +383,7 @@ def test_an_agent_without_a_temporary_directory_records_the_reason(tmp_path, mon
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with (
         pytest.raises(SystemExit, match="(?s)gone.*hint: .*TMPDIR"),
-        agent.temporary_directory(attempt, 1),
+        agent.temporary_directory(attempt, 1, {}),
     ):
         pass
     assert "no temporary directory for torchrun" in attempt.agent_error(1).read_text()
