@@ -234,6 +234,7 @@ def _checkpoint(entry: os.DirEntry[str], is_any: bool) -> Iterator[tuple[int, st
     """Yield the time and path of a file if it may be a checkpoint."""
     if is_log(entry.name) if is_any else not may_be_checkpoint(entry.name):
         return
+    shared_files.ask_again(Path(entry.path))  # a script overwrites last.ckpt in place
     try:
         status = entry.stat()
     except OSError:  # the script replaces it right now

@@ -6,10 +6,11 @@ import pytest
 
 from slurm_job_kit.jobs.attempt import facts, interpret, run_lock
 from slurm_job_kit.jobs.attempt.open import HeldError, refuse
+from slurm_job_kit.jobs.checkpoint_names import is_newer
 from slurm_job_kit.jobs.node.agent import wait_for_plan
 from slurm_job_kit.jobs.records.nodes import read_agents
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, append_jsonl, relink, write_json
-from slurm_job_kit.jobs.runs import lookup, scratch_purge
+from slurm_job_kit.jobs.runs import lookup, scratch_purge, script_files
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.errors import Superseded
 from slurm_job_kit.trainer.storage.ownership import check_owner
@@ -150,6 +151,18 @@ def test_the_frozen_code_is_the_one_that_a_resume_has_linked_just_now(hosts, run
     relink(run.code, "../../two")
     code, _ = scratch_purge.check_code(hosts.run_there(run))
     assert code is not None and code.name == "two"
+
+
+def test_a_checkpoint_that_a_script_overwrites_in_place_is_progress(hosts, run):
+    (run.path / "work/outputs").mkdir(parents=True)
+    saved = run.path / "work/outputs/last.ckpt"
+    saved.write_bytes(b"1" * 100)
+    os.utime(saved, (1, 1))
+    look(hosts.there)
+    there = hosts.run_there(run)
+    before = script_files.newest(there, ())
+    saved.write_bytes(b"2" * 100)
+    assert is_newer(script_files.newest(there, ()), before)
 
 
 def test_a_successor_sees_the_job_that_another_host_has_recorded(run, there):
