@@ -45,8 +45,7 @@ _NATIVE = re.compile(
 _STARTS = re.compile(r"(?i)\b(?:error|fatal|failed|cannot|can't|abort|exception|refus\w+)\b|:$")
 _BOX = "│╭╰╮╯─┃┏┗"
 MAX_WORDS = 10  # lines
-# Behind an error of an interpreter that has not begun.
-_NO_FRAMES = re.compile(r"\n*(?:Current thread .*\n)?(?:\s*<no Python frame>)+")
+MAX_FRAMES = 8  # of the thread in which the interpreter failed
 
 
 @dataclass(frozen=True)
@@ -221,17 +220,28 @@ def _last_native(lines: Sequence[str]) -> tuple[int, int, str] | None:
             continue
         if line.startswith(("usage: ", "Usage: ")):
             return _usage(lines, begin)
-        end = begin + 1
         if line.startswith(("Fatal Python error", "Python path configuration")):
-            begin = next(
-                n for n in range(begin, len(lines)) if "Fatal Python" in lines[n] or n == begin
-            )
-            end = len(lines)
+            return begin, len(lines), _fatal(lines[begin:])
+        end = begin + 1
         while end < len(lines) and (lines[end][:1].isspace() and lines[end].strip()):
             end += 1
-        text = "\n".join(each.rstrip() for each in lines[begin:end])
-        return begin, end, _NO_FRAMES.sub("", text).strip()
+        return begin, end, "\n".join(each.rstrip() for each in lines[begin:end]).strip()
     return None
+
+
+def _fatal(lines: Sequence[str]) -> str:
+    """An error of the interpreter itself, with the newest frames of the thread that it was in."""
+    words = []
+    for line in lines:
+        if not line.strip():
+            break
+        words.append(line.rstrip())
+    at = next((n for n, line in enumerate(lines) if line.startswith("Current thread")), len(lines))
+    frames = [line.rstrip() for line in lines[at + 1 :] if "<no Python frame>" not in line]
+    inside = next(
+        (n for n, line in enumerate(frames) if not line.startswith("  File")), len(frames)
+    )
+    return "\n".join([*words, *frames[: min(inside, MAX_FRAMES)]])
 
 
 def _usage(lines: Sequence[str], begin: int) -> tuple[int, int, str] | None:

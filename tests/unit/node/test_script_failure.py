@@ -150,3 +150,16 @@ def test_a_log_that_is_gone_leaves_the_exit_code(tmp_path):
 )
 def test_the_name_of_the_exception_shows_what_failed(failed, line, fault):
     assert failed(TRACE.replace("ValueError: bad batch", line)).fault == fault
+
+
+def test_a_dump_of_many_threads_is_the_thread_that_failed(failed):
+    frames = "".join(f'  File "/lib/a.py", line {n} in f\n' for n in range(30))
+    other = f"Thread 0x0000700000000000 (most recent call first):\n{frames}\n"
+    own = "Current thread 0x00007f077a268040 (most recent call first):\n" + frames.replace(
+        "a.", "b."
+    )
+    dump = f"Fatal Python error: Segmentation fault\n\n{other}{own}\nExtension modules: torch._C\n"
+    words = failed(dump, -signal.SIGSEGV).error.split("\n")
+    assert words[0] == "was killed by SIGSEGV: Fatal Python error: Segmentation fault"
+    assert words[1] == '  File "/lib/b.py", line 0 in f' and 2 < len(words) < 12
+    assert not any("a.py" in line or "Extension" in line for line in words)
