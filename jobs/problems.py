@@ -6,7 +6,9 @@ Standard library only.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,3 +103,49 @@ def printable(text: str) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
+
+
+# $NAME, ${NAME}, ${NAME:-text}, ${NAME-text}, and $$ for one $; then what only a shell can expand.
+_VARIABLE = re.compile(
+    r"\$(?:(?P<escaped>\$)|(?P<name>[A-Za-z_]\w*)"
+    r"|\{(?P<braced>[A-Za-z_]\w*)(?P<or>:?-(?P<text>[^}$]*))?\})",
+    re.ASCII,
+)
+_FOR_A_SHELL = re.compile(r"\$[({]|`")
+
+
+def expand_path(written: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return a path with ~ and variables expanded as a shell does it.
+
+    Raises: ValueError for what would stay: an unset variable, a command, a user that is unknown.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match["escaped"]:
+            return "$"
+        name, default = match["name"] or match["braced"], match["text"]
+        found = environ.get(name)
+        if found is None or (found == "" and (match["or"] or "").startswith(":")):
+            found = default if match["or"] else None
+        if found is None:
+            raise ValueError(f"the environment variable {name} is not set")
+        return found
+
+    if rest := _FOR_A_SHELL.search(_VARIABLE.sub("", written)):
+        raise ValueError(f"{shown(written)} has {shown(rest[0])} in it, which only a shell expands")
+    path = os.path.expanduser(written)
+    if path == written and written.startswith("~"):
+        raise ValueError(f"{shown(written)} begins with the home directory of no known user")
+    return _VARIABLE.sub(value, path)
+
+
+def unexpanded(text: str) -> str | None:
+    """Return what a shell would expand in a text that no shell reads, such as $HOME; None without.
+
+    $$ stands for one $.
+    """
+    rest = text.replace("$$", "")
+    found = re.search(r"\$(?:[A-Za-z_]\w*|[({].*)", rest, re.ASCII)
+    if found is None and (rest == "~" or re.match(r"(?:--?[\w-]+=)?~/", rest)):
+        return "~"
+    return found[0] if found else None

@@ -10,14 +10,20 @@ from typing import Any
 from slurm_job_kit.jobs import gpus
 from slurm_job_kit.jobs.config.keys import keys, sections
 from slurm_job_kit.jobs.config.reserved import full_name
-from slurm_job_kit.jobs.problems import KeyPath, Problem
+from slurm_job_kit.jobs.problems import KeyPath, Problem, expand_path, shown, unexpanded
 from slurm_job_kit.jobs.slurm import duration
 from slurm_job_kit.jobs.spec import Spec
 
 INIT_FROM: KeyPath = ("train", "init_from")
 # sbatch options that hold a time; here, too, a number without a unit is minutes.
 SBATCH_TIMES = ("time-min", "delay-boot")
-_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
+# Paths: ~ and variables are expanded where the user submits.
+EXPANDED: tuple[KeyPath, ...] = (
+    *(("runs_root",), ("launch", "python"), ("launch", "script"), INIT_FROM),
+    *(("launch", "inputs"), ("launch", "outputs")),
+)
+# Texts that a shell reads, or that the trainer expands on the nodes: the paths of built-in data.
+LEFT: tuple[KeyPath, ...] = (("setup",), ("notify", "command"), ("train", "dataset_args"))
 
 
 def without_key(values: Any, path: KeyPath) -> Any:
@@ -43,35 +49,56 @@ def without_empty(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def expand(values: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the values with absolute paths, and what is wrong with a path.
+    """Return the values with absolute paths, and each text with a variable that would stay in it.
 
-    `~` and `$VARIABLE` are expanded as a shell does it; every other `$` stays. A relative
-    train.init_from begins in the current directory; its links are resolved, because a later run
-    of that name moves its link `latest`. An absolute one may exist on the nodes only.
+    In the keys of EXPANDED `~`, `$VARIABLE` and `${VARIABLE:-text}` are expanded as a shell does
+    it. Any other text is passed on as it is, so it may have none; `$$` stands for one `$`. A
+    relative train.init_from begins in the current directory; its links are resolved, because a
+    later run of that name moves its link `latest`. An absolute one may exist on the nodes only.
     """
     problems: list[Problem] = []
-    for path in (("runs_root",), ("launch", "python"), INIT_FROM):
-        written = _get(values, path)
-        if not isinstance(written, str):
-            continue
-        expanded = _expanded(path, written)
-        if isinstance(expanded, str) and path == INIT_FROM:
-            expanded = _absolute(expanded)
-        if isinstance(expanded, Problem):
-            problems.append(expanded)
-        else:
-            values = _with(values, path, expanded)
-    return values, problems
+    expanded = _walk(values, (), problems, _is_own_dataset(values))
+    return expanded, problems
+
+
+def _is_own_dataset(values: dict[str, Any]) -> bool:
+    return ":" in str(_get(values, ("train", "dataset"), ""))
+
+
+def _walk(value: Any, path: KeyPath, problems: list[Problem], is_own: bool) -> Any:
+    """A value with its texts expanded; adds what is wrong with them to `problems`."""
+    if path in LEFT and not (path[-1] == "dataset_args" and is_own):
+        return value
+    if isinstance(value, dict):
+        return {k: _walk(item, (*path, k), problems, is_own) for k, item in value.items()}
+    if isinstance(value, list):
+        return [_walk(item, (*path, n), problems, is_own) for n, item in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+    found = _expanded(path, value) if path[:2] in EXPANDED else _plain(path, value)
+    if isinstance(found, str) and path == INIT_FROM:
+        found = _absolute(found)
+    if isinstance(found, Problem):
+        problems.append(found)
+        return value
+    return found
 
 
 def _expanded(path: KeyPath, written: str) -> str | Problem:
     try:
-        return _VARIABLE.sub(
-            lambda match: os.environ[match[1] or match[2]], os.path.expanduser(written)
-        )
-    except KeyError as error:
-        what = f"the environment variable {error.args[0]} is not set"
-        return Problem(path, what, "set it, or write the path out")
+        return expand_path(written)
+    except ValueError as error:
+        return Problem(path, str(error), "set it, or write the path out")
+
+
+def _plain(path: KeyPath, written: str) -> str | Problem:
+    """A text that nothing expands; a problem where a shell would expand something in it."""
+    found = unexpanded(written)
+    if found is None or (path == ("name",) and found.startswith("$(")):
+        return written.replace("$$", "$")
+    what = f"{shown(written)} has {found} in it, which nothing expands here"
+    escape = f"; ${found} means the text {found}" if found.startswith("$") else ""
+    return Problem(path, what, f"write it out, or export a variable in setup{escape}")
 
 
 def _absolute(path: str) -> str | Problem:

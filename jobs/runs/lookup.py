@@ -37,7 +37,12 @@ def runs_root(configured: str | None = None) -> Path:
     The command `kit` takes `runs` at the top of the repository, from any folder in it.
     """
     if chosen := configured or os.environ.get("KIT_RUNS"):
-        return Path(chosen).expanduser().absolute()
+        from slurm_job_kit.jobs.problems import expand_path  # status often does without
+
+        try:
+            return Path(chosen if configured else expand_path(chosen)).absolute()
+        except ValueError as error:
+            raise UserError(f"KIT_RUNS: {error}\n  hint: write the path out") from None
     here = Path.cwd()
     return ((not installation.IS_BY_MAKE and installation.top_of(here)) or here) / "runs"
 

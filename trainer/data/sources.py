@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from slurm_job_kit.jobs.problems import expand_path
 from slurm_job_kit.trainer.errors import UserError
 
 Batch = Any  # what the objective gets: a tensor, a pair, a dict or nested containers of tensors
@@ -126,7 +126,10 @@ def absolute(key: str, path: str) -> Path:
     """
     if not isinstance(path, str):
         raise UserError(f"train.dataset_args.{key} must be a path, not {path!r}")
-    found = Path(os.path.expandvars(path)).expanduser()
+    try:
+        found = Path(expand_path(path))
+    except ValueError as error:
+        raise UserError(f"train.dataset_args.{key}: {error} on this host") from None
     if not found.is_absolute():
         raise UserError(
             f"train.dataset_args.{key}: {path} is relative, but ranks run in the run's own copy of "

@@ -57,7 +57,7 @@ def test_the_stop_must_come_after_the_start(refuse, take):
     assert "signal_lead_s" not in refuse("slurm: {time: 30, signal_lead_s: 3600}")
 
 
-HARMLESS = ["mit Leerzeichen", "ümläut", "日本", "it's", 'a "b"', "$(touch x)", "`x`", "a;b|c&d"]
+HARMLESS = ["mit Leerzeichen", "ümläut", "日本", "it's", 'a "b"', "`x`", "5$", "a$1", "a;b|c&d"]
 HARMLESS += ["a\\nb", "*", "~x", "#1", "=", "x" * 100, "\U0001f600"]
 
 
@@ -174,10 +174,10 @@ def test_srun_options_cannot_smuggle_a_command_or_change_the_layout(refuse, item
 
 def test_srun_options_and_a_command_prefix_stay_unchanged(take):
     spec = take(
-        'slurm: {srun_args: [--mpi=none]}\nlaunch: {command_prefix: [numactl, "--membind=0", $(x)]}'
+        'slurm: {srun_args: [--mpi=none]}\nlaunch: {command_prefix: [numactl, "--mem=0", $$(x)]}'
     )
     assert spec.slurm.srun_args == ["--mpi=none"]
-    assert spec.launch.command_prefix == ["numactl", "--membind=0", "$(x)"]
+    assert spec.launch.command_prefix == ["numactl", "--mem=0", "$(x)"]
 
 
 def test_the_interpreter_is_a_path_or_a_name(take, refuse, monkeypatch):
@@ -245,7 +245,9 @@ def test_runs_root_is_expanded_as_a_shell_would(take, refuse, monkeypatch):
     assert take("runs_root: $SCRATCH/runs").runs_root == "/scratch/me/runs"
     assert take("runs_root: ${SCRATCH}/a b").runs_root == "/scratch/me/a b"
     assert take("runs_root: ~/runs").runs_root == "/home/me/runs"
-    assert take("runs_root: a$(touch x)").runs_root == "a$(touch x)"
+    assert take("runs_root: '${UNSET:-/tmp}/${SCRATCH:-x}'").runs_root == "/tmp//scratch/me"
+    for command in ("a$(touch x)", "a`touch x`", "${SCRATCH##*/}", "${SCRATCH", "~nobody-here/x"):
+        assert "x.yaml:1: runs_root" in refuse(f"runs_root: '{command}'")
     assert "environment variable UNSET is not set" in refuse("runs_root: $UNSET/runs")
     monkeypatch.setenv("SCRATCH", "a\nb")
     assert "has a line break in it" in refuse("runs_root: $SCRATCH")
@@ -257,3 +259,42 @@ def test_an_expedited_requeue_alone_may_be_asked_for(take, refuse):
     }
     for value in ("true", "now"):
         assert "--requeue belongs" in refuse(f"slurm: {{sbatch_args: {{requeue: {value}}}}}")
+
+
+# Each key that a shell does not read; in the last ones `~` and variables are expanded instead.
+NOT_EXPANDED = ["launch: {script: x.py, args: [VALUE]}", "launch: {env: {A: VALUE}}"]
+NOT_EXPANDED += ["launch: {command_prefix: [env, VALUE]}", "slurm: {partition: VALUE}"]
+NOT_EXPANDED += ["slurm: {sbatch_args: {comment: VALUE}}", "slurm: {srun_args: [VALUE]}"]
+NOT_EXPANDED += ["train: {model: 'm:f', model_args: {a: [VALUE]}}", "name: VALUE"]
+NOT_EXPANDED += ["train: {dataset: 'm:f', dataset_args: {root: VALUE}}"]
+
+
+@pytest.mark.parametrize("text", NOT_EXPANDED)
+@pytest.mark.parametrize("value", ["$SCRATCH/x", "${SCRATCH}", "${SCRATCH:-x}", "a$SCRATCH"])
+def test_a_variable_that_would_stay_is_refused_with_its_line(
+    take, refuse, monkeypatch, text, value
+):
+    monkeypatch.setenv("SCRATCH", "/scratch/me")
+    assert "x.yaml:1: " in refuse(text.replace("VALUE", f"'{value}'"))
+    assert "which nothing expands here" in refuse(text.replace("VALUE", f"'{value}'"))
+
+
+@pytest.mark.parametrize("value", ["$(pwd)/x", "~/x", "--out=~/x"])
+def test_what_only_a_shell_expands_is_refused_in_arguments(refuse, value):
+    assert "nothing expands" in refuse(f"launch: {{script: x.py, args: ['{value}']}}")
+
+
+def test_two_dollars_stand_for_one_that_a_script_reads_itself(take):
+    args = take("launch: {script: x.py, args: ['run=$${now:%Y}', '^a$', '$$A']}").launch.args
+    assert args == ["run=${now:%Y}", "^a$", "$A"]
+
+
+def test_a_shell_reads_setup_and_the_command_of_notify(take):
+    spec = take("setup: ['cd ~/a; echo ${B:-c} $(d)']\nnotify: {command: 'echo $KIT_STATE'}")
+    assert spec.setup == ["cd ~/a; echo ${B:-c} $(d)"] and spec.notify.command == "echo $KIT_STATE"
+
+
+def test_a_script_and_its_inputs_are_expanded(take, monkeypatch):
+    monkeypatch.setenv("CODE", "src")
+    launch = take("launch: {script: $CODE/x.py, inputs: ['${DATA:-data}/a']}").launch
+    assert (launch.script, launch.inputs) == ("src/x.py", ["data/a"])
