@@ -231,7 +231,9 @@ def search_path(inherited: str, run_dir: RunDir) -> str:
         # Not by Path: the repository's top, asked for by the user, stays different from the kit's
         # own entry, which a script does not get (jobs.node.rank).
         entries.append(entry if path.is_absolute() else f"{run_dir.code}/{path}")
-    return os.pathsep.join(entries)
+    # Before site-packages, where pip's editable installs lead to the repository itself.
+    folders = () if known is None else known.live_folders
+    return os.pathsep.join([*entries, *(f"{run_dir.code}/{each}" for each in folders)])
 
 
 def stop_signal(launch: Launch) -> signal.Signals | None:

@@ -146,6 +146,18 @@ def run_limited(command: Sequence[str], folder: Path, env: dict[str, str], outpu
         process.wait()
 
 
+def search_path(python: str) -> tuple[list[str], list[str]]:
+    """The prefixes and the search path of an interpreter; both empty where it does not start."""
+    code = r"import sys; print('\0'.join([sys.prefix, sys.base_prefix, *sys.path]), end='')"
+    try:
+        command = [python, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return [], []
+    prefix, base, *paths = done.stdout.split("\0")
+    return [prefix, base], paths
+
+
 def syntax(run_dir: RunDir, spec: Spec) -> list[Problem]:
     """The syntax error of a user's script or module, if it has one; nothing of it is executed.
 

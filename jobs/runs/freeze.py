@@ -81,10 +81,11 @@ def freeze_all(
                 run_dir.path.mkdir(parents=True)
                 made.enter_context(_deleted_by_failure(run_dir))
                 _fill(run_dir, loaded, code, kit)
+                folders: tuple[str, ...] = ()
                 if not loaded.spec.launch.is_trainer:
-                    _fill_for_script(run_dir, loaded.spec, repository)
+                    folders = _fill_for_script(run_dir, loaded.spec, repository)
                 known = _provenance(repository, code.name, loaded.spec.interpreter, commit)
-                _record_code(run_dir, known)
+                _record_code(run_dir, replace(known, live_folders=folders))
         yield list(runs)
     for run_dir in runs:
         relink(run_dir.path.parent / "latest", run_dir.run_id)
@@ -191,8 +192,11 @@ def _fill(run_dir: RunDir, loaded: Loaded, code: Path, kit: Path) -> None:
         raise FreezeError("the frozen code was deleted meanwhile\n  hint: try again")
 
 
-def _fill_for_script(run_dir: RunDir, spec: Spec, repository: Path) -> None:
-    """Freeze a script outside of the repository; make the working directory; print what to know."""
+def _fill_for_script(run_dir: RunDir, spec: Spec, repository: Path) -> tuple[str, ...]:
+    """Freeze a script outside of the repository; make the working directory; print what to know.
+
+    Returns the folders of the repository that pip's editable installs lead to.
+    """
     launch = spec.launch
     lines = own_script.format_left_over(
         own_script.left_over(launch, own_script.script_home(launch, repository))
@@ -203,9 +207,11 @@ def _fill_for_script(run_dir: RunDir, spec: Spec, repository: Path) -> None:
         run_dir.script_code.symlink_to(os.path.relpath(copy, run_dir.path))
         lines.append(line)
     own_script.check_frozen(launch, run_dir)
+    folders = own_script.freeze_live(spec, run_dir, repository, spec.interpreter)
     lines += own_script.fill_work(run_dir, launch, repository)
-    for line in filter(None, [*lines, own_script.unfrozen_module(launch, repository)]):
+    for line in filter(None, [*lines, own_script.unfrozen_module(launch, repository, folders)]):
         say(line)
+    return folders
 
 
 def setup_script(python: str, lines: Sequence[str]) -> str:

@@ -7,11 +7,12 @@ paths that it uses there, and what it writes changes neither the frozen code nor
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation
@@ -113,12 +114,13 @@ def freeze_outside(launch: Launch, runs_root: Path, mode: int) -> tuple[Path, st
     return copy, f"launch.script: {script} alone is frozen, not its folder ({why})"
 
 
-def unfrozen_module(launch: Launch, repository: Path) -> str | None:
+def unfrozen_module(launch: Launch, repository: Path, folders: Iterable[str] = ()) -> str | None:
     """A line about a launch.module that is not in the repository; None for one that is."""
     if launch.module is None:
         return None
-    path = repository / launch.module.replace(".", "/")
-    if path.is_dir() or path.with_suffix(".py").is_file():
+    name = launch.module.replace(".", "/")
+    paths = [repository / folder / name for folder in (".", *folders)]
+    if any(path.is_dir() or path.with_suffix(".py").is_file() for path in paths):
         return None
     return f"launch.module: {launch.module} is not in {repository}: its code is not frozen"
 
@@ -275,3 +277,128 @@ def _unfrozen(
             yield from _unfrozen(home, f"{name}/{child}", frozen, folders)
     else:
         yield name
+
+
+@dataclass(frozen=True)
+class LivePackage:
+    """A module that the interpreter finds in a folder where people edit it."""
+
+    path: Path  # its file or folder
+    by: str  # what leads there: a file of pip's, or PYTHONPATH
+
+
+_MAPPING = re.compile(r"^MAPPING\b[^=]*= *(\{.*\})", re.M)
+
+
+def live_packages(python: str) -> dict[str, LivePackage]:
+    """Return by its name each module that `pip install -e` or PYTHONPATH leads an interpreter to.
+
+    Of PYTHONPATH only folders in a git repository count: others are a site's modules.
+    """
+    from slurm_job_kit.jobs.runs import check
+
+    prefixes, paths = check.search_path(python)
+    found: dict[str, LivePackage] = {}
+    for entry in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        folder = Path(entry).absolute()
+        if installation.top_of(folder) and not {"site-packages", "dist-packages"} & {*folder.parts}:
+            found |= _modules_in(folder, "PYTHONPATH")
+    for site in dict.fromkeys(map(Path, paths)):
+        for file in sorted(site.glob("*.pth")) + sorted(site.glob("*.egg-link")):
+            lines = file.read_text("utf-8", "replace").splitlines()
+            lines = lines[:1] if file.suffix == ".egg-link" else lines
+            for line in filter(None, map(str.strip, lines)):
+                folder = site / line
+                is_own = any(map(folder.is_relative_to, prefixes))
+                if not line.startswith(("#", "import ", "import\t")) and not is_own:
+                    found = _modules_in(folder, str(file)) | found
+        for file in sorted(site.glob("__editable__*finder.py")):
+            if mapping := _MAPPING.search(file.read_text("utf-8", "replace")):
+                for name, path in ast.literal_eval(mapping[1]).items():
+                    found.setdefault(name.partition(".")[0], LivePackage(Path(path), str(file)))
+    found.pop(installation.NAME, None)
+    return found
+
+
+def _modules_in(folder: Path, by: str) -> dict[str, LivePackage]:
+    """The modules at the top of a folder of the search path."""
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    modules = [each for each in paths if each.suffix == ".py" or (each / "__init__.py").exists()]
+    return {each.stem: LivePackage(each, by) for each in modules}
+
+
+def freeze_live(spec: Spec, run_dir: RunDir, repository: Path, python: str) -> tuple[str, ...]:
+    """Return the folders of the repository whose frozen copies go onto the search path.
+
+    They are those where pip's editable packages lie. Raises: UserError for a module that the
+    script imports from another place where people edit it: nothing freezes that one.
+    """
+    top = repository.resolve()
+    live = live_packages(python)
+    folders: dict[str, None] = {}
+    for name, package in list(live.items()):
+        path = package.path.resolve()
+        path = path.with_suffix(".py") if path.with_suffix(".py").is_file() else path
+        if path.is_relative_to(top) and (run_dir.code / path.relative_to(top)).exists():
+            folders[str(path.parent.relative_to(top))] = None
+            del live[name]
+    roots = [run_dir.code / each for each in folders]
+    launch = spec.launch
+    if launch.script is not None:
+        outside = os.path.isabs(launch.script)
+        frozen = run_dir.script_code if outside else run_dir.code / Path(launch.script).parent
+        roots.insert(0, frozen)
+        start = Path(launch.script).stem
+    else:
+        roots.insert(0, run_dir.code)
+        start = str(launch.module)
+    for importer, name in _imports(roots, start):
+        if (found := live.get(name)) is not None:
+            raise UserError(
+                f"launch.{'module' if launch.script is None else 'script'}: {importer} imports "
+                f"{name} from {found.path}, which is not frozen: {found.by} leads there, and "
+                "an edit during the run would change it\n  hint: install it without -e (pip install"
+                " FOLDER), or have it in this repository: a submodule is frozen, too"
+            )
+    return tuple(folders)
+
+
+def _imports(roots: Sequence[Path], start: str) -> Iterator[tuple[str, str]]:
+    """Yield (importing file, top name) of each module that the code imports and `roots` lack."""
+    waiting, seen = [("the spec", start)], set[str]()
+    while waiting:
+        importer, name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        parts = name.split(".")
+        files = [
+            file
+            for root in roots
+            for count in range(1, len(parts) + 1)
+            for base in [root.joinpath(*parts[:count])]
+            for file in (base.with_suffix(".py"), base / "__init__.py", base / "__main__.py")
+            if file.is_file()
+        ]
+        if not files and not any((root / parts[0]).is_dir() for root in roots):
+            yield importer, parts[0]
+        for file in files:
+            package = parts if file.name == "__init__.py" else parts[:-1]
+            waiting += [(file.name, each) for each in _imported_by(file, package)]
+
+
+def _imported_by(file: Path, package: Sequence[str]) -> Iterator[str]:
+    """Yield the full names that a file imports; none of one that Python cannot read."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, OSError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = list(package[: len(package) - node.level + 1]) if node.level else []
+            base += node.module.split(".") if node.module else []
+            yield from (".".join([*base, alias.name]) for alias in node.names if alias.name != "*")
+            if base:
+                yield ".".join(base)

@@ -1,14 +1,17 @@
 """A user's script: its frozen code outside of the repository, its working directory, its inputs."""
 
+import os
 import shutil
 import socket
 import subprocess
+import venv
 from pathlib import Path
 
 import pytest
 
 from slurm_job_kit.jobs.config.load import Loaded
 from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.node import torchrun
 from slurm_job_kit.jobs.node.torchrun import rank_command
 from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.jobs.runs import own_script, scratch_purge, spec_changes
@@ -291,6 +294,96 @@ def test_a_module_whose_code_is_not_frozen_is_named(repository, capfd, module, i
     run = frozen(repository, script=None, module=module)
     assert (f"launch.module: {module} is not in" in capfd.readouterr().err) == (not is_frozen)
     assert run.work.is_dir()
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """Makes an interpreter, and files in its site-packages."""
+    folder = tmp_path / "env"
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+
+    def add(name, text):
+        (site / name).write_text(text)
+        return str(folder / "bin/python")
+
+    return add
+
+
+def editable(kind, top, name):
+    """The file by which `pip install -e` makes `top/name` importable."""
+    return {
+        "pth": (f"__editable__.{name}.pth", f"{top}\n"),
+        "finder": (
+            f"__editable___{name}_finder.py",
+            f"MAPPING: dict[str, str] = {{'{name}': '{top}/{name}'}}\n",
+        ),
+        "egg-link": (f"{name}.egg-link", f"{top}\n.\n"),
+        "easy-install": ("easy-install.pth", f"import sys\n# x\n{top}\n"),
+    }[kind]
+
+
+KINDS = ("pth", "finder", "egg-link", "easy-install")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("launch", [{}, {"script": None, "module": "mylib.train"}])
+def test_an_editable_package_of_the_repository_is_imported_frozen(
+    repository, environment, capfd, kind, launch
+):
+    write(repository / "src/mylib/__init__.py", "")
+    write(repository / "src/mylib/train.py", "")
+    write(repository / "mine/run.py", "import mylib.train")
+    python = environment(*editable(kind, repository / "src", "mylib"))
+    run = frozen(repository, python=python, **launch)
+    assert capfd.readouterr().err == ""  # the module is not called unfrozen either
+    path = torchrun.search_path("/site/lib", run)
+    assert path == f"/site/lib:{run.code}/src"
+    command = [python, "-c", "import mylib.train; print(mylib.train.__file__)"]
+    env = {**os.environ, "PYTHONPATH": path}
+    found = subprocess.run(command, env=env, text=True, capture_output=True, check=True)
+    assert found.stdout.strip() == f"{run.code}/src/mylib/train.py"
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "PYTHONPATH"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("import other.nets", "def f():\n    from other import nets", "import helper"),
+        *("from pkg.deep import x", "import pkg.deep"),
+    ],
+)
+def test_a_package_that_people_edit_elsewhere_is_refused_with_the_way_out(
+    repository, environment, monkeypatch, kind, text
+):
+    elsewhere = repository.parent / "elsewhere"
+    write(elsewhere / "other/__init__.py", "")
+    write(elsewhere / ".git/HEAD", "")
+    write(repository / "mine/helper.py", "import other")
+    write(repository / "mine/pkg/__init__.py", "")
+    write(repository / "mine/pkg/deep.py", "from . import near\nx = 1\n")
+    write(repository / "mine/pkg/near.py", "import other")
+    write(repository / "mine/run.py", text)
+    if kind == "PYTHONPATH":
+        monkeypatch.setenv("PYTHONPATH", str(elsewhere))
+        python = environment("x.txt", "")
+    else:
+        python = environment(*editable(kind, elsewhere, "other"))
+    with pytest.raises(UserError, match=r"(?s)launch.script: .*imports other from .*\n  hint: "):
+        frozen(repository, python=python)
+    assert not list((repository.parent / "runs/own").glob("2*"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_editable_package_that_the_script_does_not_import_is_no_error(
+    repository, environment, kind
+):
+    write(repository.parent / "elsewhere/other/__init__.py", "")
+    write(repository / "tests/test_x.py", "import other")
+    write(repository / "mine/other2.py", "")
+    write(repository / "mine/run.py", "import os, other2, json.decoder")
+    python = environment(*editable(kind, repository.parent / "elsewhere", "other"))
+    assert frozen(repository, python=python).work.is_dir()
 
 
 def test_a_resume_takes_the_frozen_form_of_the_path_for_no_change(repository):
