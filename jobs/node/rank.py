@@ -131,6 +131,8 @@ def enter_work(work: Path, command: list[str], run_dir: RunDir) -> None:
 
 def report_to(pipe: int) -> None:
     """Make the interpreter that this process becomes report its error: jobs/node/uncaught."""
+    if not UNCAUGHT.is_dir():  # a kit that was packed without it: the log is read instead
+        return
     os.set_blocking(pipe, False)  # a report that does not fit must not stop the script
     os.set_inheritable(pipe, True)
     os.environ["KIT_ERROR_PIPE"] = str(pipe)
