@@ -27,13 +27,12 @@ from slurm_job_kit.jobs.errors import (
     RUN_DIR_FAULTS,
     TRANSIENT_ERRNOS,
     Fault,
-    KnownCause,
     Mistake,
     in_words,
-    known_cause,
 )
 from slurm_job_kit.jobs.errors import HINT as HINT
 from slurm_job_kit.jobs.errors import UserError as UserError
+from slurm_job_kit.jobs.known_causes import KnownCause, known_cause
 from slurm_job_kit.jobs.log_text import on_a_screen
 from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.records.nodes import ErrorKind, RankError, node_name

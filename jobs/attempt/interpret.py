@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from slurm_job_kit.jobs.attempt.decision import ENDS, Decision, is_ending
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_step, is_newer
 from slurm_job_kit.jobs.console import counted
-from slurm_job_kit.jobs.errors import CAUSE_OF, HINT, KnownCause, Mistake, UserError, known_cause
+from slurm_job_kit.jobs.errors import HINT, Mistake, UserError
+from slurm_job_kit.jobs.known_causes import CAUSE_OF, KnownCause, known_cause
 from slurm_job_kit.jobs.log_text import behind_first_line
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause, Evidence

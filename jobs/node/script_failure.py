@@ -16,7 +16,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation, log_text
-from slurm_job_kit.jobs.errors import MEMORY_TEXTS, PEER_TEXTS, KnownCause, Mistake, known_cause
+from slurm_job_kit.jobs.errors import MEMORY_TEXTS, PEER_TEXTS, Mistake
+from slurm_job_kit.jobs.known_causes import KnownCause, known_cause
 from slurm_job_kit.jobs.last_error import LastError, last_error
 from slurm_job_kit.jobs.log_text import on_a_screen
 from slurm_job_kit.jobs.records.nodes import RankError

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_job_kit.jobs import log_text
-from slurm_job_kit.jobs.errors import known_cause
+from slurm_job_kit.jobs.known_causes import known_cause
 from slurm_job_kit.jobs.last_error import last_error
 from slurm_job_kit.jobs.log_text import on_a_screen
 from slurm_job_kit.jobs.node.script_failure import UNCAUGHT, format_exit

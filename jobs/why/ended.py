@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.attempt.decision import (
     decide_lost,
 )
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
-from slurm_job_kit.jobs.errors import KNOWN_CAUSES
+from slurm_job_kit.jobs.known_causes import KNOWN_CAUSES
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause, Evidence
 from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.why.answer import Reason

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from slurm_job_kit.jobs.errors import KNOWN_CAUSES, Fault
+from slurm_job_kit.jobs.errors import Fault
+from slurm_job_kit.jobs.known_causes import KNOWN_CAUSES
 from slurm_job_kit.jobs.slurm import duration
 from slurm_job_kit.jobs.spec import Spec
 

@@ -33,6 +33,7 @@ TOP_OF_CONTRACT = {
     "jobs.gpus",
     "jobs.environment",
     "jobs.last_error",
+    "jobs.known_causes",
 }
 RECORDS = {name for name in FILES if name.startswith("jobs.records")}
 CONTRACT = TOP_OF_CONTRACT | RECORDS

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.errors import CAUSE_OF
+from slurm_job_kit.jobs.known_causes import CAUSE_OF
 from slurm_job_kit.jobs.node.torchrun import rank_command
 from slurm_job_kit.jobs.procfs import children
 from slurm_job_kit.jobs.records.nodes import RankError

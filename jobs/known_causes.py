@@ -1,0 +1,232 @@
+"""The known causes behind errors of any program: how to know one, its name, and what to do."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm_job_kit.jobs.errors import HINT, Fault
+
+
+@dataclass(frozen=True)
+class KnownCause:
+    """A cause behind errors of many programs: how to know it, its name, and what to do.
+
+    errnos, names: of a Python exception, names: of its classes; text: a pattern of what a program
+    wrote. repeats: the next attempt would only repeat it; lasts: after the same failure twice, the
+    third would, too.
+    """
+
+    fault: Fault
+    what: str
+    remedy: str
+    errnos: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    text: str | None = None
+    repeats: bool = False
+    lasts: bool = False
+    is_plain: bool = False  # the error itself names it
+
+    @property
+    def explanation(self) -> str:
+        """Lines behind an error that does not name its cause: the cause, and what to do."""
+        return "" if self.is_plain else f"\n  cause: {self.what}{HINT}{self.remedy}"
+
+
+# The first one that fits counts: /dev/shm before the disk, a library before the import.
+KNOWN_CAUSES = (
+    KnownCause(
+        "interpreter",
+        "Python does not find its own library",
+        "unset PYTHONHOME and PYTHONPATH in setup, or correct launch.python",
+        text=r"No module named 'encodings'|init_fs_encoding|init_import_site"
+        r"|Failed to import the site module|SRE module mismatch",
+        repeats=True,
+    ),
+    KnownCause(
+        "library",
+        "a shared library is missing, broken or of another version",
+        "load what it belongs to in setup (module load), or correct LD_LIBRARY_PATH there",
+        text=r"error while loading shared libraries|cannot open shared object file"
+        r"|undefined symbol: |version `\S+' not found|invalid ELF header|\.so\S*: file too short"
+        r"|wrong ELF class|symbol lookup error|cannot enable executable stack",
+        repeats=True,
+    ),
+    KnownCause(
+        "command",
+        "a command is not on PATH there",
+        "load it in setup (module load, conda activate), or write its whole path",
+        text=r"command not found|\bsh: (?:\d+: )?\S+: not found|: line \d+: \S+: not found"
+        r"|exec: \S+: not found|failed with exit code 127",
+        repeats=True,
+    ),
+    KnownCause(
+        "shared_memory",
+        "the shared memory of the node, /dev/shm, is full",
+        "fewer data workers, or a larger /dev/shm (ask the site; of a container: its options)",
+        text=r"insufficient shared memory|out of shared memory|unable to (?:mmap|allocate) shared"
+        r"|shared memory object|[Nn]o space left on device.*(?:/dev/shm|shm|/torch_)"
+        r"|(?:/dev/shm|shm_open|/torch_).*[Nn]o space left on device"
+        r"|is killed by signal: Bus error|^Bus error",
+    ),
+    KnownCause(
+        "temporary_directory",
+        "the directory for temporary files, TMPDIR, is missing, full, or its name is too long",
+        "set TMPDIR in setup to a short, writable directory of the node, such as /tmp",
+        names=("NoTemporaryDirectory",),
+        text=r"No usable temporary directory|no temporary directory|AF_UNIX path too long"
+        r"|(?:TMPDIR|/tmp/|/temp).*[Nn]o space left on device"
+        r"|[Nn]o space left on device.*(?:TMPDIR|'/tmp/)",
+    ),
+    KnownCause(
+        "open_files",
+        "a limit of the process is reached: open files",
+        "ulimit -n 65536 in setup, fewer data workers, or "
+        "torch.multiprocessing.set_sharing_strategy('file_system')",
+        errnos=(errno.EMFILE, errno.ENFILE),
+        text=r"Too many open files|received 0 items of ancdata",
+    ),
+    KnownCause(
+        "file_size",
+        "a limit of the process is reached: the size of a file",
+        "ulimit -f unlimited in setup, or ask the site",
+        errnos=(errno.EFBIG,),
+        text=r"File too large|File size limit exceeded|SIGXFSZ",
+    ),
+    KnownCause(
+        "processes",
+        "a limit of the process is reached: processes and threads of the user",
+        "fewer data workers and threads, ulimit -u in setup, or ask the site",
+        errnos=(errno.EAGAIN,),
+        text=r"can't start new thread|Resource temporarily unavailable|pthread_create failed"
+        r"|Thread creation failed|Cannot fork|fork: retry",
+    ),
+    KnownCause(
+        "device_memory",
+        "a GPU has too little memory",
+        "a smaller batch, or another train.strategy",
+        names=("OutOfMemoryError",),
+        text=r"CUDA out of memory|HIP out of memory|CUDA error: out of memory",
+    ),
+    KnownCause(
+        "memory",
+        "the process got no more memory: that of the node, of the job, or its limit (ulimit -v)",
+        "more slurm.mem, fewer data workers, a smaller batch, or ulimit -v unlimited in setup",
+        errnos=(errno.ENOMEM,),
+        names=("MemoryError",),
+        text=r"[Cc]annot allocate memory|can't allocate memory|std::bad_alloc|MemoryError"
+        r"|oom[-_]kill|Out Of Memory|[Oo]ut of memory|Exceeded .*memory limit"
+        r"|is killed by signal: Killed|^Killed",
+    ),
+    KnownCause(
+        "interface",
+        "a network interface that a variable or the spec names does not exist on the node",
+        "set launch.interface, or correct GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME",
+        text=r"Unable to find (?:address|interface) for|no socket interface found"
+        r"|No interface found|ifa != nullptr",
+        repeats=True,
+    ),
+    KnownCause(
+        "port",
+        "a port is in use by another process of the node",
+        "let the script choose a free port (0); MASTER_PORT is set by torchrun",
+        errnos=(errno.EADDRINUSE,),
+        text=r"[Aa]ddress already in use|EADDRINUSE",
+    ),
+    KnownCause(
+        "instruction",
+        "the processor of the node lacks an instruction that the program was built for",
+        "choose other nodes (slurm.constraint), or a build for this processor",
+        text=r"Illegal instruction|SIGILL",
+    ),
+    KnownCause(
+        "quota",
+        "the quota of the disk is used up",
+        "free space there or ask for more quota",
+        errnos=(errno.EDQUOT,),
+        text=r"Disk quota exceeded",
+        is_plain=True,
+    ),
+    KnownCause(
+        "disk_full",
+        "the disk is full",
+        "free space there",
+        errnos=(errno.ENOSPC,),
+        text=r"[Nn]o space left on device",
+        is_plain=True,
+    ),
+    KnownCause(
+        "stale_file",
+        "another host replaced or deleted the file, or its server was restarted",
+        "resume; if it repeats, ask the site about that file system",
+        errnos=(errno.ESTALE,),
+        text=r"Stale (?:NFS )?file handle",
+    ),
+    KnownCause(
+        "usage",
+        "the script refuses its command line",
+        "correct launch.args",
+        text=r"(?is)\berror\b.*^usage: ",
+        repeats=True,
+        is_plain=True,
+    ),
+    KnownCause(
+        "syntax",
+        "the code is no valid Python for this interpreter",
+        "correct the code",
+        names=("SyntaxError",),
+        repeats=True,
+        is_plain=True,
+    ),
+    KnownCause(
+        "import",
+        "an import failed",
+        "install the module for launch.python, or correct the import",
+        names=("ImportError", "ModuleNotFoundError"),
+        text=r"No module named|ModuleNotFoundError: |ImportError: ",
+        repeats=True,
+        is_plain=True,
+    ),
+    KnownCause(
+        "files_missing",
+        "a file is missing",
+        "bring it back, or correct its path",
+        names=("FileNotFoundError",),
+        is_plain=True,
+        lasts=True,
+    ),
+    KnownCause(
+        "permission",
+        "the file system refuses the access",
+        "correct the permissions (ls -l, chmod), or name another file",
+        errnos=(errno.EACCES, errno.EPERM),
+        names=("PermissionError",),
+        text=r"Permission denied",
+        is_plain=True,
+        lasts=True,
+    ),
+)
+PLAIN = {
+    *("ValueError", "LookupError", "KeyError", "IndexError", "TypeError", "AttributeError"),
+    *("AssertionError", "NameError", "ArithmeticError", "ZeroDivisionError", "UnicodeError"),
+}
+CAUSE_OF = {cause.fault: cause for cause in KNOWN_CAUSES}
+
+
+def known_cause(
+    text: str, names: Sequence[str] = (), error_number: int | None = None
+) -> KnownCause | None:
+    """Return the known cause behind an error; None if none fits.
+
+    names, error_number: the classes of a Python exception, with their bases, and its errno. The
+    text of an exception that the code itself raises, such as a ValueError, does not count.
+    """
+    has_text = PLAIN.isdisjoint(names)
+    for cause in KNOWN_CAUSES:
+        if error_number in cause.errnos or not {*cause.names}.isdisjoint(names):
+            return cause
+        if has_text and cause.text is not None and re.search(cause.text, text, re.MULTILINE):
+            return cause
+    return None
