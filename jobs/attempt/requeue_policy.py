@@ -68,5 +68,6 @@ def allocated_partition(environ: Mapping[str, str]) -> Slurm:
 
 def requeues_preempted(here: Site) -> bool:
     """Whether the site certainly requeues preempted jobs; a QOS may set its own PreemptMode."""
-    is_sure = here.config.preempt_type == "partition_prio" or here.qos is not None
+    has_own_mode = here.qos is not None and here.qos[0] is not None
+    is_sure = here.config.preempt_type == "partition_prio" or has_own_mode
     return is_sure and here.preempt_mode == "REQUEUE"

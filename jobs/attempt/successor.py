@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_job_kit.jobs import installation, log_text, records
 from slurm_job_kit.jobs.attempt import interpret
@@ -51,10 +51,12 @@ def reason_for(run_dir: RunDir, found: AttemptFacts, can_requeue: bool) -> str:
         return "slurm.restart=successor"
     if not can_requeue:
         return "this job cannot be requeued (Requeue=0)"
-    # submit writes site.json; where it could not, Slurm is asked now.
-    known = found.site
-    if known is None:
-        known = site_warnings.record_site(run_dir, spec.slurm, slurm_site.query(spec.slurm))
+    # submit writes site.json; where it could not, or the site has given the job another QOS than
+    # submit asked about, Slurm is asked now.
+    known, own_qos = found.site, os.environ.get("SLURM_JOB_QOS")
+    if known is None or (known.qos is not None and own_qos not in (None, known.qos)):
+        here = replace(spec.slurm, qos=own_qos or spec.slurm.qos)
+        known = site_warnings.record_site(run_dir, here, slurm_site.query(here))
     return "preemption cancels jobs here" if known.cancels_preempted else ""
 
 

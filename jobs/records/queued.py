@@ -77,6 +77,8 @@ class SlurmSite:
     requeue_delay_s: int = 121  # a requeued job waits so long before it may start
     partition_nodes: tuple[PartitionNodes, ...] = field(default=(), metadata=AS_OBJECT)
     cluster: str | None = field(default=None, metadata=OMIT_NONE)  # in which the job is queued
+    # The QOS that decides what a preemption does, where PreemptType is qos.
+    qos: str | None = field(default=None, metadata=OMIT_NONE)
     sites: tuple[str, ...] = ()  # what was shown at submit
     remarks: tuple[str, ...] = ()
 

@@ -6,10 +6,12 @@ submit. If Slurm does not answer, the site is unknown and nothing is refused. St
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from slurm_job_kit.jobs.console import user_name
 from slurm_job_kit.jobs.slurm import client, duration
 from slurm_job_kit.jobs.slurm.pending import SharedLimits
 from slurm_job_kit.jobs.spec import Slurm
@@ -71,8 +73,9 @@ class Site:
 
     config: Config
     partition: Partition
-    # PreemptMode and GraceTime of the job's QOS, if PreemptType is qos.
-    qos: tuple[str, int] | None = None
+    # PreemptMode (None: the cluster's) and GraceTime of the job's QOS, if PreemptType is qos.
+    qos: tuple[str | None, int] | None = None
+    qos_name: str | None = None  # of that QOS
 
     @property
     def preempt_mode(self) -> str:
@@ -80,7 +83,7 @@ class Site:
         if self.config.preempt_type == "partition_prio":
             return self.partition.preempt_mode
         if self.config.preempt_type == "qos":
-            return self.config.preempt_mode if self.qos is None else self.qos[0]
+            return (self.qos and self.qos[0]) or self.config.preempt_mode
         return "OFF"
 
     @property
@@ -205,16 +208,17 @@ def _number(text: str) -> int:
     return int(digits[0]) if digits else 0
 
 
-def parse_qos(text: str) -> tuple[str, int] | None:
-    """Return PreemptMode and GraceTime (seconds) of a QOS; None if the cluster's mode applies.
+def parse_qos(text: str) -> tuple[str | None, int] | None:
+    """Return PreemptMode (None: the cluster's) and GraceTime (seconds) of a QOS.
 
-    text: sacctmgr's `PreemptMode|GraceTime`.
+    text: sacctmgr's `PreemptMode|GraceTime`; None where it has no such line.
     """
     line = next((line for line in text.splitlines() if "|" in line), "")
     mode, bar, grace = line.strip().partition("|")
-    if not bar or mode.lower() in ("", "cluster"):
+    if not bar:
         return None
-    return _mode(mode), duration.parse_or_zero(grace)
+    is_clusters = mode.lower() in ("", "cluster")
+    return None if is_clusters else _mode(mode), duration.parse_or_zero(grace)
 
 
 def all_partitions() -> list[Partition]:
@@ -294,11 +298,25 @@ def query(requested: Slurm, config: Config | None = None) -> list[Site]:
     chosen = [each for each in found if each.name in names]
     if not requested.partition:
         chosen = [each for each in found if each.is_default]
-    qos = None
-    if config.preempt_type == "qos" and requested.qos:
-        columns = ("show", "qos", f"name={requested.qos}", "format=PreemptMode,GraceTime")
+    qos = name = None
+    if config.preempt_type == "qos":
+        name = requested.qos or default_qos(user_name(os.getuid()), requested.account)
+        columns = ("show", "qos", f"name={name}", "format=PreemptMode,GraceTime")
         qos = parse_qos(_output(["sacctmgr", "--noheader", "--parsable2", *columns]))
-    return [Site(config, each, qos) for each in chosen]
+    return [Site(config, each, qos, name) for each in chosen]
+
+
+def default_qos(user: str, account: str | None) -> str:
+    """Return the QOS of a user's jobs that request none: the association's, else Slurm's.
+
+    A submit plugin of the site may choose another; a job knows its own (SLURM_JOB_QOS). Source:
+    sacctmgr(1), DefaultQOS; slurmctld, acct_policy: "normal".
+    """
+    argv = ["sacctmgr", "--noheader", "--parsable2", "show", "user", user, "withassoc"]
+    text = _output([*argv, "format=DefaultAccount,Account,DefaultQOS"])
+    rows = [line.split("|") for line in text.splitlines() if line.count("|") == 2]
+    names = [qos for default, own, qos in rows if own == (account or default) and qos]
+    return names[0] if names else "normal"
 
 
 def _output(argv: Sequence[str]) -> str:

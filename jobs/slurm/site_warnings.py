@@ -171,6 +171,7 @@ def record_site(run_dir: RunDir, requested: Slurm, sites: Sequence[Site]) -> Slu
             if site.partition.nodes
         ),
         cluster=_cluster_of(requested, sites),
+        qos=next((site.qos_name for site in sites), None),
         sites=tuple(site.summary for site in sites),
         remarks=tuple(problem.in_one_line for problem in check(requested, sites)),
     )

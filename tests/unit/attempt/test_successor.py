@@ -101,6 +101,25 @@ def test_a_run_that_was_only_frozen_asks_for_its_site_once(run, slurm):
     assert not run.site.exists()  # the output of this one cannot be parsed
 
 
+QOS_CONFIG = """PreemptMode             = REQUEUE
+PreemptType             = preempt/qos
+"""
+
+
+@pytest.mark.parametrize("own_qos", ["high", "cancelling"])
+def test_the_qos_that_the_site_has_given_the_job_decides(run, slurm, monkeypatch, own_qos):
+    slurm.answer("scontrol", QOS_CONFIG, when="*config")
+    slurm.answer("scontrol", "PartitionName=p Default=YES\n", when="*partition*")
+    slurm.install("sacctmgr", "")
+    slurm.answer("sacctmgr", "requeue|00:00:30\n", when="*name=high *")
+    slurm.answer("sacctmgr", "cancel|00:00:30\n", when="*name=cancelling *")
+    write_json(run.site, {"cancels_preempted": False, "qos": "high"})
+    monkeypatch.setenv("SLURM_JOB_QOS", own_qos)
+    spec = replace(SPEC, slurm=Slurm(restart="auto"))
+    is_wanted = successor.reason_for(run, replace(now(run), spec=spec), True) != ""
+    assert is_wanted is (own_qos == "cancelling")
+
+
 def test_it_has_the_same_script_and_options_but_what_is_one_jobs_own(run, slurm):
     options = ["--job-name=x", "--nodes=2", "--requeue", "--open-mode=append", "--hold"]
     options += ["--dependency=afterok:3", "--begin=now+1hour", "--deadline=now+2hours"]

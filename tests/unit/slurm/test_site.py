@@ -140,7 +140,7 @@ def test_partitions_are_parsed():
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("cancel|00:02:00\n", ("CANCEL", 120)), ("cluster|00:00:00\n", None), ("", None)],
+    [("cancel|00:02:00\n", ("CANCEL", 120)), ("cluster|00:00:30\n", (None, 30)), ("", None)],
 )
 def test_a_qos_has_a_mode_of_its_own_or_the_clusters(text, expected):
     assert site.parse_qos(text) == expected
@@ -152,6 +152,7 @@ def test_a_qos_has_a_mode_of_its_own_or_the_clusters(text, expected):
         ("partition_prio", None, "CANCEL"),
         ("qos", None, "REQUEUE"),
         ("qos", ("OFF", 0), "OFF"),
+        ("qos", (None, 30), "REQUEUE"),
         ("none", None, "OFF"),
     ],
 )
@@ -263,6 +264,28 @@ def test_each_slurm_command_runs_once_and_the_jobs_partitions_are_returned(
     sites = site.query(replace(HOUR, partition=partition))
     assert sites == [Site(USUAL, each) for each in expected]
     assert len(scontrol.calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "users", "expected"),
+    [
+        ({"qos": "gone"}, "", "gone"),
+        ({}, "lab|lab|scavenger\nlab|vip|high\n", "scavenger"),
+        ({"account": "vip"}, "lab|lab|scavenger\nlab|vip|high\n", "high"),
+        ({}, "lab|lab|\n", "normal"),
+        ({}, "", "normal"),
+    ],
+)
+def test_where_a_qos_decides_it_is_that_of_the_job_or_the_users_default(
+    scontrol, keys, users, expected
+):
+    config = CONFIG.format_map(PLAIN).replace("preempt/partition_prio", "preempt/qos")
+    scontrol.answer("scontrol", config, when="*config")
+    scontrol.install("sacctmgr", "")
+    scontrol.answer("sacctmgr", users, when="*show user*")
+    scontrol.answer("sacctmgr", "cancel|00:00:30\n", when=f"*name={expected} *")
+    (found,) = site.query(replace(HOUR, **keys))
+    assert (found.preempt_mode, found.grace_time_s, found.qos_name) == ("CANCEL", 30, expected)
 
 
 def test_a_controller_that_does_not_answer_blocks_nothing(tmp_path, monkeypatch):
