@@ -33,6 +33,7 @@ from slurm_job_kit.trainer.errors import CodeError, UserError
 from slurm_job_kit.trainer.seeds import SAMPLE, mix
 from slurm_job_kit.trainer.user_code import user_code, with_key
 
+TRIAL_SIZE = 2
 STREAM_PACKAGES = ("datasets", "torchdata")
 
 
@@ -203,8 +204,8 @@ class StreamBatches:
     position counts what was trained on, not what was read ahead.
 
     resumes_exactly: whether the stream goes on with the same samples after its state is loaded, as
-        far as was tried: `example` reads its second batch twice, `restore` the last batch that was
-        trained on.
+        far as was tried: `example` reads TRIAL_SIZE samples near the beginning twice, `restore` the
+        last batch that was trained on.
     """
 
     resumes_exactly = True
@@ -241,8 +242,10 @@ class StreamBatches:
     def example(self) -> Batch:
         """Return the first batch of the stream; the training still begins with that batch."""
         with user_code("train.dataset", self._train.dataset):
-            reading, following = self._reader.first(2)
-            (resumed,) = replace(self._reader, position=reading.after).first(1)
+            (reading,) = self._reader.first(1)
+            trial = replace(self._reader, batch_size=min(TRIAL_SIZE, self.batch_size))
+            before, following = trial.first(2)
+            (resumed,) = replace(trial, position=before.after).first(1)
         digests = {content_sha256(each.batch.content) for each in (following, resumed)}
         self.resumes_exactly = len(digests) == 1 and not has_unsaved_buffer(self._reader.stream)
         self._to_device(reading.batch, (self._train.seed, 0))

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
 from slurm_job_kit.jobs import gpus
 from slurm_job_kit.jobs.records.nodes import node_name
@@ -117,6 +118,18 @@ def broadcast_bytes(data: bytes | None, device: torch.device) -> bytes:
         dist.broadcast(buffer, src=0)
         part.copy_(buffer)
     return whole.numpy().tobytes()
+
+
+def rendezvous_store() -> Store:
+    """Return the store of this attempt's rendezvous, over the connection that this rank has to it.
+
+    torch looks up the host name of each address that it connects to. If the name server does not
+    answer, a new connection takes longer than NO_ANSWER_AFTER_S. The store of torchrun's agents
+    outlives the ranks (source: torchrun, "Environment Variables").
+    """
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    prefix = f"kit/{os.environ.get('KIT_ATTEMPT')}/{restart}"
+    return PrefixStore(prefix, _get_default_store())
 
 
 def gather(value: torch.Tensor) -> list[torch.Tensor]:

@@ -17,9 +17,11 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 
 from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.records.nodes import RankError
+from slurm_job_kit.trainer.dist.context import rendezvous_store
 from slurm_job_kit.trainer.dist.rank_process import RankProcess
 from slurm_job_kit.trainer.errors import BadNode, PeerBadNode, in_one_line, log, run_with_timeout
 from slurm_job_kit.trainer.health import gpu_health, rank_report
@@ -61,7 +63,7 @@ def preflight(rank: RankProcess, device: torch.device, begin: Callable[[str], No
     problem = device_problem(rank, device)
     rank.events.event("device_test")
     begin("all-reduce test")
-    store = rank_report.rendezvous_store()
+    store = PrefixStore("preflight", rendezvous_store())
     report = RankReport(store, "device", rank.distributed, rank.may_report)
     _report(report, problem, raise_if_peer_died, rank)
     while not exchange.is_completed():

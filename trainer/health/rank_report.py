@@ -12,12 +12,11 @@ the run directory is known on every node.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from slurm_job_kit.trainer.dist.context import DistributedContext
 
@@ -62,18 +61,6 @@ def are_few(ranks: list[int], context: DistributedContext) -> bool:
     nodes = {rank // context.local_world_size for rank in ranks}
     num_nodes = context.world_size // context.local_world_size
     return num_nodes == 1 or 2 * len(nodes) <= num_nodes
-
-
-def rendezvous_store() -> Store:
-    """Return the store of this attempt's rendezvous, over the connection that this rank has to it.
-
-    torch looks up the host name of each address that it connects to. If the name server does not
-    answer, a new connection takes longer than NO_ANSWER_AFTER_S. The store of torchrun's agents
-    outlives the ranks (source: torchrun, "Environment Variables").
-    """
-    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    prefix = f"kit/preflight/{os.environ.get('KIT_ATTEMPT')}/{restart}"
-    return PrefixStore(prefix, _get_default_store())
 
 
 class RankReport:

@@ -39,21 +39,23 @@ def downloaded():
     return [(torch.zeros(2), 0)] * 16, None
 
 
-def context_of(folder, rank):
+def context_of(folder, rank, dataset="downloaded"):
     host = HOSTS[rank]
     distributed = DistributedContext(rank, rank, 0, len(HOSTS), len(HOSTS), host)
-    train = Train(dataset=f"{__name__}:downloaded", micro_batch_size=1)
+    train = Train(dataset=f"{__name__}:{dataset}", micro_batch_size=1)
     run = RunHandle(RunDir(Path(folder)), Spec(train=train), 1)
     return RankContext(run, distributed, torch.device("cpu"), Events(rank))
 
 
-def rank_main(rank, folder):
+def rank_main(rank, folder, dataset="downloaded"):
     text = "built"
     try:
         store = dist.FileStore(f"{folder}/store", len(HOSTS))
         dist.init_process_group("gloo", store=store, rank=rank, world_size=len(HOSTS))
         place.update(host=HOSTS[rank], folder=folder)
-        build_data(context_of(folder, rank), Path(folder, f"waits-{HOSTS[rank]}-{rank}").touch)
+        build_data(
+            context_of(folder, rank, dataset), Path(folder, f"waits-{HOSTS[rank]}-{rank}").touch
+        )
         dist.barrier()
         dist.destroy_process_group()
     except BaseException:
@@ -68,6 +70,23 @@ def test_one_rank_of_each_host_prepares_a_data_set_and_the_others_find_it(tmp_pa
     assert found == ["built"] * len(HOSTS)
 
 
+def with_barrier():
+    """A data set in the usual order by hand: rank 0 prepares it, the others wait in a barrier."""
+    if dist.get_rank() == 0:
+        Path(place["folder"], "prepared").touch()
+    dist.barrier()
+    assert Path(place["folder"], "prepared").exists()
+    return [(torch.zeros(2), 0)] * 16, None
+
+
+def test_a_data_set_whose_ranks_meet_in_a_barrier_is_built(tmp_path):
+    RunDir(tmp_path).attempt(1).path.mkdir(parents=True)
+    arguments = [(rank, str(tmp_path), "with_barrier") for rank in range(len(HOSTS))]
+    forked_ranks.run(rank_main, arguments)
+    found = [(tmp_path / f"rank-{rank}").read_text() for rank in range(len(HOSTS))]
+    assert found == ["built"] * len(HOSTS)
+
+
 def test_after_an_error_of_the_first_rank_the_others_do_not_wait(tmp_path, process_group):
     RunDir(tmp_path).attempt(1).path.mkdir(parents=True)
     beats: list[int] = []
@@ -76,5 +95,6 @@ def test_after_an_error_of_the_first_rank_the_others_do_not_wait(tmp_path, proce
         first_on_host(context_of(tmp_path, 0), lambda: beats.append(0)),
     ):
         raise ConnectionError("the download broke off")
-    with first_on_host(context_of(tmp_path, 1), lambda: beats.append(1)):
+    with pytest.raises(KeyError), first_on_host(context_of(tmp_path, 1), lambda: beats.append(1)):
         assert not beats
+        raise KeyError("the other rank goes on, and fails, too")
