@@ -66,7 +66,9 @@ def _typed(parts: list[str]) -> int | None:
     if not all(parts) or len(parts) > 2:
         return None
     if parts and _NUMBER.fullmatch(parts[-1]):
-        return None if len(parts) == 2 and _NUMBER.fullmatch(parts[0]) else int(parts[-1])
+        # A type may be a number: gpu:3090:2. But gpu:1:2 is a mistake.
+        is_type = len(parts) < 2 or not re.fullmatch("[0-9]{1,2}", parts[0])
+        return int(parts[-1]) if is_type else None
     return 1 if len(parts) < 2 else None
 
 

@@ -35,6 +35,8 @@ class KnownCause:
         return "" if self.is_plain else f"\n  cause: {self.what}{HINT}{self.remedy}"
 
 
+# What a file server answers that may work again in the next attempt.
+PASSING = "Input/output error|Stale file handle|timed out|temporarily unavailable"
 # The first one that fits counts: /dev/shm before the disk, a library before the import.
 KNOWN_CAUSES = (
     KnownCause(
@@ -46,10 +48,17 @@ KNOWN_CAUSES = (
         repeats=True,
     ),
     KnownCause(
+        "disk_error",
+        "the file system of a shared library did not answer",
+        "resume; if it repeats, ask the site about that file system",
+        text=rf"cannot open shared object file.*(?:{PASSING})",
+    ),
+    KnownCause(
         "library",
         "a shared library is missing, broken or of another version",
         "load what it belongs to in setup (module load), or correct LD_LIBRARY_PATH there",
-        text=r"error while loading shared libraries|cannot open shared object file"
+        text=r"(?:error while loading shared libraries|cannot open shared object file)"
+        rf"(?!.*(?:{PASSING}|Too many open))"
         r"|undefined symbol: |version `\S+' not found|invalid ELF header|\.so\S*: file too short"
         r"|wrong ELF class|symbol lookup error|cannot enable executable stack",
         repeats=True,

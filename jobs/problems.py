@@ -126,7 +126,8 @@ def expand_path(written: str, environ: Mapping[str, str] = os.environ) -> str:
         name, default = match["name"] or match["braced"], match["text"]
         found = environ.get(name)
         if found is None or (found == "" and (match["or"] or "").startswith(":")):
-            found = default if match["or"] else None
+            # As in a shell, ~ counts at the beginning of the text after :- and -
+            found = os.path.expanduser(default or "") if match["or"] else None
         if found is None:
             raise ValueError(f"the environment variable {name} is not set")
         return found

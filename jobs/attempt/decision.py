@@ -168,7 +168,8 @@ def after_crash(evidence: Evidence, history: History, budget: Budget) -> Decisio
     # A script that begins again each time leaves new files each time; that is no progress.
     is_same = evidence.failure is not None and evidence.failure == history.failure
     same = history.same_failures + 1 if is_same else 1
-    limit = MAX_LASTING if evidence.is_lasting else budget.crashes_without_progress
+    is_lasting = evidence.is_lasting and not evidence.has_progress
+    limit = MAX_LASTING if is_lasting else budget.crashes_without_progress
     if same >= min(limit, budget.crashes_without_progress):
         return Decision(Action.HOLD, cause, f"{same} times the same failure in a row: {crash}")
     decision = Decision(Action.RETRY, cause, crash)

@@ -332,20 +332,32 @@ def failure_of(found: AttemptFacts, failed: RankError | None, is_oom: bool) -> s
     Numbers and hosts are left out of the error: a path may have the time in it, a CUDA error an
     address.
     """
-    step = loaded_step(found)
-    start = "" if step is None else f", from step {step} on"
+    start = _start_of(found)
     if is_oom:
         return f"out of memory{start}"
     if failed is None:
         return unfinished_steps(found)
     code = 0 if failed.exit_code is None else failed.exit_code
     is_killed = {-code, code - 128} & {*KILLED_BY}  # by itself, or under a shell
-    if failed.caused_by_peer or is_killed:
+    if failed.caused_by_peer:
         return None
+    if is_killed:
+        return f"killed{start}"
     text = next(iter(failed.error.strip().splitlines()), "")
-    places = _FRAME.findall(failed.traceback)
-    place = " in {} line {}".format(*places[-1]) if places else ""
-    return f"{_NUMBER.sub('#', text)}{place}{start}"
+    if places := _FRAME.findall(failed.traceback):
+        # Not its words: a path in them may have a random name.
+        return "{} in {} line {}{}".format(text.partition(":")[0], *places[-1], start)
+    return f"{_NUMBER.sub('#', text)}{start}"
+
+
+def _start_of(found: AttemptFacts) -> str:
+    """Where an attempt began: its step, else the newest file; a time in its folders is left out."""
+    step = loaded_step(found)
+    if step is not None:
+        return f", from step {step} on"
+    path = (found.plan.checkpoint or "" if found.plan else "").partition(" ")[2]
+    folder, _, name = path.rpartition("/")
+    return f", from {_NUMBER.sub('#', folder)}/{name} on" if name else ""
 
 
 def has_agent_died(agents: Sequence[AgentRecord | None], srun_exit: int) -> bool:

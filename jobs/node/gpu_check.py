@@ -44,18 +44,11 @@ class GpuProblem:
 
 
 def wanted(spec: Spec, environ: Mapping[str, str]) -> int:
-    """Return how many GPUs the job asked for on this node: by its spec, else by its allocation."""
-    return spec.slurm.num_gpus or gpus.given(environ) or 0
+    """Return how many GPUs the job asked for on this node: by its allocation, else by its spec.
 
-
-def without_others(spec: Spec, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that hide the GPUs of a node from a job that asked for none.
-
-    Where Slurm does not keep the device files away, such a job would take those of other jobs. A
-    user who sets the variable himself decides.
+    The options of a plain sbatch win over the spec.
     """
-    is_free = gpus.visible({**environ, **spec.launch.env}) is None
-    return {gpus.VISIBLE[0]: ""} if is_free and not wanted(spec, environ) else {}
+    return gpus.given(environ) or spec.slurm.num_gpus or 0
 
 
 def problem(spec: Spec, environ: Mapping[str, str], torch: Path) -> GpuProblem | None:

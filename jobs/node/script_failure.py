@@ -117,7 +117,7 @@ def _error_of(end: ScriptEnd) -> tuple[LastError, Sequence[str]]:
         return LastError(_inner(report.text), report.names[0], report.traceback), report.names
     if end.exit_code == UNCAUGHT and _is_printed(report.exit_text, lines):
         return LastError(report.exit_text), ()
-    is_unreported = not report.begun or not report.is_hook_ours
+    is_unreported = not (report.begun and report.ended and report.is_hook_ours)
     found = last_error(
         lines,
         may_be_uncaught=end.exit_code == UNCAUGHT and is_unreported,

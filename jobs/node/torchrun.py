@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurm_job_kit.jobs import environment, gpus, records
 from slurm_job_kit.jobs.console import say
-from slurm_job_kit.jobs.node import gpu_check, interfaces
+from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN
 from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.records.nodes import NODE, AttemptPlan
@@ -30,7 +30,7 @@ def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:
         return spec.launch.nproc_per_node
     visible = gpus.visible(environ)
     allowed = len(visible[1]) if visible is not None else 0
-    return spec.slurm.num_gpus or gpus.given(environ) or max(1, allowed)
+    return gpus.given(environ) or spec.slurm.num_gpus or max(1, allowed)
 
 
 def rank_command(spec: Spec, run_dir: RunDir) -> list[str]:
@@ -167,8 +167,6 @@ class Node:
             **self._inherited(),
             **(self._socket_variables() if self.is_interface_chosen else {}),
         }
-        if not plan.is_local:
-            env |= gpu_check.without_others(spec, env)
         if not spec.launch.is_trainer:
             env["KIT_WORK_DIR"] = str(run_dir.work)
             env["PYTHONPATH"] = search_path(env.get("PYTHONPATH", ""), run_dir)

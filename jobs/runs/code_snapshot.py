@@ -168,7 +168,12 @@ def _damage(copy: Path) -> str | None:
 
     known = {*names}
     added = sorted(_walk(copy, skipped={"__pycache__"}))
-    new = (path for path in added if str(path.relative_to(copy)) not in known)
+    relative = ((path, path.relative_to(copy)) for path in added)
+    new = (
+        path
+        for path, own in relative
+        if str(own) not in known and not any(part.startswith(".") for part in own.parts)
+    )
     foreign = next((path for path in new if not script_files.is_log(path.name)), None)
     return None if foreign is None else f"{foreign} was added"
 
@@ -280,7 +285,7 @@ def _own(folder: Path, top: Path) -> list[_Rule]:
 
 def _ignore_rules(file: Path, base: Path) -> list[_Rule]:
     try:
-        lines = file.read_text("utf-8", "surrogateescape").splitlines()
+        lines = file.read_text("utf-8-sig", "surrogateescape").splitlines()  # git skips a BOM
     except (FileNotFoundError, NotADirectoryError):
         return []
     rules = []
@@ -297,19 +302,44 @@ def _ignore_rules(file: Path, base: Path) -> list[_Rule]:
     return rules
 
 
+_CLASSES = {
+    "alnum": "a-zA-Z0-9",
+    "alpha": "a-zA-Z",
+    "digit": "0-9",
+    "lower": "a-z",
+    "upper": "A-Z",
+    "space": r"\s",
+    "blank": r" \t",
+    "xdigit": "0-9a-fA-F",
+    "punct": r"!-/:-@\[-`{-~",
+}
+_PART = re.compile(r"\\.|\*\*/|/\*\*$|\*|\?|\[[!^]?\]?(?:\[:\w+:\]|\\.|[^\]\\])*\]")
+
+
 def _regex(glob: str) -> str:
     """The regular expression of a pattern of gitignore(5): * stops at a slash, ** does not."""
-    parts = re.split(r"(\*\*/|/\*\*$|\*|\?|\[!?\]?[^\]]*\]|\\.)", glob)
     known = {"**/": "(?:.*/)?", "/**": "/.*", "*": "[^/]*", "?": "[^/]"}
-    texts = []
-    for part in parts:
-        if part in known:
-            texts.append(known[part])
-        elif part.startswith("[") and part.endswith("]") and len(part) > 2:
-            texts.append(part.replace("[!", "[^", 1))
-        else:
-            texts.append(re.escape(part.removeprefix("\\")))
-    return "".join(texts)
+    texts, end = [], 0
+    for match in _PART.finditer(glob):
+        part = match[0]
+        texts += [re.escape(glob[end : match.start()]), known.get(part) or _set_or_char(part)]
+        end = match.end()
+    return "".join([*texts, re.escape(glob[end:])])
+
+
+def _set_or_char(part: str) -> str:
+    if part[0] == "\\":
+        return re.escape(part[1:])
+    inner, sign = (part[2:-1], "^") if part[1] in "!^" else (part[1:-1], "")
+    inner = re.sub(r"\[:(\w+):\]", lambda each: _CLASSES.get(each[1], ""), inner)
+    inner = re.sub(r"(?<!\\)([\[&~|])", r"\\\1", inner)
+    if inner.startswith("]"):
+        inner = "\\" + inner
+    try:
+        re.compile(f"[{sign}{inner}]")
+    except re.error:
+        return "(?!)"  # git matches nothing by it
+    return f"[{sign}{inner}]"
 
 
 def _is_ignored(path: Path, is_folder: bool, rules: Sequence[_Rule]) -> bool:

@@ -301,7 +301,7 @@ def live_packages(python: str) -> dict[str, LivePackage]:
     found: dict[str, LivePackage] = {}
     for entry in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
         folder = Path(entry).absolute()
-        if installation.top_of(folder) and not {"site-packages", "dist-packages"} & {*folder.parts}:
+        if installation.top_of(folder) and not _is_installed(folder):
             found |= _modules_in(folder, "PYTHONPATH")
     for site in dict.fromkeys(map(Path, paths)):
         for file in sorted(site.glob("*.pth")) + sorted(site.glob("*.egg-link")):
@@ -309,7 +309,8 @@ def live_packages(python: str) -> dict[str, LivePackage]:
             lines = lines[:1] if file.suffix == ".egg-link" else lines
             for line in filter(None, map(str.strip, lines)):
                 folder = site / line
-                is_own = any(map(folder.is_relative_to, prefixes))
+                # Another environment's packages are installed, not edited, as on PYTHONPATH.
+                is_own = any(map(folder.is_relative_to, prefixes)) or _is_installed(folder)
                 if not line.startswith(("#", "import ", "import\t")) and not is_own:
                     found = _modules_in(folder, str(file)) | found
         for file in sorted(site.glob("__editable__*finder.py")):
@@ -318,6 +319,10 @@ def live_packages(python: str) -> dict[str, LivePackage]:
                     found.setdefault(name.partition(".")[0], LivePackage(Path(path), str(file)))
     found.pop(installation.NAME, None)
     return found
+
+
+def _is_installed(folder: Path) -> bool:
+    return not {"site-packages", "dist-packages"}.isdisjoint(folder.parts)
 
 
 def _modules_in(folder: Path, by: str) -> dict[str, LivePackage]:
@@ -341,6 +346,8 @@ def freeze_live(spec: Spec, run_dir: RunDir, repository: Path, python: str) -> t
         path = path.with_suffix(".py") if path.with_suffix(".py").is_file() else path
         if path.is_relative_to(top) and (run_dir.code / path.relative_to(top)).exists():
             folders[str(path.parent.relative_to(top))] = None
+            if path.parent != top:  # there Python finds the frozen one beside the script anyway
+                _check_whole(path, top, run_dir.code)
             del live[name]
     roots = [run_dir.code / each for each in folders]
     launch = spec.launch
@@ -363,28 +370,40 @@ def freeze_live(spec: Spec, run_dir: RunDir, repository: Path, python: str) -> t
     return tuple(folders)
 
 
+def _check_whole(package: Path, top: Path, code: Path) -> None:
+    """Raises UserError for a module of an editable package that git ignores: its copy lacks it."""
+    for path in sorted(package.rglob("*")) if package.is_dir() else []:
+        is_module = path.suffix in (".py", ".so", ".pyd") and "__pycache__" not in path.parts
+        if is_module and not os.path.lexists(code / path.relative_to(top)):
+            raise UserError(
+                f"{path} is not frozen, because git ignores it, and {package.name} imports it\n"
+                "  hint: git add -f it, or install the package without -e (pip install FOLDER)"
+            )
+
+
 def _imports(roots: Sequence[Path], start: str) -> Iterator[tuple[str, str]]:
     """Yield (importing file, top name) of each module that the code imports and `roots` lack."""
-    waiting, seen = [("the spec", start)], set[str]()
+    waiting, seen, read = [("the spec", start)], set[str](), set[Path]()
     while waiting:
         importer, name = waiting.pop()
         if name in seen:
             continue
         seen.add(name)
         parts = name.split(".")
-        files = [
-            file
+        files = {
+            file: parts[: count if file.name != f"{base.name}.py" else count - 1]
             for root in roots
             for count in range(1, len(parts) + 1)
             for base in [root.joinpath(*parts[:count])]
-            for file in (base.with_suffix(".py"), base / "__init__.py", base / "__main__.py")
+            for file in (base / "__init__.py", base / "__main__.py", base.with_suffix(".py"))
             if file.is_file()
-        ]
+        }
         if not files and not any((root / parts[0]).is_dir() for root in roots):
             yield importer, parts[0]
-        for file in files:
-            package = parts if file.name == "__init__.py" else parts[:-1]
-            waiting += [(file.name, each) for each in _imported_by(file, package)]
+        for file, package in files.items():
+            if file not in read:
+                read.add(file)
+                waiting += [(file.name, each) for each in _imported_by(file, package)]
 
 
 def _imported_by(file: Path, package: Sequence[str]) -> Iterator[str]:

@@ -36,6 +36,11 @@ TEXT_SUFFIXES = _words(
     ".vocab .bpe .model .parquet .arrow .feather .svg .png .jpg .jpeg .gif .bmp .tif .tiff "
     ".webp .pdf .ico .mp3 .wav .flac .ogg .mp4 .avi .mov .db .sqlite .sqlite3"
 )
+# Of these nothing goes on from another run, wherever they lie: a new spec in experiments/, say.
+SOURCE_SUFFIXES = _words(
+    ".py .pyi .pyx .ipynb .c .h .cc .cpp .cxx .hpp .cu .cuh .rs .go .jl .r .lua .proto .sh .bash "
+    ".zsh .sbatch .slurm .mk .cmake .md .rst .yaml .yml .toml .ini .cfg .conf"
+)
 # Folders in which a script finds no checkpoint of its own: caches and what trackers write.
 CACHE_FOLDERS = frozenset({"__pycache__", "node_modules", "wandb", "mlruns", "aim"})
 # How people name the folder that a training writes to.
@@ -117,7 +122,10 @@ def left_over(top: Path, untracked: Iterable[str]) -> list[str]:
         name
         for name in names
         if name in made
-        or (not name.endswith(".py") and beside & {*map(str, PurePosixPath(name).parents)})
+        or (
+            PurePosixPath(name).suffix.lower() not in SOURCE_SUFFIXES
+            and beside & {*map(str, PurePosixPath(name).parents)}
+        )
     ]
 
 
@@ -125,7 +133,7 @@ def _is_made(top: Path, name: str) -> bool:
     path = PurePosixPath(name)
     folders = path.parts if (top / name).is_symlink() else path.parts[:-1]
     if any(fnmatchcase(each.lower(), known) for each in folders for known in OUTPUT_FOLDERS):
-        return not path.name.endswith(".py")
+        return path.suffix.lower() not in SOURCE_SUFFIXES
     if path.name[0] == ".":
         return False
     if is_log(path.name) or _suffixes(path.name) & _WEIGHTS:

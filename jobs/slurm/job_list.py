@@ -24,7 +24,7 @@ from slurm_job_kit.jobs.slurm.client import Job, Life, call
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 
 # A job that the accounting has in such a state does not start again by itself.
-_FINAL = job_state.ENDED - {"BOOT_FAIL", "NODE_FAIL", "PREEMPTED", "REVOKED"}
+_FINAL = job_state.ENDED - {"BOOT_FAIL", "NODE_FAIL", "PREEMPTED"}
 # The reason comes last: it may be any text.
 QUEUE_FORMAT = "%i|%T|%S|%L|%D|%N|%r"
 # The kit's batch script, and the arguments behind it.
@@ -42,9 +42,19 @@ def life_of(recorded: RecordedJob, patience_s: float = 0.0) -> Life:
         return Life(None, why, is_silent=True)
     if job is None:
         return hidden([recorded]).get(recorded.job_id, Life(False))
-    if _is_other(recorded, job):
-        return Life(False)
+    if _is_other(recorded, job) or not job.is_alive:
+        if (elsewhere := _in_another_cluster(recorded)) is not None:
+            return elsewhere
+        return Life(False, job=None if _is_other(recorded, job) else job)
     return Life(job.is_alive, job=job)
+
+
+def _in_another_cluster(recorded: RecordedJob) -> Life | None:
+    """Return that a job is unknown here; None if this host asks the cluster that has it."""
+    config = None if recorded.cluster is None else site.query_config()
+    if config is None or not config.cluster or config.cluster == recorded.cluster:
+        return None
+    return _elsewhere(recorded, config.cluster)
 
 
 def hidden(
@@ -63,15 +73,18 @@ def hidden(
         return {}
     config = query_config()
     are_hidden = bool(others) and me != 0 and _are_jobs_hidden(config, me)
-    found = {}
+    away: dict[str, Life] = {}
+    found: dict[str, Life] = {}
     cluster = config.cluster if config is not None else ""
     for job in asked:
         if cluster and job.cluster is not None and job.cluster != cluster:
-            found[job.job_id] = _elsewhere(job, cluster)
+            away[job.job_id] = _elsewhere(job, cluster)
         elif are_hidden and job in others:
             found[job.job_id] = _hidden(job, is_known=config is not None)
-    states = past_states(found)
-    return {job_id: life for job_id, life in found.items() if states.get(job_id) not in _FINAL}
+    # The accounting of this cluster may have another job with the id of one that is elsewhere.
+    states = past_states(found) if found else {}
+    found = {job_id: life for job_id, life in found.items() if states.get(job_id) not in _FINAL}
+    return found | away
 
 
 def _are_jobs_hidden(config: site.Config | None, me: int) -> bool:

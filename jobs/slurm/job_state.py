@@ -19,10 +19,10 @@ ENDED = frozenset(
     {
         *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),
         *("OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"),
-        "REVOKED",  # another cluster of the federation runs it
     }
 )
-KNOWN = WAITING | ON_NODES | ENDING | ENDED
+# Here it has ended; another cluster of the federation runs it.
+KNOWN = WAITING | ON_NODES | ENDING | ENDED | {"REVOKED"}
 # Flags of a job that runs or waits all the same.
 _SAME_AS = {
     "REQUEUE_FED": "REQUEUED",

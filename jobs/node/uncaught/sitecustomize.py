@@ -16,7 +16,7 @@ import traceback
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
 HERE = Path(__file__).resolve().parent
@@ -59,10 +59,16 @@ class Reports:
         self.exit_text: str | None = None
         self.show, self.leave = sys.excepthook, sys.exit
         os.set_inheritable(pipe, False)
+        self.file = self._file()
         self.send(begun=True)
 
+    def _file(self) -> tuple[int, int]:
+        status = os.fstat(self.pipe)
+        return status.st_dev, status.st_ino
+
     def send(self, **values: Any) -> None:
-        if os.getpid() == self.pid:
+        # The script may have closed all files, and opened its own with this number.
+        if os.getpid() == self.pid and self._file() == self.file:
             text = json.dumps(values, ensure_ascii=False) + "\n"
             os.write(self.pipe, text.encode("utf-8", "backslashreplace"))
 
@@ -70,6 +76,9 @@ class Reports:
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         """Report an error that nothing caught, then show it as before."""
+        if _is_running(trace):  # the script caught it, shows it and goes on
+            self.show(kind, error, trace)
+            return
         try:
             errors = load(spec_from_file_location("kit_errors", ERRORS))
             number = getattr(error, "errno", None)
@@ -98,6 +107,31 @@ class Reports:
             pass
 
 
+class _Exit:
+    """In place of sys.exit. In a pickle it is sys.exit, as the function is."""
+
+    __name__ = __qualname__ = "exit"
+    __module__ = "sys"
+
+    def __init__(self, reports: Reports) -> None:
+        self.reports = reports
+
+    def __call__(self, status: Any = None, /) -> NoReturn:
+        self.reports.exit(status)
+
+    def __reduce__(self) -> str:
+        return "exit"
+
+
+def _is_running(trace: TracebackType | None) -> bool:
+    frame: FrameType | None = sys._getframe()
+    while trace is not None and frame is not None:
+        if frame is trace.tb_frame:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def main() -> None:
     restore_search_path()
     pipe = os.environ.pop("KIT_ERROR_PIPE", "")
@@ -106,7 +140,7 @@ def main() -> None:
             reports = Reports(int(pipe))
         except OSError:  # something between the wrapper and this process has closed it
             return
-        sys.excepthook, sys.exit = reports.excepthook, reports.exit
+        sys.excepthook, sys.exit = reports.excepthook, _Exit(reports)
         atexit.register(reports.at_exit)
 
 

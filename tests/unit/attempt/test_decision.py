@@ -223,6 +223,11 @@ def test_a_missing_file_is_not_tried_a_third_time(past, is_lasting, action):
     assert decide(seen, history).action == action
 
 
+def test_a_missing_file_does_not_hold_a_run_that_goes_on():
+    seen = dataclasses.replace(NOTHING, has_progress=True, error="x", failure="a", is_lasting=True)
+    assert decide(seen, History(0, 1, 0, failure="a", same_failures=1)).action == "retry"
+
+
 def test_the_budgets_can_be_set():
     budget = Budget(crashes_without_progress=1)
     assert decide(NOTHING, FRESH, budget).action is Action.HOLD

@@ -246,6 +246,7 @@ def test_runs_root_is_expanded_as_a_shell_would(take, refuse, monkeypatch):
     assert take("runs_root: ${SCRATCH}/a b").runs_root == "/scratch/me/a b"
     assert take("runs_root: ~/runs").runs_root == "/home/me/runs"
     assert take("runs_root: '${UNSET:-/tmp}/${SCRATCH:-x}'").runs_root == "/tmp//scratch/me"
+    assert take("runs_root: '${UNSET:-~/runs}'").runs_root == "/home/me/runs"
     for command in ("a$(touch x)", "a`touch x`", "${SCRATCH##*/}", "${SCRATCH", "~nobody-here/x"):
         assert "x.yaml:1: runs_root" in refuse(f"runs_root: '{command}'")
     assert "environment variable UNSET is not set" in refuse("runs_root: $UNSET/runs")

@@ -77,13 +77,3 @@ def test_a_spec_that_names_fewer_devices_means_it(torch, driver):
     launch = Launch(nproc_per_node=1, env={"CUDA_VISIBLE_DEVICES": "1"})
     spec = Spec(slurm=Slurm(gpus_per_node=2), launch=launch)
     assert gpu_check.problem(spec, {**os.environ, **launch.env}, torch()) is None
-
-
-def test_a_job_that_asks_for_no_gpus_gets_none_of_its_node():
-    hidden = {"CUDA_VISIBLE_DEVICES": ""}
-    assert gpu_check.without_others(Spec(), {}) == hidden
-    assert gpu_check.without_others(Spec(), {"SLURM_GPUS_ON_NODE": "2"}) == {}
-    assert gpu_check.without_others(Spec(), {"CUDA_VISIBLE_DEVICES": "0"}) == {}
-    assert gpu_check.without_others(TWO, {}) == {}
-    named = Spec(launch=Launch(env={"CUDA_VISIBLE_DEVICES": "0"}))
-    assert gpu_check.without_others(named, {}) == {}

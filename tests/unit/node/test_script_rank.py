@@ -36,6 +36,29 @@ open("made.txt", "w").write("x")
 """
 
 
+SHOWN = """
+import sys
+try:
+    import no_such_module
+except ImportError:
+    sys.excepthook(*sys.exc_info())
+print("step 1")
+sys.exit(1)
+"""
+# As a library that makes a daemon does: it closes all files, then opens its own.
+CLOSED = """
+import os
+os.closerange(3, 256)
+files = [open(f"FOLDER/own-{n}", "w") for n in range(20)]
+raise ValueError("x")
+"""
+PICKLED = """
+import pickle, sys
+assert pickle.loads(pickle.dumps(sys.exit)) is sys.exit
+sys.exit(4)
+"""
+
+
 @pytest.fixture
 def run(tmp_path):
     """A run with frozen code: a script and a package."""
@@ -179,9 +202,7 @@ ABORT = """
 import ctypes
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-at = libc.malloc(64)
-libc.free(at)
-libc.free(at)
+libc.free(libc.malloc(64) + 1)
 """
 GROUP = """
 first = ValueError("of a")
@@ -249,7 +270,7 @@ parser.parse_args()
         ),
         (RICH, "ValueError: red text\nin two lines"),
         (HYDRA, "ValueError: no such optimizer"),
-        (ABORT, "was killed by SIGABRT: free(): double free detected"),
+        (ABORT, "was killed by SIGABRT: free(): invalid pointer"),
         (
             "import faulthandler as f, os; f.enable(); os.kill(os.getpid(), 7)",
             "was killed by SIGBUS: Fatal Python error: Bus error",
@@ -331,6 +352,24 @@ def limit(name, soft):
     number = getattr(resource, name)
     resource.setrlimit(number, (soft, resource.getrlimit(number)[1]))
 """
+
+
+def test_an_error_that_the_script_caught_and_showed_is_not_its_end(run, start):
+    start(SHOWN).wait(30)
+    record = error(run)
+    assert record is not None
+    assert not record.error.startswith("ModuleNotFoundError") and not record.is_user_error
+
+
+def test_no_report_is_written_into_a_file_of_the_script(run, start):
+    start(CLOSED.replace("FOLDER", str(run.path))).wait(30)
+    assert [path.read_text() for path in run.path.glob("own-*")] == [""] * 20
+
+
+def test_sys_exit_can_be_pickled_as_the_function_can(run, start):
+    start(PICKLED).wait(30)
+    record = error(run)
+    assert record is not None and record.exit_code == 4
 
 
 @pytest.mark.parametrize(

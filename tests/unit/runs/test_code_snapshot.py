@@ -229,9 +229,11 @@ def test_of_a_repository_that_git_does_not_read_nothing_ignored_is_frozen(
     assert f"warning: git does not read {repository}: " in err and words in err
 
 
-IGNORE = """
+IGNORE = """\ufefffirst.txt
 # comment
 data/
+[[:digit:]]*.num
+\\[x\\].txt
 *.pt
 !keep.pt
 /top.txt
@@ -245,6 +247,7 @@ TREE = (
     *("a.py", "data/x", "lib/data/y", "x.pt", "lib/keep.pt", "top.txt", "lib/top.txt"),
     *("docs/a.tmp", "docs/sub/b.tmp", "u/v/cache/z", "logs/1/2.txt", "a.bin", "c.bin"),
     *("lib/.env", "lib/sub/.env", "lib/sub/kept.txt", "sp#ce", "data.py"),
+    *("first.txt", "7.num", "[x].txt"),
 )
 
 

@@ -113,7 +113,7 @@ def test_what_git_ignores_is_no_input_because_an_argument_names_it(repository, c
 
 LEFT = (
     *("checkpoints/x.pt", "mine/snapshot.pth.tar", "exp1/model.safetensors", "exp1/state.json"),
-    *("outputs/2026/config.yaml", "mine/a/b/step_9/0.distcp", "mine/train.log", "logs/x.txt"),
+    *("outputs/2026/last.json", "mine/a/b/step_9/0.distcp", "mine/train.log", "logs/x.txt"),
     *("mine/tb/events.out.tfevents.1.n.2", "mine/arrays.npz", "mine/state"),
 )
 
@@ -124,7 +124,9 @@ def test_what_an_earlier_run_left_is_neither_frozen_nor_an_input(repository, cap
         write(repository / name, "x\0y" if name == "mine/state" else "x")
     if not is_git:
         shutil.rmtree(repository / ".git")
+    write(repository / "experiments/new.yaml", "lr: 1")
     run = frozen(repository)
+    assert "experiments/new.yaml" in files(run.code), "a new spec is no left-over"
     assert not {*LEFT} & {*files(run.code)}
     assert not {*LEFT} & {*files(run.work)}
     assert {"mine/run.py", "mine/helper.py", "data/x.txt"} <= {*files(run.code)}
@@ -324,6 +326,15 @@ def editable(kind, top, name):
 
 
 KINDS = ("pth", "finder", "egg-link", "easy-install")
+
+
+def test_a_package_that_imports_its_own_modules_by_relative_names_is_read(repository, environment):
+    write(repository / "mypkg/__init__.py", "from .model import Net\nfrom . import data\n")
+    write(repository / "mypkg/model.py", "from .data import x\nNet = 1\n")
+    write(repository / "mypkg/data.py", "x = 1\n")
+    write(repository / "train.py", "from mypkg import Net\n")
+    python = environment("easy-install.pth", f"{repository}\n")
+    assert frozen(repository, script="train.py", python=python).work.is_dir()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -28,6 +28,10 @@ def test_no_state_is_in_two_groups():
     assert job_state.HELD < job_state.WAITING
 
 
+def test_a_job_that_another_cluster_of_the_federation_runs_is_alive():
+    assert job_state.is_alive(job_state.read("REVOKED"))
+
+
 def test_a_state_of_a_later_slurm_is_neither_ended_nor_anything_else():
     state = job_state.read("HIBERNATING")
     assert state == "HIBERNATING" and state not in job_state.KNOWN
