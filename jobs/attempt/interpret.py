@@ -339,10 +339,8 @@ def failure_of(found: AttemptFacts, failed: RankError | None, is_oom: bool) -> s
         return unfinished_steps(found)
     code = 0 if failed.exit_code is None else failed.exit_code
     is_killed = {-code, code - 128} & {*KILLED_BY}  # by itself, or under a shell
-    if failed.caused_by_peer:
+    if failed.caused_by_peer or is_killed:
         return None
-    if is_killed:
-        return f"killed{start}"
     text = next(iter(failed.error.strip().splitlines()), "")
     if places := _FRAME.findall(failed.traceback):
         # Not its words: a path in them may have a random name.

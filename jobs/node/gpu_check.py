@@ -44,11 +44,8 @@ class GpuProblem:
 
 
 def wanted(spec: Spec, environ: Mapping[str, str]) -> int:
-    """Return how many GPUs the job asked for on this node: by its allocation, else by its spec.
-
-    The options of a plain sbatch win over the spec.
-    """
-    return gpus.given(environ) or spec.slurm.num_gpus or 0
+    """Return how many GPUs the job asked for on this node: by its spec, else by its allocation."""
+    return spec.slurm.num_gpus or gpus.given(environ) or 0
 
 
 def problem(spec: Spec, environ: Mapping[str, str], torch: Path) -> GpuProblem | None:

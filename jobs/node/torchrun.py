@@ -30,7 +30,7 @@ def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:
         return spec.launch.nproc_per_node
     visible = gpus.visible(environ)
     allowed = len(visible[1]) if visible is not None else 0
-    return gpus.given(environ) or spec.slurm.num_gpus or max(1, allowed)
+    return spec.slurm.num_gpus or gpus.given(environ) or max(1, allowed)
 
 
 def rank_command(spec: Spec, run_dir: RunDir) -> list[str]:
