@@ -37,7 +37,7 @@ def crash(case: Case) -> list[str]:
     harm_processes.kill(case.run, "rank")
     case.run.wait("FAILED", TIMEOUT_S)
     result = case.run.result()
-    assert result["status"] == "held" and "without an error record" in result["reason"]
+    assert result["status"] == "held" and "was killed by SIGKILL" in result["reason"]
     return ["crash"]
 
 
