@@ -154,7 +154,8 @@ def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
     )
     assert f"error: {run.dir.setup} is missing" in fail_without(run.dir.setup)
     said = fail_without(code / "trainer/loop.py")
-    assert f"error: {code}, the frozen code, has lost or changed files\n" in said
+    assert f"error: {code}, the frozen code, has lost or changed files: " in said
+    assert f"{code}/trainer/loop.py is missing\n" in said
     assert "Traceback" not in run.dir.job_log.read_text()
     said = fail_without(run.dir.checkpoints / checkpoint)
     assert f"the run had checkpoint {checkpoint}, but " in said
