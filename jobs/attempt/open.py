@@ -17,7 +17,7 @@ from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.attempt.notify import notify
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.node import rendezvous
+from slurm_job_kit.jobs.node import interfaces, rendezvous
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, write_atomic, write_durable
 from slurm_job_kit.jobs.runs import code_digest, code_snapshot, lookup, scratch_purge
@@ -166,7 +166,9 @@ def plan_of(
         address, how = "127.0.0.1", "a local run"
     else:
         launch = found.spec.launch
-        address, how = rendezvous.head_address(resolved, nodes, launch.interface)
+        address, how = rendezvous.head_address(
+            resolved, nodes, launch.interface, client.node_addresses
+        )
         rendezvous.check_private(address, launch.allow_public_rendezvous)
     port = rendezvous.choose_port(me.job_id, attempt)
     return AttemptPlan(
@@ -181,6 +183,7 @@ def plan_of(
         deadline=None if me.is_local else client.end_time(me.job_id),
         checkpoint=found.checkpoint,
         quarantined=found.quarantined,
+        head_interfaces=() if me.is_local else interfaces.listed(),
     )
 
 

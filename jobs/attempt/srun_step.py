@@ -229,6 +229,10 @@ def unreachable_nodes(found: AttemptFacts, nodes: Iterable[str]) -> tuple[str, .
     port = (found.site or SlurmSite()).slurmd_port
     left = interpret.unended(found)
     hosts = {node: _host_to_connect(node, left.get(node)) for node in nodes}
+    # The name of a node may be unknown to DNS, or stand for loopback.
+    if named := [node for node, host in hosts.items() if not is_reachable(host)]:
+        known = client.node_addresses(named)
+        hosts |= {node: address for node, address in known.items() if node in hosts}
     # Each node that does not answer takes seconds, and a switch may have cut off hundreds.
     with ThreadPoolExecutor(MAX_CONNECTIONS) as pool:
         answers = pool.map(lambda host: client.is_answering(host, port), hosts.values())

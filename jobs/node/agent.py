@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from slurm_job_kit.jobs import environment, gpus, records
 from slurm_job_kit.jobs.console import BestEffort, counted, say, with_time
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.node import gpu_check
+from slurm_job_kit.jobs.node import gpu_check, rendezvous
 from slurm_job_kit.jobs.node.interfaces import InterfaceError
 from slurm_job_kit.jobs.node.oom import oom_kills
 from slurm_job_kit.jobs.node.prctl import die_with_parent
@@ -342,6 +342,9 @@ def main(argv: list[str]) -> int:
         fail(attempt_dir, args.node_rank, reason, "ask the site how nodes reach each other")
     except InterfaceError as error:
         refuse(attempt_dir, args.node_rank, str(error))
+    if args.node_rank != 0 and (problem := rendezvous.why_unreachable(plan)) is not None:
+        hint = "set launch.interface to an interface that leads to all nodes, or ask the site"
+        fail(attempt_dir, args.node_rank, problem, hint)
     env = node.environment(spec, run_dir, plan)
     check_gpus(attempt_dir, args.node_rank, spec, env)
     agent = Agent(attempt_dir, node, Timeline(run_dir, f"agent-{node.rank:05d}", plan.attempt))

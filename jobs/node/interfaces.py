@@ -51,11 +51,27 @@ def source_address(peer: str) -> str:
         return str(probe.getsockname()[0])
 
 
+def is_own(address: str) -> bool:
+    """Whether this host has an interface with this address, also as a second one."""
+    family = socket.AF_INET6 if is_ipv6(address) else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
 def addresses() -> list[tuple[str, str]]:
     """(interface, address) of this node: the first IPv4 address of each, then all of IPv6."""
     names = [name for _, name in socket.if_nameindex()]
     ipv4 = [(name, address) for name in names if (address := _ipv4_address(name)) is not None]
     return [*ipv4, *_ipv6_addresses()]
+
+
+def listed() -> tuple[str, ...]:
+    """The interfaces that other nodes could reach, each as `eth0 10.0.0.5`."""
+    return tuple(f"{name} {address}" for name, address in addresses() if is_reachable(address))
 
 
 def interface_of(address: str) -> str | None:

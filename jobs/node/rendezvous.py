@@ -10,18 +10,24 @@ import errno
 import ipaddress
 import itertools
 import socket
+import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.node.interfaces import is_ipv6, is_reachable
-from slurm_job_kit.jobs.records.nodes import node_name
+from slurm_job_kit.jobs.records.nodes import AttemptPlan, node_name
 
 EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 PORTS = range(15000, 32000)
 PORT_TRIES = 64
+# How long an agent tries to reach the first node, and how long one try may take. torchrun would try
+# for its read_timeout, and name no interface.
+REACH_LIMIT_S = 15.0
+CONNECT_TIMEOUT_S = 5.0
+PAUSE_S = 1.0
 
 
 class RendezvousError(UserError):
@@ -38,15 +44,20 @@ def resolve(host: str) -> list[str]:
 
 
 def head_address(
-    resolved: str, nodes: Sequence[str], interface: str | None = None
+    resolved: str,
+    nodes: Sequence[str],
+    interface: str | None = None,
+    node_addresses: Callable[[Sequence[str]], Mapping[str, str]] = lambda _: {},
 ) -> tuple[str, str]:
     """(the first node's address, how it was found). Must be called on the first node.
 
     `interface`: launch.interface; its address is taken. Without it, IPv4 comes before IPv6.
     `resolved` is the address from `getent` in the batch script, which drops loopback and
     link-local addresses. It is empty where only such addresses exist: Debian maps a host's own name
-    to 127.0.1.1. Then the source address on the route to another node is taken. Only a job of a
-    single node uses loopback, because no other node has to reach it.
+    to 127.0.1.1. `node_addresses` asks Slurm for the NodeAddr of nodes, an address or another name;
+    then the source address on the route to another node is taken. An address that no interface of
+    this node has does not count. Only a job of a single node uses loopback, because no other node
+    has to reach it.
 
     Raises: RendezvousError if there is no such address; it never falls back to localhost.
     InterfaceError if the node has no such interface.
@@ -54,30 +65,86 @@ def head_address(
     if interface is not None:
         name, address = interfaces.choose(interface)
         return address, f"{name} of {nodes[0]}"
-    named = [(resolved, f"address of {nodes[0]}")] if is_reachable(resolved) else []
-    if named and not is_ipv6(resolved):
-        return named[0]
-    found = [*named, *itertools.islice(_source_addresses(nodes), 1)]
+    found = []
+    for address, how in _candidates(resolved, nodes, node_addresses):
+        if interfaces.is_own(address):
+            found.append((address, how))
+            if not is_ipv6(address):
+                return found[-1]
     if found:
-        return min(found, key=lambda pair: is_ipv6(pair[0]))
+        return found[0]
     if len(nodes) == 1:
         return "127.0.0.1", "loopback: the job has one node"
     raise RendezvousError(
-        f"{nodes[0]}: its name resolves to no address that other nodes could reach, and no route "
-        f"leads to {', '.join(nodes[1:])}\n"
+        f"{nodes[0]}: neither its name nor its NodeAddr in Slurm resolves to an address of it that "
+        f"other nodes could reach, and no route leads to {', '.join(nodes[1:])}; the node has "
+        f"{', '.join(interfaces.listed()) or 'loopback only'}\n"
         "  hint: ask the site to put the nodes' addresses into DNS or /etc/hosts, or name a "
         "network interface with launch.interface"
     )
 
 
-def _source_addresses(nodes: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _candidates(
+    resolved: str,
+    nodes: Sequence[str],
+    node_addresses: Callable[[Sequence[str]], Mapping[str, str]],
+) -> Iterator[tuple[str, str]]:
+    """(address, how it was found) of the first node; Slurm is asked where its name gives none."""
+    known: Mapping[str, str] = {}
+    if is_reachable(resolved) and interfaces.is_own(resolved):
+        yield resolved, f"address of {nodes[0]}"
+    elif len(nodes) > 1:
+        known = node_addresses(nodes)
+        for address in resolve(known.get(nodes[0], "")):
+            yield address, f"NodeAddr of {nodes[0]}"
+    yield from itertools.islice(_source_addresses(nodes, known), 1)
+
+
+def _source_addresses(nodes: Sequence[str], known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """(address, how it was found): from where the first node reaches each address of the others."""
     for other in nodes[1:]:
-        for address in resolve(other):
+        for address in resolve(other) or resolve(known.get(other, "")):
             with contextlib.suppress(OSError):
                 source = interfaces.source_address(address)
                 if is_reachable(source):
                     yield source, f"source address of {nodes[0]} towards {other}"
+
+
+def why_unreachable(plan: AttemptPlan) -> str | None:
+    """Return why this node cannot reach the first one at the rendezvous; None if it can.
+
+    A refused connection shows that the first node is there: its store is starting. It takes up to
+    REACH_LIMIT_S where nothing answers.
+    """
+    head, here = plan.head_address, interfaces.listed()
+    if not is_reachable(head):
+        return None  # over loopback all agents run on one machine
+    problem: str | None
+    if interfaces.is_own(head) and here != plan.head_interfaces:
+        problem = f"{interfaces.interface_of(head)} of this node has this address, too"
+    else:
+        problem = _connect(head, int(plan.rdzv_endpoint.rpartition(":")[2]))
+    if problem is None:
+        return None
+    has = [(plan.nodes[0], plan.head_interfaces), ("this node", here)]
+    listed = "; ".join(f"{node} has {', '.join(own) or 'loopback only'}" for node, own in has)
+    how = plan.head_address_is
+    return f"the first node cannot be reached at {plan.rdzv_endpoint} ({how}): {problem}; {listed}"
+
+
+def _connect(host: str, port: int) -> str | None:
+    """The last error of connections to a port; None as soon as the host answers."""
+    deadline = time.monotonic() + REACH_LIMIT_S
+    while True:
+        try:
+            socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+            return None
+        except ConnectionRefusedError:
+            return None
+        except OSError as error:
+            if time.monotonic() + PAUSE_S > deadline:
+                return str(error)
+        time.sleep(PAUSE_S)
 
 
 def endpoint(address: str, port: int) -> str:

@@ -43,6 +43,7 @@ class AttemptPlan:
     code: str | None = field(default=None, metadata=OMIT_NONE)  # name of the frozen code
     # SHA-256 of those files of the code that results may depend on.
     code_digest: str | None = field(default=None, metadata=OMIT_NONE)
+    head_interfaces: tuple[str, ...] = ()  # of the first node, each as `eth0 10.0.0.5`
 
     @property
     def is_local(self) -> bool:

@@ -323,14 +323,27 @@ def boot_times(nodes: Iterable[str]) -> dict[str, float]:
     By slurmctld's clock: its own time less the up-time that slurmd sent. Source: scontrol(1),
     SLURM_TIME_FORMAT; slurmctld/node_mgr.c, validate_node_specs.
     """
+    return {node: float(text) for node, text in _of_nodes(nodes, r"BootTime=(\d+) ").items()}
+
+
+def node_addresses(nodes: Iterable[str]) -> dict[str, str]:
+    """Return the address, or the host name, at which Slurm reaches each node; empty as above.
+
+    It is the node's own name where the site has set none. Source: slurm.conf(5), NodeAddr.
+    """
+    return _of_nodes(nodes, r"(?:.* )?NodeAddr=(\S+)")
+
+
+def _of_nodes(nodes: Iterable[str], pattern: str) -> dict[str, str]:
+    """What a pattern at the start of a line of `scontrol show node` finds of each node."""
     answer = call(["scontrol", "show", "node", ",".join(nodes)], SLURM_TIME_FORMAT="%s")
     text = answer.stdout if answer and answer.returncode == 0 else ""
     found = {}
     for block in re.split(r"^(?=NodeName=)", text, flags=re.MULTILINE):
         name = re.match(r"NodeName=(\S+)", block)
-        boot = re.search(r"^   BootTime=(\d+) ", block, re.MULTILINE)
-        if name is not None and boot is not None:
-            found[name[1]] = float(boot[1])
+        value = re.search(rf"^   {pattern}", block, re.MULTILINE)
+        if name is not None and value is not None:
+            found[name[1]] = value[1]
     return found
 
 

@@ -268,6 +268,19 @@ def test_a_node_that_was_alone_is_looked_for_by_its_name(run, monkeypatch, addre
     assert srun_step.unreachable_nodes(facts.read(run, 1), ["a"]) == ("a",)
 
 
+def test_a_node_without_a_record_is_looked_for_at_the_address_of_slurm(
+    run, fake_slurm, monkeypatch
+):
+    """DNS may not know a node's name, and an unknown name counts as a node that answers."""
+    fake_slurm.answer(
+        "scontrol",
+        "NodeName=b Arch=x\n   NodeAddr=10.0.0.7 NodeHostName=vm-b\n",
+        when="show node *",
+    )
+    monkeypatch.setattr(client, "is_answering", lambda place, port: place != "10.0.0.7")
+    assert srun_step.unreachable_nodes(facts.read(run, 1), ["a", "b"]) == ("b",)
+
+
 @pytest.mark.parametrize(
     ("codes", "srun_exit", "stops"),
     [

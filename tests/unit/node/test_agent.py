@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ import pytest
 
 from slurm_job_kit.jobs import procfs, records
 from slurm_job_kit.jobs.attempt import srun_step
-from slurm_job_kit.jobs.node import agent, interfaces, rank, torchrun
+from slurm_job_kit.jobs.node import agent, interfaces, rank, rendezvous, torchrun
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.node.torchrun import (
     FORKED_RANK,
@@ -375,6 +376,23 @@ def test_an_agent_that_finds_no_way_to_the_first_node_says_so(tmp_path):
     write_json(run.attempt(1).plan, PLAN_JSON | {"head_address": "no.address.invalid"})
     with pytest.raises(SystemExit, match="route to the first node at no.address.invalid: "):
         agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:1"])
+
+
+def test_an_agent_that_the_first_node_does_not_answer_ends_before_torchrun(tmp_path, monkeypatch):
+    def create_connection(*_):
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(socket, "create_connection", create_connection)
+    monkeypatch.setattr(interfaces, "source_address", lambda _: "127.0.0.1")
+    for limit in ("REACH_LIMIT_S", "PAUSE_S"):
+        monkeypatch.setattr(rendezvous, limit, 0.05)
+    run = RunDir(tmp_path)
+    run.attempt(1).path.mkdir()
+    run.spec.write_text(Spec().to_json())
+    write_json(run.attempt(1).plan, run_files.plan())
+    with pytest.raises(SystemExit, match="(?s)cannot be reached.*hint: set launch.interface"):
+        agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:15000"])
+    assert "cannot be reached at 10.0.0.1:15000" in run.attempt(1).agent_error(1).read_text()
 
 
 def test_an_agent_without_a_temporary_directory_records_the_reason(tmp_path, monkeypatch):

@@ -59,6 +59,11 @@ def test_the_interface_of_an_address_is_the_one_that_owns_it():
     assert interfaces.interface_of("fd00:dead::1") is None
 
 
+def test_an_address_of_this_host_is_its_own_also_without_an_interface_of_that_name():
+    assert interfaces.is_own("127.0.0.1") and interfaces.is_own("127.0.0.9")
+    assert not interfaces.is_own("198.51.100.7") and not interfaces.is_own("a-name")
+
+
 @needs_ipv6
 def test_the_interface_of_an_ipv6_address_is_found_in_any_spelling():
     assert interfaces.interface_of("::1") == interfaces.interface_of("0:0:0:0:0:0:0:1") == "lo"

@@ -2,18 +2,22 @@
 
 import errno
 import socket
+import time
 
 import pytest
 
+from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.node import interfaces, rendezvous
 from slurm_job_kit.jobs.node.rendezvous import RendezvousError
+from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from tests.unit import run_files
 
 
 @pytest.fixture
 def names(monkeypatch):
     """A resolver with these names, and routes with these source addresses."""
 
-    def knows(hosts, sources=()):
+    def knows(hosts, sources=(), own=None):
         def getaddrinfo(host, *_, **__):
             if host not in hosts:
                 raise socket.gaierror(-2, "Name or service not known")
@@ -26,6 +30,7 @@ def names(monkeypatch):
 
         monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
         monkeypatch.setattr(interfaces, "source_address", source_address)
+        monkeypatch.setattr(interfaces, "is_own", lambda address: own is None or address in own)
 
     return knows
 
@@ -39,7 +44,8 @@ def ephemeral(tmp_path, monkeypatch):
     return is_range
 
 
-def test_the_resolved_address_of_the_first_node_is_taken():
+def test_the_resolved_address_of_the_first_node_is_taken(names):
+    names({})
     address, how = rendezvous.head_address("10.0.0.5", ["a", "b"])
     assert (address, how) == ("10.0.0.5", "address of a")
 
@@ -63,8 +69,91 @@ def test_else_the_way_to_another_node_tells(names, resolved):
 )
 def test_nodes_that_cannot_meet_are_an_error_and_never_localhost(names, hosts, sources):
     names(hosts, sources)
-    with pytest.raises(RendezvousError, match="a: its name resolves to no address .* to b\n"):
-        rendezvous.head_address("127.0.1.1", ["a", "b"])
+    with pytest.raises(RendezvousError, match="^a: neither its name .* to b; the node has "):
+        rendezvous.head_address("127.0.1.1", ["a", "b"], None, lambda _: {"a": "a", "b": "b"})
+
+
+@pytest.mark.parametrize("resolved", ["", "127.0.1.1", "10.9.9.9"])
+@pytest.mark.parametrize(
+    ("node_addresses", "expected"),
+    [
+        ({"a": "10.0.0.5", "b": "10.0.0.7"}, ("10.0.0.5", "NodeAddr of a")),
+        ({"a": "vm-5", "b": "vm-7"}, ("10.0.0.5", "NodeAddr of a")),
+        ({"a": "localhost", "b": "10.0.0.7"}, ("10.0.0.5", "source address of a towards b")),
+        ({"b": "vm-7"}, ("10.0.0.5", "source address of a towards b")),
+    ],
+)
+def test_the_address_of_slurm_is_taken_where_the_name_leads_nowhere(
+    names, resolved, node_addresses, expected
+):
+    """DNS does not know the node, /etc/hosts has 127.0.1.1, or another host has its name."""
+    hosts = {"10.0.0.5": ["10.0.0.5"], "10.0.0.7": ["10.0.0.7"], "localhost": ["127.0.0.1"]}
+    hosts |= {"vm-5": ["10.0.0.5"], "vm-7": ["10.0.0.7"]}
+    names(hosts, {"10.0.0.7": "10.0.0.5"}, own=["10.0.0.5"])
+    found = rendezvous.head_address(resolved, ["a", "b"], None, lambda _: node_addresses)
+    assert found == expected
+
+
+def test_slurm_is_not_asked_where_the_name_leads_to_the_node(names):
+    names({})
+
+    def ask(_):
+        raise AssertionError
+
+    assert rendezvous.head_address("10.0.0.5", ["a", "b"], None, ask)[0] == "10.0.0.5"
+    assert rendezvous.head_address("", ["a"], None, ask)[0] == "127.0.0.1"
+
+
+@pytest.fixture
+def second_node(monkeypatch):
+    """The answer of the first node to a second one, which has the interface eth0 10.0.0.7."""
+
+    def answers(error=None, own=(), plan=()):
+        def create_connection(address, _timeout):
+            assert address == ("10.0.0.1", 15000)
+            if error is not None:
+                raise error
+            return socket.socket()
+
+        for limit in ("REACH_LIMIT_S", "PAUSE_S"):
+            monkeypatch.setattr(rendezvous, limit, 0.05)
+        monkeypatch.setattr(socket, "create_connection", create_connection)
+        monkeypatch.setattr(interfaces, "addresses", lambda: [*own, ("eth0", "10.0.0.7")])
+        monkeypatch.setattr(interfaces, "is_own", lambda address: address in dict(own).values())
+        here = {"head_interfaces": ["eth9 10.0.0.1"]} | dict(plan)
+        return rendezvous.why_unreachable(
+            records.decode(AttemptPlan, run_files.plan(**here), "here")
+        )
+
+    return answers
+
+
+@pytest.mark.parametrize("error", [None, ConnectionRefusedError()])
+def test_a_first_node_that_answers_is_reachable_before_its_store_listens(second_node, error):
+    assert second_node(error) is None
+
+
+@pytest.mark.parametrize(
+    "error", [TimeoutError("timed out"), OSError(errno.EHOSTUNREACH, "No route to host")]
+)
+def test_a_first_node_that_does_not_answer_is_named_with_the_interfaces_of_both(second_node, error):
+    start = time.monotonic()
+    text = second_node(error)
+    assert time.monotonic() - start < 10
+    for part in ("10.0.0.1:15000", str(error), "a has eth9 10.0.0.1", "has eth0 10.0.0.7"):
+        assert part in text
+
+
+def test_an_address_that_both_nodes_have_leads_to_no_other_node(second_node):
+    own = [("docker0", "10.0.0.1")]
+    assert "docker0 of this node has this address, too" in second_node(own=own)
+    on_one_machine = {"head_interfaces": ["docker0 10.0.0.1", "eth0 10.0.0.7"]}
+    assert second_node(own=own, plan=on_one_machine) is None
+
+
+def test_over_loopback_all_nodes_are_reachable(second_node):
+    head = {"head_address": "127.0.0.1", "rdzv_endpoint": "127.0.0.1:15000"}
+    assert second_node(OSError(), plan=head) is None
 
 
 @pytest.mark.parametrize(

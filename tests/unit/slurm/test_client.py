@@ -222,6 +222,31 @@ def test_a_job_is_cancelled_by_its_state_and_reason(state, reason, expected):
     assert client.is_cancelled(state, reason) is expected
 
 
+NODES = """\
+NodeName=a1 Arch=x86_64 CoresPerSocket=1
+   CPUAlloc=2 CPUEfctv=4 CPUTot=4 CPULoad=0.77
+   Gres=(null)
+   NodeAddr=10.91.0.11 NodeHostName=vm-1 Version=22.05.8
+   State=MIXED ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A
+   BootTime=1764084040 SlurmdStartTime=1764096328
+
+NodeName=a2 CoresPerSocket=1
+   NodeAddr=a2 NodeHostName=vm-2
+   State=DOWN ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A
+   BootTime=None SlurmdStartTime=None
+   Comment=NodeAddr=10.0.0.1
+
+"""
+
+
+def test_slurm_has_addresses_and_boot_times_of_nodes(slurm):
+    slurm.answer("scontrol", NODES)
+    assert client.node_addresses(["a1", "a2"]) == {"a1": "10.91.0.11", "a2": "a2"}
+    assert client.boot_times(["a1", "a2"]) == {"a1": 1764084040.0}
+    slurm.answer("scontrol", error="slurm_load_node error: Unable to contact", status=1)
+    assert client.node_addresses(["a1"]) == {}
+
+
 def test_a_slurmd_answers_or_not():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
