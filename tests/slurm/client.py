@@ -71,13 +71,13 @@ class Client:
 
         With `check` a failure raises ClusterError; without, exit 124 stands for a timeout.
         """
-        return self._run([*map(str, argv)], check, timeout_s, cwd, stdin)
+        return self._run(self._as_admin(cwd, *map(str, argv)), check, timeout_s, cwd, stdin)
 
     def run_as_user(
         self, *argv: str | Path, check: bool = True, timeout_s: float = 60, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Runs a command as the user whose runs the tests start."""
-        return self.run(*argv, check=check, timeout_s=timeout_s, cwd=cwd)
+        return self._run(self._as_student(cwd, *map(str, argv)), check, timeout_s, cwd)
 
     def tmp_path(self, folder: Path) -> Path:
         """Returns the folder that takes the place of `folder`, one of pytest's."""
@@ -172,6 +172,14 @@ class Client:
         for log in sorted(self.site.log_dir.glob("*")):
             parts.append(_titled(f"--- {log.name}", log.read_text(errors="replace")))
         return "\n".join(parts)
+
+    def _as_admin(self, cwd: Path | None, *argv: str) -> list[str]:
+        """A command line on the host that runs `argv` as the administrator."""
+        return [*argv]
+
+    def _as_student(self, cwd: Path | None, *argv: str) -> list[str]:
+        """A command line on the host that runs `argv` as the user whose runs the tests start."""
+        return self._as_admin(cwd, *argv)
 
     def _entering(self, name: str, *argv: str) -> list[str]:
         return [

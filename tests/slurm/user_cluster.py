@@ -30,8 +30,10 @@ def cluster_at(root: Path, nodes: int = 4) -> Cluster:
 
 
 class UserCluster(Cluster):
-    """A cluster with ordinary users. Each machine has a first process that keeps its namespaces.
+    """A cluster with ordinary users.
 
+    The student's commands run on the login machine, the administrator's on the controller. Each
+    machine has a first process that keeps its namespaces.
     On the nodes and the login machine this is the file client, so a power failure takes its caches.
     """
 
@@ -41,28 +43,6 @@ class UserCluster(Cluster):
     @property
     def _user_site(self) -> UserSite:
         return cast(UserSite, self.site)
-
-    def run(
-        self,
-        *argv: str | Path,
-        check: bool = True,
-        timeout_s: float = 60,
-        cwd: Path | None = None,
-        stdin: str = "",
-    ) -> subprocess.CompletedProcess[str]:
-        """Runs a command as the administrator, on the controller."""
-        return self._run(
-            self._entering(CONTROLLER, *_at(cwd or self.site.work_dir), *map(str, argv)),
-            check,
-            timeout_s,
-            stdin=stdin,
-        )
-
-    def run_as_user(
-        self, *argv: str | Path, check: bool = True, timeout_s: float = 60, cwd: Path | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Runs a command as the student, on the login machine."""
-        return self._run(self._as(STUDENT, cwd, *map(str, argv)), check, timeout_s)
 
     def sbatch(self, *argv: str | Path, stdin: str = "", cwd: Path | None = None) -> str:
         """Submits a job of the other user."""
@@ -100,6 +80,12 @@ class UserCluster(Cluster):
         """Without a network a file client of a real site hangs, too."""
         if pid := self._first_process(node):
             os.kill(pid, number)
+
+    def _as_admin(self, cwd: Path | None, *argv: str) -> list[str]:
+        return self._entering(CONTROLLER, *_at(cwd or self.site.work_dir), *argv)
+
+    def _as_student(self, cwd: Path | None, *argv: str) -> list[str]:
+        return self._as(STUDENT, cwd, *argv)
 
     def _as(self, user: User, cwd: Path | None, *argv: str) -> list[str]:
         environment = (f"HOME={self._user_site.home(user)}", f"USER={user.name}")

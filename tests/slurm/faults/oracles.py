@@ -42,6 +42,24 @@ def at_most_one_interval(run: Run) -> None:
         assert later["first_step"] - 1 >= floor, (lost, later)
 
 
+def went_on(run: Run, reference: Run, *before: str) -> None:
+    """BW L0 NO; an attempt and a requeue for each of these causes, and the end."""
+    bitwise(run, reference)
+    no_step_redone(run)
+    requeues(run, len(before))
+    causes(run, [*before, "completed"])
+    nothing_left(run)
+
+
+def retried(run: Run, reference: Run, cause: str) -> None:
+    """BW LK NO; after this cause a new attempt in the same start of the job."""
+    bitwise(run, reference)
+    at_most_one_interval(run)
+    causes(run, [cause, "completed"])
+    requeues(run, 0)
+    nothing_left(run)
+
+
 def interval_steps(run: Run) -> int:
     """The steps between two checkpoints."""
     wish = read_json(run.dir.spec)["checkpoint"]

@@ -13,6 +13,7 @@ from slurm_job_kit.jobs.rundir import RunDir
 
 from ..kit import Kit, Run
 from . import harm_storage
+from .rows import Row
 
 # Three ranks at least: two hide a wrong order of summation, because a + b = b + a.
 SPEC = (
@@ -65,6 +66,14 @@ def start_with_path(kit: Kit, folder: Path, *overrides: str) -> Paced:
     # The batch script sources the first line.
     setup.write_text(f"export PATH={folder}:$PATH; {setup.read_text()}")
     harm_storage.release(paced.run)
+    return paced
+
+
+def begin(kit: Kit, row: Row, *overrides: str, step: int = 2) -> Paced:
+    """`start`, once the run has trained so many steps; the row shows this run."""
+    paced = start(kit, *overrides)
+    row.record(paced.run)
+    paced.run.wait_for_step(step)
     return paced
 
 

@@ -12,7 +12,7 @@ import pytest
 from ..kit import Kit, Run
 from . import harm_processes, harm_slurm, oracles
 from .rows import Row
-from .scenario import ReferenceRuns, start
+from .scenario import ReferenceRuns, begin
 
 TIMEOUT_S = 240
 
@@ -77,10 +77,8 @@ def test_resume_goes_on_with_a_run_that_was_ended(
     kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path, end: Callable[[Case], list[str]]
 ) -> None:
     alone = ("launch.max_crashes=1", "slurm.restart=requeue")  # neither a retry nor a successor
-    paced = start(kit, *alone, "checkpoint.every_steps=2", "slurm.signal_lead_s=10")
+    paced = begin(kit, row, *alone, "checkpoint.every_steps=2", "slurm.signal_lead_s=10", step=3)
     run = paced.run
-    row.record(run)
-    run.wait_for_step(3)
     paced.pace.write_text("2")  # seconds a step, or the run is complete before its time limit
     causes = end(Case(run, tmp_path / "setup.sh"))
     oracles.nothing_left(run)

@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.rundir import read_json
 from ..kit import Kit, Run
 from . import harm_nodes, harm_slurm, oracles
 from .rows import Row
-from .scenario import Paced, ReferenceRuns, start
+from .scenario import Paced, ReferenceRuns, begin
 
 FIRST, OTHER = 0, 1
 HANG_TIMEOUT_S = 10
@@ -49,9 +49,7 @@ def assert_came_back(paced: Paced, reference: ReferenceRuns, lost: str, cause: s
 def test_row_17_a_node_loses_power(
     kit: Kit, reference: ReferenceRuns, row: Row, index: int
 ) -> None:
-    paced = start(kit, *SPEC)
-    row.record(paced.run)
-    paced.run.wait_for_step(7)
+    paced = begin(kit, row, *SPEC, step=7)
     lost = harm_nodes.lose_power(paced.run, index)
     wait_for_aborts(paced.run, [rank for rank in range(3) if rank != index])
     assert_came_back(paced, reference, lost, "node")
@@ -63,9 +61,7 @@ def test_row_17_a_node_of_an_expedited_job_loses_power(
 ) -> None:
     """Slurm starts such a job again at once (EXPEDITING), and lets nobody change it until then."""
     kit.cluster.restart(extra_conf=harm_slurm.WITH_EXPEDITED)
-    paced = start(kit, *SPEC, harm_slurm.EXPEDITED)
-    row.record(paced.run)
-    paced.run.wait_for_step(7)
+    paced = begin(kit, row, *SPEC, harm_slurm.EXPEDITED, step=7)
     lost = harm_nodes.lose_power(paced.run, OTHER)
     assert_came_back(paced, reference, lost, "node")
 
@@ -74,9 +70,7 @@ def test_row_17_a_node_of_an_expedited_job_loses_power(
 def test_row_18_a_node_loses_its_network(
     kit: Kit, reference: ReferenceRuns, row: Row, index: int
 ) -> None:
-    paced = start(kit, *SPEC)
-    row.record(paced.run)
-    paced.run.wait_for_step(7)
+    paced = begin(kit, row, *SPEC, step=7)
     lost = harm_nodes.cut_off(paced.run, index)
     wait_for_aborts(paced.run, [0, 1, 2])
     assert_came_back(paced, reference, lost, "node")
@@ -86,9 +80,7 @@ def test_row_18_a_node_loses_its_network_and_slurm_is_slow_to_notice(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     kit.cluster.restart(extra_conf=f"SlurmdTimeout={LONG_SLURMD_TIMEOUT_S}")
-    paced = start(kit, *SPEC)
-    row.record(paced.run)
-    paced.run.wait_for_step(7)
+    paced = begin(kit, row, *SPEC, step=7)
     cut = time.time()
     lost = harm_nodes.cut_off(paced.run, OTHER)
     assert_came_back(paced, reference, lost, "node")
@@ -126,9 +118,7 @@ def assert_requeued_once(paced: Paced, reference: ReferenceRuns, *causes: str) -
 def test_row_19_slurmctld_is_away_when_the_run_wants_its_requeue(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
-    paced = start(kit)
-    row.record(paced.run)
-    paced.run.wait_for_step(2)
+    paced = begin(kit, row)
     kit.cluster.run("scancel", "--signal=USR1", paced.run.job_id)
     stop_without_controller(paced.run)
     assert_requeued_once(paced, reference, "time_limit")
@@ -137,9 +127,7 @@ def test_row_19_slurmctld_is_away_when_the_run_wants_its_requeue(
 def test_row_19_slurmctld_goes_away_in_a_preemption(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
-    paced = start(kit)
-    row.record(paced.run)
-    paced.run.wait_for_step(2)
+    paced = begin(kit, row)
     harm_slurm.begin_preemption(paced.run)
     stop_without_controller(paced.run)
     # A slurmctld that is killed before it saved its state forgets the PreemptTime.

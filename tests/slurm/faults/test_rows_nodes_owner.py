@@ -21,7 +21,7 @@ from ..host import IS_SITE, installed_version
 from ..kit import JOB_TIMEOUT_S, Kit, Run
 from . import harm_nodes, harm_processes, harm_slurm, oracles
 from .rows import Row
-from .scenario import AT_ONCE, Paced, ReferenceRuns, start
+from .scenario import AT_ONCE, Paced, ReferenceRuns, begin, start
 from .test_rows_nodes import FIRST, SPEC
 
 _LISTEN = """
@@ -48,10 +48,8 @@ def assert_resume_is_refused(kit: Kit, run: Run) -> None:
 def test_row_30_a_second_job_is_refused_while_the_run_is_running(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
-    paced = start(kit)
+    paced = begin(kit, row)
     run = paced.run
-    row.record(run)
-    run.wait_for_step(2)
     assert_resume_is_refused(kit, run)
     second = harm_slurm.submit_again(kit, run)
     kit.cluster.wait_job(second, "FAILED", JOB_TIMEOUT_S)
@@ -122,10 +120,8 @@ def assert_old_attempt_changed_nothing(paced: Paced, reference: Run, old_node: s
 def test_row_33_the_batch_shell_of_a_cut_off_node_comes_back(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
-    paced = start(kit, *SPEC)
+    paced = begin(kit, row, *SPEC, step=7)
     run = paced.run
-    row.record(run)
-    run.wait_for_step(7)
     cut = harm_nodes.cut_off(run, FIRST)
     harm_slurm.wait_for_restarts(run, 1)
     wait_for_first_step(run, attempt=2)
@@ -139,10 +135,8 @@ def test_row_33_ranks_that_trained_on_while_the_job_runs_elsewhere_commit_nothin
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     world = ("slurm.nodes=1", "launch.nproc_per_node=3", "train.epochs=8")
-    paced = start(kit, *world, "checkpoint.every_steps=20")
+    paced = begin(kit, row, *world, "checkpoint.every_steps=20")
     run = paced.run
-    row.record(run)
-    run.wait_for_step(2)
     cut = harm_nodes.cut_off(run, FIRST)
     harm_slurm.wait_for_restarts(run, 1)
     record = run.dir.attempt(1).rank_error(0)
@@ -196,10 +190,8 @@ def resume_twice_at_once(kit: Kit, run: Run) -> Run:
 def test_row_37_of_two_resumes_one_queues_and_a_cancel_ends_all_jobs(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
-    paced = start(kit, "slurm.restart=requeue")
+    paced = begin(kit, row, "slurm.restart=requeue")
     run = paced.run
-    row.record(run)
-    run.wait_for_step(2)
     cancel(kit, run, run.job_id)
     drain = ("scontrol", "update", f"NodeName={','.join(kit.cluster.nodes)}", "Reason=test")
     kit.cluster.run(*drain, "State=DRAIN")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ..kit import Kit, Run
+from ..kit import Kit
 from . import harm_processes, oracles
 from .rows import Row
-from .scenario import HELD_UP, Paced, ReferenceRuns, start
+from .scenario import HELD_UP, Paced, ReferenceRuns, begin, start
 from .test_rows_slurm import on_every_proctrack
 
 # With worker processes that read the data, which must not be left behind either.
@@ -28,30 +28,15 @@ def start_with_readers(kit: Kit, standby_after_s: str) -> Paced:
     return paced
 
 
-def assert_retried(run: Run, reference: Run) -> None:
-    """BW LK NO; a crash, and a new attempt in the same start of the job."""
-    oracles.bitwise(run, reference)
-    oracles.at_most_one_interval(run)
-    oracles.causes(run, ["crash", "completed"])
-    oracles.requeues(run, 0)
-    oracles.nothing_left(run)
-
-
 @pytest.mark.parametrize("stop", [signal.SIGUSR1, signal.SIGTERM], ids=lambda stop: stop.name)
 def test_row_07_only_one_rank_is_warned(
     kit: Kit, reference: ReferenceRuns, row: Row, stop: signal.Signals
 ) -> None:
-    paced = start(kit)
-    row.record(paced.run)
-    paced.run.wait_for_step(2)
+    paced = begin(kit, row)
     harm_processes.warn_rank(paced.run, 1, stop)
     paced.finish()
     oracles.stopped_together(paced.run, 1)
-    oracles.bitwise(paced.run, reference())
-    oracles.no_step_redone(paced.run)
-    oracles.causes(paced.run, ["manual_stop", "completed"])
-    oracles.requeues(paced.run, 1)
-    oracles.nothing_left(paced.run)
+    oracles.went_on(paced.run, reference(), "manual_stop")
 
 
 @on_every_proctrack
@@ -73,9 +58,7 @@ def test_row_09_storm_of_signals_to_the_whole_tree(
 
 def start_with_standby(kit: Kit, row: Row) -> tuple[Paced, list[harm_processes.Process]]:
     """The standard run, and the torchruns that wait for its next attempt."""
-    paced = start(kit, OFTEN, "launch.standby_after_s=1")
-    row.record(paced.run)
-    paced.run.wait_for_step(4)
+    paced = begin(kit, row, OFTEN, "launch.standby_after_s=1", step=4)
     paced.pace.write_text("2")  # seconds a step, or a busy machine has no standby before the end
     paced.run.cluster.wait_for(
         lambda: len(harm_processes.of_role(paced.run, "standby")) == 3,
@@ -100,7 +83,7 @@ def test_row_14_sigkill_of_a_rank_is_retried_in_the_allocation(
         120,
     )
     paced.finish()
-    assert_retried(paced.run, reference())
+    oracles.retried(paced.run, reference(), "crash")
     assert f"rank {number} on n" in paced.run.attempts()[0]["evidence"]["error"]
 
 
@@ -118,7 +101,7 @@ def test_row_14_after_the_standby_was_killed(
     paced.run.cluster.wait_for(lambda: all(map(harm_processes.is_gone, lost)), f"end of {lost}", 60)
     harm_processes.send([harm_processes.rank(paced.run, 1)], signal.SIGKILL)
     paced.finish()
-    assert_retried(paced.run, reference())
+    oracles.retried(paced.run, reference(), "crash")
 
 
 @on_every_proctrack
@@ -132,7 +115,7 @@ def test_row_15_sigkill_of(kit: Kit, reference: ReferenceRuns, row: Row, role: s
     ended = f"end of the first attempt's {first}"
     paced.run.cluster.wait_for(lambda: all(map(harm_processes.is_gone, first)), ended, 120)
     paced.finish()
-    assert_retried(paced.run, reference(*READERS))
+    oracles.retried(paced.run, reference(*READERS), "crash")
 
 
 @on_every_proctrack
@@ -169,7 +152,7 @@ def test_row_16_sigkill_in_a_save(
     harm_processes.send([harm_processes.rank(paced.run, 0)], signal.SIGKILL)
     disk.unlink()
     paced.finish()
-    assert_retried(paced.run, reference(HELD_UP))
+    oracles.retried(paced.run, reference(HELD_UP), "crash")
     first, second = paced.run.attempts()
     assert second["first_step"] == int(first["checkpoint"].removeprefix("step-")) + 1
 
@@ -178,9 +161,7 @@ def test_row_38_the_slurmstepd_of_one_node_dies(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     """The training completes, and the kit ends the job although srun would wait for ever."""
-    paced = start(kit)
-    row.record(paced.run)
-    paced.run.wait_for_step(2)
+    paced = begin(kit, row)
     harm_processes.kill_slurmstepd(paced.run)
     paced.finish()
     oracles.bitwise(paced.run, reference())

@@ -14,7 +14,7 @@ from slurm_job_kit.trainer.health.phases import start_up_limit_s
 from ..kit import Kit, Run
 from . import harm_processes, harm_slurm, oracles
 from .rows import Row
-from .scenario import HELD_UP, ReferenceRuns, start
+from .scenario import HELD_UP, ReferenceRuns, begin, start
 from .test_rows_slurm import on_every_proctrack
 
 BROKEN = "train.model=tests.slurm.faults.broken:Broken"
@@ -47,35 +47,22 @@ def assert_found(run: Run, since: float, text: str, limit_s: float = HANG_TIMEOU
         assert f"rank {rank}: no progress for" in log and "its stacks:" in log
 
 
-def assert_went_on(run: Run, reference: Run) -> None:
-    """BW LK NO, with one more attempt in the same allocation."""
-    oracles.bitwise(run, reference)
-    oracles.at_most_one_interval(run)
-    oracles.causes(run, ["hang", "completed"])
-    oracles.requeues(run, 0)
-    oracles.nothing_left(run)
-
-
 def test_row_22_hang_of_a_stopped_rank(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
-    paced = start(kit, BROKEN, OFTEN, f"launch.hang_timeout_s={HANG_TIMEOUT_S}")
-    row.record(paced.run)
-    paced.run.wait_for_step(4)
+    paced = begin(kit, row, BROKEN, OFTEN, f"launch.hang_timeout_s={HANG_TIMEOUT_S}", step=4)
     stopped, since = harm_processes.stop_rank(paced.run, 1), time.time()
     paced.hurry()
     named = f"rank 1 on {stopped.node} (pid {stopped.pid}) does not answer"
     assert_found(paced.run, since, named)
     assert harm_processes.is_gone(stopped)
     paced.finish()
-    assert_went_on(paced.run, reference(BROKEN))
+    oracles.retried(paced.run, reference(BROKEN), "hang")
 
 
 def test_row_22_hang_of_a_rank_in_a_loop(
     kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
 ) -> None:
     trouble = (f"launch.env.TROUBLE_FOLDER={tmp_path}", f"launch.hang_timeout_s={HANG_TIMEOUT_S}")
-    paced = start(kit, BROKEN, OFTEN, *trouble)
-    row.record(paced.run)
-    paced.run.wait_for_step(4)
+    paced = begin(kit, row, BROKEN, OFTEN, *trouble, step=4)
     looping = harm_processes.rank(paced.run, 1)
     since = time.time()
     (tmp_path / "1").write_text("loop")
@@ -83,7 +70,7 @@ def test_row_22_hang_of_a_rank_in_a_loop(
     assert "loop_for_ever" in paced.run.attempts()[0]["evidence"]["error"]
     assert harm_processes.is_gone(looping)
     paced.finish()
-    assert_went_on(paced.run, reference(BROKEN))
+    oracles.retried(paced.run, reference(BROKEN), "hang")
 
 
 def test_row_24_crash_that_repeats_at_the_same_step_is_held(kit: Kit, row: Row) -> None:
@@ -136,10 +123,8 @@ def test_row_34_suspended_job_is_no_hang(
     kit: Kit, reference: ReferenceRuns, row: Row, proctrack: str
 ) -> None:
     hang_timeout_s = 10
-    paced = start(kit, BROKEN, f"launch.hang_timeout_s={hang_timeout_s}")
+    paced = begin(kit, row, BROKEN, f"launch.hang_timeout_s={hang_timeout_s}", step=3)
     run = paced.run
-    row.record(run)
-    run.wait_for_step(3)
     # With pgid Slurm stops agents and torchruns only: ranks have their own sessions, and continue.
     suspended = harm_processes.of_role(run, "torchrun" if proctrack == "pgid" else "rank")
     assert len(suspended) == 3
@@ -187,7 +172,7 @@ def test_row_41_hang_of_a_data_sets_constructor(
     assert "loop_for_ever, in data" in paced.run.attempts()[0]["evidence"]["error"]
     assert harm_processes.is_gone(looping)
     paced.finish()
-    assert_went_on(paced.run, reference(BROKEN, data))
+    oracles.retried(paced.run, reference(BROKEN, data), "hang")
 
 
 def test_row_41_hang_of_a_rank_that_is_stopped_before_the_first_step(
@@ -205,7 +190,7 @@ def test_row_41_hang_of_a_rank_that_is_stopped_before_the_first_step(
     assert_found(paced.run, since, named, start_up_limit_s("model", START_UP_TIMEOUT_S))
     assert harm_processes.is_gone(stopped)
     paced.finish()
-    assert_went_on(paced.run, reference(HELD_UP))
+    oracles.retried(paced.run, reference(HELD_UP), "hang")
 
 
 def imports(run: Run, rank: int) -> list[float]:
@@ -237,4 +222,4 @@ def test_row_41_hang_of_a_rank_that_is_stopped_in_its_import(
     assert_found(run, since, named, start_up_limit_s("rendezvous", START_UP_TIMEOUT_S))
     assert harm_processes.is_gone(stopped)
     paced.finish()
-    assert_went_on(run, reference(BROKEN))
+    oracles.retried(run, reference(BROKEN), "hang")

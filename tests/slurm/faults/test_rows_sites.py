@@ -13,7 +13,7 @@ from ..conf import Preemption
 from ..kit import JOB_TIMEOUT_S, Kit, Run
 from . import harm_processes, harm_slurm, oracles
 from .rows import Row
-from .scenario import Paced, ReferenceRuns, start
+from .scenario import Paced, ReferenceRuns, begin
 
 # Also tests of fast rows: each restarts the cluster, or tests a detail of its row.
 pytestmark = pytest.mark.fault
@@ -41,14 +41,6 @@ def successor(run: Run) -> Run:
 
     job_id = run.cluster.wait_for(noted, f"a successor of job {run.job_id}", JOB_TIMEOUT_S)
     return Run(run.cluster, job_id, run.dir)
-
-
-def begin(kit: Kit, row: Row, *overrides: str) -> Paced:
-    """A run that has trained two steps."""
-    paced = start(kit, *overrides)
-    row.record(paced.run)
-    paced.run.wait_for_step(2)
-    return paced
 
 
 def assert_went_on(run: Run, reference: Run, causes: list[str]) -> None:

@@ -10,20 +10,16 @@ import pytest
 from ..kit import Kit, Run
 from . import harm_processes, harm_slurm, oracles
 from .rows import Row
-from .scenario import HELD_UP, Paced, ReferenceRuns, start, start_with_path
+from .scenario import HELD_UP, Paced, ReferenceRuns, begin, start, start_with_path
 
 on_every_proctrack = pytest.mark.parametrize(
     "proctrack", ["cgroup", "linuxproc", "pgid"], indirect=True
 )
 
 
-def assert_went_on(run: Run, reference: Run, causes: list[str]) -> None:
+def assert_went_on(run: Run, reference: Run, *causes: str) -> None:
     """BW, L0, one requeue for each cause, nothing left; all ranks stopped together."""
-    oracles.bitwise(run, reference)
-    oracles.no_step_redone(run)
-    oracles.requeues(run, len(causes))
-    oracles.causes(run, [*causes, "completed"])
-    oracles.nothing_left(run)
+    oracles.went_on(run, reference, *causes)
     for attempt in range(1, len(causes) + 1):
         oracles.stopped_together(run, attempt)
 
@@ -31,23 +27,19 @@ def assert_went_on(run: Run, reference: Run, causes: list[str]) -> None:
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack")
 def test_row_01_time_limit(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
-    paced = start(kit, "slurm.signal_lead_s=110")
-    row.record(paced.run)
-    paced.run.wait_for_step(2)
+    paced = begin(kit, row, "slurm.signal_lead_s=110")
     harm_slurm.reach_time_limit(paced.run)
     paced.finish()
-    assert_went_on(paced.run, reference(), ["time_limit"])
+    assert_went_on(paced.run, reference(), "time_limit")
 
 
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack")
 def test_row_02_preemption_with_grace(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
-    paced = start(kit)
-    row.record(paced.run)
-    paced.run.wait_for_step(2)
+    paced = begin(kit, row)
     harm_slurm.preempt(paced.run)
     paced.finish()
-    assert_went_on(paced.run, reference(), ["preemption"])
+    assert_went_on(paced.run, reference(), "preemption")
 
 
 @pytest.fixture
@@ -81,9 +73,7 @@ def assert_stays_cancelled(run: Run) -> None:
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack", "patient_site")
 def test_row_11_scancel_in_a_step(kit: Kit, row: Row) -> None:
-    run = start(kit).run
-    row.record(run)
-    run.wait_for_step(2)
+    run = begin(kit, row).run
     harm_slurm.scancel(run)
     assert_stays_cancelled(run)
 

@@ -12,25 +12,19 @@ from slurm_job_kit.jobs.rundir import RunDir
 from ..kit import Kit, Run
 from . import harm_slurm, oracles, recorded
 from .rows import Row
-from .scenario import HELD_UP, SPEC, Paced, ReferenceRuns, start
+from .scenario import HELD_UP, SPEC, Paced, ReferenceRuns, begin, start
 
 RANKS = 3
 
 
 @pytest.mark.usefixtures("patient_site")
 def test_row_12_an_admin_requeues_twice(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
-    paced = start(kit)
-    row.record(paced.run)
-    paced.run.wait_for_step(2)
+    paced = begin(kit, row)
     harm_slurm.requeue(paced.run)
     harm_slurm.requeue(paced.run)
     harm_slurm.wait_for_restarts(paced.run, 1)
     paced.finish()
-    oracles.bitwise(paced.run, reference())
-    oracles.no_step_redone(paced.run)
-    oracles.requeues(paced.run, 1)
-    oracles.causes(paced.run, ["requeued", "completed"])
-    oracles.nothing_left(paced.run)
+    oracles.went_on(paced.run, reference(), "requeued")
 
 
 def test_row_13_requeue_refused(
@@ -80,11 +74,7 @@ def test_row_32_ten_preemptions_in_one_epoch(
     paced.finish()
     whole = start(kit, *words, f"launch.env.SAMPLES_FOLDER={expected}")
     whole.finish()
-    oracles.bitwise(paced.run, whole.run)
-    oracles.no_step_redone(paced.run)
-    oracles.requeues(paced.run, 10)
-    oracles.causes(paced.run, ["preemption"] * 10 + ["completed"])
-    oracles.nothing_left(paced.run)
+    oracles.went_on(paced.run, whole.run, *["preemption"] * 10)
     seen = [recorded.batches(folder, rank) for rank in range(RANKS)]
     assert seen == [recorded.batches(expected, rank) for rank in range(RANKS)]
     samples = [index for batches in seen for batch in batches for index in batch]

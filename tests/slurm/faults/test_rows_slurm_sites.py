@@ -10,7 +10,7 @@ from ..conf import Preemption
 from ..kit import Kit
 from . import harm_processes, harm_slurm, oracles
 from .rows import Row, slurm_version
-from .scenario import HELD_UP, ReferenceRuns, start
+from .scenario import HELD_UP, ReferenceRuns, begin, start
 from .test_rows_sites import successor
 
 SHORT_GRACE_S, SHORT_KILL_WAIT_S = 4, 3
@@ -21,16 +21,10 @@ def test_row_02_preemption_of_an_expedited_job(
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     kit.cluster.restart(extra_conf=harm_slurm.WITH_EXPEDITED)
-    paced = start(kit, harm_slurm.EXPEDITED)
-    row.record(paced.run)
-    paced.run.wait_for_step(2)
+    paced = begin(kit, row, harm_slurm.EXPEDITED)
     harm_slurm.preempt(paced.run)
     paced.finish()
-    oracles.bitwise(paced.run, reference())
-    oracles.no_step_redone(paced.run)
-    oracles.requeues(paced.run, 1)
-    oracles.causes(paced.run, ["preemption", "completed"])
-    oracles.nothing_left(paced.run)
+    oracles.went_on(paced.run, reference(), "preemption")
 
 
 def test_row_03_preemption_with_the_job_s_own_signal(
@@ -41,33 +35,21 @@ def test_row_03_preemption_with_the_job_s_own_signal(
     newer = "PreemptParameters=send_user_signal"
     older = "SlurmctldParameters=preempt_send_user_signal"
     kit.cluster.restart(extra_conf=newer if version >= (23, 2) else older)
-    paced = start(kit)
-    row.record(paced.run)
-    paced.run.wait_for_step(2)
+    paced = begin(kit, row)
     harm_slurm.preempt(paced.run)
     paced.finish()
     assert paced.run.attempts()[0]["evidence"]["signals"] == ["SIGUSR1"]
-    oracles.bitwise(paced.run, reference())
-    oracles.no_step_redone(paced.run)
-    oracles.requeues(paced.run, 1)
-    oracles.causes(paced.run, ["preemption", "completed"])
-    oracles.nothing_left(paced.run)
+    oracles.went_on(paced.run, reference(), "preemption")
 
 
 @pytest.mark.usefixtures("patient_site")
 def test_row_04_preemption_without_grace(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     """The save fits into KillWait."""
-    paced = start(kit, "slurm.partition=nograce")
-    row.record(paced.run)
-    paced.run.wait_for_step(2)
+    paced = begin(kit, row, "slurm.partition=nograce")
     harm_slurm.preempt(paced.run)
     paced.finish()
-    oracles.bitwise(paced.run, reference())
-    oracles.no_step_redone(paced.run)
-    oracles.requeues(paced.run, 1)
     # Slurm has requeued the job by then, and no longer shows the preemption.
-    oracles.causes(paced.run, ["requeued", "completed"])
-    oracles.nothing_left(paced.run)
+    oracles.went_on(paced.run, reference(), "requeued")
 
 
 def test_row_06_save_longer_than_the_grace(

@@ -15,7 +15,7 @@ from tests.checkout import copy_checkout
 from ..kit import Kit, Run
 from . import harm_slurm, harm_storage, oracles, recorded
 from .rows import Row
-from .scenario import STEPS, STEPS_PER_EPOCH, ReferenceRuns, start
+from .scenario import STEPS, STEPS_PER_EPOCH, ReferenceRuns, begin, start
 from .test_rows_storage import loaded
 
 GLOBAL_BATCH, NUM_SAMPLES = 48, 1437
@@ -80,9 +80,7 @@ def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -
 
 def test_row_27_other_number_of_data_workers(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
     by_sample = "train.dataset=tests.slurm.faults.by_sample:digits"
-    paced = start(kit, by_sample, "launch.num_workers=0")
-    row.record(paced.run)
-    paced.run.wait_for_step(3)
+    paced = begin(kit, row, by_sample, "launch.num_workers=0", step=3)
     harm_storage.stop(paced.run)
     paced = replace(paced, run=kit.resume(paced.run, "launch.num_workers=2"))
     paced.finish()
@@ -99,10 +97,8 @@ def test_row_28_config_and_code_change_between_attempts(
     checkout = tmp_path / "checkout"
     copy_checkout(checkout)
     kit = replace(kit, repository=checkout, runs_root=tmp_path / "runs")
-    paced = start(kit)
+    paced = begin(kit, row)
     run = paced.run
-    row.record(run)
-    run.wait_for_step(2)
     config = checkout / "configs/resnet.yaml"
     text = config.read_text()
     config.write_text(text.replace("lr: 0.05", "lr: 5.0"))

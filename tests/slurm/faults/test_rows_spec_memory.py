@@ -7,7 +7,7 @@ import pytest
 from slurm_job_kit.jobs.rundir import read_jsonl
 
 from ..cluster import Cluster
-from ..kit import Kit
+from ..kit import Kit, Run
 from . import oracles
 from .rows import Row
 from .scenario import ReferenceRuns, start
@@ -17,23 +17,24 @@ EATING = "train.model=tests.slurm.faults.eating:Eating"
 LIMITED = "TaskPlugin=task/cgroup\nSelectTypeParameters=CR_Core_Memory"
 
 
-def test_row_29_an_allocation_fails(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
-    paced = start(kit, EATING, 'launch.env.EATING="allocator 1"', "checkpoint.every_steps=1")
+def run_twice(kit: Kit, row: Row, *words: str) -> Run:
+    """A run whose first attempt fails, and that has completed."""
+    paced = start(kit, EATING, *words, "checkpoint.every_steps=1")
     row.record(paced.run)
     # At the pace, a save ends before the next one is due.
     paced.run.cluster.wait_for(paced.run.attempts, "the end of the first attempt", 240)
     paced.finish()
-    run = paced.run
-    oracles.causes(run, ["out_of_memory", "completed"])
+    return paced.run
+
+
+def test_row_29_an_allocation_fails(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
+    run = run_twice(kit, row, 'launch.env.EATING="allocator 1"')
     first = run.attempts()[0]
     assert first["decision"] == "retry" and "can't allocate memory" in first["reason"]
     assert (
         "hint: more slurm.mem, or a smaller train.micro_batch_size" in run.dir.job_log.read_text()
     )
-    oracles.requeues(run, 0)
-    oracles.bitwise(run, reference())
-    oracles.at_most_one_interval(run)
-    oracles.nothing_left(run)
+    oracles.retried(run, reference(), "out_of_memory")
 
 
 def test_row_29_memory_that_is_never_enough_is_held(kit: Kit, row: Row) -> None:
@@ -57,19 +58,10 @@ def test_row_29_the_kernel_kills_a_rank(
         pytest.skip("no cgroup here that limits memory")
     baseline = reference()
     cluster.restart(extra_conf=LIMITED)
-    words = ('launch.env.EATING="kernel 1"', "slurm.mem=2G", "checkpoint.every_steps=1")
-    paced = start(kit, EATING, *words)
-    row.record(paced.run)
-    # At the pace, a save ends before the next one is due.
-    paced.run.cluster.wait_for(paced.run.attempts, "the end of the first attempt", 240)
-    paced.finish()
-    run = paced.run
-    oracles.causes(run, ["out_of_memory", "completed"])
+    run = run_twice(kit, row, 'launch.env.EATING="kernel 1"', "slurm.mem=2G")
     first = run.attempts()[0]
     assert first["decision"] == "retry", first
     assert "the kernel killed a process for want of memory" in first["reason"], first
     place = read_jsonl(run.dir.timeline("rank-00001"))[0]
     assert place["event"] == "spawn" and f"{place['host']}: the kernel" in first["reason"], first
-    oracles.bitwise(run, baseline)
-    oracles.at_most_one_interval(run)
-    oracles.nothing_left(run)
+    oracles.retried(run, baseline, "out_of_memory")

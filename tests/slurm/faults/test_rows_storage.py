@@ -12,7 +12,7 @@ import pytest
 from ..kit import JOB_TIMEOUT_S, Kit, Run
 from . import harm_storage, oracles
 from .rows import Row
-from .scenario import Paced, ReferenceRuns, start
+from .scenario import Paced, ReferenceRuns, begin, start
 
 EVERY_STEP = ("checkpoint.every_steps=1", "checkpoint.keep_last=99")
 
@@ -129,10 +129,8 @@ def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
     kit: Kit, reference: ReferenceRuns, row: Row, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Each time the queued job ends with the reason, writes nothing, and a resume continues."""
-    paced = start(kit)
+    paced = begin(kit, row, step=3)
     run = paced.run
-    row.record(run)
-    run.wait_for_step(3)
     harm_storage.stop(run)
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (checkpoint,) = harm_storage.committed(run.dir)
