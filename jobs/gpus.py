@@ -27,8 +27,15 @@ DEV = Path("/dev")
 KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")  # of AMD's driver; processors have gpu_id 0
 _NUMBER = re.compile(r"[0-9]+")
 _DETAIL = re.compile(r"\([^)]*\)")  # (S:0) or (IDX:0-1)
+_GPU = re.compile(r"(?:gres[:/])?gpu(?=[:=]|$)", re.IGNORECASE)
+# A type may be a number, as in gpu:3090:2, or a part of a GPU: 1g.5gb. gpu:1:2 and 2K are mistakes.
+_ITEM = re.compile(
+    r"(?P<only>[0-9]+)"
+    r"|(?P<type>(?![0-9]+[A-Za-z](?:[:=]|$))(?=[^:=]*[A-Za-z]|[0-9]{3})[^:=/\s]+)"
+    r"(?:[:=](?P<number>[0-9]+))?"
+)
 # A share of a GPU: a process sees the GPU. Source: gres.conf(5), MPS and Sharding.
-_SHARES = ("mps", "shard")
+_SHARE = re.compile(r"(?:gres[:/])?(?:mps|shard)\b(?!.*[:=]0$).*", re.IGNORECASE)
 
 
 def in_gres(text: str) -> int | None:
@@ -36,40 +43,37 @@ def in_gres(text: str) -> int | None:
 
     Other resources count nothing. None if an item names GPUs in none of Slurm's forms.
     """
-    total = 0
-    for word in filter(None, (item.strip() for item in _DETAIL.sub("", text).split(","))):
-        name, *rest = re.split("[:/=]", re.sub("^gres[:/]", "", word))
-        if name.lower() in _SHARES:
-            total += 0 if rest and rest[-1] == "0" else 1
-        elif name.lower() == "gpu":
-            count = _typed(rest)
-            if count is None:
-                return None
-            total += count
-    return total
+    items = _words(text)
+    found = [_item(item) for item in items if _GPU.match(item)]
+    shares = [item for item in items if _SHARE.fullmatch(item)]
+    return None if None in found else len(shares) + sum(each[1] for each in found if each)
 
 
 def in_number(text: str) -> int | None:
-    """Return the GPUs in `4`, `a100:4`, `a100` or `a100:2,v100:2`; None for no such text."""
-    total = 0
-    for word in text.split(","):
-        parts = re.split("[:=]", _DETAIL.sub("", word).strip())
-        count = _typed(parts[1:] if parts[0] in ("gpu", "gres/gpu") else parts)
-        if count is None:
-            return None
-        total += count
-    return total
+    """Return the GPUs in `4`, `a100:4`, `a100` or `gpu:a100:2,v100:2`; None for no such text."""
+    found = [_item(word) for word in _words(text)]
+    return None if None in found else sum(each[1] for each in found if each)
 
 
-def _typed(parts: list[str]) -> int | None:
-    """The number in [], [type], [number] or [type, number]; None for anything else."""
-    if not all(parts) or len(parts) > 2:
+def canonical(text: str) -> str:
+    """Return GPUs, as of `in_number`, as --gpus-per-node takes them: 2, a100:2, or 0 for none."""
+    found = [each for word in _words(text) if (each := _item(word)) is not None and each[1]]
+    return ",".join(f"{kind}:{count}" if kind else str(count) for kind, count in found) or "0"
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in _DETAIL.sub("", text).split(",")]
+
+
+def _item(word: str) -> tuple[str, int] | None:
+    """(type, number) of `gpu`, `gpu:2`, `2`, `a100` or `gpu:a100:2`; None for anything else."""
+    name = _GPU.match(word)
+    if name is not None and name.end() == len(word):
+        return "", 1
+    found = _ITEM.fullmatch(word[name.end() + 1 :] if name else word)
+    if found is None:
         return None
-    if parts and _NUMBER.fullmatch(parts[-1]):
-        # A type may be a number: gpu:3090:2. But gpu:1:2 is a mistake.
-        is_type = len(parts) < 2 or not re.fullmatch("[0-9]{1,2}", parts[0])
-        return int(parts[-1]) if is_type else None
-    return 1 if len(parts) < 2 else None
+    return found["type"] or "", int(found["only"] or found["number"] or 1)
 
 
 def in_option(name: str, value: object, nodes: int = 1, sockets: int = 1) -> int | None:
@@ -101,16 +105,16 @@ def requested(
 
 
 def given(environ: Mapping[str, str]) -> int | None:
-    """Return the GPUs that Slurm gave this job on this node; None if it gave none.
+    """Return the GPUs that Slurm gave this job, or this step of it, on this node; None for none.
 
-    On other nodes than the first one SLURM_JOB_GPUS is that of the first node, too (measured on
-    22.05): the variables of the node and of the step come first.
+    In a step SLURM_JOB_GPUS is that of the first node, and of the whole job: with --exclusive a job
+    has all GPUs, and a step none of them that did not ask (measured: 22.05).
     """
     on_node = environ.get("SLURM_GPUS_ON_NODE", "")
     if on_node:
         return in_number(on_node) or None
     for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
-        if environ.get(name):
+        if environ.get(name) and (name == "SLURM_STEP_GPUS" or "SLURM_STEP_ID" not in environ):
             return _listed(environ[name]) or None
     nodes = environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES") or "1"
     for option in ("gpus-per-node", "gpus-per-task", "gpus"):
@@ -118,6 +122,24 @@ def given(environ: Mapping[str, str]) -> int | None:
         if text:
             return in_option(option, text, int(nodes) if nodes.isdecimal() else 1) or None
     return None
+
+
+def too_few(environ: Mapping[str, str], nodes: int, wanted: int) -> str | None:
+    """Return how a job's GPUs are fewer than `wanted` on each of its nodes; None if they are not.
+
+    environ: of the batch script, so of the first node.
+    """
+    total = in_number(environ.get("SLURM_GPUS", ""))
+    if total is not None and (total % nodes or total < wanted * nodes):
+        return f"{counted(total, 'GPU')} on {counted(nodes, 'node')}"
+    here = given(environ)
+    return f"{counted(here, 'GPU')} on each node" if here is not None and here < wanted else None
+
+
+def are_unasked(environ: Mapping[str, str]) -> bool:
+    """Whether a job has GPUs on this node that no variable asks for: by --gres or --exclusive."""
+    asked = ("SLURM_GPUS", *(f"SLURM_GPUS_PER_{each}" for each in ("NODE", "TASK", "SOCKET")))
+    return given(environ) is not None and not any(environ.get(name) for name in asked)
 
 
 def _listed(text: str) -> int:

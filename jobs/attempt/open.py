@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slurm_job_kit.jobs import installation, records, shared_files
+from slurm_job_kit.jobs import gpus, installation, records, shared_files
 from slurm_job_kit.jobs.attempt import facts, history, interpret, run_lock, srun_step, successor
 from slurm_job_kit.jobs.attempt.close import close_lost
 from slurm_job_kit.jobs.attempt.decision import COMPLETED, Cause, refusal
@@ -22,6 +22,7 @@ from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, write_atomic, write_durable
 from slurm_job_kit.jobs.runs import code_digest, code_snapshot, lookup, scratch_purge
 from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.spec import Slurm
 
 
 def open_attempt(
@@ -35,7 +36,8 @@ def open_attempt(
 
     `resolved`: the first node's address, if the batch script found one. `checkout`: the code that
     the ranks of a launch by hand run; all others run the frozen code.
-    Raises: OwnedError, RendezvousError, InterfaceError, HeldError, EndedError, RecordError.
+    Raises: OwnedError, AllocationError, RendezvousError, InterfaceError, HeldError, EndedError,
+        RecordError.
     """
     newest = facts.newest_opened(run_dir)
     claimed = newest + 1
@@ -65,6 +67,8 @@ def _open(
     checkout: Path | None,
 ) -> AttemptPlan | None:
     attempt = interpret.newest_number(found) + 1
+    if not (me.is_local or interpret.is_completed(found) or found.spec_error):
+        check_allocation(run_dir, found.spec.slurm, len(nodes), os.environ)
     found = _close_earlier(run_dir, found, me)
     if not me.is_local:
         lookup.note_job(run_dir, found.submission, me.job_id, client.cluster_name())
@@ -129,7 +133,7 @@ def _write_plan(run_dir: RunDir, found: AttemptFacts, plan: AttemptPlan) -> None
     attempt_dir = run_dir.attempt(plan.attempt)
     with contextlib.suppress(FileExistsError):
         attempt_dir.path.mkdir()
-    srun_argv = srun_step.srun_argv(found.spec, os.environ.get("SLURM_CPUS_PER_TASK"))
+    srun_argv = srun_step.srun_argv(found.spec, os.environ)
     agent_argv = srun_step.agent_argv(found.spec)
     for path, argv in ((attempt_dir.srun_argv, srun_argv), (attempt_dir.agent_argv, agent_argv)):
         # No process reads them before this one has written the plan and made all names durable.
@@ -153,6 +157,33 @@ def _write_standby(run_dir: RunDir, after_s: int | None) -> None:
         write_atomic(run_dir.standby_after_s, wanted)
     elif wanted is None and before is not None:
         run_dir.standby_after_s.unlink(missing_ok=True)
+
+
+class AllocationError(UserError):
+    """Options on sbatch's command line contradict the run's frozen spec."""
+
+
+def check_allocation(
+    run_dir: RunDir, wanted: Slurm, nodes: int, environ: Mapping[str, str]
+) -> None:
+    """Raises AllocationError where a job has other nodes than its run, or fewer GPUs.
+
+    Results depend on the number of ranks. A job that Slurm has started again has what it had at its
+    first start, or, after --nodes=MIN-MAX, what there is.
+    """
+    has, key = None, ""
+    if nodes != wanted.nodes and client.restart_count(environ) == 0:
+        has, key = counted(nodes, "node"), f"slurm.nodes is {wanted.nodes}"
+        change = f"slurm.nodes={nodes}"
+    elif has := gpus.too_few(environ, nodes, wanted.num_gpus):
+        key, change = wanted.gpus_are, "slurm.gpus_per_node=..."
+    if has is not None:
+        resume = installation.command("resume", str(run_dir.path))
+        changed = installation.command("resume", str(run_dir.path), change)
+        raise AllocationError(
+            f"{run_dir.path}: the job has {has}, and the spec of the run is frozen: {key}\n"
+            f"  hint: {resume} asks for what the run needs; {changed} changes it"
+        )
 
 
 def plan_of(

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import gpus, records
 from slurm_job_kit.jobs.attempt import interpret, run_lock
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.console import say
@@ -266,12 +266,19 @@ def _signal(pid: int, number: int) -> bool:
     return True
 
 
-def srun_argv(spec: Spec, cpus: str | None) -> list[str]:
-    """The options of srun that depend on the spec; slurm/ddp.sbatch has all others.
+def srun_argv(spec: Spec, environ: Mapping[str, str]) -> list[str]:
+    """The options of srun that depend on spec and job; slurm/ddp.sbatch has all others.
 
-    `cpus`: SLURM_CPUS_PER_TASK. srun does not inherit it since Slurm 22.05. Source: srun(1).
+    environ: of the batch script. srun does not inherit SLURM_CPUS_PER_TASK since Slurm 22.05, and
+    gives a step none of the GPUs that a job has only by --exclusive. Source: srun(1).
     """
-    return [f"--cpus-per-task={cpus or spec.slurm.cpus_per_task}", *spec.slurm.srun_args]
+    cpus = environ.get("SLURM_CPUS_PER_TASK") or spec.slurm.cpus_per_task
+    argv = [f"--cpus-per-task={cpus}"]
+    if spec.slurm.num_gpus and gpus.are_unasked(environ):
+        job = client.show_job(client.job_id_from(environ) or "")
+        if job is not None and not job.gres:
+            argv.append(f"--gres=gpu:{gpus.given(environ)}")
+    return [*argv, *spec.slurm.srun_args]
 
 
 def agent_argv(spec: Spec) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from slurm_job_kit.jobs import arguments, gpus, records
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.console import begin_lines_with_time, say
+from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.queued import Submission
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup
@@ -34,7 +35,7 @@ def command(args: argparse.Namespace) -> int:
 def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
     """The run directory of this job, made at its first start and found again at a requeue.
 
-    Raises: SpecError, FreezeError.
+    Raises: SpecError, FreezeError; UserError for GPUs that are not the same on each node.
     """
     job_id = client.job_id_from(os.environ)
     if job_id is None:
@@ -47,6 +48,11 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
         return known
     requested = load(config, overrides).spec.slurm
     job = client.show_job(job_id)
+    if few := gpus.too_few(os.environ, int(os.environ["SLURM_JOB_NUM_NODES"]), 0):
+        raise UserError(
+            f"the job has {few}: each node of a run has as many as the others\n"
+            "  hint: ask sbatch for --gpus-per-node"
+        )
     granted = allocation(os.environ, job.time_limit if job else "", requested)
     loaded = load(config, [*overrides, *granted])
     for line in differences(requested, loaded.spec.slurm):

@@ -129,12 +129,14 @@ def _hint_for_gpus(option: str, value: Scalar, slurm: Slurm) -> str:
     if option == "cpus-per-gpu" and str(value).isdecimal() and slurm.num_gpus:
         cores = int(value) * slurm.num_gpus
         return f"write slurm.cpus_per_task: {cores}, the cores of each node"
-    has_number = re.search(r"(?:^|[:=])\d+$", str(value))
-    if option not in gpus.GPU_OPTIONS or value is True or not has_number:
+    total = gpus.in_number(str(value)) if re.search(r"\d$", str(value)) else None
+    if option not in gpus.GPU_OPTIONS or value is True or not total:
         return ""
+    if option == "gpus" and total % slurm.nodes:
+        return f"{reserved.SBATCH[option]}: {slurm.nodes} nodes cannot have as many of {total}"
+    kind, _, _ = gpus.canonical(str(value)).rpartition(":")
     count = gpus.in_option(option, value, slurm.nodes)
-    kind = re.fullmatch(r"(?:gpu:)?([^:,=\d][^:,=]*)(?:[:=]\d+)?", str(value))
-    typed = f"{kind[1]}:{count}" if kind else str(count)
+    typed = f"{kind}:{count}" if kind and "," not in kind else str(count)
     return f"write slurm.gpus_per_node: {typed}, the GPUs of each node"
 
 

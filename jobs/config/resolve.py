@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from typing import Any
 
 from slurm_job_kit.jobs import gpus
@@ -129,9 +128,8 @@ def canonical(spec: Spec) -> Spec:
 
 
 def _gpus(value: int | str) -> int | str:
-    """GPUs as sbatch's --gpus-per-node takes them: 2, or with a type, a100:2."""
-    text = re.sub(r"\bgpu[:=]|\s|\([^)]*\)", "", str(value)).replace("=", ":")
-    return int(text) if text.isdecimal() else text if gpus.in_number(text) else 0
+    text = gpus.canonical(str(value))
+    return int(text) if text.isdecimal() else text
 
 
 def _canonical(text: str) -> str:

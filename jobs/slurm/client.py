@@ -80,6 +80,7 @@ class Job:
     account: str = ""
     qos: str = ""
     tres: str = ""  # what it asks for, or has: `cpu=2,mem=100M,node=1`
+    gres: str = ""  # what --gres asks for on each node
 
     @property
     def is_alive(self) -> bool:
@@ -159,6 +160,7 @@ def parse_job(text: str) -> Job | None:
     account = re.search(r"^   Priority=.* Account=(\S+) QOS=(\S+)", text, re.MULTILINE)
     # Since 23.02 ReqTRES; before, TRES. Source: api/job_info.c
     tres = re.search(r"^   (?:Req)?TRES=(\S+)", text, re.MULTILINE)
+    gres = re.search(r"^   TresPerNode=(\S+)", text, re.MULTILINE)
     return Job(
         state=job_state.read(state[1]),
         reason=state[2],
@@ -174,6 +176,7 @@ def parse_job(text: str) -> Job | None:
         account=account[1] if account else "",
         qos=account[2] if account else "",
         tres=tres[1] if tres else "",
+        gres=gres[1] if gres else "",
     )
 
 

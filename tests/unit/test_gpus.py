@@ -31,8 +31,34 @@ GRES = {
     "gpu:a100:x": None,
     "gpu:1:2": None,
     "gpu:3090:2": 2,
+    "gpu:a100:2(S:0-1),gpu:v100:1(S:2,3)": 3,
+    "gpu:a100-gpu:2": 2,
+    "gpu:2,tmpdir:100G": 2,
+    "GRES/GPU=2": 2,
+    "gpu:1g.5gb:2": 2,
+    "gpu:2K": None,
+    "shard:0": 0,
+    "gpu_mem:10": 0,
 }
-NUMBERS = {"4": 4, "a100:4": 4, "a100": 1, "gpu:2": 2, "a100:1,v100:2": 3, "0": 0, "": None}
+# A value of --gpus and its like, and what --gpus-per-node gets.
+NUMBERS = {
+    "4": "4",
+    "a100:4": "a100:4",
+    "a100": "a100:1",
+    "gpu:2": "2",
+    "a100:1,v100:2": "a100:1,v100:2",
+    "0": "0",
+    "": None,
+    "gpu:a100:2(S:0-1)": "a100:2",
+    "gres/gpu:a100=2": "a100:2",
+    "gres/gpu=1": "1",
+    "a100-gpu:2": "a100-gpu:2",
+    "1g.5gb:2": "1g.5gb:2",
+    "2.0": None,
+    "-1": None,
+    "2x": None,
+    "2,": None,
+}
 
 
 @pytest.mark.parametrize(("text", "count"), GRES.items())
@@ -42,7 +68,26 @@ def test_resources_have_as_many_gpus_as_slurm_gives(text, count):
 
 @pytest.mark.parametrize(("text", "count"), NUMBERS.items())
 def test_a_number_of_gpus_may_have_a_type(text, count):
-    assert gpus.in_number(text) == count
+    found = gpus.in_number(text)
+    assert (found is None) == (count is None)
+    if count is not None:
+        assert gpus.canonical(text) == count and gpus.in_number(count) == found
+
+
+@pytest.mark.parametrize(
+    ("environ", "wanted", "has"),
+    [
+        ({"SLURM_GPUS": "3", "SLURM_GPUS_ON_NODE": "2"}, 0, "3 GPUs on 2 nodes"),
+        ({"SLURM_GPUS": "a100:3", "SLURM_GPUS_ON_NODE": "2"}, 2, "3 GPUs on 2 nodes"),
+        ({"SLURM_GPUS": "2", "SLURM_GPUS_ON_NODE": "1"}, 2, "2 GPUs on 2 nodes"),
+        ({"SLURM_GPUS": "4", "SLURM_GPUS_ON_NODE": "2"}, 2, None),
+        ({"SLURM_GPUS_ON_NODE": "1"}, 2, "1 GPU on each node"),
+        ({"SLURM_GPUS_ON_NODE": "8"}, 2, None),
+        ({}, 2, None),  # where Slurm does not count them
+    ],
+)
+def test_a_job_has_too_few_gpus_for_its_nodes(environ, wanted, has):
+    assert gpus.too_few(environ, 2, wanted) == has
 
 
 @pytest.mark.parametrize(
@@ -69,7 +114,8 @@ def test_every_key_that_asks_for_gpus_counts(section, count):
     ("environ", "count"),
     [
         ({"SLURM_GPUS": "3", "SLURM_GPUS_ON_NODE": "1", "SLURM_JOB_GPUS": "0,1"}, 1),
-        ({"SLURM_STEP_GPUS": "0,1"}, 2),
+        ({"SLURM_STEP_GPUS": "0,1", "SLURM_STEP_ID": "0"}, 2),
+        ({"SLURM_JOB_GPUS": "0,1", "SLURM_STEP_ID": "0"}, None),  # with --exclusive
         ({"SLURM_JOB_GPUS": "0-3"}, 4),
         ({"SLURM_GPUS_PER_NODE": "a100:2"}, 2),
         ({"SLURM_GPUS_PER_TASK": "2"}, 2),

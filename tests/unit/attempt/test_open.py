@@ -1,16 +1,17 @@
-"""An attempt records the code that its ranks run."""
+"""An attempt records the code that its ranks run, and refuses a job that contradicts its run."""
 
 import os
 
 import pytest
 
-from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs import gpus, installation, records
 from slurm_job_kit.jobs.attempt import __main__, run_lock
-from slurm_job_kit.jobs.attempt.open import open_attempt
+from slurm_job_kit.jobs.attempt.open import AllocationError, open_attempt
+from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import code_digest, code_snapshot
-from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.jobs.spec import Slurm, Spec
 
 
 @pytest.fixture
@@ -61,3 +62,37 @@ def test_the_command_of_a_launch_by_hand_records_its_own_code(run, checkout, mon
     assert __main__.main(["open", f"--pid={os.getpid()}", str(run.path), "n1"]) == 0
     plan = records.read(AttemptPlan, run.attempt(1).plan)
     assert plan is not None and plan.code not in (None, run.code.resolve().name)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "of_job", "restarts", "problem"),
+    [
+        (1, {}, 0, "1 node, .*slurm.nodes is 2\n.*slurm.nodes=1"),
+        (3, {"SLURM_GPUS_ON_NODE": "2"}, 0, "3 nodes, "),
+        (2, {"SLURM_GPUS_ON_NODE": "1"}, 0, "1 GPU on each node, .*slurm.gpus_per_node is 2\n"),
+        (2, {"SLURM_GPUS": "3", "SLURM_GPUS_ON_NODE": "2"}, 0, "3 GPUs on 2 nodes, "),
+        (2, {"SLURM_GPUS_ON_NODE": "2"}, 0, None),
+        (2, {}, 0, None),  # Slurm does not count GPUs
+        (1, {"SLURM_GPUS_ON_NODE": "4"}, 1, None),  # --nodes=1-2, started again on what there is
+    ],
+)
+def test_a_job_that_contradicts_the_frozen_spec_is_refused_and_leaves_the_run_as_it_was(
+    run, fake_slurm, monkeypatch, nodes, of_job, restarts, problem
+):
+    """sbatch ... slurm/ddp.sbatch RUN_DIR: the ranks would be others, and the results, too."""
+    run.spec.write_text(Spec(slurm=Slurm(nodes=2, gpus_per_node=2)).to_json())
+    of_job = of_job | {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
+    for name in (*gpus.GIVEN, "SLURM_STEP_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in of_job.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(interfaces, "is_own", lambda _: True)
+    me, names = run_lock.this_process("7"), ["a", "b", "c"][:nodes]
+    before = sorted(path.name for path in run.path.iterdir())
+    if problem is None:
+        plan = open_attempt(run, me, names, "10.0.0.1")
+        assert plan is not None and plan.nodes == tuple(names)
+        return
+    with pytest.raises(AllocationError, match=f"the job has {problem}"):
+        open_attempt(run, me, names, "10.0.0.1")
+    assert sorted(path.name for path in run.path.iterdir()) == before

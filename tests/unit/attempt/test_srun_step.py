@@ -74,8 +74,9 @@ def test_srun_that_outlives_a_failed_agent_is_ended(run, waiter, monkeypatch, ca
 
 def test_srun_and_the_agents_get_what_the_spec_has():
     slurm, prefix = Slurm(cpus_per_task=4, srun_args=["--mpi=none"]), ["apptainer", "exec", "a b"]
-    assert srun_step.srun_argv(Spec(slurm=slurm), None) == ["--cpus-per-task=4", "--mpi=none"]
-    assert srun_step.srun_argv(Spec(slurm=slurm), "8")[0] == "--cpus-per-task=8"
+    assert srun_step.srun_argv(Spec(slurm=slurm), {}) == ["--cpus-per-task=4", "--mpi=none"]
+    of_job = {"SLURM_CPUS_PER_TASK": "8"}
+    assert srun_step.srun_argv(Spec(slurm=slurm), of_job)[0] == "--cpus-per-task=8"
     contained = Spec(launch=Launch(command_prefix=prefix, python="/opt/python"))
     assert srun_step.agent_argv(contained) == [*prefix, "/opt/python"]
     shield = srun_step.block_signals_prefix()
@@ -266,6 +267,26 @@ def test_a_node_that_was_alone_is_looked_for_by_its_name(run, monkeypatch, addre
     node(run, 0, None, address=address)  # loopback: on every node its own
     monkeypatch.setattr(client, "is_answering", lambda place, port: place == address)
     assert srun_step.unreachable_nodes(facts.read(run, 1), ["a"]) == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("asked", "gres", "expected"),
+    [
+        ({}, "", ["--gres=gpu:2"]),
+        ({}, "   TresPerNode=gres:gpu:a100:2\n", []),
+        ({"SLURM_GPUS_PER_NODE": "2"}, "", []),
+        ({"SLURM_GPUS": "a100:4"}, "", []),
+    ],
+)
+def test_a_step_asks_for_the_gpus_that_a_job_has_by_exclusive_alone(
+    fake_slurm, asked, gres, expected
+):
+    """Slurm gives a step none of them that asks for none (measured: 22.05)."""
+    fake_slurm.answer("scontrol", f"JobId=7\n   JobState=RUNNING Reason=None\n{gres}")
+    of_job = {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "0,1"} | asked
+    argv = srun_step.srun_argv(Spec(slurm=Slurm(gpus_per_node=2)), of_job)
+    assert argv == ["--cpus-per-task=1", *expected]
+    assert srun_step.srun_argv(Spec(), of_job) == ["--cpus-per-task=1"]
 
 
 def test_a_node_without_a_record_is_looked_for_at_the_address_of_slurm(
