@@ -5,6 +5,7 @@ Their table is in tests/unit/attempt/test_decision.py.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,9 @@ LOST_REASON = "the batch script was killed before it could record the attempt"
 EXTERNAL_STOPS = (Cause.PREEMPTION, Cause.MANUAL_STOP)
 MANY_BAD_NODES = 20
 MAX_LASTING = 2  # attempts with the same failure, of a kind that lasts
+# Crashes of a script in a row that show no step forward, whatever failed: see Evidence.is_repeat.
+# More than the crashes without a checkpoint: a script may well save each step under one name.
+MAX_REPEATS = 10
 # These count against the crash budget: unlike a lost node, the run itself may be at fault.
 CRASHES = (Cause.CRASH, Cause.HANG, Cause.OUT_OF_MEMORY)
 
@@ -42,8 +46,9 @@ class History:
     attempts_without_progress: int  # see `is_idle`
     time_limits_without_step: int = 0  # no optimizer step was finished
     bad_nodes: frozenset[str] = frozenset()  # that these attempts without progress found
-    failure: str | None = None  # of the last crash of a user's script; see Evidence
-    same_failures: int = 0  # crashes in a row with this failure
+    # Of the crashes of a user's script since another attempt had progress; see Evidence.
+    failures: tuple[str, ...] = ()
+    repeats: int = 0  # the last of these crashes that showed no step forward
 
 
 @dataclass(frozen=True)
@@ -166,12 +171,15 @@ def after_crash(evidence: Evidence, history: History, budget: Budget) -> Decisio
         repeated = f"{crashes} crashes without progress: {crash}" if crashes > 1 else crash
         return Decision(Action.HOLD, cause, repeated)
     # A script that begins again each time leaves new files each time; that is no progress.
-    is_same = evidence.failure is not None and evidence.failure == history.failure
-    same = history.same_failures + 1 if is_same else 1
+    same = history.failures.count(evidence.failure or "") + 1
     is_lasting = evidence.is_lasting and not evidence.has_progress
     limit = MAX_LASTING if is_lasting else budget.crashes_without_progress
     if same >= min(limit, budget.crashes_without_progress):
-        return Decision(Action.HOLD, cause, f"{same} times the same failure in a row: {crash}")
+        return Decision(Action.HOLD, cause, f"{same} times the same failure: {crash}")
+    repeats = history.repeats + 1 if evidence.is_repeat else 0
+    if repeats >= max(MAX_REPEATS, budget.crashes_without_progress):
+        reason = f"{repeats} crashes in a row without a checkpoint of a new name: {crash}"
+        return Decision(Action.HOLD, cause, reason)
     decision = Decision(Action.RETRY, cause, crash)
     if evidence.is_near_limit:
         reason = behind_first_line(crash, "; too near the time limit for a retry here")
@@ -334,26 +342,24 @@ def budget_used(attempts: Sequence[AttemptRecord]) -> History:
     for entry in reversed(without_progress):
         idle += is_idle(entry.cause, entry.evidence, bad_nodes, len(entry.nodes or ()))
         bad_nodes |= {*entry.evidence.bad_nodes}
-    return History(restarts, crashes, idle, limits, bad_nodes, *_same_failures(attempts))
+    row = _crashes(attempts)
+    failures = tuple(seen.failure for seen in row if seen.failure is not None)
+    repeats = sum(1 for _ in itertools.takewhile(lambda seen: seen.is_repeat, row))
+    return History(restarts, crashes, idle, limits, bad_nodes, failures, repeats)
 
 
-def _same_failures(attempts: Sequence[AttemptRecord]) -> tuple[str | None, int]:
-    """The failure of the last crash, and how many crashes in a row had it.
+def _crashes(attempts: Sequence[AttemptRecord]) -> list[Evidence]:
+    """The crashes since a user resumed or an attempt that did not crash had progress, newest first.
 
     Attempts that ended otherwise and without progress are passed over.
     """
-    failure: str | None = None
-    count = 0
+    row: list[Evidence] = []
     for entry in reversed(attempts):
-        seen, is_crash = entry.evidence, entry.cause in CRASHES
-        if entry.decision in ENDS or (seen.has_progress and not is_crash):
+        is_crash = entry.cause in CRASHES
+        if entry.decision in ENDS or (entry.evidence.has_progress and not is_crash):
             break
-        if not is_crash:
-            continue
-        if seen.failure is None or (failure is not None and seen.failure != failure):
-            break
-        failure, count = seen.failure, count + 1
-    return failure, count
+        row += [entry.evidence] if is_crash else []
+    return row
 
 
 def budget_of(spec: Spec) -> Budget:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import signal
@@ -113,6 +114,7 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         is_stopped_in_startup=failed is not None and failed.kind == "stopped",
         is_lasting=is_lasting(failed),
         failure=None if found.spec.launch.is_trainer else failure_of(found, failed, bool(killed)),
+        is_repeat=not found.spec.launch.is_trainer and is_repeat(found),
     )
 
 
@@ -348,14 +350,30 @@ def failure_of(found: AttemptFacts, failed: RankError | None, is_oom: bool) -> s
     return f"{_NUMBER.sub('#', text)}{start}"
 
 
+def is_repeat(found: AttemptFacts) -> bool:
+    """Whether an attempt shows no step forward since the last hold: see Evidence."""
+    earlier = list(itertools.takewhile(lambda e: e.decision not in ENDS, reversed(found.attempts)))
+    before = [entry.first_step for entry in earlier if entry.first_step is not None]
+    first = steps_of(found)[0]
+    if first is not None and before:
+        return first <= max(before)
+    return _name_of(found.checkpoint) in {_name_of(entry.checkpoint) for entry in earlier}
+
+
 def _start_of(found: AttemptFacts) -> str:
-    """Where an attempt began: its step, else the newest file; a time in its folders is left out."""
+    """Where an attempt began: its step, else the newest checkpoint."""
     step = loaded_step(found)
     if step is not None:
         return f", from step {step} on"
-    path = (found.plan.checkpoint or "" if found.plan else "").partition(" ")[2]
-    folder, _, name = path.rpartition("/")
-    return f", from {_NUMBER.sub('#', folder)}/{name} on" if name else ""
+    name = _name_of(None if found.plan is None else found.plan.checkpoint)
+    return f", from {name} on" if name else ""
+
+
+def _name_of(checkpoint: str | None) -> str:
+    """The name of a checkpoint; a time in the folders of a script's file is left out."""
+    time_and_path = (checkpoint or "").partition(" ")
+    folder, slash, name = (time_and_path[2] or time_and_path[0]).rpartition("/")
+    return f"{_NUMBER.sub('#', folder)}{slash}{name}"
 
 
 def has_agent_died(agents: Sequence[AgentRecord | None], srun_exit: int) -> bool:

@@ -202,30 +202,48 @@ def test_a_run_comes_back_only_so_often(known, past, action, words):
 
 @pytest.mark.parametrize(
     ("failure", "past", "action"),
-    [("a", ("a", 2), "hold"), ("a", ("a", 1), "retry"), ("b", ("a", 2), "retry")]
-    + [(None, (None, 0), "retry")],
+    [("a", "aa", "hold"), ("a", "a", "retry"), ("b", "aa", "retry"), (None, "", "retry")]
+    + [("a", "bcaba", "hold")],  # in turn
 )
 def test_new_files_do_not_excuse_the_same_failure_again_and_again(failure, past, action):
     seen = dataclasses.replace(NOTHING, has_progress=True, error="x", failure=failure)
-    decision = decide(seen, History(0, 0, 0, failure=past[0], same_failures=past[1]))
+    decision = decide(seen, History(0, 0, 0, failures=tuple(past)))
     assert decision.action == action
-    assert ("3 times the same failure in a row: x" in decision.reason) == (action == "hold")
+    assert ("3 times the same failure: x" in decision.reason) == (action == "hold")
+
+
+@pytest.mark.parametrize(
+    ("known", "past", "action"),
+    [
+        ({"is_repeat": True}, 8, "retry"),
+        ({"is_repeat": True}, 9, "hold"),
+        ({"is_repeat": False}, 9, "retry"),
+        ({"is_repeat": True, "signals": TERM, "is_preempted": True}, 9, "requeue"),
+        ({"is_repeat": True, "unreachable_nodes": ("b",)}, 9, "requeue"),
+    ],
+)
+def test_a_script_that_crashes_again_and_again_without_a_step_forward_is_held(known, past, action):
+    """Also one that is killed each time, or fails in another way each time."""
+    seen = dataclasses.replace(NOTHING, has_progress=True, error="was killed by SIGKILL", **known)
+    decision = decide(seen, History(0, 0, 0, repeats=past))
+    assert decision.action == action
+    assert ("10 crashes in a row without a checkpoint of a new name" in decision.reason) == (
+        action == "hold"
+    )
 
 
 @pytest.mark.parametrize(
     ("past", "is_lasting", "action"),
-    [(("a", 1), True, "hold"), (("a", 0), True, "retry"), (("b", 1), True, "retry")]
-    + [(("a", 1), False, "retry")],
+    [("a", True, "hold"), ("", True, "retry"), ("b", True, "retry"), ("a", False, "retry")],
 )
 def test_a_missing_file_is_not_tried_a_third_time(past, is_lasting, action):
     seen = dataclasses.replace(NOTHING, error="x", failure="a", is_lasting=is_lasting)
-    history = History(0, 1, 0, failure=past[0], same_failures=past[1])
-    assert decide(seen, history).action == action
+    assert decide(seen, History(0, 1, 0, failures=tuple(past))).action == action
 
 
 def test_a_missing_file_does_not_hold_a_run_that_goes_on():
     seen = dataclasses.replace(NOTHING, has_progress=True, error="x", failure="a", is_lasting=True)
-    assert decide(seen, History(0, 1, 0, failure="a", same_failures=1)).action == "retry"
+    assert decide(seen, History(0, 1, 0, failures=("a",))).action == "retry"
 
 
 def test_the_budgets_can_be_set():

@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -149,7 +150,7 @@ def test_exit_0_of_a_script_is_its_end_only_if_nothing_speaks_against_it(
     if outcome is None:
         assert "exited with code 0 after step 40 of 100" in str(seen.error)
         assert decide(seen, History(0, 0, 0)).action is Action.RETRY
-        held = decide(seen, History(0, 0, 2, failure=seen.failure, same_failures=2))
+        held = decide(seen, History(0, 0, 2, failures=(str(seen.failure),) * 2))
         assert held.action is Action.HOLD
 
 
@@ -426,26 +427,66 @@ def test_budgets_are_counted_since_the_last_progress_and_anew_after_a_hold(attem
     assert budget_used(parsed(attempts)) == counted
 
 
-def crash(failure, **fields):
+def crash(failure, is_repeat=False, **fields):
     record = entry(progress=True, **fields)
-    record["evidence"]["failure"] = failure
+    record["evidence"] |= {"failure": failure, "is_repeat": is_repeat}
     return record
 
 
 @pytest.mark.parametrize(
-    ("attempts", "failure", "count"),
+    ("attempts", "failures", "repeats"),
     [
-        ([crash("a"), crash("a")], "a", 2),
-        ([crash("a"), crash("b"), crash("b")], "b", 2),
-        ([crash("a"), crash(None)], None, 0),
-        ([crash("a"), entry("requeue", "preemption")], "a", 1),
-        ([crash("a"), entry("requeue", "preemption", progress=True)], None, 0),
-        ([crash("a", decision="hold"), crash("a")], "a", 1),  # a user resumed it
+        ([crash("a"), crash("a")], ("a", "a"), 0),
+        ([crash("a"), crash("b", True), crash("a", True)], ("a", "b", "a"), 2),
+        ([crash("a"), crash(None, True)], ("a",), 1),
+        ([crash("a", True), crash(None)], ("a",), 0),  # a step forward
+        ([crash("a"), entry("requeue", "preemption")], ("a",), 0),
+        ([crash("a"), entry("requeue", "preemption", progress=True)], (), 0),
+        ([crash("a", decision="hold"), crash("a", True)], ("a",), 1),  # a user resumed it
     ],
 )
-def test_equal_failures_in_a_row_are_counted_whatever_files_are_new(attempts, failure, count):
+def test_failures_of_a_script_are_counted_whatever_files_are_new(attempts, failures, repeats):
     known = budget_used(parsed(attempts))
-    assert (known.failure, known.same_failures) == (failure, count)
+    assert (known.failures, known.repeats) == (failures, repeats)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "now", "is_repeat"),
+    [
+        ([], "1 work/outputs/2026-01-01/12-00/last.pt", False),
+        (
+            ["1 work/outputs/2026-01-01/12-00/last.pt"],
+            "2 work/outputs/2026-01-01/12-07/last.pt",
+            True,
+        ),
+        (["1 work/last.pt"], "2 work/last.pt", True),  # or it saves each step under this name
+        (["1 work/epoch-1.pt"], "2 work/epoch-2.pt", False),
+        (["1 work/epoch-1.pt", "2 work/epoch-2.pt"], "3 work/epoch-1.pt", True),
+        (["step-00000040"], "step-00000080", False),
+    ],
+)
+def test_a_script_that_begins_again_is_known_by_the_names_of_its_checkpoints(
+    run, monkeypatch, earlier, now, is_repeat
+):
+    own_script(run)
+    for line in earlier:
+        append_jsonl(
+            run.attempts, entry() | {"attempt": earlier.index(line) + 1, "checkpoint": line}
+        )
+    failed(opened(run, 9), 1, 5.0, exit_code=-9)
+    found = replace(facts.read(run, 9), checkpoint=now)
+    assert interpret.is_repeat(found) is is_repeat
+
+
+@pytest.mark.parametrize(("first", "is_repeat"), [(41, True), (81, False)])
+def test_a_script_that_reports_steps_is_known_by_the_step_at_which_it_begins(run, first, is_repeat):
+    own_script(run)
+    append_jsonl(run.attempts, entry() | {"first_step": 41, "checkpoint": "1 work/last.pt"})
+    failed(opened(run, 2), 1, 5.0, exit_code=-9)
+    Timeline(run, "rank-00000", 2).event("first_step", step=first)
+    write_json(run.progress, {"step": 99})
+    found = replace(facts.read(run, 2), checkpoint="2 work/last.pt")
+    assert interpret.is_repeat(found) is is_repeat
 
 
 def test_an_attempt_that_found_another_bad_node_does_not_count_as_one_without_progress():
