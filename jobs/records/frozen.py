@@ -88,7 +88,7 @@ class Provenance:
     # Of agents and ranks, before it is looked up on a node: agent-NNNNN.json has what was found.
     agent_interpreter: str | None = None
     snapshots: tuple[CodeSnapshot, ...] = ()
-    # Folders of the repository to which `pip install -e` leads: a script gets their frozen copies.
+    # Folders of the repository in which the interpreter finds modules: a script gets their copies.
     live_folders: tuple[str, ...] = ()
     origin: StateOrigin | None = field(default=None, metadata=OMIT_NONE)
 

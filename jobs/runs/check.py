@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slurm_job_kit.jobs import environment, records
@@ -146,16 +146,27 @@ def run_limited(command: Sequence[str], folder: Path, env: dict[str, str], outpu
         process.wait()
 
 
-def search_path(python: str) -> tuple[list[str], list[str]]:
-    """The prefixes and the search path of an interpreter; both empty where it does not start."""
-    code = r"import sys; print('\0'.join([sys.prefix, sys.base_prefix, *sys.path]), end='')"
+def ask_python(
+    python: str, code: str, question: str, env: Mapping[str, str], folder: Path
+) -> str | None:
+    """Return the last line that an interpreter prints for some code; None where it fails.
+
+    question: the text of its stdin; folder: its working directory.
+    """
     try:
-        command = [python, "-c", code]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+        done = subprocess.run(
+            [python, "-c", code],
+            input=question,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=True,
+            env=env,
+            cwd=folder,
+        )
     except (OSError, subprocess.SubprocessError):
-        return [], []
-    prefix, base, *paths = done.stdout.split("\0")
-    return [prefix, base], paths
+        return None
+    return done.stdout.rstrip("\n").rpartition("\n")[2]
 
 
 def syntax(run_dir: RunDir, spec: Spec) -> list[Problem]:

@@ -42,7 +42,8 @@ class NewCode:
     """A fresh copy of the checkout, and its differences from the code of a run.
 
     kit: `code`, or a copy of this kit where the checkout does not have the kit.
-    script_code: the same for a launch.script outside of the repository.
+    script_code: the same for a launch.script outside of the repository. live_folders: as in
+    Provenance.
     """
 
     repository: Path
@@ -50,6 +51,7 @@ class NewCode:
     kit: Path
     script_code: Path | None
     changes: tuple[FileChange, ...]
+    live_folders: tuple[str, ...]
     is_first_lost: bool  # the code that the run has now is gone or damaged: nothing to compare
 
     @property
@@ -98,6 +100,7 @@ def prepared(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
     if script is not None and os.path.isabs(script):
         script_code, _ = own_script.freeze_outside(spec.launch, runs_root, mode)
     _check_script(spec.launch, code, script_code)
+    folders = own_script.freeze_live(spec, repository, code, script_code)
     old = [run_dir.code.resolve(), *filter(None, [kit_of(run_dir)])]
     is_lost = not all(map(code_snapshot.is_whole, old))  # a scratch purge, perhaps
     changes = [] if is_lost else between(run_dir.code.resolve(), code, used_by(spec))
@@ -106,7 +109,7 @@ def prepared(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
     if script_code is not None and shared_files.is_dir(run_dir.script_code):
         found = between(run_dir.script_code.resolve(), script_code, Used())
         changes += [replace(each, has_weight=True) for each in found]
-    return NewCode(repository, code, kit, script_code, tuple(changes), is_lost)
+    return NewCode(repository, code, kit, script_code, tuple(changes), folders, is_lost)
 
 
 def _check_script(launch: Launch, code: Path, script_code: Path | None) -> None:
@@ -245,6 +248,7 @@ def _record(run_dir: RunDir, new: NewCode, attempt: int, step: int) -> None:
         git_diff=now.git_diff,
         lock_sha256=now.lock_sha256,
         repository=now.repository,
+        live_folders=new.live_folders,
         snapshots=_with(() if known is None else known.snapshots, added),
     )
     records.write(run_dir.provenance, changed)

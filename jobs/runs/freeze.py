@@ -207,7 +207,8 @@ def _fill_for_script(run_dir: RunDir, spec: Spec, repository: Path) -> tuple[str
         run_dir.script_code.symlink_to(os.path.relpath(copy, run_dir.path))
         lines.append(line)
     own_script.check_frozen(launch, run_dir)
-    folders = own_script.freeze_live(spec, run_dir, repository, spec.interpreter)
+    script_code = run_dir.script_code if run_dir.script_code.is_symlink() else None
+    folders = own_script.freeze_live(spec, repository, run_dir.code, script_code)
     lines += own_script.fill_work(run_dir, launch, repository)
     for line in filter(None, [*lines, own_script.unfrozen_module(launch, repository, folders)]):
         say(line)

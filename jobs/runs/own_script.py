@@ -11,15 +11,17 @@ import ast
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.console import counted
+from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import code_snapshot, script_files
+from slurm_job_kit.jobs.runs import check, code_snapshot, script_files
 from slurm_job_kit.jobs.spec import Launch, Spec
 
 # A larger file is not copied into each run: there the working directory has a link to the frozen,
@@ -279,95 +281,188 @@ def _unfrozen(
         yield name
 
 
+# Asks an interpreter, which imports nothing for it, where it finds modules: stdin has their names.
+# Whatever made a module editable, Python's own search finds it: a .pth file, a finder, a link.
+# Of a namespace package the modules in it are looked up, because its folders may be many.
+_FIND = """
+import ast, importlib.metadata, json, os, sys
+names = ast.literal_eval(sys.stdin.read())
+sys.path[:] = [os.path.abspath(entry) for entry in sys.path if entry]
+def find(name, path):
+    for finder in sys.meta_path:
+        try:
+            spec = finder.find_spec(name, path)
+        except Exception:
+            continue
+        if spec is not None:
+            return spec
+def place(name):
+    parts, path = name.split("."), None
+    for count in range(1, len(parts) + 1):
+        spec = find(".".join(parts[:count]), path)
+        if spec is None:
+            return None
+        if spec.has_location and spec.origin:
+            return os.path.abspath(spec.origin)
+        path = spec.submodule_search_locations
+        if path is None:
+            return None
+def edited():
+    for each in importlib.metadata.distributions():
+        try:
+            known = json.loads(each.read_text("direct_url.json") or "{}")
+            if known.get("dir_info", {}).get("editable"):
+                yield each.metadata["Name"], known["url"]
+        except Exception:
+            continue
+found = {name: place(name) for name in names}
+prefixes = [sys.prefix, sys.base_prefix]
+print()
+print([prefixes, sys.path, list(edited()), found])
+"""
+
+
 @dataclass(frozen=True)
-class LivePackage:
-    """A module that the interpreter finds in a folder where people edit it."""
+class Environment:
+    """Where an interpreter finds modules; empty where it does not start.
 
-    path: Path  # its file or folder
-    by: str  # what leads there: a file of pip's, or PYTHONPATH
-
-
-_MAPPING = re.compile(r"^MAPPING\b[^=]*= *(\{.*\})", re.M)
-
-
-def live_packages(python: str) -> dict[str, LivePackage]:
-    """Return by its name each module that `pip install -e` or PYTHONPATH leads an interpreter to.
-
-    Of PYTHONPATH only folders in a git repository count: others are a site's modules.
+    places: by the name of a module the file of its outermost package that has one. edited: by its
+    folder each package that `pip install -e` installed. Source: PEP 610 and 660, direct_url.json.
     """
-    from slurm_job_kit.jobs.runs import check
 
-    prefixes, paths = check.search_path(python)
-    found: dict[str, LivePackage] = {}
-    for entry in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
-        folder = Path(entry).absolute()
-        if installation.top_of(folder) and not _is_installed(folder):
-            found |= _modules_in(folder, "PYTHONPATH")
-    for site in dict.fromkeys(map(Path, paths)):
-        for file in sorted(site.glob("*.pth")) + sorted(site.glob("*.egg-link")):
-            lines = file.read_text("utf-8", "replace").splitlines()
-            lines = lines[:1] if file.suffix == ".egg-link" else lines
-            for line in filter(None, map(str.strip, lines)):
-                folder = site / line
-                # Another environment's packages are installed, not edited, as on PYTHONPATH.
-                is_own = any(map(folder.is_relative_to, prefixes)) or _is_installed(folder)
-                if not line.startswith(("#", "import ", "import\t")) and not is_own:
-                    found = _modules_in(folder, str(file)) | found
-        for file in sorted(site.glob("__editable__*finder.py")):
-            if mapping := _MAPPING.search(file.read_text("utf-8", "replace")):
-                for name, path in ast.literal_eval(mapping[1]).items():
-                    found.setdefault(name.partition(".")[0], LivePackage(Path(path), str(file)))
-    found.pop(installation.NAME, None)
-    return found
+    prefixes: tuple[Path, ...] = ()
+    search_path: tuple[str, ...] = ()
+    edited: Mapping[Path, str] = field(default_factory=dict)
+    places: Mapping[str, Path] = field(default_factory=dict)
 
+    def leads_to_live(self, place: Path) -> str | None:
+        """What leads to a file that people edit; None for one that is installed.
 
-def _is_installed(folder: Path) -> bool:
-    return not {"site-packages", "dist-packages"}.isdisjoint(folder.parts)
+        Of PYTHONPATH only folders in a git repository count: others are a site's modules.
+        """
+        path = place.resolve()
+        tops = [top for top in (*self.prefixes, *self.edited) if path.is_relative_to(top)]
+        top = max(tops, key=lambda each: len(each.parts), default=None)
+        if top in self.edited:
+            return f"pip install -e {top}"
+        if top is not None or _is_installed(path):
+            return None
+        is_in_git = installation.top_of(path.parent) is not None
+        entries = [each for each in self.search_path if place.is_relative_to(each)]
+        if any(each in os.environ.get("PYTHONPATH", "").split(os.pathsep) for each in entries):
+            return "PYTHONPATH" if is_in_git else None
+        # An installer may keep the files themselves in a cache, and links to them here.
+        is_cached = _is_installed(place) and not is_in_git
+        return None if is_cached else "a .pth file or a link in site-packages"
 
 
-def _modules_in(folder: Path, by: str) -> dict[str, LivePackage]:
-    """The modules at the top of a folder of the search path."""
-    paths = sorted(folder.iterdir()) if folder.is_dir() else []
-    modules = [each for each in paths if each.suffix == ".py" or (each / "__init__.py").exists()]
-    return {each.stem: LivePackage(each, by) for each in modules}
+def environment_of(
+    python: str, names: Iterable[str], entries: Sequence[str], folder: Path
+) -> Environment:
+    """Return where an interpreter finds these modules. entries: first on its PYTHONPATH."""
+    inherited = os.environ.get("PYTHONPATH", "")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*entries, inherited]))}
+    found = check.ask_python(python, _FIND, str([*names]), env, folder)
+    if found is None:
+        return Environment()
+    prefixes, search_path, edited, places = ast.literal_eval(found)
+    return Environment(
+        tuple(Path(each).resolve() for each in prefixes),
+        tuple(search_path),
+        {Path(url2pathname(urlsplit(url).path)).resolve(): name for name, url in edited},
+        {name: Path(place) for name, place in places.items() if place},
+    )
 
 
-def freeze_live(spec: Spec, run_dir: RunDir, repository: Path, python: str) -> tuple[str, ...]:
+def _is_installed(path: Path) -> bool:
+    return not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+
+
+def freeze_live(
+    spec: Spec, repository: Path, code: Path, script_code: Path | None
+) -> tuple[str, ...]:
     """Return the folders of the repository whose frozen copies go onto the search path.
 
-    They are those where pip's editable packages lie. Raises: UserError for a module that the
-    script imports from another place where people edit it: nothing freezes that one.
+    In them the interpreter finds modules of the repository. code, script_code: the frozen copies of
+    the repository, and of a script outside of it. Raises: UserError for a module that the script
+    imports from a place where people edit it, and that is not frozen.
     """
-    top = repository.resolve()
-    live = live_packages(python)
-    folders: dict[str, None] = {}
-    for name, package in list(live.items()):
-        path = package.path.resolve()
-        path = path.with_suffix(".py") if path.with_suffix(".py").is_file() else path
-        if path.is_relative_to(top) and (run_dir.code / path.relative_to(top)).exists():
-            folders[str(path.parent.relative_to(top))] = None
-            if path.parent != top:  # there Python finds the frozen one beside the script anyway
-                _check_whole(path, top, run_dir.code)
-            del live[name]
-    roots = [run_dir.code / each for each in folders]
-    launch = spec.launch
-    if launch.script is not None:
-        outside = os.path.isabs(launch.script)
-        frozen = run_dir.script_code if outside else run_dir.code / Path(launch.script).parent
-        roots.insert(0, frozen)
-        start = Path(launch.script).stem
-    else:
-        roots.insert(0, run_dir.code)
-        start = str(launch.module)
-    for importer, name in _imports(roots, start):
-        if (found := live.get(name)) is not None:
-            raise UserError(
-                f"launch.{'module' if launch.script is None else 'script'}: {importer} imports "
-                f"{name} from {found.path}, which is not frozen: {found.by} leads there, and "
-                "an edit during the run would change it\n  hint: install it without -e (pip install"
-                " FOLDER), or have it in this repository: a submodule is frozen, too"
-            )
+    if spec.launch.is_trainer:
+        return ()
+    top, launch, python = repository.resolve(), spec.launch, spec.interpreter
+    own = _modules(code_snapshot.frozen_names(code))
+    here = environment_of(python, own, (), top)
+    folders, live = dict[str, None](), dict[str, str]()
+    for name, path in ((name, here.places[name].resolve()) for name in own if name in here.places):
+        is_frozen = path.is_relative_to(top) and (code / path.relative_to(top)).exists()
+        if is_frozen and here.leads_to_live(here.places[name]) is not None:
+            live[name] = "the code"
+            is_package = path.stem == "__init__"
+            folder = path.parents[name.count(".") + is_package]
+            folders[str(folder.relative_to(top))] = None
+            if folder != top:  # there Python finds the frozen one beside the script anyway
+                _check_whole(path.parent if is_package else path, top, code)
+    entries = [code / each for each in folders]
+    home = script_code or code / Path(launch.script or ".").parent
+    start = Path(launch.script).stem if launch.script is not None else str(launch.module)
+    wanted = _imports([home, *entries], start)
+    there = environment_of(python, {*live, *wanted}, [*map(str, [home, *entries])], top)
+    _check_imports(there, live | wanted, [home, code], launch)
+    _name_others(there, top)
     return tuple(folders)
+
+
+def _check_imports(
+    there: Environment, importers: Mapping[str, str], copies: Iterable[Path], launch: Launch
+) -> None:
+    """Raises UserError for an imported module that is found where people edit it."""
+    frozen = [each.resolve() for each in copies]
+    key = "launch.module" if launch.script is None else "launch.script"
+    for name, importer in importers.items():
+        place = there.places.get(name)
+        if place is None or any(map(place.resolve().is_relative_to, frozen)):
+            continue
+        is_kits = name.partition(".")[0] == installation.NAME
+        if (by := there.leads_to_live(place)) is not None and not is_kits:
+            raise UserError(
+                f"{key}: {importer} imports {name.partition('.')[0]} from {place}, which is not "
+                f"frozen: {by} leads there, and an edit during the run would change it\n  hint: "
+                "install it without -e (pip install FOLDER), or have it in this repository: a "
+                "submodule is frozen, too"
+            )
+
+
+def _name_others(there: Environment, top: Path) -> None:
+    """Name the editable packages that the script may import by a name made at run time."""
+    others = [
+        f"{name} ({folder})"
+        for folder, name in there.edited.items()
+        if not folder.is_relative_to(top) and folder != installation.ROOT
+    ]
+    if others:
+        shown = ", ".join(others[:MAX_SHOWN]) + (", ..." if len(others) > MAX_SHOWN else "")
+        say(
+            f"not frozen, because pip install -e leads there and no import of it was found: {shown}"
+        )
+
+
+def _modules(names: Iterable[str]) -> list[str]:
+    """Return each name by which a file may be imported, up to its outermost package.
+
+    names: of files, relative to a repository, whose packages may lie in any of its folders.
+    """
+    known = {each for each in names if each.endswith(".py")}
+    found: dict[str, None] = {}
+    for name in sorted(known):
+        parts = Path(name).with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        for first in range(len(parts)):
+            end = first + 1
+            while end < len(parts) and "/".join([*parts[:end], "__init__.py"]) not in known:
+                end += 1
+            if all(map(str.isidentifier, parts[first:end])):
+                found[".".join(parts[first:end])] = None
+    return [*found]
 
 
 def _check_whole(package: Path, top: Path, code: Path) -> None:
@@ -381,8 +476,12 @@ def _check_whole(package: Path, top: Path, code: Path) -> None:
             )
 
 
-def _imports(roots: Sequence[Path], start: str) -> Iterator[tuple[str, str]]:
-    """Yield (importing file, top name) of each module that the code imports and `roots` lack."""
+def _imports(roots: Sequence[Path], start: str) -> dict[str, str]:
+    """Return by its full name each imported module that `roots` lack, and the file that imports it.
+
+    Raises: UserError for code that puts a folder where people edit code onto sys.path.
+    """
+    lacking: dict[str, str] = {}
     waiting, seen, read = [("the spec", start)], set[str](), set[Path]()
     while waiting:
         importer, name = waiting.pop()
@@ -398,12 +497,13 @@ def _imports(roots: Sequence[Path], start: str) -> Iterator[tuple[str, str]]:
             for file in (base / "__init__.py", base / "__main__.py", base.with_suffix(".py"))
             if file.is_file()
         }
-        if not files and not any((root / parts[0]).is_dir() for root in roots):
-            yield importer, parts[0]
+        if not files:
+            lacking[name] = importer
         for file, package in files.items():
             if file not in read:
                 read.add(file)
                 waiting += [(file.name, each) for each in _imported_by(file, package)]
+    return lacking
 
 
 def _imported_by(file: Path, package: Sequence[str]) -> Iterator[str]:
@@ -413,6 +513,7 @@ def _imported_by(file: Path, package: Sequence[str]) -> Iterator[str]:
     except (SyntaxError, ValueError, OSError):
         return
     for node in ast.walk(tree):
+        _check_search_path(node, file)
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -421,3 +522,32 @@ def _imported_by(file: Path, package: Sequence[str]) -> Iterator[str]:
             yield from (".".join([*base, alias.name]) for alias in node.names if alias.name != "*")
             if base:
                 yield ".".join(base)
+
+
+def _check_search_path(node: ast.AST, file: Path) -> None:
+    """Raises UserError for a statement by which Python would search a folder where people edit."""
+    if isinstance(node, ast.Call):
+        is_edit = ast.unparse(node.func).startswith(("sys.path.", "site.addsitedir"))
+    elif isinstance(node, (ast.Assign, ast.AugAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        is_edit = any(ast.unparse(each).startswith("sys.path") for each in targets)
+    else:
+        return
+    for text in _whole_texts(node) if is_edit else ():
+        folder = Path(os.path.expanduser(text))
+        is_own = folder.is_absolute() and folder.is_dir() and not _is_installed(folder)
+        if is_own and (installation.top_of(folder) or folder.stat().st_uid == os.getuid()):
+            raise UserError(
+                f"{file.name}:{node.lineno}: {folder} on sys.path is not frozen, and an edit there "
+                "during the run would change it\n  hint: have it in this repository, and build its "
+                "path from __file__; or install it (pip install FOLDER)"
+            )
+
+
+def _whole_texts(node: ast.AST) -> Iterator[str]:
+    """Yield the texts in an expression that are no parts of a longer one."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif not isinstance(node, (ast.BinOp, ast.JoinedStr)):
+        for each in ast.iter_child_nodes(node):
+            yield from _whole_texts(each)

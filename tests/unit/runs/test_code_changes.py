@@ -10,7 +10,7 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import CodeSnapshot, Provenance
-from slurm_job_kit.jobs.rundir import RunDir, relink
+from slurm_job_kit.jobs.rundir import RunDir, read_json, relink
 from slurm_job_kit.jobs.runs import code_changes, code_digest, code_snapshot
 from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.spec import Launch, Spec, Train
@@ -265,6 +265,23 @@ def snapshots(run):
     known = records.read(Provenance, run.provenance)
     assert known is not None and known.code == known.snapshots[-1].code
     return [(each.code, each.attempt) for each in known.snapshots]
+
+
+def test_new_code_that_imports_live_code_is_refused_and_that_of_the_repository_is_frozen(
+    run, checkout, tmp_path, monkeypatch
+):
+    for folder in (checkout / "src", tmp_path / "elsewhere"):
+        (folder / ".git").mkdir(parents=True)
+    (checkout / "src/mine.py").write_text("")
+    (tmp_path / "elsewhere/theirs.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", f"{checkout}/src:{tmp_path}/elsewhere")
+    spec = Spec(launch=Launch(script="model.py"))
+    (checkout / "model.py").write_text("import theirs\n")
+    with pytest.raises(UserError, match="model.py imports theirs from .*elsewhere/theirs.py"):
+        code_changes.prepared(run, spec, checkout)
+    (checkout / "model.py").write_text("import mine\n")
+    with code_changes.switched(run, code_changes.prepared(run, spec, checkout), 2, 1):
+        assert read_json(run.provenance)["live_folders"] == ["src"]
 
 
 def test_a_code_that_no_attempt_used_is_not_in_the_record(run, checkout):

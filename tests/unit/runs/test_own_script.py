@@ -1,5 +1,6 @@
 """A user's script: its frozen code outside of the repository, its working directory, its inputs."""
 
+import json
 import os
 import shutil
 import socket
@@ -300,32 +301,67 @@ def test_a_module_whose_code_is_not_frozen_is_named(repository, capfd, module, i
 
 @pytest.fixture
 def environment(tmp_path):
-    """Makes an interpreter, and files in its site-packages."""
+    """Makes an interpreter, and files in its site-packages; a text without an end is a link."""
     folder = tmp_path / "env"
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
 
-    def add(name, text):
-        (site / name).write_text(text)
+    def add(files):
+        for name, text in files.items():
+            (site / name).parent.mkdir(exist_ok=True)
+            if text.endswith("\n"):
+                (site / name).write_text(text)
+            else:
+                (site / name).symlink_to(text)
         return str(folder / "bin/python")
 
     return add
 
 
+FINDER = """
+import importlib.util, os, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            file = {top!r} + "/" + name + "/__init__.py"
+            folders = [os.path.dirname(file)]
+            return importlib.util.spec_from_file_location(
+                name, file, submodule_search_locations=folders)
+"""
+
+
 def editable(kind, top, name):
-    """The file by which `pip install -e` makes `top/name` importable."""
+    """The files by which tools make `top/name` importable, in their way."""
+    project = top.parent if top.name == "src" else top
+    about = {"url": project.as_uri(), "dir_info": {"editable": True}}
+    known = {
+        f"{name}-1.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n",
+        f"{name}-1.dist-info/direct_url.json": json.dumps(about) + "\n",
+    }
+    finder = FINDER.format(name=name, top=str(top))
+    hook = {f"_{name}.pth": f"import _{name}_finder\n"}
+    strict = top / "build/links"
+    if kind == "strict":
+        strict.mkdir(parents=True)
+        shutil.copytree(top / name, strict / name, copy_function=os.symlink)
     return {
-        "pth": (f"__editable__.{name}.pth", f"{top}\n"),
-        "finder": (
-            f"__editable___{name}_finder.py",
-            f"MAPPING: dict[str, str] = {{'{name}': '{top}/{name}'}}\n",
-        ),
-        "egg-link": (f"{name}.egg-link", f"{top}\n.\n"),
-        "easy-install": ("easy-install.pth", f"import sys\n# x\n{top}\n"),
+        # pip with setuptools, hatchling, pdm, poetry, flit, uv; also conda develop
+        "pth": known | {f"__editable__.{name}.pth": f"{top}\n"},
+        # setuptools and editables: behind Python's own search
+        "finder": known
+        | hook
+        | {f"_{name}_finder.py": f"{finder}\nsys.meta_path.append(Finder())\n"},
+        "easy-install": {"easy-install.pth": f"import sys\n# x\n{top}\n"},
+        "link": known | {name: f"{top}/{name}"},  # flit install -s
+        "strict": known | {f"__editable__.{name}.pth": f"{strict}\n"},
+        # meson-python and scikit-build-core: before Python's own search
+        "hook": known
+        | hook
+        | {f"_{name}_finder.py": f"{finder}\nsys.meta_path.insert(0, Finder())\n"},
     }[kind]
 
 
-KINDS = ("pth", "finder", "egg-link", "easy-install")
+KINDS = ("pth", "finder", "easy-install", "link", "strict")
 
 
 def test_a_package_that_imports_its_own_modules_by_relative_names_is_read(repository, environment):
@@ -333,19 +369,21 @@ def test_a_package_that_imports_its_own_modules_by_relative_names_is_read(reposi
     write(repository / "mypkg/model.py", "from .data import x\nNet = 1\n")
     write(repository / "mypkg/data.py", "x = 1\n")
     write(repository / "train.py", "from mypkg import Net\n")
-    python = environment("easy-install.pth", f"{repository}\n")
+    python = environment({"easy-install.pth": f"{repository}\n"})
     assert frozen(repository, script="train.py", python=python).work.is_dir()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("launch", [{}, {"script": None, "module": "mylib.train"}])
+@pytest.mark.parametrize(
+    ("kind", "launch"),
+    [*((kind, {}) for kind in KINDS), ("pth", {"script": None, "module": "mylib.train"})],
+)
 def test_an_editable_package_of_the_repository_is_imported_frozen(
     repository, environment, capfd, kind, launch
 ):
     write(repository / "src/mylib/__init__.py", "")
     write(repository / "src/mylib/train.py", "")
     write(repository / "mine/run.py", "import mylib.train")
-    python = environment(*editable(kind, repository / "src", "mylib"))
+    python = environment(editable(kind, repository / "src", "mylib"))
     run = frozen(repository, python=python, **launch)
     assert capfd.readouterr().err == ""  # the module is not called unfrozen either
     path = torchrun.search_path("/site/lib", run)
@@ -356,12 +394,14 @@ def test_an_editable_package_of_the_repository_is_imported_frozen(
     assert found.stdout.strip() == f"{run.code}/src/mylib/train.py"
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "PYTHONPATH"])
 @pytest.mark.parametrize(
-    "text",
+    ("kind", "text"),
     [
-        *("import other.nets", "def f():\n    from other import nets", "import helper"),
-        *("from pkg.deep import x", "import pkg.deep"),
+        *((kind, "import other.nets") for kind in (*KINDS, "hook", "PYTHONPATH")),
+        ("pth", "def f():\n    from other import nets"),
+        ("pth", "import helper"),
+        ("pth", "from pkg.deep import x"),
+        ("pth", "import pkg.deep"),
     ],
 )
 def test_a_package_that_people_edit_elsewhere_is_refused_with_the_way_out(
@@ -377,24 +417,69 @@ def test_a_package_that_people_edit_elsewhere_is_refused_with_the_way_out(
     write(repository / "mine/run.py", text)
     if kind == "PYTHONPATH":
         monkeypatch.setenv("PYTHONPATH", str(elsewhere))
-        python = environment("x.txt", "")
+        python = environment({})
     else:
-        python = environment(*editable(kind, elsewhere, "other"))
+        python = environment(editable(kind, elsewhere, "other"))
     with pytest.raises(UserError, match=r"(?s)launch.script: .*imports other from .*\n  hint: "):
         frozen(repository, python=python)
     assert not list((repository.parent / "runs/own").glob("2*"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_editable_package_that_the_script_does_not_import_is_no_error(
-    repository, environment, kind
+def test_an_editable_package_of_the_repository_that_comes_before_its_copy_is_refused(
+    repository, environment
 ):
-    write(repository.parent / "elsewhere/other/__init__.py", "")
+    """The import hooks of meson-python and scikit-build-core come before the search path."""
+    write(repository / "src/mylib/__init__.py", "")
+    python = environment(editable("hook", repository / "src", "mylib"))
+    with pytest.raises(UserError, match=rf"(?s)imports mylib from {repository}/src/.*\n  hint: "):
+        frozen(repository, python=python)
+
+
+def test_a_part_of_a_namespace_package_that_people_edit_is_refused(repository, environment):
+    elsewhere = repository.parent / "elsewhere"
+    write(elsewhere / "space/other/__init__.py", "")
+    python = environment(editable("pth", elsewhere, "space") | {"space/x.py": "x = 1\n"})
+    write(repository / "mine/run.py", "import space.x")
+    assert frozen(repository, python=python).work.is_dir()
+    write(repository / "mine/run.py", "from space import other")
+    with pytest.raises(UserError, match=rf"imports space from {elsewhere}/space/other"):
+        frozen(repository, python=python)
+
+
+def test_an_editable_package_that_the_script_does_not_import_is_named(
+    repository, environment, capfd
+):
+    """The script may import it by a name that it makes at run time."""
+    elsewhere = repository.parent / "elsewhere"
+    write(elsewhere / "other/__init__.py", "")
     write(repository / "tests/test_x.py", "import other")
     write(repository / "mine/other2.py", "")
     write(repository / "mine/run.py", "import os, other2, json.decoder")
-    python = environment(*editable(kind, repository.parent / "elsewhere", "other"))
+    python = environment(editable("pth", elsewhere, "other"))
     assert frozen(repository, python=python).work.is_dir()
+    assert f"other ({elsewhere})" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "is_refused"),
+    [
+        ("sys.path.insert(0, '{0}')", True),
+        ("sys.path += ['{0}']", True),
+        ("site.addsitedir('{0}')", True),
+        ("sys.path.append(os.path.dirname(__file__) + '/lib')", False),
+        ("sys.path.append('{0}/missing')", False),
+        ("folder = '{0}'", False),
+    ],
+)
+def test_a_script_that_searches_a_live_folder_is_refused(repository, line, is_refused):
+    write(repository.parent / "lib/other.py", "")
+    text = line.format(repository.parent / "lib")
+    write(repository / "mine/run.py", f"import os, site, sys\n{text}\n")
+    if not is_refused:
+        assert frozen(repository).work.is_dir()
+        return
+    with pytest.raises(UserError, match=r"(?s)run.py:2: .*/lib on sys.path is not frozen.*hint: "):
+        frozen(repository)
 
 
 def test_a_resume_takes_the_frozen_form_of_the_path_for_no_change(repository):
