@@ -61,7 +61,7 @@ def _closed(requested: Slurm, chosen: Sequence[Partition]) -> Iterator[Problem]:
     ):
         allowed = {each for names in lists for each in names}
         wanted = getattr(requested, key)
-        if not allowed or not all(lists) or (wanted or "").lower() in allowed:
+        if not allowed or not all(lists) or allowed & {*(wanted or "").lower().split(",")}:
             continue
         hint = f"partition {name} takes jobs of {key} {_listed(allowed)} only; " + _yours(key)
         if wanted:
@@ -97,9 +97,10 @@ def _accounts(requested: Slurm) -> Iterator[Problem]:
         yield _problem("account", f"{user} has no account {shown(requested.account)}", hint)
         account = None
     allowed = {name for of, names in rows if account in (None, of) for name in names}
-    if requested.qos and allowed and requested.qos not in allowed:
-        hint = f"{user} may use {_listed(allowed)}"
-        yield _problem("qos", f"{user} may not use the QOS {shown(requested.qos)}", hint)
+    for qos in requested.qos.split(",") if requested.qos and allowed else ():  # 24.11: a list
+        if qos not in allowed:
+            hint = f"{user} may use {_listed(allowed)}"
+            yield _problem("qos", f"{user} may not use the QOS {shown(qos)}", hint)
 
 
 def _constraint(requested: Slurm) -> Iterator[Problem]:

@@ -199,8 +199,12 @@ def _allowed(text: str) -> tuple[str, ...]:
 
 
 def _mode(text: str) -> str:
-    """Return REQUEUE of `GANG,REQUEUE`: Slurm lists GANG beside the mode."""
-    return next((mode for mode in text.upper().split(",") if mode != "GANG"), "OFF")
+    """Return REQUEUE of `GANG,REQUEUE`: Slurm lists these flags before the mode.
+
+    Source: slurm_protocol_defs.c, preempt_mode_string (PRIORITY: since 25.05).
+    """
+    flags = ("GANG", "WITHIN", "PRIORITY")
+    return next((mode for mode in text.upper().split(",") if mode not in flags), "OFF")
 
 
 def _number(text: str) -> int:
@@ -287,6 +291,7 @@ def query_config() -> Config | None:
 def query(requested: Slurm, config: Config | None = None) -> list[Site]:
     """Return one site for each requested partition; empty if Slurm does not answer.
 
+    Where QOS decide on preemption, one for each partition and QOS: Slurm 24.11 takes a list of QOS.
     config: the cluster's configuration, if the caller has it.
     """
     config = config or query_config()
@@ -298,12 +303,16 @@ def query(requested: Slurm, config: Config | None = None) -> list[Site]:
     chosen = [each for each in found if each.name in names]
     if not requested.partition:
         chosen = [each for each in found if each.is_default]
-    qos = name = None
-    if config.preempt_type == "qos":
-        name = requested.qos or default_qos(user_name(os.getuid()), requested.account)
-        columns = ("show", "qos", f"name={name}", "format=PreemptMode,GraceTime")
-        qos = parse_qos(_output(["sacctmgr", "--noheader", "--parsable2", *columns]))
-    return [Site(config, each, qos, name) for each in chosen]
+    if config.preempt_type != "qos":
+        return [Site(config, each) for each in chosen]
+    wanted = requested.qos or default_qos(user_name(os.getuid()), requested.account)
+    found_qos = [(_query_qos(name), name) for name in wanted.split(",")]
+    return [Site(config, each, *qos) for each in chosen for qos in found_qos]
+
+
+def _query_qos(name: str) -> tuple[str | None, int] | None:
+    columns = ("show", "qos", f"name={name}", "format=PreemptMode,GraceTime")
+    return parse_qos(_output(["sacctmgr", "--noheader", "--parsable2", *columns]))
 
 
 def default_qos(user: str, account: str | None) -> str:

@@ -57,6 +57,8 @@ def found(**keys):
         {"partition": "vip,big", "account": "biology"},
         {"account": "Physics"},  # Slurm's accounts are in lower case
         {"qos": "long"},
+        {"qos": "normal,long"},  # a list: Slurm 24.11
+        {"partition": "slow", "qos": "normal,long"},
         {"constraint": "[a100*2&h100*4]|nvlink"},
         {"partition": "other", "nodes": 999, "sbatch_args": {"clusters": "other"}},
     ],
@@ -81,6 +83,7 @@ def test_nothing_is_found_in_what_the_site_has(site, keys):
         ({"account": "chemistry"}, "account", "are biology, physics"),
         ({"account": "biology", "qos": "long"}, "qos", "may use normal"),
         ({"qos": "gold"}, "qos", "may use long, normal"),
+        ({"qos": "long,gold"}, "qos", '"gold"\n  hint: '),
         (
             {"constraint": "a100&v100"},
             "constraint",

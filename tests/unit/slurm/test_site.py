@@ -102,6 +102,9 @@ def test_the_configuration_is_read_from_slurms_output():
     [
         ({"requeue": 0}, {"is_requeued": False}),
         ({"mode": "GANG,CANCEL"}, {"preempt_mode": "CANCEL"}),
+        ({"mode": "WITHIN,CANCEL"}, {"preempt_mode": "CANCEL"}),
+        ({"mode": "PRIORITY,CANCEL"}, {"preempt_mode": "CANCEL"}),  # since 25.05
+        ({"mode": "PRIORITY"}, {"preempt_mode": "OFF"}),
         ({"mode": "OFF", "kind": "none"}, {"preempt_mode": "OFF", "preempt_type": "none"}),
         ({"over": "5 min"}, {"over_time_limit": "5 min"}),
         ({"over": "UNLIMITED"}, {"over_time_limit": "UNLIMITED"}),
@@ -140,7 +143,12 @@ def test_partitions_are_parsed():
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("cancel|00:02:00\n", ("CANCEL", 120)), ("cluster|00:00:30\n", (None, 30)), ("", None)],
+    [
+        ("cancel|00:02:00\n", ("CANCEL", 120)),
+        ("within,cancel|00:02:00\n", ("CANCEL", 120)),
+        ("cluster|00:00:30\n", (None, 30)),
+        ("", None),
+    ],
 )
 def test_a_qos_has_a_mode_of_its_own_or_the_clusters(text, expected):
     assert site.parse_qos(text) == expected
@@ -286,6 +294,20 @@ def test_where_a_qos_decides_it_is_that_of_the_job_or_the_users_default(
     scontrol.answer("sacctmgr", "cancel|00:00:30\n", when=f"*name={expected} *")
     (found,) = site.query(replace(HOUR, **keys))
     assert (found.preempt_mode, found.grace_time_s, found.qos_name) == ("CANCEL", 30, expected)
+
+
+def test_of_several_qos_each_may_be_the_jobs(scontrol):
+    """Slurm takes a list since 24.11, and chooses one of it when the job starts."""
+    config = CONFIG.format_map(PLAIN).replace("preempt/partition_prio", "preempt/qos")
+    scontrol.answer("scontrol", config, when="*config")
+    scontrol.install("sacctmgr", "")
+    scontrol.answer("sacctmgr", "requeue|00:00:30\n", when="*name=safe *")
+    scontrol.answer("sacctmgr", "cancel|00:00:00\n", when="*name=cheap *")
+    sites = site.query(replace(HOUR, qos="safe,cheap"))
+    assert [(each.qos_name, each.preempt_mode, each.grace_time_s) for each in sites] == [
+        ("safe", "REQUEUE", 30),
+        ("cheap", "CANCEL", 0),
+    ]
 
 
 def test_a_controller_that_does_not_answer_blocks_nothing(tmp_path, monkeypatch):
