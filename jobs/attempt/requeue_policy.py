@@ -11,7 +11,11 @@ and does the others itself. Of those only the last one causes an empty start.
 Slurm 26.05 does none after a requeue by the kit, so there the kit does every one. Measured on
 26.05.5, and on 24.11.5 the empty start.
 
-Source: commit a689104d15 of Slurm; slurmctld/job_mgr.c, _job_complete, _handle_requeue_limit.
+An expedited job (25.11) that Slurm requeues so becomes REQUEUE_HOLD, unless an epilog failed: the
+kit requeues it on each version.
+
+Source: commit a689104d15 of Slurm; slurmctld/job_mgr.c, _job_complete, _handle_requeue_limit,
+batch_requeue_fini.
 Standard library only.
 """
 
@@ -37,6 +41,8 @@ def slurm_requeues_itself(
 ) -> bool:
     """Whether the kit leaves the requeue to Slurm, which requeues the job as soon as it ends."""
     if not (job.is_preempted and job.state == "RUNNING" and job.can_requeue):
+        return False
+    if job.is_expedited:
         return False
     # Slurm accepts an ExcNodeList only for a pending job: with a bad node the kit requeues first.
     if seen.outcome == "completed" or seen.bad_nodes:

@@ -81,6 +81,7 @@ class Job:
     qos: str = ""
     tres: str = ""  # what it asks for, or has: `cpu=2,mem=100M,node=1`
     gres: str = ""  # what --gres asks for on each node
+    is_expedited: bool = False  # --requeue=expedite, of the user or of the site's plugin
 
     @property
     def is_alive(self) -> bool:
@@ -161,6 +162,9 @@ def parse_job(text: str) -> Job | None:
     # Since 23.02 ReqTRES; before, TRES. Source: api/job_info.c
     tres = re.search(r"^   (?:Req)?TRES=(\S+)", text, re.MULTILINE)
     gres = re.search(r"^   TresPerNode=(\S+)", text, re.MULTILINE)
+    # Since 25.11, at the end of a line of flags. Source: scontrol/info_job.c
+    flags = r"^   (?:(?:Gres|Kill|Spread)\w+=\w+ )*ExpeditedRequeue=Yes"
+    expedited = re.search(flags, text, re.MULTILINE)
     return Job(
         state=job_state.read(state[1]),
         reason=state[2],
@@ -177,6 +181,7 @@ def parse_job(text: str) -> Job | None:
         qos=account[2] if account else "",
         tres=tres[1] if tres else "",
         gres=gres[1] if gres else "",
+        is_expedited=expedited is not None,
     )
 
 

@@ -88,6 +88,7 @@ def test_without_an_answer_we_requeue(left, tmp_path, monkeypatch):
         ({}, {"is_preempted": False}),
         ({}, {"state": "COMPLETING"}),
         ({}, {"can_requeue": False}),
+        ({}, {"is_expedited": True}),  # Slurm would hold it
         ({"outcome": "completed"}, {}),
         ({"bad_nodes": ("n2",)}, {}),
     ],

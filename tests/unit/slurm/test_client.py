@@ -38,6 +38,7 @@ def slurm(fake_slurm, monkeypatch):
         "train",
         "x JobState=CANCELLED Reason=None",
         "x Requeue=1 Restarts=99 PreemptTime=2026-01-01T00:00:00",
+        "x ExpeditedRequeue=Yes",
         "%s 'a' \"b\" $(id) TimeLimit=1",
         "JobId=13",
     ],
@@ -53,6 +54,13 @@ def test_a_job_with_a_preempt_time_is_preempted():
     job = client.parse_job(SHOWN.format(name="x", preempted="2026-11-20T11:00:30"))
     assert job is not None
     assert job.is_preempted
+
+
+@pytest.mark.parametrize("flags", ["", "GresEnforceBind=Yes KillOnInvalidDependent=No "])
+def test_an_expedited_job_is_one_by_its_flag(flags):
+    text = SHOWN.format(name="x", preempted="None")
+    job = client.parse_job(f"{text}   {flags}ExpeditedRequeue=Yes\n")
+    assert job is not None and job.is_expedited
 
 
 @pytest.mark.parametrize("text", ["", "No jobs in the system\n", "JobState=RUNNING Reason=None"])
