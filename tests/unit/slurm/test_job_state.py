@@ -5,8 +5,9 @@ import itertools
 import pytest
 
 from slurm_job_kit.jobs.slurm import client, job_list, job_state
+from tests.unit.slurm.own_words import each_slurm, words
 
-# Source: src/common/slurm_protocol_defs.c, job_state_string, of 22.05.8, 24.11.5 and 26.05.3.
+# Source: src/common/slurm_protocol_defs.c, job_state_string, of 22.05.8, 24.11.5 and 26.05.5.
 OF_22_05 = (
     *("COMPLETING", "STAGE_OUT", "CONFIGURING", "RESIZING", "REQUEUED", "REQUEUE_FED"),
     *("REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED", "REVOKED", "RESV_DEL_HOLD", "SIGNALING"),
@@ -20,6 +21,13 @@ SHOWN = "   JobState={} Reason=None Dependency=(null)\n   Requeue=1 Restarts={} 
 @pytest.mark.parametrize("word", OF_26_05)
 def test_every_state_of_slurm_is_known(word):
     assert job_state.read(word) in job_state.KNOWN
+
+
+@each_slurm
+def test_every_state_of_a_slurm_here_is_known(library):
+    flags = [1 << bit for bit in range(8, 31)]
+    states = words(library, [*range(16), *flags], "slurm_job_state_string") - {"?"}
+    assert len(states) > 20 and states <= set(OF_26_05)
 
 
 def test_no_state_is_in_two_groups():

@@ -1,12 +1,12 @@
 """The keys that a message of sbatch is about. The messages are those of Slurm 22.05."""
 
-import ctypes
 from pathlib import Path
 
 import pytest
 
 from slurm_job_kit.jobs.slurm import refusals
 from slurm_job_kit.jobs.spec import Slurm
+from tests.unit.slurm.own_words import each_slurm, words
 
 MEMORY = "sbatch: error: Memory specification can not be satisfied\n"
 CONFIGURATION = "sbatch: error: Batch job submission failed: Requested node configuration is not"
@@ -52,7 +52,7 @@ def test_a_message_names_the_keys_that_can_cause_it(message, keys):
     assert [problem.path[1] for problem in refusals.problems(message, ALL)] == keys
 
 
-# Of Slurm 22.05.8 and 26.05.3, each with its keys; - for what is shown in Slurm's words alone.
+# Of Slurm 22.05.8, 24.11.5 and 26.05.5, each with its keys; - where only Slurm's words are shown.
 # Source: slurm_errno.c
 TABLE = [
     line.split("\t") for line in (Path(__file__).parent / "messages.tsv").read_text().splitlines()
@@ -65,13 +65,9 @@ def test_every_message_of_slurm_has_its_keys():
     assert found == TABLE
 
 
-def test_every_message_of_the_installed_slurm_is_in_the_table():
-    libraries = sorted(Path("/usr").glob("lib*/**/slurm*/libslurmfull.so"))
-    if not libraries:
-        pytest.skip("no Slurm is installed: there is no libslurmfull.so below /usr/lib")
-    text_of = ctypes.CDLL(str(libraries[0])).slurm_strerror
-    text_of.restype, text_of.argtypes = ctypes.c_char_p, [ctypes.c_int]
-    texts = {text_of(number).decode() for number in range(1000, 10000)}
+@each_slurm
+def test_every_message_of_a_slurm_here_is_in_the_table(library):
+    texts = words(library, range(1000, 10000), "slurm_strerror")
     texts = {text for text in texts if not text.startswith("Unknown error")}
     assert len(texts) > 200 and texts - {row[1] for row in TABLE} == set()
 
