@@ -77,6 +77,13 @@ _REASONS = {
     "MpiPortsBusy": "the network ports that it needs are in use",
     "NvidiaImexChannels": "no IMEX channel (NVLink between nodes) is free",
     "RaisedSignal": "it ended by a signal",
+    # Of texts that stand in place of a name: see _TEXTS.
+    "LaunchFailed": "Slurm could not start it on a node and holds it: `scontrol release` frees it",
+    "UserEnvFailed": "Slurm could not read the environment of your login shell on the node and "
+    "holds it: `scontrol release` frees it",
+    "RequeuedHeld": "it was requeued and is held by Slurm: `scontrol release` frees it",
+    "GroupNotAllowed": "none of your groups may use its partition: it never starts as it is",
+    "Topology": "no free nodes lie in the network as it needs them",
 }
 # The keys of the section slurm that a reason is about; sbatch_args.X: an option.
 _KEYS: dict[str, tuple[str, ...]] = {
@@ -85,6 +92,8 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "PartitionConfig": ("partition",),
     "PartitionDown": ("partition",),
     "PartitionInactive": ("partition",),
+    "GroupNotAllowed": ("partition",),
+    "Topology": ("nodes", "constraint"),
     "ReqNodeNotAvail": ("exclude", "partition"),
     "BadConstraints": ("constraint", "nodes", "gpus_per_node", "cpus_per_task", "mem"),
     "Constraints": ("constraint",),
@@ -127,16 +136,26 @@ _NEVER = {
 }
 # Until an administrator changes something.
 _OF_THE_SITE = {"JobHeldAdmin", "PartitionDown", "PartitionInactive"}
-# What squeue prints in place of a reason's name. Source: slurmctld/job_mgr.c, job_scheduler.c.
-_TEXTS = {
-    "launch failed requeued held": "Slurm could not start it on a node and holds it: "
-    "`scontrol release` frees it",
-    "job requeued in held state": "it was requeued and is held by Slurm: "
-    "`scontrol release` frees it",
-    "nodes required for job are down, drained or reserved for jobs in higher priority partitions": (
-        _REASONS["ReqNodeNotAvail"]
-    ),
-}
+# What squeue prints in place of a reason's name, and the name whose line fits; scontrol prints
+# underscores for blanks. Source: the strings of slurmctld in state_desc, of Slurm 22.05 and 26.05.
+_TEXTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), name)
+    for pattern, name in (
+        (r"launch failed requeued held", "LaunchFailed"),
+        (r"launch failure limit exceeded requeued held", "JobHoldMaxRequeue"),
+        (r"user env retrieval failed requeued held", "UserEnvFailed"),
+        (r"job requeued in (held|special exit) state", "RequeuedHeld"),
+        (r"nodes required for job are down, drained.* or reserved for jobs", "ReqNodeNotAvail"),
+        (r"reservation .+ is invalid", "ReservationInvalid"),
+        (r"reservation .+ was deleted", "ReservationDeleted"),
+        (r"uid \d+ not in group permitted to use this partition", "GroupNotAllowed"),
+        # Of the network's topology, since 26.05. Source: slurm_errno.c, ESLURM_TOPO_...
+        (r"required nodes (lack available resources|do not fit topology)", "Topology"),
+        (r"no suitable topology unit|insufficient resources in topology unit", "Topology"),
+        (r"weight-based selection could not satisfy|no available nodes in topology", "Topology"),
+        (r"exceeded maximum node limit during topology allocation", "Topology"),
+    )
+)
 # The names of the limits of accounts and QOS are made of parts, such as QOSMaxGRESMinutesPerJob.
 _LIMIT = re.compile(
     r"(?P<owner>Assoc|QOS|)(?P<bound>Grp|Max|Min)"
@@ -172,7 +191,7 @@ _TRES = {
     "Energy": "energy",
 }
 _JOBS = {"User": "jobs of yours", "Account": "jobs of your account"}
-_WITH_DETAIL = re.compile(r"(\w+)(?:, |: |\()(.+?)\)?")
+_WITH_DETAIL = re.compile(r"(\w+)(?:[,:][ _]|\()(.+?)\)?")
 
 
 class Wait(Enum):
@@ -186,6 +205,7 @@ class Wait(Enum):
 
 def wait_of(reason: str) -> Wait:
     """Return whether the wait for this reason ends by itself; reasons that are unknown may."""
+    reason = _name_of(reason)
     text, name = explain(reason), re.match(r"\(?(\w*)", reason)
     if "`scontrol release`" in text:
         return Wait.UNTIL_RELEASED
@@ -204,7 +224,7 @@ def keys_of(reason: str) -> tuple[str, ...]:
 
     A limit is also about whose it is: `account`, or `qos`.
     """
-    name = re.match(r"\(?(\w*)", reason.strip())
+    name = re.match(r"\(?(\w*)", _name_of(reason.strip()))
     if name is None:
         return ()
     if name[1] in _KEYS:
@@ -294,13 +314,17 @@ def explain(reason: str) -> str:
     return f'Slurm gives the reason "{stripped}"' if stripped else _REASONS["None"]
 
 
+def _name_of(reason: str) -> str:
+    """Return the name that a text in place of a name stands for; any other reason as it is."""
+    text = reason.removeprefix("(").replace("_", " ")
+    return next((name for pattern, name in _TEXTS if pattern.match(text)), reason)
+
+
 def _explained(reason: str) -> str | None:
     """The line of a reason without a detail; None for an unknown one."""
+    reason = _name_of(reason)
     if reason in _REASONS:
         return _REASONS[reason]
-    # scontrol prints underscores where squeue prints blanks.
-    if text := _TEXTS.get(reason.lower().replace("_", " ")):
-        return text
     limit = _LIMIT.fullmatch(reason)
     return None if limit is None else _over_limit(**limit.groupdict())
 

@@ -143,11 +143,42 @@ def test_some_waits_do_not_end_by_themselves(reason, wait):
     assert wait_of(reason) is wait
 
 
-@pytest.mark.parametrize("held", ["launch failed requeued held", "launch_failed_requeued_held"])
-def test_a_text_in_place_of_a_name_is_known(held):
-    assert "scontrol release" in explain(held)
+# A line has the text of squeue, the wait and the keys.
+TEXTS = [
+    ("launch failed requeued held", "UNTIL_RELEASED", ""),
+    ("launch failure limit exceeded requeued held", "UNTIL_RELEASED", ""),
+    ("user env retrieval failed requeued held", "UNTIL_RELEASED", ""),
+    ("job requeued in held state", "UNTIL_RELEASED", ""),
+    ("job requeued in special exit state", "UNTIL_RELEASED", ""),
+    (
+        "Nodes required for job are DOWN, DRAINED, REBOOTING or reserved for jobs in higher "
+        "priority partitions",
+        "WILL_END",
+        "exclude,partition",
+    ),
+    ("ReqNodeNotAvail, Reserved for maintenance", "WILL_END", "exclude,partition"),
+    ("Reservation night_1 is invalid", "NEVER_ENDS", "sbatch_args.reservation"),
+    ("Reservation night_1 was deleted", "NEVER_ENDS", "sbatch_args.reservation"),
+    (
+        "uid 7 not in group permitted to use this partition (gpu). groups allowed: vip",
+        "NEVER_ENDS",
+        "partition",
+    ),
+    ("Required nodes do not fit topology", "WILL_END", "nodes,constraint"),
+    ("No suitable topology unit found for segment", "WILL_END", "nodes,constraint"),
+]
 
 
-def test_an_unknown_reason_is_quoted_on_one_line():
-    assert explain("Moon Phase,\n x") == 'Slurm gives the reason "Moon Phase, x"'
-    assert explain("") == explain("None")
+@pytest.mark.parametrize(("text", "wait", "keys"), TEXTS)
+def test_a_text_in_place_of_a_name_is_known(text, wait, keys):
+    for shown in (text, f"({text})", text.replace(" ", "_")):
+        assert not explain(shown).startswith(UNKNOWN), shown
+        assert (wait_of(shown).name, ",".join(keys_of(shown))) == (wait, keys)
+
+
+@each_slurm
+def test_every_text_about_the_topology_is_known(library):
+    """Since 26.05 slurmctld shows the error of the topology plugin for a job that waits."""
+    texts = words(library, range(1000, 10000), "slurm_strerror")
+    about = {text for text in texts if "topology unit" in text or "fit topology" in text}
+    assert [text for text in about if explain(text).startswith(UNKNOWN)] == []
