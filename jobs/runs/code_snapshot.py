@@ -12,7 +12,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_job_kit.jobs import environment, installation, shared_files
@@ -194,6 +194,12 @@ def _read_only(mode: int) -> int:
     return mode & ~0o222
 
 
+def _file_mode(source: int, mode: int) -> int:
+    """The mode of a frozen file: whom the run's dir_mode lets in may read it, and execute it."""
+    executes = 0o111 if source & 0o100 else 0
+    return _read_only(source & 0o777 | mode & (0o444 | executes))
+
+
 def delete(copy: Path) -> None:
     """Delete a copy, whose folders are read-only. Raises: OSError."""
     for folder, _, _ in os.walk(copy):
@@ -223,33 +229,88 @@ class Listing:
     warning: str | None = None
 
 
+_LISTED = ("ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard")
+
+
 def listing(folder: Path) -> Listing:
     """Return the files of a folder that may be frozen.
 
     Where git does not read the repository, the warning has git's words, and the ignore files are
-    obeyed all the same.
+    obeyed all the same. Files that git tracks are known if its index can be read.
     """
-    options = ("ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard")
-    answer = ask_git(folder, *options)
-    if answer.text is not None:
-        tagged = {(each[0], each[2:]) for each in answer.text.split("\0") if each}
-        untracked = frozenset(name for tag, name in tagged if tag == "?")
-        return Listing(frozenset(name for _, name in tagged) - untracked, untracked, True)
+    answer = ask_git(folder, *_LISTED)
     top = installation.top_of(folder)
-    warning = None
-    if top is not None:
-        warning = (
-            f"warning: git does not read {folder}: {answer.error}\n  what its .gitignore names is "
-            "left out all the same; the commit is not recorded"
-        )
-    paths = _walk_unignored(folder, top or folder)
-    names = frozenset(str(path.relative_to(folder)) for path in paths)
-    return Listing(frozenset(), names, False, warning)
+    if answer.text is not None:
+        return _parsed(answer.text)
+    if top is None:
+        return Listing(frozenset(), _names(_walk_unignored(folder, folder), folder), False)
+    read = _read_from_outside(folder, top)
+    if read is None:
+        read = Listing(frozenset(), _names(_walk_unignored(folder, top), folder), False)
+    unknown = "" if read.is_git else "; which files git tracks is not known"
+    warning = (
+        f"warning: git does not read {folder}: {answer.error}\n  what its .gitignore names is left "
+        f"out all the same; the commit is not recorded{unknown}"
+    )
+    return replace(read, warning=warning)
+
+
+def _parsed(text: str) -> Listing:
+    tagged = {(each[0], each[2:]) for each in text.split("\0") if each}
+    untracked = frozenset(name for tag, name in tagged if tag == "?")
+    return Listing(frozenset(name for _, name in tagged) - untracked, untracked, True)
+
+
+def _names(paths: Iterable[Path], folder: Path) -> frozenset[str]:
+    return frozenset(str(path.relative_to(folder)) for path in paths)
+
+
+def _read_from_outside(folder: Path, top: Path) -> Listing | None:
+    """Return what git finds with copies of a repository's lists; None without git or such a list.
+
+    No other file of the repository's .git is read: its configuration may start programs, which is
+    why git reads none of another owner.
+    """
+    with tempfile.TemporaryDirectory(prefix="kit-git-") as name:
+        if git(folder, "init", "-q", "--bare", name) is None:
+            return None
+        own = Path(name, "info/exclude")
+        for source, target in (
+            (_git_file(top, "index"), Path(name, "index")),
+            (_exclude(top), own),
+        ):
+            with contextlib.suppress(OSError):
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(source, target)
+        git_as = (f"--git-dir={name}", f"--work-tree={top}")
+        found = git(folder, *git_as, *_LISTED)
+        is_git = found is not None and Path(name, "index").is_file()
+        if found is None:  # the index is broken
+            Path(name, "index").unlink(missing_ok=True)
+            found = git(folder, *git_as, *_LISTED)
+    return None if found is None else replace(_parsed(found), is_git=is_git)
+
+
+def _git_file(top: Path, name: str) -> Path:
+    """A file of a repository's .git, or of what a .git of a worktree or submodule leads to."""
+    known = top / ".git"
+    with contextlib.suppress(OSError):
+        if known.is_file():
+            known = top / known.read_text("utf-8").partition("gitdir: ")[2].strip()
+    return known / name
+
+
+def _exclude(top: Path) -> Path:
+    """The list info/exclude of a repository; all its worktrees have one together."""
+    with contextlib.suppress(OSError):
+        common = _git_file(top, "commondir").read_text("utf-8").strip()
+        return _git_file(top, common) / "info/exclude"
+    return _git_file(top, "info/exclude")
 
 
 def _walk_unignored(folder: Path, top: Path) -> Iterator[Path]:
     """The files below a folder that no ignore file names, from that of `top` on; without git."""
-    rules = _ignore_rules(top / ".git/info/exclude", top)
+    rules = [*_ignore_rules(_users_excludes(), top), *_ignore_rules(_exclude(top), top)]
     rules += [rule for each in (*reversed(folder.parents), folder) for rule in _own(each, top)]
     known = {str(folder): rules}
     for root, folders, names in os.walk(folder):
@@ -276,6 +337,17 @@ class _Rule:
     pattern: re.Pattern[str]  # of a path below it
     is_for_folders: bool
     is_negated: bool
+
+
+def _users_excludes() -> Path:
+    """The ignore file of a user's repositories. Source: git-config(1), core.excludesFile."""
+    default = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config", "git")
+    for file in (Path("~/.gitconfig"), default / "config"):
+        with contextlib.suppress(OSError, RuntimeError):
+            text = file.expanduser().read_text("utf-8", "replace")
+            if found := re.search(r"^\s*excludesfile\s*=\s*\"?([^\"\n]+)", text, re.I | re.M):
+                return Path(found[1].strip()).expanduser()
+    return Path(os.path.expanduser(default / "ignore"))
 
 
 def _own(folder: Path, top: Path) -> list[_Rule]:
@@ -485,7 +557,7 @@ def _copy(repository: Path, paths: list[Path], copy: Path, mode: int) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, target, follow_symlinks=False)
         if not path.is_symlink():
-            target.chmod(target.stat().st_mode & ~0o222)
+            target.chmod(_file_mode(path.stat().st_mode, mode))
     listed = (os.fsencode(path.relative_to(repository)) for path in paths)
     (copy / LIST).write_bytes(b"\0".join(listed))
     (copy / LIST).chmod(0o444)

@@ -85,8 +85,8 @@ def format_left_over(names: Sequence[str]) -> list[str]:
     shown = ", ".join(places[:MAX_SHOWN]) + (", ..." if len(places) > MAX_SHOWN else "")
     key = installation.override(f"launch.inputs=[{', '.join(places[:MAX_SHOWN])}]")
     return [
-        f"launch.script: {counted(len(names), 'file')} that git does not track and that an earlier "
-        f"run may have left is no input: {shown}; {key} makes it one"
+        f"launch.script: {counted(len(names), 'file')} that an earlier run may have left is no "
+        f"input, because git is not known to track it: {shown}; {key} makes it one"
     ]
 
 

@@ -173,6 +173,7 @@ def test_frozen_code_has_the_mode_of_its_run_and_is_shared_by_runs_of_that_mode(
     repository, tmp_path, mode
 ):
     (tmp_path / "root").mkdir()
+    (repository / "pkg/b.py").chmod(0o600)  # as a strict umask leaves it
     take = code_snapshot.take
     codes = [take(repository, tmp_path / "root", mode=each) for each in (mode, 0o700, mode)]
     assert codes[0] == codes[2] and (codes[0] == codes[1]) == (mode == 0o700)
@@ -180,6 +181,7 @@ def test_frozen_code_has_the_mode_of_its_run_and_is_shared_by_runs_of_that_mode(
         assert code_snapshot.damage(code) is None
     for folder in (codes[0], codes[0] / "pkg"):
         assert folder.stat().st_mode & 0o777 == mode & ~0o222
+    assert (codes[0] / "pkg/b.py").stat().st_mode & 0o777 == 0o400 | mode & 0o444
 
 
 def break_owner(repository):
@@ -227,6 +229,55 @@ def test_of_a_repository_that_git_does_not_read_nothing_ignored_is_frozen(
     assert "local" not in found or harm is break_link
     err = capfd.readouterr().err
     assert f"warning: git does not read {repository}: " in err and words in err
+
+
+@pytest.mark.parametrize(
+    ("harm", "is_known"),
+    [(break_owner, True), (make_bare, True), (break_index, False), (break_link, False)],
+)
+def test_what_git_tracks_is_known_by_its_index(repository, harm, is_known):
+    if harm is break_owner and os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    harm(repository)
+    found = code_snapshot.listing(repository)
+    assert found.is_git == is_known
+    assert found.tracked == ({"a.py", "runs/tracked.py"} if is_known else set())
+    assert found.untracked >= {"pkg/b.py", ".gitignore"}
+    assert ("which files git tracks is not known" in str(found.warning)) != is_known
+
+
+@pytest.mark.parametrize("is_git_there", [True, False])
+def test_a_users_own_ignore_file_counts_where_git_does_not_read(
+    repository, tmp_path, monkeypatch, is_git_there
+):
+    write(tmp_path, "home/.gitconfig", "[core]\n\texcludesFile = ~/mine\n")
+    write(tmp_path, "home/mine", "*.secret\n")
+    write(repository, "x.secret", "")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    break_index(repository)
+    if not is_git_there:
+        monkeypatch.setenv("PATH", "/nowhere")
+    found = code_snapshot.listing(repository)
+    assert "a.py" in found.untracked and "x.secret" not in found.untracked
+
+
+@pytest.mark.parametrize("is_git_there", [True, False])
+def test_the_lists_of_a_worktree_are_those_of_its_repository(
+    repository, tmp_path, monkeypatch, is_git_there
+):
+    git = ["git", "-C", repository, "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "commit", "-qm", "x"], check=True)
+    subprocess.run([*git, "worktree", "add", "-q", tmp_path / "tree"], check=True)
+    write(repository, ".git/info/exclude", "local\n")
+    write(tmp_path / "tree", "local", "")
+    write(tmp_path / "tree", "new.py", "")
+    (repository / ".git/config").write_text("[core")
+    if not is_git_there:
+        monkeypatch.setenv("PATH", "/nowhere")
+    found = code_snapshot.listing(tmp_path / "tree")
+    assert found.is_git == is_git_there
+    assert "new.py" in found.untracked and "local" not in found.untracked
 
 
 IGNORE = """\ufefffirst.txt
