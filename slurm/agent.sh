@@ -62,7 +62,7 @@ kit_setup_failed() {
     kit_end_log
     case $1 in
     # Some sites send a stop signal to the whole process tree, so to the command of a line, too.
-    129 | 130 | 138 | 140 | 143) exit "$1" ;;
+    129 | 130 | 131 | 138 | 140 | 142 | 143) exit "$1" ;;
     esac
     for _ in {1..20}; do
         kill -0 "$kit_tee" 2>/dev/null || break

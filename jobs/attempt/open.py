@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,10 +19,11 @@ from slurm_job_kit.jobs.attempt.notify import notify
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.node import interfaces, rendezvous
+from slurm_job_kit.jobs.node.stop_signals import is_passed_on
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, write_atomic, write_durable
 from slurm_job_kit.jobs.runs import code_digest, code_snapshot, lookup, scratch_purge
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm import client, job_list
 from slurm_job_kit.jobs.spec import Slurm
 
 
@@ -69,6 +71,7 @@ def _open(
     attempt = interpret.newest_number(found) + 1
     if not (me.is_local or interpret.is_completed(found) or found.spec_error):
         check_allocation(run_dir, found.spec.slurm, len(nodes), os.environ)
+        check_signal(found, me.job_id)
     found = _close_earlier(run_dir, found, me)
     if not me.is_local:
         lookup.note_job(run_dir, found.submission, me.job_id, client.cluster_name())
@@ -160,7 +163,7 @@ def _write_standby(run_dir: RunDir, after_s: int | None) -> None:
 
 
 class AllocationError(UserError):
-    """Options on sbatch's command line contradict the run's frozen spec."""
+    """Options on sbatch's command line contradict the run's frozen spec, or the kit."""
 
 
 def check_allocation(
@@ -183,6 +186,25 @@ def check_allocation(
         raise AllocationError(
             f"{run_dir.path}: the job has {has}, and the spec of the run is frozen: {key}\n"
             f"  hint: {resume} asks for what the run needs; {changed} changes it"
+        )
+
+
+def check_signal(found: AttemptFacts, job_id: str) -> None:
+    """Raises AllocationError where plain sbatch asks for a --signal that stops no rank.
+
+    A job of the kit, also a successor, has the kit's own --signal.
+    """
+    queued = found.submission
+    is_by_kit = queued.argv is not None and queued.job_id == job_id
+    if is_by_kit or lookup.SUCCEEDS in os.environ or client.restart_count() > 0:
+        return
+    line = " ".join(job_list.submit_lines([job_id]).values())
+    asked = re.findall(r"(?:^|\s)--si\w*(?:=|\s+)(\S+)", line)
+    text = (asked or [os.environ.get("SBATCH_SIGNAL", "0")])[-1].strip("'\"")
+    if not is_passed_on(text):
+        raise AllocationError(
+            f"sbatch's --signal={text} stops no rank, so nothing would be saved before the time "
+            "limit\n  hint: leave it out, or write --signal=USR1@120"
         )
 
 

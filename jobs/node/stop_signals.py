@@ -9,9 +9,22 @@ import signal
 
 # Any of them may be the job's own --signal. The kernel's numbers (--signal=10) and SIG in front of
 # the name mean the same to Slurm. Source: sbatch(1), --signal.
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
+STOP_SIGNALS = (
+    *(signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP),
+    *(signal.SIGQUIT, signal.SIGALRM),
+)
 # Ends a torchrun without ranks; no job is stopped by it. All of STOP_SIGNALS are ignored there.
-END_TORCHRUN = signal.SIGALRM
+END_TORCHRUN = signal.SIGVTALRM
+
+
+def is_passed_on(text: str) -> bool:
+    """Whether the ranks are asked to stop by a value of sbatch's --signal: `USR1`, `B:SIGINT@60`.
+
+    The others kill or suspend processes, or have another meaning. Source: sbatch(1), --signal.
+    """
+    name = text.rpartition(":")[2].partition("@")[0].strip().upper().removeprefix("SIG")
+    numbers = [str(int(number)) for number in STOP_SIGNALS]
+    return name in ("0", *numbers, *(number.name[3:] for number in STOP_SIGNALS))
 
 
 def block_stop_signals() -> None:

@@ -219,7 +219,7 @@ def known_queue() -> list[QueuedJob] | None:
     rows = [line.split("|", 2) for line in answer.stdout.splitlines()]
     jobs = [QueuedJob(row[0], row[1], row[2]) for row in rows if len(row) == 3]
     bare = {_array_id(job.job_id) for job in jobs if _argument(job.command) == ""}
-    lines = _submit_lines(bare) if bare else {}
+    lines = submit_lines(bare) if bare else {}
     return [_completed(job, lines) if _array_id(job.job_id) in bare else job for job in jobs]
 
 
@@ -258,7 +258,7 @@ def _array_id(job_id: str) -> str:
     return job_id.partition("_")[0]
 
 
-def _submit_lines(job_ids: Iterable[str]) -> dict[str, str]:
+def submit_lines(job_ids: Iterable[str]) -> dict[str, str]:
     """Return the command lines of sbatch for jobs: from sacct, else from scontrol (Slurm 25.11)."""
     wanted = sorted(job_ids)
     rows = _accounted(wanted, "JobID,SubmitLine")

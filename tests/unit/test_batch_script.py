@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import sbatch
 from slurm_job_kit.jobs.slurm.duration import parse_or_zero
@@ -206,6 +207,44 @@ def test_the_standby_shares_the_memory_of_the_attempt(tmp_path, option):
     words = done.stdout.splitlines()
     assert {"--overlap", "--mem=0", "--export=ALL"} <= set(words)
     assert {"--cpus-per-task=2", "--mem-bind=local"} <= set(words) and option not in words
+
+
+# Stands for `attempt watch`: Python needs a moment until it blocks the signals.
+WATCH = """
+import signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1, signal.SIGQUIT])
+arrived = signal.sigtimedwait([signal.SIGTERM, signal.SIGUSR1, signal.SIGQUIT], 20)
+print(arrived and signal.Signals(arrived.si_signo).name)
+"""
+
+
+@pytest.mark.parametrize("name", ["USR1", "TERM", "QUIT"])
+def test_a_signal_that_comes_while_watch_starts_reaches_it(tmp_path, name):
+    """Before it blocks the signals, one would end it, or be ignored."""
+    text = SCRIPT.read_text()
+    traps = text[text.index("stop='' watch=''") : text.index("# start_agents ATTEMPT")]
+    (tmp_path / "watch.py").write_text(WATCH)
+    start = f"""{traps}
+        (ignore_stops && sleep 0.3 && exec '{sys.executable}' '{tmp_path}/watch.py') &
+        watch=$!
+        kill -s {name} $$
+        while kill -0 "$watch" 2>/dev/null; do wait "$watch" || true; done
+        printf '%s\n' "$stop" """
+    done = subprocess.run(["bash", "-euc", start], capture_output=True, text=True, timeout=60)
+    assert (done.stdout.split(), done.stderr) == ([f"SIG{name}", f"SIG{name}"], "")
+
+
+def test_the_batch_script_and_the_agents_handle_the_same_stop_signals():
+    names = {number.name.removeprefix("SIG") for number in STOP_SIGNALS}
+    text = SCRIPT.read_text()
+    assert set(re.findall(r"^trap 'stopped (\w+)' \1$", text, re.MULTILINE)) == names
+    ignored = re.search(r"^    trap '' ([A-Z0-9 ]+)$", text, re.MULTILINE)
+    assert ignored is not None and set(ignored[1].split()) == names
+    codes = re.search(
+        r"^    ([0-9 |]+)\) exit", (SCRIPT.parent / "agent.sh").read_text(), re.MULTILINE
+    )
+    assert codes is not None
+    assert {int(code) - 128 for code in codes[1].split("|")} == {int(each) for each in STOP_SIGNALS}
 
 
 # The batch script's own lines, and those of `adopt`, stand in the job's log.

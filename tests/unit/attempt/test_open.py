@@ -9,7 +9,7 @@ from slurm_job_kit.jobs.attempt import __main__, run_lock
 from slurm_job_kit.jobs.attempt.open import AllocationError, open_attempt
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
-from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.runs import code_digest, code_snapshot
 from slurm_job_kit.jobs.spec import Slurm, Spec
 
@@ -96,3 +96,37 @@ def test_a_job_that_contradicts_the_frozen_spec_is_refused_and_leaves_the_run_as
     with pytest.raises(AllocationError, match=f"the job has {problem}"):
         open_attempt(run, me, names, "10.0.0.1")
     assert sorted(path.name for path in run.path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("line", "exported", "problem"),
+    [
+        ("sbatch --signal=KILL@60 slurm/ddp.sbatch", None, "--signal=KILL@60 "),
+        ("sbatch --sig B:9@60 ddp.sbatch", None, "--signal=B:9@60 "),
+        ("sbatch slurm/ddp.sbatch", "CONT@30", "--signal=CONT@30 "),
+        ("", "CONT@30", "--signal=CONT@30 "),  # no accounting
+        ("sbatch --signal=B:QUIT@60 ddp.sbatch", "CONT@30", None),
+        ("sbatch slurm/ddp.sbatch", None, None),
+    ],
+)
+def test_a_signal_that_stops_no_rank_is_refused_before_the_training(
+    run, fake_slurm, monkeypatch, line, exported, problem
+):
+    fake_slurm.answer("sacct", f"7|{line}\n" if line else "", status=0 if line else 1)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    if exported is not None:
+        monkeypatch.setenv("SBATCH_SIGNAL", exported)
+    me = run_lock.this_process("7")
+    if problem is None:
+        assert open_attempt(run, me, ["a"], "") is not None
+        return
+    with pytest.raises(AllocationError, match=f"sbatch's {problem}stops no rank"):
+        open_attempt(run, me, ["a"], "")
+    assert not run.attempt(1).path.exists()
+
+
+def test_the_signal_of_a_job_of_the_kit_is_not_looked_up(run, fake_slurm, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    write_json(run.submission, {"argv": ["sbatch"], "job_id": "7"})
+    assert open_attempt(run, run_lock.this_process("7"), ["a"], "") is not None
+    assert not [call for call in fake_slurm.calls if call.startswith("sacct")]

@@ -350,7 +350,7 @@ def shows(slurm, state, restarts=0):
 
 
 # --signal=B:NAME@N, also as a number or with SIG: the batch shell alone gets it.
-@pytest.mark.parametrize("name", ["USR1", "USR2", "TERM", "INT", "HUP"])
+@pytest.mark.parametrize("name", ["USR1", "USR2", "TERM", "INT", "HUP", "QUIT", "ALRM"])
 def test_a_stop_that_only_the_batch_shell_got_reaches_the_agents(run, watched, fake_slurm, name):
     shows(fake_slurm, "RUNNING")
     node(run, 0, None)

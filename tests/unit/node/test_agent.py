@@ -19,7 +19,7 @@ import pytest
 from slurm_job_kit.jobs import procfs, records
 from slurm_job_kit.jobs.attempt import srun_step
 from slurm_job_kit.jobs.node import agent, interfaces, rank, rendezvous, torchrun
-from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
+from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN, STOP_SIGNALS, is_passed_on
 from slurm_job_kit.jobs.node.torchrun import (
     FORKED_RANK,
     Node,
@@ -100,7 +100,7 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
         f"--rdzv-conf=is_host={is_host},join_timeout=600,read_timeout=180",
         "--local-addr=127.0.0.1",
         "--max-restarts=0",
-        "--signals-to-handle=SIGALRM",
+        f"--signals-to-handle={END_TORCHRUN.name}",
         "--shutdown-timeout=5",
         "--log-dir=/tmp/x",
         *("--start-method=fork", "--run-path", "--", str(FORKED_RANK), "/runs/x y/1", "--x=a b"),
@@ -487,12 +487,24 @@ def test_every_stop_signal_reaches_the_ranks_as_sigterm(host, tmp_path, stop):
     assert events == ["torchrun", "signal", "torchrun_end"]
 
 
+@pytest.mark.parametrize(
+    ("text", "is_passed"),
+    [
+        *((text, True) for text in ("USR1", "USR1@120", "B:USR2@60", "R:SIGTERM", "RB:int@9")),
+        *((text, True) for text in ("10@60", "B:14", "QUIT@60", "alrm", "0", "SIGHUP@1")),
+        *((text, False) for text in ("KILL@60", "9", "B:STOP", "CONT@60", "TSTP", "URG", "")),
+    ],
+)
+def test_a_signal_of_sbatch_that_stops_no_rank_is_known_in_each_spelling(text, is_passed):
+    assert is_passed_on(text) == is_passed
+
+
 def test_a_stop_before_there_are_ranks_ends_torchrun(host):
     run, process = host("sleep", "60")
     wait_for(run.attempt(1).agent(0).exists)
     process.terminate()
     assert process.wait(15) == 1
-    assert read_json(run.attempt(1).agent(0))["torchrun_exit"] == -signal.SIGALRM
+    assert read_json(run.attempt(1).agent(0))["torchrun_exit"] == -END_TORCHRUN
 
 
 def test_ranks_that_do_not_know_the_stop_are_left_alone(host, tmp_path):
@@ -579,7 +591,7 @@ def test_a_stop_that_comes_before_the_handlers_is_taken(tmp_path, imports, befor
     assert done.returncode == 1
     record = read_json(run.attempt(1).agent(0))
     assert [entry["signal"] for entry in record["signals"]] == [name]
-    assert (record["step_id"], record["torchrun_exit"]) == ("7", -signal.SIGALRM)
+    assert (record["step_id"], record["torchrun_exit"]) == ("7", -END_TORCHRUN)
     assert record["interpreter"] == sys.executable
     assert record["python"] == ".".join(map(str, sys.version_info[:3]))
 
