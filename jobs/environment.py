@@ -101,7 +101,8 @@ TABLE = (
             *("SRUN_*", "SLURM_CPU_BIND*", "SLURM_ARBITRARY_NODELIST", "SLURM_HOSTFILE"),
             *("SLURM_BCAST*", "SLURM_COMPRESS", "SLURM_SEND_LIBS", "SLURM_CORE_SPEC"),
             *("SLURM_DELAY_BOOT", "SLURM_DISABLE_STATUS", "SLURM_EPILOG", "SLURM_PROLOG"),
-            *("SLURM_EXACT", "SLURM_EXCLUSIVE", "SLURM_OVERLAP", "SLURM_EXIT_*"),
+            *("SLURM_EXACT", "SLURM_EXCLUSIVE", "SLURM_EXTERNAL_LAUNCHER", "SLURM_OVERLAP"),
+            "SLURM_EXIT_*",
             *("SLURM_IMMEDIATE", "SLURM_LABELIO", "SLURM_STDERRMODE", "SLURM_STDINMODE"),
             *("SLURM_STDOUTMODE", "SLURM_TEST_EXEC", "SLURM_THREADS", "SLURM_TIMELIMIT"),
             *("SLURM_UNBUFFEREDIO", "SLURM_WAIT", "SLURM_SRUN_MULTI"),
@@ -118,9 +119,17 @@ TABLE = (
             *("SLURM_GET_USER_ENV", "SLURM_UMASK", "SLURM_JOB_NAME", "SLURM_NNODES"),
             *("SLURM_NODELIST", "SLURM_OPEN_MODE", "SLURM_OVERCOMMIT", "SLURM_PROFILE"),
             *("SLURM_CONTAINER", "SLURM_NO_KILL", "SLURM_PRIO_PROCESS", "SLURM_SIGNAL"),
+            "SLURM_OOM_KILL_STEP",
         ),
         (R, W, P, P, P, P),
         "options of sbatch and srun that a job sets, too; slurm.sbatch_args has those of a run",
+        _SLURM,
+    ),
+    Family(
+        ("SLURM_TRES_PER_TASK", "SLURM_TRES_BIND"),
+        (R, W, P, R, P, P),
+        "CPUs and GPUs of a task (Slurm 23.11): an agent has all that its job has on a node, and "
+        "srun ends where these are of another job, in which sbatch ran",
         _SLURM,
     ),
     Family(

@@ -157,6 +157,7 @@ def test_a_job_does_not_inherit_what_would_change_its_commands(tmp_path):
     hostile = {"CDPATH": "/", "POSIXLY_CORRECT": "1", "SQUEUE_STATES": "PD", "SLURM_OVERLAP": "1"}
     hostile |= {"SLURM_CLUSTERS": "x", "SCONTROL_ALL": "1", "PYTHONINSPECT": "1"}
     hostile |= {"SLURM_CPU_BIND_TYPE": "x", "SLURM_TIMELIMIT": "1", "SRUN_EXPORT_ENV": "NONE"}
+    hostile |= {"SLURM_EXTERNAL_LAUNCHER": "1", "SLURM_TRES_PER_TASK": "cpu=4"}  # since 23.11
     kept = {"SLURM_NTASKS_PER_NODE": "1", "SLURM_JOB_ID": "7", "OWN": "1"}
     (tmp_path / "tmp").mkdir()
     command = ["/bin/bash", "-c", f"ulimit -S -n 64; exec /bin/bash {script}"]
@@ -189,7 +190,7 @@ def test_the_standby_shares_the_memory_of_the_attempt(tmp_path, option):
     """Where memory is a resource, a step that asks for any does not start beside the attempt."""
     (tmp_path / "run/standby").mkdir(parents=True)
     (tmp_path / "run/standby/after_s").touch()
-    (tmp_path / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$@" "oom $SLURM_OOM_KILL_STEP"\n')
     (tmp_path / "srun").chmod(0o755)
     functions = re.findall(
         r"^start_\w+\(\) \{$.*?^\}$", SCRIPT.read_text(), re.MULTILINE | re.DOTALL
@@ -205,7 +206,7 @@ def test_the_standby_shares_the_memory_of_the_attempt(tmp_path, option):
         ["bash", "-c", start], env=env, capture_output=True, text=True, check=True
     )
     words = done.stdout.splitlines()
-    assert {"--overlap", "--mem=0", "--export=ALL"} <= set(words)
+    assert {"--overlap", "--mem=0", "--export=ALL", "oom 0"} <= set(words)
     assert {"--cpus-per-task=2", "--mem-bind=local"} <= set(words) and option not in words
 
 

@@ -7,6 +7,7 @@ import pytest
 from slurm_job_kit.jobs.rundir import read_jsonl
 
 from ..cluster import Cluster
+from ..host import installed_version
 from ..kit import Kit, Run
 from . import oracles
 from .rows import Row
@@ -15,6 +16,8 @@ from .scenario import ReferenceRuns, start
 EATING = "train.model=tests.slurm.faults.eating:Eating"
 # Settings of a site that enforces the memory limit of jobs; cgroup.conf has ConstrainRAMSpace.
 LIMITED = "TaskPlugin=task/cgroup\nSelectTypeParameters=CR_Core_Memory"
+if installed_version() >= (24, 11):
+    LIMITED += "\nTaskPluginParam=OOMKillStep"  # with cgroup v2 the agents would be killed, too
 
 
 def run_twice(kit: Kit, row: Row, *words: str) -> Run:
