@@ -81,6 +81,7 @@ class FailedError(Exception):
 
 HINT = "\n  hint: "  # between an error and what to do
 MAX_IN_GROUP = 8
+MAX_CAPTURED = 60  # lines of a process whose output another one has captured
 
 
 def in_words(error: BaseException) -> str:
@@ -101,6 +102,9 @@ def _own_words(error: BaseException) -> Iterator[str]:
         at = next((n for n, line in enumerate(printed) if not line.startswith(" ")), 0)
         printed = [*printed[at:], *printed[:at]]
     yield from printed
+    if type(error).__name__ == "CalledProcessError":
+        captured = getattr(error, "stderr", None) or getattr(error, "output", None)
+        yield from _decoded(captured).splitlines()[-MAX_CAPTURED:]
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions[:MAX_IN_GROUP]:
             yield from (f"  {line}" for line in _own_words(inner))
@@ -108,12 +112,18 @@ def _own_words(error: BaseException) -> Iterator[str]:
             yield f"  and {more} more"
 
 
+def _decoded(output: str | bytes | None) -> str:
+    return output.decode("utf-8", "replace") if isinstance(output, bytes) else output or ""
+
+
 def _first_cause(error: BaseException) -> str | None:
     """The first line of the error that came first; None where `error` itself did."""
     seen, first = {id(error)}, error
     while True:
         behind = first.__cause__ or (None if first.__suppress_context__ else first.__context__)
-        if behind is None or id(behind) in seen:
+        # The text of an error of another process, which this error repeats.
+        is_copy = type(behind).__name__.endswith("RemoteTraceback")
+        if behind is None or id(behind) in seen or is_copy:
             break
         seen.add(id(behind))
         first = behind

@@ -120,6 +120,14 @@ KNOWN_CAUSES = (
         text=r"CUDA out of memory|HIP out of memory|CUDA error: out of memory",
     ),
     KnownCause(
+        "device",
+        "a GPU failed",
+        "report the node to the site if it repeats",
+        text=r"CUDA error: (?!device-side assert|invalid device ordinal|no kernel image)"
+        r"|HIP error: |CU(?:DNN|BLAS|SOLVER|FFT)_STATUS_(?!ALLOC)|uncorrectable ECC",
+        is_plain=True,
+    ),
+    KnownCause(
         "memory",
         "the process got no more memory: that of the node, of the job, or its limit (ulimit -v)",
         "more slurm.mem, fewer data workers, a smaller batch, or ulimit -v unlimited in setup",

@@ -8,40 +8,70 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from slurm_job_kit.jobs.log_text import first_line
 
 HEADER = "Traceback (most recent call last)"
+HEAD = re.escape(HEADER)
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
 ORIGINAL = f"Original {HEADER}:"  # a data worker's, in the message of its parent
-# The frame at which an error leaves a program: nothing caught it.
-_OUTERMOST = re.compile(r"in <module>|_run_module_as_main|_run_code|<frozen runpy>")
+# The frame at which an error leaves a program, or a process that Python started: nothing caught it.
+_OUTERMOST = re.compile(
+    r"in <module>|_run_module_as_main|_run_code|<frozen runpy>"
+    r"|in (?:_bootstrap|_wrap|_process_worker|worker)$"
+)
 # What an error's first line begins with: `torch.cuda.OutOfMemoryError: `, `KeyError`.
 _ERROR = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: |:?$)")
 # `[rank3]: ` of torch, `[default0]:` of torchrun, `3: ` of srun --label.
 _PREFIX = re.compile(r"^(?:\[(?:rank|default)\d+\]: ?|\d{1,4}: (?=\[rank\d+\]: ))")
-# Output of the exit, of loggers of other libraries, and of srun, which follows from the error.
+# Output of the exit, of loggers of other libraries, and of programs that report their child's end.
 _EXIT = re.compile(
     r"^\s*$|^wandb: |Warning: |Warning$|^\[?[WI]\d{4} |^\[rank\d+\]:\[[WI]|^Exception ignored in"
     r"|^[EWI]\d{4} \d\d:\d\d|^srun: error: \S+: task|^srun: (?!error|fatal)|CANCELLED AT "
-    r"|HYDRA_FULL_ERROR=1|^Aborted|leaked \w+ objects|warnings\.warn\("
+    r"|HYDRA_FULL_ERROR=1|^Aborted|leaked \w+ objects|warnings\.warn\(|^[\W_]+$"
+    r"|exits with return code = |^Setting OMP_NUM_THREADS|^\S*make(?:\[\d+\])?: \*\*\* "
 )
-# Lines of a training that goes on.
-_PROGRESS = re.compile(
-    r"^\[?\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d|^(?:INFO|DEBUG|WARNING)\b|\d+/\d+|\d+%\|"
-    r"|(?i:^\W*(?:step|epoch|iter\w*|loss)\b[ :=]*\d)"
+_TIME = r"\[?\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d"
+# Lines of a training that goes on: of its steps, and of its logger.
+_STEP = re.compile(r"\d+/\d+|\d+%\||(?i:^\W*(?:step|epoch|iter\w*|loss)\b[ :=]*\d)")
+_LOG = re.compile(rf"^{_TIME}|^(?:INFO|DEBUG|WARNING)\b")
+_STEP_IN_LOG = re.compile(r"(?i:\b(?:step|epoch|iter\w*|loss)\b[ :=]*\d)")
+# An error in a line of a logger.
+_LOGGED = re.compile(
+    rf"^{_TIME}[^a-z]{{0,40}}\b(?:ERROR|CRITICAL|FATAL)\b|^\[?(?:ERROR|CRITICAL|FATAL)\b[\]:]"
+    r"|^\[?E\d{4} \S+ \S*(?:NCCL|Gloo|CUDA)"
 )
-# Errors of programs and libraries without a Python traceback, by their first line.
-_NATIVE = re.compile(
-    r"^usage: |^Usage: |^Fatal Python error: |^terminate called |^\*\*\* stack smashing"
+# An error by which a process ends at once: of C++, glibc, glog, XLA, Rust, Fortran and Python.
+_FATAL = re.compile(
+    r"^terminate called |^libc\+\+abi: |^Fatal Python error: |^\*\*\* stack smashing"
     r"|^(?:malloc|free|realloc|calloc|munmap_chunk|corrupted|double free|tcache)\b.*"
+    rf"|^F\d{{4}} \d\d:\d\d:|^{_TIME}[\d:.]*: F |^thread '.*' panicked at |^forrtl: severe"
+    r"|: Assertion `.*' failed\.$|^Python path configuration:"
+)
+# The stack behind the words of such an error.
+_STACK = re.compile(r"^frame #\d|^Exception raised from |^\*\*\* Check failure|^note: run with|^$")
+# Other errors of programs and libraries without a Python traceback, by their first line.
+_NATIVE = re.compile(
+    r"^usage: |^Usage: "
     r"|^(?:Bus error|Killed|Segmentation fault|Illegal instruction|File size limit exceeded)"
     r"|error while loading shared libraries|symbol lookup error|: line \d+: "
-    r"|^(?:srun|slurmstepd): (?:error|fatal): |^FATAL: |^libc\+\+abi: |^Python path configuration:"
+    r"|^(?:srun|slurmstepd): (?:error|fatal): |^FATAL: "
     r"|^ERROR: Unexpected \w+|^OpenBLAS |^libgomp: |^RuntimeError: DataLoader worker"
 )
+# The error of a process that only reports the end of another one, which wrote its own.
+_OF_CHILD = (
+    "CalledProcessError",
+    "ChildFailedError",
+    "ProcessExitedException",
+    "BrokenProcessPool",
+)
+# Of a data loader, whose worker wrote its own.
+_WORKER = re.compile(r"^RuntimeError: DataLoader worker")
 _STARTS = re.compile(r"(?i)\b(?:error|fatal|failed|cannot|can't|abort|exception|refus\w+)\b|:$")
 _BOX = "│╭╰╮╯─┃┏┗"
 MAX_WORDS = 10  # lines
@@ -62,29 +92,111 @@ class LastError:
     is_known: bool = True
 
 
+class _Behind(Enum):
+    """What may stand behind an error that ended the process: else the process went on."""
+
+    NOTHING = auto()
+    NO_STEPS = auto()
+    ANYTHING = auto()
+
+
+@dataclass(frozen=True)
+class _Found:
+    """An error in a log: its lines from `begin` up to `end`."""
+
+    begin: int
+    end: int
+    error: LastError
+    behind: _Behind = _Behind.NOTHING
+    is_logged: bool = False  # by a logger
+
+
 def last_error(
-    lines: Sequence[str], may_be_uncaught: bool = True, takes_words: bool = True
+    lines: Sequence[str],
+    may_be_uncaught: bool = True,
+    takes_words: bool = True,
+    main: str | None = None,
 ) -> LastError:
     """Return the last error of a log.
 
-    may_be_uncaught: the process may have ended by an exception that nothing caught.
+    may_be_uncaught: a process of the log may have ended by an exception that nothing caught.
     takes_words: without an error the last words of the log are returned.
+    main: the script of a process that reported no such exception: it is of another process.
     """
-    found = [_PREFIX.sub("", line) for line in lines]
-    trace = _last_traceback(found, may_be_uncaught)
-    native = _last_native(found)
-    at = max(end for end in (0, trace and trace[1], native and native[1]) if end is not None)
-    behind = [number for number in range(at, len(found)) if not _EXIT.search(found[number])]
-    if behind and not (trace is not None and trace[1] == at and trace[3]):
-        words = [number for number in behind if not _PROGRESS.search(found[number])]
-        return _words(found, at, words[-1]) if takes_words and words else LastError()
-    if native is not None and native[1] == at:
-        return LastError(native[2])
-    return LastError() if trace is None else trace[2]
+    text = _unprefixed(lines)
+    trace, native = _last_traceback(text, may_be_uncaught, main), _last_native(text)
+    found = max(filter(None, (trace, native)), key=lambda each: each.end, default=None)
+    instead = _words_behind(text, found, takes_words)
+    if found is None or instead is not None:
+        return instead or LastError()
+    is_of_child = found.error.name in _OF_CHILD or _WORKER.search(found.error.text) is not None
+    child = last_error(text[: found.begin]) if is_of_child else LastError()
+    own = is_of_child and _of_summary(found.error.name, text[found.begin :])
+    own = own or found.error.text
+    if not child.text or not child.is_known:
+        more = f"\nthe last output before it: {child.text}" if child.text else ""
+        return replace(found.error, text=own + more)
+    return replace(child, text=f"{child.text}\n({first_line(own)})")
+
+
+def _of_summary(name: str, lines: Sequence[str]) -> str:
+    """What a torchrun inside of a script reports of the rank that failed first; "" if nothing."""
+    root = "\n".join(lines).partition("Root Cause")[2]
+    rank, code = (re.search(rf"{key} +: (-?\d+) .*", root) for key in ("rank", "exitcode"))
+    if rank is None or code is None:
+        return ""
+    number = re.search(r"\((SIG\w+)\)", code[0])
+    how = f"was killed by {number[1]}" if number else f"exited with code {code[1]}"
+    return f"{name}: rank {rank[1]} of a torchrun inside {how}"
+
+
+def _unprefixed(lines: Sequence[str]) -> list[str]:
+    """The lines without what another program has put before each, such as `[train] `."""
+    # The second pattern: in the summary of a torchrun.
+    text = [_PREFIX.sub("", re.sub(rf"^  traceback : (?={HEAD})", "  ", line)) for line in lines]
+    header = next((line for line in reversed(text) if HEADER in line), "")
+    prefix = header.partition(HEADER)[0]
+    if not prefix.strip(" |+" + _BOX) or header.startswith(ORIGINAL) or len(prefix) > 80:
+        return text
+    numbers = re.compile(re.sub(r"\d+", r"\\d+", re.escape(prefix)))
+    return [numbers.sub("", line, count=1) if numbers.match(line) else line for line in text]
+
+
+def _is_step(line: str) -> bool:
+    """Whether a line shows that a training goes on."""
+    return bool(_STEP.search(line) or (_LOG.search(line) and _STEP_IN_LOG.search(line)))
 
 
 def _is_noise(line: str) -> bool:
-    return bool(_EXIT.search(line) or _PROGRESS.search(line))
+    if _LOGGED.search(line):
+        return False
+    return bool(_EXIT.search(line) or _STEP.search(line) or _LOG.search(line))
+
+
+def _words_behind(
+    lines: Sequence[str], found: _Found | None, takes_words: bool
+) -> LastError | None:
+    """What the log has behind an error that did not end the process; None if the error did."""
+    begin = 0 if found is None else found.end
+    behind = [n for n in range(begin, len(lines)) if not _EXIT.search(lines[n])]
+    is_going_on = any(_is_step(lines[n]) for n in behind)
+    if found is not None:
+        if found.behind is _Behind.ANYTHING or not behind:
+            return None
+        if found.behind is _Behind.NO_STEPS and not is_going_on:
+            return None
+    words = [n for n in behind if not _is_noise(lines[n])]
+    is_short = takes_words and not is_going_on and len(behind) <= MAX_WORDS
+    if not words:
+        return None if found is not None and is_short else LastError()
+    if not takes_words:
+        return LastError()
+    last = _words(lines, begin, words[-1])
+    if last.is_known or found is None or not is_short:
+        return last
+    if found.is_logged:
+        return None
+    return replace(last, text=f"{found.error.text}\n{last.text}") if words == behind else last
 
 
 def _words(lines: Sequence[str], begin: int, last: int) -> LastError:
@@ -102,10 +214,8 @@ def _words(lines: Sequence[str], begin: int, last: int) -> LastError:
     return LastError(text, is_known=is_known)
 
 
-def _last_traceback(
-    lines: Sequence[str], may_be_uncaught: bool
-) -> tuple[int, int, LastError, bool] | None:
-    """(begin, end, error, whether nothing caught it) of the last traceback, with its chain."""
+def _last_traceback(lines: Sequence[str], may_be_uncaught: bool, main: str | None) -> _Found | None:
+    """The last traceback of a log, with its chain."""
     headers = [number for number, line in enumerate(lines) if HEADER in line]
     if not headers:
         return _syntax_error(lines)
@@ -118,16 +228,13 @@ def _last_traceback(
         begin = max((n for n in headers if n < last and ORIGINAL not in lines[n]), default=last)
     at = _end_of_frames(lines, last)
     if at >= len(lines):
-        return begin, len(lines), LastError(), False
-    is_outermost = any(map(_OUTERMOST.search, lines[begin : begin + 4])) or (
-        inner and begin == last
-    )
-    is_uncaught = may_be_uncaught and is_outermost
-    is_uncaught = is_uncaught and not lines[max(0, begin - 1)].startswith("Exception in thread")
+        return _Found(begin, len(lines), LastError())
+    behind = _behind_traceback(lines, begin, inner and begin == last, main)
+    behind = behind if may_be_uncaught else _Behind.NOTHING
     if "Exception Group" in lines[last]:
         end = _end_of_group(lines, last)
     else:
-        end = _end_of_message(lines, at, is_uncaught)
+        end = _end_of_message(lines, at, behind is not _Behind.NOTHING)
     text = _unboxed(lines[at:end])
     if inner:
         text += f"\n({lines[last - 1].strip()})"
@@ -139,7 +246,21 @@ def _last_traceback(
         name[1].rpartition(".")[2] if name else "",
         "\n".join(lines[begin:end]).rstrip(),
     )
-    return begin, end, error, is_uncaught
+    return _Found(begin, end, error, behind)
+
+
+def _behind_traceback(
+    lines: Sequence[str], begin: int, is_outermost: bool, main: str | None
+) -> _Behind:
+    """What may stand behind a traceback that nothing caught, by its outermost frames."""
+    frames = lines[begin : begin + 4]
+    is_outermost = is_outermost or any(map(_OUTERMOST.search, frames))
+    if not is_outermost or lines[max(0, begin - 1)].startswith("Exception in thread"):
+        return _Behind.NOTHING
+    if main is None:
+        return _Behind.ANYTHING
+    is_mains = any(f'File "{main}"' in line for line in frames[:2])
+    return _Behind.NOTHING if is_mains else _Behind.NO_STEPS
 
 
 def _chained_before(lines: Sequence[str], headers: Sequence[int], begin: int) -> int | None:
@@ -196,7 +317,7 @@ def _unboxed(lines: Sequence[str]) -> str:
     return "\n".join(line.rstrip() for line in kept if line.strip()).strip()
 
 
-def _syntax_error(lines: Sequence[str]) -> tuple[int, int, LastError, bool] | None:
+def _syntax_error(lines: Sequence[str]) -> _Found | None:
     """Python shows a mistake in the grammar of the script itself without the header."""
     for number in range(len(lines) - 1, 0, -1):
         if re.match(r"^(?:SyntaxError|IndentationError|TabError): ", lines[number]):
@@ -207,53 +328,61 @@ def _syntax_error(lines: Sequence[str]) -> tuple[int, int, LastError, bool] | No
                 return None
             text = "\n".join([lines[number], *lines[begin:number]])
             trace = "\n".join(lines[begin : number + 1])
-            name = lines[number].partition(":")[0]
-            return begin, number + 1, LastError(text, name, trace), True
+            error = LastError(text, lines[number].partition(":")[0], trace)
+            return _Found(begin, number + 1, error, _Behind.ANYTHING)
     return None
 
 
-def _last_native(lines: Sequence[str]) -> tuple[int, int, str] | None:
-    """(begin, end, text) of the last error of a program without a Python traceback."""
+def _last_native(lines: Sequence[str]) -> _Found | None:
+    """The last error of a program without a Python traceback, or in a line of a logger."""
     for begin in range(len(lines) - 1, -1, -1):
         line = lines[begin]
-        if not _NATIVE.search(line) or _is_noise(line):
+        if _FATAL.search(line):
+            return _fatal(lines, begin)
+        is_logged = _LOGGED.search(line) is not None
+        if not is_logged and (not _NATIVE.search(line) or _is_noise(line)):
             continue
         if line.startswith(("usage: ", "Usage: ")):
             return _usage(lines, begin)
-        if line.startswith(("Fatal Python error", "Python path configuration")):
-            return begin, len(lines), _fatal(lines[begin:])
         end = begin + 1
         while end < len(lines) and (lines[end][:1].isspace() and lines[end].strip()):
             end += 1
-        return begin, end, "\n".join(each.rstrip() for each in lines[begin:end]).strip()
+        text = "\n".join(each.rstrip() for each in lines[begin:end]).strip()
+        return _Found(begin, end, LastError(text), is_logged=is_logged)
     return None
 
 
-def _fatal(lines: Sequence[str]) -> str:
-    """An error of the interpreter itself, with the newest frames of the thread that it was in."""
-    words = []
-    for line in lines:
-        if not line.strip():
-            break
-        words.append(line.rstrip())
-    at = next((n for n, line in enumerate(lines) if line.startswith("Current thread")), len(lines))
-    frames = [line.rstrip() for line in lines[at + 1 :] if "<no Python frame>" not in line]
-    inside = next(
-        (n for n, line in enumerate(frames) if not line.startswith("  File")), len(frames)
-    )
-    return "\n".join([*words, *frames[: min(inside, MAX_FRAMES)]])
+def _fatal(lines: Sequence[str], begin: int) -> _Found:
+    """An error that ends a process at once; of the interpreter with its newest frames."""
+    end = begin + 1
+    while end < len(lines) and not (_STACK.search(lines[end]) or _is_step(lines[end])):
+        end += 1
+    words, behind = [line.rstrip() for line in lines[begin:end]], lines[end:]
+    at = next((n for n, line in enumerate(behind) if line.startswith("Current thread")), None)
+    if at is not None:
+        stack = [line.rstrip() for line in behind[at + 1 :] if "<no Python frame>" not in line]
+        is_frame = [line.startswith("  File") for line in stack]
+        words += stack[: min([MAX_FRAMES, *(n for n, each in enumerate(is_frame) if not each)])]
+    thrown = re.search(r"instance of '(?:\w+::)*(\w+)'", lines[begin])
+    error = LastError("\n".join(words), thrown[1] if thrown else "")
+    of_stack = (n for n in range(len(lines), end, -1) if re.match(r"frame #|    @ ", lines[n - 1]))
+    is_dump = at is not None or lines[begin].startswith("Python path")
+    stack_end = len(lines) if is_dump else next(of_stack, end)
+    return _Found(begin, stack_end, error, _Behind.NO_STEPS)
 
 
-def _usage(lines: Sequence[str], begin: int) -> tuple[int, int, str] | None:
-    """A refusal of a command line, with the usage below it; None for a usage alone."""
-    for number in range(begin, min(len(lines), begin + 60)):
+def _usage(lines: Sequence[str], begin: int) -> _Found | None:
+    """A refusal of a command line, with the usage below or above it; None for a usage alone."""
+    above = next((n for n in range(begin - 1, max(-1, begin - 4), -1) if lines[n].strip()), begin)
+    for number in (*range(begin, min(len(lines), begin + 60)), above):
         if re.search(r"(?i)\berror\b", lines[number]):
-            end = number + 1
+            end = max(number, begin) + 1
             while end < len(lines) and (lines[end][:1] in _BOX or lines[end][:1].isspace()):
                 end += 1
+            if number < begin:
+                end = len(lines)
             # The error first: it is what a line of a table has room for.
-            text = (
-                line.strip(_BOX).rstrip() for line in [*lines[number:end], *lines[begin:number]]
-            )
-            return begin, end, "\n".join(filter(None, text))
+            shown = [*lines[number:end], *lines[begin:number]]
+            text = "\n".join(filter(None, (line.strip(_BOX).rstrip() for line in shown)))
+            return _Found(min(begin, number), end, LastError(text))
     return None

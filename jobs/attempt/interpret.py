@@ -340,7 +340,9 @@ def failure_of(found: AttemptFacts, failed: RankError | None, is_oom: bool) -> s
     if failed is None:
         return unfinished_steps(found)
     code = 0 if failed.exit_code is None else failed.exit_code
-    is_killed = {-code, code - 128} & {*KILLED_BY}  # by itself, or under a shell
+    is_killed = {-code, code - 128, 256 - code} & {
+        *KILLED_BY
+    }  # by itself, or under another process
     if failed.caused_by_peer or is_killed:
         return None
     text = next(iter(failed.error.strip().splitlines()), "")

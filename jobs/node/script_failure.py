@@ -12,14 +12,14 @@ import re
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation, log_text
 from slurm_job_kit.jobs.errors import MEMORY_TEXTS, PEER_TEXTS, Mistake
 from slurm_job_kit.jobs.known_causes import KnownCause, known_cause
 from slurm_job_kit.jobs.last_error import LastError, last_error
-from slurm_job_kit.jobs.log_text import on_a_screen
+from slurm_job_kit.jobs.log_text import first_line, on_a_screen
 from slurm_job_kit.jobs.records.nodes import RankError
 
 # Python ends with this code after an error that nothing caught, and after sys.exit("text").
@@ -27,6 +27,12 @@ UNCAUGHT = 1
 # A relative path that the script did not find.
 _NOT_FOUND = re.compile(r"FileNotFoundError: \[Errno 2\] .*: '([^']+)'")
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
+# A process ends by these, whatever it is. As an exit code another one is most often a number.
+_KILLING = {
+    *(signal.SIGSEGV, signal.SIGKILL, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE),
+    *(signal.SIGTERM, signal.SIGXFSZ, signal.SIGXCPU, signal.SIGSYS),
+}
+_KILLED_CHILD = re.compile(r"killed by SIG|died with <Signals|with signal SIG|killed by signal: ")
 PEER_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError")
 MEMORY_ERRORS = ("OutOfMemoryError", "MemoryError")
 # Of these the user corrects the code, or the spec; of other known causes neither.
@@ -40,7 +46,7 @@ class Report:
 
     begun: it can report. text, names, errno, traceback: of an error that nothing caught, with the
     names of its class and its bases. exit_text: of its last sys.exit. is_hook_ours: False where
-    another sys.excepthook shows errors.
+    another sys.excepthook shows errors. main: the file of the script.
     """
 
     begun: bool = False
@@ -51,6 +57,7 @@ class Report:
     exit_text: str = ""
     ended: bool = False
     is_hook_ours: bool = True
+    main: str | None = None
 
 
 @dataclass(frozen=True)
@@ -93,7 +100,7 @@ def record_of(end: ScriptEnd, rank: int, host: str) -> RankError:
     cause = _cause_of(end, error, names)
     missing = _NOT_FOUND.search(text) if error.traceback else None
     in_args = missing is not None and any(missing[1] in each for each in end.args)
-    is_stop = end.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    is_stop = signal_of(end.exit_code) == signal.SIGTERM
     return RankError(
         round(time.time(), 3),
         rank,
@@ -105,7 +112,9 @@ def record_of(end: ScriptEnd, rank: int, host: str) -> RankError:
         caused_by_peer=is_peers or is_stop,
         is_user_error=in_args or (cause is not None and cause.repeats),
         exit_code=end.exit_code,
-        mistake=None if is_stop or is_peers or is_memory else _mistake_of(end, cause, in_args),
+        mistake=None
+        if is_stop or is_peers or is_memory
+        else _mistake_of(end, error, cause, in_args),
         fault="collective" if cause is None and is_peers else cause.fault if cause else None,
     )
 
@@ -114,22 +123,31 @@ def _error_of(end: ScriptEnd) -> tuple[LastError, Sequence[str]]:
     """The error that ended a script, and the classes of a Python exception."""
     report, lines = end.report, log_text.read_end(end.log).lines
     if end.exit_code == UNCAUGHT and report.text:
-        return LastError(_inner(report.text), report.names[0], report.traceback), report.names
+        return _of_report(report, lines)
     if end.exit_code == UNCAUGHT and _is_printed(report.exit_text, lines):
         return LastError(report.exit_text), ()
-    is_unreported = not (report.begun and report.ended and report.is_hook_ours)
+    has_reported = report.begun and report.ended and report.is_hook_ours
     found = last_error(
         lines,
-        may_be_uncaught=end.exit_code == UNCAUGHT and is_unreported,
+        may_be_uncaught=end.exit_code == UNCAUGHT or (has_reported and end.exit_code > 0),
         takes_words=end.exit_code > 0,
+        main=report.main if has_reported else None,
     )
     return found, (found.name,) if found.name else ()
 
 
-def _inner(text: str) -> str:
-    """The words of an error; of a data worker's those of the worker, not of its parent."""
-    from_text = last_error(text.split("\n"))
-    return from_text.text if from_text.traceback else text
+def _of_report(report: Report, lines: Sequence[str]) -> tuple[LastError, Sequence[str]]:
+    """A reported error; where it only reports that of a child, the child's own."""
+    # In the text itself: of a data worker, of a spawned process, or captured.
+    inner = last_error(report.text.split("\n"))
+    if inner.traceback and inner.traceback in report.traceback:
+        return LastError(inner.text, report.names[0], report.traceback), report.names
+    if not inner.traceback:
+        inner = last_error(lines)
+        if f"({first_line(report.text)})" not in inner.text:
+            return LastError(report.text, report.names[0], report.traceback), report.names
+    names = (inner.name or report.names[0],)
+    return replace(inner, traceback=inner.traceback or report.traceback), names
 
 
 def _is_printed(text: str, lines: Sequence[str]) -> bool:
@@ -142,15 +160,17 @@ def _cause_of(end: ScriptEnd, error: LastError, names: Sequence[str]) -> KnownCa
     number = end.report.errno
     if number is None and "OSError" in names and (found := _ERRNO.search(error.text)):
         number = int(found[1])
-    by_signal = f"\n{format_exit(end.exit_code)}" if end.exit_code < 0 else ""
-    return known_cause(error.text + by_signal, names, number)
+    return known_cause(f"{error.text}\n{format_exit(end.exit_code)}", names, number)
 
 
-def _mistake_of(end: ScriptEnd, cause: KnownCause | None, in_args: bool) -> Mistake | None:
+def _mistake_of(
+    end: ScriptEnd, error: LastError, cause: KnownCause | None, in_args: bool
+) -> Mistake | None:
     if in_args or (cause is not None and cause.fault in SPEC_FAULTS):
         return "spec"
     is_plain = cause is None or cause.fault in CODE_FAULTS
-    return "code" if is_plain and end.exit_code > 0 else None
+    is_killed = signal_of(end.exit_code) is not None or _KILLED_CHILD.search(error.text)
+    return "code" if is_plain and not is_killed else None
 
 
 def _words_of(end: ScriptEnd, error: LastError) -> str:
@@ -172,12 +192,27 @@ def _explanation(end: ScriptEnd, cause: KnownCause | None, missing: re.Match[str
 
 def format_exit(exit_code: int) -> str:
     """`exited with code 3`, or `was killed by SIGSEGV`."""
-    if exit_code >= 0:
+    number = signal_of(exit_code)
+    if number is None:
         return f"exited with code {exit_code}"
     try:
-        return f"was killed by {signal.Signals(-exit_code).name}"
+        name = signal.Signals(number).name
     except ValueError:  # a real-time signal
-        return f"was killed by signal {-exit_code}"
+        name = f"signal {number}"
+    if exit_code < 0:
+        return f"was killed by {name}"
+    return f"exited with code {exit_code}: a process that it started was killed by {name}"
+
+
+def signal_of(exit_code: int) -> int | None:
+    """The signal that killed a process, or a child whose end is its exit code; None for none.
+
+    A shell passes signal N on as 128 + N, Python's `sys.exit(process.wait())` as 256 - N.
+    """
+    if exit_code < 0:
+        return -exit_code
+    found = exit_code - 128 if exit_code < 192 else 256 - exit_code
+    return found if found in _KILLING else None
 
 
 def not_found_hint(path: str, work: str) -> str:

@@ -102,7 +102,8 @@ class Reports:
             if self.exit_text is not None:
                 self.send(exit_text=self.exit_text[:MAX_TEXT])
             # Bound methods of one object are equal.
-            self.send(ended=True, is_hook_ours=sys.excepthook == self.excepthook)
+            main = getattr(sys.modules.get("__main__"), "__file__", None)
+            self.send(ended=True, is_hook_ours=sys.excepthook == self.excepthook, main=main)
         except Exception:  # the pipe is full, or the script has closed it
             pass
 

@@ -13,6 +13,14 @@ TRACE = """Traceback (most recent call last):
     ~~~~^^
 ValueError: bad batch
 """
+THROWN = """terminate called after throwing an instance of 'c10::Error'
+  what():  CUDA error: an illegal memory access was encountered
+CUDA kernel errors might be asynchronously reported at some other API call
+"""
+THROWN = """terminate called after throwing an instance of 'c10::Error'
+  what():  CUDA error: an illegal memory access was encountered
+CUDA kernel errors might be asynchronously reported at some other API call
+"""
 GLOO = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.1]:1"
 
 
@@ -150,6 +158,37 @@ def test_a_log_that_is_gone_leaves_the_exit_code(tmp_path):
 )
 def test_the_name_of_the_exception_shows_what_failed(failed, line, fault):
     assert failed(TRACE.replace("ValueError: bad batch", line)).fault == fault
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (THROWN + "\nException raised from y.cpp:43\nframe #0: c10::Error::Error()\n\n", THROWN),
+        ("F1125 18:00:00.1 140 a.cc:33] Check failed: n > 0\n", None),
+        ("thread '<unnamed>' panicked at src/lib.rs:7:5:\nindex out of bounds\n", None),
+        ("python: a.c:12: f: Assertion `n' failed.\n", None),
+        ("forrtl: severe (174): SIGSEGV, segmentation fault occurred\n", None),
+        ("2026-11-25 18:00:00.1: F xla.cc:33] Non-OK-status: no device\n", None),
+    ],
+)
+def test_a_process_that_a_signal_ended_has_its_fatal_error_as_reason(failed, text, words):
+    ended = failed(text, -signal.SIGABRT).error
+    assert ended.partition("\n  cause: ")[0] == f"was killed by SIGABRT: {words or text}".strip()
+    # Of a worker: the process went on.
+    later = failed(f"{text}step 7/10\n", -signal.SIGKILL).error
+    assert later == "was killed by SIGKILL"
+
+
+def test_an_error_of_a_gpu_is_one_of_the_device(failed):
+    line = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+    assert failed(TRACE.replace("ValueError: bad batch", line)).fault == "device"
+
+
+@pytest.mark.parametrize("code", [128 + signal.SIGSEGV, 256 - signal.SIGSEGV])
+def test_an_exit_code_that_passes_a_signal_on_names_it(failed, code):
+    record = failed("", code)
+    assert record.error.endswith("a process that it started was killed by SIGSEGV")
+    assert record.mistake is None
 
 
 def test_a_dump_of_many_threads_is_the_thread_that_failed(failed):

@@ -316,6 +316,78 @@ def test_the_reason_is_the_errors_own_words(run, start, text, words):
         assert "caught" not in shown and len(shown) < len(words) + 200
 
 
+# A wrapper: the training is its child, and writes to the same log.
+CHILD = """
+def work():
+    raise ValueError("of the child\\nin two lines")
+print("step 1")
+work()
+"""
+WRAPPER = f"""
+import logging, subprocess, sys
+open("child.py", "w").write({CHILD!r})
+command = [sys.executable, "child.py"]
+"""
+OWN_WORDS = "ValueError: of the child\nin two lines"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sys.exit(subprocess.call(command))", OWN_WORDS),
+        (
+            "sys.exit(subprocess.call(['bash', '-c', f'set -e; {sys.executable} child.py']))",
+            OWN_WORDS,
+        ),
+        ("subprocess.run(command, check=True)", f"{OWN_WORDS}\n(subprocess.CalledProcessError: "),
+        ("subprocess.run(command, check=True, capture_output=True)", OWN_WORDS),
+        (
+            "if subprocess.call(command): print('training failed'); sys.exit(1)",
+            f"{OWN_WORDS}\ntraining failed",
+        ),
+        (
+            "p = subprocess.Popen(command, stdout=-1, stderr=subprocess.STDOUT, text=True)\n"
+            "for n, line in enumerate(p.stdout): print(f'[train {n}] {line}', end='')\n"
+            "sys.exit(p.wait())",
+            OWN_WORDS,
+        ),
+        (
+            "if subprocess.call(command): print('going on without')\n"
+            "for n in range(20): print('step', n)\nsys.exit('the end')",
+            "exited with code 1: the end",
+        ),
+        (
+            "import multiprocessing, runpy\n"
+            "p = multiprocessing.Process(target=runpy.run_path, args=['child.py'])\n"
+            "p.start(); p.join(); sys.exit(p.exitcode)",
+            OWN_WORDS,
+        ),
+        (
+            "from concurrent.futures import ProcessPoolExecutor as Pool\nimport runpy\n"
+            "with Pool(1) as pool: pool.submit(runpy.run_path, 'child.py').result()",
+            OWN_WORDS,
+        ),
+        (
+            "sys.exit(subprocess.call([sys.executable, '-c', 'import os; os.abort()']))",
+            "exited with code 250: a process that it started was killed by SIGABRT",
+        ),
+        (
+            "logging.error('no data'); logging.info('the end'); sys.exit(1)",
+            "exited with code 1: ERROR:root:no data",
+        ),
+    ],
+)
+def test_the_reason_of_a_wrapper_is_the_error_of_the_process_that_it_started(
+    run, start, text, words
+):
+    start(WRAPPER + text).wait(30)
+    record = error(run)
+    assert record is not None and record.error.startswith(words)
+    assert "RemoteTraceback" not in record.error
+    if words.startswith(OWN_WORDS):
+        assert 'child.py", line 3, in work' in record.traceback
+
+
 def test_a_refused_command_line_is_shown_with_its_usage_and_is_not_tried_again(run, start):
     assert start(USAGE).wait(30) == 2
     record = error(run)
