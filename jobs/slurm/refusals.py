@@ -26,9 +26,9 @@ _CAUSES: tuple[tuple[str, tuple[str, ...]], ...] = (
         r"|threads per core|more tasks than available processors|Task count specification",
         ("cpus_per_task",),
     ),
-    (r"[Mm]emory (specification|required)|--mem(?![-\w])", ("mem", "cpus_per_task")),
+    (r"[Mm]emory (specification|required)|--mem(?![-\w])|SLURM_MEM_PER_", ("mem", "cpus_per_task")),
     (r"[Ff]eature (requirements|specification)|--constraint", ("constraint",)),
-    (r"[Gg]eneric resource|GRES|TRES|RestrictedCoresPerGPU", ("gpus_per_node",)),
+    (r"[Gg]eneric resource|GRES|TRES|--gpus-per-node|RestrictedCoresPerGPU", ("gpus_per_node",)),
     (r"Invalid node name", ("exclude",)),
     (r"Requested nodes not in this partition", ("exclude", "partition")),
     (r"[Nn]ode count|[Jj]ob size specification", ("nodes",)),
@@ -51,8 +51,8 @@ _CAUSES: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 # Options whose message has another word than their name.
 _WORDS = {"nodelist": "node name", "tmp": "temporary disk"}
-# It stands before most messages, and `batch` is an option, too.
-_PREFIX = "Batch job submission failed"
+# Words that are options, too: before most messages, and of options that sbatch takes one of.
+_NO_OPTIONS = re.compile("Batch job submission failed|mutually exclusive")
 # The command that shows what a site has for a key.
 HINTS = {
     "nodes": "sinfo --summarize lists the number of nodes",
@@ -119,6 +119,6 @@ def _options(message: str, requested: Slurm) -> Iterator[Problem]:
     """Options that the message names: `--licenses`, or as a word, such as "license"."""
     for name in requested.sbatch_args:
         word = _WORDS.get(name, name.removesuffix("s"))
-        if re.search(rf"\b{re.escape(word)}", message.replace(_PREFIX, ""), re.IGNORECASE):
+        if re.search(rf"\b{re.escape(word)}", _NO_OPTIONS.sub("", message), re.IGNORECASE):
             what = f"Slurm refuses the job, perhaps for {shown(requested.sbatch_args[name])}"
             yield Problem(("slurm", "sbatch_args", name), what, "man sbatch lists the options")

@@ -16,7 +16,8 @@ POLICY = (
     "limit, user's size and/or time limits)"
 )
 LUA = "sbatch: error: You must give a project code, see https://site.example/projects"
-CPUS = "cpus_per_task"
+CPUS, GPUS = "cpus_per_task", "gpus_per_node"
+MEM = ["mem", CPUS]
 ALL = Slurm(
     nodes=2,
     cpus_per_task=64,
@@ -39,6 +40,10 @@ ALL = Slurm(
         ("sbatch: error: Invalid --mem specification", ["mem", CPUS]),
         ("sbatch: error: Invalid --mem-bind specification", []),
         ("sbatch: error: Invalid feature specification", ["constraint"]),
+        # Of options in the environment, too, such as SBATCH_GRES; the first since 26.05.
+        ("sbatch: fatal: --gpus-per-node and --gres=gpu are mutually exclusive.", [GPUS]),
+        ("sbatch: fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.", MEM),
+        ("SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually ...", MEM),
         ("Requested time limit is invalid (missing or exceeds some limit)", ["time"]),
         ("Invalid account or account/partition combination specified", ["account", "partition"]),
         # As sbatch prints it: the limit's name on a line of its own.
@@ -97,8 +102,10 @@ def test_keys_with_their_default_value_are_no_cause():
         ("licenses", "sbatch: error: Batch job submission failed: Invalid license specification"),
         ("gres", "sbatch: error: Invalid generic resource (gres) specification"),
         ("nodelist", "sbatch: error: Batch job submission failed: Invalid node name specified"),
+        ("gpu-bind", "--x and --gpu-bind are mutually exclusive"),
     ],
 )
 def test_an_option_of_sbatch_args_is_named(name, message):
-    (problem,) = refusals.problems(message, Slurm(sbatch_args={name: "1", "batch": "a"}))
+    words = {"batch": "a", "exclusive": "user"}  # that stand in messages about other options
+    (problem,) = refusals.problems(message, Slurm(sbatch_args={name: "1", **words}))
     assert problem.path == ("slurm", "sbatch_args", name)
