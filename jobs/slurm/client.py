@@ -34,7 +34,9 @@ MAX_PAUSE_S = 30.0
 # What Slurm's commands print if no slurmctld answered. Source: slurm_errno.c
 NO_CONTACT = re.compile(
     r"[Uu]nable to contact|[Cc]onnection (refused|timed out|rejected)|timed out|[Cc]ommunication"
+    r"|Message send failure|[Cc]ontroller (is )?in standby mode"
     r"|Rate limit exceeded"  # of slurmctld, for requests of one user (Slurm 23.02)
+    r"|Connection forced closed by quiesce timeout"  # by a reconfiguration (Slurm 24.11)
 )
 # What they print if slurmctld got the request and its answer did not come. Source: slurm_errno.c
 NO_ANSWER_IN_TIME = re.compile(

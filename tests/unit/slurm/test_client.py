@@ -80,6 +80,33 @@ def test_an_array_task_is_named_by_its_array_and_number(variables, job_id):
     assert client.job_id_from(variables) == job_id
 
 
+# Of slurm_errno.c, 22.05 to 26.05; messages.tsv has them all.
+@pytest.mark.parametrize(
+    ("text", "is_answered"),
+    [
+        ("Unable to contact slurm controller (connect failure)", False),
+        ("Unable to contact slurm controller (shutdown failure)", False),
+        ("Communication connection failure", False),
+        ("Connection timed out establishing", False),
+        ("Connection rejected by handler", False),
+        ("Connection forced closed by quiesce timeout", False),
+        ("Socket timed out on send/recv operation", False),
+        ("Message send failure", False),
+        ("Message receive failure", False),
+        ("Zero Bytes were transmitted or received", False),
+        ("Slurm backup controller in standby mode", False),
+        ("Controller is in standby mode, try a different controller", False),
+        ("Rate limit exceeded, please retry later", False),
+        ("Invalid job id specified", True),
+        ("Job can not be altered now, try again later", True),
+        ("Access/permission denied", True),
+    ],
+)
+def test_an_error_of_the_connection_is_no_answer(text, is_answered):
+    answer = subprocess.CompletedProcess(["scontrol"], 1, "", f"slurm_load_jobs error: {text}\n")
+    assert client.is_answered(answer) is is_answered
+
+
 def test_a_missing_command_returns_none(slurm):
     assert client.call(["scontrol", "show", "job", "1"]) is None
     assert client.show_job("1") is None
