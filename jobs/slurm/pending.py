@@ -191,7 +191,7 @@ _TRES = {
     "Energy": "energy",
 }
 _JOBS = {"User": "jobs of yours", "Account": "jobs of your account"}
-_WITH_DETAIL = re.compile(r"(\w+)(?:[,:][ _]|\()(.+?)\)?")
+_WITH_DETAIL = re.compile(r"(\w+)(?:[,:][ _]?(.+)|\((.+)\))")
 
 
 class Wait(Enum):
@@ -310,7 +310,7 @@ def explain(reason: str) -> str:
         return known
     parts = _WITH_DETAIL.fullmatch(stripped)
     if parts and (known := _explained(parts[1])):
-        return f"{known} ({parts[2]})"
+        return f"{known} ({parts[2] or parts[3]})"
     return f'Slurm gives the reason "{stripped}"' if stripped else _REASONS["None"]
 
 

@@ -117,6 +117,7 @@ def test_a_reason_becomes_a_plain_line(reason, line):
         ("ReqNodeNotAvail, UnavailableNodes:n[1-2]", "UnavailableNodes:n[1-2]"),
         ("ReqNodeNotAvail(Unavailable:n1)", "Unavailable:n1"),
         ("BurstBufferOperation: lua: no space", "lua: no space"),
+        ("RaisedSignal:9(Killed)", "9(Killed)"),  # 26.05
     ],
 )
 def test_a_detail_is_kept(reason, detail):
