@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from pathlib import Path
 
@@ -18,8 +19,18 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 def add_config(parser: argparse.ArgumentParser) -> None:
     """Add CONFIG and overrides of its keys."""
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="a spec, in YAML")
+    add_config_file(parser)
     add_overrides(parser, "train.lr=0.05")
+
+
+def add_config_file(parser: argparse.ArgumentParser) -> None:
+    """Add CONFIG."""
+    parser.add_argument("config", type=path, metavar="CONFIG", help="a spec, in YAML")
+
+
+def path(text: str) -> Path:
+    """Return a path of the command line. Not every shell expands ~ in `make submit CONFIG=~/x`."""
+    return Path(os.path.expanduser(text))
 
 
 def add_overrides(parser: argparse.ArgumentParser, example: str) -> None:

@@ -111,7 +111,9 @@ _VARIABLE = re.compile(
     r"|\{(?P<braced>[A-Za-z_]\w*)(?P<or>:?-(?P<text>[^}$]*))?\})",
     re.ASCII,
 )
-_FOR_A_SHELL = re.compile(r"\$[({]|`")
+_FOR_A_SHELL = re.compile(r"\$[({0-9@*#?!$-]?|`")
+# ~ and ~user where a shell expands them: at the start of a word or value, and behind a colon.
+_HOME = re.compile(r"(?:^(?:--?[\w-]+=)?|:)(?P<home>~[\w.-]*)(?=/|:|$)", re.ASCII)
 
 
 def expand_path(written: str, environ: Mapping[str, str] = os.environ) -> str:
@@ -147,6 +149,7 @@ def unexpanded(text: str) -> str | None:
     """
     rest = text.replace("$$", "")
     found = re.search(r"\$(?:[A-Za-z_]\w*|[({].*)", rest, re.ASCII)
-    if found is None and (rest == "~" or re.match(r"(?:--?[\w-]+=)?~/", rest)):
-        return "~"
-    return found[0] if found else None
+    if found is not None:
+        return found[0]
+    homes = (match["home"] for match in _HOME.finditer(rest))
+    return next((home for home in homes if os.path.expanduser(home) != home), None)

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser)
     parser.add_argument("--checkpoint", metavar="NAME", help="best, latest or step-XXXXXXXX")
     help_of_out = "a file or directory, by default in the run directory"
-    parser.add_argument("--out", type=Path, metavar="PATH", help=help_of_out)
+    parser.add_argument("--out", type=arguments.path, metavar="PATH", help=help_of_out)
     help_of_dcp = "weights and optimizer for torch.distributed.checkpoint, as a directory"
     parser.add_argument("--dcp", action="store_true", help=help_of_dcp)
 

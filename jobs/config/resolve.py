@@ -87,7 +87,7 @@ def _expanded(path: KeyPath, written: str) -> str | Problem:
     try:
         return expand_path(written)
     except ValueError as error:
-        return Problem(path, str(error), "set it, or write the path out")
+        return Problem(path, str(error), "set it, or write the path out; $$ means one $")
 
 
 def _plain(path: KeyPath, written: str) -> str | Problem:

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", default="", metavar="TEXT", help="runs as one text")
     parser.add_argument("--metric", metavar="NAME", help="rank the runs by it, such as eval_loss")
     parser.add_argument(
-        "--out", type=Path, metavar="PATH", help="page; default: RUN_DIR/report.html"
+        "--out", type=arguments.path, metavar="PATH", help="page; default: RUN_DIR/report.html"
     )
     arguments.add_json(parser)
 

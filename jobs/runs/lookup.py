@@ -136,8 +136,8 @@ def find(text: str | None) -> RunDir:
             hint = f"begin with {installation.FIRST_SUBMIT}"
             raise NoSuchRunError(f"no runs in {runs_root()} yet\n  hint: {hint}")
         return newest_begun(runs)
-    if is_run_dir(Path(text)):
-        return RunDir(Path(text).resolve())
+    if is_run_dir(path := _as_path(text)):
+        return RunDir(path.resolve())
     by_id = [run_dir for run_dir in runs if run_dir.run_id == text]
     by_job = _by_job(text, runs)
     if by_id or by_job:
@@ -161,7 +161,7 @@ def _unreadable(text: str) -> UserError | None:
     with contextlib.suppress(OSError):
         names = os.listdir(root)
     inside = (root / name / text for name in names)
-    for path in (Path(text), root / text / "latest", root / text, *inside):
+    for path in (_as_path(text), root / text / "latest", root / text, *inside):
         with contextlib.suppress(OSError, RuntimeError, ValueError):
             real = path.resolve(strict=True)
             if real.is_dir() and not os.access(real, os.R_OK | os.X_OK):
@@ -183,7 +183,7 @@ def find_all(text: str | None) -> list[RunDir]:
     if text is None:
         return runs
     named = [run_dir for run_dir in runs if run_dir.path.parent.name == text]
-    return named if named and not is_run_dir(Path(text)) else [find(text)]
+    return named if named and not is_run_dir(_as_path(text)) else [find(text)]
 
 
 def all_sweeps() -> list[SweepDir]:
@@ -194,12 +194,16 @@ def all_sweeps() -> list[SweepDir]:
     return sorted(sweeps, key=lambda sweep: sweep.sweep_id, reverse=True)
 
 
+def _as_path(text: str) -> Path:
+    return Path(os.path.expanduser(text))
+
+
 def find_sweep(text: str | None) -> SweepDir | None:
     """The sweep that a user means by its directory, its id or the id of its job array, if any."""
     if text is None:
         return None
-    if shared_files.is_file(SweepDir(Path(text)).record):
-        return SweepDir(Path(text).resolve())
+    if shared_files.is_file(SweepDir(path := _as_path(text)).record):
+        return SweepDir(path.resolve())
     if text.isdecimal():
         found = recall(text)
         sweep = None if found is None else SweepDir(found.path)

@@ -33,7 +33,7 @@ from slurm_job_kit.jobs.sweep.points import LoadedSweep
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of sweep."""
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="a spec, in YAML")
+    arguments.add_config_file(parser)
     arguments.add_overrides(parser, "train.lr=0.01,0.1")
     arguments.add_start(parser)
     parser.add_argument("--dry-run", action="store_true", help="list the points; write nothing")

@@ -1,5 +1,6 @@
 """Times, names, options and variables of a spec: they reach Slurm intact or are refused."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -247,7 +248,17 @@ def test_runs_root_is_expanded_as_a_shell_would(take, refuse, monkeypatch):
     assert take("runs_root: ~/runs").runs_root == "/home/me/runs"
     assert take("runs_root: '${UNSET:-/tmp}/${SCRATCH:-x}'").runs_root == "/tmp//scratch/me"
     assert take("runs_root: '${UNSET:-~/runs}'").runs_root == "/home/me/runs"
-    for command in ("a$(touch x)", "a`touch x`", "${SCRATCH##*/}", "${SCRATCH", "~nobody-here/x"):
+    assert take("runs_root: '~root/x$$1'").runs_root == f"{os.path.expanduser('~root')}/x$1"
+    for command in (
+        "a$(touch x)",
+        "a`touch x`",
+        "${SCRATCH##*/}",
+        "${SCRATCH",
+        "~nobody-here/x",
+        "$1/x",
+        "a$",
+        "$?/x",
+    ):
         assert "x.yaml:1: runs_root" in refuse(f"runs_root: '{command}'")
     assert "environment variable UNSET is not set" in refuse("runs_root: $UNSET/runs")
     monkeypatch.setenv("SCRATCH", "a\nb")
@@ -280,14 +291,16 @@ def test_a_variable_that_would_stay_is_refused_with_its_line(
     assert "which nothing expands here" in refuse(text.replace("VALUE", f"'{value}'"))
 
 
-@pytest.mark.parametrize("value", ["$(pwd)/x", "~/x", "--out=~/x"])
+@pytest.mark.parametrize("value", ["$(pwd)/x", "~/x", "--out=~/x", "~root/x", "--bind=/a:~/b"])
 def test_what_only_a_shell_expands_is_refused_in_arguments(refuse, value):
     assert "nothing expands" in refuse(f"launch: {{script: x.py, args: ['{value}']}}")
 
 
 def test_two_dollars_stand_for_one_that_a_script_reads_itself(take):
-    args = take("launch: {script: x.py, args: ['run=$${now:%Y}', '^a$', '$$A']}").launch.args
-    assert args == ["run=${now:%Y}", "^a$", "$A"]
+    args = take(
+        "launch: {script: x.py, args: ['run=$${now:%Y}', '^a$', '$$A', '~no-user', 'a~b', '1:~2']}"
+    ).launch.args
+    assert args == ["run=${now:%Y}", "^a$", "$A", "~no-user", "a~b", "1:~2"]
 
 
 def test_a_shell_reads_setup_and_the_command_of_notify(take):

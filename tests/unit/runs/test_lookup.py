@@ -1,7 +1,10 @@
 """A run is found by its directory, run id, job id or name."""
 
+import argparse
+
 import pytest
 
+from slurm_job_kit.jobs import arguments
 from slurm_job_kit.jobs.records.queued import Submission
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, relink, write_json
 from slurm_job_kit.jobs.runs import lookup
@@ -54,6 +57,16 @@ def test_a_run_is_found_by_each_of_its_names(root, three):
     assert find("a") == newest
     assert find(str(root / "a/latest")) == newest
     assert find("12_3") == first
+
+
+def test_a_home_directory_that_the_shell_did_not_expand_is_found(root, three, monkeypatch):
+    """make status RUN=~/x: zsh and dash leave ~ in it."""
+    monkeypatch.setenv("HOME", str(root))
+    assert find("~/a/20260101") == three[0]
+    assert lookup.find_sweep("~/a") is None
+    parser = argparse.ArgumentParser()
+    arguments.add_config(parser)
+    assert parser.parse_args(["~/x.yaml"]).config == root / "x.yaml"
 
 
 @pytest.mark.parametrize("text", ["far", "20260109", None, "7", "runs/far/20260109", "8"])
