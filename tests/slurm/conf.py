@@ -104,10 +104,6 @@ class Site:
         """The name that a machine has for itself, and other hosts for it."""
         return machine
 
-    def dns_names(self, machine: str) -> list[str]:
-        """The names under which other machines find this one."""
-        return [self.host_name(machine)]
-
     def settings(self) -> dict[str, object]:
         """The lines `Key=value` of slurm.conf."""
         return _settings(self)
@@ -145,7 +141,7 @@ def hosts(site: Site, machine: str) -> str:
             address = site.data_address(name)
         elif name == machine == site.trap_node:
             address = "127.0.1.1"
-        lines.append(f"{address} {' '.join(site.dns_names(name))}")
+        lines.append(f"{address} {site.host_name(name)}")
     return "\n".join(lines) + "\n"
 
 

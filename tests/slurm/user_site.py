@@ -48,12 +48,8 @@ class UserSite(Site):
         return [*self.nodes, LOGIN]
 
     def host_name(self, machine: str) -> str:
-        """On some clouds a host is not named as in Slurm (NodeHostname)."""
+        """On some clouds DNS does not know a host's name in Slurm (NodeHostname, NodeAddr)."""
         return f"vm-{machine}" if machine in self.nodes else machine
-
-    def dns_names(self, machine: str) -> list[str]:
-        # Until the kit takes addresses from NodeAddr: Slurm's names, too.
-        return list(dict.fromkeys([self.host_name(machine), machine]))
 
     def settings(self) -> dict[str, object]:
         address = self.address(CONTROLLER)
