@@ -74,7 +74,9 @@ def _limits(requested: Slurm, site: Site) -> Iterator[Problem]:
 
 def _stops(requested: Slurm, site: Site, stop_s: float | None) -> Iterator[Problem]:
     """Yield what a preemption or a time limit at this site does to the run."""
-    mode, where = site.preempt_mode, f"partition {site.partition.name}"
+    partition, mode = f"partition {site.partition.name}", site.preempt_mode
+    by_qos = site.config.preempt_type == "qos" and site.qos_name
+    where = f"QOS {site.qos_name}" if by_qos else partition
     grace_s, kill_wait_s = site.grace_time_s, site.config.kill_wait_s
     if mode == "CANCEL":
         yield _cancels(requested, where)
@@ -95,7 +97,7 @@ def _stops(requested: Slurm, site: Site, stop_s: float | None) -> Iterator[Probl
         yield _warning("restart", what, hint)
     if site.partition.alloc_nodes != "ALL" and is_successor_wanted(requested, site):
         nodes = site.partition.alloc_nodes
-        what = f"{where} accepts jobs from {nodes} only, so a job may not be able to submit one"
+        what = f"{partition} accepts jobs from {nodes} only, so a job may not be able to submit one"
         resume = installation.command("resume")
         yield _warning("restart", what, f"{resume} continues the run if no successor is queued")
 

@@ -10,7 +10,9 @@ import pytest
 from slurm_job_kit.jobs.rundir import read_json
 
 from ..conf import Preemption
+from ..host import IS_SITE
 from ..kit import JOB_TIMEOUT_S, Kit, Run
+from ..user_site import QOS_OF_PARTITION
 from . import harm_processes, harm_slurm, oracles
 from .rows import Row
 from .scenario import Paced, ReferenceRuns, begin
@@ -84,8 +86,12 @@ def test_row_05_preemption_that_cancels_without_a_successor_keeps_the_checkpoint
     kit: Kit, reference: ReferenceRuns, row: Row
 ) -> None:
     kit.cluster.restart(extra_conf=PATIENT, preemption=Preemption("CANCEL", 0))
-    said = kit.jobs("submit", "configs/resnet.yaml", "slurm.restart=requeue", "--dry-run").stderr
-    assert "note: slurm.restart: partition batch cancels what it preempts" in said
+    qos = QOS_OF_PARTITION["batch"]
+    # On the site a plugin of slurmctld gives the job its QOS if it has none.
+    words = ("slurm.restart=requeue", *[f"slurm.qos={qos}"] * IS_SITE)
+    said = kit.jobs("submit", "configs/resnet.yaml", *words, "--dry-run").stderr
+    where = f"QOS {qos}" if IS_SITE else "partition batch"
+    assert f"note: slurm.restart: {where} cancels what it preempts" in said
     paced = begin(kit, row, "slurm.restart=requeue")
     harm_slurm.begin_preemption(paced.run)
     paced.run.wait("PREEMPTED")

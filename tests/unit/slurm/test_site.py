@@ -238,6 +238,13 @@ def test_a_site_that_cancels_preempted_jobs_is_a_problem_with_a_hint(restart, hi
     assert "\n" not in problem.in_one_line
 
 
+def test_the_qos_is_named_where_it_decides_on_preemption():
+    config = replace(USUAL, preempt_type="qos", kill_wait_s=10)
+    site = Site(config, BATCH, ("CANCEL", 5), "scavenger")
+    told = [problem.in_one_line for problem in site_warnings.check(HOUR, [site])]
+    assert len(told) == 2 and all("QOS scavenger" in line for line in told), told
+
+
 def test_the_slowest_stop_is_read_from_the_attempts(tmp_path):
     run = RunDir(tmp_path)
     assert site_warnings.slowest_stop_s(run) is None
