@@ -19,6 +19,7 @@ BY_HAND_NAMES := NNODES NODE_RANK MASTER_ADDR MASTER_PORT
 TESTS := test test-here test-on-slurm test-slow test-faults
 $(foreach test,$(TESTS),$(eval kit_takes_$(test) := FLAGS WORKERS SLURM SITE ROW))
 $(foreach bench,bench bench-start bench-gpu bench-full bench-scale,$(eval kit_takes_$(bench) := B FLAGS))
+kit_takes_cluster-up := SLURM SITE
 kit_takes_clean := RUN YES FLAGS
 kit_takes_train := CONFIG SET NPROC $(BY_HAND_NAMES)
 kit_takes_chaos := N SEED DRAW SLURM SITE FLAGS
@@ -106,10 +107,10 @@ lint: $(READY_DEV) ## ruff, mypy and shellcheck
 	@shellcheck slurm/ddp.sbatch slurm/agent.sh .ci/run tests/slurm/*.sh
 schema: $(READY) ## Write configs/schema.json and the tables of keys from jobs/spec.py
 	@$(PYTHON) -m jobs.config.schema
-cluster-up: $(READY_DEV) ## Start a real Slurm of four nodes on this machine (root)
-	@$(PYTHON) -m tests.slurm.cluster up
+cluster-up: $(READY_DEV) ## Start a real Slurm of four nodes on this machine (root) [SLURM=26.05] [SITE=1]
+	@$(ON_SLURM) $(PYTHON) -m tests.slurm up
 cluster-down: $(READY_DEV) ## Stop that Slurm
-	@$(PYTHON) -m tests.slurm.cluster down
+	@$(PYTHON) -m tests.slurm down
 
 .venv/.ready: requirements.lock
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: $(OLD) " + sys.version)'

@@ -1,19 +1,13 @@
 """A real Slurm cluster on this one machine, for tests and for trying things out.
 
-    python -m tests.slurm.cluster up [DIR]      start it, print the next commands
-    python -m tests.slurm.cluster state [DIR]   nodes, queue, jobs, the end of all logs
-    python -m tests.slurm.cluster down [DIR]    end it and all of its processes
-
 Every node has its own address, host name, /etc/hosts and cgroup tree; files are shared. Nothing
 outside of the cluster's folder is written, and no other Slurm is ever called.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +22,6 @@ from .machines import Machines
 
 __all__ = ["Cluster", "ClusterError", "why_not"]
 
-DEFAULT_ROOT = Path(__file__).parents[2] / ".cluster"
 # Unix sockets below the root (munge's, one per step) may have paths of 108 bytes at most.
 _MAX_ROOT_LENGTH = 70
 
@@ -181,66 +174,3 @@ class Cluster(Machines):
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-
-_UP = """\
-A Slurm cluster is up: nodes {nodes}, files in {root}. Type next:
-
-    {path}export SLURM_CONF={slurm_conf}
-    sinfo
-    srun --nodes=2 hostname
-
-Partitions: batch (default) and nograce are preempted and requeued by urgent; jobs in batch get
-{grace} s to save before they end, jobs in nograce none.
-"""
-
-
-def main(argv: list[str]) -> int:
-    """Runs the command line `up|down|state [DIR]` and returns its exit status."""
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.slurm.cluster",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("action", choices=("up", "down", "state"))
-    parser.add_argument("dir", metavar="DIR", type=Path, nargs="?", default=DEFAULT_ROOT)
-    args = parser.parse_args(argv)
-    try:
-        cluster = Cluster(args.dir)
-        _ACTIONS[args.action](cluster)
-    except (ClusterError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-def _up(cluster: Cluster) -> None:
-    if cluster.daemon_pid("ctl") is not None:
-        print("It is up already; make cluster-down ends it, and all its jobs.\n")
-    else:
-        cluster.start()
-    print(
-        _UP.format(
-            nodes=", ".join(cluster.nodes),
-            root=cluster.root,
-            slurm_conf=cluster.env["SLURM_CONF"],
-            grace=conf.GRACE_TIME_S,
-            path=f"export PATH={host.PREFIX}/bin:$PATH\n    " if host.PREFIX else "",
-        ),
-        end="",
-    )
-
-
-def _state(cluster: Cluster) -> None:
-    print(cluster.state())
-
-
-_ACTIONS = {
-    "up": _up,
-    "down": Cluster.stop,
-    "state": _state,
-}
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,11 +14,8 @@ from .faults.scenario import ReferenceRuns
 from .host import IS_SITE
 from .kit import Kit
 from .not_on_site import REASONS
-from .user_cluster import cluster_at
+from .user_cluster import cluster_at, root_of_this_process
 
-# Short, for the unix sockets below it; every node sees /tmp.
-_TMP = Path("/tmp")
-_PREFIX = "slurm-test-"
 _HERE = Path(__file__).parent
 
 
@@ -31,8 +26,7 @@ def cluster() -> Iterator[Cluster]:
         if os.environ.get("REQUIRE_SLURM") == "1":
             pytest.fail(reason)
         pytest.skip(reason)
-    _remove_leftovers()
-    shared = cluster_at(_TMP / f"{_PREFIX}{os.getpid()}")
+    shared = cluster_at(root_of_this_process("test"))
     shared.start()
     yield shared
     shared.stop()
@@ -53,7 +47,7 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        reason = REASONS.get(getattr(item, "originalname", item.name))
+        reason = REASONS.get(item.name) or REASONS.get(getattr(item, "originalname", item.name))
         if IS_SITE and reason and item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.skip(reason=f"not on the site's shape: {reason}"))
 
@@ -84,24 +78,3 @@ def pytest_runtest_makereport(
     if report.failed and report.when != "teardown" and cluster is not None:
         report.sections.append(("state of the Slurm cluster", cluster.state()))
     return report
-
-
-def _remove_leftovers() -> None:
-    """Ends the clusters of test runs that were killed: the number in the name is their pid."""
-    with _alone():  # several pytest processes start at once, and would remove the same cluster
-        for root in _TMP.glob(f"{_PREFIX}*"):
-            pid = root.name.removeprefix(_PREFIX)
-            if root.lstat().st_uid == os.geteuid() and not Path("/proc", pid).exists():
-                cluster_at(root).stop()
-                shutil.rmtree(root)
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """A block that one process of this machine is in at a time."""
-    folder = os.open(_TMP, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from .cluster import Cluster, ClusterError
+from .user_cluster import cluster_at
 
 _REPO = Path(__file__).parents[2]
 
@@ -158,8 +159,8 @@ def test_stop_leaves_nothing_behind_even_after_a_kill(
     root = tmp_path_factory.mktemp("c")  # short, for the unix sockets below it
     code = f"""if True:
         import os, pathlib, signal
-        from tests.slurm.cluster import Cluster
-        other = Cluster(pathlib.Path({str(root)!r}), nodes=1)
+        from tests.slurm.user_cluster import cluster_at
+        other = cluster_at(pathlib.Path({str(root)!r}), nodes=1)
         other.start()
         job_id = other.sbatch(stdin="#!/bin/sh\\nsetsid sleep 300 & srun sleep 300")
         other.wait_for(lambda: sum("sleep" in p for p in other.job_processes().values()) >= 2, "")
@@ -167,7 +168,7 @@ def test_stop_leaves_nothing_behind_even_after_a_kill(
     """
     done = subprocess.run([sys.executable, "-c", code], check=False, timeout=60, cwd=_REPO)
     assert done.returncode == -signal.SIGKILL
-    other = Cluster(root, nodes=1)
+    other = cluster_at(root, nodes=1)
     pids = list(other.job_processes())
     assert pids
     other.stop()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
@@ -16,17 +18,41 @@ from . import host, network, user_site
 from .client import ENTER, UMASK, ClusterError
 from .cluster import Cluster
 from .conf import CONTROLLER
-from .user_site import GROUP_ID, LOGIN, OTHER, STUDENT, USERS, User, UserSite
+from .user_site import GROUP, GROUP_ID, LOGIN, OTHER, STUDENT, USERS, User, UserSite
 
 _HERE = Path(__file__).resolve().parent
 _FURNISH = _HERE / "furnish.sh"
 _FILE_CLIENT = _HERE / "file_client.c"
 _DATABASE = ("mariadbd", "slurmdbd")
+# Short, for the unix sockets below it; every node sees /tmp.
+_TMP = Path("/tmp")
 
 
 def cluster_at(root: Path, nodes: int = 4) -> Cluster:
     """Returns a cluster of the shape that KIT_TEST_SITE chooses."""
     return (UserCluster if host.IS_SITE else Cluster)(root, nodes=nodes)
+
+
+def root_of_this_process(purpose: str) -> Path:
+    """Returns where this process may have a cluster; ends those of processes that were killed."""
+    with _alone():  # several processes start at once, and would remove the same cluster
+        for root in _TMP.glob(f"slurm-{purpose}-*"):
+            pid = root.name.rpartition("-")[2]
+            if root.lstat().st_uid == os.geteuid() and not Path("/proc", pid).exists():
+                cluster_at(root).stop()
+                shutil.rmtree(root)
+    return _TMP / f"slurm-{purpose}-{os.getpid()}"
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """A block that one process of this machine is in at a time."""
+    folder = os.open(_TMP, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 class UserCluster(Cluster):
@@ -43,6 +69,12 @@ class UserCluster(Cluster):
     @property
     def _user_site(self) -> UserSite:
         return cast(UserSite, self.site)
+
+    def shell(self, user: User) -> list[str]:
+        """Returns the command that starts a user's shell on the login machine."""
+        names = ("PATH", "SLURM_CONF")
+        settings = [f"{name}={self.env[name]}" for name in names]
+        return self._as(user, Path(self._user_site.home(user)), *settings, "bash")
 
     def sbatch(self, *argv: str | Path, stdin: str = "", cwd: Path | None = None) -> str:
         """Submits a job of the other user."""
@@ -89,7 +121,7 @@ class UserCluster(Cluster):
 
     def _as(self, user: User, cwd: Path | None, *argv: str) -> list[str]:
         environment = (f"HOME={self._user_site.home(user)}", f"USER={user.name}")
-        ids = (f"--reuid={user.id}", f"--regid={GROUP_ID}", "--clear-groups")
+        ids = (f"--reuid={user.name}", f"--regid={GROUP}", "--clear-groups")
         at = _at(cwd or self.site.work_dir)
         return self._entering(LOGIN, "setpriv", *ids, *at, *environment, *argv)
 

@@ -23,7 +23,7 @@ from ..cluster import Cluster, why_not
 from ..faults.scenario import ReferenceRuns
 from ..host import IS_SITE
 from ..kit import Kit, Run
-from ..user_cluster import cluster_at
+from ..user_cluster import cluster_at, root_of_this_process
 from .draws import Draw, draws
 from .harms import HARMS, TABLE
 from .judge import judged, rows_of
@@ -56,9 +56,11 @@ def main(argv: list[str]) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     if IS_SITE:
         os.umask(0)  # users of the cluster write into the folders that harms make
-    root = Path(f"/tmp/slurm-chaos-{os.getpid()}")
-    again = f"make chaos N={args.number} SEED={args.seed} DRAW={{}}"
-    with cluster_at(root) as cluster, open(args.out / "draws.jsonl", "a") as lines:
+    again = f"make chaos N={args.number} SEED={args.seed} DRAW={{}}{' SITE=1' * IS_SITE}"
+    with (
+        cluster_at(root_of_this_process("chaos")) as cluster,
+        open(args.out / "draws.jsonl", "a") as lines,
+    ):
         reference = ReferenceRuns(Kit(cluster, cluster.tmp_path(args.out.resolve() / "reference")))
         strategies = dict.fromkeys(draw.strategy for draw in chosen)
         expected = {each: reference(MODEL, f"train.strategy={each}") for each in strategies}
