@@ -6,6 +6,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from slurm_job_kit.jobs import shared_files
+
 from ..paced import Paced
 
 _WRITER = "checkpoint-writer"  # the thread's name
@@ -23,7 +25,7 @@ class BadDisk(Paced):
 
         def failing_fsync(fd: Any) -> None:
             is_writer = threading.current_thread().name.startswith(_WRITER)
-            if is_writer and os.environ["KIT_ATTEMPT"] == "1" and file.exists():
+            if is_writer and os.environ["KIT_ATTEMPT"] == "1" and shared_files.exists(file):
                 error, _, name = file.read_text().partition(" ")  # "" while the test writes it
                 if error and name in ("", os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))):
                     number = getattr(errno, error)

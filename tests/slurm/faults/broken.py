@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from slurm_job_kit.jobs import shared_files
 from slurm_job_kit.trainer.data import builtin
 from slurm_job_kit.trainer.data.sources import Samples
 
@@ -22,7 +23,7 @@ class Broken(Paced):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Logits [N, 10] of images [N, 1, H, W]."""
         trouble = Path(os.environ.get(TROUBLE, "/nowhere"), os.environ["RANK"])
-        if self.training and trouble.exists():
+        if self.training and shared_files.exists(trouble):
             if trouble.read_text() == "raise":
                 raise RuntimeError("out of cheese")
             trouble.unlink()
@@ -33,7 +34,7 @@ class Broken(Paced):
 def digits() -> tuple[Samples, Samples]:
     """The data set `digits`; a rank loops here once if TROUBLE_FOLDER/<rank> exists."""
     trouble = Path(os.environ.get(TROUBLE, "/nowhere"), os.environ["RANK"])
-    if trouble.exists():
+    if shared_files.exists(trouble):
         trouble.unlink()
         loop_for_ever()
     return builtin.digits()
@@ -55,7 +56,7 @@ class Phased(torch.nn.Module):
 
         def slow_fsync(fd: Any) -> None:
             fsync(fd)
-            if Path(os.environ.get("PACE_FILE", "/nowhere")).exists():
+            if shared_files.exists(Path(os.environ.get("PACE_FILE", "/nowhere"))):
                 time.sleep(PASS_S)
 
         os.fsync = slow_fsync
@@ -71,6 +72,6 @@ class Phased(torch.nn.Module):
 
 def enter(phase: str) -> None:
     """Write the name of the pass to the phase file, then pause."""
-    if Path(os.environ.get("PACE_FILE", "/nowhere")).exists():
+    if shared_files.exists(Path(os.environ.get("PACE_FILE", "/nowhere"))):
         Path(f"{os.environ['PHASE_FILE']}.{os.environ['RANK']}").write_text(phase)
         time.sleep(PASS_S)

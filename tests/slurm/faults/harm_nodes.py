@@ -28,7 +28,10 @@ def lose_power(run: Run, index: int) -> str:
 
 
 def cut_off(run: Run, index: int) -> str:
-    """Pull a node's cable; returns its name. Its processes continue, with the shared files."""
+    """Pull a node's cable; returns its name.
+
+    Its processes continue with the shared files, on the site until they use one of these.
+    """
     node = nodes_of(run)[index]
     run.cluster.unplug(node)
     return node

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from slurm_job_kit.jobs import shared_files
+
 from ..paced import Paced
 
 _LOOK_S = 0.05
@@ -14,14 +16,14 @@ _WRITER = "checkpoint-writer"  # the thread's name; writes of the main thread ar
 
 def wait_while(path: Path) -> None:
     """Wait until the file does not exist."""
-    while path.exists():
+    while shared_files.exists(path):
         time.sleep(_LOOK_S)
 
 
 def names(request: Path, fd: int) -> bool:
     """Whether a test's file exists, and holds nothing or the name of this open file."""
     try:
-        name = request.read_text()
+        name = shared_files.read_text(request)
     except FileNotFoundError:
         return False
     return name in ("", os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,7 +96,9 @@ def test_row_21_a_disk_is_full_or_a_directory_gone(
     baseline = reference()
     pace = tmp_path / "pace"
     pace.touch()
-    with harm_storage.small_disk(tmp_path / "disk", DISK_MIB) as disk:
+    folder = tmp_path / "disk"
+    place = harm_storage.small_disk(folder, DISK_MIB) if harm is fill else nullcontext(folder)
+    with place as disk:
         cluster.restart()
         paced = start(replace(kit, runs_root=disk), EVERY, "checkpoint.keep_last=99", pace=pace)
         run = paced.run
