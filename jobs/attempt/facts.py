@@ -100,6 +100,7 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
     is_left_out = is_for_next and any(record.attempt == attempt for record in attempts)
     nodes = _Nodes() if is_left_out else _read_nodes(run_dir, attempt, plan)
     spec, spec_error = scratch_purge.read_spec(run_dir)
+    is_users_end = not spec.launch.is_trainer and nodes.are_exits_clean
     names = names_in(run_dir.checkpoints)
     step, total = read_progress_steps(run_dir.progress)
     return AttemptFacts(
@@ -127,6 +128,7 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
         quarantined=tuple(checkpoints.quarantined(names)),
         is_cancelled=run_dir.cancelled.name in in_run_dir,
         last_words=nodes.last_words,
+        error_at_end=silent_end.error_at_end(attempt_dir) if is_users_end else "",
     )
 
 
@@ -140,6 +142,11 @@ class _Nodes:
     events: tuple[Event, ...] = ()  # rank 0's, of all attempts
     is_stop_requested: bool = False
     last_words: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def are_exits_clean(self) -> bool:
+        exits = [None if each is None else each.torchrun_exit for each in self.agents]
+        return bool(exits) and {*exits} == {0}
 
 
 def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nodes:

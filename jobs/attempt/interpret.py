@@ -68,6 +68,7 @@ class AttemptFacts:
     # (host, last error) of each torchrun that failed, where no rank has a record; host "": the last
     # error in the job's log, where an agent recorded no end.
     last_words: tuple[tuple[str, str], ...] = ()
+    error_at_end: str = ""  # that a script printed last, although it exited with 0
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -92,8 +93,9 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
     of_agent = format_agent_errors(found.agent_errors)
     error = of_agent or error_of(found, failed, killed)
     if error is None and outcome is None:
-        error = unfinished_steps(found)
+        error = unfinished(found)
         of_agent = None if error else format_agent_exits(found)
+    is_caught = error is not None and error == caught_error(found)
     cause = None if of_agent is None else known_cause(of_agent)
     error = with_cause(of_agent, cause) if of_agent is not None else error
     return Evidence(
@@ -105,8 +107,9 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         has_progress=has_progress(found),
         has_step=steps_of(found)[0] is not None or is_step_unknown(found),
         error=error,
-        is_user_error=is_user_error(found, failed) or (cause is not None and cause.repeats),
-        mistake=mistake_of(found, failed) or ("spec" if cause and cause.repeats else None),
+        is_user_error=is_user_error(found, failed) or is_caught or bool(cause and cause.repeats),
+        mistake=mistake_of(found, failed)
+        or ("code" if is_caught else "spec" if cause and cause.repeats else None),
         fault=cause.fault if cause is not None else None if failed is None else failed.fault,
         is_hang=failed is not None and failed.kind == "hang",
         is_out_of_memory=bool(killed) or (failed is not None and failed.kind == "out_of_memory"),
@@ -266,7 +269,7 @@ def outcome_of(found: AttemptFacts, signals: tuple[str, ...]) -> str | None:
         return "completed"
     if signals or found.is_stop_requested:
         return "stopped"
-    return None if unfinished_steps(found) else "completed"
+    return None if unfinished(found) else "completed"
 
 
 def exits_are_clean(found: AttemptFacts) -> bool:
@@ -304,13 +307,28 @@ def has_reported_all_steps(found: AttemptFacts) -> bool:
     )
 
 
+def unfinished(found: AttemptFacts) -> str | None:
+    """Why exit code 0 of a user's script is not its end; None if nothing that it left shows it."""
+    if not exits_are_clean(found) or found.outcome.status is not None:
+        return None
+    return unfinished_steps(found) or caught_error(found)
+
+
+def caught_error(found: AttemptFacts) -> str | None:
+    """The text about an error that a script printed last, and survived.
+
+    It caught the error, or started a program in whose place a shell or tee exited with 0.
+    """
+    more = " (completed() of kit_stop.py marks the end all the same)"
+    text = f"the script exited with code 0, but its last output is an error: {found.error_at_end}"
+    return behind_first_line(text, more) if found.error_at_end else None
+
+
 def unfinished_steps(found: AttemptFacts) -> str | None:
-    """Why exit code 0 of a user's script is not its end: it reported more steps; None if not.
+    """The text about steps that a script reported and did not do.
 
     A report may be a second old; a checkpoint may be newer.
     """
-    if not exits_are_clean(found) or found.outcome.status is not None:
-        return None
     saved = None if found.checkpoint is None else checkpoint_step(found.checkpoint)
     done = max(found.progress_step or 0, saved or 0)
     if found.total_steps is None or done >= found.total_steps:
@@ -338,7 +356,7 @@ def failure_of(found: AttemptFacts, failed: RankError | None, is_oom: bool) -> s
     if is_oom:
         return f"out of memory{start}"
     if failed is None:
-        return unfinished_steps(found)
+        return unfinished(found)
     code = 0 if failed.exit_code is None else failed.exit_code
     is_killed = {-code, code - 128, 256 - code} & {
         *KILLED_BY

@@ -72,6 +72,29 @@ def _seconds(when: str) -> float:
         return time.time()
 
 
+# What stands before, or at the top of, a traceback of an exit, a thread or a process beside it.
+_BESIDE = re.compile(
+    r"^(?:Exception ignored|Exception in thread|Error in atexit|--- Logging error)"
+)
+_BESIDE_FRAME = re.compile(r'\n *File ".*/(?:multiprocessing|concurrent|asyncio)/|/threading\.py"')
+
+
+def error_at_end(attempt_dir: AttemptDir) -> str:
+    """Return the error that a script whose rank 0 exited with 0 printed last; "" without one.
+
+    An error of Python or of a program alone counts: other words may be those of a summary.
+    """
+    lines = log_text.read_end(attempt_dir.rank_log(0)).lines
+    error = last_error(lines, may_be_uncaught=False, takes_words=False)
+    if not error.traceback:
+        return on_a_screen(error.text)
+    before, _, _ = "\n".join(lines).rpartition(error.traceback)
+    line_before = before.rstrip().rpartition("\n")[2]
+    first_frame = "\n".join(error.traceback.split("\n", 2)[:2])
+    is_beside = _BESIDE.search(line_before) or _BESIDE_FRAME.search(first_frame)
+    return "" if is_beside else on_a_screen(error.text)
+
+
 def torchrun_words(attempt_dir: AttemptDir, node_rank: int) -> str:
     """Return the last error of a torchrun; "" where it only reports that of its ranks."""
     lines = log_text.read_end(attempt_dir.torchrun_log(node_rank)).lines

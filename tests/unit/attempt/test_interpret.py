@@ -162,6 +162,43 @@ def test_a_stop_file_without_a_recorded_signal_speaks_against_exit_0(run):
     assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome == "stopped"
 
 
+CAUGHT = """Traceback (most recent call last):
+  File "/w/train.py", line 4, in <module>
+    main()
+RuntimeError: the data set is broken
+"""
+STUCK = CAUGHT.replace("/w/train.py", "/usr/lib/python3.11/multiprocessing/resource_tracker.py")
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (f"epoch 1\n{CAUGHT}", "RuntimeError: the data set is broken"),
+        (f"ERROR:root:failed\n{CAUGHT}\n\n", "RuntimeError: the data set is broken"),
+        ("train.sh: line 3: torchrun: command not found\n", "command not found"),
+        (f"{CAUGHT}epoch 2\ndone\n", ""),  # it went on
+        ("0 errors\nall cannot-link constraints failed: 0\n", ""),
+        ("usage: train.py [--lr LR]\n\noptions:\n  --lr LR\n", ""),
+        # Of the exit, of a thread or of a process beside the script.
+        (f"done\nException ignored in: <function x at 0x7f>\n{CAUGHT}", ""),
+        (f"done\nException in thread Thread-3:\n{CAUGHT}", ""),
+        (f"done\n{STUCK}", ""),
+    ],
+)
+def test_an_error_as_the_last_output_speaks_against_exit_0(run, log, words):
+    own_script(run)
+    attempt = opened(run, 1, nodes=("a",))
+    node(attempt, 0)
+    attempt.rank_log(0).write_text(log)
+    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
+    assert seen.outcome == (None if words else "completed")
+    assert words in str(seen.error)
+    if words:  # it would run from the beginning where it does not resume
+        assert decide(seen, History(0, 0, 0)).action is Action.HOLD
+        write_json(attempt.outcome, {"status": "completed"})
+        assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome == "completed"
+
+
 TRACE = 'Traceback (most recent call last):\n  File "/c/%s.py", line %d, in f\nValueError: x'
 DATED = "FileNotFoundError: [Errno 2] No such file or directory: 'outputs/%s/x.csv'"
 
