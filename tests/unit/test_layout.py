@@ -91,16 +91,22 @@ def tree(module):
 
 
 @cache
+def nodes(module):
+    """All nodes of a module's syntax tree."""
+    return tuple(ast.walk(tree(module)))
+
+
+@cache
 def imports(module, is_typing_included=False):
     """The modules that a module of ours imports, wherever it does."""
     for_typing = {
         inner
-        for node in ast.walk(tree(module))
+        for node in nodes(module)
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
     found = []
-    for node in ast.walk(tree(module)):
+    for node in nodes(module):
         if node in for_typing and not is_typing_included:
             continue
         if isinstance(node, ast.Import):
@@ -144,37 +150,53 @@ def test_the_walk_sees_imports_and_rooms():
     )
 
 
-@pytest.mark.parametrize("module", sorted(name for name in FILES if name.startswith("jobs")))
-def test_jobs_imports_neither_torch_nor_the_trainer(module):
-    found = reached(module)
-    assert "torch" not in foreign(found)
-    assert not [name for name in found if name.partition(".")[0] == "trainer"]
+def modules_of(package):
+    return sorted(name for name in FILES if name.startswith(package))
 
 
-@pytest.mark.parametrize("module", sorted(FILES))
-def test_an_import_goes_down_the_list_of_rooms(module):
+def test_jobs_imports_neither_torch_nor_the_trainer():
+    found = {module: reached(module) for module in modules_of("jobs")}
+    assert [module for module in found if "torch" in foreign(found[module])] == []
+    assert [(module, name) for module in found for name in found[module] if is_trainer(name)] == []
+
+
+def is_trainer(name):
+    return name.partition(".")[0] == "trainer"
+
+
+def test_an_import_goes_down_the_list_of_rooms():
+    assert [found for module in FILES for found in imports_upwards(module)] == []
+
+
+def imports_upwards(module):
+    """(module, imported module) for each import that the list of rooms does not allow."""
     package = module.partition(".")[0]
     ground = CONTRACT if package == "jobs" else CONTRACT | BASE
+    allowed = MAY_IMPORT[package][room(module)] | {room(module)}
     for name in own(imports(module, is_typing_included=True)) - ground - {"jobs", "trainer"}:
-        assert name.partition(".")[0] == package, f"{module} imports {name}"
-        allowed = MAY_IMPORT[package][room(module)] | {room(module)}
-        assert module not in ground and room(name) in allowed, f"{module} imports {name}"
+        is_down = module not in ground and room(name) in allowed
+        if not is_down or name.partition(".")[0] != package:
+            yield module, name
 
 
-@pytest.mark.parametrize("module", sorted(CONTRACT))
-def test_the_contract_imports_only_itself(module):
-    assert own(imports(module, is_typing_included=True)) <= CONTRACT
+def test_the_contract_imports_only_itself():
+    found = {module: own(imports(module, is_typing_included=True)) for module in CONTRACT}
+    assert {module: names - CONTRACT for module, names in found.items() if names - CONTRACT} == {}
 
 
-@pytest.mark.parametrize("module", sorted(name for name in FILES if name.startswith("trainer")))
-def test_the_trainer_imports_of_jobs_only_the_contract(module):
-    found = own(imports(module, is_typing_included=True))
-    assert {name for name in found if name.startswith("jobs")} <= CONTRACT
+def test_the_trainer_imports_of_jobs_only_the_contract():
+    found = {
+        (module, name)
+        for module in modules_of("trainer")
+        for name in own(imports(module, is_typing_included=True)) - CONTRACT
+        if name.startswith("jobs")
+    }
+    assert found == set()
 
 
-@pytest.mark.parametrize("module", STANDARD_LIBRARY_ONLY)
-def test_what_runs_on_any_node_needs_the_standard_library_only(module):
-    assert foreign(reached(module)) == set()
+def test_what_runs_on_any_node_needs_the_standard_library_only():
+    found = {module: foreign(reached(module)) for module in STANDARD_LIBRARY_ONLY}
+    assert {module: names for module, names in found.items() if names} == {}
 
 
 @pytest.mark.parametrize(
@@ -197,7 +219,7 @@ def test_what_decides_reads_nothing(module):
     assert not {"os", "pathlib", "jobs.rundir", "jobs.runs"} & reads(module)
     types = [
         ast.unparse(argument.annotation)
-        for node in ast.walk(tree(module))
+        for node in nodes(module)
         if isinstance(node, ast.FunctionDef)
         for argument in (*node.args.args, *node.args.kwonlyargs)
         if argument.annotation is not None
@@ -217,10 +239,9 @@ def test_only_the_records_know_the_content_of_a_run_file():
     found = {
         module
         for module in FILES
-        for name in imports(module)
-        for node in ast.walk(tree(module))
-        if name == "jobs.rundir"
-        and isinstance(node, ast.ImportFrom)
+        if "jobs.rundir" in imports(module)
+        for node in nodes(module)
+        if isinstance(node, ast.ImportFrom)
         and JSON_OF_RUN_FILES & {alias.name for alias in node.names}
     }
     assert found == {"jobs.records"}
@@ -246,7 +267,7 @@ def test_json_is_parsed_in_few_places():
     calls = {
         module
         for module in FILES
-        for node in ast.walk(tree(module))
+        for node in nodes(module)
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.loads", "json.load")
     }
     assert calls == PARSES_OTHER_JSON
@@ -285,22 +306,20 @@ STARTER_FUNCTIONS = re.compile(r"exec[lv]|spawn|posix_spawn|fork|system$|popen$"
 
 def starts_processes(module):
     names = {part for name in imports(module, True) for part in name.split(".")}
-    functions = {
-        name.partition(".")[2]
-        for node in ast.walk(tree(module))
-        for name in used_names(node)
-        if name.startswith("os.")
-    }
+    functions = {name.partition(".")[2] for name in used_names(module) if name.startswith("os.")}
     return bool(STARTER_MODULES & names) or any(map(STARTER_FUNCTIONS.match, functions))
 
 
-def used_names(node):
-    """`os.execv` for that expression, and for `from os import execv`."""
-    if isinstance(node, ast.Attribute):
-        return [ast.unparse(node)]
-    if isinstance(node, ast.ImportFrom):
-        return [f"{node.module}.{alias.name}" for alias in node.names]
-    return []
+@cache
+def used_names(module):
+    """`os.execv` for each such expression, and for `from os import execv`."""
+    found = set()
+    for node in nodes(module):
+        if isinstance(node, ast.Attribute):
+            found.add(ast.unparse(node))
+        if isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
 
 
 def test_only_listed_modules_start_processes():
@@ -313,17 +332,19 @@ SLURM_COMMANDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "module", sorted(name for name in FILES if not name.startswith("jobs.slurm"))
-)
-def test_only_jobs_slurm_runs_slurms_commands(module):
-    nodes = list(ast.walk(tree(module)))
-    words = {node.value for node in nodes if isinstance(node, ast.Constant)} & SLURM_COMMANDS
+def test_only_jobs_slurm_runs_slurms_commands():
+    others = [name for name in FILES if not name.startswith("jobs.slurm")]
+    words = {
+        (module, node.value)
+        for module in others
+        for node in nodes(module)
+        if isinstance(node, ast.Constant) and node.value in SLURM_COMMANDS
+    }
     assert not words, "a command's name as a value: give a module of jobs.slurm a function for it"
     runners = {"client.call", "client.call_patiently"} | {
         f"jobs.slurm.client.{name}" for name in ("call", "call_patiently")
     }
-    assert not runners & {name for node in nodes for name in used_names(node)}
+    assert [module for module in others if runners & used_names(module)] == []
 
 
 def test_only_the_executor_imports_submitit():
@@ -353,8 +374,7 @@ def test_only_listed_modules_rename_files():
     found = {
         module
         for module in FILES
-        for node in ast.walk(tree(module))
-        for name in used_names(node)
+        for name in used_names(module)
         if name in RENAMERS or name.rpartition(".")[2] in ("rename", "hardlink_to")
     }
     assert found == set(RENAMES)
@@ -366,8 +386,7 @@ def test_collecting_facts_changes_nothing():
         r"|(records|rundir|jobs\.rundir|jobs\.records)\.(write|append|relink|replacing|Timeline)"
         r"|.*\.(unlink|mkdir|touch|rename|write_text|write_bytes)$"
     )
-    names = {name for node in ast.walk(tree("jobs.attempt.facts")) for name in used_names(node)}
-    assert [name for name in names if writers.match(name)] == []
+    assert [name for name in used_names("jobs.attempt.facts") if writers.match(name)] == []
 
 
 # Methods that look into a text.
@@ -386,17 +405,24 @@ def is_our_reason(node):
     )
 
 
-@pytest.mark.parametrize("module", sorted(name for name in FILES if name.startswith("jobs")))
-def test_nothing_is_decided_by_the_text_of_a_reason(module):
-    for node in ast.walk(tree(module)):
-        if isinstance(node, ast.Compare):
-            parts = [node.left, *node.comparators]
-        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in TEXT_METHODS:
-            parts = [node.func, *node.args]
-        else:
-            continue
-        inner = [each for part in parts for each in ast.walk(part)]
-        assert not any(map(is_our_reason, inner)), f"{module}:{node.lineno}: {ast.unparse(node)}"
+def test_nothing_is_decided_by_the_text_of_a_reason():
+    found = [
+        f"{module}:{node.lineno}: {ast.unparse(node)}"
+        for module in modules_of("jobs")
+        for node in nodes(module)
+        if looks_into_a_reason(node)
+    ]
+    assert found == []
+
+
+def looks_into_a_reason(node):
+    if isinstance(node, ast.Compare):
+        parts = [node.left, *node.comparators]
+    elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in TEXT_METHODS:
+        parts = [node.func, *node.args]
+    else:
+        return False
+    return any(is_our_reason(each) for part in parts for each in ast.walk(part))
 
 
 # Words with one meaning each in docs/glossary.md; alone they name nothing else.
@@ -408,7 +434,7 @@ SAME_NAME = {"Progress"}
 
 def classes():
     for module in FILES:
-        for node in ast.walk(tree(module)):
+        for node in nodes(module):
             if isinstance(node, ast.ClassDef):
                 yield module, node.name
 
@@ -426,11 +452,15 @@ def test_a_class_has_a_name_of_its_own():
 MAX_FUNCTION_LINES = 50
 
 
-@pytest.mark.parametrize("module", sorted(FILES))
-def test_functions_are_short(module):
-    functions = (node for node in ast.walk(tree(module)) if isinstance(node, ast.FunctionDef))
-    lines = [(node.name, (node.end_lineno or 0) - node.lineno) for node in functions]
-    assert [name for name, count in lines if count >= MAX_FUNCTION_LINES] == []
+def test_functions_are_short():
+    found = [
+        f"{module}: {node.name}"
+        for module in FILES
+        for node in nodes(module)
+        if isinstance(node, ast.FunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= MAX_FUNCTION_LINES
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize("document", ["docs/architecture.md", "CONTRIBUTING.md"])
