@@ -1,7 +1,10 @@
 """Fixtures of the unit tests: specs, fake Slurm clients, folders with runs, a process group."""
 
+import contextlib
+import ipaddress
 import multiprocessing
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,27 @@ from tests.unit.commands.commands_kit import TINY
 from tests.unit.fake_slurm import FakeSlurm
 from tests.unit.two_hosts import file_client as file_client
 from tests.unit.two_hosts import hosts as hosts
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_name_server():
+    """The names of nodes are unknown at once: a name server that drops queries takes 10 s each."""
+    look_up, here = socket.getaddrinfo, (None, "", "localhost", socket.gethostname())
+
+    def local_only(host, *args, **kwargs):
+        if host not in here and not is_address(str(host)):
+            raise socket.gaierror(socket.EAI_NONAME, f"{host}: no such name in these tests")
+        return look_up(host, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", local_only)
+        yield
+
+
+def is_address(host):
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.ip_address(host.partition("%")[0]))
+    return False
 
 
 @pytest.fixture
@@ -89,6 +113,12 @@ def no_reader_left():
     assert left == []
 
 
+@pytest.fixture(scope="session")
+def frozen_code(tmp_path_factory):
+    """The frozen code that all tests share: to copy it takes most of the time of a submit."""
+    return tmp_path_factory.mktemp("code")
+
+
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """An empty working directory with a spec, a runs root, and no Slurm."""
@@ -103,11 +133,13 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def slurm(here, fake_slurm, monkeypatch):
+def slurm(here, fake_slurm, monkeypatch, frozen_code):
     """The same working directory with Slurm's clients; the check of a run finds nothing.
 
     tests/unit/runs/test_check.py has the check itself, which takes seconds.
     """
+    (here / "runs").mkdir()
+    (here / "runs/.code").symlink_to(frozen_code)
     monkeypatch.setattr(check, "build_parts", lambda *_: [])
     return fake_slurm
 

@@ -9,6 +9,7 @@ import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.console import user_name
 from slurm_job_kit.jobs.records.queued import RecordedJob, Submission
 from slurm_job_kit.jobs.rundir import append_jsonl, write_json
 from slurm_job_kit.jobs.runs import lookup
@@ -17,6 +18,7 @@ from tests.unit import run_files
 from tests.unit.commands.commands_kit import REPOSITORY, make_checkpoint
 
 ME, COLLEAGUE = 4001, os.getuid()
+HIS_NAME = user_name(COLLEAGUE)
 # From a real Slurm 22.05, shortened.
 CONFIG = """\
 ClusterName             = one
@@ -61,11 +63,12 @@ def test_a_hidden_job_is_unknown_to_status_and_why(run, capsys):
     code, text = printed(capsys, "status", "tiny", "--json")
     (row,) = json.loads(text)
     assert (code, row["state"]) == (0, "unknown")
-    assert "PrivateData=jobs" in row["state_text"] and "user root" in row["state_text"]
+    assert "PrivateData=jobs" in row["state_text"] and f"user {HIS_NAME}" in row["state_text"]
     code, text = printed(capsys, "why", "tiny", "--json")
     answer = json.loads(text)
     assert (code, answer["cause"]) == (0, "unknown")
-    assert "job 4711 is one of user root" in answer["text"] and "root" in answer["advice"]
+    assert f"job 4711 is one of user {HIS_NAME}" in answer["text"]
+    assert HIS_NAME in answer["advice"]
     assert not run.attempts.exists()
 
 
