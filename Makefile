@@ -79,8 +79,9 @@ test-faults: $(READY_DEV) ## The fault table, on a real Slurm (root) [ROW=14] [S
 	@$(ON_SLURM) $(PYTEST) tests/slurm/faults -m "" $(ROW:%=--row=%) $(FLAGS)
 # More processes than two cores, because most tests wait; each starts a Slurm of its own. In the
 # order of the files: the short tests of tests/unit fill the gaps at the end.
-# A file's tests stay together, because some share a training.
-PYTEST = $(PYTHON) -m pytest --numprocesses=$(or $(WORKERS),$(PROCESSES)) $(DISTRIBUTION)
+# A file's tests stay together, because some share a training. With bytecode each process that a
+# test starts begins sooner.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(PYTHON) -m pytest --numprocesses=$(or $(WORKERS),$(PROCESSES)) $(DISTRIBUTION)
 DISTRIBUTION = --dist=loadfile --no-loadscope-reorder
 PROCESSES := 3
 # SLURM: 24.11 or 26.05, which is downloaded once (Debian); without it the installed one.

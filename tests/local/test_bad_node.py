@@ -14,7 +14,10 @@ RANKS = 3
 
 
 # The ranks of the first are started by exec, as those of nodes with GPUs.
-@pytest.fixture(params=[("wrong", False), ("stop", True), ("die", True)], ids=lambda each: each[0])
+@pytest.fixture(
+    params=[("wrong", False), ("stop", True), pytest.param(("die", True), marks=pytest.mark.slow)],
+    ids=lambda each: each[0],
+)
 def harmed(request, tmp_path):
     """(the harm, the run's first attempt, seconds from the ranks' meeting to the end)."""
     harm, fork = request.param

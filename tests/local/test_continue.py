@@ -1,5 +1,7 @@
 """A local run crashes by a mistake in the user's code and goes on: mended, longer, elsewhere."""
 
+import pytest
+
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from tests.checkout import copy_checkout
 
@@ -51,6 +53,7 @@ def newest(kit):
     return RunDir((kit.root / "tiny/latest").resolve())
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_mended_code_then_for_longer_and_in_another_run(tmp_path, kit):
     kit.repository = tmp_path / "copy"
     copy_checkout(kit.repository)

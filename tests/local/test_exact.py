@@ -16,7 +16,7 @@ from tests.local.stop_plans import (
 from tests.local.test_trainer import end, environment, start
 
 PROGRAM = "from tests.local import stop_plans; stop_plans.main()"
-RANKS = [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)]
+RANKS = [3, pytest.param(4, marks=pytest.mark.slow)]  # two hide a wrong order of summation
 
 
 def findings(folder, ranks, names):
@@ -59,9 +59,8 @@ def test_row_40_a_stop_in_an_evaluation_ends_it_within_a_few_batches(found):
 COMPILED = ("zero1_compiled", "fsdp_compiled")
 MESHES = [
     (2, SHARDED),
-    (4, HYBRID),
     pytest.param(3, SHARDED, marks=pytest.mark.slow),
-    pytest.param(4, SHARDED, marks=pytest.mark.slow),
+    pytest.param(4, HYBRID, marks=pytest.mark.slow),
     pytest.param(6, SHARDED | HYBRID, marks=pytest.mark.slow),
     pytest.param(2, COMPILED, marks=pytest.mark.slow),
 ]

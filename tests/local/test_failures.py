@@ -202,8 +202,13 @@ def small_disk(tmp_path):
     ("harm", "reason", "remedy"),
     [
         ("fill", "No space left on device", "free space"),
-        ("read-only", "Read-only file system", "make it writable"),
-        ("move", "No such file or directory", "move the run directory back"),
+        pytest.param(
+            *("read-only", "Read-only file system", "make it writable"), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            *("move", "No such file or directory", "move the run directory back"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_broken_disk_ends_the_training_with_one_line_and_the_older_checkpoint(

@@ -1,14 +1,17 @@
 """A run's disk fills up or disappears: the reason in one line, and no checkpoint is lost."""
 
+import contextlib
 import shutil
 import signal
 import subprocess
+import threading
 
 import pytest
 
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from tests.checkout import copy_checkout
 from tests.local.local_kit import wait_for
+from tests.slurm.faults.harm_storage import fill
 
 SIZE = "size=96m"  # submit needs 64 MiB free
 SPEC = """
@@ -46,17 +49,26 @@ def disk(tmp_path):
     subprocess.run(["umount", "--lazy", str(root)], check=True)
 
 
-def fill(disk):
-    """Take every free block; returns the file to delete."""
-    filler = disk / "filler"
-    with open(filler, "wb", buffering=0) as file:
-        for size in (2**20, 2**12, 1):
-            try:
-                while True:
-                    file.write(b"x" * size)
-            except OSError:
-                continue
-    return filler
+@contextlib.contextmanager
+def full(disk):
+    """A block in which the disk has no free block: what another process frees is taken, too.
+
+    A save in flight frees its own blocks, and the run's end could be recorded in them.
+    """
+    filler, is_over = fill(disk), threading.Event()
+
+    def refill():
+        while not is_over.wait(0.001):
+            fill(disk)
+
+    thread = threading.Thread(target=refill)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+        filler.unlink()
 
 
 def submit(kit, text):
@@ -85,17 +97,17 @@ def committed(run):
     return {path.name for path in run.checkpoints.glob("step-*")}
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_in_one_line_and_a_resume_completes(disk, kit):
     process = submit(kit, SPEC)
     run = started(kit, "checkpoints", "step-*")
-    filler = fill(disk)
-    kept = committed(run)
-    status, _, stderr = kit.end(process, 60)
-    assert status == 1
-    assert "No space left on device" in error_line(run, stderr)
-    assert kept & committed(run), "no older checkpoint is left"
+    with full(disk):
+        kept = committed(run)
+        status, _, stderr = kit.end(process, 60)
+        assert status == 1
+        assert "No space left on device" in error_line(run, stderr)
+        assert kept & committed(run), "no older checkpoint is left"
 
-    filler.unlink()
     status, _, stderr = kit.run("resume", run.run_id, "--cluster", "local")
     assert status == 0, stderr
     assert read_json(run.result)["status"] == "completed"

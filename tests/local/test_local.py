@@ -158,6 +158,7 @@ def test_ctrl_c_before_an_agent_can_note_it_is_no_crash(kit):
     assert [record["cause"] for record in read_jsonl(run.attempts)] == ["interrupted"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_raises_is_named_and_ends_all(kit):
     status, _, stderr = kit.end(submit(kit, text=CRASH))
     assert status == 1

@@ -9,6 +9,7 @@ from slurm_job_kit.jobs.rundir import read_json
 from tests.local.meshes import MESHES, WORLDS
 from tests.local.test_trainer import end, environment, start
 
+pytestmark = pytest.mark.slow
 PROGRAM = "from tests.local import meshes; meshes.main()"
 NAMES = [mesh.name for mesh in MESHES]
 

@@ -121,6 +121,7 @@ def check_interpreter(run, python):
     assert f"{python} -m torch.distributed.run" in run.job_log.read_text()
 
 
+@pytest.mark.slow
 @needs_venv
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_agents_and_ranks_run_in_an_environment_that_hides_the_hosts(tmp_path, run_script):

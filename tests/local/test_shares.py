@@ -7,6 +7,7 @@ import pytest
 from slurm_job_kit.jobs.rundir import read_json
 from tests.local.test_trainer import end, environment, start
 
+pytestmark = pytest.mark.slow
 PROGRAM = "from tests.local import shares; shares.main()"
 RANKS = 3
 PARAMETERS = 12 * (1024 * 1024 + 1024) + 36 * 1024 + 1024

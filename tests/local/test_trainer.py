@@ -246,6 +246,7 @@ def test_evaluation_counts_every_sample_once_at_any_world_size(tmp_path):
     assert len(results) == 1
 
 
+@pytest.mark.slow
 def test_the_cancer_run_tells_its_batches_and_starts_by_hand(tmp_path):
     run = make_run(tmp_path, dataset="breast_cancer", model="mlp", micro_batch_size=8, epochs=1)
     status, output = torchrun("-m", "trainer", run.path, ranks=2, attempt=None)

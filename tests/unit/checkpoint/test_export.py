@@ -289,6 +289,7 @@ def assert_same(found, replica):
         assert all(torch.equal(value, state[name][key]) for key, value in values.items())
 
 
+@pytest.mark.slow
 def test_a_script_without_the_kit_loads_the_torch_format_into_fsdp2(run, tmp_path, capsys):
     run_dir, replica = run
     exported(run_dir, "--dcp")

@@ -142,6 +142,7 @@ def test_every_package_has_a_minimum_version():
     assert all(">=" in line for line in packages.requirements(names))
 
 
+@pytest.mark.slow
 def test_an_installation_prints_what_pip_downloads(tmp_path, capfd):
     python = tmp_path / "venv/bin/python"
     python.parent.mkdir(parents=True)

@@ -209,6 +209,7 @@ def helpers_of(pid):
     return found
 
 
+@pytest.mark.slow
 @needs_wandb
 def test_wandb_offline_goes_on_with_the_same_run_after_a_kill_without_a_network(
     tmp_path, monkeypatch
