@@ -163,15 +163,18 @@ TABLE = (
         "your defaults of sbatch count for each job, a successor too; submit prints them",
     ),
     Family(
-        ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
+        (
+            *("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES"),
+            *("HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
+        ),
         (P, R, P, P, P, P),
         "in a job Slurm sets them for its GPUs; another job gets other GPUs",
         is_of_job=True,
     ),
     Family(
-        ("PMI_*", "PMIX_*", "PMI2_*", "OMPI_COMM_WORLD_*"),
+        ("PMI_*", "PMIX_*", "PMI2_*", "OMPI_COMM_WORLD_*", "WANDB_SERVICE"),
         (P, R, P, P, P, P),
-        "of an enclosing srun or mpirun",
+        "of an enclosing srun, mpirun or training",
     ),
     Family(
         (
@@ -277,9 +280,20 @@ TABLE = (
     ),
     Family(("KIT_*",), _ALL, "defaults of the kit's own commands", "the kit sets these"),
     Family(
-        ("CDPATH", "POSIXLY_CORRECT"),
+        ("CDPATH", "POSIXLY_CORRECT", "GREP_OPTIONS"),
         (P, P, P, R, R, P),
         "would change what bash does in the kit's scripts",
+    ),
+    Family(
+        ("SHELLOPTS", "BASHOPTS"),
+        (P, W, P, P, P, P),
+        "would change what bash does in the kit's scripts, where it cannot be unset",
+    ),
+    Family(
+        ("BASH_FUNC_*",),
+        _ALL,
+        "functions of your shell, such as `module`; the kit's scripts remove those that have the "
+        "name of a builtin of bash, such as `cd`",
     ),
     Family(
         ("LD_*", "PYTHON*", "OMP_*", "KMP_*", "GOMP_*", "MKL_*", "OPENBLAS_*"),

@@ -154,7 +154,8 @@ def test_a_job_does_not_inherit_what_would_change_its_commands(tmp_path):
     own_part = SCRIPT.read_text().partition("fail() {")[0]
     script = tmp_path / "script"
     script.write_text(f'{own_part}\ncd tmp && env && ulimit -S -n && cat <(echo "no POSIX")\n')
-    hostile = {"CDPATH": "/", "POSIXLY_CORRECT": "1", "SQUEUE_STATES": "PD", "SLURM_OVERLAP": "1"}
+    hostile = {"CDPATH": "/", "POSIXLY_CORRECT": "1", "GREP_OPTIONS": "-v"}
+    hostile |= {"SQUEUE_STATES": "PD", "SLURM_OVERLAP": "1"}
     hostile |= {"SLURM_CLUSTERS": "x", "SCONTROL_ALL": "1", "PYTHONINSPECT": "1"}
     hostile |= {"SLURM_CPU_BIND_TYPE": "x", "SLURM_TIMELIMIT": "1", "SRUN_EXPORT_ENV": "NONE"}
     hostile |= {"SLURM_EXTERNAL_LAUNCHER": "1", "SLURM_TRES_PER_TASK": "cpu=4"}  # since 23.11
@@ -183,6 +184,48 @@ def test_a_job_inside_of_another_one_drops_what_is_left_of_that_one(tmp_path):
 
     assert seen(own) == {f"{name}={value}" for name, value in own.items()}
     assert seen(own | outer) == {"SLURM_CPUS_ON_NODE=2"}
+
+
+def test_a_job_inside_of_another_one_has_no_array_gpus_or_restarts_of_that_one(tmp_path):
+    """Seen on Slurm 22.05: with the array's task id the kit would requeue that one's job."""
+    script, scontrol = tmp_path / "script", tmp_path / "scontrol"
+    script.write_text(SCRIPT.read_text().partition("fail() {")[0] + "env\n")
+    outer = {
+        "ArrayTaskId=3 ": {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "3"},
+        "HetJobId=5 ": {"SLURM_HET_SIZE": "2"},
+        "Restarts=2 ": {"SLURM_RESTART_COUNT": "2"},
+        "GRES=gpu:a100:2(IDX:0-1)": {"SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "0,1"},
+        "TresPerNode=gres:gpu:2": {"SLURM_GPUS_PER_NODE": "2"},
+        "TresPerTask=gres:gpu:2": {"SLURM_GPUS_PER_TASK": "2"},
+        "TresPerJob=gres:gpu:2": {"SLURM_GPUS": "2"},
+        "CpusPerTres=gres:gpu:2": {"SLURM_CPUS_PER_GPU": "2"},
+    }
+    env = {name: value for each in outer.values() for name, value in each.items()}
+    env |= {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+
+    def seen(shown):
+        answer = f"JobId=7 {shown}\n Requeue=1 \n GRES=\n WorkDir=/gpu"
+        scontrol.write_text(f"#!/bin/sh\n[ \"$*\" = '-d show job 7' ] && echo '{answer}'\n")
+        scontrol.chmod(0o755)
+        done = subprocess.run(["bash", script], env=env, capture_output=True, text=True, check=True)
+        lines = (line.partition("=") for line in done.stdout.splitlines())
+        return {name: value for name, _, value in lines if name.startswith("SLURM_")}
+
+    for sign, own in outer.items():
+        first = " Restarts=0 " if "RESTART_COUNT" not in str(own) else ""
+        assert seen(f"{first}{sign}") == {"SLURM_JOB_ID": "7", **own}
+
+
+@pytest.mark.parametrize("script", ["ddp.sbatch", "agent.sh"])
+def test_a_function_of_the_users_shell_is_no_builtin_of_the_kits_scripts(tmp_path, script):
+    """A `cd` that lists the folder gave the batch script another run directory."""
+    end = {"ddp.sbatch": "fail() {", "agent.sh": "kit_run_dir="}[script]
+    copy = tmp_path / script
+    copy.write_text((SCRIPT.parent / script).read_text().partition(end)[0] + "cd /; module\n")
+    functions = {"BASH_FUNC_cd%%": "() { echo wrong; }", "BASH_FUNC_module%%": "() { echo kept; }"}
+    command, env = ["bash", copy], {"PATH": "/usr/bin:/bin", **functions}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "kept\n"
 
 
 @pytest.mark.parametrize("option", ["--mem=2G", "--mem-per-cpu=100", "--mem-per-gpu=1G"])
