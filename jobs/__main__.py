@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol, cast
 
 from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.console import discard_output, with_time
+from slurm_job_kit.jobs.console import discard_output, open_standard_streams, with_time
 from slurm_job_kit.jobs.errors import FailedError, UserError
 
 EXIT_USER = 2
@@ -153,6 +153,7 @@ def command() -> int:
     Submit makes 55,000 objects, most of them in imports, and few are garbage. To look for it took
     a seventh of its CPU time. A run on this machine takes hours: there the collector still works.
     """
+    open_standard_streams()
     gc.set_threshold(100_000)
     code = main()
     gc.freeze()  # the interpreter collects once more at its end

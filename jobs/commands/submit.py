@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_job_kit.jobs import arguments, installation
+from slurm_job_kit.jobs import arguments, environment, installation
 from slurm_job_kit.jobs.console import counted, format_metrics, say, shown_path
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
@@ -174,7 +175,8 @@ def dry_run(loaded: Loaded, cluster: str) -> int:
     run_dir, spec = planned(loaded.spec), normalised(loaded.spec, top)
     named_inputs(spec.launch, script_home(spec.launch, top))
     script = installation.ROOT / SCRIPT
-    print(f"# command\n{shlex.join(sbatch_argv(spec, run_dir))}")
+    argv = sbatch_argv(spec, run_dir)
+    print(f"# command\n{shlex.join(argv)}")
     command = torchrun_command(spec, run_dir, placeholder_options(spec))
     # The agents start torchrun by their own interpreter.
     torchrun = [spec.interpreter if word == sys.executable else word for word in command]
@@ -182,7 +184,10 @@ def dry_run(loaded: Loaded, cluster: str) -> int:
     print(f"\n# script: {SCRIPT}\n{script.read_text(encoding='utf-8')}")
     print(f"# resolved spec\n{spec.to_json()}", end="", flush=True)
     say(gpu_hours.format_request(spec.slurm))
-    if choose_cluster(cluster) == "local":
+    is_local = choose_cluster(cluster) == "local"
+    for line in environment.notes(os.environ, spec, None if is_local else argv):
+        say(line)
+    if is_local:
         print("sbatch was not asked: submit would run the spec on this machine", file=sys.stderr)
         return 0
     verdict = test_only(spec, run_dir, script)

@@ -50,6 +50,22 @@ def test_lines_of_a_command_of_a_user_carry_no_time(tmp_path):
     assert lines and not any(re.match(TIME, line) for line in lines)
 
 
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_a_command_whose_caller_has_closed_its_streams_runs(tmp_path, closed):
+    """Python opens none of them: the next file would be stdout or stderr."""
+    command = [sys.executable, "-m", "jobs", "status"]
+    env = {**os.environ, "KIT_RUNS": str(tmp_path)}
+
+    def close():
+        for number in closed:
+            os.close(number)
+
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=env, preexec_fn=close, capture_output=True, timeout=60
+    )
+    assert done.returncode == 0 and b"Traceback" not in done.stderr
+
+
 def test_a_ranks_own_lines_carry_the_time_and_a_traceback_stays_as_it_is():
     lines = stderr_of("-c", FAIL)
     stamped = [line for line in lines if re.match(TIME, line)]
