@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from slurm_job_kit.jobs import shared_files
 from slurm_job_kit.jobs.attempt import facts, interpret, run_lock
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.rundir import RunDir
@@ -32,7 +33,7 @@ def has_recorded_end(run_dir: RunDir, job_id: str) -> bool:
     if interpret.is_end_recorded(facts.last_record(run_dir), job_id):
         return True
     try:  # read, not looked for: a client of NFS may show the name for a minute after its deletion
-        return job_id in run_dir.cancelled.read_text(encoding="utf-8").split()
+        return job_id in shared_files.read_text(run_dir.cancelled).split()
     except OSError:
         return False
 

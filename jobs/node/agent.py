@@ -204,9 +204,13 @@ def wait_for_plan(attempt_dir: AttemptDir) -> AttemptPlan:
 
     Raises: SystemExit after PLAN_TIMEOUT_S; OSError if the run directory cannot be read.
     """
-    deadline = time.monotonic() + PLAN_TIMEOUT_S
+    began, is_said = time.monotonic(), False
     while (plan := records.read(AttemptPlan, attempt_dir.plan)) is None:
-        if time.monotonic() > deadline:
+        waited_s = time.monotonic() - began
+        if waited_s > PLAN_TIMEOUT_S / 10 and not is_said:
+            is_said = True
+            say(f"{node_name()}: {attempt_dir.plan} is not visible on this host yet")
+        if waited_s > PLAN_TIMEOUT_S:
             text = f"{attempt_dir.plan} is not there after {PLAN_TIMEOUT_S} s"
             hint = "runs_root must lie on a file system that all nodes share"
             sys.exit(with_time(f"{node_name()}: {text}\n  hint: {hint}"))

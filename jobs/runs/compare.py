@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.console import counted
 from slurm_job_kit.jobs.problems import dotted, printable
 from slurm_job_kit.jobs.records.frozen import Provenance
@@ -58,7 +58,7 @@ def _unfit(run: RunDir, result: Result | None) -> Iterator[str]:
 
 def _specs(run: RunDir, reference: RunDir) -> Iterator[str]:
     """The differing keys on which results depend: the likely reason of all other differences."""
-    if not (run.spec.is_file() and reference.spec.is_file()):
+    if not (shared_files.is_file(run.spec) and shared_files.is_file(reference.spec)):
         return
     ours, theirs = (Spec.read(of.spec) for of in (run, reference))
     for path, (value, expected) in differences(ours, theirs).items():
@@ -100,7 +100,7 @@ def _metrics(run: RunDir, reference: RunDir) -> Iterator[str]:
 def _lines(run: RunDir, begin: int) -> list[bytes]:
     """The lines of a run without those of steps up to `begin`."""
     try:
-        lines = run.metrics.read_bytes().splitlines(keepends=True)
+        lines = shared_files.read_bytes(run.metrics).splitlines(keepends=True)
     except FileNotFoundError:
         return []
     return [line for line in lines if not begin or (_step(line) or begin + 1) > begin]

@@ -75,7 +75,7 @@ def find_or_begin_run(arguments: list[str], attempt: int | None) -> RunHandle:
     if not arguments:
         raise UserError("usage: torchrun ... -m trainer RUN_DIR | CONFIG [KEY=VALUE ...]")
     path, overrides = Path(arguments[0]), arguments[1:]
-    if path.is_dir():
+    if shared_files.is_dir(path):
         if overrides:
             raise UserError(
                 f"{path} is frozen, so {' '.join(overrides)} cannot be set here: start from a "

@@ -1,13 +1,16 @@
 """What the first node of a start decides on files that other hosts have written just before."""
 
 import os
+import subprocess
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
 from slurm_job_kit.jobs.attempt import facts, interpret, run_lock
 from slurm_job_kit.jobs.attempt.open import HeldError, refuse
 from slurm_job_kit.jobs.checkpoint_names import is_newer
-from slurm_job_kit.jobs.node.agent import wait_for_plan
+from slurm_job_kit.jobs.node.agent import Agent, wait_for_plan
 from slurm_job_kit.jobs.records.nodes import read_agents
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, append_jsonl, relink, write_json
 from slurm_job_kit.jobs.runs import lookup, scratch_purge, script_files
@@ -139,6 +142,17 @@ def test_a_folder_that_another_host_has_made_is_not_made_again(run, there):
 def test_an_agent_sees_the_plan_of_an_attempt_that_it_looked_for_before(run, there):
     opened(run, 2)
     assert wait_for_plan(there.attempt(2)).attempt == 2
+
+
+def test_a_script_that_looks_by_itself_sees_the_stop_of_its_own_node_at_once(run, there):
+    """Its node looked before, and goes on to see no file that another host has created."""
+    stop = there.attempt(1).stop_requested
+    shell = ["bash", "-c", '[ -e "$0" ]', stop]
+    assert subprocess.run(shell).returncode == 1
+    run.attempt(1).stop_requested.touch()
+    agent = SimpleNamespace(attempt_dir=there.attempt(1), best_effort=nullcontext)
+    Agent.create_stop_file(agent)  # type: ignore[arg-type]
+    assert subprocess.run(shell).returncode == 0
 
 
 def test_the_frozen_code_is_the_one_that_a_resume_has_linked_just_now(hosts, run):
