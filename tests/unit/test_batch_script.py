@@ -204,7 +204,7 @@ def test_a_job_inside_of_another_one_has_no_array_gpus_or_restarts_of_that_one(t
     env |= {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
 
     def seen(shown):
-        answer = f"JobId=7 {shown}\n Requeue=1 \n GRES=\n WorkDir=/gpu"
+        answer = f"JobId=8 Restarts=0 \n GRES=gpu\n\nJobId=7 {shown}\n GRES=\n WorkDir=/gpu"
         scontrol.write_text(f"#!/bin/sh\n[ \"$*\" = '-d show job 7' ] && echo '{answer}'\n")
         scontrol.chmod(0o755)
         done = subprocess.run(["bash", script], env=env, capture_output=True, text=True, check=True)
