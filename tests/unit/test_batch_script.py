@@ -304,6 +304,20 @@ def test_a_line_of_the_batch_script_begins_with_the_time(tmp_path):
     assert re.match(rf"{TIME}{tmp_path}/spec.json is missing", done.stderr)
 
 
+def test_a_job_whose_interpreter_is_gone_ends_for_good(fake_slurm, tmp_path):
+    """Slurm would hold or repeat an expedited job that ends with the shell's 127."""
+    for name in ("spec.json", "code", "kit/slurm_job_kit/jobs/rundir.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "setup.sh").write_text("KIT_PYTHON=/no/such/python\n")
+    env = {**os.environ, "SLURM_JOB_ID": "7"}
+    command = ["bash", str(SCRIPT), str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.search(rf"{TIME}/no/such/python, which submitted the run", done.stderr)
+    assert fake_slurm.calls[-1] == "scontrol update JobId=7 Requeue=0"
+
+
 def test_a_line_of_adopt_begins_with_the_time(fake_slurm, tmp_path):
     env = {**os.environ, "SLURM_JOB_ID": "7", "KIT_RUNS": str(tmp_path)}
     command = [sys.executable, "-m", "jobs", "adopt", "no_such.yaml"]
