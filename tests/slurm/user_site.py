@@ -121,6 +121,8 @@ def slurmdbd_conf(site: UserSite) -> str:
         "PidFile": site.pid_file("dbd"),
         "PrivateData": "jobs",
     }
+    if site.prefix:
+        settings["PluginDir"] = site.prefix / "lib/slurm"
     return "".join(f"{key}={value}\n" for key, value in settings.items())
 
 
