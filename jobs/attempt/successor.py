@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from slurm_job_kit.jobs import installation, log_text, records
@@ -86,9 +87,12 @@ def queue(
     argv = argv_after(run_dir, found, job_id, can_requeue)
     environ = sbatch.successor_environ(os.environ, run_dir)
     environ |= {lookup.SUCCEEDS: f"{run_dir.run_id}:{job_id}"}
-    new_id, problem = client.submit(
-        argv, environ, lambda: job_list.newest_in(run_dir.path, 0.0, [job_id])
-    )
+
+    def find(ids: Collection[str]) -> str | None:
+        folder = run_dir.path
+        return job_list.newest_in(folder, 0.0, [job_id]) or job_list.one_in(folder, ids)
+
+    new_id, problem = client.submit(argv, environ, find)
     if new_id is None:
         hint = f"{installation.command('resume')} continues"
         say(f"no successor of job {job_id} ({reason}): {problem}\n  hint: {hint}")

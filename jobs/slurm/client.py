@@ -16,7 +16,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -373,29 +373,38 @@ def cancel(*ids: str) -> subprocess.CompletedProcess[str] | None:
 
 # What sbatch prints, also with `on cluster X` behind it; with --parsable, and by wrappers of some
 # sites, a line with the bare id. Source: sbatch/sbatch.c, main; sbatch(1), --parsable.
-_SUBMITTED = re.compile(r"Submitted batch job (\d+)")
+_SUBMITTED = re.compile(r"Submitted\s+batch\s+job\s+(\d+)", re.IGNORECASE)
 _BARE_ID = re.compile(r"^\s*(\d+)(?:;\S+)?\s*$", re.MULTILINE)
+_COLOUR = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\ufeff")
 
 
-def submitted_job(stdout: str, stderr: str = "") -> str | None:
+def the_only(ids: Collection[str]) -> str | None:
+    """Return the job id where there is one; None for none or several."""
+    return next(iter(ids)) if len(ids) == 1 else None
+
+
+def submitted_job(
+    stdout: str, stderr: str = "", find: Callable[[Collection[str]], str | None] = the_only
+) -> str | None:
     """Return the job id in sbatch's answer; None if it has none, or several that it could be.
 
-    A site may print other lines with numbers around it, or move all to stderr.
+    A site may print other lines with numbers around it, or move all to stderr. A line with a bare
+    number may be one of these, so `find` gets all of them and looks for the job in the queue.
     """
-    named = _SUBMITTED.findall(stdout) or _SUBMITTED.findall(stderr)
-    found = set(named or _BARE_ID.findall(stdout))
-    return found.pop() if len(found) == 1 else None
+    stdout, stderr = (_COLOUR.sub("", text) for text in (stdout, stderr))
+    named = set(_SUBMITTED.findall(stdout) or _SUBMITTED.findall(stderr))
+    return the_only(named) or find(set() if named else set(_BARE_ID.findall(stdout)))
 
 
 def submit(
     argv: Sequence[str],
     environ: Mapping[str, str],
-    find: Callable[[], str | None] = lambda: None,
+    find: Callable[[Collection[str]], str | None] = the_only,
 ) -> tuple[str | None, str]:
     """Run an sbatch command line; returns the job id, and why there is none.
 
-    The call is repeated while slurmctld does not answer. find: the job in the queue, for an answer
-    without an id; it may be queued also where no answer came, and a second job must not be.
+    The call is repeated while slurmctld does not answer. find: as of `submitted_job`; a job may be
+    queued also where no answer came, and a second one must not be.
     """
     if shutil.which(argv[0]) is None:
         return None, "sbatch is missing"
@@ -403,8 +412,8 @@ def submit(
         answer = call(argv, environ)
         stdout, stderr = (answer.stdout, answer.stderr) if answer else ("", "")
         is_refused = is_answered(answer) and answer is not None and answer.returncode != 0
-        job_id = submitted_job("" if is_refused else stdout, f"{stdout}\n{stderr}")
-        job_id = job_id or (None if is_refused else find())
+        both = f"{stdout}\n{stderr}"
+        job_id = submitted_job("", both) if is_refused else submitted_job(stdout, both, find)
         if job_id is not None or is_answered(answer):
             return job_id, "" if job_id else f"{stdout}\n{stderr}".strip()
         if pause_s is not None:

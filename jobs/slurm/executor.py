@@ -84,7 +84,7 @@ def _executor(argv: Sequence[str], folder: Path, others: Collection[str], queued
         @staticmethod
         def _get_job_id_from_submission_command(string: bytes | str) -> str:
             text = string if isinstance(string, str) else string.decode(errors="replace")
-            job_id = client.submitted_job(text) or _in_queue(argv, others)
+            job_id = client.submitted_job(text, find=lambda ids: _in_queue(argv, others, ids))
             if job_id is None:
                 raise FailedSubmissionError(text)
             queued.append(job_id)
@@ -149,10 +149,12 @@ def cancelled(job_id: str, error: OSError | RuntimeError) -> FailedError:
     return failed
 
 
-def _in_queue(argv: Sequence[str], others: Collection[str]) -> str | None:
+def _in_queue(
+    argv: Sequence[str], others: Collection[str], ids: Collection[str] = ()
+) -> str | None:
     """The job of an sbatch command line whose answer cannot be read, from squeue."""
     folder = next((each[8:] for each in argv if each.startswith("--chdir=")), argv[-1])
-    return job_list.newest_in(Path(folder), FIND_S, others)
+    return job_list.newest_in(Path(folder), FIND_S, others) or job_list.one_in(Path(folder), ids)
 
 
 def _failure(argv: Sequence[str], code: int | None, text: str) -> SubmissionError:

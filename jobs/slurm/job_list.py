@@ -237,7 +237,20 @@ def newest_in(folder: Path, patience_s: float, others: Collection[str] = ()) -> 
     return None
 
 
-def _is_in(folder: Path, job: QueuedJob) -> bool:
+def one_in(folder: Path, ids: Collection[str]) -> str | None:
+    """Return which of these jobs has this working directory: it may have ended already.
+
+    ids: numbers in sbatch's answer. One alone counts also where Slurm does not answer.
+    """
+    found = []
+    for job_id in ids:
+        job, is_answered = client.ask_about(job_id)
+        if not is_answered or (job and (not job.work_dir or _is_in(folder, job))):
+            found.append(job_id)
+    return client.the_only(found)
+
+
+def _is_in(folder: Path, job: QueuedJob | Job) -> bool:
     return Path(job.work_dir) in (folder, folder.resolve())
 
 

@@ -165,7 +165,7 @@ def test_a_submission_gives_the_job_id_or_what_sbatch_printed(slurm):
 
 def test_a_lost_answer_of_sbatch_queues_no_second_job(slurm):
     slurm.answer("sbatch", error="sbatch: error: Socket timed out on send/recv", status=1)
-    assert client.submit(["sbatch", "x"], {"PATH": str(slurm.bin)}, lambda: "12") == ("12", "")
+    assert client.submit(["sbatch", "x"], {"PATH": str(slurm.bin)}, lambda _: "12") == ("12", "")
     assert len(slurm.calls) == 1
 
 

@@ -126,6 +126,10 @@ BANNER = "Dear users, 3 nodes are down until 2026.\nJob limit: 100\n"
         f"{BANNER}Submitted batch job 4711\nYour quota: 12 % of 500 GB, job 17 was the last\n",
         f"job 12 is your 3rd job today\n{BANNER}4711\n",
         f"\x1b[1m{BANNER}\x1b[0mSubmitted batch job 4711\r\n{BANNER}",
+        "\x1b[32mSubmitted batch job \x1b[1m4711\x1b[0m\n2026\n",
+        "\x1b[1m4711\x1b[0m\r\n",
+        "Submitted batch\n job 4711\n",
+        f"{BANNER}sbatch: submitted batch job 4711 on cluster west\n",
     ],
 )
 def test_the_job_id_is_read_among_other_lines(fake_slurm, submit, answer):
@@ -134,7 +138,17 @@ def test_the_job_id_is_read_among_other_lines(fake_slurm, submit, answer):
     assert fake_slurm.cancelled == []
 
 
-@pytest.mark.parametrize("answer", ["accepted\n", "12\n4711\n", f"{BANNER}Job <4711> queued\n"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "accepted\n",
+        "12\n4711\n",
+        f"{BANNER}Job <4711> queued\n",
+        "2026\nJob <4711> queued\n",  # a banner with a bare number
+        "99\n4711;west\n",
+        "Such as: Submitted batch job 7\nSubmitted batch job 4711\n",
+    ],
+)
 def test_a_job_whose_id_cannot_be_read_is_found_in_the_queue(fake_slurm, submit, answer):
     """By its working directory, which is that of its run."""
     fake_slurm.answer("sbatch", answer)
@@ -142,6 +156,18 @@ def test_a_job_whose_id_cannot_be_read_is_found_in_the_queue(fake_slurm, submit,
         where = "/else" if job_id == "99" else "/runs/1"
         fake_slurm.enqueue(job_id, where, "/kit/slurm/ddp.sbatch /runs/1")
     assert submit("--chdir=/runs/1", others=["12"]) == "4711"
+
+
+def test_a_bare_number_that_is_no_job_of_this_run_is_not_its_id(fake_slurm, submit):
+    """A wrapper prints a year, and its own text for the job, which has ended already."""
+    fake_slurm.answer("sbatch", "2026\nJob <4711> queued\n")
+    fake_slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   WorkDir=/runs/0\n")
+    with pytest.raises(FailedError, match="(?s)job may be queued.*2026"):
+        submit("--chdir=/runs/1")
+    fake_slurm.answer("scontrol", "   JobState=COMPLETED Reason=None\n   WorkDir=/runs/1\n")
+    assert submit("--chdir=/runs/1") == "2026"
+    fake_slurm.answer("scontrol", "", "slurm_load_jobs error: Unable to contact", 1)
+    assert submit("--chdir=/runs/1") == "2026"
 
 
 @pytest.mark.parametrize(
