@@ -14,7 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation, records, shared_files
-from slurm_job_kit.jobs.console import user_name
+from slurm_job_kit.jobs.console import say, user_name
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.queued import Claim, RecordedJob, Submission, Successor
@@ -55,8 +55,19 @@ def remember(
     `adopt` looks in the default root when its job is requeued: it has read no spec by then.
     """
     folder = (root or runs_root()) / ".jobs"
-    folder.mkdir(parents=True, exist_ok=True)
-    relink(folder / f"{cluster}-{job_id}", os.path.relpath(run_dir.path, folder))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        relink(folder / f"{cluster}-{job_id}", os.path.relpath(run_dir.path, folder))
+    except OSError as error:
+        own = own_root(run_dir)
+        if root is not None or own == folder.parent:
+            raise
+        # Another user's repository, with runs_root in the spec: the job is queued already.
+        say(
+            f"warning: {folder}: {error.strerror}: commands find the run by its directory, or "
+            f"with KIT_RUNS={own}"
+        )
+        remember(run_dir, job_id, cluster, own)
 
 
 def note_job(run_dir: RunDir, submission: Submission, job_id: str, cluster: str) -> None:
