@@ -263,13 +263,26 @@ def outcome_of(found: AttemptFacts, signals: tuple[str, ...]) -> str | None:
     """
     if is_completed(found):
         return "completed"
-    if found.outcome.status is not None or not exits_are_clean(found):
+    if found.outcome.status is not None:
         return found.outcome.status
+    if not exits_are_clean(found):
+        return "stopped" if signals and has_saved_at_stop(found) else None
     if has_reported_all_steps(found):
         return "completed"
     if signals or found.is_stop_requested:
         return "stopped"
     return None if unfinished(found) else "completed"
+
+
+def has_saved_at_stop(found: AttemptFacts) -> bool:
+    """Whether a user's script saved something, and then only the repeated stop signal ended it.
+
+    While Python exits it handles no signal any more: the next one kills the process.
+    """
+    codes = {0 if each.exit_code is None else each.exit_code for each in found.errors}
+    ends = {each for number in KILLED_BY[1:] for each in (-number, 128 + number)}
+    is_ended = bool(codes) and codes <= ends
+    return is_ended and has_progress(found) and not found.spec.launch.is_trainer
 
 
 def exits_are_clean(found: AttemptFacts) -> bool:

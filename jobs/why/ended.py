@@ -180,6 +180,8 @@ def without_own_error(ended: Ended) -> Reason:
     place = ended.failure or ended.place
     if seen.fault is not None and ended.failed is None:
         return Reason(OF_FAULT[seen.fault], f"a node did not train: {error}", place, numbers)
+    if seen.mistake == "code":  # it exited with 0 behind its error
+        return Reason(Kind.USER_CODE, f"{INTRODUCTIONS[Kind.USER_CODE]}: {error}", place, numbers)
     if ended.found is not None and is_killed(ended.found):
         return Reason(Kind.PROCESS_KILLED, f"a process was killed: {error}", place, numbers)
     if ended.failed is not None:

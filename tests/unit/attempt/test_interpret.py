@@ -236,6 +236,29 @@ def test_the_same_failure_is_known_by_its_error_its_place_and_its_start(
     assert (found[0] is not None and found[0] == found[1]) == is_same
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "is_saved", "warned", "outcome"),
+    [
+        (-15, True, True, "stopped"),
+        (143, True, True, "stopped"),
+        (-15, False, True, None),
+        (1, True, True, None),
+        (-9, True, True, None),
+        (-15, True, False, None),
+    ],
+)
+def test_a_script_that_saved_and_was_killed_while_it_exited_has_stopped(
+    run, exit_code, is_saved, warned, outcome
+):
+    own_script(run, "TERM")
+    attempt = opened(run, 1, nodes=("a",))
+    node(attempt, 0, *[(1.0, "SIGTERM")] * warned, torchrun_exit=1)
+    failed(attempt, 0, 5.0, "was killed by SIGTERM", exit_code=exit_code, caused_by_peer=True)
+    if is_saved:
+        (run.checkpoints / "last.ckpt").write_text("x")
+    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome == outcome
+
+
 def test_the_trainer_that_left_no_marker_is_not_through(run):
     run.spec.write_text(Spec().to_json())
     node(opened(run, 1, nodes=("a",)), 0)

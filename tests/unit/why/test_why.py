@@ -243,6 +243,13 @@ def test_a_stop_that_could_not_save_and_a_slurmctld_that_was_away_are_named(stor
     assert "64 s" in found[2]["text"]
 
 
+def test_a_script_that_caught_its_error_and_exited_with_0_is_a_mistake_in_the_code(story):
+    story.attempt(decision="hold", evidence={"error": "x: KeyError: 'y'", "mistake": "code"})
+    story.held()
+    answer = story.why()
+    assert answer["cause"] == "user_code" and "KeyError: 'y'" in answer["text"]
+
+
 @pytest.mark.parametrize(
     ("number", "fields", "budget", "command"),
     [
