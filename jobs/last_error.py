@@ -83,13 +83,15 @@ class LastError:
     """The last error of a log. text: its words; "" if there is none.
 
     name: the class of a Python exception, without its module. traceback: with what came before it.
-    is_known: False for last words of which only their place in the log is known.
+    is_known: False for last words of which only their place in the log is known. is_logged: in a
+    line of a logger, behind which a process may go on.
     """
 
     text: str = ""
     name: str = ""
     traceback: str = ""
     is_known: bool = True
+    is_logged: bool = False
 
 
 class _Behind(Enum):
@@ -108,7 +110,6 @@ class _Found:
     end: int
     error: LastError
     behind: _Behind = _Behind.NOTHING
-    is_logged: bool = False  # by a logger
 
 
 def last_error(
@@ -194,7 +195,7 @@ def _words_behind(
     last = _words(lines, begin, words[-1])
     if last.is_known or found is None or not is_short:
         return last
-    if found.is_logged:
+    if found.error.is_logged:
         return None
     return replace(last, text=f"{found.error.text}\n{last.text}") if words == behind else last
 
@@ -348,7 +349,7 @@ def _last_native(lines: Sequence[str]) -> _Found | None:
         while end < len(lines) and (lines[end][:1].isspace() and lines[end].strip()):
             end += 1
         text = "\n".join(each.rstrip() for each in lines[begin:end]).strip()
-        return _Found(begin, end, LastError(text), is_logged=is_logged)
+        return _Found(begin, end, LastError(text, is_logged=is_logged))
     return None
 
 

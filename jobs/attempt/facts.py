@@ -129,6 +129,7 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
         is_cancelled=run_dir.cancelled.name in in_run_dir,
         last_words=nodes.last_words,
         error_at_end=silent_end.error_at_end(attempt_dir) if is_users_end else "",
+        failed_tasks=nodes.failed_tasks,
     )
 
 
@@ -142,6 +143,7 @@ class _Nodes:
     events: tuple[Event, ...] = ()  # rank 0's, of all attempts
     is_stop_requested: bool = False
     last_words: tuple[tuple[str, str], ...] = ()
+    failed_tasks: tuple[tuple[str, int], ...] = ()
 
     @property
     def are_exits_clean(self) -> bool:
@@ -164,13 +166,16 @@ def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nod
     recorded = [each.rank for each in errors]
     for node_rank, agent in failed:
         errors += silent_end.ended_ranks(attempt_dir, node_rank, agent.host, recorded)
+    is_silent = any(each is None or each.end is None for each in agents)
+    job = silent_end.job_lines(run_dir.job_log, attempt) if is_silent else []
     return _Nodes(
         agents=agents,
         agent_errors=tuple(filter(None, texts)),  # empty: written on a full disk
         errors=interpret.causes(errors, agents),
         events=tuple(read_events(run_dir.timeline(RANK_0))),
         is_stop_requested=attempt_dir.stop_requested.name in known,
-        last_words=() if errors else _last_words(run_dir, attempt, agents, failed),
+        last_words=() if errors else _last_words(attempt_dir, failed, job),
+        failed_tasks=tuple(silent_end.failed_tasks(job).items()),
     )
 
 
@@ -193,16 +198,15 @@ def _failed(agents: Sequence[AgentRecord | None]) -> list[tuple[int, AgentRecord
 
 
 def _last_words(
-    run_dir: RunDir,
-    attempt: int,
-    agents: Sequence[AgentRecord | None],
-    failed: Sequence[tuple[int, AgentRecord]],
+    attempt_dir: AttemptDir, failed: Sequence[tuple[int, AgentRecord]], job: Sequence[str]
 ) -> tuple[tuple[str, str], ...]:
-    """(host, last error) of each torchrun that failed; ("", ...) of an agent without an end."""
-    attempt_dir = run_dir.attempt(attempt)
+    """(host, last error) of each torchrun that failed; ("", ...) of an agent without an end.
+
+    job: the lines of the job's log where an agent has none.
+    """
     found = [(each.host, silent_end.torchrun_words(attempt_dir, n)) for n, each in failed]
-    if not failed and any(each is None or each.end is None for each in agents):
-        found.append(("", silent_end.agent_words(run_dir.job_log, attempt)))
+    if job and (not failed or silent_end.failed_tasks(job)):
+        found.append(("", silent_end.agent_words(job)))
     return tuple((host, words) for host, words in found if words)
 
 

@@ -69,6 +69,14 @@ class AttemptFacts:
     # error in the job's log, where an agent recorded no end.
     last_words: tuple[tuple[str, str], ...] = ()
     error_at_end: str = ""  # that a script printed last, although it exited with 0
+    failed_tasks: tuple[tuple[str, int], ...] = ()  # (node, exit code), as srun reported them
+
+    @property
+    def unstarted(self) -> dict[str, int]:
+        """The nodes on which the agent's command failed before the agent began, with exit codes."""
+        tasks = dict(self.failed_tasks)
+        agents = zip(self.nodes, self.agents, strict=True)
+        return {node: tasks[node] for node, agent in agents if agent is None and node in tasks}
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -86,7 +94,7 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
     failed = first_error(found.errors)
     killed = [agent.host for agent in found.agents if agent is not None and agent.oom_kill]
     signals = warning_signals(found, failed)
-    if found.agent_errors or has_agent_died(found.agents, srun_exit):
+    if found.agent_errors or found.unstarted or has_agent_died(found.agents, srun_exit):
         signals = tuple(name for name in signals if name != "SIGTERM")
     outcome = outcome_of(found, signals)
     # srun ended the other nodes because of it.
@@ -214,6 +222,12 @@ def format_agent_exits(found: AttemptFacts) -> str | None:
     if errors := [each.error for each in agents if each.error]:
         return errors[0]
     words = dict(found.last_words)
+    if unstarted := found.unstarted:
+        has_prefix = bool(found.spec.launch.command_prefix)
+        what = "launch.command_prefix" if has_prefix else "the start of the node agent"
+        codes = ", ".join(sorted({str(code) for code in unstarted.values()}))
+        ended = [f"{', '.join(unstarted)}: {what} failed with exit code {codes}"]
+        return ": ".join([*ended, *filter(None, [words.get("")])])
     ended = [
         f"{each.host}: torchrun exit {each.torchrun_exit}" for each in agents if each.torchrun_exit
     ]
@@ -452,6 +466,7 @@ def stop_signals_at_start(found: AttemptFacts, srun_exit: int) -> tuple[str, ...
     """
     any_failed = any(has_failed(agent) for agent in found.agents if agent is not None)
     is_missed = None in found.agents and not any_failed and not found.agent_errors
+    is_missed = is_missed and not found.unstarted
     died_of = [number.name for number in STOP_SIGNALS if srun_exit == 128 + number]
     return tuple(died_of) if is_missed else ()
 

@@ -21,7 +21,7 @@ from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.node import interfaces, rendezvous
 from slurm_job_kit.jobs.node.stop_signals import is_passed_on
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
-from slurm_job_kit.jobs.rundir import RunDir, write_atomic, write_durable
+from slurm_job_kit.jobs.rundir import RunDir, relink, write_atomic, write_durable
 from slurm_job_kit.jobs.runs import code_digest, code_snapshot, lookup, scratch_purge
 from slurm_job_kit.jobs.slurm import client, job_list
 from slurm_job_kit.jobs.spec import Slurm
@@ -75,6 +75,7 @@ def _open(
     found = _close_earlier(run_dir, found, me)
     if not me.is_local:
         lookup.note_job(run_dir, found.submission, me.job_id, client.cluster_name())
+        link_job_log(run_dir)
     if interpret.is_completed(found):
         is_known = found.result is not None
         found = history.write_result(run_dir, found, COMPLETED)
@@ -106,6 +107,18 @@ def _open(
     where = f"{plan.rdzv_endpoint} ({plan.head_address_is})"
     say(f"attempt {attempt}: {count}, rendezvous at {where}")
     return plan
+
+
+def link_job_log(run_dir: RunDir) -> None:
+    """Let job.log lead to this job's log where plain sbatch has put it elsewhere.
+
+    The kit's own jobs write to job.log itself. This process has the batch script's stderr.
+    """
+    with contextlib.suppress(OSError):
+        log = os.readlink("/proc/self/fd/2")
+        is_own = os.path.lexists(run_dir.job_log) and not run_dir.job_log.is_symlink()
+        if not is_own and os.path.isfile(log):
+            relink(run_dir.job_log, log)
 
 
 def _close_earlier(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> AttemptFacts:

@@ -34,6 +34,8 @@ def queue(loaded: Loaded, run_dir: RunDir) -> str:
     spec = loaded.spec
     asked = check_site(loaded, run_dir)
     argv = sbatch_argv(exclude_nodes.without_bad_nodes(run_dir, spec), run_dir)
+    if run_dir.job_log.is_symlink():  # of a job of plain sbatch: jobs.attempt.open
+        run_dir.job_log.unlink()
     records.write(run_dir.submission, Submission(tuple(argv)))
     for line in environment.notes(os.environ, spec, argv):
         say(line)

@@ -7,6 +7,7 @@ reason stands in a log only.
 from __future__ import annotations
 
 import re
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from slurm_job_kit.jobs.known_causes import known_cause
 from slurm_job_kit.jobs.last_error import last_error
 from slurm_job_kit.jobs.log_text import on_a_screen
 from slurm_job_kit.jobs.node.script_failure import UNCAUGHT, format_exit
+from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.rundir import AttemptDir
 
@@ -28,6 +30,8 @@ _CONSEQUENCES = ("ChildFailedError", "SignalException")
 _SIGTERM = -15
 _TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
 _OF_ATTEMPT = re.compile(r"^(?:attempt \d+|warning: |  hint: |torchrun's own output)")
+_TASK_END = re.compile(r"^srun: error: (\S+): tasks? \S+: Exited with exit code (\d+)$")
+_OF_SIGNALS = {128 + number for number in (*STOP_SIGNALS, signal.SIGINT, signal.SIGKILL)}
 _EXIT_CODE = re.compile(r"^(.*? exit code \d+)(?:: .*)?$", re.DOTALL)
 
 
@@ -86,6 +90,8 @@ def error_at_end(attempt_dir: AttemptDir) -> str:
     """
     lines = log_text.read_end(attempt_dir.rank_log(0)).lines
     error = last_error(lines, may_be_uncaught=False, takes_words=False)
+    if error.is_logged:
+        return ""
     if not error.traceback:
         return on_a_screen(error.text)
     before, _, _ = "\n".join(lines).rpartition(error.traceback)
@@ -102,18 +108,29 @@ def torchrun_words(attempt_dir: AttemptDir, node_rank: int) -> str:
     return "" if error.name in _CONSEQUENCES else on_a_screen(error.text)
 
 
-def agent_words(job_log: Path, attempt: int) -> str:
-    """Return the last error in the job's log about an attempt, of srun or of an agent."""
+def job_lines(job_log: Path, attempt: int) -> list[str]:
+    """Return the lines of a job's log from the opening of an attempt on, without their time."""
     lines = [_TIME.sub("", line) for line in log_text.read_end(job_log).lines]
     opened = f"attempt {attempt}: "
     begin = max(
         (n for n, line in enumerate(lines) if line.startswith(opened) and "rendezvous at" in line),
-        default=None,
+        default=len(lines),
     )
-    if begin is None:
-        return ""
-    own = [line for line in lines[begin + 1 :] if not _OF_ATTEMPT.match(line)]
-    return on_a_screen(last_error(own).text)
+    return lines[begin + 1 :]
+
+
+def agent_words(lines: Sequence[str]) -> str:
+    """Return the last error in the lines of a job's log, of srun or of an agent."""
+    return on_a_screen(last_error([each for each in lines if not _OF_ATTEMPT.match(each)]).text)
+
+
+def failed_tasks(lines: Sequence[str]) -> dict[str, int]:
+    """Return node and exit code of each task that failed by itself, as srun reports it.
+
+    After the first one srun sends SIGTERM to the others.
+    """
+    ended = (_TASK_END.match(line) for line in lines)
+    return {each[1]: int(each[2]) for each in ended if each and int(each[2]) not in _OF_SIGNALS}
 
 
 def setup_words(reason: str, setup_log: Path) -> str:

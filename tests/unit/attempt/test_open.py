@@ -1,6 +1,9 @@
 """An attempt records the code that its ranks run, and refuses a job that contradicts its run."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,8 @@ from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.runs import code_digest, code_snapshot
 from slurm_job_kit.jobs.spec import Slurm, Spec
+
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -130,3 +135,22 @@ def test_the_signal_of_a_job_of_the_kit_is_not_looked_up(run, fake_slurm, monkey
     write_json(run.submission, {"argv": ["sbatch"], "job_id": "7"})
     assert open_attempt(run, run_lock.this_process("7"), ["a"], "") is not None
     assert not [call for call in fake_slurm.calls if call.startswith("sacct")]
+
+
+def test_job_log_leads_to_the_log_that_plain_sbatch_has_chosen(run, tmp_path):
+    code = "import sys\nfrom slurm_job_kit.jobs.attempt.open import link_job_log as link\n"
+    code += "from pathlib import Path\nfrom slurm_job_kit.jobs.rundir import RunDir\n"
+    code += "link(RunDir(Path(sys.argv[1])))"
+
+    def start(log):
+        argv = [sys.executable, "-c", code, str(run.path)]
+        with open(log, "a") as file:
+            subprocess.run(argv, stderr=file, cwd=REPOSITORY, check=True)
+
+    for name in ("slurm-7.out", "slurm-8.out"):
+        start(tmp_path / name)
+        assert run.job_log.samefile(tmp_path / name)
+    run.job_log.unlink()
+    run.job_log.touch()  # a job of the kit had it
+    start(tmp_path / "slurm-9.out")
+    assert not run.job_log.is_symlink()

@@ -6,8 +6,9 @@ import sys
 import pytest
 
 from slurm_job_kit.jobs.attempt import facts, interpret
+from slurm_job_kit.jobs.attempt.decision import Cause, History, decide
 from slurm_job_kit.jobs.rundir import RunDir, write_json
-from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
 
 # Printed by torchrun (torch 2.13).
@@ -159,3 +160,19 @@ def test_setup_lines_that_fail_are_named_with_their_last_error_complete(run):
         "b: setup: `python prepare.py` failed with exit code 1: OSError: [Errno 24] Too many open "
         "files\n  cause: a limit of the process is reached: open files"
     )
+
+
+@pytest.mark.parametrize("begun", [None, -15])
+def test_a_command_prefix_that_fails_on_one_node_is_no_stop_by_hand(run, begun):
+    run.spec.write_text(Spec(launch=Launch(command_prefix=["apptainer", "exec", "x"])).to_json())
+    record = {"host": "a", "torchrun_exit": begun, "end": begun and 9.0}
+    stop = [{"t": 8.0, "signal": "SIGTERM"}]
+    write_json(run.attempt(1).agent(0), record | {"signals": stop})
+    line = "FATAL:   could not open image /images/torch.sif: no such file or directory"
+    ended = STEP_ENDS.replace("exit code 1", "exit code 255")
+    run.job_log.write_text(f"{OPENED}2026-11-25 16:00:01 attempt 1, a: torchrun\n{line}\n{ended}")
+    found = facts.read(run, 1)
+    seen = interpret.rank_evidence(found, "RUNNING", 143)
+    assert seen.error == f"b: launch.command_prefix failed with exit code 255: {line}"
+    assert (seen.signals, interpret.stop_signals_at_start(found, 143)) == ((), ())
+    assert decide(seen, History(0, 0, 0)).cause is Cause.CRASH
