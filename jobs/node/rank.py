@@ -19,6 +19,7 @@ from slurm_job_kit.jobs.node import script_failure
 from slurm_job_kit.jobs.node.prctl import die_with_parent, set_name
 from slurm_job_kit.jobs.node.script_failure import ScriptEnd
 from slurm_job_kit.jobs.procfs import parent_of
+from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.records.nodes import node_name
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, code_folders, relink
 
@@ -117,7 +118,7 @@ def main(argv: list[str]) -> None:
     begin(run_dir)
     if work is not None:
         enter_work(Path(work), command, run_dir)
-        report_to(pipe)
+        report_to(pipe, run_dir)
     os.execvp(command[0], command)
 
 
@@ -129,13 +130,18 @@ def enter_work(work: Path, command: list[str], run_dir: RunDir) -> None:
         os.environ["PYTHONPATH"] = remove_kit_code(os.environ.get("PYTHONPATH", ""), run_dir)
 
 
-def report_to(pipe: int) -> None:
-    """Make the interpreter that this process becomes report its error: jobs/node/uncaught."""
+def report_to(pipe: int, run_dir: RunDir) -> None:
+    """Make the interpreter that this process becomes report its error: jobs/node/uncaught.
+
+    It also refuses modules of the repository that was submitted, whose frozen copy the run has.
+    """
     if not UNCAUGHT.is_dir():  # a kit that was packed without it: the log is read instead
         return
     os.set_blocking(pipe, False)  # a report that does not fit must not stop the script
     os.set_inheritable(pipe, True)
     os.environ["KIT_ERROR_PIPE"] = str(pipe)
+    known = records.read_leniently(Provenance, run_dir.provenance)
+    os.environ["KIT_LIVE_CODE"] = "" if known is None else known.repository or ""
     inherited = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(UNCAUGHT), *filter(None, [inherited])])
 

@@ -20,7 +20,7 @@ from slurm_job_kit.jobs.why.evidence import Observed
 from slurm_job_kit.jobs.why.kinds import DEFAULT, REMEDIES, Kind, Remedy
 
 BUDGET_TEXTS = {
-    Kind.MAX_CRASHES: "launch.max_crashes crashes in a row without a new checkpoint",
+    Kind.MAX_CRASHES: "launch.max_crashes crashes, or 10 of a script, without a step forward",
     Kind.MAX_RESTARTS: "slurm.max_restarts restarts are used up",
     Kind.NO_PROGRESS: "five attempts in a row without a new checkpoint",
     Kind.SHORT_TIME_LIMIT: "three time limits in a row before the first optimizer step",

@@ -1,4 +1,4 @@
-"""Runs at the start of a user's script: reports an error that nothing caught to its wrapper.
+"""Runs at the start of a user's script: reports its error, refuses code that is not frozen.
 
 Python imports a module of this name before the script. jobs.node.rank lets it find this one first,
 once: the script and what it starts find the search path that they would have had. The report has
@@ -23,6 +23,7 @@ HERE = Path(__file__).resolve().parent
 ERRORS = HERE.parents[1] / "errors.py"
 MAX_TEXT = 20_000
 MAX_TRACE = 30_000
+LINKS = ("code", "kit", "script_code")  # of a run directory, to frozen code
 
 
 def restore_search_path() -> None:
@@ -124,6 +125,58 @@ class _Exit:
         return "exit"
 
 
+class LiveCode:
+    """Finds modules before all other finders, and refuses those of the live repository.
+
+    submit asks the interpreter where it finds the imports that it reads. A name made at run time, a
+    path that the script adds, or setup lines may lead elsewhere. A live module with no frozen copy
+    may be data, as of a cache: it is named only.
+    """
+
+    def __init__(self, live: str, run: str) -> None:
+        self.live, self.run = os.path.realpath(live), os.path.realpath(run)
+        self.inner = [os.path.realpath(each) for each in (sys.prefix, sys.base_prefix, run)]
+        self.inner += [os.path.realpath(os.path.join(run, each)) for each in LINKS]
+        self.inner = [each for each in self.inner if _is_below(each, self.live)]
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if path is not None or name == "slurm_job_kit":  # a part of a package; the kit itself
+            return None
+        for finder in [each for each in sys.meta_path if each is not self]:
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None else find(name, None, target)
+            if spec is not None:
+                self.check(name, spec)
+                return spec
+        return None
+
+    def check(self, name: str, spec: ModuleSpec) -> None:
+        """Raises: ImportError for a module of the live repository that has a frozen copy."""
+        place = os.path.realpath(spec.origin) if spec.has_location and spec.origin else ""
+        is_live = _is_below(place, self.live) and "site-packages" not in place.split(os.sep)
+        if not is_live or any(_is_below(place, each) for each in self.inner):
+            return
+        text = f"{name} is imported from {place}, which is not frozen"
+        if os.path.exists(os.path.join(self.run, "code", os.path.relpath(place, self.live))):
+            raise ImportError(
+                f"{text}: an edit during the run would change it\n  hint: build the path that leads"
+                " there from __file__, or install the package without -e",
+                name=name,
+                path=place,
+            )
+        print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def refuse_live_code() -> None:
+    """Let this process import no live code of the repository that was submitted."""
+    if live := os.environ.pop("KIT_LIVE_CODE", ""):
+        sys.meta_path.insert(0, LiveCode(live, os.environ["KIT_RUN_DIR"]))
+
+
 def _is_running(trace: TracebackType | None) -> bool:
     frame: FrameType | None = sys._getframe()
     while trace is not None and frame is not None:
@@ -146,4 +199,5 @@ def main() -> None:
 
 
 main()
+refuse_live_code()
 run_next()

@@ -15,6 +15,7 @@ from slurm_job_kit.jobs.node.torchrun import rank_command
 from slurm_job_kit.jobs.procfs import children
 from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
+from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.spec import Launch, Spec
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -89,6 +90,7 @@ def start(run):
             "RANK": "1",
             "WORLD_SIZE": "2",
             "KIT_WORK_DIR": str(run.work),
+            "KIT_RUN_DIR": str(run.path),
         }
         # Not in REPOSITORY: `python -m` puts the working directory on the search path.
         argv = [sys.executable, "-c", TORCHRUN, *command]
@@ -567,3 +569,31 @@ def test_a_script_dies_with_the_torchrun_that_is_killed(run, start):
     torchrun.kill()
     torchrun.wait()
     wait_for(lambda: not Path(f"/proc/{rank}/exe").exists())  # a zombie has none
+
+
+@pytest.mark.parametrize(
+    ("text", "exit_code"),
+    [
+        ("sys.path.insert(0, LIVE); import at_top", 1),
+        ("sys.path.insert(0, str(LIVE)); importlib.import_module('at_' + 'top')", 1),
+        ("sys.path.insert(0, LIVE + '/sub'); import cached", 0),  # has no frozen copy
+        ("sys.path.insert(0, CODE); import at_top", 0),
+        ("import helper, json, http.client", 0),
+    ],
+)
+def test_a_script_that_imports_the_live_repository_is_stopped(
+    run, start, tmp_path_factory, text, exit_code
+):
+    """Whatever leads there: a name made at run time, a path from the environment, setup lines."""
+    live = tmp_path_factory.mktemp("live")
+    for name in ("at_top/__init__.py", "sub/cached.py"):
+        (live / name).parent.mkdir(parents=True)
+        (live / name).touch()
+    records.write(run.provenance, provenance(live, "x", "python3"))
+    text = text.replace("LIVE", repr(str(live))).replace("CODE", repr(str(run.code)))
+    assert start(f"import importlib, sys; {text}").wait(30) == exit_code
+    if exit_code:
+        assert (
+            f"at_top is imported from {live}/at_top/__init__.py, which is not" in error(run).error
+        )
+    assert ("warning: cached is imported from" in log(run)) == ("cached" in text)
