@@ -179,10 +179,21 @@ def error_of(found: AttemptFacts, failed: RankError | None, killed: list[str]) -
     """Why the attempt failed, in one line; None where neither rank nor kernel has a reason."""
     # A rank killed for memory writes no error record, and its peers only see a closed connection.
     if killed:
-        return f"{', '.join(killed)}: the kernel killed a process for want of memory"
+        return "; ".join(_out_of_memory(found, host) for host in killed)
     if failed is None:
         return None
     return (failed.caused_by_peer and ranks_without_record(found)) or format_error(failed)
+
+
+def _out_of_memory(found: AttemptFacts, host: str) -> str:
+    """What the kernel killed on a node for want of memory: which rank, and the limit."""
+    ended = {each.rank: each.exit_code for each in found.errors if each.host == host}
+    ranks = [f"rank {rank}" for rank, code in sorted(ended.items()) if code == -signal.SIGKILL]
+    agents = (each for each in found.agents if each is not None and each.host == host)
+    limit = next((each.memory_limit_mib for each in agents), None)
+    what = ", ".join(ranks) or "a process"
+    of_limit = f": the job may use {limit} MiB of the node (slurm.mem)" if limit else ""
+    return f"{host}: the kernel killed {what} for want of memory{of_limit}"
 
 
 def is_user_error(found: AttemptFacts, failed: RankError | None) -> bool:

@@ -88,7 +88,7 @@ def without_record(rank_logs: Sequence[Path], torchrun_logs: Sequence[Path]) -> 
         text = log_text.read_end(log).text
         if "Traceback" in text or "error: " in text:  # such as a disk without room for a record
             return end_of(log)
-    return "no rank wrote an error record, and no log shows an error"
+    return "no rank wrote an error record, and no log of a rank or of torchrun shows an error"
 
 
 def end_of(log: Path) -> str:

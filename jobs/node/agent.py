@@ -25,7 +25,7 @@ from slurm_job_kit.jobs.console import BestEffort, counted, say, with_time
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node import gpu_check, rendezvous
 from slurm_job_kit.jobs.node.interfaces import InterfaceError
-from slurm_job_kit.jobs.node.oom import oom_kills
+from slurm_job_kit.jobs.node.oom import limit_bytes, oom_kills
 from slurm_job_kit.jobs.node.prctl import die_with_parent
 from slurm_job_kit.jobs.node.standby import WORD, WaitingTorchrun, next_attempt
 from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN, STOP_SIGNALS, unblock_stop_signals
@@ -178,6 +178,8 @@ class Agent:
 
     def write_record(self, exit_code: int | None) -> None:
         """Write the agent's record, which `attempt close` reads; `exit_code` is torchrun's."""
+        kills = self.oom_kills()
+        limit = limit_bytes() if kills else None
         record = AgentRecord(
             host=self.node.host,
             address=self.node.address,
@@ -186,7 +188,8 @@ class Agent:
             signals=tuple(self.signals),
             torchrun_exit=exit_code,
             end=None if exit_code is None else round(time.time(), 3),
-            oom_kill=self.oom_kills(),
+            oom_kill=kills,
+            memory_limit_mib=None if limit is None else limit >> 20,
             interpreter=sys.executable,
             python=platform.python_version(),
         )

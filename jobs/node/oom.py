@@ -61,6 +61,21 @@ def free_bytes(proc: Path = Path("/proc/self")) -> int:
     return min(free, default=0)
 
 
+def limit_bytes(proc: Path = Path("/proc/self")) -> int | None:
+    """The lowest limit of the cgroups around this process; None where none is below the machine."""
+    limits = []
+    with contextlib.suppress(OSError):
+        mounts = (proc / "mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        groups = (proc / "cgroup").read_text(encoding="utf-8", errors="surrogateescape")
+        for counter in _counters(mounts, groups):
+            for folder in counter.parents:
+                with contextlib.suppress(OSError, ValueError):
+                    limits.append(int((folder / _LIMITS[counter.name][0]).read_text("ascii")))
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    lowest = min(limits, default=machine)
+    return lowest if lowest < machine else None
+
+
 def _free_in(cgroup: Path, counter: str) -> int:
     """The bytes that are free in one cgroup; very many where it has no limit."""
     limit, usage, cache = _LIMITS[counter]

@@ -79,6 +79,8 @@ class AgentRecord:
     # Why the agent started no torchrun: a mistake in the spec, which a retry would repeat.
     error: str | None = field(default=None, metadata=OMIT_NONE)
     oom_kill: int = 0  # processes of the node that the kernel killed for memory
+    # What they could use: the limit of the job; None: all of the node.
+    memory_limit_mib: int | None = field(default=None, metadata=OMIT_NONE)
     interpreter: str | None = None  # of the agent, so of torchrun and the ranks
     python: str | None = None  # its version
 

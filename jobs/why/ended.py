@@ -178,6 +178,9 @@ def without_own_error(ended: Ended) -> Reason:
     seen, numbers = ended.record.evidence, (ended.record.attempt,)
     error = seen.error or "no process recorded an error"
     place = ended.failure or ended.place
+    unstarted = ended.found is not None and ended.found.unstarted
+    if unstarted and seen.fault is None:
+        return Reason(Kind.SPEC_MISTAKE, f"a node did not start: {error}", place, numbers)
     if seen.fault is not None and ended.failed is None:
         return Reason(OF_FAULT[seen.fault], f"a node did not train: {error}", place, numbers)
     if seen.mistake == "code":  # it exited with 0 behind its error

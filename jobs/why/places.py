@@ -54,6 +54,8 @@ def users_frame(trace: str, code: CodeFolders) -> FileLine | None:
     The file is that of the checkout if it still exists there: the user edits that one.
     """
     for name, line in reversed(FRAME.findall(trace)):
+        if name.startswith("<"):  # `python -c`, or code of no file
+            continue
         if (found := users_file(Path(name), code)) is not None:
             return FileLine(found, int(line))
     return None

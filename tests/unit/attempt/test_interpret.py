@@ -651,7 +651,10 @@ def test_how_long_a_lost_attempt_took_to_stop_is_unknown(run, job_state, is_know
     assert seen.signals and (record.stop_s is not None) is is_known
 
 
-def test_a_kill_for_memory_is_named_by_its_node(run):
+KILLED_ON_N1 = {"rank": 1, "host": "n1", "exit_code": -9, "caused_by_peer": False}
+
+
+def test_a_kill_for_memory_is_named_by_its_node_its_rank_and_its_limit(run):
     attempt = opened(run, 1)
     node(attempt, 0, torchrun_exit=1)
     node(attempt, 1, torchrun_exit=1)
@@ -660,6 +663,13 @@ def test_a_kill_for_memory_is_named_by_its_node(run):
     seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
     assert seen.is_out_of_memory
     assert seen.error == "n1: the kernel killed a process for want of memory"
+    write_json(attempt.agent(1), read_json(attempt.agent(1)) | {"memory_limit_mib": 600})
+    write_json(attempt.rank_error(1), read_json(attempt.rank_error(0)) | KILLED_ON_N1)
+    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
+    assert seen.error == (
+        "n1: the kernel killed rank 1 for want of memory: the job may use 600 MiB of the node "
+        "(slurm.mem)"
+    )
 
 
 def test_a_rank_without_memory_is_out_of_memory(run):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from slurm_job_kit.jobs.node.oom import free_bytes, oom_kills
+from slurm_job_kit.jobs.node.oom import free_bytes, limit_bytes, oom_kills
 
 V1 = "33 30 0:29 {root} {mount} rw,relatime shared:9 - cgroup cgroup rw,memory\n"
 OTHER = "32 30 0:28 / {mount}/not-this rw - cgroup cgroup rw,freezer\n"
@@ -86,3 +86,11 @@ def test_without_cgroups_the_machines_memory_counts(tmp_path):
 
 def test_this_process_has_a_number_or_none():
     assert oom_kills() in (None, *range(1_000_000))
+
+
+def test_the_limit_of_a_job_is_the_lowest_of_its_cgroups(world, tmp_path):
+    proc = world(V2.replace("{root}", "/"), f"0::/{JOB}\n", JOB, "memory.events", EVENTS)
+    assert limit_bytes(proc) is None
+    (tmp_path / "mount" / JOB / "memory.max").write_text("max\n")
+    (tmp_path / "mount/slurm/uid_1/job_2/memory.max").write_text("629145600\n")
+    assert limit_bytes(proc) == 600 << 20
