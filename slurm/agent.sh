@@ -15,8 +15,6 @@
 #
 # All names begin with kit_, because the setup lines run in this shell.
 set -euo pipefail
-mapfile -t kit_builtins < <(compgen -b)
-unset -f "${kit_builtins[@]}" link grep # functions that the user's shell exports under these names
 
 kit_run_dir=$1 kit_attempt=$2 kit_endpoint=$3 kit_prefix=("${@:4:$#-4}") kit_python=${*: -1}
 if [[ $kit_attempt == standby ]]; then
@@ -107,6 +105,8 @@ fi
 unset \
     OMP_NUM_THREADS MKL_NUM_THREADS MKL_DOMAIN_NUM_THREADS OPENBLAS_NUM_THREADS GOTO_NUM_THREADS \
     BLIS_NUM_THREADS PYTHONINSPECT PYTHONSAFEPATH CDPATH POSIXLY_CORRECT GREP_OPTIONS
+mapfile -t kit_builtins < <(compgen -b)
+unset -f "${kit_builtins[@]}" link grep # functions that the user's shell exports under these names
 mapfile -t kit_lines <"$kit_setup"
 case ${kit_lines[0]} in
 "export KIT_PYTHON=$kit_python" | "export KIT_PYTHON='$kit_python'") ;;

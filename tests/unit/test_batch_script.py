@@ -219,9 +219,11 @@ def test_a_job_inside_of_another_one_has_no_array_gpus_or_restarts_of_that_one(t
 @pytest.mark.parametrize("script", ["ddp.sbatch", "agent.sh"])
 def test_a_function_of_the_users_shell_is_no_builtin_of_the_kits_scripts(tmp_path, script):
     """A `cd` that lists the folder gave the batch script another run directory."""
-    end = {"ddp.sbatch": "fail() {", "agent.sh": "kit_run_dir="}[script]
+    begin = {"ddp.sbatch": "set -euo", "agent.sh": "# --- the inherited environment"}[script]
+    end = {"ddp.sbatch": "fail() {", "agent.sh": "mapfile -t kit_lines"}[script]
+    part = (SCRIPT.parent / script).read_text().partition(begin)[2].partition(end)[0]
     copy = tmp_path / script
-    copy.write_text((SCRIPT.parent / script).read_text().partition(end)[0] + "cd /; module\n")
+    copy.write_text(f"kit_attempt=1 kit_node_rank=0 # {part}cd /; module\n")
     functions = {"BASH_FUNC_cd%%": "() { echo wrong; }", "BASH_FUNC_module%%": "() { echo kept; }"}
     command, env = ["bash", copy], {"PATH": "/usr/bin:/bin", **functions}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
