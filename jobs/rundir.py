@@ -259,14 +259,6 @@ class AttemptDir:
         """Every agent that receives a stop signal creates it; a user's script may check for it."""
         return self.path / "stop_requested"
 
-    def data_begun(self, host: str) -> Path:
-        """Empty: a rank of the host has begun to build the data set; the others wait."""
-        return self.path / f"data-{host}.begun"
-
-    def data_done(self, host: str) -> Path:
-        """Empty: that rank is done; the other ranks of the host build the data set now."""
-        return self.path / f"data-{host}.done"
-
     def agent(self, node_rank: int) -> Path:
         """The signals that a node's agent received, and how its torchrun ended."""
         return self.path / f"agent-{node_rank:05d}.json"

@@ -3,64 +3,54 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import hashlib
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Self
 
+import torch
 import torch.distributed as dist
 
-from slurm_job_kit.trainer.dist.context import rendezvous_store
+from slurm_job_kit.trainer.dist.context import gather, rendezvous_store
 from slurm_job_kit.trainer.dist.run_handle import RankContext
-from slurm_job_kit.trainer.errors import storage_error
 
 POLL_S = 0.5
 
 
 @contextlib.contextmanager
 def first_on_host(context: RankContext, beat: Callable[[], object]) -> Iterator[None]:
-    """Run the block on one rank of this host, then on the others; at the end all ranks meet.
+    """Run the block on the first rank of this host, then on the others; at the end all ranks meet.
 
-    By host, not by torchrun's local rank: the nodes of a local run are one host. Two files of the
-    attempt order the ranks, and the store of the rendezvous lets them meet, because a collective
-    would end a long download after its time limit. The others do not wait for a rank whose block
-    waits for them in a collective, or has failed.
+    By host, not by torchrun's local rank: the nodes of a local run are one host. The lowest rank is
+    the first: where a user's code has an order of its own, `local_rank` 0 prepares the files.
+    The ranks wait by the store of the rendezvous: a collective would end a long download after its
+    time limit. The others do not wait for a first rank that waits for them, or has failed.
     beat: what a rank that waits calls as long as the next rank is alive, see `_Ring`.
-    Raises: StorageError.
     """
-    attempt_dir = context.run.dir.attempt(context.run.attempt)
-    is_alone = not dist.is_initialized() or context.distributed.world_size == 1
-    # In a launch by hand a machine may lack the run directory.
-    if is_alone or not attempt_dir.path.is_dir():
+    if not dist.is_initialized() or context.distributed.world_size == 1:
         yield
         return
-    host = context.distributed.host
-    done = attempt_dir.data_done(host)
-    is_first = _is_first(attempt_dir.data_begun(host))
-    with _Ring(context, beat, done if is_first else None) as ring:
-        if is_first:
+    first = _first_of_host(context)
+    with _Ring(context, beat, first) as ring:
+        if context.distributed.rank == first:
             try:
                 yield
             finally:
-                done.touch()
+                ring.let_in()
         else:
-            while not done.exists():
-                ring.wait()
+            ring.wait_for_first()
             yield
         ring.meet()
 
 
-def _is_first(begun: Path) -> bool:
-    try:
-        os.close(os.open(begun, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise storage_error(error, f"creating {begun}") from error
-    return True
+def _first_of_host(context: RankContext) -> int:
+    """Return the lowest rank on this rank's host. All ranks call it."""
+    digest = hashlib.sha256(context.distributed.host.encode()).digest()
+    own = int.from_bytes(digest[:7], "big")
+    hosts = gather(torch.tensor(own, device=context.device))
+    return [int(host) for host in hosts].index(own)
 
 
 class _Ring:
@@ -71,20 +61,16 @@ class _Ring:
     reports the hang after the limit of the phase. A rank that works too long ends by its own.
     """
 
-    def __init__(
-        self, context: RankContext, beat: Callable[[], object], let_in: Path | None
-    ) -> None:
-        """let_in: the file to create once the block waits for the other ranks.
-
-        A user's code may have an order of its own: `if rank == 0: download()`, then a barrier.
-        """
+    def __init__(self, context: RankContext, beat: Callable[[], object], first: int) -> None:
         rank, self._world_size = context.distributed.rank, context.distributed.world_size
-        self._store, self._beat, self._let_in = rendezvous_store(), beat, let_in
-        self._key = f"data/{context.run.dir.run_id}/{context.run.attempt}"
+        self._store, self._beat, self._is_first = rendezvous_store(), beat, rank == first
+        self._here = f"data/{context.run.dir.run_id}/{context.run.attempt}"
+        self._begun = f"{self._here}/first/{first}"
         self._own, self._next = (
-            f"{self._key}/{number % self._world_size}" for number in (rank, rank + 1)
+            f"{self._here}/{number % self._world_size}" for number in (rank, rank + 1)
         )
         self._seen = 0
+        self._num_collectives = _num_collectives()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._count, daemon=True)
 
@@ -92,21 +78,49 @@ class _Ring:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:  # the others go on, to a collective that ends as this rank does
+            with contextlib.suppress(RuntimeError):
+                self._store.add(self._here, self._world_size)
         self._is_over.set()
         self._thread.join(POLL_S)  # the store may be out of reach
 
     def _count(self) -> None:
         with contextlib.suppress(RuntimeError):  # the store has ended, and with it the attempt
+            # The main thread keeps the store's connection to itself while it waits in new_group().
+            store = self._store
+            if self._is_first:
+                store = store.clone()  # type: ignore[attr-defined] # not in torch's stubs
             while not self._is_over.wait(POLL_S):
-                self._store.add(self._own, 1)
-                frame = sys._current_frames().get(threading.main_thread().ident or 0)
-                module = str(frame.f_globals.get("__name__")) if frame else ""
-                if self._let_in and module.startswith("torch.distributed."):
-                    with contextlib.suppress(OSError):
-                        self._let_in.touch()
+                store.add(self._own, 1)
+                if self._is_first and self._waits_for_others():
+                    store.add(self._begun, 1)
 
-    def wait(self) -> None:
+    def _waits_for_others(self) -> bool:
+        """Whether the block is in a collective: on GPUs that may be known by their number only."""
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        module = str(frame.f_globals.get("__name__")) if frame else ""
+        is_in_torch = module.startswith("torch.distributed.")
+        return is_in_torch or _num_collectives() != self._num_collectives
+
+    def let_in(self) -> None:
+        """Let the other ranks of this host begin."""
+        with contextlib.suppress(RuntimeError):  # an error of the block comes first
+            self._store.add(self._begun, 1)
+
+    def wait_for_first(self) -> None:
+        """Wait until the first rank of this host lets the others in."""
+        while not self._store.add(self._begun, 0):
+            self._wait()
+
+    def meet(self) -> None:
+        """Wait until all ranks are here, however long it takes the slowest, or one has failed."""
+        num_here = self._store.add(self._here, 1)
+        while num_here < self._world_size:
+            self._wait()
+            num_here = self._store.add(self._here, 0)
+
+    def _wait(self) -> None:
         """Wait for a moment; beat if the next rank has counted since the last call."""
         time.sleep(POLL_S)
         counted = self._store.add(self._next, 0)
@@ -114,9 +128,9 @@ class _Ring:
             self._seen = counted
             self._beat()
 
-    def meet(self) -> None:
-        """Wait until all ranks are here, however long it takes the slowest."""
-        num_here = self._store.add(self._key, 1)
-        while num_here < self._world_size:
-            self.wait()
-            num_here = self._store.add(self._key, 0)
+
+def _num_collectives() -> int:
+    """Return how many collectives this rank has begun with all others."""
+    assert dist.group.WORLD is not None  # only mypy does not know
+    number: int = dist.group.WORLD._get_sequence_number_for_group()  # type: ignore[attr-defined]
+    return number

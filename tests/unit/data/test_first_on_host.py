@@ -1,5 +1,6 @@
 """One rank of each host builds a data set before the other ranks of the host do."""
 
+import socket
 import time
 import traceback
 from pathlib import Path
@@ -47,10 +48,10 @@ def context_of(folder, rank, dataset="downloaded"):
     return RankContext(run, distributed, torch.device("cpu"), Events(rank))
 
 
-def rank_main(rank, folder, dataset="downloaded"):
+def rank_main(rank, folder, dataset, port):
     text = "built"
-    try:
-        store = dist.FileStore(f"{folder}/store", len(HOSTS))
+    try:  # torchrun's store, too, is one of TCP, and has one connection for each rank
+        store = dist.TCPStore("127.0.0.1", port, len(HOSTS), is_master=rank == 0)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=len(HOSTS))
         place.update(host=HOSTS[rank], folder=folder)
         build_data(
@@ -63,11 +64,17 @@ def rank_main(rank, folder, dataset="downloaded"):
     Path(folder, f"rank-{rank}").write_text(text)
 
 
+def found_by_ranks(folder, dataset="downloaded"):
+    """Return what each rank wrote; no machine has the run directory, as in a launch by hand."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    arguments = [(rank, str(folder), dataset, port) for rank in range(len(HOSTS))]
+    forked_ranks.run(rank_main, arguments)
+    return [(folder / f"rank-{rank}").read_text() for rank in range(len(HOSTS))]
+
+
 def test_one_rank_of_each_host_prepares_a_data_set_and_the_others_find_it(tmp_path):
-    RunDir(tmp_path).attempt(1).path.mkdir(parents=True)
-    forked_ranks.run(rank_main, [(rank, str(tmp_path)) for rank in range(len(HOSTS))])
-    found = [(tmp_path / f"rank-{rank}").read_text() for rank in range(len(HOSTS))]
-    assert found == ["built"] * len(HOSTS)
+    assert found_by_ranks(tmp_path) == ["built"] * len(HOSTS)
 
 
 def with_barrier():
@@ -79,16 +86,42 @@ def with_barrier():
     return [(torch.zeros(2), 0)] * 16, None
 
 
-def test_a_data_set_whose_ranks_meet_in_a_barrier_is_built(tmp_path):
-    RunDir(tmp_path).attempt(1).path.mkdir(parents=True)
-    arguments = [(rank, str(tmp_path), "with_barrier") for rank in range(len(HOSTS))]
-    forked_ranks.run(rank_main, arguments)
-    found = [(tmp_path / f"rank-{rank}").read_text() for rank in range(len(HOSTS))]
-    assert found == ["built"] * len(HOSTS)
+def with_group():
+    """A data set that makes a group of its own: there a rank waits in the store of all ranks."""
+    dist.barrier(group=dist.new_group(backend="gloo"))
+    return with_barrier()
+
+
+def with_flag():
+    """A data set that rank 0 prepares, and for which the others look."""
+    flag = Path(place["folder"], "flag")
+    if dist.get_rank() == 0:
+        flag.touch()
+    deadline = time.monotonic() + LIMIT_S
+    while not flag.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return [(torch.zeros(2), 0)] * 16, None
+
+
+@pytest.mark.parametrize("dataset", ["with_barrier", "with_group", "with_flag"])
+def test_a_data_set_whose_ranks_have_an_order_of_their_own_is_built(dataset, tmp_path):
+    assert found_by_ranks(tmp_path, dataset) == ["built"] * len(HOSTS)
+
+
+def fails_on_one_rank():
+    if dist.get_rank() == 2:
+        raise ConnectionError("the download broke off")
+    return [(torch.zeros(2), 0)] * 16, None
+
+
+def test_the_others_do_not_wait_for_a_rank_whose_data_set_failed(tmp_path):
+    found = found_by_ranks(tmp_path, "fails_on_one_rank")
+    assert "the download broke off" in found[2]
+    assert "built" not in found  # their next collective ends with the rank
 
 
 def test_after_an_error_of_the_first_rank_the_others_do_not_wait(tmp_path, process_group):
-    RunDir(tmp_path).attempt(1).path.mkdir(parents=True)
     beats: list[int] = []
     with (
         pytest.raises(ConnectionError),
