@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -27,7 +28,9 @@ from slurm_job_kit.trainer.strategy.sharding import Rows
 
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
-WRAPPERS = ("module", "_orig_mod")
+# What DDP, torch.compile, FSDP and activation checkpoints put into names.
+WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+MAX_PREFIXES = 3  # of those that fit some names only
 MODEL_NAME = "model"  # the name without suffix that Hugging Face looks for in a directory
 
 
@@ -97,29 +100,49 @@ def _naming(saved: list[str], own: list[str], ties: list[set[str]]) -> _Naming:
 
 
 def _namings(saved: list[str], own: list[str]) -> Iterator[_Naming]:
-    """Yield possible namings: as they are, without the wrappers of torch, another common prefix."""
-    yield _Naming(lambda name: name)
-    plain = {_unwrapped(name): name for name in own}
-    if any(_unwrapped(name) != name for name in (*saved, *own)):
-        wrappers = " and ".join(f"{each}." for each in WRAPPERS)
-        yield _Naming(
-            lambda name: plain.get(_unwrapped(name), _unwrapped(name)),
-            f", read without {wrappers} in its names,",
-        )
-    longest = max(own, key=len, default="")
-    for name in saved:
-        if name.endswith(f".{longest}"):
-            prefix = name.removesuffix(longest)
-            what = f", read without the prefix {prefix} of its names,"
-            yield _Naming(operator.methodcaller("removeprefix", prefix), what)
-        elif longest.endswith(f".{name}"):
-            prefix = longest.removesuffix(name)
-            what = f", read with the prefix {prefix} before its names,"
-            yield _Naming(prefix.__add__, what)
+    """Yield possible namings: with or without the wrappers of torch, and with another prefix."""
+    is_wrapped = any(_unwrapped(name) != name for name in (*saved, *own))
+    wrappers = " and ".join(f"{each}." for each in WRAPPERS)
+    for plain, without in ((str, ""), (_unwrapped, f" without {wrappers} in its names"))[
+        : 1 + is_wrapped
+    ]:
+        names = {plain(name): name for name in own}
+        there = [plain(name) for name in saved]
+        changes: list[tuple[Callable[[str], str], str]] = [(str, without)]
+        for prefix in _prefixes(there, list(names)):
+            strip = operator.methodcaller("removeprefix", prefix)
+            changes.append((strip, f"{without} without the prefix {prefix} of its names"))
+        for prefix in _prefixes(list(names), there):
+            changes.append((prefix.__add__, f"{without} with the prefix {prefix} before its names"))
+        for change, what in changes:
+            yield _Naming(_renaming(plain, change, names), what and f", read{what},")
+
+
+def _renaming(
+    plain: Callable[[str], str], change: Callable[[str], str], names: Mapping[str, str]
+) -> Callable[[str], str]:
+    """Return a function that changes a plain name. names: the model's by their plain ones."""
+
+    def rename(name: str) -> str:
+        changed = change(plain(name))
+        return names.get(changed, changed)
+
+    return rename
+
+
+def _prefixes(longer: list[str], shorter: list[str]) -> list[str]:
+    """Return what stands before the names of `shorter` in those of `longer`, the usual first."""
+    ends, found = set(shorter), Counter[str]()
+    for name in longer:
+        parts = name.split(".")
+        for number in range(1, len(parts)):
+            if ".".join(parts[number:]) in ends:
+                found[".".join((*parts[:number], ""))] += 1
+    return [prefix for prefix, _ in found.most_common(MAX_PREFIXES)]
 
 
 def _unwrapped(name: str) -> str:
-    """Return a name without what DDP (`module.`) and torch.compile (`_orig_mod.`) put into it."""
+    """Return a name without what wrappers of modules put into it."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 

@@ -330,25 +330,27 @@ def test_different_values_of_a_tied_tensor_are_refused_before_any_is_loaded(tmp_
     assert weights_sha256(replica) == before
 
 
+@pytest.mark.parametrize("missing", ["head.weight", "embed.weight"])
 @pytest.mark.parametrize(
     "prefixes",
     [("module.",), ("_orig_mod.",), ("module._orig_mod.",), ("model.",), ("net.module.",)]
-    + [("", "_orig_mod.")],
+    + [("", "_orig_mod."), ("_fsdp_wrapped_module.",)],
 )
-def test_a_common_prefix_of_the_names_is_left_out(tmp_path, prefixes):
+def test_a_common_prefix_of_the_names_is_left_out(tmp_path, prefixes, missing):
     change = prefixed(*prefixes)
-    digest = tied_file(
-        tmp_path / "w.safetensors", lambda state: change(without("head.weight")(state))
-    )
+    digest = tied_file(tmp_path / "w.safetensors", lambda state: change(without(missing)(state)))
     assert into_tied(tmp_path / "w.safetensors", tmp_path / "new") == digest
 
 
-def test_wrappers_inside_of_names_are_left_out(tmp_path):
+@pytest.mark.parametrize("prefix", ["", "model."])
+def test_wrappers_inside_of_names_are_left_out(tmp_path, prefix):
     """torch.compile of a block writes its name between those of its parents."""
     path = tmp_path / "w.safetensors"
-    digest = tied_file(
-        path, lambda state: {name.replace(".", "._orig_mod."): state[name] for name in state}
-    )
+
+    def change(state):
+        return {prefix + name.replace(".", "._orig_mod."): state[name] for name in state}
+
+    digest = tied_file(path, change)
     assert into_tied(path, tmp_path / "new") == digest
 
 
