@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -181,11 +181,19 @@ def has_unsaved_buffer(stream: object) -> bool:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, (list, tuple)):
+        if isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, (list, tuple)):
             waiting += value
-        elif value is stream or type(value).__module__.partition(".")[0] in STREAM_PACKAGES:
+        elif value is stream or _is_part_of_a_stream(value):
             waiting += getattr(value, "__dict__", {}).values()
     return False
+
+
+def _is_part_of_a_stream(value: object) -> bool:
+    """Whether a stream may read its samples from it: a wrapper of the user's own, too."""
+    is_of_package = type(value).__module__.partition(".")[0] in STREAM_PACKAGES
+    return is_of_package or isinstance(value, IterableDataset) or hasattr(value, "load_state_dict")
 
 
 class _OwnSample(NamedTuple):

@@ -163,6 +163,25 @@ def test_a_stream_that_goes_on_with_other_samples_is_found(stream, resumes_exact
     assert batches.positions()[0]["num_samples"] == 0
 
 
+class BufferShuffledExamplesIterable:  # as the package datasets names it
+    buffer_size = 100
+
+
+class Inner(Numbers):
+    def __init__(self, source):
+        super().__init__()
+        self.sources = {"text": [source]}
+
+
+@pytest.mark.parametrize("is_in_another", [False, True])
+def test_a_shuffle_buffer_that_no_trial_finds_is_found_within_own_wrappers(is_in_another):
+    """Near its beginning such a stream resumes exactly."""
+    stream = Inner(BufferShuffledExamplesIterable())
+    batches = stream_of(Inner(stream) if is_in_another else stream)
+    batches.example()
+    assert not batches.resumes_exactly
+
+
 class Amortised(Numbers):
     """Numbers through a buffer that is drawn from by halves: near its beginning it is exact."""
 
