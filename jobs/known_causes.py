@@ -73,12 +73,12 @@ KNOWN_CAUSES = (
     ),
     KnownCause(
         "shared_memory",
-        "the shared memory of the node, /dev/shm, is full",
+        "the shared memory of the node, /dev/shm, is full, or the disk of a file in memory (mmap)",
         "fewer data workers, or a larger /dev/shm (ask the site; of a container: its options)",
         text=r"insufficient shared memory|out of shared memory|unable to (?:mmap|allocate) shared"
         r"|shared memory object|[Nn]o space left on device.*(?:/dev/shm|shm|/torch_)"
         r"|(?:/dev/shm|shm_open|/torch_).*[Nn]o space left on device"
-        r"|is killed by signal: Bus error|^Bus error",
+        r"|is killed by signal: Bus error|^Bus error|killed by SIGBUS",
     ),
     KnownCause(
         "temporary_directory",
@@ -168,11 +168,27 @@ KNOWN_CAUSES = (
     ),
     KnownCause(
         "disk_full",
+        "torch could not write the whole file: the disk is full, its quota is used up, or a limit "
+        "of the size of a file is reached (ulimit -f)",
+        "free space there",
+        text=r"inline_container.*unexpected pos \d+ vs \d+",
+    ),
+    KnownCause(
+        "disk_full",
         "the disk is full",
         "free space there",
         errnos=(errno.ENOSPC,),
         text=r"[Nn]o space left on device",
         is_plain=True,
+    ),
+    KnownCause(
+        "read_only",
+        "the directory cannot be written",
+        "make it writable, or name another one",
+        errnos=(errno.EROFS,),
+        text=r"Read-only file system",
+        is_plain=True,
+        lasts=True,
     ),
     KnownCause(
         "stale_file",

@@ -152,6 +152,15 @@ def test_a_log_that_is_gone_leaves_the_exit_code(tmp_path):
         ("FileNotFoundError: [Errno 2] No such file or directory: '/data/x'", "files_missing"),
         ("OSError: [Errno 28] No space left on device", "disk_full"),
         ("OSError: [Errno 122] Disk quota exceeded", "quota"),
+        (
+            "RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 6 vs 5",
+            "disk_full",
+        ),
+        (
+            "RuntimeError: [enforce fail at inline_container.cc:747] . open file failed with "
+            "strerror: Read-only file system",
+            "read_only",
+        ),
         ("OSError: [Errno 5] Input/output error", None),
         ("ValueError: [Errno 28]", None),
     ],

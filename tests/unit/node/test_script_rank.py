@@ -473,6 +473,13 @@ def test_sys_exit_can_be_pickled_as_the_function_can(run, start):
             "'/dev/shm/x')",
             "shared_memory",
         ),
+        # A page of a mapped file that the disk does not have.
+        (
+            "import mmap, os\nfile = open('mapped', 'w+b'); file.truncate(1 << 20)\n"
+            "memory = mmap.mmap(file.fileno(), 1 << 20); os.truncate('mapped', 0)\nmemory[0]",
+            "shared_memory",
+        ),
+        ("raise OSError(30, 'Read-only file system', '/data/x')", "read_only"),
         (
             "raise RuntimeError('DataLoader worker (pid 7) is killed by signal: "
             "Bus error. It is possible that dataloader\\'s workers are out of "
