@@ -178,7 +178,7 @@ def after_crash(evidence: Evidence, history: History, budget: Budget) -> Decisio
         return Decision(Action.HOLD, cause, f"{same} times the same failure: {crash}")
     repeats = history.repeats + 1 if evidence.is_repeat else 0
     if repeats >= max(MAX_REPEATS, budget.crashes_without_progress):
-        reason = f"{repeats} crashes in a row without a checkpoint of a new name: {crash}"
+        reason = f"{repeats} crashes in a row without a checkpoint of a later step: {crash}"
         return Decision(Action.HOLD, cause, reason)
     decision = Decision(Action.RETRY, cause, crash)
     if evidence.is_near_limit:

@@ -38,6 +38,17 @@ KILLED_BY = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, *STOP
 # A frame of a traceback: its file and line.
 _FRAME = re.compile(r'^ *File "(.*)", line (\d+)', re.M)
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_DIGITS, _HASH = re.compile(r"\d+"), re.compile("#")
+# A date, a time of day, seconds since the epoch, in the name of a file or folder.
+_TIME = re.compile(
+    r"(?<!\d)(?:20\d{6}(?:[-_T]?\d{4,6})?|20\d\d[-_.]\d\d[-_.]\d\d|1[6-9]\d{8}"
+    r"|\d\d[-_:.]\d\d[-_:.]\d\d)(?!\d)"
+)
+_COUNTS_STEPS = re.compile(
+    r"(?:step|iter|epoch|ckpt|checkpoint|chkpt|update|batch|sample|token)[a-z]*[-_=.]?\d+"
+    r"|(?:^|/)\d+(?=/|$)",
+    re.I,
+)
 
 
 @dataclass(frozen=True)
@@ -411,11 +422,13 @@ def failure_of(found: AttemptFacts, failed: RankError | None, is_oom: bool) -> s
 def is_repeat(found: AttemptFacts) -> bool:
     """Whether an attempt shows no step forward since the last hold: see Evidence."""
     earlier = list(itertools.takewhile(lambda e: e.decision not in ENDS, reversed(found.attempts)))
-    before = [entry.first_step for entry in earlier if entry.first_step is not None]
+    begun = [entry.first_step for entry in earlier if entry.first_step is not None]
     first = steps_of(found)[0]
-    if first is not None and before:
-        return first <= max(before)
-    return _name_of(found.checkpoint) in {_name_of(entry.checkpoint) for entry in earlier}
+    if first is not None and begun:
+        return first <= max(begun)
+    name, steps = _name_of(found.checkpoint)
+    known = (_name_of(entry.checkpoint) for entry in earlier)
+    return any(name == each and steps <= before for each, before in known)
 
 
 def _start_of(found: AttemptFacts) -> str:
@@ -423,15 +436,21 @@ def _start_of(found: AttemptFacts) -> str:
     step = loaded_step(found)
     if step is not None:
         return f", from step {step} on"
-    name = _name_of(None if found.plan is None else found.plan.checkpoint)
-    return f", from {name} on" if name else ""
+    name, steps = _name_of(None if found.plan is None else found.plan.checkpoint)
+    numbers = iter(steps)
+    return f", from {_HASH.sub(lambda _: str(next(numbers)), name)} on" if name else ""
 
 
-def _name_of(checkpoint: str | None) -> str:
-    """The name of a checkpoint; a time in the folders of a script's file is left out."""
-    time_and_path = (checkpoint or "").partition(" ")
-    folder, slash, name = (time_and_path[2] or time_and_path[0]).rpartition("/")
-    return f"{_NUMBER.sub('#', folder)}{slash}{name}"
+def _name_of(checkpoint: str | None) -> tuple[str, tuple[int, ...]]:
+    """The name of a checkpoint with # for each number, and these numbers.
+
+    Of a script's file: its name behind what in its folders counts steps (checkpoint-500, 500). A
+    script that begins again may choose all else in the folders, and a time, for each start.
+    """
+    path = (checkpoint or "").partition(" ")[2] or checkpoint or ""
+    folder, _, name = _TIME.sub("", path).rpartition("/")
+    text = "/".join([*(found[0].strip("/") for found in _COUNTS_STEPS.finditer(folder)), name])
+    return _DIGITS.sub("#", text), tuple(map(int, _DIGITS.findall(text)))
 
 
 def has_agent_died(agents: Sequence[AgentRecord | None], srun_exit: int) -> bool:

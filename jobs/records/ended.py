@@ -74,8 +74,8 @@ class Evidence:
     fault: Fault | None = field(default=None, metadata=OMIT_NONE)  # behind the error
     # Of a user's script: equal for two attempts that failed in the same way from the same start.
     failure: str | None = field(default=None, metadata=OMIT_NONE)
-    # Of a user's script: an earlier attempt left a newest checkpoint of the same name, or began at
-    # the same step. It may have begun again; or it saves each step under one name.
+    # Of a user's script: by its name its newest checkpoint has no later step than one of an earlier
+    # attempt, or it began at no later one. It may have begun again; or all names are the same.
     is_repeat: bool = False
     # How long slurmctld did not answer after the attempt's end; left out if it answered at once.
     slurmctld_away_s: float | None = field(default=None, metadata=OMIT_NONE)

@@ -227,7 +227,7 @@ def test_a_script_that_crashes_again_and_again_without_a_step_forward_is_held(kn
     seen = dataclasses.replace(NOTHING, has_progress=True, error="was killed by SIGKILL", **known)
     decision = decide(seen, History(0, 0, 0, repeats=past))
     assert decision.action == action
-    assert ("10 crashes in a row without a checkpoint of a new name" in decision.reason) == (
+    assert ("10 crashes in a row without a checkpoint of a later step" in decision.reason) == (
         action == "hold"
     )
 

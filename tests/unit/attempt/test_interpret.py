@@ -523,6 +523,22 @@ def test_failures_of_a_script_are_counted_whatever_files_are_new(attempts, failu
         (["1 work/epoch-1.pt"], "2 work/epoch-2.pt", False),
         (["1 work/epoch-1.pt", "2 work/epoch-2.pt"], "3 work/epoch-1.pt", True),
         (["step-00000040"], "step-00000080", False),
+        # The folder counts the steps.
+        (["1 work/out/checkpoint-500/rng.pth"], "2 work/out/checkpoint-1000/rng.pth", False),
+        (["1 work/out/checkpoint-500/rng.pth"], "2 work/out/checkpoint-500/rng.pth", True),
+        (["1 work/global_step90/mp_rank_00.pt"], "2 work/global_step100/mp_rank_00.pt", False),
+        (["1 work/ckpt/500/model.bin"], "2 work/ckpt/1000/model.bin", False),
+        (["1 /s/run/iter_0000100/a.distcp"], "2 /s/run/iter_0000050/a.distcp", True),
+        # It counts the starts, has their time, or a name by chance.
+        (["1 work/logs/version_0/last.ckpt"], "2 work/logs/version_1/last.ckpt", True),
+        (["1 work/exp/last.pt"], "2 work/exp2/last.pt", True),
+        (["1 work/20260101-120000/e-3.pt"], "2 work/20260101-120733/e-3.pt", True),
+        (["1 work/m-1767268800.pt"], "2 work/m-1767269900.pt", True),
+        (["1 work/tmpx8f3/last.pt"], "2 work/tmpa71k/last.pt", True),
+        # It was killed at an earlier step than before.
+        (["1 work/step=300.ckpt"], "2 work/step=200.ckpt", True),
+        (["1 work/epoch=3-step=900.ckpt"], "2 work/epoch=4-step=1200.ckpt", False),
+        (["1 work/ckpt-00000900.pt"], "2 work/ckpt-00001200.pt", False),
     ],
 )
 def test_a_script_that_begins_again_is_known_by_the_names_of_its_checkpoints(
