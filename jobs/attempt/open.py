@@ -116,8 +116,9 @@ def link_job_log(run_dir: RunDir) -> None:
     """
     with contextlib.suppress(OSError):
         log = os.readlink("/proc/self/fd/2")
-        is_own = os.path.lexists(run_dir.job_log) and not run_dir.job_log.is_symlink()
-        if not is_own and os.path.isfile(log):
+        if log == str(run_dir.job_log) or not os.path.isfile(log):
+            return
+        if run_dir.job_log.is_symlink() or not os.path.lexists(run_dir.job_log):
             relink(run_dir.job_log, log)
 
 
@@ -187,6 +188,12 @@ def check_allocation(
     Results depend on the number of ranks. A job that Slurm has started again has what it had at its
     first start, or, after --nodes=MIN-MAX, what there is.
     """
+    cores = environ.get("SLURM_CPUS_ON_NODE", "")
+    if cores.isdecimal() and int(cores) < wanted.cpus_per_task:
+        say(
+            f"warning: the job has {counted(int(cores), 'core')} on each node, and "
+            f"slurm.cpus_per_task is {wanted.cpus_per_task}: sbatch takes --cpus-per-task"
+        )
     has, key = None, ""
     if nodes != wanted.nodes and client.restart_count(environ) == 0:
         has, key = counted(nodes, "node"), f"slurm.nodes is {wanted.nodes}"

@@ -269,11 +269,12 @@ def _signal(pid: int, number: int) -> bool:
 def srun_argv(spec: Spec, environ: Mapping[str, str]) -> list[str]:
     """The options of srun that depend on spec and job; slurm/ddp.sbatch has all others.
 
-    environ: of the batch script. srun does not inherit SLURM_CPUS_PER_TASK since Slurm 22.05, and
-    gives a step none of the GPUs that a job has only by --exclusive. Source: srun(1).
+    environ: of the batch script. srun does not inherit SLURM_CPUS_PER_TASK since Slurm 22.05;
+    without it, after plain sbatch, a step has all cores of its job. It has none of the GPUs that a
+    job has only by --exclusive. Source: srun(1), --exact.
     """
-    cpus = environ.get("SLURM_CPUS_PER_TASK") or spec.slurm.cpus_per_task
-    argv = [f"--cpus-per-task={cpus}"]
+    cpus = environ.get("SLURM_CPUS_PER_TASK")
+    argv = [f"--cpus-per-task={cpus}"] if cpus else []
     if spec.slurm.num_gpus and gpus.are_unasked(environ):
         job = client.show_job(client.job_id_from(environ) or "")
         if job is not None and not job.gres:

@@ -92,11 +92,17 @@ def allocation(environ: Mapping[str, str], time_limit: str, requested: Slurm) ->
 
 
 def _cpus_per_task(environ: Mapping[str, str], num_gpus: int) -> int:
-    """The cores of an agent. Slurm sets SLURM_CPUS_PER_TASK only if sbatch had that option."""
+    """The cores of an agent, the only task of a node; with --exclusive it has all.
+
+    Slurm sets SLURM_CPUS_PER_TASK only if sbatch had that option.
+    """
     of_task, of_gpu = (environ.get(f"SLURM_CPUS_PER_{each}", "") for each in ("TASK", "GPU"))
     if of_task.isdecimal():
         return int(of_task)
-    return int(of_gpu) * num_gpus if of_gpu.isdecimal() and num_gpus else 1
+    if of_gpu.isdecimal() and num_gpus:
+        return int(of_gpu) * num_gpus
+    on_node = environ.get("SLURM_CPUS_ON_NODE", "")
+    return int(on_node) if on_node.isdecimal() else 1
 
 
 def _gpus(environ: Mapping[str, str], num_gpus: int, requested: Slurm) -> list[str]:

@@ -201,6 +201,7 @@ def run(tmp_path):
 def command(run, slurm, monkeypatch):
     """The batch script's commands, inside of job 7."""
     monkeypatch.setattr(execute, "MAX_DELAY_S", 0)
+    monkeypatch.setattr(interfaces, "is_own", lambda _: True)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_END_TIME", "4102444800")
 
@@ -220,7 +221,9 @@ def test_a_node_without_the_interface_of_the_spec_holds_the_run_at_once(
 ):
     own = [("eth0", "10.0.0.1"), ("ib0", "fd00::1")]
     monkeypatch.setattr(interfaces, "addresses", lambda: own)
-    run.spec.write_text(Spec(launch=Launch(script="x.py", interface="ib")).to_json())
+    run.spec.write_text(
+        Spec(slurm=Slurm(nodes=2), launch=Launch(script="x.py", interface="ib")).to_json()
+    )
     assert command("open", "--head-address", "10.0.0.1", "a", "b") == 0
     attempt, endpoint = capfd.readouterr().out.split()
     assert attempt == "1" and endpoint.startswith("[fd00::1]:")
@@ -237,7 +240,8 @@ def test_a_node_without_the_interface_of_the_spec_holds_the_run_at_once(
 
 
 def test_no_attempt_begins_where_the_first_node_lacks_the_interface(run, command, capfd):
-    run.spec.write_text(Spec(launch=Launch(script="x.py", interface="nope9")).to_json())
+    launch = Launch(script="x.py", interface="nope9")
+    run.spec.write_text(Spec(slurm=Slurm(nodes=2), launch=launch).to_json())
     assert command("open", "--head-address", "10.0.0.1", "a", "b") == 1
     assert "launch.interface: nope9 is no interface with an address" in capfd.readouterr().err
     assert not run.attempt(1).plan.exists() and not run.owner.exists()
@@ -360,6 +364,7 @@ def test_a_held_job_that_slurm_starts_again_ends_at_once(run, command, capfd):
 
 
 def test_a_rank_that_lost_its_peer_is_not_called_the_first_failure(run, command, capfd):
+    run.spec.write_text(Spec(slurm=Slurm(nodes=2), launch=Launch(script="x.py")).to_json())
     assert command(*OPEN) == 0
     crashed(run, 1)
     capfd.readouterr()
@@ -589,6 +594,7 @@ MAY_BE_MISSING = {
 def test_open_and_close_read_each_file_once(
     run, command, reads, slurm, monkeypatch, state, stop, decision
 ):
+    run.spec.write_text(Spec(slurm=Slurm(nodes=2), launch=Launch(script="x.py")).to_json())
     write_json(run.site, {"cancels_preempted": True})
     write_json(run.submission, {"argv": None, "job_id": "7"})
     slurm.set_state("7", state)

@@ -4,11 +4,12 @@ import pytest
 
 from slurm_job_kit.jobs.attempt import __main__ as attempt_command
 from slurm_job_kit.jobs.attempt import execute
+from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.training import Progress, progress_text
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, write_json
 from slurm_job_kit.jobs.runs import code_snapshot
-from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.jobs.spec import Slurm, Spec
 from tests.unit import file_operations
 
 # Where each takes 5 ms, both commands together wait 0.3 s for the run directory.
@@ -24,7 +25,7 @@ def run(tmp_path):
     (repository / "slurm_job_kit/jobs/rundir.py").write_text("")
     for folder in (run_dir.checkpoints, run_dir.timeline("x").parent, run_dir.rank_log(0).parent):
         folder.mkdir(parents=True)
-    run_dir.spec.write_text(Spec().to_json())
+    run_dir.spec.write_text(Spec(slurm=Slurm(nodes=2)).to_json())
     run_dir.code.symlink_to(code_snapshot.take(repository, tmp_path / "runs"))
     run_dir.kit.symlink_to("code")
     write_json(run_dir.submission, {"argv": None, "job_id": "7"})
@@ -41,6 +42,7 @@ def job(run, fake_slurm, monkeypatch):
     requeue = 'echo PENDING >"$FAKE_SLURM/state.7"\necho "Requeue=1 Restarts=9"'
     fake_slurm.install("scontrol", f'{requeue} >"$FAKE_SLURM/requeue.7"', when="requeue*")
     monkeypatch.setattr(execute, "SPREAD_S", 0.0)
+    monkeypatch.setattr(interfaces, "is_own", lambda _: True)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_END_TIME", "4102444800")
 

@@ -74,7 +74,8 @@ def test_srun_that_outlives_a_failed_agent_is_ended(run, waiter, monkeypatch, ca
 
 def test_srun_and_the_agents_get_what_the_spec_has():
     slurm, prefix = Slurm(cpus_per_task=4, srun_args=["--mpi=none"]), ["apptainer", "exec", "a b"]
-    assert srun_step.srun_argv(Spec(slurm=slurm), {}) == ["--cpus-per-task=4", "--mpi=none"]
+    # Plain sbatch without -c: the step has all cores of the job, perhaps fewer than the spec asks.
+    assert srun_step.srun_argv(Spec(slurm=slurm), {}) == ["--mpi=none"]
     of_job = {"SLURM_CPUS_PER_TASK": "8"}
     assert srun_step.srun_argv(Spec(slurm=slurm), of_job)[0] == "--cpus-per-task=8"
     contained = Spec(launch=Launch(command_prefix=prefix, python="/opt/python"))
@@ -285,8 +286,8 @@ def test_a_step_asks_for_the_gpus_that_a_job_has_by_exclusive_alone(
     fake_slurm.answer("scontrol", f"JobId=7\n   JobState=RUNNING Reason=None\n{gres}")
     of_job = {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "0,1"} | asked
     argv = srun_step.srun_argv(Spec(slurm=Slurm(gpus_per_node=2)), of_job)
-    assert argv == ["--cpus-per-task=1", *expected]
-    assert srun_step.srun_argv(Spec(), of_job) == ["--cpus-per-task=1"]
+    assert argv == expected
+    assert srun_step.srun_argv(Spec(), of_job) == []
 
 
 def test_a_node_without_a_record_is_looked_for_at_the_address_of_slurm(
