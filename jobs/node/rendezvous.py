@@ -120,8 +120,9 @@ def why_unreachable(plan: AttemptPlan) -> str | None:
     if not is_reachable(head):
         return None  # over loopback all agents run on one machine
     problem: str | None
-    if interfaces.is_own(head) and here != plan.head_interfaces:
-        problem = f"{interfaces.interface_of(head)} of this node has this address, too"
+    # Not is_own(): where a node may bind addresses of others (ip_nonlocal_bind), all are its own.
+    if (own := interfaces.interface_of(head)) is not None and here != plan.head_interfaces:
+        problem = f"{own} of this node has this address, too"
     else:
         problem = _connect(head, int(plan.rdzv_endpoint.rpartition(":")[2]))
     if problem is None:

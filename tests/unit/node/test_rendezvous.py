@@ -119,7 +119,6 @@ def second_node(monkeypatch):
             monkeypatch.setattr(rendezvous, limit, 0.05)
         monkeypatch.setattr(socket, "create_connection", create_connection)
         monkeypatch.setattr(interfaces, "addresses", lambda: [*own, ("eth0", "10.0.0.7")])
-        monkeypatch.setattr(interfaces, "is_own", lambda address: address in dict(own).values())
         here = {"head_interfaces": ["eth9 10.0.0.1"]} | dict(plan)
         return rendezvous.why_unreachable(
             records.decode(AttemptPlan, run_files.plan(**here), "here")
@@ -149,6 +148,12 @@ def test_an_address_that_both_nodes_have_leads_to_no_other_node(second_node):
     assert "docker0 of this node has this address, too" in second_node(own=own)
     on_one_machine = {"head_interfaces": ["docker0 10.0.0.1", "eth0 10.0.0.7"]}
     assert second_node(own=own, plan=on_one_machine) is None
+
+
+def test_a_node_that_may_bind_any_address_does_not_count_as_the_first_one(second_node, monkeypatch):
+    bind = socket.socket.bind  # net.ipv4.ip_nonlocal_bind is 1: any address can be bound
+    monkeypatch.setattr(socket.socket, "bind", lambda self, _: bind(self, ("127.0.0.1", 0)))
+    assert second_node() is None
 
 
 def test_over_loopback_all_nodes_are_reachable(second_node):
