@@ -15,6 +15,7 @@ from slurm_job_kit.jobs.console import counted
 from slurm_job_kit.jobs.errors import HINT, Mistake, UserError
 from slurm_job_kit.jobs.known_causes import CAUSE_OF, KnownCause, known_cause
 from slurm_job_kit.jobs.log_text import behind_first_line
+from slurm_job_kit.jobs.node.script_failure import signal_of
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause, Evidence
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError
@@ -407,9 +408,8 @@ def failure_of(found: AttemptFacts, failed: RankError | None, is_oom: bool) -> s
     if failed is None:
         return unfinished(found)
     code = 0 if failed.exit_code is None else failed.exit_code
-    is_killed = {-code, code - 128, 256 - code} & {
-        *KILLED_BY
-    }  # by itself, or under another process
+    # By itself, or under another process. 255 is no passed-on SIGHUP: many programs exit with -1.
+    is_killed = {-code, code - 128} & {*KILLED_BY} or signal_of(code) in KILLED_BY
     if failed.caused_by_peer or is_killed:
         return None
     text = next(iter(failed.error.strip().splitlines()), "")

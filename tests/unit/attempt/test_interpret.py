@@ -218,6 +218,9 @@ DATED = "FileNotFoundError: [Errno 2] No such file or directory: 'outputs/%s/x.c
         # From outside: a killed process, a lost peer.
         ({"error": "was killed by SIGKILL", "exit_code": -9},) * 2 + (False,),
         ({"error": "exited with code 143", "exit_code": 143},) * 2 + (False,),
+        ({"error": "exited with code 247", "exit_code": 247},) * 2 + (False,),
+        # sys.exit(-1) is the script's own end.
+        ({"error": "exited with code 255", "exit_code": 255},) * 2 + (True,),
         ({"caused_by_peer": True},) * 2 + (False,),
         ({"error": "was killed by SIGSEGV", "exit_code": -11},) * 2 + (True,),
     ],
