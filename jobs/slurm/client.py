@@ -494,9 +494,12 @@ def cluster_name(environ: Mapping[str, str] = os.environ) -> str:
     return environ.get("SLURM_CLUSTER_NAME") or "slurm"
 
 
+# Of a host that belongs to a cluster; the last with a fetched configuration (sackd, Slurm 23.11).
+CLUSTER_PATHS = tuple(map(Path, ("/etc/slurm", "/etc/slurm-llnl", "/run/munge", "/run/slurm")))
+
+
 def unloaded_reason(
-    environ: Mapping[str, str] = os.environ,
-    paths: Sequence[Path] = (Path("/etc/slurm"), Path("/etc/slurm-llnl"), Path("/run/munge")),
+    environ: Mapping[str, str] = os.environ, paths: Sequence[Path] = CLUSTER_PATHS
 ) -> str | None:
     """Return why this looks like a login node whose Slurm is not loaded; None if it does not.
 
@@ -504,8 +507,9 @@ def unloaded_reason(
     """
     if shutil.which("sbatch", path=environ.get("PATH")):
         return None
-    if "SLURM_CONF" in environ:
-        return "SLURM_CONF is set"
+    for name in ("SLURM_CONF", "SLURM_CONF_SERVER"):
+        if name in environ:
+            return f"{name} is set"
     for path in paths:
         if path.exists():
             return f"{path} exists"

@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -310,6 +311,7 @@ def test_slurm_on_path_needs_no_loading(slurm, tmp_path):
     [
         ({}, None),
         ({"SLURM_CONF": "/etc/slurm.conf"}, "SLURM_CONF is set"),
+        ({"SLURM_CONF_SERVER": "ctl:6817"}, "SLURM_CONF_SERVER is set"),
         ({"MODULEPATH": "/nowhere:{there}"}, "{there} has a slurm module"),
     ],
 )
@@ -322,6 +324,8 @@ def test_a_slurm_that_is_not_loaded_is_detected(tmp_path, variables, reason):
 
 def test_slurms_folders_are_detected(tmp_path):
     assert client.unloaded_reason({"PATH": ""}, paths=[tmp_path]) == f"{tmp_path} exists"
+    # A host without munge and /etc/slurm: Slurm 23.11.
+    assert Path("/run/slurm") in client.CLUSTER_PATHS
 
 
 def test_the_end_of_the_time_limit_is_in_the_jobs_environment(slurm):
