@@ -82,6 +82,9 @@ class Machines(Client):
         if program == "slurmd" and self.site.prefix:
             # By default it takes the one in its build prefix, which may be of another version.
             argv += ["-d", f"{self.site.prefix}/sbin/slurmstepd"]
+        if program == "slurmctld":
+            # One that was killed may have left no file of its accounts: 26.05 would not start then.
+            argv.append("-i")
         return argv
 
     def _launch(self, daemons: dict[str, list[str]]) -> None:
