@@ -142,6 +142,7 @@ class UserCluster(Cluster):
 
     def _make_folders(self) -> None:
         super()._make_folders()
+        self.root.chmod(0o755)  # it may be a folder that was made for one user
         work = self.site.work_dir
         work.chmod(0o1777)
         for user in USERS:
