@@ -102,7 +102,8 @@ def purge(run_dir: RunDir) -> str:
     run_dir.owner.unlink(missing_ok=True)
     logs = run_dir.rank_log(0).parent
     for path in (run_dir.checkpoints / "latest", run_dir.attempts, logs, run_dir.provenance):
-        remove(path)
+        if path.exists():  # a purge before this one may have taken it
+            remove(path)
     return lost
 
 
