@@ -25,6 +25,7 @@ from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.show import live_progress, run_view, table, tensorboard, words
 from slurm_job_kit.jobs.show.cached_queue import ASK_AGAIN_S, CachedQueue
 from slurm_job_kit.jobs.show.run_view import Jobs, RunView, Standing
+from slurm_job_kit.jobs.slurm import client, pending, site
 
 MAX_LISTED = 20
 MAX_ATTEMPTS = 5
@@ -242,6 +243,8 @@ def detail(seen: Seen) -> str:
     elif row["NODES"]:
         fields["NODES"] = row["NODES"]
     if job is not None and seen.standing.is_waiting:
+        if pending.is_shared(job.reason) and _exceeds_alone(view):
+            fields["STATE"] += "; it alone exceeds this limit, so it never starts as it is"
         if job.reason != "None":
             fields["SLURM'S REASON"] = job.reason
         if job.start is not None:
@@ -263,6 +266,11 @@ def detail(seen: Seen) -> str:
     # Of an error of several lines the state has the first one.
     further = further_lines(seen.reason) if seen.reason and seen.standing.is_ended else []
     return "\n".join([shown, *(f"  {line}" for line in further)])
+
+
+def _exceeds_alone(view: RunView) -> bool:
+    job = client.show_job(view.job_id) if view.job_id is not None else None
+    return job is not None and site.exceeds_alone(job)
 
 
 def _attempt_line(record: AttemptRecord) -> str:

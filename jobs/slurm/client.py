@@ -81,6 +81,7 @@ class Job:
     work_dir: str = ""
     account: str = ""
     qos: str = ""
+    partition: str = ""  # several names before it starts
     tres: str = ""  # what it asks for, or has: `cpu=2,mem=100M,node=1`
     gres: str = ""  # what --gres asks for on each node
     is_expedited: bool = False  # --requeue=expedite, of the user or of the site's plugin
@@ -162,6 +163,7 @@ def parse_job(text: str) -> Job | None:
     work_dir = re.search(r"^   WorkDir=(.*)$", text, re.MULTILINE)
     account = re.search(r"^   Priority=.* Account=(\S+) QOS=(\S+)", text, re.MULTILINE)
     # Since 23.02 ReqTRES; before, TRES. Source: api/job_info.c
+    partition = re.search(r"^   Partition=(\S+)", text, re.MULTILINE)
     tres = re.search(r"^   (?:Req)?TRES=(\S+)", text, re.MULTILINE)
     gres = re.search(r"^   TresPerNode=(\S+)", text, re.MULTILINE)
     # Since 25.11, at the end of a line of flags. Source: scontrol/info_job.c
@@ -180,6 +182,7 @@ def parse_job(text: str) -> Job | None:
         command=command[1] if command else "",
         work_dir=work_dir[1] if work_dir else "",
         account=account[1] if account else "",
+        partition=partition[1] if partition else "",
         qos=account[2] if account else "",
         tres=tres[1] if tres else "",
         gres=gres[1] if gres else "",

@@ -49,6 +49,13 @@ _CAUSES: tuple[tuple[str, tuple[str, ...]], ...] = (
         (*_SIZE, "constraint", "exclude", "partition"),
     ),
 )
+# Options that choose resources: a message about the whole configuration may be about each.
+_RESOURCES = {
+    *("gres", "gpus", "gpus_per_task", "gpus_per_socket", "cpus_per_gpu", "mem_per_gpu", "tmp"),
+    *("mem_per_cpu", "mincpus", "nodelist", "nodefile", "sockets_per_node", "cores_per_socket"),
+    *("threads_per_core", "extra_node_info", "ntasks", "ntasks_per_core", "core_spec", "switches"),
+    *("contiguous", "exclusive", "gres_flags"),
+}
 # Options whose message has another word than their name.
 _WORDS = {"nodelist": "node name", "tmp": "temporary disk"}
 # Words that are options, too: before most messages, and of options that sbatch takes one of.
@@ -117,8 +124,10 @@ def _perhaps(message: str, value: str) -> str:
 
 def _options(message: str, requested: Slurm) -> Iterator[Problem]:
     """Options that the message names: `--licenses`, or as a word, such as "license"."""
+    is_whole, others = {*_SIZE} <= {*keys_of(message)}, _NO_OPTIONS.sub("", message)
     for name in requested.sbatch_args:
         word = _WORDS.get(name, name.removesuffix("s"))
-        if re.search(rf"\b{re.escape(word)}", _NO_OPTIONS.sub("", message), re.IGNORECASE):
+        is_resource = is_whole and name.replace("-", "_") in _RESOURCES
+        if is_resource or re.search(rf"(?i)\b{re.escape(word)}", others):
             what = f"Slurm refuses the job, perhaps for {shown(requested.sbatch_args[name])}"
             yield Problem(("slurm", "sbatch_args", name), what, "man sbatch lists the options")

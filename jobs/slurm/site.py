@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_job_kit.jobs.console import user_name
-from slurm_job_kit.jobs.slurm import client, duration
+from slurm_job_kit.jobs.slurm import client, duration, pending
 from slurm_job_kit.jobs.slurm.pending import SharedLimits
 from slurm_job_kit.jobs.spec import Slurm
 
@@ -61,7 +61,7 @@ class Partition:
     grace_time_s: int
     preempt_mode: str
     alloc_nodes: str  # nodes from which jobs may be submitted
-    has_own_qos: bool
+    qos: str  # of the partition itself; empty for none
     nodes: int = 0  # in any state
     allow_accounts: tuple[str, ...] = ()  # only jobs of these; () for all
     allow_qos: tuple[str, ...] = ()
@@ -186,7 +186,7 @@ def _partition(found: Mapping[str, str]) -> Partition:
         grace_time_s=_number(found.get("GraceTime", "")),
         preempt_mode=_mode(found.get("PreemptMode", "OFF")),
         alloc_nodes=found.get("AllocNodes", "ALL"),
-        has_own_qos=found.get("QoS", "N/A") not in _UNLIMITED,
+        qos="" if (qos := found.get("QoS", "")) in _UNLIMITED else qos,
         nodes=_number(found.get("TotalNodes", "")),
         allow_accounts=_allowed(found.get("AllowAccounts", "ALL")),
         allow_qos=_allowed(found.get("AllowQos", "ALL")),
@@ -248,31 +248,60 @@ def sees_all_jobs(user: str) -> bool:
     return _output(argv).strip() in ("Operator", "Administrator")
 
 
-def shared_limits(user: str, account: str, qos: str) -> SharedLimits:
-    """Return what jobs of an account, of a QOS and of a user may use together.
+def exceeds_alone(job: client.Job) -> bool:
+    """Return whether a waiting job never starts, as it alone exceeds a limit of several jobs."""
+    if job.state != "PENDING" or not pending.is_shared(job.reason):
+        return False
+    limits = shared_limits(user_name(job.uid), job.account, job.qos, job.partition)
+    return pending.exceeds_alone(
+        job.reason, job.tres, duration.parse_or_zero(job.time_limit), limits
+    )
 
-    Empty without an accounting database. Source: sacctmgr(1), GrpTRES and the like.
+
+def shared_limits(user: str, account: str, qos: str, partitions: str = "") -> SharedLimits:
+    """Return what jobs of an account and those above it, of a QOS and of a user may use together.
+
+    partitions: of the job; each may have a QOS, too. Empty without an accounting database. Source:
+    sacctmgr(1), GrpTRES and the like; slurm.conf(5), QOS of a partition.
     """
-    argv = ["sacctmgr", "--noheader", "--parsable2", "show"]
-    columns = "format=User,GrpTRES,GrpTRESMins,GrpTRESRunMins,GrpJobs,MaxJobs,GrpWall"
-    text = _output([*argv, "associations", f"account={account}", columns])
-    rows = [line.split("|") for line in text.splitlines()]
-    of_account = [row for row in rows if len(row) == 7 and row[0] in ("", user)]
+    of_accounts = list(_of_accounts(user, account))
+    names = [qos, *(each.qos for each in all_partitions() if each.name in partitions.split(","))]
     columns = "format=GrpTRES,MaxTRESPU,MaxTRESPA,GrpTRESMins,GrpTRESRunMins,MaxTRESRunMinsPU,"
     columns += "MaxTRESRunMinsPA,GrpJobs,MaxJobsPU,MaxJobsPA,GrpWall"
-    text = _output([*argv, "qos", f"name={qos}", columns])
-    of_qos = [row for row in (line.split("|") for line in text.splitlines()) if len(row) == 11]
+    listed = f"name={','.join(filter(None, names))}"
+    of_qos = [row for row in _rows(["qos", listed, columns]) if len(row) == 11]
 
     def both(first: slice, second: slice) -> tuple[str, ...]:
-        cells = [cell for row in of_account for cell in row[first]]
+        cells = [cell for row in of_accounts for cell in row[first]]
         return tuple(filter(None, [*cells, *(cell for row in of_qos for cell in row[second])]))
 
     return SharedLimits(
-        tres=both(slice(1, 2), slice(0, 3)),
-        minutes=both(slice(2, 4), slice(3, 7)),
-        jobs=both(slice(4, 6), slice(7, 10)),
-        wall=both(slice(6, 7), slice(10, 11)),
+        tres=both(slice(0, 1), slice(0, 3)),
+        minutes=both(slice(1, 3), slice(3, 7)),
+        jobs=both(slice(3, 5), slice(7, 10)),
+        wall=both(slice(5, 6), slice(10, 11)),
     )
+
+
+def _of_accounts(user: str, account: str) -> Iterator[list[str]]:
+    """Yield GrpTRES, GrpTRESMins, GrpTRESRunMins, GrpJobs, MaxJobs and GrpWall of associations.
+
+    Of the user, of the account and of each account above it: the last is root.
+    """
+    columns = "format=User,ParentName,GrpTRES,GrpTRESMins,GrpTRESRunMins,GrpJobs,MaxJobs,GrpWall"
+    seen: set[str] = set()
+    while account and account not in seen:
+        seen.add(account)
+        rows = _rows(["associations", "where", f"account={account}", columns])
+        own = [row for row in rows if len(row) == 8 and row[0] in ("", user)]
+        yield from (row[2:] for row in own)
+        account, user = next((row[1] for row in own if not row[0]), ""), ""
+
+
+def _rows(columns: Sequence[str]) -> list[list[str]]:
+    """Return the cells of what sacctmgr shows."""
+    text = _output(["sacctmgr", "--noheader", "--parsable2", "show", *columns])
+    return [line.split("|") for line in text.splitlines()]
 
 
 def features(partitions: str | None) -> set[str] | None:

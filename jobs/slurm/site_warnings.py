@@ -50,7 +50,7 @@ def _limits(requested: Slurm, site: Site) -> Iterator[Problem]:
     """
     partition, where = site.partition, f"partition {site.partition.name}"
     # Otherwise a QOS or a plugin may set other limits than the partition's.
-    is_sure = not (requested.qos or partition.has_own_qos or site.config.chooses_partition)
+    is_sure = not (requested.qos or partition.qos or site.config.chooses_partition)
     warnings = []
     time_s = duration.parse_or_zero(requested.time)
     if partition.max_time_s is not None and time_s > partition.max_time_s:

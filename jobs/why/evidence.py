@@ -17,7 +17,6 @@ from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.attempt import facts, interpret, run_lock
 from slurm_job_kit.jobs.attempt.decision import LOST_REASON, Decision
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
-from slurm_job_kit.jobs.console import user_name
 from slurm_job_kit.jobs.errors import RUN_DIR_FAULTS, Fault, UserError
 from slurm_job_kit.jobs.log_text import first_line
 from slurm_job_kit.jobs.records import RecordError
@@ -28,7 +27,7 @@ from slurm_job_kit.jobs.records.training import Event, Progress, read_events
 from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
 from slurm_job_kit.jobs.runs import lookup, scratch_purge
 from slurm_job_kit.jobs.show import live_progress
-from slurm_job_kit.jobs.slurm import client, duration, job_list, pending, site
+from slurm_job_kit.jobs.slurm import client, job_list, site
 from slurm_job_kit.jobs.slurm.client import Life
 from slurm_job_kit.jobs.why import places
 from slurm_job_kit.jobs.why.answer import FileLine
@@ -155,22 +154,13 @@ def read(run_dir: RunDir) -> Observed:
         job=job,
         end_state=end_state,
         unknown=unknown if end_state is None else None,
-        exceeds_alone=job is not None and _exceeds_alone(job),
+        exceeds_alone=job is not None and site.exceeds_alone(job),
         is_owner_alive=is_alive,
         progress=live_progress.read(run_dir),
         last_event=newest.events[-1] if newest.events else None,
         refusal=None if is_in_queue else _refusal(newest, job_log),
         last_lines=tuple((_log_of_last(run_dir, ends) or job_log)[-LAST_LINES:]),
     )
-
-
-def _exceeds_alone(job: client.Job) -> bool:
-    """Whether a waiting job never starts, because it alone exceeds a limit of several jobs."""
-    if job.state != "PENDING" or not pending.is_shared(job.reason):
-        return False
-    limits = site.shared_limits(user_name(job.uid), job.account, job.qos)
-    time_s = duration.parse_or_zero(job.time_limit)
-    return pending.exceeds_alone(job.reason, job.tres, time_s, limits)
 
 
 def _job_of(run_dir: RunDir, newest: AttemptFacts) -> tuple[str | None, Life]:

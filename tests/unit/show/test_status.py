@@ -271,6 +271,20 @@ def test_a_pending_run_is_shown_with_the_reason_and_the_expected_start(slurm, ca
     assert f"{why}, expected start in 2 h 10 min" in shown and "2 nodes wanted" in shown
 
 
+def test_a_pending_run_that_alone_exceeds_a_limit_never_starts(slurm, capsys):
+    assert main(["submit", "tiny.yaml"]) == 0
+    slurm.set_state("4711", "PENDING")
+    slurm.set_queued("4711", "N/A|1:00:00|2||AssocGrpCpuLimit")
+    job = "   Priority=1 Nice=0 Account=small QOS=normal\n   TRES=cpu=2,node=2\n"
+    state = "   JobState=PENDING Reason=AssocGrpCpuLimit Dependency=(null)\n"
+    slurm.answer("scontrol", job + state, when="*job*")
+    slurm.install("sacctmgr", "")
+    slurm.answer("sacctmgr", "|root|cpu=1|||||\n", when="*account=small *")
+    capsys.readouterr()
+    assert main(["status", "tiny"]) == 0
+    assert "so it never starts as it is" in capsys.readouterr().out
+
+
 def test_the_runs_of_a_name_are_listed_and_another_name_is_not(here, capsys):
     for run_id, name in (("1", "a"), ("2", "a"), ("3", "b")):
         make_run(here, run_id, name)

@@ -109,3 +109,10 @@ def test_an_option_of_sbatch_args_is_named(name, message):
     words = {"batch": "a", "exclusive": "user"}  # that stand in messages about other options
     (problem,) = refusals.problems(message, Slurm(sbatch_args={name: "1", **words}))
     assert problem.path == ("slurm", "sbatch_args", name)
+
+
+def test_a_refused_configuration_may_be_due_to_each_option_that_chooses_resources():
+    message = "Batch job submission failed: Requested node configuration is not available"
+    asked = Slurm(sbatch_args={"gres": "gpu:h100:1", "comment": "x"})
+    named = [problem.path[1:] for problem in refusals.problems(message, asked)]
+    assert ("sbatch_args", "gres") in named and ("sbatch_args", "comment") not in named

@@ -6,7 +6,7 @@ import pytest
 
 from slurm_job_kit.jobs.problems import dotted
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, read_json
-from slurm_job_kit.jobs.slurm import site, site_warnings
+from slurm_job_kit.jobs.slurm import client, site, site_warnings
 from slurm_job_kit.jobs.slurm.site import Config, Partition, Site
 from slurm_job_kit.jobs.spec import Slurm
 from tests.unit import run_files
@@ -74,8 +74,8 @@ PartitionName=short
    TRES=cpu=8,mem=125G,node=2,billing=8
 
 """
-BATCH = Partition("batch", True, "UP", None, None, 0, 30, "REQUEUE", "ALL", False, 4)
-SHORT = Partition("short", False, "DOWN", 600, 1, 0, 0, "CANCEL", "login1", False, 2)
+BATCH = Partition("batch", True, "UP", None, None, 0, 30, "REQUEUE", "ALL", "", 4)
+SHORT = Partition("short", False, "DOWN", 600, 1, 0, 0, "CANCEL", "login1", "", 2)
 USUAL = Config(
     "22.05.8", "partition_prio", "REQUEUE", True, 10, "", False, False, False, requeue_delay_s=6
 )
@@ -181,7 +181,7 @@ def test_a_usual_site_has_no_problems():
         ({"min_nodes": 2}, HOUR, ["error slurm.nodes"]),
         # They may lift the partition's limits.
         ({"max_time_s": 3599}, replace(HOUR, qos="long"), ["note slurm.time"]),
-        ({"max_time_s": 3599, "has_own_qos": True}, HOUR, ["note slurm.time"]),
+        ({"max_time_s": 3599, "qos": "long"}, HOUR, ["note slurm.time"]),
         ({"state": "DOWN"}, HOUR, ["note slurm.partition"]),
         ({"grace_time_s": 0}, HOUR, ["note slurm.partition"]),
         ({"grace_time_s": 0, "preempt_mode": "OFF"}, HOUR, []),
@@ -315,6 +315,33 @@ def test_of_several_qos_each_may_be_the_jobs(scontrol):
         ("safe", "REQUEUE", 30),
         ("cheap", "CANCEL", 0),
     ]
+
+
+OF_QOS = "cpu=2" + "|" * 10  # GrpTRES and ten more columns
+
+
+@pytest.mark.parametrize(
+    ("reason", "of_root", "of_partition", "exceeds"),
+    [
+        ("AssocGrpCpuLimit", "cpu=2", "", True),
+        ("AssocGrpCpuLimit", "cpu=8", "", False),
+        ("QOSGrpCpuLimit", "", OF_QOS, True),
+        ("QOSGrpCpuLimit", "", "", False),
+    ],
+)
+def test_limits_of_the_account_above_and_of_the_partitions_qos_count(
+    scontrol, reason, of_root, of_partition, exceeds
+):
+    partition = PARTITIONS.replace("QoS=N/A", "QoS=part", 1)
+    scontrol.answer("scontrol", partition, when="*partition*")
+    scontrol.install("sacctmgr", "")
+    scontrol.answer("sacctmgr", "|top||||||\n", when="*account=lab *")
+    scontrol.answer("sacctmgr", f"|root|{of_root}|||||\n", when="*account=top *")
+    scontrol.answer("sacctmgr", of_partition, when="*name=normal,part *")
+    name = partition.split()[0].partition("=")[2]
+    job = client.Job("PENDING", reason, 0, False, "01:00:00", account="lab", qos="normal",
+                     partition=name, tres="cpu=4,mem=1G,node=1", uid=1)  # fmt: skip
+    assert site.exceeds_alone(job) is exceeds
 
 
 def test_a_controller_that_does_not_answer_blocks_nothing(tmp_path, monkeypatch):

@@ -405,7 +405,7 @@ def test_a_limit_that_a_job_alone_exceeds_is_no_wait(queued, slurm, cpus, comman
     """The answers are those of a Slurm 22.05 whose account small has GrpTRES=cpu=1."""
     story = queued("PENDING")
     slurm.answer("scontrol", WAITING.format(cpus))
-    slurm.answer("sacctmgr", "|cpu=1|||||\nstudent||||||\n")
+    slurm.answer("sacctmgr", "|lab|cpu=1|||||\nstudent|||||||\n")
     answer = story.why()
     assert answer["command"].startswith(command)
     assert ("never starts" in answer["text"]) == (cpus == 2)
