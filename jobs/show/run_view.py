@@ -142,7 +142,11 @@ def _newest_checkpoint(run_dir: RunDir, spec: Spec) -> tuple[str | None, float |
         names = checkpoint_names(run_dir.checkpoints)
     except OSError:
         names = []
-    return (names[0], _time_of(run_dir.checkpoints / names[0])) if names else (None, None)
+    if not names:
+        return None, None
+    newest = run_dir.checkpoints / names[0]
+    shared_files.ask_again(newest)
+    return newest.name, _time_of(newest)
 
 
 Jobs = Mapping[str, QueueEntry] | None  # Slurm's answer; None: it gave none
