@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,6 +31,7 @@ from slurm_job_kit.jobs.node.standby import WORD, WaitingTorchrun, next_attempt
 from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN, STOP_SIGNALS, unblock_stop_signals
 from slurm_job_kit.jobs.node.torchrun import Node, stop_signal, torchrun_command
 from slurm_job_kit.jobs.procfs import children
+from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.nodes import (
     AgentRecord,
     AttemptPlan,
@@ -221,6 +222,16 @@ def wait_for_plan(attempt_dir: AttemptDir) -> AttemptPlan:
     return plan
 
 
+def have_trained(run_dir: RunDir, nodes: Sequence[str]) -> bool:
+    """Whether an earlier attempt of a run has trained on the same nodes."""
+    with contextlib.suppress(OSError, UserError):
+        return any(
+            entry.nodes == nodes and (entry.start_s is not None or entry.evidence.has_progress)
+            for entry in read_attempts(run_dir)
+        )
+    return False
+
+
 def refuse(attempt_dir: AttemptDir, rank: int, error: str) -> NoReturn:
     """End an agent that cannot start torchrun because of a mistake that a retry would repeat.
 
@@ -342,16 +353,19 @@ def main(argv: list[str]) -> int:
         text = f"{node_name()}: the run directory cannot be read: {error}"
         sys.exit(with_time(text))
     torch = torch_file(attempt_dir, args.node_rank)
+    have_met = partial(have_trained, run_dir, plan.nodes)
     try:
+        with contextlib.suppress(OSError):  # without a route now: one may come back
+            Node(args.node_rank, plan, spec)
+        if args.node_rank != 0 and (problem := rendezvous.why_unreachable(plan, have_met)):
+            hint = "set launch.interface to an interface that leads to all nodes, or ask the site"
+            fail(attempt_dir, args.node_rank, problem, hint)
         node = Node(args.node_rank, plan, spec)
     except OSError as error:
         reason = f"no network route to the first node at {plan.head_address}: {error}"
         fail(attempt_dir, args.node_rank, reason, "ask the site how nodes reach each other")
     except InterfaceError as error:
         refuse(attempt_dir, args.node_rank, str(error))
-    if args.node_rank != 0 and (problem := rendezvous.why_unreachable(plan)) is not None:
-        hint = "set launch.interface to an interface that leads to all nodes, or ask the site"
-        fail(attempt_dir, args.node_rank, problem, hint)
     env = node.environment(spec, run_dir, plan)
     check_gpus(attempt_dir, args.node_rank, spec, env)
     agent = Agent(attempt_dir, node, Timeline(run_dir, f"agent-{node.rank:05d}", plan.attempt))

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import ipaddress
 import itertools
+import signal
 import socket
 import time
 import zlib
@@ -18,6 +19,7 @@ from pathlib import Path
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.node.interfaces import is_ipv6, is_reachable
+from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.records.nodes import AttemptPlan, node_name
 
 EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -26,6 +28,8 @@ PORT_TRIES = 64
 # How long an agent tries to reach the first node, and how long one try may take. torchrun would try
 # for its read_timeout, and name no interface.
 REACH_LIMIT_S = 15.0
+# The same where these nodes have trained together before: a switch may have failed for a minute.
+CUT_LIMIT_S = 180.0
 CONNECT_TIMEOUT_S = 5.0
 PAUSE_S = 1.0
 
@@ -110,11 +114,12 @@ def _source_addresses(nodes: Sequence[str], known: Mapping[str, str]) -> Iterato
                     yield source, f"source address of {nodes[0]} towards {other}"
 
 
-def why_unreachable(plan: AttemptPlan) -> str | None:
+def why_unreachable(plan: AttemptPlan, have_met: Callable[[], bool]) -> str | None:
     """Return why this node cannot reach the first one at the rendezvous; None if it can.
 
     A refused connection shows that the first node is there: its store is starting. It takes up to
-    REACH_LIMIT_S where nothing answers.
+    REACH_LIMIT_S where nothing answers. have_met: whether these nodes have trained together before;
+    then the network is cut for now, and it takes up to CUT_LIMIT_S.
     """
     head, here = plan.head_address, interfaces.listed()
     if not is_reachable(head):
@@ -124,7 +129,7 @@ def why_unreachable(plan: AttemptPlan) -> str | None:
     if (own := interfaces.interface_of(head)) is not None and here != plan.head_interfaces:
         problem = f"{own} of this node has this address, too"
     else:
-        problem = _connect(head, int(plan.rdzv_endpoint.rpartition(":")[2]))
+        problem = _connect(head, int(plan.rdzv_endpoint.rpartition(":")[2]), have_met)
     if problem is None:
         return None
     has = [(plan.nodes[0], plan.head_interfaces), ("this node", here)]
@@ -133,19 +138,25 @@ def why_unreachable(plan: AttemptPlan) -> str | None:
     return f"the first node cannot be reached at {plan.rdzv_endpoint} ({how}): {problem}; {listed}"
 
 
-def _connect(host: str, port: int) -> str | None:
-    """The last error of connections to a port; None as soon as the host answers."""
-    deadline = time.monotonic() + REACH_LIMIT_S
-    while True:
+def _connect(host: str, port: int, have_met: Callable[[], bool]) -> str | None:
+    """The last error of connections to a port; None as soon as the host answers.
+
+    None, too, where a stop signal waits for the agent, which blocks it until torchrun starts.
+    """
+    began, limit_s = time.monotonic(), REACH_LIMIT_S
+    while not signal.sigpending() & {*STOP_SIGNALS}:
         try:
             socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
             return None
         except ConnectionRefusedError:
             return None
         except OSError as error:
-            if time.monotonic() + PAUSE_S > deadline:
-                return str(error)
+            if time.monotonic() - began + PAUSE_S > limit_s:
+                if limit_s == CUT_LIMIT_S or not have_met():
+                    return str(error)
+                limit_s = CUT_LIMIT_S
         time.sleep(PAUSE_S)
+    return None
 
 
 def endpoint(address: str, port: int) -> str:

@@ -1,6 +1,8 @@
 """The node agent: torchrun's command line and environment, and the stop of the ranks."""
 
+import errno
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -379,12 +381,22 @@ def test_an_agent_that_finds_no_way_to_the_first_node_says_so(tmp_path):
         agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:1"])
 
 
-def test_an_agent_that_the_first_node_does_not_answer_ends_before_torchrun(tmp_path, monkeypatch):
+@pytest.mark.parametrize("no_route", [0, 1])
+def test_an_agent_that_the_first_node_does_not_answer_ends_before_torchrun(
+    tmp_path, monkeypatch, no_route
+):
     def create_connection(*_):
         raise TimeoutError("timed out")
 
     monkeypatch.setattr(socket, "create_connection", create_connection)
-    monkeypatch.setattr(interfaces, "source_address", lambda _: "127.0.0.1")
+    routes = [OSError(errno.ENETUNREACH, "Network is unreachable")] * no_route
+
+    def source_address(_):
+        if routes:
+            raise routes.pop()
+        return "127.0.0.1"
+
+    monkeypatch.setattr(interfaces, "source_address", source_address)
     for limit in ("REACH_LIMIT_S", "PAUSE_S"):
         monkeypatch.setattr(rendezvous, limit, 0.05)
     run = RunDir(tmp_path)
@@ -394,6 +406,18 @@ def test_an_agent_that_the_first_node_does_not_answer_ends_before_torchrun(tmp_p
     with pytest.raises(SystemExit, match="(?s)cannot be reached.*hint: set launch.interface"):
         agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:15000"])
     assert "cannot be reached at 10.0.0.1:15000" in run.attempt(1).agent_error(1).read_text()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "start_s", "have_trained"),
+    [(("a", "b"), 3.5, True), (("a", "c"), 3.5, False), (("a", "b"), None, False)],
+)
+def test_nodes_have_trained_together_after_a_first_step_on_them(
+    tmp_path, nodes, start_s, have_trained
+):
+    run = RunDir(tmp_path)
+    run.attempts.write_text(f"{json.dumps(run_files.attempt(nodes=nodes, start_s=start_s))}\n")
+    assert agent.have_trained(run, ("a", "b")) == have_trained
 
 
 def test_an_agent_without_a_temporary_directory_records_the_reason(tmp_path, monkeypatch):

@@ -1,8 +1,10 @@
 """The rendezvous of the agents: an address that other nodes can reach, and a free port."""
 
 import errno
+import signal
 import socket
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -108,11 +110,12 @@ def test_slurm_is_not_asked_where_the_name_leads_to_the_node(names):
 def second_node(monkeypatch):
     """The answer of the first node to a second one, which has the interface eth0 10.0.0.7."""
 
-    def answers(error=None, own=(), plan=()):
+    def answers(error=None, own=(), plan=(), have_met=False):
         def create_connection(address, _timeout):
             assert address == ("10.0.0.1", 15000)
-            if error is not None:
-                raise error
+            problem = next(error, None) if isinstance(error, Iterator) else error
+            if problem is not None:
+                raise problem
             return socket.socket()
 
         for limit in ("REACH_LIMIT_S", "PAUSE_S"):
@@ -121,7 +124,7 @@ def second_node(monkeypatch):
         monkeypatch.setattr(interfaces, "addresses", lambda: [*own, ("eth0", "10.0.0.7")])
         here = {"head_interfaces": ["eth9 10.0.0.1"]} | dict(plan)
         return rendezvous.why_unreachable(
-            records.decode(AttemptPlan, run_files.plan(**here), "here")
+            records.decode(AttemptPlan, run_files.plan(**here), "here"), lambda: have_met
         )
 
     return answers
@@ -141,6 +144,25 @@ def test_a_first_node_that_does_not_answer_is_named_with_the_interfaces_of_both(
     assert time.monotonic() - start < 10
     for part in ("10.0.0.1:15000", str(error), "a has eth9 10.0.0.1", "has eth0 10.0.0.7"):
         assert part in text
+
+
+def test_nodes_that_have_met_wait_for_the_end_of_a_cut(second_node, monkeypatch):
+    monkeypatch.setattr(rendezvous, "CUT_LIMIT_S", 0.3)
+    tries = iter([TimeoutError("timed out")] * 4)  # longer than REACH_LIMIT_S
+    assert "timed out" in second_node(tries)
+    assert second_node(tries, have_met=True) is None
+    assert "timed out" in second_node(TimeoutError("timed out"), have_met=True)
+
+
+def test_a_stop_signal_ends_the_wait_for_the_first_node(second_node, monkeypatch):
+    monkeypatch.setattr(rendezvous, "CUT_LIMIT_S", 60.0)
+    was_blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        signal.raise_signal(signal.SIGTERM)
+        assert second_node(TimeoutError("timed out"), have_met=True) is None
+    finally:
+        signal.sigwait([signal.SIGTERM])
+        signal.pthread_sigmask(signal.SIG_SETMASK, was_blocked)
 
 
 def test_an_address_that_both_nodes_have_leads_to_no_other_node(second_node):
