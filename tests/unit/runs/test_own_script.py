@@ -21,8 +21,10 @@ from slurm_job_kit.jobs.spec import Launch, Spec
 
 
 @pytest.fixture
-def repository(tmp_path, monkeypatch):
+def repository(tmp_path, monkeypatch, frozen_code):
     """A repository with code, tracked, untracked and ignored files; runs lie outside of it."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/.code").symlink_to(frozen_code)
     monkeypatch.setenv("KIT_RUNS", str(tmp_path / "runs"))
     folder = tmp_path / "repository"
     for name in (
