@@ -237,7 +237,11 @@ def test_another_version_of_the_kit_there_is_a_warning(login):
     assert code == 0 and "kit 99." in stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+# SIGINT: the next test has it by a terminal.
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM, signal.SIGKILL],
+)
 def test_the_command_there_ends_with_the_one_here(login, training, number):
     process = login.start("logs", "far", "-f")
     wait_for(lambda: select.select([process.stdout], [], [], 0)[0], "no log", LIMIT_S)
