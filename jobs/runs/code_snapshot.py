@@ -71,6 +71,9 @@ def take(
     copy = Path(tempfile.mkdtemp(prefix=".copy-", dir=target.parent))
     try:
         _copy(repository, paths, copy, mode)
+        # A file may have changed since, such as the output of this very command.
+        copied = [f"{copy}/{path.relative_to(repository)}" for path in paths]
+        target = target.with_name(_with_mode(digest(copy, copied), mode))
         copy.rename(target)  # not jobs.rundir.replacing: that is for one file
     except OSError:
         delete(copy)

@@ -1,6 +1,8 @@
 """Files of a run directory as JSON values; a test gives only the keys that it needs."""
 
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 EVIDENCE: dict[str, Any] = {
@@ -12,6 +14,12 @@ EVIDENCE: dict[str, Any] = {
     "has_progress": False,
     "error": None,
 }
+
+
+def unlock(code: Path) -> None:
+    """Let an ordinary user do to frozen code what root, or a purge of the disk, always can."""
+    for folder, _, _ in os.walk(code):
+        os.chmod(folder, 0o700)
 
 
 def plan(**fields):

@@ -14,6 +14,7 @@ from slurm_job_kit.jobs.rundir import RunDir, read_json, relink
 from slurm_job_kit.jobs.runs import code_changes, code_digest, code_snapshot
 from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.spec import Launch, Spec, Train
+from tests.unit import run_files
 
 FILES = {
     "model.py": "a = 1\nb = 2\n",
@@ -247,6 +248,7 @@ def test_a_switch_to_equal_code_adds_no_snapshot(run, checkout):
 
 @pytest.mark.parametrize("lost", [".", "docs/guide.md"])
 def test_lost_code_is_replaced_after_a_confirmation(run, checkout, tmp_path, lost):
+    run_files.unlock(run.code.resolve())
     Path(os.path.normpath(run.code.resolve() / lost)).rename(tmp_path / "elsewhere")
     (checkout / "model.py").write_text("a = 5\n")
     new = changed(run, checkout)
@@ -338,6 +340,7 @@ def test_the_code_of_a_script_outside_of_the_repository_is_in_the_record(run, ch
 
 def test_code_without_its_list_of_files_is_compared_all_the_same(run, checkout, tmp_path):
     before = code_digest.digest_of(run.code, Spec())
+    run_files.unlock(run.code.resolve())
     (run.code / code_snapshot.LIST).rename(tmp_path / "list")
     assert code_digest.digest_of(run.code, Spec()) == before is not None
     (change,) = changed(run, checkout, model_py="a = 5\n").changes

@@ -12,6 +12,7 @@ import pytest
 from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.runs.code_snapshot import SnapshotError
 from tests.unit import file_operations
+from tests.unit.run_files import unlock
 
 
 @pytest.fixture
@@ -116,10 +117,29 @@ def test_frozen_files_are_read_only_and_executables_stay_so(take, repository):
 @pytest.mark.parametrize("name", ["a.py", "pkg"])
 def test_a_snapshot_that_was_purged_is_made_anew(take, name):
     code = take()
+    unlock(code)
     gone = code / name
     gone.unlink() if gone.is_file() else shutil.rmtree(gone)
     assert take() == code
     assert files(code) == [".gitignore", "a.py", "pkg/b.py", "runs/tracked.py"]
+
+
+def test_a_file_that_grows_while_it_is_copied_makes_no_damaged_snapshot(
+    take, repository, monkeypatch
+):
+    copy = shutil.copy2
+
+    def copy_grown(path, *args, **kwargs):
+        if Path(path).name == "a.py":  # as the output of the command that submits
+            with open(path, "a") as file:
+                file.write("# one line more\n")
+        return copy(path, *args, **kwargs)
+
+    monkeypatch.setattr(shutil, "copy2", copy_grown)
+    code = take()
+    assert (code / "a.py").read_text() == "# a.py\n# one line more\n"
+    assert code_snapshot.is_whole(code)
+    assert take() == code
 
 
 def test_a_snapshot_that_was_tampered_with_is_made_anew(take):
@@ -132,6 +152,7 @@ def test_a_snapshot_that_was_tampered_with_is_made_anew(take):
 
 def test_what_ranks_leave_in_their_working_directory_breaks_no_snapshot(take):
     code = take()
+    unlock(code)
     for name in ("core.7", "pkg/out.log", "pkg/__pycache__/b.pyc"):
         write(code, name, "x")
     assert code_snapshot.is_whole(code)
@@ -345,6 +366,7 @@ def test_an_untracked_file_with_the_name_of_a_secret_is_left_out_with_a_warning(
 
 def test_a_snapshot_whose_list_is_gone_is_known_by_all_that_is_in_it(take):
     code = take()
+    unlock(code)
     (code / code_snapshot.LIST).unlink()
     assert code_snapshot.is_whole(code)
     write(code, "core.7", "x")

@@ -18,6 +18,7 @@ from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.jobs.runs import own_script, scratch_purge, spec_changes
 from slurm_job_kit.jobs.runs.freeze import FreezeError, freeze
 from slurm_job_kit.jobs.spec import Launch, Spec
+from tests.unit.run_files import unlock
 
 
 @pytest.fixture
@@ -244,6 +245,7 @@ def test_the_folder_of_a_script_outside_is_frozen_too(repository, capfd, monkeyp
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith(f"launch.script: its folder {outside} is frozen, too: 2 files, none ")
     scratch_purge.check_code(run)
+    unlock(run.script_code.resolve())
     (run.script_code / "lib/part.py").unlink()
     with pytest.raises(UserError, match="has lost or changed files"):
         scratch_purge.check_code(run)

@@ -60,10 +60,12 @@ def cut_spec(run):
 
 
 def remove_code(run):
+    run_files.unlock(run.code.resolve())
     shutil.rmtree(run.code.resolve())
 
 
 def remove_code_file(run):
+    run_files.unlock(run.code.resolve())
     (run.code / "jobs/local.py").unlink()
 
 
