@@ -21,7 +21,7 @@ from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import check, code_snapshot, script_files
+from slurm_job_kit.jobs.runs import code_snapshot, script_files
 from slurm_job_kit.jobs.spec import Launch, Spec
 
 # A larger file is not copied into each run: there the working directory has a link to the frozen,
@@ -362,6 +362,8 @@ def environment_of(
     """Return where an interpreter finds these modules. entries: first on its PYTHONPATH."""
     inherited = os.environ.get("PYTHONPATH", "")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*entries, inherited]))}
+    from slurm_job_kit.jobs.runs import check  # a submit of the trainer does without
+
     found = check.ask_python(python, _FIND, str([*names]), env, folder)
     if found is None:
         return Environment()
