@@ -212,20 +212,21 @@ def _last_words(
 
 def _places(
     run_dir: RunDir, attempt: int, errors: tuple[RankError, ...], rank_0: tuple[Event, ...]
-) -> tuple[tuple[int, str], ...]:
-    """(rank, host) of each rank that was started; () where a rank's own error explains the end.
+) -> tuple[tuple[int, str, bool], ...]:
+    """(rank, host, has exited with 0) of each started rank; () if a rank's own error explains it.
 
     The timeline of every rank has to be read for it; that of rank 0 was read before.
     """
     first = interpret.first_error(errors)
     if first is None or not first.caused_by_peer:
         return ()
-    places = {}
+    places = []
     for path in shared_files.files_in(run_dir.timeline("x").parent, "rank-*.jsonl"):
-        for event in rank_0 if path.stem == RANK_0 else tuple(read_events(path)):
-            if (event.attempt, event.event) == (attempt, "spawn") and event.host is not None:
-                places[int(path.stem.partition("-")[2])] = event.host
-    return tuple(sorted(places.items()))
+        events = rank_0 if path.stem == RANK_0 else read_events(path)
+        mine = {each.event: each for each in events if each.attempt == attempt}
+        if (begun := mine.get("spawn")) is not None and begun.host is not None:
+            places.append((int(path.stem.partition("-")[2]), begun.host, "exited" in mine))
+    return tuple(sorted(places))
 
 
 def ask_slurm(found: AttemptFacts, seen: Evidence, job_id: str) -> Evidence:

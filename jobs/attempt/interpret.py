@@ -61,7 +61,8 @@ class AttemptFacts:
     agents: tuple[AgentRecord | None, ...]  # of each node of the plan; None where it wrote none
     agent_errors: tuple[str, ...]  # why agents did not start torchrun, by node rank
     errors: tuple[RankError, ...]  # see `causes`
-    places: tuple[tuple[int, str], ...]  # (rank, host) of started ranks; see facts.read
+    # (rank, host, whether it is a script's that exited with 0) of started ranks; see facts.read
+    places: tuple[tuple[int, str, bool], ...]
     events: tuple[Event, ...]  # rank 0's, of this attempt
     progress_step: int | None  # the last finished optimizer step of the run
     outcome: Outcome
@@ -194,7 +195,8 @@ def error_of(found: AttemptFacts, failed: RankError | None, killed: list[str]) -
         return "; ".join(_out_of_memory(found, host) for host in killed)
     if failed is None:
         return None
-    return (failed.caused_by_peer and ranks_without_record(found)) or format_error(failed)
+    peers = ranks_without_record(found) or ranks_that_left(found)
+    return (failed.caused_by_peer and peers) or format_error(failed)
 
 
 def _out_of_memory(found: AttemptFacts, host: str) -> str:
@@ -274,9 +276,19 @@ def ranks_without_record(found: AttemptFacts) -> str | None:
     Their peers' records only show a lost connection.
     """
     recorded = {record.rank for record in found.errors}
-    gone = [f"rank {rank} on {host}" for rank, host in found.places if rank not in recorded]
+    gone = [
+        f"rank {rank} on {host}"
+        for rank, host, has_exited in found.places
+        if rank not in recorded and not has_exited
+    ]
     why = "died without an error record (SIGKILL or a crash of the interpreter)"
     return f"{', '.join(gone)} {why}" if gone else None
+
+
+def ranks_that_left(found: AttemptFacts) -> str | None:
+    """A text that names the ranks of a script that exited with 0 before the others; or None."""
+    left = [f"rank {rank} on {host}" for rank, host, has_exited in found.places if has_exited]
+    return f"{', '.join(left)} exited with code 0 while others waited for it" if left else None
 
 
 def format_error(failed: RankError) -> str:

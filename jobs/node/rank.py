@@ -45,7 +45,7 @@ def redirect_output(log: Path) -> None:
     os.close(fd)
 
 
-def fork_rank(on_failure: Callable[[int], None]) -> None:
+def fork_rank(on_end: Callable[[int], None]) -> None:
     """Return in a child process, which becomes the rank; this process waits for it and exits.
 
     A user's script cannot be trusted to record why it fails: it may be killed, or call sys.exit.
@@ -60,8 +60,7 @@ def fork_rank(on_failure: Callable[[int], None]) -> None:
             os._exit(1)
         return
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code != 0:
-        on_failure(code)
+    on_end(code)
     os._exit(code if code >= 0 else 128 - code)
 
 
@@ -106,15 +105,18 @@ def main(argv: list[str]) -> None:
 
     reports, pipe = os.pipe()
 
-    def record_failure(exit_code: int) -> None:
+    def record_end(exit_code: int) -> None:
         with BestEffort(f"rank {rank} on {host}")():
+            if exit_code == 0:  # other ranks may still wait for this one
+                Timeline(run_dir, f"rank-{rank:05d}", attempt).event("exited")
+                return
             report = script_failure.read_report(reports)
             log, args = attempt_dir.rank_log(rank), tuple(command)
             end = ScriptEnd(exit_code, log, str(work), args, report)
             records.write(attempt_dir.rank_error(rank), script_failure.record_of(end, rank, host))
 
     if work is not None:
-        fork_rank(record_failure)
+        fork_rank(record_end)
     begin(run_dir)
     if work is not None:
         enter_work(Path(work), command, run_dir)

@@ -719,6 +719,10 @@ def test_a_rank_that_ended_without_a_word_is_named_by_what_its_peers_lost(run):
     assert str(interpret.rank_evidence(facts.read(run, 2), "RUNNING").error).startswith(
         "rank 1 on n1 died without an error record"
     )
+    Timeline(run, "rank-00001", 2).event("exited")  # of a script
+    assert interpret.rank_evidence(facts.read(run, 2), "RUNNING").error == (
+        "rank 1 on n1 exited with code 0 while others waited for it"
+    )
     failed(attempt, 1, 9.0)
     assert (
         interpret.rank_evidence(facts.read(run, 2), "RUNNING").error

@@ -122,6 +122,8 @@ def test_a_script_starts_in_its_working_directory_and_imports_frozen_code(
     assert f"cwd {run.work}\nhelper {run.path / helper}\ntop {is_module}\n" in log(run)
     assert os.listdir(run.work) == ["made.txt"]
     assert error(run) is None
+    names = [each["event"] for each in read_jsonl(run.timeline("rank-00001"))]
+    assert names == ["spawn", "exited"]
     assert not (run.code / "made.txt").exists()
 
 
