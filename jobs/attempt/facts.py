@@ -13,6 +13,7 @@ from pathlib import Path
 
 from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.attempt import interpret, requeue_policy, srun_step
+from slurm_job_kit.jobs.attempt.exclude_nodes import expand_hostlist
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.node import silent_end
@@ -175,7 +176,11 @@ def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nod
         events=tuple(read_events(run_dir.timeline(RANK_0))),
         is_stop_requested=attempt_dir.stop_requested.name in known,
         last_words=() if errors else _last_words(attempt_dir, failed, job),
-        failed_tasks=tuple(silent_end.failed_tasks(job).items()),
+        failed_tasks=tuple(
+            (node, code)
+            for nodes, code in silent_end.failed_tasks(job).items()
+            for node in expand_hostlist(nodes)
+        ),
     )
 
 

@@ -125,7 +125,7 @@ def agent_words(lines: Sequence[str]) -> str:
 
 
 def failed_tasks(lines: Sequence[str]) -> dict[str, int]:
-    """Return node and exit code of each task that failed by itself, as srun reports it.
+    """Return nodes, as a host list, and exit code of tasks that failed by themselves, from srun.
 
     After the first one srun sends SIGTERM to the others.
     """

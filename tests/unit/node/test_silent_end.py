@@ -176,3 +176,13 @@ def test_a_command_prefix_that_fails_on_one_node_is_no_stop_by_hand(run, begun):
     assert seen.error == f"b: launch.command_prefix failed with exit code 255: {line}"
     assert (seen.signals, interpret.stop_signals_at_start(found, 143)) == ((), ())
     assert decide(seen, History(0, 0, 0)).cause is Cause.CRASH
+
+
+def test_a_command_prefix_that_fails_on_many_nodes_is_named_by_each_of_them(run):
+    nodes = ["n1", "n2", "n3", "x"]
+    write_json(run.attempt(1).plan, run_files.plan(nodes=nodes))
+    run.spec.write_text(Spec(launch=Launch(command_prefix=["apptainer"])).to_json())
+    line = "srun: error: n[1-3]: tasks 0-2: Exited with exit code 127"
+    run.job_log.write_text(f"{OPENED}apptainer: command not found\n{line}\n")
+    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING", 127)
+    assert "n1, n2, n3: launch.command_prefix failed with exit code 127" in str(seen.error)
