@@ -138,16 +138,23 @@ class LiveCode:
         self.inner = [os.path.realpath(each) for each in (sys.prefix, sys.base_prefix, run)]
         self.inner += [os.path.realpath(os.path.join(run, each)) for each in LINKS]
         self.inner = [each for each in self.inner if _is_below(each, self.live)]
+        self.finding: set[str] = set()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if path is not None or name == "slurm_job_kit":  # a part of a package; the kit itself
             return None
-        for finder in [each for each in sys.meta_path if each is not self]:
-            find = getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = None if find is None else find(name, None, target)
-            if spec is not None:
-                self.check(name, spec)
-                return spec
+        if name in self.finding:  # asked by a finder that asks all others, too
+            return None
+        self.finding.add(name)
+        try:
+            for finder in [each for each in sys.meta_path if each is not self]:
+                find = getattr(finder, "find_spec", None)
+                spec: ModuleSpec | None = None if find is None else find(name, None, target)
+                if spec is not None:
+                    self.check(name, spec)
+                    return spec
+        finally:
+            self.finding.discard(name)
         return None
 
     def check(self, name: str, spec: ModuleSpec) -> None:

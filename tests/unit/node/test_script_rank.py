@@ -606,3 +606,20 @@ def test_a_script_that_imports_the_live_repository_is_stopped(
             f"at_top is imported from {live}/at_top/__init__.py, which is not" in error(run).error
         )
     assert ("warning: cached is imported from" in log(run)) == ("cached" in text)
+
+
+OTHERS = """
+import sys
+class Others:
+    def find_spec(self, *args):
+        found = (each.find_spec(*args) for each in sys.meta_path if each is not self)
+        return next(filter(None, found), None)
+sys.meta_path.insert(0, Others())
+import colorsys
+"""
+
+
+def test_an_import_hook_of_a_script_may_ask_all_other_finders(run, start, tmp_path):
+    """As this kit's own finder does: the two must not ask each other without end."""
+    records.write(run.provenance, provenance(tmp_path / "live", "x", "python3"))
+    assert start(OTHERS).wait(30) == 0
