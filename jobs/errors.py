@@ -22,6 +22,7 @@ Fault = Literal[
     "instruction",  # the processor lacks one
     "interface",  # of the network
     "port",
+    "step",  # Slurm refuses the srun step of the agents
     # A limit of the process, or of the node:
     "open_files",
     "file_size",

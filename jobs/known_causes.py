@@ -40,6 +40,14 @@ PASSING = "Input/output error|Stale file handle|timed out|temporarily unavailabl
 # The first one that fits counts: /dev/shm before the disk, a library before the import.
 KNOWN_CAUSES = (
     KnownCause(
+        "step",
+        "the srun step of the agents asks for more than the job has",
+        "correct slurm.srun_args, slurm.mem or slurm.cpus_per_task",
+        text=r"Unable to create step for job \S+: (?:More processors requested|Memory required by"
+        r"|Requested node configuration|Invalid (?:generic|[Tt]rackable|feature))",
+        repeats=True,
+    ),
+    KnownCause(
         "interpreter",
         "Python does not find its own library",
         "unset PYTHONHOME and PYTHONPATH in setup, or correct launch.python",

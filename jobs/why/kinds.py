@@ -89,6 +89,7 @@ OF_FAULT: dict[Fault, Kind] = {
     "instruction": Kind.INSTRUCTION,
     "interface": Kind.INTERFACE,
     "port": Kind.PORT,
+    "step": Kind.SPEC_MISTAKE,
     "open_files": Kind.OPEN_FILES,
     "file_size": Kind.FILE_SIZE,
     "processes": Kind.PROCESSES,

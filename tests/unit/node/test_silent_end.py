@@ -123,6 +123,23 @@ def test_an_agent_without_a_record_is_named_with_the_error_in_the_jobs_log(run, 
     assert words is None or "shared library" in text
 
 
+@pytest.mark.parametrize(
+    ("words", "is_final"),
+    [
+        ("More processors requested than permitted", True),
+        ("Memory required by task is not available", True),
+        ("Requested node configuration is not available", True),
+        ("Job/step already completing or completed", False),
+    ],
+)
+def test_a_step_that_slurm_refuses_for_good_is_not_tried_again(run, words, is_final):
+    line = f"srun: error: Unable to create step for job 7: {words}\n"
+    run.job_log.write_text(OPENED + line)
+    evidence = interpret.rank_evidence(facts.read(run, 1), "RUNNING", 1)
+    assert words in (evidence.error or "")
+    assert (evidence.is_user_error, evidence.fault == "step") == (is_final, is_final)
+
+
 def test_an_interpreter_that_does_not_find_its_library_is_named_as_the_cause(run):
     with open(run.job_log, "w") as log:
         log.write(OPENED)
