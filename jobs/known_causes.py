@@ -125,7 +125,7 @@ KNOWN_CAUSES = (
         "a GPU has too little memory",
         "a smaller batch, or another train.strategy",
         names=("OutOfMemoryError",),
-        text=r"CUDA out of memory|HIP out of memory|CUDA error: out of memory",
+        text=r"CUDA out of memory|HIP out of memory|CUDA error: out of memory|_STATUS_ALLOC_FAILED",
     ),
     KnownCause(
         "device",

@@ -188,9 +188,16 @@ def test_a_process_that_a_signal_ended_has_its_fatal_error_as_reason(failed, tex
     assert later == "was killed by SIGKILL"
 
 
-def test_an_error_of_a_gpu_is_one_of_the_device(failed):
-    line = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
-    assert failed(TRACE.replace("ValueError: bad batch", line)).fault == "device"
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        ("uncorrectable ECC error encountered", "device"),
+        ("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "device_memory"),
+    ],
+)
+def test_an_error_of_a_gpu_is_one_of_the_device_or_of_its_memory(failed, error, fault):
+    line = f"RuntimeError: CUDA error: {error}"
+    assert failed(TRACE.replace("ValueError: bad batch", line)).fault == fault
 
 
 @pytest.mark.parametrize("code", [128 + signal.SIGSEGV, 256 - signal.SIGSEGV])
