@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import re
 import shutil
@@ -243,7 +244,8 @@ def detail(seen: Seen) -> str:
     elif row["NODES"]:
         fields["NODES"] = row["NODES"]
     if job is not None and seen.standing.is_waiting:
-        if pending.is_shared(job.reason) and _exceeds_alone(view):
+        period = int(time.monotonic() // ASK_AGAIN_S)
+        if pending.is_shared(job.reason) and _exceeds_alone(view.job_id, job.reason, period):
             fields["STATE"] += "; it alone exceeds this limit, so it never starts as it is"
         if job.reason != "None":
             fields["SLURM'S REASON"] = job.reason
@@ -268,8 +270,10 @@ def detail(seen: Seen) -> str:
     return "\n".join([shown, *(f"  {line}" for line in further)])
 
 
-def _exceeds_alone(view: RunView) -> bool:
-    job = client.show_job(view.job_id) if view.job_id is not None else None
+@functools.lru_cache(maxsize=1)
+def _exceeds_alone(job_id: str | None, _reason: str, _period: int) -> bool:
+    """Ask Slurm once in each period, however often a watch shows the run: it is several calls."""
+    job = client.show_job(job_id) if job_id is not None else None
     return job is not None and site.exceeds_alone(job)
 
 
