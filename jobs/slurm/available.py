@@ -98,7 +98,7 @@ def _accounts(requested: Slurm) -> Iterator[Problem]:
         account = None
     allowed = {name for of, names in rows if account in (None, of) for name in names}
     for qos in requested.qos.split(",") if requested.qos and allowed else ():  # 24.11: a list
-        if qos not in allowed:
+        if qos.lower() not in allowed:
             hint = f"{user} may use {_listed(allowed)}"
             yield _problem("qos", f"{user} may not use the QOS {shown(qos)}", hint)
 

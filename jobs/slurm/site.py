@@ -194,8 +194,11 @@ def _partition(found: Mapping[str, str]) -> Partition:
 
 
 def _allowed(text: str) -> tuple[str, ...]:
-    """Return the names in a list such as AllowAccounts; () where all are allowed."""
-    return () if text in ("ALL", *_UNLIMITED) else tuple(text.split(","))
+    """Return the names in a list such as AllowAccounts, in lower case; () where all are allowed.
+
+    Slurm compares accounts and QOS without their case, but partitions with it (measured: 22.05).
+    """
+    return () if text in ("ALL", *_UNLIMITED) else tuple(text.lower().split(","))
 
 
 def _mode(text: str) -> str:
@@ -335,7 +338,7 @@ def query(requested: Slurm, config: Config | None = None) -> list[Site]:
     if config.preempt_type != "qos":
         return [Site(config, each) for each in chosen]
     wanted = requested.qos or default_qos(user_name(os.getuid()), requested.account)
-    found_qos = [(_query_qos(name), name) for name in wanted.split(",")]
+    found_qos = [(_query_qos(name), name) for name in wanted.lower().split(",")]
     return [Site(config, each, *qos) for each in chosen for qos in found_qos]
 
 

@@ -142,7 +142,7 @@ def _more_time(spec: Spec) -> str:
 
 def _more_memory(spec: Spec) -> str:
     """Twice as much; the user knows the nodes where the spec requests nothing, or all of a node."""
-    parts = re.fullmatch(r"0*([1-9]\d*)([KMGT]?)", spec.slurm.mem or "")
+    parts = re.fullmatch(r"0*([1-9]\d*)([KMGT]?)B?", (spec.slurm.mem or "").upper())
     return f"slurm.mem={2 * int(parts[1])}{parts[2]}" if parts else "slurm.mem=..."
 
 

@@ -17,7 +17,7 @@ PartitionName=big
    State=UP TotalCPUs=256 TotalNodes=64 SelectTypeParameters=NONE
 
 PartitionName=vip
-   AllowGroups=ALL AllowAccounts=vip,physics AllowQos=ALL
+   AllowGroups=ALL AllowAccounts=vip,Physics AllowQos=ALL
    AllocNodes=ALL Default=NO QoS=N/A
    State=UP TotalCPUs=16 TotalNodes=4 SelectTypeParameters=NONE
 
@@ -56,6 +56,7 @@ def found(**keys):
         {"partition": "slow", "qos": "long"},
         {"partition": "vip,big", "account": "biology"},
         {"account": "Physics"},  # Slurm's accounts are in lower case
+        {"qos": "LONG", "partition": "slow"},
         {"qos": "long"},
         {"qos": "normal,long"},  # a list: Slurm 24.11
         {"partition": "slow", "qos": "normal,long"},

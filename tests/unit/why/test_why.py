@@ -296,6 +296,8 @@ def answer_of(story, spec, cause="crash", evidence=(), **error):
     [
         ("256G", "slurm.mem=512G"),
         ("1500M", "slurm.mem=3000M"),
+        ("4g", "slurm.mem=8G"),
+        ("16GB", "slurm.mem=32G"),
         (None, "slurm.mem=..."),
         ("0", "=..."),
     ],
