@@ -1,9 +1,12 @@
-"""Files of a run directory as JSON values; a test gives only the keys that it needs."""
+"""Files of a run directory, most as JSON values; a test gives only the keys that it needs."""
 
 import os
 import time
 from pathlib import Path
 from typing import Any
+
+from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs.spec import Spec
 
 EVIDENCE: dict[str, Any] = {
     "outcome": None,
@@ -36,6 +39,15 @@ def plan(**fields):
         "deadline": None,
         **fields,
     }
+
+
+def run_with_a_plan(folder: Path) -> RunDir:
+    """The run directory `folder`, with attempt 1 on the nodes a and b."""
+    run = RunDir(folder)
+    run.attempt(1).path.mkdir()
+    run.spec.write_text(Spec().to_json())
+    write_json(run.attempt(1).plan, plan())
+    return run
 
 
 def attempt(evidence=(), **fields):

@@ -5,18 +5,14 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import facts, interpret, report
 from slurm_job_kit.jobs.records.nodes import RankError
-from slurm_job_kit.jobs.rundir import RunDir, write_json
-from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.jobs.rundir import write_json
 from tests.unit import run_files
 
 
 @pytest.fixture
 def run(tmp_path):
     """Attempt 1 on the nodes a and b, whose agents ended with 1."""
-    run = RunDir(tmp_path)
-    run.attempt(1).path.mkdir()
-    run.spec.write_text(Spec().to_json())
-    write_json(run.attempt(1).plan, run_files.plan())
+    run = run_files.run_with_a_plan(tmp_path)
     for rank, host in enumerate("ab"):
         ended = {"host": host, "signals": [], "torchrun_exit": 1, "end": 9.0}
         write_json(run.attempt(1).agent(rank), ended)

@@ -1,7 +1,6 @@
 """An srun step ends in bounded time after an agent failed, and what is left of it is ended."""
 
 import errno
-import os
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 from slurm_job_kit.jobs.attempt import facts, interpret, srun_step
 from slurm_job_kit.jobs.procfs import parent_of
 from slurm_job_kit.jobs.records.nodes import AgentRecord
-from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files
@@ -23,11 +22,7 @@ from tests.unit import run_files
 
 @pytest.fixture
 def run(tmp_path):
-    run_dir = RunDir(tmp_path)
-    run_dir.attempt(1).path.mkdir()
-    run_dir.spec.write_text(Spec().to_json())
-    write_json(run_dir.attempt(1).plan, run_files.plan())
-    return run_dir
+    return run_files.run_with_a_plan(tmp_path)
 
 
 def node(run, rank, code, **fields):
@@ -173,22 +168,20 @@ def waits_for_signals(pid):
     return "sigtimedwait" in Path(f"/proc/{pid}/wchan").read_text()
 
 
-def test_the_batch_scripts_commands_survive_what_slurm_sends_to_its_tree(run, waiter):
-    """At a requeue Slurm signals the tree, and the command must still read the result back."""
-    words = [
-        sys.executable,
-        "-m",
-        "slurm_job_kit.jobs.attempt",
-        "watch",
-        str(run.path),
-        "1",
-        str(waiter.pid),
-    ]
-    watch = subprocess.Popen(words, cwd=Path(__file__).parents[3])
+def start_watch(run, waiter):
+    """A process that watches the run's srun, and waits for signals."""
+    words = ["-m", "slurm_job_kit.jobs.attempt", "watch", run.path, "1", str(waiter.pid)]
+    watch = subprocess.Popen([sys.executable, *words], cwd=Path(__file__).parents[3])
     deadline = time.monotonic() + 30
     while not waits_for_signals(watch.pid):
         assert time.monotonic() < deadline and watch.poll() is None
         time.sleep(0.01)
+    return watch
+
+
+def test_the_batch_scripts_commands_survive_what_slurm_sends_to_its_tree(run, waiter):
+    """At a requeue Slurm signals the tree, and the command must still read the result back."""
+    watch = start_watch(run, waiter)
     watch.send_signal(signal.SIGTERM)
     waiter.kill()
     assert watch.wait(30) == 0
@@ -204,20 +197,7 @@ def test_an_srun_that_lasts_into_the_end_of_the_time_limit_is_ended_in_time_to_d
     fake_slurm.answer("scontrol", f"   JobState=COMPLETING Reason={reason} Dependency=\n")
     write_json(run.site, {"kill_wait_s": 1})
     node(run, 0, None, signals=[{"t": 1.0, "signal": warned}])
-    words = [
-        sys.executable,
-        "-m",
-        "slurm_job_kit.jobs.attempt",
-        "watch",
-        str(run.path),
-        "1",
-        str(waiter.pid),
-    ]
-    watch = subprocess.Popen(words, cwd=Path(__file__).parents[3], env=os.environ)
-    deadline = time.monotonic() + 30
-    while not waits_for_signals(watch.pid):
-        assert time.monotonic() < deadline and watch.poll() is None
-        time.sleep(0.01)
+    watch = start_watch(run, waiter)
     watch.send_signal(signal.SIGTERM)
     if not is_ended:
         for _ in range(2):  # received, and one call for all of them

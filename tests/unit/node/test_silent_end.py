@@ -7,7 +7,7 @@ import pytest
 
 from slurm_job_kit.jobs.attempt import facts, interpret
 from slurm_job_kit.jobs.attempt.decision import Cause, History, decide
-from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
 
@@ -41,12 +41,7 @@ srun: error: b: task 1: Exited with exit code 1
 
 @pytest.fixture
 def run(tmp_path):
-    """Attempt 1 on the nodes a and b."""
-    run = RunDir(tmp_path)
-    run.attempt(1).path.mkdir()
-    run.spec.write_text(Spec().to_json())
-    write_json(run.attempt(1).plan, run_files.plan())
-    return run
+    return run_files.run_with_a_plan(tmp_path)
 
 
 def agents(run, *exits):
