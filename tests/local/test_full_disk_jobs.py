@@ -103,7 +103,7 @@ def test_a_full_disk_ends_in_one_line_and_a_resume_completes(disk, kit):
     run = started(kit, "checkpoints", "step-*")
     with full(disk):
         kept = committed(run)
-        status, _, stderr = kit.end(process, 60)
+        status, _, stderr = kit.end(process)
         assert status == 1
         assert "No space left on device" in error_line(run, stderr)
         assert kept & committed(run), "no older checkpoint is left"

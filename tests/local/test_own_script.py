@@ -263,7 +263,7 @@ def test_the_reason_of_a_failing_script_is_the_error_of_the_rank_that_failed_fir
     script.parent.mkdir()
     script.write_text(FAILING)
     text = f"name: own\nslurm: {{nodes: 2}}\nlaunch: {{script: {script}, max_crashes: 1}}\n"
-    status, _, stderr = kit.end(submit_config(kit, text), 60)
+    status, _, stderr = kit.end(submit_config(kit, text))
     assert status == 1, stderr
     run = RunDir((kit.root / "own/latest").resolve())
     reason = f"rank 1 on {socket.gethostname()}: ValueError: bad batch"
