@@ -67,6 +67,8 @@ def close(
     found = facts.read(run_dir, attempt)
     seen = evidence_of(found, me, tuple(stops), srun_exit)
     decision = decide(seen, budget_used(found.attempts), budget_of(found.spec))
+    if decision is COMPLETED and interpret.is_by_exit_code(found):
+        decision = replace(COMPLETED, reason="every rank exited with code 0")
     with BestEffort("attempt")():
         report_quarantine(run_dir, found)
         report_error(run_dir, found, seen)

@@ -183,7 +183,8 @@ def without_own_error(ended: Ended) -> Reason:
         return Reason(Kind.SPEC_MISTAKE, f"a node did not start: {error}", place, numbers)
     if seen.fault is not None and ended.failed is None:
         return Reason(OF_FAULT[seen.fault], f"a node did not train: {error}", place, numbers)
-    if seen.mistake == "code":  # it exited with 0 behind its error
+    has_left = ended.found is not None and error == interpret.ranks_that_left(ended.found)
+    if seen.mistake == "code" or has_left:  # it exited with 0 behind its error, or too early
         return Reason(Kind.USER_CODE, f"{INTRODUCTIONS[Kind.USER_CODE]}: {error}", place, numbers)
     if ended.found is not None and is_killed(ended.found):
         return Reason(Kind.PROCESS_KILLED, f"a process was killed: {error}", place, numbers)

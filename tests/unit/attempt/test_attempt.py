@@ -463,7 +463,10 @@ def test_exit_0_of_a_script_whose_job_is_requeued_or_was_warned_is_no_end(
         write_json(run.attempt(1).outcome, marker)
     slurm.set_state("7", state, job)
     me = run_lock.this_process("7")
-    assert close_module.close_attempt(run, me, 1, (stop,) if stop else ()).action == decision
+    found = close_module.close_attempt(run, me, 1, (stop,) if stop else ())
+    assert found.action == decision
+    # That all steps are done is not known without a marker.
+    assert (found.reason == "every rank exited with code 0") == (decision == "done" and not marker)
 
 
 def through(run, attempt=1):

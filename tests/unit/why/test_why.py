@@ -250,6 +250,18 @@ def test_a_script_that_caught_its_error_and_exited_with_0_is_a_mistake_in_the_co
     assert answer["cause"] == "user_code" and "KeyError: 'y'" in answer["text"]
 
 
+def test_a_rank_of_a_script_that_left_the_others_waiting_is_a_mistake_in_the_code(story):
+    words = "rank 0 on a exited with code 0 while others waited for it"
+    story.attempt(decision="hold", evidence={"error": words})
+    for name in ("spawn", "exited"):
+        event = {"t": 1.0, "event": name, "attempt": 1, "host": "a"}
+        append_jsonl(story.run.timeline("rank-00000"), event)
+    story.error(caused_by_peer=True, fault="collective")
+    story.held()
+    answer = story.why()
+    assert answer["cause"] == "user_code" and words in answer["text"]
+
+
 @pytest.mark.parametrize(
     ("number", "fields", "budget", "command"),
     [
