@@ -123,8 +123,8 @@ def unknown(seen: Observed, life: Life) -> Answer:
     advice = life.hint
     if life.is_silent:
         advice = "ask again where Slurm answers (module load slurm, perhaps)"
-    remedy = Remedy(advice, "why")
-    return of_reason(seen, Reason(Kind.UNKNOWN, life.why), delays_of(seen), remedy)
+    answer = of_reason(seen, Reason(Kind.UNKNOWN, life.why), delays_of(seen), Remedy(advice, "why"))
+    return replace(answer, last_lines=())  # nothing in the log is the reason
 
 
 def running(seen: Observed) -> Answer:

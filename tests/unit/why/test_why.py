@@ -430,8 +430,10 @@ def test_without_an_answer_of_slurm_a_run_with_a_job_is_unknown(queued, slurm):
     story = queued("RUNNING")
     story.attempt(cause="lost")
     story.run.attempts.unlink()
+    story.run.job_log.write_text("step 7\n")
     slurm.answer("scontrol", error="Unable to contact slurm controller\n", status=1)
     answer = story.why()
+    assert answer["last_lines"] == []  # what the log ends with is no reason
     assert (answer["cause"], answer["delays"]) == ("unknown", [])
     assert "Slurm does not answer whether job 7 still runs" in answer["text"]
     assert "make why" in answer["command"]
