@@ -169,6 +169,8 @@ def _read_nodes(run_dir: RunDir, attempt: int, plan: AttemptPlan | None) -> _Nod
         errors += silent_end.ended_ranks(attempt_dir, node_rank, agent.host, recorded)
     is_silent = any(each is None or each.end is None for each in agents)
     job = silent_end.job_lines(run_dir.job_log, attempt) if is_silent else []
+    if any(agents):  # their step began: a refused one is that of the standby
+        job = [line for line in job if "Unable to create step" not in line]
     return _Nodes(
         agents=agents,
         agent_errors=tuple(filter(None, texts)),  # empty: written on a full disk

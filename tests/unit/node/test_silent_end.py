@@ -135,6 +135,17 @@ def test_a_step_that_slurm_refuses_for_good_is_not_tried_again(run, words, is_fi
     assert (evidence.is_user_error, evidence.fault == "step") == (is_final, is_final)
 
 
+def test_the_refused_step_of_the_standby_is_no_reason_for_the_end_of_an_attempt(run):
+    line = (
+        "srun: error: Unable to create step for job 7: More processors requested than permitted\n"
+    )
+    run.job_log.write_text(f"{OPENED}{line}srun: error: a: task 0: Killed\n")
+    agents(run, None, None)  # both began, and were killed
+    evidence = interpret.rank_evidence(facts.read(run, 1), "RUNNING", 137)
+    assert "Unable to create step" not in str(evidence.error)
+    assert not evidence.is_user_error and evidence.fault is None
+
+
 def test_an_interpreter_that_does_not_find_its_library_is_named_as_the_cause(run):
     with open(run.job_log, "w") as log:
         log.write(OPENED)
