@@ -102,6 +102,8 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
     nodes = _Nodes() if is_left_out else _read_nodes(run_dir, attempt, plan)
     spec, spec_error = scratch_purge.read_spec(run_dir)
     is_users_end = not spec.launch.is_trainer and nodes.are_exits_clean
+    ends = (each.t for each in nodes.events if (each.attempt, each.event) == (attempt, "exited"))
+    exited = next(ends, None)
     names = names_in(run_dir.checkpoints)
     step, total = read_progress_steps(run_dir.progress)
     return AttemptFacts(
@@ -129,7 +131,7 @@ def _read(run_dir: RunDir, attempt: int, is_for_next: bool) -> AttemptFacts:
         quarantined=tuple(checkpoints.quarantined(names)),
         is_cancelled=run_dir.cancelled.name in in_run_dir,
         last_words=nodes.last_words,
-        error_at_end=silent_end.error_at_end(attempt_dir) if is_users_end else "",
+        error_at_end=silent_end.error_at_end(attempt_dir, exited) if is_users_end else "",
         failed_tasks=nodes.failed_tasks,
     )
 

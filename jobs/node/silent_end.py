@@ -6,6 +6,7 @@ reason stands in a log only.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import time
@@ -80,15 +81,23 @@ def _seconds(when: str) -> float:
 _BESIDE = re.compile(
     r"^(?:Exception ignored|Exception in thread|Error in atexit|--- Logging error)"
 )
+# After an error that a script caught, and without output: so long a script trains. More than a
+# client of a file server may be late, or the clocks of two hosts differ.
+QUIET_S = 600.0
 _BESIDE_FRAME = re.compile(r'\n *File ".*/(?:multiprocessing|concurrent|asyncio)/|/threading\.py"')
 
 
-def error_at_end(attempt_dir: AttemptDir) -> str:
+def error_at_end(attempt_dir: AttemptDir, exited: float | None) -> str:
     """Return the error that a script whose rank 0 exited with 0 printed last; "" without one.
 
-    An error of Python or of a program alone counts: other words may be those of a summary.
+    An error of Python or of a program alone counts: other words may be those of a summary. Not
+    where the rank went on for long without output. exited: when it did; None: not known.
     """
-    lines = log_text.read_end(attempt_dir.rank_log(0)).lines
+    log = attempt_dir.rank_log(0)
+    with contextlib.suppress(OSError):
+        if exited is not None and exited - log.stat().st_mtime > QUIET_S:
+            return ""
+    lines = log_text.read_end(log).lines
     error = last_error(lines, may_be_uncaught=False, takes_words=False)
     if error.is_logged:
         return ""

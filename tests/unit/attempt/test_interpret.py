@@ -199,6 +199,19 @@ def test_an_error_as_the_last_output_speaks_against_exit_0(run, log, words):
         assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome == "completed"
 
 
+@pytest.mark.parametrize(("quiet_s", "outcome"), [(2.0, None), (7200.0, "completed")])
+def test_an_error_long_before_the_end_of_a_script_that_prints_nothing_more_is_not_its_end(
+    run, quiet_s, outcome
+):
+    own_script(run)
+    attempt = opened(run, 1, nodes=("a",))
+    node(attempt, 0)
+    attempt.rank_log(0).write_text(f"flash-attn cannot be loaded:\n{CAUGHT}")
+    os.utime(attempt.rank_log(0), (time.time() - quiet_s,) * 2)
+    Timeline(run, "rank-00000", 1).event("exited")
+    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome == outcome
+
+
 TRACE = 'Traceback (most recent call last):\n  File "/c/%s.py", line %d, in f\nValueError: x'
 DATED = "FileNotFoundError: [Errno 2] No such file or directory: 'outputs/%s/x.csv'"
 
