@@ -102,6 +102,7 @@ def test_a_torchrun_that_fails_by_itself_is_named_with_its_error(run):
             None,
         ),
         ("slurmstepd: error: execve(): bash: No such file or directory\n", None),
+        ("slurmstepd-b: error: Detected 1 oom_kill event in StepId=7.0. Some of the ...\n", None),
         ("FATAL:   could not open image /images/torch.sif: no such file or directory\n", None),
         (
             "/opt/py/bin/python: error while loading shared libraries: libpython3.11.so.1.0: "
