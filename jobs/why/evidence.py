@@ -244,7 +244,9 @@ def _with_details(
         found,
         _agent_error(attempt_dir, found),
         failed,
-        None if failed is None else _place_of(attempt_dir, failed, code),
+        _place_in_job_log(run_dir, found)
+        if failed is None
+        else _place_of(attempt_dir, failed, code),
         _disk_of(run_dir, record.attempt) if failed is None else None,
         hang,
         hang_place,
@@ -281,6 +283,12 @@ def _place_of(attempt_dir: AttemptDir, failed: RankError, code: CodeFolders) -> 
     if failed.exit_code is not None and not failed.traceback:  # behind `exited with code 3: `
         first = first.partition(": ")[2] or first
     return places.line_with(lines, first) or FileLine(attempt_dir.rank_error(failed.rank))
+
+
+def _place_in_job_log(run_dir: RunDir, found: AttemptFacts) -> FileLine | None:
+    """The line of the job's log about an agent that did not start."""
+    words = dict(found.last_words).get("")
+    return places.line_with(places.tail(run_dir.job_log), first_line(words)) if words else None
 
 
 def _disk_of(run_dir: RunDir, attempt: int) -> tuple[Fault, FileLine] | None:

@@ -598,3 +598,18 @@ def test_an_unknown_run_and_a_damaged_record_are_errors_without_a_traceback(stor
         file.write(json.dumps(run_files.attempt(decision="dance")) + "\n")
     assert main(["why", "tiny"]) == 2
     assert "attempts.jsonl, line 2" in capsys.readouterr().err
+
+
+def test_an_agent_that_did_not_start_is_shown_by_the_line_of_the_jobs_log(story):
+    words = "FATAL:   could not open image /images/torch.sif"
+    error = f"b: launch.command_prefix failed with exit code 255: {words}"
+    story.attempt(evidence={"error": error})
+    story.run.attempt(1).agent(1).unlink()
+    story.run.job_log.write_text(
+        "2026-11-25 16:00:00 attempt 1: 2 nodes, rendezvous at 10.0.0.1:29500\n"
+        f"{words}\nsrun: error: b: task 1: Exited with exit code 255\n"
+    )
+    story.held()
+    answer = story.why()
+    assert answer["cause"] == "spec_mistake" and error in answer["text"]
+    assert answer["evidence"]["file"].endswith("job.log") and answer["evidence"]["line"] == 2
