@@ -34,6 +34,8 @@ from slurm_job_kit.trainer.seeds import SAMPLE, mix
 from slurm_job_kit.trainer.user_code import user_code, with_key
 
 TRIAL_SIZE = 2
+# A stream has few sources in a list; a list of millions has file names or samples.
+MAX_PARTS = 1000
 STREAM_PACKAGES = ("datasets", "torchdata")
 
 
@@ -182,9 +184,9 @@ def has_unsaved_buffer(stream: object) -> bool:
             continue
         seen.add(id(value))
         if isinstance(value, Mapping):
-            waiting += value.values()
+            waiting += itertools.islice(value.values(), MAX_PARTS)
         elif isinstance(value, (list, tuple)):
-            waiting += value
+            waiting += itertools.islice(value, MAX_PARTS)
         elif value is stream or _is_part_of_a_stream(value):
             waiting += getattr(value, "__dict__", {}).values()
     return False

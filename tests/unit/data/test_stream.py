@@ -182,6 +182,20 @@ def test_a_shuffle_buffer_that_no_trial_finds_is_found_within_own_wrappers(is_in
     assert not batches.resumes_exactly
 
 
+class Millions(list[int]):
+    """Stands for a list of so many items that a look at each takes minutes, and gigabytes."""
+
+    def __iter__(self):
+        yield from range(10_000)
+        raise AssertionError
+
+
+def test_the_millions_of_items_of_a_stream_are_not_looked_at():
+    stream = stream_of(Inner(Millions()))
+    stream.example()
+    assert stream.resumes_exactly
+
+
 class Amortised(Numbers):
     """Numbers through a buffer that is drawn from by halves: near its beginning it is exact."""
 
