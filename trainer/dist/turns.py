@@ -29,7 +29,7 @@ def first_on_host(context: RankContext, beat: Callable[[], object]) -> Iterator[
     time limit. The others do not wait for a first rank that waits for them, or has failed.
     beat: what a rank that waits calls as long as the next rank is alive, see `_Ring`.
     """
-    if not dist.is_initialized() or context.distributed.world_size == 1:
+    if not dist.is_initialized() or dist.get_world_size() == 1:
         yield
         return
     first = _first_of_host(context)

@@ -13,7 +13,6 @@ from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
-from slurm_job_kit.trainer.dist.turns import first_on_host
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.model.training_data import build_data
 from tests.unit import forked_ranks
@@ -109,25 +108,23 @@ def test_a_data_set_whose_ranks_have_an_order_of_their_own_is_built(dataset, tmp
     assert found_by_ranks(tmp_path, dataset) == ["built"] * len(HOSTS)
 
 
-def fails_on_one_rank():
-    if dist.get_rank() == 2:
+def fails_on_rank_0():
+    return fail_on(0)
+
+
+def fails_on_rank_2():
+    return fail_on(2)
+
+
+def fail_on(rank):
+    if dist.get_rank() == rank:
         raise ConnectionError("the download broke off")
     return [(torch.zeros(2), 0)] * 16, None
 
 
-def test_the_others_do_not_wait_for_a_rank_whose_data_set_failed(tmp_path):
-    found = found_by_ranks(tmp_path, "fails_on_one_rank")
-    assert "the download broke off" in found[2]
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_others_do_not_wait_for_a_rank_whose_data_set_failed(tmp_path, rank):
+    """Rank 0 is the first one of its host."""
+    found = found_by_ranks(tmp_path, f"fails_on_rank_{rank}")
+    assert "the download broke off" in found[rank]
     assert "built" not in found  # their next collective ends with the rank
-
-
-def test_after_an_error_of_the_first_rank_the_others_do_not_wait(tmp_path, process_group):
-    beats: list[int] = []
-    with (
-        pytest.raises(ConnectionError),
-        first_on_host(context_of(tmp_path, 0), lambda: beats.append(0)),
-    ):
-        raise ConnectionError("the download broke off")
-    with pytest.raises(KeyError), first_on_host(context_of(tmp_path, 1), lambda: beats.append(1)):
-        assert not beats
-        raise KeyError("the other rank goes on, and fails, too")
