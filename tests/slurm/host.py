@@ -43,6 +43,8 @@ PREFIX = prefix_of(os.environ.get("KIT_TEST_SLURM", ""))
 PATH = _path_with(PREFIX)
 # Whether the cluster has its second shape, see user_site.py.
 IS_SITE = os.environ.get("KIT_TEST_SITE") == "1"
+# What starts a program with mounts of its own, as a container does; an ordinary user needs more.
+OWN_MOUNTS = f"unshare {'--map-root-user ' * IS_SITE}--mount"
 
 
 def why_not(prefix: Path | None = PREFIX) -> str | None:

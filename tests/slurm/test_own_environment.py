@@ -10,11 +10,12 @@ from pathlib import Path
 from slurm_job_kit.jobs.rundir import read_json
 
 from .cluster import Cluster
+from .host import OWN_MOUNTS
 from .kit import Kit, Run
 
 # Hides the environment of this Python, and shows the same packages at another path.
 CONTAIN = """#!/bin/sh
-exec unshare --mount sh -c '
+exec {unshare} sh -c '
 mount --bind "$1" "$2" && mount -t tmpfs none "$1" || exit 9
 shift 2
 exec "$@"
@@ -32,7 +33,8 @@ def test_setup_and_interpreter_of_an_image_on_every_node(cluster: Cluster, tmp_p
     kit, image, contain = Kit(cluster, tmp_path / "runs"), tmp_path / "image", tmp_path / "contain"
     for folder in (kit.runs_root, image):
         folder.mkdir()
-    contain.write_text(CONTAIN.format(host=os.path.realpath(sys.prefix), image=image))
+    names = {"unshare": OWN_MOUNTS, "host": os.path.realpath(sys.prefix), "image": image}
+    contain.write_text(CONTAIN.format_map(names))
     contain.chmod(0o755)
     once = f"[[ $SLURMD_NODENAME != n2 || -e {tmp_path}/failed ]]"
     # Slurm ends n1's setup lines when n2 fails, so n2 waits for n1's line.

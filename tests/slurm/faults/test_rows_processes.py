@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ..host import IS_SITE
 from ..kit import Kit
 from . import harm_processes, oracles
 from .rows import Row
@@ -58,7 +59,9 @@ def test_row_09_storm_of_signals_to_the_whole_tree(
 
 def start_with_standby(kit: Kit, row: Row) -> tuple[Paced, list[harm_processes.Process]]:
     """The standard run, and the torchruns that wait for its next attempt."""
-    paced = begin(kit, row, OFTEN, "launch.standby_after_s=1", step=4)
+    # The site gives a job less memory than a standby needs to import torch.
+    memory = ["slurm.sbatch_args.mem-per-cpu=6G"] * IS_SITE
+    paced = begin(kit, row, OFTEN, "launch.standby_after_s=1", *memory, step=4)
     paced.pace.write_text("2")  # seconds a step, or a busy machine has no standby before the end
     paced.run.cluster.wait_for(
         lambda: len(harm_processes.of_role(paced.run, "standby")) == 3,

@@ -10,7 +10,7 @@ import pytest
 from slurm_job_kit.jobs.rundir import read_json
 
 from ..conf import Preemption
-from ..host import IS_SITE
+from ..host import IS_SITE, OWN_MOUNTS
 from ..kit import JOB_TIMEOUT_S, Kit, Run
 from ..user_site import QOS_OF_PARTITION
 from . import harm_processes, harm_slurm, oracles
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.fault
 PATIENT = "KillWait=30"
 GUARD = "slurm.restart=successor"
 # Hides Slurm's commands from the programs that it starts, as a container does.
-WRAP = """#!/bin/sh
-exec unshare --mount sh -c '
+WRAP = f"""#!/bin/sh
+exec {OWN_MOUNTS} sh -c '
 for name in scontrol squeue sbatch scancel srun sinfo sacct; do
     for path in $(which -a $name); do mount --bind /dev/null "$path"; done
 done
