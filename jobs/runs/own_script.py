@@ -338,7 +338,7 @@ class Environment:
     def leads_to_live(self, place: Path) -> str | None:
         """What leads to a file that people edit; None for one that is installed.
 
-        Of PYTHONPATH only folders in a git repository count: others are a site's modules.
+        Of PYTHONPATH only what _is_edited() counts: all else are a site's modules.
         """
         path = place.resolve()
         tops = [top for top in (*self.prefixes, *self.edited) if path.is_relative_to(top)]
@@ -347,12 +347,11 @@ class Environment:
             return f"pip install -e {top}"
         if top is not None or _is_installed(path):
             return None
-        is_in_git = installation.top_of(path.parent) is not None
         entries = [each for each in self.search_path if place.is_relative_to(each)]
         if any(each in os.environ.get("PYTHONPATH", "").split(os.pathsep) for each in entries):
-            return "PYTHONPATH" if is_in_git else None
+            return "PYTHONPATH" if _is_edited(path.parent) else None
         # An installer may keep the files themselves in a cache, and links to them here.
-        is_cached = _is_installed(place) and not is_in_git
+        is_cached = _is_installed(place) and installation.top_of(path.parent) is None
         return None if is_cached else "a .pth file or a link in site-packages"
 
 
@@ -378,6 +377,11 @@ def environment_of(
 
 def _is_installed(path: Path) -> bool:
     return not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+
+
+def _is_edited(folder: Path) -> bool:
+    """Whether a folder is in a git repository, and not in a site's clone: the user may write it."""
+    return installation.top_of(folder) is not None and os.access(folder, os.W_OK)
 
 
 def freeze_live(
@@ -538,7 +542,7 @@ def _check_search_path(node: ast.AST, file: Path) -> None:
     for text in _whole_texts(node) if is_edit else ():
         folder = Path(os.path.expanduser(text))
         is_own = folder.is_absolute() and folder.is_dir() and not _is_installed(folder)
-        if is_own and (installation.top_of(folder) or folder.stat().st_uid == os.getuid()):
+        if is_own and (_is_edited(folder) or folder.stat().st_uid == os.getuid()):
             raise UserError(
                 f"{file.name}:{node.lineno}: {folder} on sys.path is not frozen, and an edit there "
                 "during the run would change it\n  hint: have it in this repository, and build its "

@@ -429,6 +429,30 @@ def test_a_package_that_people_edit_elsewhere_is_refused_with_the_way_out(
     assert not list((repository.parent / "runs/own").glob("2*"))
 
 
+@pytest.mark.parametrize("way", ["PYTHONPATH", "sys.path"])
+def test_a_sites_clone_that_the_user_cannot_write_is_no_place_where_people_edit(
+    repository, environment, monkeypatch, way
+):
+    clone = repository.parent / "apps"
+    write(clone / "other/__init__.py", "")
+    write(clone / ".git/HEAD", "")
+    append = f"import sys; sys.path.append('{clone}')\n" if way == "sys.path" else ""
+    write(repository / "mine/run.py", f"{append}import other")
+    if way == "PYTHONPATH":
+        monkeypatch.setenv("PYTHONPATH", str(clone))
+    python, access, me = environment({}), os.access, os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: me + 1)  # root may write everywhere
+    monkeypatch.setattr(
+        os,
+        "access",
+        lambda path, mode: clone not in (Path(path), *Path(path).parents) and access(path, mode),
+    )
+    assert frozen(repository, python=python).work.is_dir()
+    monkeypatch.setattr(os, "access", access)
+    with pytest.raises(UserError, match="is not frozen"):
+        frozen(repository, python=python)
+
+
 def test_an_editable_package_of_the_repository_that_comes_before_its_copy_is_refused(
     repository, environment
 ):
