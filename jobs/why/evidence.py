@@ -211,18 +211,18 @@ def _ends(run_dir: RunDir, newest: AttemptFacts, attempts: Sequence[AttemptRecor
             each = newest if is_newest else facts.read(run_dir, record.attempt)
             ended = _with_details(run_dir, record, each, code, record.attempt in closed)
         else:
-            ended = _plain(run_dir, record, newest)
+            ended = _plain(run_dir, record)
         found.append(ended)
     return found
 
 
-def _plain(run_dir: RunDir, record: AttemptRecord, newest: AttemptFacts) -> Ended:
+def _plain(run_dir: RunDir, record: AttemptRecord) -> Ended:
     """An attempt whose record shows the cause, with Slurm's end state where it does not."""
     seen = record.evidence
     is_open = record.cause is Cause.CANCELLED and seen.is_preempted and record.job_id is not None
-    cancels = newest.site is None or newest.site.cancels_preempted is not False
     state = None
-    if is_open and cancels and record.job_id is not None:
+    # Also where submit saw no such preemption: a plugin of slurmctld may choose the job's QOS.
+    if is_open and record.job_id is not None:
         state = _end_state(record.job_id, client.show_job(record.job_id))
     return Ended(
         record,

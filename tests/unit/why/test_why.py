@@ -380,6 +380,8 @@ def test_a_cancelled_run_names_who_cancelled_it(queued, slurm):
 )
 def test_the_end_state_decides_between_a_cancelling_preemption_and_a_cancel(queued, state, cause):
     story = queued(state)
+    # A plugin of slurmctld chose a QOS that cancels, which submit could not know.
+    write_json(story.run.site, {"cancels_preempted": False})
     story.attempt(cause="cancelled", decision="cancel", evidence={"is_preempted": True})
     story.completed(2)
     assert causes(story.why()) == ["completed", cause]
