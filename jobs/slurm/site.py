@@ -356,7 +356,7 @@ def default_qos(user: str, account: str | None) -> str:
     argv = ["sacctmgr", "--noheader", "--parsable2", "show", "user", user, "withassoc"]
     text = _output([*argv, "format=DefaultAccount,Account,DefaultQOS"])
     rows = [line.split("|") for line in text.splitlines() if line.count("|") == 2]
-    names = [qos for default, own, qos in rows if own == (account or default) and qos]
+    names = [qos for default, own, qos in rows if own == (account or default).lower() and qos]
     return names[0] if names else "normal"
 
 

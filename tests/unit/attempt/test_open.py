@@ -9,7 +9,7 @@ import pytest
 
 from slurm_job_kit.jobs import gpus, installation, records
 from slurm_job_kit.jobs.attempt import __main__, run_lock
-from slurm_job_kit.jobs.attempt.open import AllocationError, open_attempt
+from slurm_job_kit.jobs.attempt.open import AllocationError, check_allocation, open_attempt
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, write_json
@@ -101,6 +101,13 @@ def test_a_job_that_contradicts_the_frozen_spec_is_refused_and_leaves_the_run_as
     with pytest.raises(AllocationError, match=f"the job has {problem}"):
         open_attempt(run, me, names, "10.0.0.1")
     assert sorted(path.name for path in run.path.iterdir()) == before
+
+
+@pytest.mark.parametrize(("cores", "is_warned"), [("2", True), ("4", False), ("", False)])
+def test_a_job_with_fewer_cores_than_the_spec_trains_with_a_warning(run, capfd, cores, is_warned):
+    check_allocation(run, Slurm(cpus_per_task=4), 1, {"SLURM_CPUS_ON_NODE": cores})
+    printed = capfd.readouterr().err
+    assert ("warning: the job has 2 cores on each node" in printed) == is_warned == bool(printed)
 
 
 @pytest.mark.parametrize(

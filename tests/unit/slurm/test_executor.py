@@ -150,12 +150,12 @@ def test_the_job_id_is_read_among_other_lines(fake_slurm, submit, answer):
     ],
 )
 def test_a_job_whose_id_cannot_be_read_is_found_in_the_queue(fake_slurm, submit, answer):
-    """By its working directory, which is that of its run."""
+    """By its working directory, which is that of its run; Slurm's ids begin again at some time."""
     fake_slurm.answer("sbatch", answer)
-    for job_id in ("12", "4711", "99"):
+    for job_id in ("12", "4711", "99", "9000"):
         where = "/else" if job_id == "99" else "/runs/1"
         fake_slurm.enqueue(job_id, where, "/kit/slurm/ddp.sbatch /runs/1")
-    assert submit("--chdir=/runs/1", others=["12"]) == "4711"
+    assert submit("--chdir=/runs/1", others=["12", "9000"]) == "4711"
 
 
 def test_a_bare_number_that_is_no_job_of_this_run_is_not_its_id(fake_slurm, submit):

@@ -285,8 +285,10 @@ def test_each_slurm_command_runs_once_and_the_jobs_partitions_are_returned(
     ("keys", "users", "expected"),
     [
         ({"qos": "gone"}, "", "gone"),
+        ({"qos": "Gone"}, "", "gone"),
         ({}, "lab|lab|scavenger\nlab|vip|high\n", "scavenger"),
         ({"account": "vip"}, "lab|lab|scavenger\nlab|vip|high\n", "high"),
+        ({"account": "VIP"}, "lab|lab|scavenger\nlab|vip|high\n", "high"),
         ({}, "lab|lab|\n", "normal"),
         ({}, "", "normal"),
     ],
