@@ -197,6 +197,7 @@ def test_a_job_inside_of_another_one_has_no_array_gpus_or_restarts_of_that_one(t
         "GRES=gpu:a100:2(IDX:0-1)": {"SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "0,1"},
         "TresPerNode=gres:gpu:2": {"SLURM_GPUS_PER_NODE": "2"},
         "TresPerTask=gres:gpu:2": {"SLURM_GPUS_PER_TASK": "2"},
+        "TresPerSocket=gres:gpu:2": {"SLURM_GPUS_PER_SOCKET": "2"},
         "TresPerJob=gres:gpu:2": {"SLURM_GPUS": "2"},
         "CpusPerTres=gres:gpu:2": {"SLURM_CPUS_PER_GPU": "2"},
     }

@@ -177,6 +177,7 @@ STUCK = CAUGHT.replace("/w/train.py", "/usr/lib/python3.11/multiprocessing/resou
         (f"ERROR:root:failed\n{CAUGHT}\n\n", "RuntimeError: the data set is broken"),
         ("train.sh: line 3: torchrun: command not found\n", "command not found"),
         (f"{CAUGHT}epoch 2\ndone\n", ""),  # it went on
+        ("epoch 1\nERROR:tracker:the upload of the metrics failed\n", ""),  # of a logger
         ("0 errors\nall cannot-link constraints failed: 0\n", ""),
         ("usage: train.py [--lr LR]\n\noptions:\n  --lr LR\n", ""),
         # Of the exit, of a thread or of a process beside the script.

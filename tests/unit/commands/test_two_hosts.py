@@ -9,7 +9,7 @@ import pytest
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.care import leftovers, unlinked
-from slurm_job_kit.jobs.commands import cancel, clean, resume
+from slurm_job_kit.jobs.commands import cancel, clean, resume, run_jobs
 from slurm_job_kit.jobs.console import BestEffort
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.records.queued import Submission
@@ -152,6 +152,11 @@ def test_a_cancel_that_fails_keeps_the_mark_of_a_cancel_on_another_host(run, the
     with pytest.raises(FailedError):
         cancel.scancel({there: ["7"]}, BestEffort("cancel"))
     assert run.cancelled.exists()
+
+
+def test_a_run_that_was_cancelled_on_another_host_has_ended(run, there):
+    run.cancelled.write_text("6 7")
+    assert run_jobs.has_recorded_end(there, "7") and not run_jobs.has_recorded_end(there, "8")
 
 
 def test_a_name_means_the_run_that_another_host_has_just_submitted(hosts, run, there):

@@ -93,4 +93,5 @@ def test_the_limit_of_a_job_is_the_lowest_of_its_cgroups(world, tmp_path):
     assert limit_bytes(proc) is None
     (tmp_path / "mount" / JOB / "memory.max").write_text("max\n")
     (tmp_path / "mount/slurm/uid_1/job_2/memory.max").write_text("629145600\n")
+    (tmp_path / "mount/slurm/memory.max").write_text("734003200\n")
     assert limit_bytes(proc) == 600 << 20
