@@ -342,13 +342,20 @@ def test_a_common_prefix_of_the_names_is_left_out(tmp_path, prefixes, missing):
     assert into_tied(tmp_path / "w.safetensors", tmp_path / "new") == digest
 
 
-@pytest.mark.parametrize("prefix", ["", "model."])
-def test_wrappers_inside_of_names_are_left_out(tmp_path, prefix):
+@pytest.mark.parametrize(
+    ("prefix", "wrappers"),
+    [
+        ("", "_orig_mod"),
+        ("model.", "_orig_mod"),
+        ("model.", "_fsdp_wrapped_module._checkpoint_wrapped_module"),
+    ],
+)
+def test_wrappers_inside_of_names_are_left_out(tmp_path, prefix, wrappers):
     """torch.compile of a block writes its name between those of its parents."""
     path = tmp_path / "w.safetensors"
 
     def change(state):
-        return {prefix + name.replace(".", "._orig_mod."): state[name] for name in state}
+        return {prefix + name.replace(".", f".{wrappers}."): state[name] for name in state}
 
     digest = tied_file(path, change)
     assert into_tied(path, tmp_path / "new") == digest

@@ -6,7 +6,7 @@ import torch
 from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.dist.run_handle import find_or_begin_run, share_run
-from slurm_job_kit.trainer.errors import Superseded
+from slurm_job_kit.trainer.errors import Superseded, UserError
 from slurm_job_kit.trainer.storage.ownership import check_owner
 from tests.unit import run_files
 
@@ -23,3 +23,12 @@ def test_an_attempt_of_the_same_number_in_another_job_does_not_own_the_run(proce
         write_json(run_dir.owner, owner)
         with pytest.raises(Superseded, match="this is attempt 2 of job 7"):
             check_owner(run)
+
+
+def test_a_launch_by_hand_finds_the_run_that_another_host_has_just_made(hosts):
+    run, there = RunDir(hosts.here / "run"), RunDir(hosts.there / "run")
+    assert not there.path.is_dir()
+    run.path.mkdir()
+    run.spec.write_text(Spec().to_json())
+    with pytest.raises(UserError, match="run is frozen, so train.lr=1 cannot be set"):
+        find_or_begin_run([str(there.path), "train.lr=1"], None)
