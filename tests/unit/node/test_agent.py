@@ -408,6 +408,21 @@ def test_an_agent_that_the_first_node_does_not_answer_ends_before_torchrun(
     assert "cannot be reached at 10.0.0.1:15000" in run.attempt(1).agent_error(1).read_text()
 
 
+def test_an_agent_knows_from_the_runs_attempts_whether_the_nodes_have_met(tmp_path, monkeypatch):
+    plan = run_files.plan()
+    run = RunDir(tmp_path)
+    run.attempt(1).path.mkdir()
+    run.spec.write_text(Spec().to_json())
+    write_json(run.attempt(1).plan, plan)
+    monkeypatch.setattr(interfaces, "source_address", lambda _: "127.0.0.1")
+    monkeypatch.setattr(rendezvous, "why_unreachable", lambda _, have_met: f"met: {have_met()}")
+    for have_met in (False, True):
+        with pytest.raises(SystemExit, match=f"met: {have_met}"):
+            agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:15000"])
+        attempt = run_files.attempt(nodes=plan["nodes"], start_s=3.5)
+        run.attempts.write_text(f"{json.dumps(attempt)}\n")
+
+
 @pytest.mark.parametrize(
     ("nodes", "start_s", "have_trained"),
     [(("a", "b"), 3.5, True), (("a", "c"), 3.5, False), (("a", "b"), None, False)],

@@ -463,6 +463,17 @@ def test_an_editable_package_of_the_repository_that_comes_before_its_copy_is_ref
         frozen(repository, python=python)
 
 
+def test_an_editable_package_whose_copy_lacks_a_module_that_git_ignores_is_refused(
+    repository, environment
+):
+    for name in ("__init__", "secret"):
+        write(repository / f"src/mylib/{name}.py", "")
+    python = environment(editable("pth", repository / "src", "mylib"))
+    write(repository / "mine/run.py", "import mylib")
+    with pytest.raises(UserError, match=r"(?s)mylib/secret.py is not frozen.*\n  hint: git add -f"):
+        frozen(repository, python=python)
+
+
 def test_a_part_of_a_namespace_package_that_people_edit_is_refused(repository, environment):
     elsewhere = repository.parent / "elsewhere"
     write(elsewhere / "space/other/__init__.py", "")
