@@ -274,5 +274,6 @@ def test_the_agent_warns_of_what_setup_or_launch_env_binds(monkeypatch, capfd):
 
 def test_a_job_gets_no_devices_and_shell_options_of_what_surrounds_the_submit():
     environ = {"SLURM_JOB_ID": "7", "HIP_VISIBLE_DEVICES": "0", "NVIDIA_VISIBLE_DEVICES": "0"}
-    environ |= {"WANDB_SERVICE": "2-1-tcp", "SHELLOPTS": "noclobber", "WANDB_API_KEY": "own"}
+    environ |= {"WANDB_SERVICE": "2-1-tcp", "SHELLOPTS": "noclobber", "BASHOPTS": "nullglob"}
+    environ |= {"WANDB_API_KEY": "own"}
     assert environment.passed(environ, Door.SBATCH) == {"WANDB_API_KEY": "own"}

@@ -176,6 +176,7 @@ def test_the_name_of_the_exception_shows_what_failed(failed, line, fault):
         ("F1125 18:00:00.1 140 a.cc:33] Check failed: n > 0\n", None),
         ("thread '<unnamed>' panicked at src/lib.rs:7:5:\nindex out of bounds\n", None),
         ("python: a.c:12: f: Assertion `n' failed.\n", None),
+        ("libc++abi: terminating due to uncaught exception of type c10::Error: x\n", None),
         ("forrtl: severe (174): SIGSEGV, segmentation fault occurred\n", None),
         ("2026-11-25 18:00:00.1: F xla.cc:33] Non-OK-status: no device\n", None),
     ],
