@@ -19,11 +19,12 @@ set -euo pipefail
 kit_run_dir=$1 kit_attempt=$2 kit_endpoint=$3 kit_prefix=("${@:4:$#-4}") kit_python=${*: -1}
 if [[ $kit_attempt == standby ]]; then
     # The attempt that is just starting needs the processors; if it fails now, nothing is prepared.
-    if read -r -t "$(<"$kit_run_dir/standby/after_s")" kit_line; then
-        kit_attempt=${kit_line% *} kit_endpoint=${kit_line#* }
-    elif [[ $? -le 128 ]]; then
-        exit 0
-    fi
+    read -r -t "$(<"$kit_run_dir/standby/after_s")" kit_line || {
+        [[ $? -gt 128 ]] || exit 0
+        # The line came as the time was over: a part of it has been read.
+        [[ -z $kit_line ]] || { read -r kit_rest || exit 0; kit_line+=$kit_rest; }
+    }
+    [[ -z $kit_line ]] || kit_attempt=${kit_line% *} kit_endpoint=${kit_line#* }
 fi
 kit_folder=$kit_run_dir/attempt-$kit_attempt
 [[ $kit_attempt != standby ]] || kit_folder=$kit_run_dir/standby

@@ -81,6 +81,24 @@ def test_the_agent_gets_its_arguments_in_the_frozen_code(node):
     assert not node.attempt.setup_log(8).exists()
 
 
+def test_a_standby_whose_line_comes_as_its_time_is_over_starts_the_attempt(node):
+    node.run_dir.standby_after_s.parent.mkdir()
+    node.run_dir.standby_after_s.write_text("0.5")
+    argv = [*node.argv()[:3], "standby", "-", str(node.python)]
+    env = os.environ | {"SLURM_NODEID": "8"}
+    with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as shell:
+        assert shell.stdin is not None and shell.stdout is not None
+        shell.stdin.write(b"1 10.0.")
+        shell.stdin.flush()
+        with pytest.raises(subprocess.TimeoutExpired):
+            shell.wait(timeout=1)
+        shell.stdin.write(b"0.1:15000\n")
+        shell.stdin.flush()
+        line = shell.stdout.readline().decode()
+    assert line.startswith(f"agent: -m slurm_job_kit.jobs.node {node.run_dir.path} 1 ")
+    assert "--rdzv-endpoint=10.0.0.1:15000 " in line
+
+
 def test_what_the_setup_lines_export_reaches_the_agent_and_their_output_the_log(node):
     done = node.run("export A=1", "echo out; echo err >&2", "cd /tmp")
     assert "A=1" in done.stdout and f"cwd: {node.run_dir.code}" in done.stdout
