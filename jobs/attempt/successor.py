@@ -52,22 +52,31 @@ def reason_for(run_dir: RunDir, found: AttemptFacts, can_requeue: bool) -> str:
         return "slurm.restart=successor"
     if not can_requeue:
         return "this job cannot be requeued (Requeue=0)"
-    # submit writes site.json; where it could not, or the site has given the job another QOS than
-    # submit asked about, Slurm is asked now.
+    cancels = found.site is not None and found.site.cancels_preempted
+    return "preemption cancels jobs here" if cancels else ""
+
+
+def site_of_job(run_dir: RunDir, found: AttemptFacts) -> SlurmSite:
+    """What this Slurm does with the job. submit writes it into site.json.
+
+    Where it could not, or the site has given the job another QOS than submit asked about, Slurm is
+    asked now and site.json is written.
+    """
     known, own_qos = found.site, os.environ.get("SLURM_JOB_QOS")
-    if known is None or (known.qos is not None and own_qos not in (None, known.qos)):
-        here = replace(spec.slurm, qos=own_qos or spec.slurm.qos)
-        known = site_warnings.record_site(run_dir, here, slurm_site.query(here))
-    return "preemption cancels jobs here" if known.cancels_preempted else ""
+    if known is not None and (known.qos is None or own_qos in (None, known.qos)):
+        return known
+    here = replace(found.spec.slurm, qos=own_qos or found.spec.slurm.qos)
+    return site_warnings.record_site(run_dir, here, slurm_site.query(here))
 
 
 def ensure(run_dir: RunDir, found: AttemptFacts, job_id: str) -> None:
     """Queue the job's successor, if it needs one; only at the job's first attempt.
 
-    `found`: of the attempt before.
+    `found`: of the attempt before. Then site.json has what this Slurm does with the job.
     """
     if found.plan is not None and found.plan.job_id == job_id:
         return
+    found = replace(found, site=site_of_job(run_dir, found))
     job = client.show_job_patiently(job_id) if found.spec.slurm.restart != "requeue" else None
     can_requeue = job is None or job.can_requeue
     reason = reason_for(run_dir, found, can_requeue)

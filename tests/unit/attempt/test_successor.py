@@ -96,7 +96,7 @@ def test_a_successor_is_wanted_where_the_key_or_the_site_says_so(
 
 def test_a_run_that_was_only_frozen_asks_for_its_site_once(run, slurm):
     spec = replace(SPEC, slurm=Slurm())
-    assert successor.reason_for(run, replace(now(run), spec=spec), True) == ""
+    assert not successor.site_of_job(run, replace(now(run), spec=spec)).cancels_preempted
     assert slurm.calls == ["scontrol show config"]
     assert not run.site.exists()  # the output of this one cannot be parsed
 
@@ -106,8 +106,9 @@ PreemptType             = preempt/qos
 """
 
 
+@pytest.mark.parametrize("restart", ["auto", "requeue"])
 @pytest.mark.parametrize("own_qos", ["high", "cancelling"])
-def test_the_qos_that_the_site_has_given_the_job_decides(run, slurm, monkeypatch, own_qos):
+def test_the_qos_that_the_site_has_given_the_job_decides(run, slurm, monkeypatch, own_qos, restart):
     slurm.answer("scontrol", QOS_CONFIG, when="*config")
     slurm.answer("scontrol", "PartitionName=p Default=YES\n", when="*partition*")
     slurm.install("sacctmgr", "")
@@ -115,9 +116,12 @@ def test_the_qos_that_the_site_has_given_the_job_decides(run, slurm, monkeypatch
     slurm.answer("sacctmgr", "cancel|00:00:30\n", when="*name=cancelling *")
     write_json(run.site, {"cancels_preempted": False, "qos": "high"})
     monkeypatch.setenv("SLURM_JOB_QOS", own_qos)
-    spec = replace(SPEC, slurm=Slurm(restart="auto"))
-    is_wanted = successor.reason_for(run, replace(now(run), spec=spec), True) != ""
-    assert is_wanted is (own_qos == "cancelling")
+    opened(run, 2, "6")
+    run.spec.write_text(replace(SPEC, slurm=Slurm(restart=restart)).to_json())
+    ensure(run, 3)
+    cancels = own_qos == "cancelling"
+    assert run.successor.exists() is (cancels and restart == "auto")
+    assert now(run).site.cancels_preempted is cancels  # the end of the attempt reads it, too
 
 
 def test_it_has_the_same_script_and_options_but_what_is_one_jobs_own(run, slurm):
@@ -141,6 +145,7 @@ def test_after_plain_sbatch_it_asks_for_what_the_spec_says(run, slurm):
 
 
 def test_it_is_queued_once_noted_and_found_by_its_id(run, slurm, monkeypatch):
+    write_json(run.site, {})  # asked at submit
     monkeypatch.setenv("KIT_RUNS", str(run.path.parent.parent))
     ensure(run, 1)
     ensure(run, 2)
