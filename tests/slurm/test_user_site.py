@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -37,9 +38,10 @@ print(os.path.basename(path) in os.listdir(os.path.dirname(path)))
 
 
 def test_commands_and_jobs_are_those_of_ordinary_users(cluster: Cluster, tmp_path: Path) -> None:
-    seen = "id -u; ls /tmp | wc -l; pgrep -c slurmd"
-    said = cluster.run_as_user("srun", "bash", "-c", seen, check=False).stdout.split()
-    assert said == ["2001", "1", "0"]  # of /tmp only the cluster's folder, no daemon of root
+    with tempfile.NamedTemporaryFile() as of_this_machine:
+        seen = f"id -u; ls {of_this_machine.name} | wc -l; pgrep -c slurmd"
+        said = cluster.run_as_user("srun", "bash", "-c", seen, check=False).stdout.split()
+    assert said == ["2001", "0", "0"]  # another /tmp, no daemon of root
     mine = cluster.run_as_user("sbatch", "--parsable", "--wrap=sleep 300", cwd=tmp_path).stdout
     theirs = cluster.sbatch("--wrap=sleep 300", cwd=tmp_path)
     assert cluster.run_as_user("squeue", "-h", "-o%A").stdout == mine

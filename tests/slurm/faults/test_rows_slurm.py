@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ..host import IS_SITE
 from ..kit import Kit, Run
+from ..user_site import QOS_OF_PARTITION
 from . import harm_processes, harm_slurm, oracles
 from .rows import Row
 from .scenario import HELD_UP, Paced, ReferenceRuns, begin, start, start_with_path
@@ -125,14 +127,16 @@ esac
 SCANCEL = 'scancel "$SLURM_JOB_ID"'
 
 
-def start_with_late_scontrol(kit: Kit, folder: Path, pattern: str, commands: str) -> Run:
+def start_with_late_scontrol(
+    kit: Kit, folder: Path, pattern: str, commands: str, *overrides: str
+) -> Run:
     """A run whose batch script has the real scontrol, and more at the calls of a shell pattern."""
     late = folder / "bin" / "scontrol"
     late.parent.mkdir()
     parts = {"path": kit.cluster.env["PATH"], "asked": folder / "asked"}
     late.write_text(LATE.format(pattern=pattern, commands=commands, **parts))
     late.chmod(0o755)
-    return start_with_path(kit, late.parent).run
+    return start_with_path(kit, late.parent, *overrides).run
 
 
 @pytest.mark.fault
@@ -161,7 +165,9 @@ def test_row_11_scancel_just_before_our_requeue_lands(
 def test_row_11_scancel_just_before_slurms_own_requeue(kit: Kit, tmp_path: Path, row: Row) -> None:
     """`close` has read the job as preempted and asks for the settings; then the scancel comes."""
     pattern, commands = '"show config"', f'scontrol "$@"; {SCANCEL}'
-    run = start_with_late_scontrol(kit, tmp_path, pattern, commands)
+    # Where the site chose the QOS, the job's start asks for the settings, too.
+    qos = [f"slurm.qos={QOS_OF_PARTITION['batch']}"] if IS_SITE else []
+    run = start_with_late_scontrol(kit, tmp_path, pattern, commands, *qos)
     row.record(run)
     run.wait_for_step(2)
     urgent = harm_slurm.begin_preemption(run)

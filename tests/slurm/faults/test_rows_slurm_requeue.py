@@ -56,26 +56,24 @@ def test_row_13_requeue_refused(
     oracles.nothing_left(run)
 
 
-def test_row_32_ten_preemptions_in_one_epoch(
-    kit: Kit, row: Row, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_row_32_ten_preemptions_in_one_epoch(kit: Kit, row: Row, tmp_path: Path) -> None:
     micro_batch_size = 4  # 120 steps: a busy machine does many between a look and a preemption
     words = (
         "train.epochs=1",
         f"train.micro_batch_size={micro_batch_size}",
         "train.dataset=tests.slurm.faults.recorded:digits",
     )
-    folder, expected = (tmp_path_factory.mktemp(name) for name in ("samples", "expected"))
-    paced = start(kit, *words, f"launch.env.SAMPLES_FOLDER={folder}")
+    samples, expected = tmp_path / "samples", tmp_path / "expected"
+    paced = start(kit, *words, f"launch.env.SAMPLES_PREFIX={samples}")
     row.record(paced.run)
     paced.pace.write_text("1.0")
     for number in range(10):
         preempt_after_a_step(paced.run, number)
     paced.finish()
-    whole = start(kit, *words, f"launch.env.SAMPLES_FOLDER={expected}")
+    whole = start(kit, *words, f"launch.env.SAMPLES_PREFIX={expected}")
     whole.finish()
     oracles.went_on(paced.run, whole.run, *["preemption"] * 10)
-    seen = [recorded.batches(folder, rank) for rank in range(RANKS)]
+    seen = [recorded.batches(samples, rank) for rank in range(RANKS)]
     assert seen == [recorded.batches(expected, rank) for rank in range(RANKS)]
     samples = [index for batches in seen for batch in batches for index in batch]
     num_samples = paced.run.result()["global_step"] * micro_batch_size * RANKS
