@@ -54,11 +54,12 @@ def test_points_are_requeued_cancelled_and_retried_alone(kit: Kit, tmp_path: Pat
     assert again == made and len(set(kit.cluster.job_ids())) >= 1
     said = kit.jobs("cancel", array_id).stdout
     assert "3 points cancelled" in said
-    kit.cluster.wait_for(lambda: not kit.cluster.job_ids(), "an empty queue", 60)
+    kit.cluster.wait_for(lambda: not kit.cluster.job_ids(), "an empty queue", 120)
     # No batch script is left that could write a result if the cancel comes before the requeue.
     ended = ["cancelled", "held", *["cancelled"] * 2]
     kit.cluster.wait_for(lambda: states(kit, made) == ended, "the end of each run", 60)
-    assert [run.result()["status"] for run in runs] == ended
+    results = [run.result() for run in runs]
+    assert [result.get("status") for result in results] == ended, results
     # No result is "complete": only --retry, or resume, goes on, and from the checkpoints.
     assert json.loads(kit.jobs(*call).stdout) == made
     assert kit.cluster.job_ids() == []
