@@ -8,11 +8,13 @@ ends. Without it, as with another sys.excepthook, the wrapper reads the log.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -125,6 +127,33 @@ class _Exit:
         return "exit"
 
 
+class _Write:
+    """In place of sys.stderr.write: keeps the text of a SystemExit that nothing caught.
+
+    The interpreter prints it when the main thread has no frame of Python left. Other such output,
+    as of an error in an atexit function, comes later. No function: as an attribute of a class it
+    is no method, as the write of a stream is none.
+    """
+
+    def __init__(self, reports: Reports, write: Callable[[str], int]) -> None:
+        self.reports, self.write = reports, write
+        self.main, self.is_printed = _thread.get_ident(), False
+
+    def __call__(self, text: str, /) -> int:
+        if not self.is_printed and _thread.get_ident() == self.main:
+            try:
+                sys._getframe(1)
+            except ValueError:
+                self.reports.exit_text, self.is_printed = text, True
+        return self.write(text)
+
+
+def keep_printed_exit(reports: Reports) -> None:
+    """Let `reports` have the text of a SystemExit that was raised without sys.exit, too."""
+    if sys.stderr is not None:  # closed at the start
+        sys.stderr.write = _Write(reports, sys.stderr.write)  # type: ignore[method-assign]
+
+
 class LiveCode:
     """Finds modules before all other finders, and refuses those of the live repository.
 
@@ -203,6 +232,7 @@ def main() -> None:
             return
         sys.excepthook, sys.exit = reports.excepthook, _Exit(reports)
         atexit.register(reports.at_exit)
+        keep_printed_exit(reports)
 
 
 main()

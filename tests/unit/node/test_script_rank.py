@@ -255,6 +255,20 @@ parser.parse_args()
             "exited with code 1: no data\nin /data\nfor a",
         ),
         ("raise SystemExit('fatal: no data')", "exited with code 1: fatal: no data"),
+        (
+            "print('step 1'); raise SystemExit('no data\\nin /data')",
+            "exited with code 1: no data\nin /data",
+        ),
+        ("print('step 1'); exit('no data\\nin /data')", "exited with code 1: no data\nin /data"),
+        (
+            "import sys\nclass Tee:\n    write, flush = sys.stderr.write, sys.stderr.flush\n"
+            "sys.stderr = Tee()\nsys.exit('no data\\nin /data')",
+            "exited with code 1: no data\nin /data",
+        ),
+        (
+            "import atexit\natexit.register(lambda: 1 / 0)\nraise SystemExit('no data\\nin it')",
+            "exited with code 1: no data\nin it",
+        ),
         (HANDLED + "sys.exit('the end')", "exited with code 1: the end"),
         (HANDLED + "raise ValueError('another end')", "ValueError: another end"),
         (HANDLED + "raise SystemExit('cannot go on')", "exited with code 1: cannot go on"),
