@@ -20,7 +20,7 @@ ENTER = Path(__file__).with_name("enter.sh").resolve()
 # Of all commands and daemons; pytest itself may have another one.
 UMASK = 0o022
 # Lines that state() shows of each command and log.
-_STATE_LINES = 30
+_STATE_LINES = 12
 # Lines that the daemons log on every start or request, without any error.
 _NOISE = re.compile(
     r"mpi/pmix|credential (for client UID|from)|differs from hardware|Controller \w+ is not enabled"
