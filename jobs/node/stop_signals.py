@@ -13,8 +13,14 @@ STOP_SIGNALS = (
     *(signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP),
     *(signal.SIGQUIT, signal.SIGALRM),
 )
-# Ends a torchrun without ranks; no job is stopped by it. All of STOP_SIGNALS are ignored there.
+# Ends a torchrun without ranks, in which it has no handler; no job is stopped by it. All of
+# STOP_SIGNALS are ignored there.
 END_TORCHRUN = signal.SIGVTALRM
+# torchrun raises an exception at those signals that it is told to handle, and has to be told some.
+# Python ignores an exception in a function that it calls before a fork: a rank was then forked
+# while modules were being imported, waited for these for ever, and ignored the stops. So no process
+# sends this one.
+HANDLED_BY_TORCHRUN = signal.SIGRTMAX
 
 
 def is_passed_on(text: str) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from slurm_job_kit.jobs import environment, gpus, records
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.node import interfaces
-from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN
+from slurm_job_kit.jobs.node.stop_signals import HANDLED_BY_TORCHRUN
 from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.records.nodes import NODE, AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir
@@ -86,7 +86,7 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
         f"--rdzv-conf=is_host={str(node.is_host).lower()},{timeouts}",
         f"--local-addr={node.local_addr}",
         "--max-restarts=0",
-        f"--signals-to-handle={END_TORCHRUN.name}",
+        f"--signals-to-handle={HANDLED_BY_TORCHRUN.name}",
         f"--shutdown-timeout={SHUTDOWN_TIMEOUT_S}",
         f"--log-dir={node.log_dir}",
     ]

@@ -102,7 +102,7 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
         f"--rdzv-conf=is_host={is_host},join_timeout=600,read_timeout=180",
         "--local-addr=127.0.0.1",
         "--max-restarts=0",
-        f"--signals-to-handle={END_TORCHRUN.name}",
+        "--signals-to-handle=SIGRTMAX",
         "--shutdown-timeout=5",
         "--log-dir=/tmp/x",
         *("--start-method=fork", "--run-path", "--", str(FORKED_RANK), "/runs/x y/1", "--x=a b"),

@@ -3,9 +3,17 @@
 import os
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from slurm_job_kit.jobs.node.agent import prepare_torchrun
+from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN
+from slurm_job_kit.jobs.node.torchrun import FORKED_RANK, NodeOptions, torchrun_command
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Spec
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 # In place of torch.distributed.run, whose own end a test of a local run waits for.
@@ -73,3 +81,37 @@ def test_the_garbage_collector_does_not_look_at_the_imports(tmp_path):
         "rank with a collector: True",
         "imports frozen: True",
     ]
+
+
+# The import lasts as long as torchrun lives; the file shows that the fork of a rank waits for it.
+ENDLESS = """
+import os, sys, threading, time, traceback
+def calls(thread):
+    frames = traceback.walk_stack(sys._current_frames()[thread.ident])
+    return [frame.f_code for frame, _ in frames]
+while threading.Thread.join.__code__ not in calls(threading.main_thread()):
+    time.sleep(0.01)
+open(os.environ["WAITS"], "w").close()
+time.sleep(600)
+"""
+
+
+def test_a_stop_ends_a_torchrun_whose_ranks_wait_for_the_imports(tmp_path):
+    """A rank that is forked out of an unfinished import may wait for it for ever."""
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    (tmp_path / "rank.py").write_text("import os; os._exit(7)")
+    waits = tmp_path / "waits"
+    node = NodeOptions(1, 1, "127.0.0.1:0", "7-1", True, "127.0.0.1", str(tmp_path))
+    command = torchrun_command(Spec(), RunDir(tmp_path), node)
+    command[command.index("slurm_job_kit.trainer.run,torch._dynamo")] = "endless"
+    command[command.index(str(FORKED_RANK))] = str(tmp_path / "rank.py")
+    env = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}", "WAITS": str(waits)}
+    with open(tmp_path / "log", "w") as log:
+        torchrun = subprocess.Popen(
+            command, env=env, preexec_fn=partial(prepare_torchrun, os.getpid()), stderr=log
+        )
+    deadline = time.monotonic() + 60
+    while not waits.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    torchrun.send_signal(END_TORCHRUN)
+    assert torchrun.wait(30) == -END_TORCHRUN, (tmp_path / "log").read_text()
