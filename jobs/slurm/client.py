@@ -37,10 +37,17 @@ NO_CONTACT = re.compile(
     r"|Message send failure|[Cc]ontroller (is )?in standby mode"
     r"|Rate limit exceeded"  # of slurmctld, for requests of one user (Slurm 23.02)
     r"|Connection forced closed by quiesce timeout"  # by a reconfiguration (Slurm 24.11)
+    # No munge on this host or on slurmctld's, or clocks that differ: it may come back.
+    r"|Munge encode failed|Protocol authentication error|Authentication failure"
+    r"|Invalid authentication credential|Authentication credential (expired|invalid)"
+    r"|Failed to connect to authentication agent"
+    # slurmd, from which this host gets its configuration, is being restarted.
+    r"|[Cc]ould not establish a configuration source|Can't find an address, check slurm.conf"
 )
 # What they print if slurmctld got the request and its answer did not come. Source: slurm_errno.c
 NO_ANSWER_IN_TIME = re.compile(
     r"timed out on send/recv|Zero Bytes were transmitted|receive failure|shutdown failure"
+    r"|Munge decode failed"
 )
 # What scontrol prints of a job that slurmctld does not have; the second of an array's task.
 # Source: slurm_errno.c; scontrol/info_job.c

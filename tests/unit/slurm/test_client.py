@@ -98,6 +98,14 @@ def test_an_array_task_is_named_by_its_array_and_number(variables, job_id):
         ("Slurm backup controller in standby mode", False),
         ("Controller is in standby mode, try a different controller", False),
         ("Rate limit exceeded, please retry later", False),
+        # Of munge, or of clients that get their configuration from slurmd.
+        ("Protocol authentication error", False),
+        ("Invalid authentication credential", False),
+        ("Authentication credential expired", False),
+        ("Authentication failure", False),
+        ("Failed to connect to authentication agent", False),
+        ("Can't find an address, check slurm.conf", False),
+        ("fatal: Could not establish a configuration source", False),
         ("Invalid job id specified", True),
         ("Job can not be altered now, try again later", True),
         ("Access/permission denied", True),
@@ -218,14 +226,23 @@ def test_a_requeue_without_an_answer_returns_no_answer(slurm):
 # A fake, because a real controller cannot be down for exactly two calls.
 AWAY_TWICE = """
 if [ $(wc -l <"$FAKE_SLURM/calls") -le 2 ]; then
-    echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2
+    cat "$FAKE_SLURM/error" >&2
     exit 1
 fi
 echo "   JobState=PENDING Reason=BeginTime Dependency=(null)"
 """
+MUNGE = (
+    'error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": No such file or '
+    "directory\nslurm_load_jobs error: Protocol authentication error"
+)
 
 
-def test_a_call_is_repeated_while_slurmctld_does_not_answer(slurm, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    ["slurm_load_jobs error: Unable to contact slurm controller (connect failure)", MUNGE],
+)
+def test_a_call_is_repeated_while_slurmctld_does_not_answer(slurm, monkeypatch, error):
+    (slurm.folder / "error").write_text(error)
     slurm.install("scontrol", AWAY_TWICE)
     monkeypatch.setattr(client, "MAX_PAUSE_S", 0.01)
     monkeypatch.setattr(time, "sleep", lambda _: None)
