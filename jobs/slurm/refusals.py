@@ -49,6 +49,11 @@ _CAUSES: tuple[tuple[str, tuple[str, ...]], ...] = (
         (*_SIZE, "constraint", "exclude", "partition"),
     ),
 )
+# Slurm's own verdict, behind all that a site's plugins and wrappers print: of sbatch, and of
+# sbatch --test-only.
+_VERDICT = re.compile(r"(?:Batch job submission failed|allocation failure): (.+)")
+# Verdicts that leave open what the cause is: a line before them may name it.
+_OPEN = re.compile(r"node configuration is not available|accounting/QOS policy")
 # Options that choose resources: a message about the whole configuration may be about each.
 _RESOURCES = {
     *("gres", "gpus", "gpus_per_task", "gpus_per_socket", "cpus_per_gpu", "mem_per_gpu", "tmp"),
@@ -86,6 +91,7 @@ def problems(message: str, requested: Slurm) -> list[Problem]:
     message: what sbatch printed, without its command line, in which options stand, too.
     Empty for a message that is not known here.
     """
+    message = _told(message)
     return [*_keys(message, requested), *_options(message, requested)]
 
 
@@ -94,10 +100,21 @@ def keys_of(message: str) -> tuple[str, ...]:
 
     The name of a limit, which sbatch prints on a line of its own, comes before all else.
     """
+    message = _told(message)
     for name in re.findall(r"\b(?:Assoc|QOS|Max)[A-Z]\w+", message):
         if keys := pending.keys_of(name):
             return keys
     return next((names for pattern, names in _CAUSES if re.search(pattern, message)), ())
+
+
+def _told(message: str) -> str:
+    """Return Slurm's verdict where it has a cause of its own, else the whole message.
+
+    The lines of a site around it may be about anything: "--gpus-per-node is not set".
+    """
+    found = _VERDICT.findall(message)
+    is_known = found and any(re.search(pattern, found[-1]) for pattern, _ in _CAUSES)
+    return found[-1] if is_known and not _OPEN.search(found[-1]) else message
 
 
 def _keys(message: str, requested: Slurm) -> Iterator[Problem]:

@@ -57,6 +57,42 @@ def test_a_message_names_the_keys_that_can_cause_it(message, keys):
     assert [problem.path[1] for problem in refusals.problems(message, ALL)] == keys
 
 
+FAILED = "sbatch: error: Batch job submission failed: "
+
+
+@pytest.mark.parametrize(
+    ("site", "verdict", "keys"),
+    [
+        (
+            "sbatch: --gpus-per-node is not set: the job gets no GPU",
+            "Invalid account or account/partition combination specified",
+            ["account", "partition"],
+        ),
+        (
+            "sbatch: note: without --mem a job gets the memory required for 4 GiB a core",
+            "Requested time limit is invalid (missing or exceeds some limit)",
+            ["time"],
+        ),
+        (
+            "sbatch: info: --constraint=a100 costs twice as much",
+            "Invalid qos specification",
+            ["qos"],
+        ),
+        (
+            "sbatch: MaxJobsPerUser is 5 for GRES jobs",
+            "Node count specification invalid",
+            ["nodes"],
+        ),
+        ("sbatch: error: see --mem", "MaxJobCount limit reached", []),
+        (MEMORY.strip(), "Requested node configuration is not available", ["mem", CPUS]),
+        (LUA, "Unspecified error", []),
+    ],
+)
+def test_slurms_verdict_counts_before_what_a_site_prints_around_it(site, verdict, keys):
+    for message in (f"{site}\n{FAILED}{verdict}", f"{site}\nallocation failure: {verdict}\n{site}"):
+        assert [problem.path[1] for problem in refusals.problems(message, ALL)] == keys
+
+
 # Of Slurm 22.05.8, 24.11.5 and 26.05.5, each with its keys; - where only Slurm's words are shown.
 # Source: slurm_errno.c
 TABLE = [
