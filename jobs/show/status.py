@@ -245,7 +245,8 @@ def detail(seen: Seen) -> str:
         fields["NODES"] = row["NODES"]
     if job is not None and seen.standing.is_waiting:
         period = int(time.monotonic() // ASK_AGAIN_S)
-        if pending.is_shared(job.reason) and _exceeds_alone(view.job_id, job.reason, period):
+        may_exceed = pending.is_shared(job.reason) or pending.is_node_limit(job.reason)
+        if may_exceed and _exceeds_alone(view.job_id, job.reason, period):
             fields["STATE"] += "; it alone exceeds this limit, so it never starts as it is"
         if job.reason != "None":
             fields["SLURM'S REASON"] = job.reason

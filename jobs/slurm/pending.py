@@ -131,7 +131,7 @@ _LIMIT_KEYS: dict[str, tuple[str, ...]] = {
 }
 # With these, too, it waits for ever, unless the site changes its settings.
 _NEVER = {
-    *("PartitionNodeLimit", "PartitionTimeLimit", "PartitionConfig", "MaxMemPerLimit", "DeadLine"),
+    *("PartitionTimeLimit", "PartitionConfig", "MaxMemPerLimit", "DeadLine"),
     *("InvalidAccount", "InvalidQOS", "AccountNotAllowed", "QOSNotAllowed"),
 }
 # Until an administrator changes something.
@@ -212,8 +212,9 @@ def wait_of(reason: str) -> Wait:
     if name is not None and name[1] in _OF_THE_SITE:
         return Wait.UNTIL_SITE_ACTS
     limit = _limit_of(reason)
-    if limit is not None and limit["bound"] == "Grp" and limit["time"] == "Minutes":
-        return Wait.UNTIL_SITE_ACTS  # a budget that is used up
+    is_budget = limit is not None and (limit["time"] == "Minutes" or limit["what"] == "Wall")
+    if limit is not None and limit["bound"] == "Grp" and is_budget:
+        return Wait.UNTIL_SITE_ACTS  # it is used up
     is_hopeless = "never starts" in text or (name is not None and name[1] in _NEVER)
     is_hopeless = is_hopeless or (limit is not None and limit["bound"] == "Min")
     return Wait.NEVER_ENDS if is_hopeless else Wait.WILL_END
@@ -251,6 +252,20 @@ class SharedLimits:
     minutes: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
     wall: tuple[str, ...] = ()
+
+
+def is_node_limit(reason: str) -> bool:
+    """Return whether a reason is about the number of nodes that a job asks its partition for.
+
+    Slurm gives it also where too many nodes of the partition are down. Source: squeue(1),
+    PartitionNodeLimit.
+    """
+    return re.match(r"\(?PartitionNodeLimit\b", reason.strip()) is not None
+
+
+def nodes_in(tres: str) -> int:
+    """Return the number of nodes in `cpu=2,mem=100M,node=1`; 0 where it has none."""
+    return int(_amounts(tres).get("node", 0))
 
 
 def is_shared(reason: str) -> bool:

@@ -252,12 +252,27 @@ def sees_all_jobs(user: str) -> bool:
 
 
 def exceeds_alone(job: client.Job) -> bool:
-    """Return whether a waiting job never starts, as it alone exceeds a limit of several jobs."""
-    if job.state != "PENDING" or not pending.is_shared(job.reason):
+    """Return whether a waiting job never starts, as it exceeds a limit without any other job.
+
+    The limit is one of several jobs, or that of a partition's nodes.
+    """
+    if job.state != "PENDING":
+        return False
+    if pending.is_node_limit(job.reason):
+        return _exceeds_nodes(pending.nodes_in(job.tres), job.partition)
+    if not pending.is_shared(job.reason):
         return False
     limits = shared_limits(user_name(job.uid), job.account, job.qos, job.partition)
     return pending.exceeds_alone(
         job.reason, job.tres, duration.parse_or_zero(job.time_limit), limits
+    )
+
+
+def _exceeds_nodes(nodes: int, partitions: str) -> bool:
+    """Whether each of these partitions allows fewer or more nodes; False without an answer."""
+    chosen = [each for each in all_partitions() if each.name in partitions.split(",")]
+    return bool(chosen and nodes) and not any(
+        each.min_nodes <= nodes <= min(each.nodes, each.max_nodes or each.nodes) for each in chosen
     )
 
 

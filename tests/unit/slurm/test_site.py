@@ -346,6 +346,25 @@ def test_limits_of_the_account_above_and_of_the_partitions_qos_count(
     assert site.exceeds_alone(job) is exceeds
 
 
+@pytest.mark.parametrize(
+    ("partition", "nodes", "exceeds"),
+    [
+        ("batch", 4, False),  # some of them are down: a matter of time
+        ("batch", 5, True),
+        ("short", 2, True),
+        ("short,batch", 2, False),
+        ("gone", 2, False),
+    ],
+)
+def test_a_job_exceeds_the_nodes_of_its_partitions_or_waits_for_those_that_are_down(
+    scontrol, partition, nodes, exceeds
+):
+    scontrol.answer("scontrol", PARTITIONS, when="*partition*")
+    job = client.Job("PENDING", "PartitionNodeLimit", 0, False, "01:00:00", partition=partition,
+                     tres=f"cpu=4,mem=1G,node={nodes}", uid=1)  # fmt: skip
+    assert site.exceeds_alone(job) is exceeds
+
+
 def test_a_controller_that_does_not_answer_blocks_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert site.query(HOUR) == []
