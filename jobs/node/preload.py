@@ -41,18 +41,26 @@ LATE_IMPORTS = (
     "encodings.idna",
     "multiprocessing.queues",
 )
+# Why the import of each module failed. torch cannot be imported a second time: that error is of
+# what the first import has left, and hides the cause.
+_failed: dict[str, Exception] = {}
 
 
 def preload(modules: Sequence[str]) -> None:
     """Import modules, without the garbage collector: imports make many objects, but no garbage.
 
-    A rank imports a module that fails again, and reports the error.
+    A rank imports a module that fails again, and reports the error. Nothing is imported after
+    torchrun, so torch, has failed.
     """
     gc.disable()
     try:
         for name in modules:
-            with contextlib.suppress(Exception):
+            if TORCHRUN in _failed:
+                break
+            try:
                 importlib.import_module(name)
+            except Exception as error:
+                _failed[name] = error
     finally:
         gc.enable()
 
@@ -133,6 +141,8 @@ def run_torchrun(arguments: Sequence[str]) -> NoReturn:
     """
     status = 0
     try:
+        if (error := _failed.get(arguments[0])) is not None:
+            raise error
         importlib.import_module(arguments[0]).main(arguments[1:])
     except Exception:
         sys.excepthook(*sys.exc_info())

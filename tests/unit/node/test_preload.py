@@ -47,6 +47,25 @@ def test_torchrun_ends_without_a_tear_down(tmp_path, argument, status, tears_dow
     assert error in done.stderr
 
 
+# As torch: what the first import has left makes a second one fail for another reason.
+FAILS_ANEW = """
+import builtins
+builtins.tries = getattr(builtins, "tries", 0) + 1
+raise ValueError("TORCH_LOGS is invalid" if builtins.tries == 1 else "triton is registered twice")
+"""
+
+
+def test_the_reason_is_that_of_the_first_import_of_torch(tmp_path):
+    (tmp_path / "stub.py").write_text(FAILS_ANEW)
+    code = "from slurm_job_kit.jobs.node import preload; preload.TORCHRUN = 'stub'; "
+    code += "preload.main(['stub', 'stub', 'x'])"
+    env = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}"}
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "ValueError: TORCH_LOGS is invalid"
+
+
 # The fork begins while the thread still imports, as that of the first rank may do.
 IMPORTED = """
 import gc, forking
