@@ -207,6 +207,18 @@ TABLE = (
         is_bad=lambda value: value not in _LEVELS,
     ),
     Family(
+        ("TORCH_DISTRIBUTED_DEBUG",),
+        (P, P, P, P, P, W),
+        "torch takes OFF, INFO and DETAIL only, and with DETAIL ranks of DDP end by SIGSEGV (torch "
+        "2.13 over gloo); launch.env may set it all the same",
+        is_bad=lambda value: value.upper() not in ("OFF", "INFO"),
+    ),
+    Family(
+        ("NCCL_COMM_ID",),
+        (P, P, P, P, P, W),
+        "NCCL takes it for the address at which all its communicators meet, in place of torch's",
+    ),
+    Family(
         (
             *("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"),
             *("KMP_HW_SUBSET", "KMP_PLACE_THREADS", "OMP_DYNAMIC", "OMP_THREAD_LIMIT"),
@@ -312,6 +324,27 @@ TABLE = (
         "but git and Slurm's clients get LC_ALL=C where the kit reads what they print",
     ),
 )
+
+# What libraries compute with: other values give other bits. CUBLAS_WORKSPACE_CONFIG is left out, as
+# the trainer sets it; ATEN_CPU_CAPABILITY shows in the instruction set. Source: the documentation
+# of oneMKL, oneDNN, OpenBLAS, cuBLAS, cuDNN, NCCL, MIOpen, rocBLAS and torch.
+_COMPUTES = (
+    *("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_MAX_CPU_ISA"),
+    *("DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"),
+    *("OPENBLAS_CORETYPE", "KMP_DETERMINISTIC_REDUCTION", "NVIDIA_TF32_OVERRIDE"),
+    *("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_BLAS_PREFER_*", "DISABLE_ADDMM_CUDA_LT"),
+    *("CUBLAS_EMULAT*", "CUBLASLT_*", "CUDNN_CONV_*", "TORCH_CUDNN_*", "NCCL_ALGO", "NCCL_PROTO"),
+    *("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS"),
+    *("NCCL_NTHREADS", "NCCL_BUFFSIZE", "NCCL_NVLS_ENABLE", "NCCL_COLLNET_ENABLE"),
+    *("MIOPEN_DEBUG_*", "MIOPEN_FIND_*", "ROCBLAS_*", "HIPBLASLT_*", "HSA_OVERRIDE_GFX_VERSION"),
+    *("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE", "TORCHINDUCTOR_EMULATE_PRECISION_CASTS"),
+)
+
+
+def that_change_bits(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables on whose values the bits of a result depend."""
+    computes = Family(_COMPUTES, _ALL, "")
+    return {name: environ[name] for name in sorted(environ) if computes.has(name)}
 
 
 @cache

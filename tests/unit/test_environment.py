@@ -167,6 +167,22 @@ def test_torchrun_gets_no_option_from_the_environment():
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "is_passed"),
+    [
+        ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", False),
+        ("TORCH_DISTRIBUTED_DEBUG", "2", False),
+        ("TORCH_DISTRIBUTED_DEBUG", "info", True),
+        ("NCCL_COMM_ID", "10.0.0.1:5000", False),
+        ("NCCL_IB_HCA", "mlx5", True),
+    ],
+)
+def test_the_ranks_get_no_variable_that_ends_torch_or_moves_nccl(name, value, is_passed):
+    assert environment.passed({name: value}, Door.TORCHRUN) == ({name: value} if is_passed else {})
+    warned = "".join(environment.warnings({name: value}, Door.TORCHRUN))
+    assert (f"{name}={value}" in warned) is not is_passed
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("PET_NNODES", "2"),

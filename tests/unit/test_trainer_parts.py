@@ -74,6 +74,20 @@ def test_an_environment_has_the_size_of_the_shard_groups_of_nodes_of_another_siz
     assert found(2, strategy="fsdp") == found(4, strategy="fsdp")
 
 
+def test_variables_that_change_bits_are_a_part_of_the_environment(tmp_path, monkeypatch):
+    def found():
+        place = DistributedContext(0, 0, 0, 1, 1, "here")
+        run = RunHandle(RunDir(tmp_path), Spec(), 1)
+        return describe(RankContext(run, place, torch.device("cpu"), Events(0)))
+
+    first = found()
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")  # it only prints
+    assert found() == first
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    history = extended([first], found(), 7)
+    assert exactness(history, True) == ("sequence", "MKL_CBWR was null, then COMPATIBLE")
+
+
 def test_exactness_names_the_steps_at_which_the_code_changed():
     first = {"code": "a", "torch": "2.13", "ranks": [1]}
     history = extended([], first, 0)

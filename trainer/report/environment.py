@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import os
 import platform
 from collections.abc import Iterator
 from importlib import metadata
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from slurm_job_kit.jobs.environment import that_change_bits
 from slurm_job_kit.trainer.dist.context import gather
 from slurm_job_kit.trainer.dist.run_handle import RankContext
 
@@ -47,6 +49,7 @@ def describe(context: RankContext) -> dict[str, Any]:
         own["CUDA"] = torch.version.cuda
         own["cuDNN"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         own["NCCL"] = list(torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
+    own |= that_change_bits(os.environ)
     own[CODE] = context.run.code_digest
     # A resume may change keys of the section `train`.
     own |= {f"train.{key}": value for key, value in dataclasses.asdict(context.train).items()}
