@@ -28,6 +28,7 @@ from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer import seeds
 from slurm_job_kit.trainer.data import transforms
 from slurm_job_kit.trainer.data.sources import Batch
+from slurm_job_kit.trainer.data.stream import StreamBatches
 from slurm_job_kit.trainer.data.to_device import move
 from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
@@ -43,9 +44,9 @@ from slurm_job_kit.trainer.model import (
 )
 from slurm_job_kit.trainer.model.objectives import DataFacts, Objective, Sums
 from slurm_job_kit.trainer.model.training_data import (
-    INEXACT_STREAM,
     Data,
     build_data,
+    inexactness,
     resumes_exactly,
 )
 from slurm_job_kit.trainer.storage import space
@@ -56,6 +57,7 @@ CPU, META = torch.device("cpu"), torch.device("meta")
 # A larger model is not created in the memory of a login node, if its shapes alone can be computed.
 MAX_CPU_BYTES = 2**30
 INEXACT_HINT = "shuffle before the samples are written, or without a buffer (configs/README.md)"
+DRAWS_HINT = "draw from the global generators of Python, NumPy or torch, which the kit seeds"
 # Submit ends this process earlier, unless submit itself was killed.
 ALARM_S = 90
 
@@ -120,7 +122,10 @@ class Check:
             example = data.train_batches.example()
             if not resumes_exactly(data.train_batches, self._context):
                 where = ("train", "dataset")
-                self.found.append(Finding(where, INEXACT_STREAM, INEXACT_HINT, is_error=False))
+                is_stream = isinstance(data.train_batches, StreamBatches)
+                hint = INEXACT_HINT if is_stream else DRAWS_HINT
+                what = inexactness(data.train_batches)
+                self.found.append(Finding(where, what, hint, is_error=False))
         return data, example
 
     def _model(

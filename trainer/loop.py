@@ -27,6 +27,7 @@ from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.model.training_data import Data
 from slurm_job_kit.trainer.report.profiling import Tracer
 from slurm_job_kit.trainer.report.reporter import Reporter
+from slurm_job_kit.trainer.user_code import has_user_code
 
 Beat = Callable[[str, int], None]  # arguments: the part of a step that begins, the step
 
@@ -212,15 +213,18 @@ class Loop:
         """Yield this rank's micro batches of a step; seed the random generators before each one.
 
         So the random numbers of a pass (dropout) depend on seed, step, micro batch and rank only.
+        Those of a user's code, too: a transform draws before the pass, an objective in it.
         """
         batches = self.data.train_batches.micro_batches(step)
         for index in range(num_batches):
             self._beat("batch", step)
+            key = self.train.seed, step, index, self.distributed.rank
+            if has_user_code(self.train):
+                seeds.seed_all(seeds.mix(seeds.AUGMENT, *key), self.device)
             started = time.perf_counter()
             batch = next(batches)
             self._data_wait_s += time.perf_counter() - started
-            seed = seeds.mix(seeds.STEP, self.train.seed, step, index, self.distributed.rank)
-            seeds.seed_generators(seed, self.device)
+            seeds.seed_generators(seeds.mix(seeds.STEP, *key), self.device)
             yield batch
 
     def _log(self, lr: float) -> None:
@@ -297,7 +301,7 @@ class Loop:
 
         assert self.data.held_out is not None
         seed = seeds.mix(seeds.HELD_OUT, self.train.seed, step, self.distributed.rank)
-        seeds.seed_generators(seed, self.device)
+        seeds.seed_all(seed, self.device)
         sums = evaluate(
             self.replica.module,
             self.data.held_out,

@@ -37,8 +37,9 @@ from slurm_job_kit.trainer.loop import Loop
 from slurm_job_kit.trainer.model import checkpoint_size
 from slurm_job_kit.trainer.model.build import build_replica, set_up_torch
 from slurm_job_kit.trainer.model.replica import Replica
-from slurm_job_kit.trainer.model.training_data import INEXACT_STREAM, build_data, resumes_exactly
+from slurm_job_kit.trainer.model.training_data import build_data, inexactness, resumes_exactly
 from slurm_job_kit.trainer.report.environment import (
+    RESUMED_DRAWS,
     RESUMED_STREAM,
     describe,
     exactness,
@@ -104,9 +105,10 @@ def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: N
     if state.streams:
         data.train_batches.restore(state.streams)
     if not resumes_exactly(data.train_batches, context):
-        context.distributed.log(f"warning: train.dataset: {INEXACT_STREAM}")
-        if state.streams:
-            environment[RESUMED_STREAM] = state.global_step
+        context.distributed.log(f"warning: train.dataset: {inexactness(data.train_batches)}")
+        if state.global_step > 0:
+            kind = RESUMED_STREAM if state.streams else RESUMED_DRAWS
+            environment[kind] = state.global_step
     step = checkpoints.newest_step
     loaded = None if step is None else checkpoint_name(step)
     context.distributed.log(

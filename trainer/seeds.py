@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import torch
 
 WEIGHTS, ORDER, STEP, AUGMENT, SAMPLE, HELD_OUT, DATA = range(1, 8)
@@ -30,3 +33,10 @@ def seed_generators(seed: int, device: torch.device) -> None:
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
+
+
+def seed_all(seed: int, device: torch.device) -> None:
+    """Seed the generators that a user's code may draw from: Python's and NumPy's, too."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    seed_generators(seed, device)

@@ -19,6 +19,7 @@ from slurm_job_kit.jobs.errors import in_words
 from slurm_job_kit.jobs.log_text import on_a_screen
 from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.errors import (
     MACHINE_TEXTS,
     CodeError,
@@ -29,6 +30,17 @@ from slurm_job_kit.trainer.errors import (
 
 # Errors of the machine, not of the code: memory, devices, network. Another attempt may succeed.
 MACHINE_ERRORS = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError, dist.DistError)
+
+
+def is_user_code(name: str | None) -> bool:
+    """Return whether a value of the spec is an import path, `package.module:callable`."""
+    return name is not None and ":" in name
+
+
+def has_user_code(train: Train) -> bool:
+    """Return whether any part of the training is code of the user."""
+    parts = (train.model, train.objective, train.dataset, train.collate, train.transform)
+    return any(map(is_user_code, (*parts, train.optimizer, train.schedule)))
 
 
 @contextlib.contextmanager

@@ -1,9 +1,11 @@
 """The training loop with own objectives, any metrics, early stops, streams, no held-out part."""
 
 import dataclasses
+import random
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -247,6 +249,74 @@ def test_a_resume_that_goes_on_with_other_samples_is_no_exact_one(tmp_path, caps
     outcome = read_json(run.attempt(3).outcome)
     assert outcome["exactness"] == "approximate"
     assert re.search(r"other samples after step \d and \d:", outcome["exactness_reason"])
+
+
+class MixedUp:
+    """An objective and a transform that draw as user code does: from the global generators."""
+
+    def __call__(self, model, batch):
+        inputs, labels = batch
+        share = random.random() * float(np.random.beta(0.4, 0.4))
+        mixed = inputs + share * inputs.flip(0)
+        loss = functional.cross_entropy(model(mixed), labels, reduction="sum")
+        return Sums(loss, len(labels))
+
+
+def noisy():
+    return lambda inputs, _: inputs + torch.rand(1) * random.random()
+
+
+def test_draws_from_the_global_generators_are_the_same_after_a_resume(tmp_path):
+    spec = spec_of(
+        Checkpoint(),
+        objective=f"{HERE}:MixedUp",
+        objective_args={},
+        transform=f"{HERE}:noisy",
+        eval_every_steps=3,
+    )
+    reference, whole = train(tmp_path / "reference", spec)
+    train(tmp_path / "run", spec, stop_at=7)
+    run, loop = train(tmp_path / "run", spec, attempt=2)
+    assert torch.equal(loop.replica.module.weight, whole.replica.module.weight)
+    assert run.metrics.read_bytes() == reference.metrics.read_bytes()
+
+
+class Drawing:
+    """Samples with noise from a generator of their own, which no checkpoint has."""
+
+    num_classes = 2
+
+    def __init__(self):
+        self.generator = np.random.default_rng(0)
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        noise = torch.from_numpy(self.generator.random(3, dtype=np.float32))
+        return noise + index, index % 2
+
+
+def drawing():
+    return Drawing(), None
+
+
+def drawing_transform():
+    generator = torch.Generator()
+    return lambda inputs, _: inputs + torch.rand(1, generator=generator)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"dataset": f"{HERE}:drawing"}, {"transform": f"{HERE}:drawing_transform"}]
+)
+def test_a_resume_of_a_generator_of_its_own_is_no_exact_one(tmp_path, capsys, changes):
+    spec = spec_of(Checkpoint(), **changes)
+    run, _ = train(tmp_path, spec, stop_at=7)
+    assert "generator of its own" in capsys.readouterr().out
+    train(tmp_path, spec, attempt=2)
+    outcome = read_json(run.attempt(2).outcome)
+    assert outcome["exactness"] == "approximate"
+    assert re.search(r"generator of its own.* after step \d", outcome["exactness_reason"])
 
 
 def test_a_stream_needs_a_number_of_steps(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -10,16 +11,30 @@ import torch
 
 from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
 from slurm_job_kit.trainer.data.loader import BatchIndices, Loader, RawBatch, Reader
-from slurm_job_kit.trainer.data.sources import Batch, BatchSource, Source, check_batch
+from slurm_job_kit.trainer.data.sources import (
+    Batch,
+    BatchSource,
+    Source,
+    check_batch,
+    content_sha256,
+)
 from slurm_job_kit.trainer.data.to_device import ToDevice, on_device
 from slurm_job_kit.trainer.data.transforms import Transform
 from slurm_job_kit.trainer.dist.run_handle import RankContext
-from slurm_job_kit.trainer.seeds import HELD_OUT, SAMPLE
-from slurm_job_kit.trainer.user_code import user_code
+from slurm_job_kit.trainer.seeds import HELD_OUT, SAMPLE, mix, seed_all
+from slurm_job_kit.trainer.user_code import is_user_code, user_code
+
+TRIAL_SIZE = 4
 
 
 class TrainBatches:
-    """The transformed training batches of this rank; the step alone decides their samples."""
+    """The transformed training batches of this rank; the step alone decides their samples.
+
+    resumes_exactly: whether samples are the same when they are read again, as far as `example`
+        tried TRIAL_SIZE of them: a data set or transform may draw from a generator of its own.
+    """
+
+    resumes_exactly = True
 
     def __init__(
         self,
@@ -34,6 +49,8 @@ class TrainBatches:
         self._batches = batches
         self._rank = context.distributed.rank
         self._seed = context.train.seed
+        self._device = context.device
+        self._is_own = any(map(is_user_code, (context.train.dataset, context.train.transform)))
         self._last_step = length.total_steps
         self._stream: Iterator[RawBatch] | None = None
         self._next_step = 0
@@ -70,7 +87,18 @@ class TrainBatches:
         """
         raw = self._reader.first(self.batch_size)
         self._to_device(raw, (self._seed, 0))
+        self.resumes_exactly = not self._is_own or self._is_repeatable()
         return self._to_device(raw, None)
+
+    def _is_repeatable(self) -> bool:
+        """Return whether a few samples have the same values when they are read again."""
+        found = set()
+        with contextlib.suppress(Exception):  # the training meets it, with the right step
+            for _ in range(2):
+                seed_all(mix(SAMPLE, self._seed), self._device)
+                raw = self._reader.some(TRIAL_SIZE)
+                found.add(content_sha256(self._to_device(raw, (self._seed, 0))))
+        return len(found) < 2
 
     def positions(self) -> list[dict[str, object]]:
         """Return nothing: the step is the position."""
@@ -198,6 +226,14 @@ class _BatchReader:
                 return _batch(self._source, indices)
             assert self._reader is not None
             return self._reader.copies(n)
+
+    def some(self, n: int) -> RawBatch:
+        """Return a batch of the first `n` samples, or of all if there are fewer."""
+        if self._source is not None:
+            end = min(n, len(self._source))
+            return _batch(self._source, torch.arange(end, device=self.index_device))
+        assert self._reader is not None
+        return self._reader.read(0, list(range(min(n, len(self._reader)))))
 
     def close(self) -> None:
         """End the worker processes."""

@@ -62,6 +62,10 @@ class Reader(Dataset[Any]):
         self._seed = train.seed
         self._collate = Collate(train.collate)
 
+    def __len__(self) -> int:
+        """Return the number of samples of the set."""
+        return len(self._samples)
+
     def __getitems__(self, batch: tuple[int, list[int]]) -> RawBatch | UserError | CodeError:
         """Return the samples of (step, indices), or the error; torch's DataLoader calls this."""
         step, indices = batch

@@ -30,6 +30,12 @@ INEXACT_STREAM = (
     "a run that was resumed is then `approximate`"
 )
 
+INEXACT_DATA = (
+    "a sample has other values when it is read again: the data set or train.transform draws from a "
+    "generator of its own, whose state no checkpoint has. The exactness of a run that was resumed "
+    "is then `approximate`"
+)
+
 
 @dataclass(frozen=True)
 class Data:
@@ -118,10 +124,13 @@ def resumes_exactly(batches: TrainBatches | StreamBatches, context: RankContext)
 
     All ranks call it, after `example` and `restore`.
     """
-    if isinstance(batches, TrainBatches):
-        return True
     own = torch.tensor(int(batches.resumes_exactly), device=context.device)
     return all(bool(each) for each in gather(own))
+
+
+def inexactness(batches: TrainBatches | StreamBatches) -> str:
+    """Return why the samples of these batches do not go on after a resume as without one."""
+    return INEXACT_DATA if isinstance(batches, TrainBatches) else INEXACT_STREAM
 
 
 def check_same_data(dataset: str, sizes: dict[str, int], device: torch.device) -> None:

@@ -26,6 +26,8 @@ SHARING = ("train.strategy", "world size", "train.shard_size")
 SINCE = "after step"
 # Of an attempt that continued a stream with other samples: the step after which it did.
 RESUMED_STREAM = "inexact stream resumed after step"
+# Of an attempt with a data set or a transform that draws from a generator of its own.
+RESUMED_DRAWS = "inexact data resumed after step"
 MAX_NAMED = 4
 
 
@@ -97,13 +99,18 @@ def exactness(history: list[dict[str, Any]], deterministic: bool) -> tuple[str, 
     """Return how a run with these environments relates to one without a stop, and the reason.
 
     "bitwise": equal bits. "sequence": the same samples in the same steps. "approximate": other
-    samples after a resume.
+    samples, or other values of them, after a resume.
     history: at least one environment, from `extended`.
     """
     if steps := sorted({each[RESUMED_STREAM] for each in history if RESUMED_STREAM in each}):
         return "approximate", (
             f"the stream of train.dataset went on with other samples after step "
             f"{' and '.join(map(str, steps))}: its state_dict() lacks a part of its position"
+        )
+    if steps := sorted({each[RESUMED_DRAWS] for each in history if RESUMED_DRAWS in each}):
+        return "approximate", (
+            "train.dataset or train.transform draws from a generator of its own, which began again "
+            f"after step {' and '.join(map(str, steps))}"
         )
     if not deterministic:
         return "sequence", "train.deterministic is off, so operators may vary from run to run"
