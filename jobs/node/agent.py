@@ -68,6 +68,7 @@ def prepare_torchrun(agent_pid: int) -> None:
     signal.signal(END_TORCHRUN, signal.SIG_DFL)  # the shell that submitted may ignore it
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    unblock_stop_signals()  # an agent that waits holds them back; of a rank some would stay blocked
 
 
 class Agent:

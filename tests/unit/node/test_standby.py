@@ -5,12 +5,15 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from slurm_job_kit.jobs.node import oom, standby
+from slurm_job_kit.jobs.node.agent import prepare_torchrun
 from slurm_job_kit.jobs.node.standby import WaitingTorchrun
+from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.node.torchrun import preload_command, variables_of_spec
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
 
@@ -249,6 +252,21 @@ def test_the_users_code_finds_a_process_as_any_other_in_a_forked_rank(lines, pri
 )
 def test_lines_of_the_user_run_beside_a_training_on_request_only(spec, seconds):
     assert spec.standby_s == seconds
+
+
+def test_a_standby_does_not_hold_back_the_signals_that_its_agent_does():
+    """In its ranks SIGQUIT, which writes a stack, and the user's alarms would wait for ever."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        waiting = WaitingTorchrun(Spec(), partial(prepare_torchrun, os.getpid()))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert waiting.process is not None
+    status = Path(f"/proc/{waiting.process.pid}/status").read_text()
+    waiting.process.kill()
+    waiting.process.communicate()
+    (blocked,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:"))
+    assert int(blocked, 16) == 0
 
 
 def test_an_agent_that_waits_ends_without_a_record_when_no_attempt_follows(tmp_path):
