@@ -34,6 +34,16 @@ def children(*parents: int) -> list[int]:
     return found
 
 
+def descendants(parent: int) -> list[int]:
+    """Return the pids of all processes below a process."""
+    found: list[int] = []
+    row = children(parent)
+    while row:
+        found += row
+        row = children(*row)
+    return found
+
+
 @functools.cache
 def _has_children_files() -> bool:
     return Path(f"/proc/self/task/{os.getpid()}/children").exists()
@@ -76,6 +86,32 @@ def environment(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return []
+
+
+def usage(pid: int) -> tuple[str, int]:
+    """Return a process's state, a letter, and its processor time in clock ticks; "", 0 if gone.
+
+    With the time of its children that it has waited for.
+    """
+    fields = _stat(pid)
+    return (fields[0], sum(map(int, fields[11:15]))) if fields else ("", 0)
+
+
+def has_mapped(pid: int, part: bytes) -> bool:
+    """Return whether a process has a file in its memory, such as a library, with `part` in it."""
+    try:
+        return part in Path(f"/proc/{pid}/maps").read_bytes()
+    except OSError:
+        return False
+
+
+def command_line(pid: int) -> list[str]:
+    """Return the words with which a process was started; [] if it is gone or unreadable."""
+    try:
+        text = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return text.decode("utf-8", "replace").rstrip("\0").split("\0") if text else []
 
 
 def _stat(pid: int) -> list[str]:

@@ -68,7 +68,7 @@ def close(
     seen = evidence_of(found, me, tuple(stops), srun_exit)
     decision = decide(seen, budget_used(found.attempts), budget_of(found.spec))
     if decision is COMPLETED and interpret.is_by_exit_code(found):
-        decision = replace(COMPLETED, reason="every rank exited with code 0")
+        decision = replace(COMPLETED, reason=interpret.format_exits(found))
     with BestEffort("attempt")():
         report_quarantine(run_dir, found)
         report_error(run_dir, found, seen)

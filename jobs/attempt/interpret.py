@@ -351,6 +351,13 @@ def is_by_exit_code(found: AttemptFacts) -> bool:
     return exits_are_clean(found) and not is_known and not has_reported_all_steps(found)
 
 
+def format_exits(found: AttemptFacts) -> str:
+    """The reason of an end by exit code, with the commands that rank 0 left running, if any."""
+    exited = first_event(found, "exited")
+    more = f"; these still ran, idle: {exited.left}" if exited is not None and exited.left else ""
+    return f"every rank exited with code 0{more}"
+
+
 def unless_contradicted(found: AttemptFacts, seen: Evidence) -> Evidence:
     """The evidence, but `stopped` for a script whose job ends or was warned as it exited with 0."""
     is_against = seen.signals or seen.is_requeued or seen.is_preempted or is_ending(seen)

@@ -7,12 +7,12 @@
 - standby: the torchrun of the next attempt, which waits with torch imported.
 - forked_rank: a rank of the trainer, as a fork of its torchrun.
 - rank: wraps a rank that is a user's script; gives each rank its log file.
+- left_running: what a user's script leaves running when it exits with 0.
 - script_failure: why a user's script failed, from its exit code and its log.
 - silent_end: the ends of processes that wrote no record, from their logs.
 - rendezvous: the address and the port at which the ranks meet.
 - interfaces: the addresses of the node's network interfaces, and the one of launch.interface.
 - gpu_check: whether the ranks will see the GPUs that the job asked for.
 - oom: how many processes the kernel killed because memory ran out, and what memory is free.
-- prctl: settings of a process by prctl(2): when it dies, its name, who gets its orphans.
 - stop_signals: the signals that ask a job to stop; blocks and unblocks them.
 """

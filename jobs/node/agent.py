@@ -26,11 +26,11 @@ from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node import gpu_check, rendezvous
 from slurm_job_kit.jobs.node.interfaces import InterfaceError
 from slurm_job_kit.jobs.node.oom import limit_bytes, oom_kills
-from slurm_job_kit.jobs.node.prctl import die_with_parent
 from slurm_job_kit.jobs.node.standby import WORD, WaitingTorchrun, next_attempt
 from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN, STOP_SIGNALS, unblock_stop_signals
 from slurm_job_kit.jobs.node.torchrun import Node, stop_signal, torchrun_command
-from slurm_job_kit.jobs.procfs import children
+from slurm_job_kit.jobs.prctl import die_with_parent
+from slurm_job_kit.jobs.procfs import children, has_ended, start_of
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.nodes import (
     AgentRecord,
@@ -58,6 +58,20 @@ def signal_ranks(ranks: list[int], number: signal.Signals) -> None:
     for pid in ranks:
         with contextlib.suppress(ProcessLookupError):  # the rank has just ended
             os.kill(pid, number)
+
+
+def scripts_of(wrappers: Sequence[int]) -> list[int]:
+    """Return whom to ask for a stop of users' scripts, by the pids of their wrappers.
+
+    A wrapper adopts what its script leaves. The script is its first child, also when it has ended:
+    then the others are asked, of which one may be a training. Before that they may be helpers,
+    which the script still needs.
+    """
+    found = []
+    for wrapper in wrappers:
+        pids = sorted(children(wrapper), key=lambda pid: int(start_of(pid) or 0))
+        found += pids[1:] if pids and has_ended(pids[0]) else pids[:1]
+    return found
 
 
 def prepare_torchrun(agent_pid: int) -> None:
@@ -134,7 +148,7 @@ class Agent:
             if not has_ranks:
                 torchrun.send_signal(END_TORCHRUN)
             elif stop is not None:
-                signal_ranks(children(*ranks) if has_wrappers else ranks, stop)
+                signal_ranks(scripts_of(ranks) if has_wrappers else ranks, stop)
             for name in new:  # after the signals: a slow file system must not delay the stop
                 self.create_stop_file()
                 self.event("signal", signal=name)

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.console import BestEffort, begin_lines_with_time, say, with_time
-from slurm_job_kit.jobs.node import script_failure
-from slurm_job_kit.jobs.node.prctl import die_with_parent, set_name
+from slurm_job_kit.jobs.node import left_running, script_failure
 from slurm_job_kit.jobs.node.script_failure import ScriptEnd
+from slurm_job_kit.jobs.prctl import adopt_orphans, die_with_parent, set_name
 from slurm_job_kit.jobs.procfs import parent_of
 from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.records.nodes import node_name
-from slurm_job_kit.jobs.rundir import RunDir, Timeline, code_folders, relink
+from slurm_job_kit.jobs.rundir import AttemptDir, RunDir, Timeline, code_folders, relink
 
 UNCAUGHT = Path(__file__).resolve().with_name("uncaught")
 
@@ -45,22 +45,26 @@ def redirect_output(log: Path) -> None:
     os.close(fd)
 
 
-def fork_rank(on_end: Callable[[int], None]) -> None:
+def fork_rank(attempt_dir: AttemptDir, on_end: Callable[[int, str], None]) -> None:
     """Return in a child process, which becomes the rank; this process waits for it and exits.
 
     A user's script cannot be trusted to record why it fails: it may be killed, or call sys.exit.
-    This process has the exit code of the script. It ignores the stop signals, as torchrun does. The
-    agent sends them to the script.
+    This process has the exit code of the script, or of the training that it started and left. It
+    ignores the stop signals, as torchrun does. The agent sends them to the script.
+    on_end: gets the exit code, and the commands that the script left running.
     """
     waiting = os.getpid()
+    adopt_orphans(True)
     child = os.fork()
     if child == 0:
         die_with_parent()
         if os.getppid() != waiting:  # it died before prctl(): the kernel sends no signal
             os._exit(1)
         return
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    on_end(code)
+    code, left = left_running.wait_for(child), ""
+    if code == 0:
+        code, left = left_running.outlasting(child, attempt_dir)
+    on_end(code, left)
     os._exit(code if code >= 0 else 128 - code)
 
 
@@ -105,10 +109,11 @@ def main(argv: list[str]) -> None:
 
     reports, pipe = os.pipe()
 
-    def record_end(exit_code: int) -> None:
+    def record_end(exit_code: int, left: str) -> None:
         with BestEffort(f"rank {rank} on {host}")():
             if exit_code == 0:  # other ranks may still wait for this one
-                Timeline(run_dir, f"rank-{rank:05d}", attempt).event("exited")
+                more = {"left": left} if left else {}
+                Timeline(run_dir, f"rank-{rank:05d}", attempt).event("exited", **more)
                 return
             report = script_failure.read_report(reports)
             log, args = attempt_dir.rank_log(rank), tuple(command)
@@ -116,7 +121,7 @@ def main(argv: list[str]) -> None:
             records.write(attempt_dir.rank_error(rank), script_failure.record_of(end, rank, host))
 
     if work is not None:
-        fork_rank(record_end)
+        fork_rank(attempt_dir, record_end)
     begin(run_dir)
     if work is not None:
         enter_work(Path(work), command, run_dir)

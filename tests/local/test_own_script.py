@@ -22,6 +22,13 @@ name: own
 slurm: {nodes: 2}
 launch: {script: %s, args: [%d], stop_signal: %s}
 """
+# Both ranks.
+BACKGROUND = """
+import subprocess, sys
+from pathlib import Path
+train = Path(__file__).parents[1] / "configs/own_script/train.py"
+subprocess.run(["bash", "-c", f"nohup {sys.executable} {train} {sys.argv[1]} & exit 0"], check=True)
+"""
 # Rank 0 records each signal that reaches it, and starts two processes that outlive it, of which one
 # does not show that it belongs to the run; rank 1 handles none. Both run until they may end.
 UNAWARE = """
@@ -168,6 +175,23 @@ def test_the_example_stops_resumes_and_ends_with_the_bits_of_plain_torchrun(kit,
     resumed = weights(run.checkpoints / "checkpoint.pt")
     assert expected.keys() == resumed.keys()
     assert all(torch.equal(expected[name], resumed[name]) for name in expected)
+
+
+@pytest.mark.slow
+def test_a_training_in_the_background_of_a_script_is_stopped_and_continued_as_one_of_its_own(
+    kit, submit
+):
+    process = submit(BACKGROUND, "TERM")
+    run, _ = log_with(kit, "saved after step 100:")
+    process.send_signal(signal.SIGINT)
+    status, _, stderr = kit.end(process, 60)
+    assert status == 130, stderr
+    stopped = read_json(run.attempt(1).outcome)
+    assert stopped["status"] == "stopped" and 100 <= stopped["global_step"] < STEPS
+
+    status, _, stderr = kit.run("resume", run.run_id, "--cluster", "local")
+    assert status == 0, stderr
+    assert (read_json(run.result)["global_step"], len(read_jsonl(run.attempts))) == (STEPS, 2)
 
 
 def test_an_unaware_script_is_not_signalled_and_its_exit_after_a_stop_is_no_end(kit, submit):

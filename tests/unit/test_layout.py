@@ -26,6 +26,7 @@ TOP_OF_CONTRACT = {
     "jobs.errors",
     "jobs.problems",
     "jobs.console",
+    "jobs.prctl",
     "jobs.procfs",
     "jobs.installation",
     "jobs.arguments",

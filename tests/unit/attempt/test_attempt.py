@@ -469,6 +469,16 @@ def test_exit_0_of_a_script_whose_job_is_requeued_or_was_warned_is_no_end(
     assert (found.reason == "every rank exited with code 0") == (decision == "done" and not marker)
 
 
+def test_the_end_of_a_script_names_what_it_left_running(run, command, slurm):
+    run.spec.write_text(Spec(launch=Launch(script="x.py")).to_json())
+    slurm.set_state("7", "RUNNING", "Requeue=1 Restarts=0")
+    assert command("open", "a") == 0
+    close(run, 0)
+    Timeline(run, "rank-00000", 1).event("exited", left="tensorboard --logdir x")
+    found = close_module.close_attempt(run, run_lock.this_process("7"), 1)
+    assert found.action == "done" and "tensorboard --logdir x" in found.reason
+
+
 def through(run, attempt=1):
     """An attempt of job 7 that completed the run, and whose batch script was killed then."""
     write_json(run.attempt(attempt).plan, run_files.plan(nodes=["a"]))

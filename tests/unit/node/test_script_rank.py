@@ -14,6 +14,7 @@ from slurm_job_kit.jobs.known_causes import CAUSE_OF
 from slurm_job_kit.jobs.node.torchrun import rank_command
 from slurm_job_kit.jobs.procfs import children
 from slurm_job_kit.jobs.records.nodes import RankError
+from slurm_job_kit.jobs.records.training import read_events
 from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
 from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.spec import Launch, Spec
@@ -582,6 +583,33 @@ def test_a_signal_of_the_agent_reaches_the_script_and_the_wrapper_stays(run, sta
     assert torchrun.wait(15) == 4
     record = error(run)
     assert record is not None and record.exit_code == 4
+
+
+BACKGROUND = """
+import subprocess, sys
+code = "import time; print('step 1'); time.sleep(2); print('step 2', flush=True); END"
+subprocess.Popen(["bash", "-c", f'nohup {sys.executable} -c "{code}" & exit 0'])
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "exit_code"), [("pass", 0), ("raise ValueError('of the training')", 1)]
+)
+def test_exit_0_of_a_script_is_not_the_end_of_the_training_that_it_started(
+    run, start, end, exit_code
+):
+    assert start(BACKGROUND.replace("END", end)).wait(30) == exit_code
+    assert "step 2\n" in log(run)
+    record = error(run)
+    assert (record is None) == (exit_code == 0)
+    assert record is None or record.error == "ValueError: of the training"
+
+
+def test_what_a_script_left_running_is_named(run, start):
+    run.attempt(1).stop_requested.touch()  # then it is not looked at for long
+    assert start("import subprocess; subprocess.Popen(['sleep', '987'])").wait(30) == 0
+    (left,) = [each for each in read_events(run.timeline("rank-00001")) if each.left]
+    assert (left.event, left.left) == ("exited", "sleep 987")
 
 
 def test_a_script_dies_with_the_torchrun_that_is_killed(run, start):
