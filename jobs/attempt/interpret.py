@@ -45,6 +45,8 @@ _TIME = re.compile(
     r"(?<!\d)(?:20\d{6}(?:[-_T]?\d{4,6})?|20\d\d[-_.]\d\d[-_.]\d\d|1[6-9]\d{8}"
     r"|\d\d[-_:.]\d\d[-_:.]\d\d)(?!\d)"
 )
+# The way out where the script has done all that it should.
+_MARKS_THE_END = "if it had finished: completed() of kit_stop.py marks the end"
 _COUNTS_STEPS = re.compile(
     r"(?:step|iter|epoch|ckpt|checkpoint|chkpt|update|batch|sample|token)[a-z]*[-_=.]?\d+"
     r"|(?:^|/)\d+(?=/|$)",
@@ -105,7 +107,7 @@ class AttemptFacts:
 def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Evidence:
     """The evidence in the files of ranks and agents. `job_state`: all that is known from Slurm."""
     failed = first_error(found.errors)
-    killed = [agent.host for agent in found.agents if agent is not None and agent.oom_kill]
+    killed = killed_for_memory(found)
     signals = warning_signals(found, failed)
     if found.agent_errors or found.unstarted or has_agent_died(found.agents, srun_exit):
         signals = tuple(name for name in signals if name != "SIGTERM")
@@ -192,7 +194,10 @@ def error_of(found: AttemptFacts, failed: RankError | None, killed: list[str]) -
     """Why the attempt failed, in one line; None where neither rank nor kernel has a reason."""
     # A rank killed for memory writes no error record, and its peers only see a closed connection.
     if killed:
-        return "; ".join(_out_of_memory(found, host) for host in killed)
+        text = "; ".join(_out_of_memory(found, host) for host in killed)
+        # In its place a shell or tee may have exited with 0.
+        more = f"; the script exited with code 0 all the same ({_MARKS_THE_END})"
+        return text + more if exits_are_clean(found) else text
     if failed is None:
         return None
     peers = ranks_without_record(found) or ranks_that_left(found)
@@ -320,7 +325,12 @@ def outcome_of(found: AttemptFacts, signals: tuple[str, ...]) -> str | None:
         return "completed"
     if signals or found.is_stop_requested:
         return "stopped"
-    return None if unfinished(found) else "completed"
+    return None if unfinished(found) or killed_for_memory(found) else "completed"
+
+
+def killed_for_memory(found: AttemptFacts) -> list[str]:
+    """The nodes on which the kernel killed a process of the attempt for want of memory."""
+    return [agent.host for agent in found.agents if agent is not None and agent.oom_kill]
 
 
 def has_saved_at_stop(found: AttemptFacts) -> bool:
@@ -388,7 +398,7 @@ def caught_error(found: AttemptFacts) -> str | None:
 
     It caught the error, or started a program in whose place a shell or tee exited with 0.
     """
-    more = " (completed() of kit_stop.py marks the end all the same)"
+    more = f" ({_MARKS_THE_END})"
     text = f"the script exited with code 0, but its last output is an error: {found.error_at_end}"
     return behind_first_line(text, more) if found.error_at_end else None
 
@@ -402,10 +412,8 @@ def unfinished_steps(found: AttemptFacts) -> str | None:
     done = max(found.progress_step or 0, saved or 0)
     if found.total_steps is None or done >= found.total_steps:
         return None
-    return (
-        f"the script exited with code 0 after step {done} of {found.total_steps} "
-        "(completed() of kit_stop.py marks an earlier end)"
-    )
+    steps = f"step {done} of {found.total_steps}"
+    return f"the script exited with code 0 after {steps} ({_MARKS_THE_END})"
 
 
 def is_lasting(failed: RankError | None) -> bool:

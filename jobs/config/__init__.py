@@ -3,6 +3,7 @@
 - load: the whole way from file to Spec.
 - yaml_reader: YAML 1.2 text to values with their places.
 - overrides: KEY=VALUE on top of the file.
+- pipelines: pipelines of a user's script that hide how its training ended.
 - resolve: fills in paths, variables and canonical forms.
 - validate: values against the dataclasses of jobs.spec, by pydantic-core.
 - core_schema: the dataclasses as pydantic-core's schema.

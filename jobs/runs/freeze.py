@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.config import pipelines
 from slurm_job_kit.jobs.config.load import Loaded
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import UserError
@@ -26,7 +27,7 @@ from slurm_job_kit.jobs.records.frozen import CodeSnapshot, Overrides, PackageVe
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, relink
 from slurm_job_kit.jobs.runs import code_digest, code_snapshot, own_script
 from slurm_job_kit.jobs.runs.lookup import runs_root
-from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.jobs.spec import Launch, Spec
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "submitit", "pydantic", "pyyaml")
 MIN_FREE_MIB = 64
@@ -207,12 +208,20 @@ def _fill_for_script(run_dir: RunDir, spec: Spec, repository: Path) -> tuple[str
         run_dir.script_code.symlink_to(os.path.relpath(copy, run_dir.path))
         lines.append(line)
     own_script.check_frozen(launch, run_dir)
+    lines += _hiding_pipelines(launch, run_dir)
     script_code = run_dir.script_code if run_dir.script_code.is_symlink() else None
     folders = own_script.freeze_live(spec, repository, run_dir.code, script_code)
     lines += own_script.fill_work(run_dir, launch, repository)
     for line in filter(None, [*lines, own_script.unfrozen_module(launch, repository, folders)]):
         say(line)
     return folders
+
+
+def _hiding_pipelines(launch: Launch, run_dir: RunDir) -> list[str]:
+    script = Path(launch.script or "")
+    code = (run_dir.script_code if script.is_absolute() else run_dir.code).resolve()
+    frozen = code / (script.name if script.is_absolute() else script)
+    return pipelines.hiding(launch, frozen, code)
 
 
 def setup_script(python: str, lines: Sequence[str]) -> str:

@@ -176,6 +176,8 @@ STUCK = CAUGHT.replace("/w/train.py", "/usr/lib/python3.11/multiprocessing/resou
         (f"epoch 1\n{CAUGHT}", "RuntimeError: the data set is broken"),
         (f"ERROR:root:failed\n{CAUGHT}\n\n", "RuntimeError: the data set is broken"),
         ("train.sh: line 3: torchrun: command not found\n", "command not found"),
+        ("step 9\ntrain.sh: line 3: 77 Killed         python train.py\n", "Killed"),
+        ("step 9\nSegmentation fault (core dumped)\n", "Segmentation fault"),
         (f"{CAUGHT}epoch 2\ndone\n", ""),  # it went on
         ("epoch 1\nERROR:tracker:the upload of the metrics failed\n", ""),  # of a logger
         ("0 errors\nall cannot-link constraints failed: 0\n", ""),
@@ -195,9 +197,41 @@ def test_an_error_as_the_last_output_speaks_against_exit_0(run, log, words):
     assert seen.outcome == (None if words else "completed")
     assert words in str(seen.error)
     if words:  # it would run from the beginning where it does not resume
-        assert decide(seen, History(0, 0, 0)).action is Action.HOLD
+        decision = decide(seen, History(0, 0, 0))
+        assert decision.action is Action.HOLD
+        assert "completed()" in decision.reason.partition("\n")[0]  # the way out
         write_json(attempt.outcome, {"status": "completed"})
         assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").outcome == "completed"
+
+
+@pytest.mark.parametrize(
+    ("kills", "progress", "marker", "outcome"),
+    [
+        (0, None, None, "completed"),
+        (1, None, None, None),
+        (1, {"step": 9, "total": 9}, None, "completed"),
+        (1, None, {"status": "completed"}, "completed"),
+    ],
+)
+def test_a_process_that_was_killed_for_memory_speaks_against_exit_0(
+    run, kills, progress, marker, outcome
+):
+    """`python train.py | tee log` exits with the code of tee."""
+    own_script(run)
+    attempt = opened(run, 1, nodes=("a",))
+    node(attempt, 0)
+    write_json(attempt.agent(0), read_json(attempt.agent(0)) | {"oom_kill": kills})
+    if progress is not None:
+        write_json(run.progress, progress)
+        Timeline(run, "rank-00000", 1).event("first_step", step=1)
+    if marker is not None:
+        write_json(attempt.outcome, marker)
+    seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
+    assert seen.outcome == outcome
+    if outcome is None:
+        decision = decide(seen, History(0, 0, 0))
+        assert (decision.action, decision.cause) == (Action.RETRY, "out_of_memory")
+        assert "completed()" in decision.reason
 
 
 @pytest.mark.parametrize(("quiet_s", "outcome"), [(2.0, None), (7200.0, "completed")])

@@ -227,6 +227,17 @@ def test_a_script_of_the_repository_runs_from_the_frozen_code(repository, script
     assert not run.script_code.exists()
 
 
+def test_a_pipeline_that_hides_how_the_training_ended_is_named(repository, capfd):
+    write(repository / "mine/train.sh", "python train.py | tee log\n")
+    write(repository / "mine/run.py", "import os; os.system('bash mine/train.sh')")
+    frozen(repository)
+    assert "mine/train.sh:1: this pipeline" in capfd.readouterr().err
+    script = repository.parent / "outside/run.py"
+    write(script, "import os\nos.system('python train.py | tee log')\n")
+    frozen(repository, script=str(script))
+    assert "run.py:2: this pipeline" in capfd.readouterr().err
+
+
 def test_the_folder_of_a_script_outside_is_frozen_too(repository, capfd, monkeypatch):
     outside = repository.parent / "outside"
     for name in ("train.py", "lib/part.py", ".netrc", ".ssh/key"):
