@@ -209,7 +209,10 @@ KNOWN_CAUSES = (
         "usage",
         "the script refuses its command line",
         "correct launch.args",
-        text=r"(?is)\berror\b.*^usage: ",
+        # Of argparse and its like, of absl, of Hydra.
+        text=r"(?is:\berror\b.*^usage: )|^FATAL Flags parsing error"
+        r"|^(?:Could not (?:override|append)|no viable alternative|mismatched input|extraneous "
+        r"input|You must specify)(?s:.*)HYDRA_FULL_ERROR=1 for",
         repeats=True,
         is_plain=True,
     ),

@@ -33,7 +33,8 @@ _PREFIX = re.compile(r"^(?:\[(?:rank|default)\d+\]: ?|\d{1,4}: (?=\[rank\d+\]: )
 _EXIT = re.compile(
     r"^\s*$|^wandb: |Warning: |Warning$|^\[?[WI]\d{4} |^\[rank\d+\]:\[[WI]|^Exception ignored in"
     r"|^[EWI]\d{4} \d\d:\d\d|^srun: error: \S+: task|^srun: (?!error|fatal)|CANCELLED AT "
-    r"|HYDRA_FULL_ERROR=1|^Aborted|leaked \w+ objects|warnings\.warn\(|^[\W_]+$"
+    r"|^Set the environment variable HYDRA_FULL_ERROR=1|^Error executing job with overrides: "
+    r"|^Aborted|leaked \w+ objects|warnings\.warn\(|^[\W_]+$"
     r"|exits with return code = |^Setting OMP_NUM_THREADS|^\S*make(?:\[\d+\])?: \*\*\* "
 )
 _TIME = r"\[?\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d"
@@ -55,6 +56,10 @@ _FATAL = re.compile(
 )
 # The stack behind the words of such an error.
 _STACK = re.compile(r"^frame #\d|^Exception raised from |^\*\*\* Check failure|^note: run with|^$")
+# Python's dump of its stack at a signal. What sent the signal wrote its error directly before it.
+_DUMP = "Fatal Python error: "
+# The last line of an error that Hydra shows without its traceback; the error is directly above it.
+HYDRA_END = "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace."
 # Other errors of programs and libraries without a Python traceback, by their first line.
 _NATIVE = re.compile(
     r"^usage: |^Usage: "
@@ -74,6 +79,7 @@ _OF_CHILD = (
 _WORKER = re.compile(r"^RuntimeError: DataLoader worker")
 _STARTS = re.compile(r"(?i)\b(?:error|fatal|failed|cannot|can't|abort|exception|refus\w+)\b|:$")
 _BOX = "│╭╰╮╯─┃┏┗"
+OUTPUT_BEFORE = "the last output before it: "  # of the end of another process
 MAX_WORDS = 10  # lines
 MAX_FRAMES = 8  # of the thread in which the interpreter failed
 
@@ -135,7 +141,7 @@ def last_error(
     own = is_of_child and _of_summary(found.error.name, text[found.begin :])
     own = own or found.error.text
     if not child.text or not child.is_known:
-        more = f"\nthe last output before it: {child.text}" if child.text else ""
+        more = f"\n{OUTPUT_BEFORE}{child.text}" if child.text else ""
         return replace(found.error, text=own + more)
     return replace(child, text=f"{child.text}\n({first_line(own)})")
 
@@ -286,7 +292,7 @@ def _end_of_frames(lines: Sequence[str], header: int) -> int:
     while at < len(lines):
         line = lines[at]
         inside = line[margin:] if not line[:margin].strip(" |+") else line
-        if inside and inside[0] not in " \t|" + _BOX:
+        if inside and inside[0] not in " \t|>" + _BOX:  # loguru marks a frame by >
             break
         at += 1
     return at
@@ -339,7 +345,9 @@ def _last_native(lines: Sequence[str]) -> _Found | None:
     for begin in range(len(lines) - 1, -1, -1):
         line = lines[begin]
         if _FATAL.search(line):
-            return _fatal(lines, begin)
+            return _dumped(lines, _fatal(lines, begin))
+        if line == HYDRA_END and (refused := _refused_by_hydra(lines, begin)) is not None:
+            return refused
         is_logged = _LOGGED.search(line) is not None
         if not is_logged and (not _NATIVE.search(line) or _is_noise(line)):
             continue
@@ -351,6 +359,33 @@ def _last_native(lines: Sequence[str]) -> _Found | None:
         text = "\n".join(each.rstrip() for each in lines[begin:end]).strip()
         return _Found(begin, end, LastError(text, is_logged=is_logged))
     return None
+
+
+def _dumped(lines: Sequence[str], found: _Found) -> _Found:
+    """A fatal error; a dump of Python with the error before it that made the process abort."""
+    if not lines[found.begin].startswith(_DUMP):
+        return found
+    before = _last_native(lines[: found.begin])
+    if before is None or any(line.strip() for line in lines[before.end : found.begin]):
+        return found
+    text = f"{before.error.text}\n{found.error.text}"
+    return replace(found, begin=before.begin, error=replace(before.error, text=text))
+
+
+def _refused_by_hydra(lines: Sequence[str], end: int) -> _Found | None:
+    """What Hydra refuses before it runs the program: overrides, or its configuration."""
+    last = end
+    while last > 0 and not lines[last - 1].strip():
+        last -= 1
+    begin = last
+    while begin > max(0, last - MAX_WORDS) and lines[begin - 1].strip():
+        begin -= 1
+        if HEADER in lines[begin] or lines[begin].startswith("Error executing job with overrides"):
+            return None
+    while begin < last and lines[begin][:1].isspace():  # the end of a warning
+        begin += 1
+    text = "\n".join(line.rstrip() for line in [*lines[begin:last], HYDRA_END])
+    return _Found(begin, end + 1, LastError(text)) if begin < last else None
 
 
 def _fatal(lines: Sequence[str], begin: int) -> _Found:

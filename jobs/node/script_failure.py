@@ -18,7 +18,7 @@ from pathlib import Path
 from slurm_job_kit.jobs import installation, log_text
 from slurm_job_kit.jobs.errors import MEMORY_TEXTS, PEER_TEXTS, Mistake
 from slurm_job_kit.jobs.known_causes import KnownCause, known_cause
-from slurm_job_kit.jobs.last_error import LastError, last_error
+from slurm_job_kit.jobs.last_error import OUTPUT_BEFORE, LastError, last_error
 from slurm_job_kit.jobs.log_text import first_line, on_a_screen
 from slurm_job_kit.jobs.records.nodes import RankError
 
@@ -144,7 +144,9 @@ def _of_report(report: Report, lines: Sequence[str]) -> tuple[LastError, Sequenc
         return LastError(inner.text, report.names[0], report.traceback), report.names
     if not inner.traceback:
         inner = last_error(lines)
-        if f"({first_line(report.text)})" not in inner.text:
+        own = first_line(report.text)
+        has_more = inner.text.startswith(own) and f"\n{OUTPUT_BEFORE}" in inner.text
+        if not has_more and f"({own})" not in inner.text:
             return LastError(report.text, report.names[0], report.traceback), report.names
     names = (inner.name or report.names[0],)
     return replace(inner, traceback=inner.traceback or report.traceback), names

@@ -96,7 +96,14 @@ class Reports:
         self.show(kind, error, trace)
 
     def exit(self, status: str | int | None = None, /) -> NoReturn:
-        """Keep the text with which the script leaves; Python prints it, and exits with 1."""
+        """Keep the text with which the script leaves; Python prints it, and exits with 1.
+
+        256 and its multiples, as os.system() returns them for a command that failed, would be 0.
+        """
+        if isinstance(status, int) and status and status % 256 == 0:
+            self.exit_text = f"sys.exit({status}), of which the exit code would be 0"
+            print(self.exit_text, file=sys.stderr, flush=True)
+            self.leave(1)
         self.exit_text = None if status is None or isinstance(status, int) else str(status)
         self.leave(status)
 

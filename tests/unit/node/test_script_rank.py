@@ -203,6 +203,62 @@ except Exception as error:
           file=sys.stderr)
     sys.exit(1)
 """
+# As loguru shows an error that it logs.
+MARKED = """
+import sys
+print('''2026-11-25 22:11:23.080 | ERROR    | __main__:<module>:9 - training failed
+Traceback (most recent call last):
+
+> File "run.py", line 7, in <module>
+    try: main()
+         \u2514 <function main at 0x7ff7ed23dc60>
+
+  File "run.py", line 6, in main
+    return x["weights"]
+           \u2514 {}
+
+KeyError: 'weights'
+''', file=sys.stderr)
+sys.exit(1)
+"""
+HYDRA_WORDS = """
+import sys
+print("utils.py:233: UserWarning: old", file=sys.stderr)
+print("  register(", file=sys.stderr)
+print('''Could not override 'lr'.
+To append to your config use +lr=3
+Key 'lr' is not in struct
+    full_key: lr
+
+Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.''', file=sys.stderr)
+sys.exit(1)
+"""
+HYDRA_TARGET = """
+import sys
+print('''Error executing job with overrides: []
+Error locating target 'no.Thing', set env var HYDRA_FULL_ERROR=1 to see chained exception.
+
+Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.''', file=sys.stderr)
+sys.exit(1)
+"""
+DUMPED = """
+import faulthandler, os, sys
+faulthandler.enable()
+print("F1125 22:11:10.025606 1406308 run.py:5] no data in /d", file=sys.stderr, flush=True)
+os.abort()
+"""
+THROWN = """
+import faulthandler, os, sys
+faulthandler.enable()
+print('''terminate called after throwing an instance of 'std::runtime_error'
+  what():  no such codec''', file=sys.stderr, flush=True)
+os.abort()
+"""
+EXITED_WORKER = """
+import sys
+print("no data in /d", file=sys.stderr)
+raise RuntimeError("DataLoader worker (pid(s) 3462) exited unexpectedly")
+"""
 ABORT = """
 import ctypes
 libc = ctypes.CDLL(None)
@@ -289,6 +345,30 @@ parser.parse_args()
         ),
         (RICH, "ValueError: red text\nin two lines"),
         (HYDRA, "ValueError: no such optimizer"),
+        (
+            HYDRA_WORDS,
+            "exited with code 1: Could not override 'lr'.\nTo append to your config use +lr=3\n"
+            "Key 'lr' is not in struct\n    full_key: lr",
+        ),
+        (HYDRA_TARGET, "exited with code 1: Error locating target 'no.Thing'"),
+        (MARKED, "KeyError: 'weights'"),
+        (
+            DUMPED,
+            "was killed by SIGABRT: F1125 22:11:10.025606 1406308 run.py:5] no data in /d\n"
+            "Fatal Python error: Aborted",
+        ),
+        (
+            THROWN,
+            "was killed by SIGABRT: terminate called after throwing an instance of "
+            "'std::runtime_error'\n  what():  no such codec\nFatal Python error: Aborted",
+        ),
+        (
+            EXITED_WORKER,
+            "RuntimeError: DataLoader worker (pid(s) 3462) exited unexpectedly\n"
+            "the last output before it: no data in /d",
+        ),
+        # As of os.system("false"): the exit code has 8 bits.
+        ("import sys; sys.exit(256)", "exited with code 1: sys.exit(256)"),
         (ABORT, "was killed by SIGABRT: free(): invalid pointer"),
         (
             "import faulthandler as f, os; f.enable(); os.kill(os.getpid(), 7)",
@@ -520,6 +600,12 @@ def test_sys_exit_can_be_pickled_as_the_function_can(run, start):
         ),
         ("import nowhere", "import"),
         ("x = (", "syntax"),
+        (HYDRA_WORDS, "usage"),
+        (
+            "print('FATAL Flags parsing error: Unknown command line flag \\'lrr\\'\\nPass "
+            "--helpshort or --helpfull to see help on flags.'); raise SystemExit(1)",
+            "usage",
+        ),
         ("import os, errno; raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))", "quota"),
         (
             "import os, errno; raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), 'x')",
