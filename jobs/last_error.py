@@ -378,12 +378,14 @@ def _refused_by_hydra(lines: Sequence[str], end: int) -> _Found | None:
     while last > 0 and not lines[last - 1].strip():
         last -= 1
     begin = last
-    while begin > max(0, last - MAX_WORDS) and lines[begin - 1].strip():
-        begin -= 1
-        if HEADER in lines[begin] or lines[begin].startswith("Error executing job with overrides"):
+    for number in range(last - 1, max(-1, last - 1 - MAX_WORDS), -1):
+        line = lines[number]
+        if HEADER in line or line.startswith("Error executing job with overrides"):
             return None
-    while begin < last and lines[begin][:1].isspace():  # the end of a warning
-        begin += 1
+        if not line.strip() or _is_noise(line):
+            break
+        if not line[:1].isspace():
+            begin = number
     text = "\n".join(line.rstrip() for line in [*lines[begin:last], HYDRA_END])
     return _Found(begin, end + 1, LastError(text)) if begin < last else None
 
