@@ -23,7 +23,7 @@ from slurm_job_kit.jobs.node.stop_signals import is_passed_on
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, relink, write_atomic, write_durable
 from slurm_job_kit.jobs.runs import code_digest, code_snapshot, lookup, scratch_purge
-from slurm_job_kit.jobs.slurm import client, job_list
+from slurm_job_kit.jobs.slurm import client, job_list, sbatch
 from slurm_job_kit.jobs.spec import Slurm
 
 
@@ -209,6 +209,9 @@ def check_allocation(
         )
 
 
+_SIGNAL = re.compile(r"(?:^|\s)--si\w*(?:=|\s+)(\S+)", re.MULTILINE)  # sbatch takes --si, too
+
+
 def check_signal(found: AttemptFacts, job_id: str) -> None:
     """Raises AllocationError where plain sbatch asks for a --signal that stops no rank.
 
@@ -219,8 +222,11 @@ def check_signal(found: AttemptFacts, job_id: str) -> None:
     if is_by_kit or lookup.SUCCEEDS in os.environ or client.restart_count() > 0:
         return
     line = " ".join(job_list.submit_lines([job_id]).values())
-    asked = re.findall(r"(?:^|\s)--si\w*(?:=|\s+)(\S+)", line)
-    text = (asked or [os.environ.get("SBATCH_SIGNAL", "0")])[-1].strip("'\"")
+    in_script = sbatch.directives(os.environ.get("KIT_BATCH_SCRIPT", ""))
+    exported = os.environ.get("SBATCH_SIGNAL", "")
+    # sbatch's order: its command line (not known on each site), its environment, the script.
+    asked = _SIGNAL.findall(line) or [*filter(None, [exported])] or _SIGNAL.findall(in_script)
+    text = (asked or ["0"])[-1].strip("'\"")
     if not is_passed_on(text):
         raise AllocationError(
             f"sbatch's --signal={text} stops no rank, so nothing would be saved before the time "

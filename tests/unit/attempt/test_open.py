@@ -111,19 +111,29 @@ def test_a_job_with_fewer_cores_than_the_spec_trains_with_a_warning(run, capfd, 
 
 
 @pytest.mark.parametrize(
-    ("line", "exported", "problem"),
+    ("line", "exported", "directives", "problem"),
     [
-        ("sbatch --signal=KILL@60 slurm/ddp.sbatch", None, "--signal=KILL@60 "),
-        ("sbatch --sig B:9@60 ddp.sbatch", None, "--signal=B:9@60 "),
-        ("sbatch slurm/ddp.sbatch", "CONT@30", "--signal=CONT@30 "),
-        ("", "CONT@30", "--signal=CONT@30 "),  # no accounting
-        ("sbatch --signal=B:QUIT@60 ddp.sbatch", "CONT@30", None),
-        ("sbatch slurm/ddp.sbatch", None, None),
+        ("sbatch --signal=KILL@60 slurm/ddp.sbatch", None, "", "--signal=KILL@60 "),
+        ("sbatch --sig B:9@60 ddp.sbatch", None, "", "--signal=B:9@60 "),
+        ("sbatch slurm/ddp.sbatch", "CONT@30", "", "--signal=CONT@30 "),
+        ("", "CONT@30", "", "--signal=CONT@30 "),  # no accounting
+        ("sbatch --signal=B:QUIT@60 ddp.sbatch", "CONT@30", "", None),
+        ("sbatch slurm/ddp.sbatch", None, "", None),
+        ("sbatch mine.sbatch", None, "#SBATCH --nodes=2 --signal=KILL@60\n", "--signal=KILL@60 "),
+        ("", None, "# --signal=USR1\n\n#SBATCH --signal B:CONT\n", "--signal=B:CONT "),
+        ("sbatch mine.sbatch", "USR1@60", "#SBATCH --signal=KILL@60\n", None),
+        ("sbatch --signal=USR1 mine.sbatch", None, "#SBATCH --signal=KILL@60\n", None),
+        ("sbatch mine.sbatch", None, "set -e\n#SBATCH --signal=KILL@60\n", None),
+        ("sbatch mine.sbatch", None, "##SBATCH --signal=KILL@60\n", None),
+        ("sbatch mine.sbatch", None, "#SBATCH --time=1 # no --signal=KILL@60\n", None),
     ],
 )
 def test_a_signal_that_stops_no_rank_is_refused_before_the_training(
-    run, fake_slurm, monkeypatch, line, exported, problem
+    run, fake_slurm, monkeypatch, line, exported, directives, problem
 ):
+    script = run.path.with_name("mine.sbatch")
+    script.write_text(f"#!/usr/bin/env bash\n{directives}\nexec true\n")
+    monkeypatch.setenv("KIT_BATCH_SCRIPT", str(script))
     fake_slurm.answer("sacct", f"7|{line}\n" if line else "", status=0 if line else 1)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     if exported is not None:
