@@ -160,7 +160,8 @@ TABLE = (
     Family(
         ("SBATCH_*",),
         (R, P, P, P, P, P),
-        "your defaults of sbatch count for each job, a successor too; submit prints them",
+        "your defaults of sbatch count for each job, a successor too; submit prints them, and "
+        "refuses those that ask for other GPUs than the spec",
     ),
     Family(
         (

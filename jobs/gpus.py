@@ -7,7 +7,7 @@ ENVIRONMENT VARIABLES; CUDA C++ programming guide, CUDA_VISIBLE_DEVICES.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from slurm_job_kit.jobs.console import counted
@@ -102,6 +102,31 @@ def requested(
         count = in_option(option, value, nodes, int(sockets) if sockets.isdecimal() else 1)
         found.append((f"sbatch_args.{name}", count or 0))
     return [(key, count) for key, count in found if count]
+
+
+# What sbatch reads from its environment in place of these options. Source: sbatch(1).
+EXPORTED = {
+    f"SBATCH_{option.upper().replace('-', '_')}": option
+    for option in ("gres", "tres-per-task", "gpus", "gpus-per-node", "gpus-per-task")
+}
+
+
+def contradicting(
+    environ: Mapping[str, str], argv: Iterable[str], wanted: int, nodes: int
+) -> list[str]:
+    """Return the variables, as NAME=VALUE, that make sbatch ask for other GPUs than `wanted`.
+
+    environ, argv: of sbatch. wanted: GPUs of each node.
+    """
+    given_options = {word.removeprefix("--").partition("=")[0] for word in argv}
+    found = []
+    for name, option in EXPORTED.items():
+        # Of --gpus the number is that of all nodes. What cannot be read is left to sbatch.
+        count = in_option(option, environ.get(name, "0"))
+        total = wanted * nodes if option == "gpus" else wanted
+        if option not in given_options and count and count != total:
+            found.append(f"{name}={environ[name]}")
+    return found
 
 
 def given(environ: Mapping[str, str]) -> int | None:

@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import environment, records
+from slurm_job_kit.jobs import environment, gpus, records
 from slurm_job_kit.jobs.attempt import exclude_nodes
 from slurm_job_kit.jobs.commands.submit_claim import uninterrupted
 from slurm_job_kit.jobs.config.load import Loaded
-from slurm_job_kit.jobs.console import BestEffort, say
+from slurm_job_kit.jobs.console import BestEffort, counted, say
 from slurm_job_kit.jobs.environment import Door
-from slurm_job_kit.jobs.errors import FailedError
+from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.queued import SlurmSite, Submission
 from slurm_job_kit.jobs.rundir import RunDir, Timeline
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm import available, client, executor, refusals, site, site_warnings
-from slurm_job_kit.jobs.slurm.sbatch import SCRIPT, sbatch_argv
+from slurm_job_kit.jobs.slurm.sbatch import SCRIPT, sbatch_argv, sbatch_options
 from slurm_job_kit.jobs.spec import Spec
 
 HINT = "  hint: --cluster local (make: FLAGS='--cluster local') trains on this machine"
@@ -71,9 +71,12 @@ def refusal(error: executor.SubmissionError, loaded: Loaded) -> FailedError:
 def check_site(loaded: Loaded, run_dir: RunDir) -> SlurmSite:
     """Print the warnings of this site; record the site in the run directory and return it.
 
-    Raises: FailedError for a job that Slurm refuses or could never start here.
+    Raises: FailedError for a job that Slurm refuses or could never start here; UserError for one
+        that would get other GPUs than the spec says.
     """
     spec = loaded.spec
+    if (conflict := exported_gpus(spec)) is not None:
+        raise UserError(conflict)
     if unknown := available.problems(spec.slurm):
         answer = test_only(spec, run_dir, run_dir.kit / SCRIPT)
         if answer is not None and not answer.is_accepted:
@@ -91,13 +94,33 @@ def check_site(loaded: Loaded, run_dir: RunDir) -> SlurmSite:
     return site_warnings.record_site(run_dir, spec.slurm, sites)
 
 
+def exported_gpus(spec: Spec) -> str | None:
+    """Return what is wrong with variables that make sbatch ask for other GPUs than the spec."""
+    slurm, environ = spec.slurm, environment.passed(os.environ, Door.SBATCH)
+    options = sbatch_options(spec, Path())
+    found = gpus.contradicting(environ, options, slurm.num_gpus, slurm.nodes)
+    if not found:
+        return None
+    names = " ".join(each.partition("=")[0] for each in found)
+    return (
+        f"{', '.join(found)} of the environment asks sbatch for other GPUs than the spec: "
+        f"{slurm.gpus_are}, on {counted(slurm.nodes, 'node')}\n"
+        f"  hint: unset {names}, or write the GPUs of each node into slurm.gpus_per_node"
+    )
+
+
 def show_site(spec: Spec) -> bool:
-    """Print sites and warnings to stderr; False for a job that Slurm could never start here."""
+    """Print sites and warnings to stderr; False for a job that Slurm could never start here.
+
+    Or that would get other GPUs than the spec says.
+    """
+    if (conflict := exported_gpus(spec)) is not None:
+        print(f"error: {conflict}", file=sys.stderr)
     sites = site.query(spec.slurm)
     problems = site_warnings.check(spec.slurm, sites)
     for line in [each.summary for each in sites] + [each.in_one_line for each in problems]:
         print(line, file=sys.stderr)
-    return not any(problem.is_error for problem in problems)
+    return conflict is None and not any(each.is_error for each in problems)
 
 
 @dataclass(frozen=True)
