@@ -12,9 +12,12 @@
 #
 # A stop signal during the setup lines ends this shell at once, whatever command they run: there is
 # nothing to save yet, and srun's exit code shows the signal. A trap would wait for that command.
+# Two signals have one all the same: bash ignores SIGQUIT, and SIGINT while a command runs.
 #
 # All names begin with kit_, because the setup lines run in this shell.
 set -euo pipefail
+trap 'builtin exit 130' INT
+trap 'builtin exit 131' QUIT
 
 kit_run_dir=$1 kit_attempt=$2 kit_endpoint=$3 kit_prefix=("${@:4:$#-4}") kit_python=${*: -1}
 if [[ $kit_attempt == standby ]]; then

@@ -232,6 +232,18 @@ def test_a_stop_signal_ends_the_setup_at_once_and_is_no_failure_of_it(node, numb
     assert node.reason is None
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
+def test_a_stop_signal_that_bash_would_lose_ends_the_setup_after_the_present_command(node, number):
+    argv = node.argv("sh -c 'echo begun; sleep 1'", "echo went on")
+    env = os.environ | {"KIT_NODE_RANK": "8"}
+    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, start_new_session=True) as shell:
+        assert shell.stdout is not None and shell.stdout.readline() == b"begun\n"
+        shell.send_signal(number)
+        assert shell.wait(10) == 128 + number
+        assert shell.stdout.read() == b""
+    assert node.reason is None
+
+
 def test_a_command_that_a_stop_signal_ended_is_no_failure_of_the_setup(node):
     """Some sites send the signal to the whole process tree."""
     done = node.run("sh -c 'kill -TERM $$'")
