@@ -82,7 +82,7 @@ def format_left_over(names: Sequence[str]) -> list[str]:
     if not names:
         return []
     places = sorted({name if "/" not in name else str(Path(name).parent) for name in names})
-    shown = ", ".join(places[:MAX_SHOWN]) + (", ..." if len(places) > MAX_SHOWN else "")
+    shown = _some(places)
     key = installation.override(f"launch.inputs=[{', '.join(places[:MAX_SHOWN])}]")
     return [
         f"launch.script: {counted(len(names), 'file')} that an earlier run may have left is no "
@@ -354,6 +354,20 @@ class Environment:
         is_cached = _is_installed(place) and installation.top_of(path.parent) is None
         return None if is_cached else "a .pth file or a link in site-packages"
 
+    def may_change(self, place: Path) -> bool:
+        """Whether somebody may edit a file that PYTHONPATH leads to, and that counts as installed.
+
+        It is in a git repository that this user cannot write: the site's, or a colleague's. Or in a
+        folder of this user that no installer has filled.
+        """
+        path = place.resolve()
+        if _is_installed(path) or any(map(path.is_relative_to, self.prefixes)):
+            return False
+        entries = (Path(each) for each in self.search_path if place.is_relative_to(each))
+        has_installer = any(any(each.glob("*.dist-info")) for each in entries)
+        is_own = path.exists() and path.stat().st_uid == os.getuid()
+        return installation.top_of(path.parent) is not None or (is_own and not has_installer)
+
 
 def environment_of(
     python: str, names: Iterable[str], entries: Sequence[str], folder: Path
@@ -421,7 +435,11 @@ def freeze_live(
 def _check_imports(
     there: Environment, importers: Mapping[str, str], copies: Iterable[Path], launch: Launch
 ) -> None:
-    """Raises UserError for an imported module that is found where people edit it."""
+    """Raises UserError for an imported module that is found where people edit it.
+
+    Names those that others may edit.
+    """
+    changing = dict[Path, str]()
     frozen = [each.resolve() for each in copies]
     key = "launch.module" if launch.script is None else "launch.script"
     for name, importer in importers.items():
@@ -429,6 +447,8 @@ def _check_imports(
         if place is None or any(map(place.resolve().is_relative_to, frozen)):
             continue
         is_kits = name.partition(".")[0] == installation.NAME
+        if not is_kits and there.may_change(place):
+            changing[place] = name
         if (by := there.leads_to_live(place)) is not None and not is_kits:
             raise UserError(
                 f"{key}: {importer} imports {name.partition('.')[0]} from {place}, which is not "
@@ -436,6 +456,9 @@ def _check_imports(
                 "install it without -e (pip install FOLDER), or have it in this repository: a "
                 "submodule is frozen, too"
             )
+    if changing:
+        named = _some([f"{name} ({place})" for place, name in changing.items()])
+        say(f"not frozen, because PYTHONPATH leads there, where somebody may edit it: {named}")
 
 
 def _name_others(there: Environment, top: Path) -> None:
@@ -446,10 +469,14 @@ def _name_others(there: Environment, top: Path) -> None:
         if not folder.is_relative_to(top) and folder != installation.ROOT
     ]
     if others:
-        shown = ", ".join(others[:MAX_SHOWN]) + (", ..." if len(others) > MAX_SHOWN else "")
+        named = _some(others)
         say(
-            f"not frozen, because pip install -e leads there and no import of it was found: {shown}"
+            f"not frozen, because pip install -e leads there and no import of it was found: {named}"
         )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:MAX_SHOWN]) + (", ..." if len(names) > MAX_SHOWN else "")
 
 
 def _modules(names: Iterable[str]) -> list[str]:
@@ -531,7 +558,10 @@ def _imported_by(file: Path, package: Sequence[str]) -> Iterator[str]:
 
 
 def _check_search_path(node: ast.AST, file: Path) -> None:
-    """Raises UserError for a statement by which Python would search a folder where people edit."""
+    """Raises UserError for a statement by which Python would search a folder where people edit.
+
+    Names a folder of a git repository that this user cannot write.
+    """
     if isinstance(node, ast.Call):
         is_edit = ast.unparse(node.func).startswith(("sys.path.", "site.addsitedir"))
     elif isinstance(node, (ast.Assign, ast.AugAssign)):
@@ -547,6 +577,11 @@ def _check_search_path(node: ast.AST, file: Path) -> None:
                 f"{file.name}:{node.lineno}: {folder} on sys.path is not frozen, and an edit there "
                 "during the run would change it\n  hint: have it in this repository, and build its "
                 "path from __file__; or install it (pip install FOLDER)"
+            )
+        if folder.is_absolute() and not _is_installed(folder) and installation.top_of(folder):
+            say(
+                f"{file.name}:{node.lineno}: {folder} on sys.path is not frozen; an edit there "
+                "would change the run"
             )
 
 

@@ -441,9 +441,10 @@ def test_a_package_that_people_edit_elsewhere_is_refused_with_the_way_out(
 
 
 @pytest.mark.parametrize("way", ["PYTHONPATH", "sys.path"])
-def test_a_sites_clone_that_the_user_cannot_write_is_no_place_where_people_edit(
-    repository, environment, monkeypatch, way
+def test_a_clone_that_the_user_cannot_write_is_named_and_not_refused(
+    repository, environment, monkeypatch, capfd, way
 ):
+    """It may be one of the site, or a colleague's, who edits it."""
     clone = repository.parent / "apps"
     write(clone / "other/__init__.py", "")
     write(clone / ".git/HEAD", "")
@@ -459,9 +460,28 @@ def test_a_sites_clone_that_the_user_cannot_write_is_no_place_where_people_edit(
         lambda path, mode: clone not in (Path(path), *Path(path).parents) and access(path, mode),
     )
     assert frozen(repository, python=python).work.is_dir()
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if str(clone) in line]
+    assert "not frozen" in line
     monkeypatch.setattr(os, "access", access)
     with pytest.raises(UserError, match="is not frozen"):
         frozen(repository, python=python)
+
+
+@pytest.mark.parametrize("kind", ["own", "pip --target", "site"])
+def test_a_folder_of_ones_own_on_the_search_path_is_named_if_pip_did_not_fill_it(
+    repository, environment, monkeypatch, capfd, kind
+):
+    folder = repository.parent / "lib"
+    write(folder / "other/__init__.py", "")
+    write(repository / "mine/run.py", "import other.nets")
+    if kind == "pip --target":
+        write(folder / "other-1.0.dist-info/METADATA", "")
+    if kind == "site":
+        me = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: me + 1)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    frozen(repository, python=environment({}))
+    assert (f"{folder}/other/__init__.py" in capfd.readouterr().err) == (kind == "own")
 
 
 def test_an_editable_package_of_the_repository_that_comes_before_its_copy_is_refused(
