@@ -22,7 +22,7 @@ from slurm_job_kit.jobs.commands import local, packages, run_jobs
 from slurm_job_kit.jobs.commands.submit import announce, choose_cluster, run_here, world_size
 from slurm_job_kit.jobs.commands.submit_claim import claimed
 from slurm_job_kit.jobs.console import say
-from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.queued import RecordedJob
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import (
@@ -249,7 +249,11 @@ def refuse_living(run_dir: RunDir, cluster: str) -> None:
             raise UserError(f"{run_dir.run_id} is queued or running as job {job_id}")
         if life.is_alive is None and (cluster == "slurm" or not life.is_silent):
             raise run_jobs.refusal(run_dir, [life])
-    if queued := run_jobs.in_queue(run_dir):
+    queued = run_jobs.in_queue(run_dir)
+    if queued is None and cluster == "slurm":
+        text = f"{run_dir.run_id}: squeue does not answer whether a job of it is queued already"
+        raise FailedError(f"{text}\n  hint: try again")
+    if queued:
         raise UserError(f"{run_dir.run_id} is queued or running as job {queued[0]}")
     owner = run_lock.read(run_dir)
     if owner is not None and owner.is_local:

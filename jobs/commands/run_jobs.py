@@ -46,7 +46,7 @@ def unended(run_dir: RunDir) -> list[str]:
     lives = lives_of(run_dir)
     hidden = [life for life in lives.values() if life.is_alive is None and not life.is_silent]
     found = [job_id for job_id, life in lives.items() if life.is_alive or life.is_silent]
-    found = list(dict.fromkeys([*found, *in_queue(run_dir)]))
+    found = list(dict.fromkeys([*found, *(in_queue(run_dir) or ())]))
     if hidden and not found:
         raise refusal(run_dir, hidden)
     return found
@@ -59,13 +59,14 @@ def refusal(run_dir: RunDir, unknown: Sequence[Life]) -> UserError | FailedError
     return FailedError(text) if life.is_silent else UserError(text)
 
 
-def in_queue(run_dir: RunDir) -> list[str]:
+def in_queue(run_dir: RunDir) -> list[str] | None:
     """The ids of the user's queued and running jobs whose batch script gets this run directory.
 
-    A plain `sbatch slurm/ddp.sbatch RUN_DIR` records its job only once it starts.
+    None where squeue does not answer. A plain `sbatch slurm/ddp.sbatch RUN_DIR` records its job
+    only once it starts.
     """
-    path = run_dir.path.resolve()
-    return [job.job_id for job in job_list.queued_jobs() if target_of(job) == path]
+    path, jobs = run_dir.path.resolve(), job_list.known_queue()
+    return None if jobs is None else [job.job_id for job in jobs if target_of(job) == path]
 
 
 def target_of(job: job_list.QueuedJob) -> Path | None:

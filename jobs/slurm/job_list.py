@@ -200,11 +200,6 @@ class QueuedJob:
         return Path(self.work_dir, words).resolve() if words else None
 
 
-def queued_jobs() -> list[QueuedJob]:
-    """The user's jobs that are queued or run; empty where squeue does not answer."""
-    return known_queue() or []
-
-
 def known_queue() -> list[QueuedJob] | None:
     """The user's jobs that are queued or run; None where squeue does not answer.
 

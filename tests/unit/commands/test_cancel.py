@@ -149,6 +149,15 @@ def test_resume_refuses_a_run_that_a_plain_sbatch_has_queued(slurm, here, capsys
     assert slurm.submitted == 1
 
 
+def test_resume_queues_no_job_while_squeue_does_not_show_the_queue(slurm, here, capsys):
+    queued_twice(slurm, here)
+    slurm.set_state("4711", "FAILED")
+    slurm.answer("squeue", error="slurm_load_jobs error: Rate limit exceeded", status=1)
+    assert main(["resume", "tiny"]) == 1
+    assert "squeue does not answer" in capsys.readouterr().err
+    assert slurm.submitted == 1
+
+
 def refuse_start(run, me):
     """Refuse the start of a job as `attempt open` does."""
     refuse(run, facts.read(run, 1), me)
