@@ -40,9 +40,7 @@ NO_CONTACT = re.compile(
     # No munge on this host or on slurmctld's, or clocks that differ: it may come back.
     r"|Munge encode failed|Protocol authentication error|Authentication failure"
     r"|Invalid authentication credential|Authentication credential (expired|invalid)"
-    r"|Failed to connect to authentication agent"
-    # slurmd, from which this host gets its configuration, is being restarted.
-    r"|[Cc]ould not establish a configuration source|Can't find an address, check slurm.conf"
+    r"|Failed to connect to authentication agent|Can't find an address, check slurm.conf"
 )
 # What they print if slurmctld got the request and its answer did not come. Source: slurm_errno.c
 NO_ANSWER_IN_TIME = re.compile(

@@ -98,14 +98,13 @@ def test_an_array_task_is_named_by_its_array_and_number(variables, job_id):
         ("Slurm backup controller in standby mode", False),
         ("Controller is in standby mode, try a different controller", False),
         ("Rate limit exceeded, please retry later", False),
-        # Of munge, or of clients that get their configuration from slurmd.
+        # Of munge.
         ("Protocol authentication error", False),
         ("Invalid authentication credential", False),
         ("Authentication credential expired", False),
         ("Authentication failure", False),
         ("Failed to connect to authentication agent", False),
         ("Can't find an address, check slurm.conf", False),
-        ("fatal: Could not establish a configuration source", False),
         ("Invalid job id specified", True),
         ("Job can not be altered now, try again later", True),
         ("Access/permission denied", True),
