@@ -21,7 +21,7 @@ from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import Mistake
 from slurm_job_kit.jobs.installation import command
 from slurm_job_kit.jobs.log_text import behind_first_line
-from slurm_job_kit.jobs.records.ended import AttemptRecord
+from slurm_job_kit.jobs.records.ended import NOT_REQUEUED, AttemptRecord
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import client, site
@@ -29,6 +29,7 @@ from slurm_job_kit.jobs.slurm import client, site
 OTHER_CODES = range(3, 64)  # without the shell's own, 2, and those of sysexits.h
 EXIT_RETRY = 75  # the batch script starts another srun step. Source: sysexits.h, EX_TEMPFAIL
 MAX_DELAY_S = 60
+MAX_WORDS = 400  # characters of what sbatch printed
 # A partition's jobs are preempted together: not all of them ask slurmctld in the same second.
 SPREAD_S = 1.0
 
@@ -66,16 +67,24 @@ def end_for_good(job_id: str) -> int:
 
 def succeed(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> bool:
     """Leave the run to the job's successor, or hold it; False if another start owns the run."""
-    if after := successor.confirm(run_dir, found, me.job_id):
+    after, refusal = successor.confirm(run_dir, found, me.job_id)
+    if after is not None:
         hand_over(run_dir, found, me, after)
         return True
     problem = "Slurm cannot start this job again, and it has no successor"
-    return end_instead(hold_instead(decision, problem), run_dir, found, me)
+    return end_instead(hold_instead(decision, problem, refusal), run_dir, found, me)
 
 
-def hold_instead(decision: Decision, problem: str) -> Decision:
-    """The decision where the job was not requeued because of a problem."""
-    reason = behind_first_line(decision.reason, f"; NOT requeued: {problem}")
+def hold_instead(decision: Decision, problem: str, refusal: str = "") -> Decision:
+    """The decision where the job was not requeued because of a problem.
+
+    refusal: what sbatch printed instead of queueing a successor.
+    """
+    lines = [line.removeprefix("sbatch: ").strip() for line in refusal.splitlines()]
+    lines = [line for line in lines if "error: " in line] or lines  # not a site's notes around it
+    words = "; ".join(filter(None, lines))[:MAX_WORDS]
+    problem = f"{problem}: {words}" if words else problem
+    reason = behind_first_line(decision.reason, f"{NOT_REQUEUED}{problem}")
     return replace(decision, action=Action.HOLD, reason=reason)
 
 
@@ -134,19 +143,22 @@ def requeue(decision: Decision, run_dir: RunDir, found: AttemptFacts, me: run_lo
     is_cancelled = job is not None and client.is_cancelled(job.state, job.reason)
     # Where preemption cancels jobs, it may have been Slurm; the successor job can find out.
     cancels_preempted = found.site is None or found.site.cancels_preempted is not False
-    hold = hold_instead(decision, requeued.problem)
+    hold, refusal = hold_instead(decision, requeued.problem), ""
     if job is not None and is_cancelled and not (job.is_preempted and cancels_preempted):
         # The cancel came between the decision and the requeue, which then had no effect.
         instead = Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
         return not end_instead(instead, run_dir, found, me, requeued)
-    if run_lock.is_owned_by_start(run_dir, me) and (
-        after := successor.confirm(run_dir, found, me.job_id)
-    ):
+    after = None
+    if run_lock.is_owned_by_start(run_dir, me):
+        after, refusal = successor.confirm(run_dir, found, me.job_id)
+    if after is not None:
         instead = replace(hold, action=Action.SUCCESSOR)
         say(format_for_log(instead, run_dir))
         found = history.amend(run_dir, found, instead, requeued)
         hand_over(run_dir, found, me, after)
         return False
+    if refusal:
+        hold = hold_instead(decision, f"{requeued.problem}, and no successor", refusal)
     is_ended = end_instead(hold, run_dir, found, me, requeued)
     return requeued.answer is RequeueAnswer.NO_ANSWER or not is_ended
 

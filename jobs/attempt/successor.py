@@ -88,8 +88,8 @@ def ensure(run_dir: RunDir, found: AttemptFacts, job_id: str) -> None:
 
 def queue(
     run_dir: RunDir, found: AttemptFacts, job_id: str, can_requeue: bool, reason: str
-) -> str | None:
-    """Queue a job that starts after this one; its id, or None where Slurm refuses it.
+) -> tuple[str | None, str]:
+    """Queue a job that starts after this one; its id, or why there is none, in Slurm's words.
 
     Raises: OSError if it cannot be recorded; the new job is cancelled then.
     """
@@ -105,7 +105,7 @@ def queue(
     if new_id is None:
         hint = f"{installation.command('resume')} continues"
         say(f"no successor of job {job_id} ({reason}): {problem}\n  hint: {hint}")
-        return None
+        return None, problem
     try:
         records.write(run_dir.successor, Successor(new_id, job_id, reason))
         lookup.remember(run_dir, new_id, client.cluster_name(), run_dir.path.parent.parent)
@@ -113,7 +113,7 @@ def queue(
         client.cancel(new_id)
         raise
     say(f"job {new_id} waits for the end of job {job_id}, to continue the run: {reason}")
-    return new_id
+    return new_id, ""
 
 
 def argv_after(run_dir: RunDir, found: AttemptFacts, job_id: str, can_requeue: bool) -> list[str]:
@@ -126,18 +126,18 @@ def argv_after(run_dir: RunDir, found: AttemptFacts, job_id: str, can_requeue: b
     return sbatch.successor_argv(argv, job_id, can_requeue)
 
 
-def confirm(run_dir: RunDir, found: AttemptFacts, job_id: str) -> str | None:
+def confirm(run_dir: RunDir, found: AttemptFacts, job_id: str) -> tuple[str | None, str]:
     """The id of the job that continues the run after this one; queues it if there is none yet.
 
-    None where the spec forbids it, or Slurm refuses it.
+    None where the spec forbids it; where Slurm refuses it, with Slurm's words.
     """
     present = interpret.successor_of(found, job_id)
     if present is not None:
         waiting = lookup.as_recorded(run_dir, found.submission, present)
         if job_list.life_of(waiting).is_alive is not False:
-            return present
+            return present, ""
     if found.spec.slurm.restart == "requeue":
-        return None
+        return None, ""
     can_requeue = found.last is None or found.last.evidence.can_requeue
     return queue(run_dir, found, job_id, can_requeue, "this job cannot be started again")
 

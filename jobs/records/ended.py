@@ -10,6 +10,9 @@ from slurm_job_kit.jobs.records import OMIT_NONE, read_lines
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
 from slurm_job_kit.jobs.rundir import RunDir
 
+# Stands in the reason of a hold before Slurm's words, where the run should have continued.
+NOT_REQUEUED = "; NOT requeued: "
+
 
 class Action(StrEnum):
     """What the batch script does after an attempt."""

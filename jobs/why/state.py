@@ -9,7 +9,7 @@ from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.attempt.decision import CRASHES, ENDS, budget_of
 from slurm_job_kit.jobs.attempt.interpret import start_up_warning
 from slurm_job_kit.jobs.console import counted, format_duration
-from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause
+from slurm_job_kit.jobs.records.ended import NOT_REQUEUED, Action, AttemptRecord, Cause
 from slurm_job_kit.jobs.show import live_progress
 from slurm_job_kit.jobs.slurm import job_state, pending, refusals
 from slurm_job_kit.jobs.slurm.client import Life
@@ -199,7 +199,21 @@ def ended(seen: Observed) -> Answer:
     at = "" if seen.progress is None else f" at step {seen.progress.step}"
     main = replace(main, text=f"{ended_as}{at}: {main.text}")
     budget = used_budget([each.record for each in seen.ends], budget_of(seen.newest.spec))
-    return of_reason(seen, main, delays, REMEDIES.get(budget) if budget in BUDGET_DECIDES else None)
+    remedy = REMEDIES.get(budget) if budget in BUDGET_DECIDES else None
+    if budget is Kind.NOT_REQUEUED:
+        words = last.record.reason.partition("\n")[0].partition(NOT_REQUEUED)[2]
+        main = replace(main, text=f"{main.text}; not requeued: {words}") if words else main
+        remedy = remedy if seen.newest.spec.slurm.restart == "requeue" else after_refusal(words)
+    return of_reason(seen, main, delays, remedy)
+
+
+def after_refusal(words: str) -> Remedy:
+    """What to do where Slurm refused the successor job, too, with the keys that it is about."""
+    keys = refusals.keys_of(words)
+    named = " or ".join(f"slurm.{key}" for key in keys)
+    shows = next((f"; {refusals.HINTS[key]}" for key in keys if key in refusals.HINTS), "")
+    change = f"; if Slurm refuses it again, change {named}{shows}" if named else ""
+    return Remedy(f"resume queues another job{change}")
 
 
 def never_started(seen: Observed) -> Answer:

@@ -212,14 +212,14 @@ def test_a_run_is_handed_over_to_somebody_who_is_there(run, slurm, state, queued
     write_json(run.successor, {"job_id": "8", "after": "7", "reason": ""})
     show(slurm, state)
     slurm.answer("sbatch", "Submitted batch job 9\n")
-    assert successor.confirm(run, now(run), "7")
+    assert successor.confirm(run, now(run), "7")[0]
     assert len([call for call in slurm.calls if call.startswith("sbatch")]) == queued
     assert lookup.successor_of(run, "7") == ("9" if queued else "8")
 
 
 def test_a_run_whose_user_wants_no_successor_is_handed_over_to_nobody(run, slurm):
     run.spec.write_text(replace(SPEC, slurm=Slurm(restart="requeue")).to_json())
-    assert not successor.confirm(run, now(run), "7")
+    assert successor.confirm(run, now(run), "7") == (None, "")
     assert slurm.calls == []
 
 
@@ -393,6 +393,22 @@ def test_a_refused_requeue_hands_the_run_over(run, slurm, me, capfd):
     assert "NOT requeued" in capfd.readouterr().err
     assert not run.owner.exists()
     assert not run.result.exists()
+
+
+REFUSED = """\
+sbatch: note: GPU hours are billed
+sbatch: error: QOSMaxSubmitJobPerUserLimit
+sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)
+"""
+
+
+@pytest.mark.parametrize("decision", [REQUEUE, HAND_OVER])
+def test_a_hold_has_the_words_in_which_slurm_refused_the_successor(run, slurm, me, decision):
+    slurm.answer("sbatch", error=REFUSED, status=1)
+    assert execute.execute(decision, run, now(run), me) == 1
+    reason = read_json(run.result)["reason"]
+    assert "QOSMaxSubmitJobPerUserLimit; error: Batch job" in reason and "billed" not in reason
+    assert read_jsonl(run.attempts)[-1]["reason"] == reason
 
 
 @pytest.mark.parametrize(("cancels", "decision"), [(True, "successor"), (False, "cancel")])

@@ -349,9 +349,23 @@ def test_a_requeue_that_slurm_refused_is_named(story):
     evidence = {"signals": ["SIGTERM"], "is_preempted": True, "outcome": "stopped"}
     story.attempt(cause="preemption", decision="hold", evidence=evidence, requeue="refused")
     story.held()
+    story.run.spec.write_text(Spec(name="tiny", slurm=Slurm(restart="requeue")).to_json())
     answer = story.why()
     assert causes(answer) == ["preemption", "not_requeued"]
     assert "slurm.restart=auto" in answer["command"]
+
+
+def test_a_successor_that_slurm_refused_leads_to_the_key(story):
+    evidence = {"signals": ["SIGTERM"], "is_preempted": True, "outcome": "stopped"}
+    words = "error: QOSMaxSubmitJobPerUserLimit"
+    reason = f"preempted; NOT requeued: no successor: {words}"
+    story.attempt(
+        cause="preemption", decision="hold", evidence=evidence, requeue="refused", reason=reason
+    )
+    story.held()
+    answer = story.why()
+    assert words in answer["text"] and "slurm.qos" in answer["advice"]
+    assert "slurm.restart" not in answer["command"]
 
 
 def test_a_start_up_longer_than_each_slot_is_named(story):
