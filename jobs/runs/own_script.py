@@ -48,7 +48,10 @@ def normalised(spec: Spec, repository: Path) -> Spec:
 
 
 def check_frozen(launch: Launch, run_dir: RunDir) -> None:
-    """Raises UserError for a launch.script that the frozen code of the run does not have."""
+    """Raises UserError for a launch.script that the frozen code of the run does not have.
+
+    Or that is written for a shell: each rank would end with an error of Python's grammar.
+    """
     if launch.script is None:
         return
     script = Path(launch.script)
@@ -57,6 +60,16 @@ def check_frozen(launch: Launch, run_dir: RunDir) -> None:
         raise UserError(
             f"launch.script: {launch.script} is not in the frozen code\n"
             "  hint: git ignores it (git add -f), or it is newer than this run: submit a new run"
+        )
+    with frozen.open("rb") as file:
+        first = file.readline(200)
+    if frozen.suffix in (".sh", ".bash") or re.match(rb"#!.*\b(?:ba|da|z|k)?sh\b", first):
+        path = script.name if script.is_absolute() else script  # in the working directory
+        raise UserError(
+            f"launch.script: {launch.script} is a shell script, and Python runs launch.script\n"
+            "  hint: name a Python file that starts it, such as one with\n"
+            "    import subprocess, sys; "
+            f"sys.exit(subprocess.call(['bash', '{path}', *sys.argv[1:]]))"
         )
 
 

@@ -296,6 +296,24 @@ def test_a_link_in_the_repository_to_a_script_elsewhere_is_no_frozen_code(reposi
     assert (run.script_code / "train.py").is_file()
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "is_refused"),
+    [
+        ("train.sh", "python train.py\n", True),
+        ("train", "#!/usr/bin/env bash\npython train.py\n", True),
+        ("train", "#!/usr/bin/env python3\n", False),
+        ("train", "x = 1\n", False),
+    ],
+)
+def test_a_shell_script_is_refused_because_python_runs_it(repository, name, text, is_refused):
+    write(repository / "mine" / name, text)
+    if not is_refused:
+        assert frozen(repository, script=f"mine/{name}").work.is_dir()
+        return
+    with pytest.raises(UserError, match=f"mine/{name} is a shell script.*\n  hint: "):
+        frozen(repository, script=f"mine/{name}")
+
+
 def test_a_script_that_git_ignores_is_an_error(repository):
     write(repository / "secret.py", "x")
     with pytest.raises(UserError, match="secret.py is not in the frozen code.*\n  hint: git ignor"):
