@@ -27,11 +27,13 @@ Fault = Literal[
     "open_files",
     "file_size",
     "processes",
+    "cpu_time",
     "memory",
     "shared_memory",
     "temporary_directory",
     "permission",
     "stale_file",
+    "network",  # a name or a server outside of the job
     "collective",  # of NCCL or gloo
     "device",
     "device_memory",
@@ -48,7 +50,7 @@ Fault = Literal[
 # By the errno of an OSError, whatever file it is of.
 DISK_FAULTS: dict[int, Fault] = {errno.ENOSPC: "disk_full", errno.EDQUOT: "quota"}
 # Errors of a file server or a network, which may work again in the next attempt.
-TRANSIENT_ERRNOS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO)
+TRANSIENT_ERRNOS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ESHUTDOWN)
 # Where the file belongs to the run directory.
 RUN_DIR_FAULTS: dict[int, Fault] = {
     **DISK_FAULTS,

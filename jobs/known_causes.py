@@ -121,6 +121,12 @@ KNOWN_CAUSES = (
         r"|Thread creation failed|Cannot fork|fork: retry",
     ),
     KnownCause(
+        "cpu_time",
+        "a limit of the process is reached: its CPU time",
+        "ulimit -t unlimited in setup (a job inherits the limit of a login node), or ask the site",
+        text=r"SIGXCPU|CPU time limit exceeded",
+    ),
+    KnownCause(
         "device_memory",
         "a GPU has too little memory",
         "a smaller batch, or another train.strategy",
@@ -132,7 +138,8 @@ KNOWN_CAUSES = (
         "a GPU failed",
         "report the node to the site if it repeats",
         text=r"CUDA error: (?!device-side assert|invalid device ordinal|no kernel image)"
-        r"|HIP error: |CU(?:DNN|BLAS|SOLVER|FFT)_STATUS_(?!ALLOC)|uncorrectable ECC",
+        r"|HIP error: |Memory access fault by GPU|with error ?: HSA_STATUS_ERROR"
+        r"|CU(?:DNN|BLAS|SOLVER|FFT)_STATUS_(?!ALLOC)|uncorrectable ECC",
         is_plain=True,
     ),
     KnownCause(
@@ -141,8 +148,8 @@ KNOWN_CAUSES = (
         "more slurm.mem, fewer data workers, a smaller batch, or ulimit -v unlimited in setup",
         errnos=(errno.ENOMEM,),
         names=("MemoryError",),
-        text=r"[Cc]annot allocate memory|can't allocate memory|std::bad_alloc|MemoryError"
-        r"|oom[-_]kill|Out Of Memory|[Oo]ut of memory|Exceeded .*memory limit"
+        text=r"[Cc]annot allocate memory(?! in static TLS)|can't allocate memory|std::bad_alloc"
+        r"|MemoryError|oom[-_]kill|Out Of Memory|[Oo]ut of memory|Exceeded .*memory limit"
         r"|is killed by signal: Killed|^Killed",
     ),
     KnownCause(
@@ -204,6 +211,24 @@ KNOWN_CAUSES = (
         "resume; if it repeats, ask the site about that file system",
         errnos=(errno.ESTALE,),
         text=r"Stale (?:NFS )?file handle",
+    ),
+    KnownCause(
+        "disk_error",
+        "the server of the file did not answer, or the node lost it",
+        "resume; if it repeats, ask the site about that file system",
+        errnos=(errno.EIO, errno.EREMOTEIO, errno.ESHUTDOWN, errno.ENOTCONN, errno.ENOLCK),
+        text=r"Input/output error|Remote I/O error|[Tt]ransport endpoint|No locks available",
+    ),
+    KnownCause(
+        "network",
+        "a name or a server of the network cannot be reached from the node",
+        "fetch what the script needs before the run (nodes often have no way to the internet), or "
+        "set the site's proxy in setup",
+        errnos=(errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH),
+        names=("gaierror",),
+        text=r"[Nn]ame resolution|Name or service not known|Max retries exceeded with url"
+        r"|Connection refused|Network is unreachable|No route to host|We couldn't connect to"
+        r"|<urlopen error",
     ),
     KnownCause(
         "usage",

@@ -78,6 +78,7 @@ _OF_CHILD = (
 # Of a data loader, whose worker wrote its own.
 _WORKER = re.compile(r"^RuntimeError: DataLoader worker")
 _STARTS = re.compile(r"(?i)\b(?:error|fatal|failed|cannot|can't|abort|exception|refus\w+)\b|:$")
+_METRIC = re.compile(r"(?i)\berror\b\W*(?:\w+\W+)?(?:\d*\.\d+(?:e[-+]?\d+)?%?|\d+%)$")
 _BOX = "│╭╰╮╯─┃┏┗"
 OUTPUT_BEFORE = "the last output before it: "  # of the end of another process
 MAX_WORDS = 10  # lines
@@ -215,7 +216,7 @@ def _words(lines: Sequence[str], begin: int, last: int) -> LastError:
     for number in range(start, max(begin, last - MAX_WORDS) - 1, -1):
         if _is_noise(lines[number]):
             break
-        if _STARTS.search(lines[number]):
+        if _STARTS.search(lines[number]) and not _METRIC.search(lines[number]):
             start, is_known = number, True
     text = "\n".join(line.strip(_BOX).rstrip() for line in lines[start : last + 1]).strip()
     return LastError(text, is_known=is_known)

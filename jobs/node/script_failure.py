@@ -98,6 +98,8 @@ def record_of(end: ScriptEnd, rank: int, host: str) -> RankError:
         is_torchs and any(each in text for each in MEMORY_TEXTS)
     )
     cause = _cause_of(end, error, names)
+    if is_peers and cause is not None and cause.fault == "network":  # a rank, not a server
+        cause = None
     missing = _NOT_FOUND.search(text) if error.traceback else None
     in_args = missing is not None and any(missing[1] in each for each in end.args)
     is_stop = signal_of(end.exit_code) == signal.SIGTERM
@@ -130,7 +132,8 @@ def _error_of(end: ScriptEnd) -> tuple[LastError, Sequence[str]]:
     found = last_error(
         lines,
         may_be_uncaught=end.exit_code == UNCAUGHT or (has_reported and end.exit_code > 0),
-        takes_words=end.exit_code > 0,
+        # What a process wrote before it aborted is why, most often.
+        takes_words=end.exit_code > 0 or end.exit_code == -signal.SIGABRT,
         main=report.main if has_reported else None,
     )
     return found, (found.name,) if found.name else ()

@@ -39,6 +39,7 @@ class Kind(StrEnum):
     # A failure of a rank.
     HANG = "hang"
     COLLECTIVE = "collective"
+    NETWORK = "network"
     PROCESS_KILLED = "process_killed"
     OUT_OF_MEMORY = "out_of_memory"
     GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
@@ -60,6 +61,7 @@ class Kind(StrEnum):
     OPEN_FILES = "open_files"
     FILE_SIZE = "file_size"
     PROCESSES = "processes"
+    CPU_TIME = "cpu_time"
     SHARED_MEMORY = "shared_memory"
     TEMPORARY_DIRECTORY = "temporary_directory"
     # The disk.
@@ -93,6 +95,7 @@ OF_FAULT: dict[Fault, Kind] = {
     "open_files": Kind.OPEN_FILES,
     "file_size": Kind.FILE_SIZE,
     "processes": Kind.PROCESSES,
+    "cpu_time": Kind.CPU_TIME,
     "memory": Kind.OUT_OF_MEMORY,
     "shared_memory": Kind.SHARED_MEMORY,
     "temporary_directory": Kind.TEMPORARY_DIRECTORY,
@@ -100,6 +103,7 @@ OF_FAULT: dict[Fault, Kind] = {
     "stale_file": Kind.STALE_FILE,
     "import": Kind.IMPORT_ERROR,
     "collective": Kind.COLLECTIVE,
+    "network": Kind.NETWORK,
     "device": Kind.GPU_ERROR,
     "device_memory": Kind.GPU_OUT_OF_MEMORY,
     "not_finite": Kind.NOT_FINITE,

@@ -161,7 +161,7 @@ def test_a_log_that_is_gone_leaves_the_exit_code(tmp_path):
             "strerror: Read-only file system",
             "read_only",
         ),
-        ("OSError: [Errno 5] Input/output error", None),
+        ("OSError: [Errno 5] Input/output error", "disk_error"),
         ("ValueError: [Errno 28]", None),
     ],
 )

@@ -368,6 +368,14 @@ parser.parse_args()
             "the last output before it: no data in /d",
         ),
         # As of os.system("false"): the exit code has 8 bits.
+        (
+            "print('largest error: 0.5'); raise SystemExit(3)",
+            "exited with code 3; its last output: ",
+        ),
+        (
+            "import os; print('solver: no convergence', flush=True); os.abort()",
+            "was killed by SIGABRT; its last output: solver: no convergence",
+        ),
         ("import sys; sys.exit(256)", "exited with code 1: sys.exit(256)"),
         (ABORT, "was killed by SIGABRT: free(): invalid pointer"),
         (
@@ -601,6 +609,31 @@ def test_sys_exit_can_be_pickled_as_the_function_can(run, start):
         ("import nowhere", "import"),
         ("x = (", "syntax"),
         (HYDRA_WORDS, "usage"),
+        ("raise OSError(5, 'Input/output error', '/scratch/x')", "disk_error"),
+        ("raise OSError(108, 'Cannot send after transport endpoint shutdown', '/x')", "disk_error"),
+        ("raise OSError(37, 'No locks available', '/home/x/lock')", "disk_error"),
+        ("import socket; socket.getaddrinfo('nowhere.invalid', 80)", "network"),
+        ("raise ConnectionRefusedError(111, 'Connection refused')", "network"),
+        (
+            "raise OSError(\"We couldn't connect to 'https://huggingface.co' to load this file\")",
+            "network",
+        ),
+        (
+            "class DistNetworkError(RuntimeError): pass\nraise DistNetworkError('The client socket "
+            "has failed to connect to 10.0.0.1:29500: Connection refused')",
+            "collective",
+        ),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGXCPU)", "cpu_time"),
+        (
+            "import os; print('Memory access fault by GPU node-4 on address 0x7f. Reason: "
+            "Unknown.', flush=True); os.abort()",
+            "device",
+        ),
+        # A lack of room for variables of threads, not of memory.
+        (
+            "raise ImportError('/x/libgomp.so.1: cannot allocate memory in static TLS block')",
+            "import",
+        ),
         (
             "print('FATAL Flags parsing error: Unknown command line flag \\'lrr\\'\\nPass "
             "--helpshort or --helpfull to see help on flags.'); raise SystemExit(1)",
@@ -641,7 +674,7 @@ def test_the_known_cause_behind_an_error_is_named(run, start, text, fault):
     start(text).wait(30)
     record = error(run)
     assert record is not None and record.fault == fault, record
-    if fault is not None and not CAUSE_OF[fault].is_plain:
+    if fault in CAUSE_OF and not CAUSE_OF[fault].is_plain:
         assert f"\n  cause: {CAUSE_OF[fault].what}\n  hint: " in record.error
 
 
