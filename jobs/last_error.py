@@ -23,7 +23,7 @@ ORIGINAL = f"Original {HEADER}:"  # a data worker's, in the message of its paren
 # The frame at which an error leaves a program, or a process that Python started: nothing caught it.
 _OUTERMOST = re.compile(
     r"in <module>|_run_module_as_main|_run_code|<frozen runpy>"
-    r"|in (?:_bootstrap|_wrap|_process_worker|worker)$"
+    r"|in (?:_bootstrap|_wrap|_process_worker|worker|run_torchrun)$"
 )
 # What an error's first line begins with: `torch.cuda.OutOfMemoryError: `, `KeyError`.
 _ERROR = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: |:?$)")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs.last_error import last_error
 from slurm_job_kit.jobs.node.agent import prepare_torchrun
 from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN
 from slurm_job_kit.jobs.node.torchrun import FORKED_RANK, NodeOptions, torchrun_command
@@ -51,7 +52,8 @@ def test_torchrun_ends_without_a_tear_down(tmp_path, argument, status, tears_dow
 FAILS_ANEW = """
 import builtins
 builtins.tries = getattr(builtins, "tries", 0) + 1
-raise ValueError("TORCH_LOGS is invalid" if builtins.tries == 1 else "triton is registered twice")
+bad = "\\nTORCH_LOGS is invalid\\nValid settings:\\nall, aot"
+raise ValueError(bad if builtins.tries == 1 else "triton is registered twice")
 """
 
 
@@ -63,7 +65,8 @@ def test_the_reason_is_that_of_the_first_import_of_torch(tmp_path):
     argv = [sys.executable, "-c", code]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "ValueError: TORCH_LOGS is invalid"
+    found = last_error(done.stderr.splitlines()).text
+    assert found == "ValueError:\nTORCH_LOGS is invalid\nValid settings:\nall, aot"
 
 
 # The fork begins while the thread still imports, as that of the first rank may do.
