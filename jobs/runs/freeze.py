@@ -31,6 +31,11 @@ from slurm_job_kit.jobs.spec import Launch, Spec
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "submitit", "pydantic", "pyyaml")
 MIN_FREE_MIB = 64
+# The plain form, whatever the user's configuration shows people: another program, colours, words.
+DIFF = (
+    *("-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false", "diff"),
+    *("--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/"),
+)
 
 
 class FreezeError(UserError):
@@ -244,7 +249,7 @@ def _commit_begun(repository: Path) -> Iterator[Commit]:
     """A block during which git looks up the commit, while this process copies the code."""
     with (
         code_snapshot.git_begun(repository, "rev-parse", "HEAD") as git_sha,
-        code_snapshot.git_begun(repository, "diff", "HEAD") as git_diff,
+        code_snapshot.git_begun(repository, *DIFF, "HEAD") as git_diff,
     ):
         yield functools.cache(lambda: (git_sha().text, git_diff().text))
 

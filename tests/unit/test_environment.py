@@ -16,6 +16,7 @@ from slurm_job_kit.jobs.node import agent
 from slurm_job_kit.jobs.node.preload import TorchrunCall, become
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import code_snapshot
+from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.slurm import client, job_list
 from slurm_job_kit.jobs.spec import Launch, Spec
 
@@ -154,6 +155,28 @@ def test_git_keeps_the_users_configuration(tmp_path, monkeypatch):
     for name, value in {"COUNT": "1", "KEY_0": "kit.colour", "VALUE_0": "blue"}.items():
         monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
     assert code_snapshot.git(tmp_path, "config", "kit.colour") == "blue"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("diff.external", "true"), ("color.ui", "always"), ("diff.noprefix", "true")],
+)
+def test_the_recorded_changes_have_the_form_that_git_apply_takes(tmp_path, monkeypatch, key, value):
+    def run_git(*words, text=None):
+        argv = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        return subprocess.run(argv, check=True, capture_output=True, text=True, input=text)
+
+    run_git("init", "-q")
+    (tmp_path / "a.py").write_text("1\n")
+    run_git("add", ".")
+    run_git("commit", "-qm", "x")
+    (tmp_path / "a.py").write_text("2\n")
+    for name, text in {"COUNT": "1", "KEY_0": key, "VALUE_0": value}.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", text)
+    diff = provenance(tmp_path, "c", "python3").git_diff
+    run_git("checkout", "-q", ".")
+    run_git("apply", text=f"{diff}\n")
+    assert (tmp_path / "a.py").read_text() == "2\n"
 
 
 def test_torchrun_gets_no_option_from_the_environment():
