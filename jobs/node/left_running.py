@@ -49,7 +49,7 @@ def outlasting(script: int, attempt_dir: AttemptDir) -> tuple[int, str]:
     torch loaded is, which may be saving.
     """
     left: dict[int, _Left] = {}
-    while not attempt_dir.outcome.exists():
+    while not os.path.exists(attempt_dir.outcome):  # no error where the file server has one
         for pid in children_but(script):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if not ended:
@@ -59,7 +59,7 @@ def outlasting(script: int, attempt_dir: AttemptDir) -> tuple[int, str]:
             left.pop(pid, None)
             if code and (has_torch or -code not in _BY_PARENTS_END):
                 return code, ""
-        is_stopping = attempt_dir.stop_requested.exists()
+        is_stopping = os.path.exists(attempt_dir.stop_requested)
         if not any(each.works(is_stopping) for each in left.values()):
             break
         time.sleep(SAMPLE_S)

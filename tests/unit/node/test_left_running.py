@@ -157,8 +157,8 @@ def test_a_stop_reaches_the_script_alone_and_after_its_end_what_it_left(run, wra
     while agent.scripts_of([process.pid]) != [training]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    os.kill(training, signal.SIGTERM)
-    assert end_of(process) == "-15"
+    os.kill(training, signal.SIGUSR1)
+    assert end_of(process) == "-10"
 
 
 def test_a_wrapper_without_a_script_is_no_error():
