@@ -64,11 +64,15 @@ class Budget:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, what ended the attempt, and why, as a text for the user."""
+    """What to do, what ended the attempt, and why, as a text for the user.
+
+    not_requeued: why the run does not continue although it should, with Slurm's words.
+    """
 
     action: Action
     cause: Cause
     reason: str
+    not_requeued: str = ""
 
 
 COMPLETED = Decision(Action.DONE, Cause.COMPLETED, "all steps are done")

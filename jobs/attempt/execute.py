@@ -21,7 +21,7 @@ from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import Mistake
 from slurm_job_kit.jobs.installation import command
 from slurm_job_kit.jobs.log_text import behind_first_line
-from slurm_job_kit.jobs.records.ended import NOT_REQUEUED, AttemptRecord
+from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import client, site
@@ -84,8 +84,8 @@ def hold_instead(decision: Decision, problem: str, refusal: str = "") -> Decisio
     lines = [line for line in lines if "error: " in line] or lines  # not a site's notes around it
     words = "; ".join(filter(None, lines))[:MAX_WORDS]
     problem = f"{problem}: {words}" if words else problem
-    reason = behind_first_line(decision.reason, f"{NOT_REQUEUED}{problem}")
-    return replace(decision, action=Action.HOLD, reason=reason)
+    reason = behind_first_line(decision.reason, f"; NOT requeued: {problem}")
+    return replace(decision, action=Action.HOLD, reason=reason, not_requeued=problem)
 
 
 def hand_over(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner, successor_id: str) -> None:

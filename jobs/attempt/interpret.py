@@ -739,6 +739,7 @@ def corrected(last: AttemptRecord, decision: Decision, requeued: Requeued | None
         reason=decision.reason,
         evidence=seen,
         requeue=None if requeued is None else requeued.answer,
+        not_requeued=decision.not_requeued or None,
     )
 
 

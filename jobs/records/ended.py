@@ -10,9 +10,6 @@ from slurm_job_kit.jobs.records import OMIT_NONE, read_lines
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
 from slurm_job_kit.jobs.rundir import RunDir
 
-# Stands in the reason of a hold before Slurm's words, where the run should have continued.
-NOT_REQUEUED = "; NOT requeued: "
-
 
 class Action(StrEnum):
     """What the batch script does after an attempt."""
@@ -106,6 +103,8 @@ class AttemptRecord:
     # What Slurm did with the requeue that the first record of the attempt decided on.
     requeue: RequeueAnswer | None = field(default=None, metadata=OMIT_NONE)
     code: str | None = field(default=None, metadata=OMIT_NONE)  # name of the frozen code
+    # Why the run did not continue although it should have, with what Slurm printed.
+    not_requeued: str | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.attempt.decision import CRASHES, ENDS, budget_of
 from slurm_job_kit.jobs.attempt.interpret import start_up_warning
 from slurm_job_kit.jobs.console import counted, format_duration
-from slurm_job_kit.jobs.records.ended import NOT_REQUEUED, Action, AttemptRecord, Cause
+from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause
 from slurm_job_kit.jobs.show import live_progress
 from slurm_job_kit.jobs.slurm import job_state, pending, refusals
 from slurm_job_kit.jobs.slurm.client import Life
@@ -201,7 +201,7 @@ def ended(seen: Observed) -> Answer:
     budget = used_budget([each.record for each in seen.ends], budget_of(seen.newest.spec))
     remedy = REMEDIES.get(budget) if budget in BUDGET_DECIDES else None
     if budget is Kind.NOT_REQUEUED:
-        words = last.record.reason.partition("\n")[0].partition(NOT_REQUEUED)[2]
+        words = last.record.not_requeued or ""
         main = replace(main, text=f"{main.text}; not requeued: {words}") if words else main
         remedy = remedy if seen.newest.spec.slurm.restart == "requeue" else after_refusal(words)
     return of_reason(seen, main, delays, remedy)

@@ -408,7 +408,8 @@ def test_a_hold_has_the_words_in_which_slurm_refused_the_successor(run, slurm, m
     assert execute.execute(decision, run, now(run), me) == 1
     reason = read_json(run.result)["reason"]
     assert "QOSMaxSubmitJobPerUserLimit; error: Batch job" in reason and "billed" not in reason
-    assert read_jsonl(run.attempts)[-1]["reason"] == reason
+    record = read_jsonl(run.attempts)[-1]
+    assert record["reason"] == reason and record["not_requeued"] in reason
 
 
 @pytest.mark.parametrize(("cancels", "decision"), [(True, "successor"), (False, "cancel")])

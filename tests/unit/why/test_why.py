@@ -357,11 +357,9 @@ def test_a_requeue_that_slurm_refused_is_named(story):
 
 def test_a_successor_that_slurm_refused_leads_to_the_key(story):
     evidence = {"signals": ["SIGTERM"], "is_preempted": True, "outcome": "stopped"}
-    words = "error: QOSMaxSubmitJobPerUserLimit"
-    reason = f"preempted; NOT requeued: no successor: {words}"
-    story.attempt(
-        cause="preemption", decision="hold", evidence=evidence, requeue="refused", reason=reason
-    )
+    words = "no successor: error: QOSMaxSubmitJobPerUserLimit"
+    of_hold = {"decision": "hold", "requeue": "refused", "not_requeued": words}
+    story.attempt(cause="preemption", evidence=evidence, **of_hold)
     story.held()
     answer = story.why()
     assert words in answer["text"] and "slurm.qos" in answer["advice"]
