@@ -8,16 +8,15 @@ import torch
 from slurm_job_kit.trainer.data.builtin import digits as plain_digits
 from slurm_job_kit.trainer.data.sources import Batch, Samples
 
-PREFIX = "SAMPLES_PREFIX"
+FOLDER = "SAMPLES_FOLDER"
 
 
 class Recorded(Samples):
-    """Samples that append the indices of each batch to PREFIX.<rank>, a line for each."""
+    """Samples that append the indices of each batch to FOLDER/<rank>, a line for each."""
 
     def batch(self, indices: torch.Tensor) -> Batch:
         """The samples of these indices."""
-        path = f"{os.environ[PREFIX]}.{os.environ['RANK']}"
-        with open(path, "a", encoding="utf-8") as record:
+        with open(Path(os.environ[FOLDER], os.environ["RANK"]), "a", encoding="utf-8") as record:
             record.write(" ".join(map(str, indices.tolist())) + "\n")
         return super().batch(indices)
 
@@ -28,10 +27,8 @@ def digits() -> tuple[Samples, Samples]:
     return Recorded(train.inputs, train.labels, scale=1 / 16), test
 
 
-def batches(prefix: Path, rank: int) -> list[list[int]]:
+def batches(folder: Path, rank: int) -> list[list[int]]:
     """The samples of a rank over all attempts; a throw-away pass uses sample 0 only."""
-    lines = [
-        line.split() for line in prefix.with_name(f"{prefix.name}.{rank}").read_text().splitlines()
-    ]
+    lines = [line.split() for line in (folder / str(rank)).read_text().splitlines()]
     found = [[int(word) for word in line] for line in lines]
     return [batch for batch in found if any(batch)]

@@ -63,17 +63,19 @@ def test_row_32_ten_preemptions_in_one_epoch(kit: Kit, row: Row, tmp_path: Path)
         f"train.micro_batch_size={micro_batch_size}",
         "train.dataset=tests.slurm.faults.recorded:digits",
     )
-    samples, expected = tmp_path / "samples", tmp_path / "expected"
-    paced = start(kit, *words, f"launch.env.SAMPLES_PREFIX={samples}")
+    folder, expected = tmp_path / "samples", tmp_path / "expected"
+    folder.mkdir()
+    expected.mkdir()
+    paced = start(kit, *words, f"launch.env.SAMPLES_FOLDER={folder}")
     row.record(paced.run)
     paced.pace.write_text("1.0")
     for number in range(10):
         preempt_after_a_step(paced.run, number)
     paced.finish()
-    whole = start(kit, *words, f"launch.env.SAMPLES_PREFIX={expected}")
+    whole = start(kit, *words, f"launch.env.SAMPLES_FOLDER={expected}")
     whole.finish()
     oracles.went_on(paced.run, whole.run, *["preemption"] * 10)
-    seen = [recorded.batches(samples, rank) for rank in range(RANKS)]
+    seen = [recorded.batches(folder, rank) for rank in range(RANKS)]
     assert seen == [recorded.batches(expected, rank) for rank in range(RANKS)]
     samples = [index for batches in seen for batch in batches for index in batch]
     num_samples = paced.run.result()["global_step"] * micro_batch_size * RANKS
