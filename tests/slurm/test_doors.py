@@ -55,6 +55,20 @@ def test_sbatch_runs_a_config_and_its_options_override_config_and_script(kit: Ki
     assert "tail -F" in log and "completed" in log and "localhost" not in log
 
 
+def test_an_edited_script_whose_signal_stops_no_rank_is_refused_before_the_training(
+    kit: Kit,
+) -> None:
+    script = kit.runs_root / "mine.sbatch"
+    kit.runs_root.mkdir(parents=True, exist_ok=True)
+    text = (REPOSITORY / "slurm/ddp.sbatch").read_text()
+    script.write_text(text.replace("--signal=USR1@120", "--signal=KILL@120"))
+    run = kit.sbatch(script, CANCER)
+    run.wait("FAILED")
+    log = (kit.runs_root / f"{run.job_id}.out").read_text()
+    assert "sbatch's --signal=KILL@120 stops no rank" in log
+    assert not run.dir.attempt(1).plan.exists()
+
+
 def test_array_job_runs_the_points_of_a_sweep_directory(kit: Kit) -> None:
     points = kit.runs_root / "sweep" / "points"
     points.mkdir(parents=True)
