@@ -56,8 +56,11 @@ def take(
     if runs_root.is_relative_to(repository):  # not where the repository itself lies in it
         paths = [path for path in paths if not path.is_relative_to(runs_root)]
     _check(repository, sizes, paths, is_whole_repository)
-    sha = _with_mode(digest(repository, paths), mode)
-    target = runs_root / ".code" / sha
+    links: list[str] = []
+    sha = _with_mode(digest(repository, paths, links), mode)
+    outside = {path for path in map(Path, links) if _is_code_elsewhere(path, repository)}
+    # A copy with the content of links has the name that it would have without links.
+    target = runs_root / ".code" / (sha if not outside else f".unknown-{sha}")
     shared_files.ask_again(target)
     with contextlib.suppress(FileNotFoundError):  # or the command clean has just renamed it
         with contextlib.suppress(PermissionError):  # another user's, whose clean looks at links
@@ -70,7 +73,7 @@ def take(
     target.parent.mkdir(exist_ok=True)
     copy = Path(tempfile.mkdtemp(prefix=".copy-", dir=target.parent))
     try:
-        _copy(repository, paths, copy, mode)
+        _copy(repository, paths, copy, mode, outside)
         # A file may have changed since, such as the output of this very command.
         copied = [f"{copy}/{path.relative_to(repository)}" for path in paths]
         target = target.with_name(_with_mode(digest(copy, copied), mode))
@@ -438,12 +441,16 @@ def source_files(
     listed = listing(repository)
     if listed.warning is not None:
         say(listed.warning)
-    secrets = sorted(filter(script_files.is_secret, listed.untracked - {*left_out}))
+    secrets = sorted(
+        name
+        for name in listed.untracked - {*left_out}
+        if script_files.is_secret(name) or script_files.has_private_key(repository / name)
+    )
     if secrets:
         more = f" and {len(secrets) - 1} more" if len(secrets) > 1 else ""
         say(
             f"warning: {repository / secrets[0]}{more} is left out of the frozen code: by its name "
-            "it holds a secret, and git does not track it"
+            "or content it holds a secret, and git does not track it"
         )
     names = (listed.tracked | listed.untracked) - {*secrets, *left_out}
     paths = (repository / name for name in names)
@@ -518,13 +525,18 @@ def git_begun(repository: Path, *arguments: str) -> Iterator[Callable[[], GitAns
         yield answer
 
 
-def digest(folder: Path, paths: Iterable[Path | str]) -> str:
-    """SHA-256 over names, modes and contents. Each path is `folder/name`, in whatever form."""
+def digest(folder: Path, paths: Iterable[Path | str], links: list[str] | None = None) -> str:
+    """SHA-256 over names, modes and contents. Each path is `folder/name`, in whatever form.
+
+    links: gets those that are links.
+    """
     total, folder_name = hashlib.sha256(), f"{folder}/"
     for path in map(str, paths):
         status = os.lstat(path)
         if stat.S_ISLNK(status.st_mode):
             kind, content = b"link", os.fsencode(os.readlink(path))
+            if links is not None:
+                links.append(path)
         else:
             kind = b"exec" if status.st_mode & stat.S_IXUSR else b"file"
             content = _content(path, status.st_size)
@@ -554,12 +566,26 @@ def _walk(folder: Path, skipped: Set[str], are_links_followed: bool = False) -> 
         yield from (Path(root) / name for name in [*names, *links] if name != LIST)
 
 
-def _copy(repository: Path, paths: list[Path], copy: Path, mode: int) -> None:
+def _is_code_elsewhere(path: Path, repository: Path) -> bool:
+    """Whether a link leads to code or a configuration outside of the repository.
+
+    Its content is frozen: an edit of it during the run would change a copy that is a link.
+    """
+    from slurm_job_kit.jobs.runs import script_files
+
+    if path.suffix.lower() not in script_files.SOURCE_SUFFIXES:
+        return False
+    return path.is_file() and not path.resolve().is_relative_to(repository.resolve())
+
+
+def _copy(
+    repository: Path, paths: list[Path], copy: Path, mode: int, followed: Collection[Path] = ()
+) -> None:
     for path in paths:
         target = copy / path.relative_to(repository)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, target, follow_symlinks=False)
-        if not path.is_symlink():
+        shutil.copy2(path, target, follow_symlinks=path in followed)
+        if not path.is_symlink() or path in followed:
             target.chmod(_file_mode(path.stat().st_mode, mode))
     listed = (os.fsencode(path.relative_to(repository)) for path in paths)
     (copy / LIST).write_bytes(b"\0".join(listed))

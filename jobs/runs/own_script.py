@@ -347,6 +347,7 @@ class Environment:
     search_path: tuple[str, ...] = ()
     edited: Mapping[Path, str] = field(default_factory=dict)
     places: Mapping[str, Path] = field(default_factory=dict)
+    python_path: str = ""
 
     def leads_to_live(self, place: Path) -> str | None:
         """What leads to a file that people edit; None for one that is installed.
@@ -361,7 +362,7 @@ class Environment:
         if top is not None or _is_installed(path):
             return None
         entries = [each for each in self.search_path if place.is_relative_to(each)]
-        if any(each in os.environ.get("PYTHONPATH", "").split(os.pathsep) for each in entries):
+        if any(each in self.python_path.split(os.pathsep) for each in entries):
             return "PYTHONPATH" if _is_edited(path.parent) else None
         # An installer may keep the files themselves in a cache, and links to them here.
         is_cached = _is_installed(place) and installation.top_of(path.parent) is None
@@ -383,10 +384,12 @@ class Environment:
 
 
 def environment_of(
-    python: str, names: Iterable[str], entries: Sequence[str], folder: Path
+    python: str, names: Iterable[str], entries: Sequence[str], folder: Path, inherited: str
 ) -> Environment:
-    """Return where an interpreter finds these modules. entries: first on its PYTHONPATH."""
-    inherited = os.environ.get("PYTHONPATH", "")
+    """Return where an interpreter finds these modules.
+
+    entries: first on its PYTHONPATH; behind them `inherited`, of the spec or of this process.
+    """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*entries, inherited]))}
     from slurm_job_kit.jobs.runs import check  # a submit of the trainer does without
 
@@ -399,6 +402,7 @@ def environment_of(
         tuple(search_path),
         {Path(url2pathname(urlsplit(url).path)).resolve(): name for name, url in edited},
         {name: Path(place) for name, place in places.items() if place},
+        inherited,
     )
 
 
@@ -424,7 +428,8 @@ def freeze_live(
         return ()
     top, launch, python = repository.resolve(), spec.launch, spec.interpreter
     own = _modules(code_snapshot.frozen_names(code))
-    here = environment_of(python, own, (), top)
+    search_path = launch.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    here = environment_of(python, own, (), top, search_path)
     folders, live = dict[str, None](), dict[str, str]()
     for name, path in ((name, here.places[name].resolve()) for name in own if name in here.places):
         is_frozen = path.is_relative_to(top) and (code / path.relative_to(top)).exists()
@@ -438,8 +443,9 @@ def freeze_live(
     entries = [code / each for each in folders]
     home = script_code or code / Path(launch.script or ".").parent
     start = Path(launch.script).stem if launch.script is not None else str(launch.module)
-    wanted = _imports([home, *entries], start)
-    there = environment_of(python, {*live, *wanted}, [*map(str, [home, *entries])], top)
+    wanted = _imports([home, *entries], start, code.resolve().parent)
+    before = [*map(str, [home, *entries])]
+    there = environment_of(python, {*live, *wanted}, before, top, search_path)
     _check_imports(there, live | wanted, [home, code], launch)
     _name_others(there, top)
     return tuple(folders)
@@ -522,10 +528,11 @@ def _check_whole(package: Path, top: Path, code: Path) -> None:
             )
 
 
-def _imports(roots: Sequence[Path], start: str) -> dict[str, str]:
+def _imports(roots: Sequence[Path], start: str, copies: Path) -> dict[str, str]:
     """Return by its full name each imported module that `roots` lack, and the file that imports it.
 
-    Raises: UserError for code that puts a folder where people edit code onto sys.path.
+    copies: the folder of all frozen copies. Raises: UserError for code that puts a folder where
+    people edit code onto sys.path, or that lies behind a link.
     """
     lacking: dict[str, str] = {}
     waiting, seen, read = [("the spec", start)], set[str](), set[Path]()
@@ -547,9 +554,23 @@ def _imports(roots: Sequence[Path], start: str) -> dict[str, str]:
             lacking[name] = importer
         for file, package in files.items():
             if file not in read:
+                _check_linked(file, copies, importer)
                 read.add(file)
                 waiting += [(file.name, each) for each in _imported_by(file, package)]
     return lacking
+
+
+def _check_linked(file: Path, copies: Path, importer: str) -> None:
+    """Raises UserError for a module behind a link to a folder where people edit code."""
+    place = file.resolve()
+    if place.is_relative_to(copies) or _is_installed(place):
+        return
+    if _is_edited(place.parent) or place.stat().st_uid == os.getuid():
+        raise UserError(
+            f"launch.script: {importer} imports {place}, which is not frozen: a link to its folder "
+            "leads there, and an edit during the run would change it\n  hint: have the folder in "
+            "this repository, or install it (pip install FOLDER)"
+        )
 
 
 def _imported_by(file: Path, package: Sequence[str]) -> Iterator[str]:

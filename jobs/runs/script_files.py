@@ -59,9 +59,13 @@ SECRETS = (
     *("*credentials*.json", "service[-_]account*.json", "client_secret*.json", "kubeconfig*"),
     *("*.kubeconfig", ".npmrc", ".pypirc", ".git-credentials", ".vault-token", "token"),
     *("token.txt", "*.token", ".*token", "*api_key*", "*apikey*", "secret", "secret.*", "secrets"),
+    *("*_token", "*-token", "*_token.txt", "*-token.txt", "*_token.json", "*password*", "*passwd*"),
+    *("*private*key*", "*access*key*", "wandb*key*", "*[-_]key.json", "auth.json", "cookies.txt"),
+    *("*.env.*", "*.pem.*", "*credentials", "*credentials.*"),
     *("secrets.*", ".s3cfg", "kaggle.json", "rclone.conf", "*.tfstate", ".dockercfg"),
 )
 SECRET_FOLDERS = frozenset({".ssh", ".aws", ".kube", ".gnupg", ".docker", ".azure", ".gcloud"})
+MAX_KEY_BYTES = 1 << 15
 NO_SECRETS = ("*.pub", "*.example", "*.sample", "*.template", "*.dist", "*.py", "*.pyi", "*.md")
 _ROTATED = re.compile(r"\.(log|out|err)\.\d+(\.gz)?$")
 _CORE = re.compile(r"core(\.\d+)?")
@@ -105,6 +109,18 @@ def is_secret(name: str) -> bool:
         return False
     is_in_folder = not SECRET_FOLDERS.isdisjoint(path.parts[:-1])
     return is_in_folder or any(fnmatchcase(low, pattern) for pattern in SECRETS)
+
+
+def has_private_key(path: Path) -> bool:
+    """Whether a small file holds a private key, whatever its name: of ssh, TLS, or an account."""
+    if path.suffix.lower() in SOURCE_SUFFIXES:
+        return False
+    try:
+        if path.is_symlink() or path.stat().st_size > MAX_KEY_BYTES or not path.is_file():
+            return False
+        return b" PRIVATE KEY-----" in path.read_bytes()
+    except OSError:
+        return False
 
 
 def left_over(top: Path, untracked: Iterable[str]) -> list[str]:

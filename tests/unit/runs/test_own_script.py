@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node import torchrun
 from slurm_job_kit.jobs.node.torchrun import rank_command
 from slurm_job_kit.jobs.rundir import RunDir, read_json
-from slurm_job_kit.jobs.runs import own_script, scratch_purge, spec_changes
+from slurm_job_kit.jobs.runs import code_snapshot, own_script, scratch_purge, spec_changes
 from slurm_job_kit.jobs.runs.freeze import FreezeError, freeze
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit.run_files import unlock
@@ -581,3 +581,44 @@ def test_a_resume_takes_the_frozen_form_of_the_path_for_no_change(repository):
 def test_the_trainer_has_no_working_directory(repository):
     with freeze(Loaded(Spec(name="own"), "name: own\n", ()), repository) as run:
         assert not run.work.exists()
+
+
+def test_a_link_to_code_outside_of_the_repository_is_frozen_with_its_content(repository, tmp_path):
+    write(tmp_path / "other/linked.py", "X = 1\n")
+    (repository / "mine/linked.py").symlink_to(tmp_path / "other/linked.py")
+    first, again = frozen(repository), frozen(repository)
+    write(tmp_path / "other/linked.py", "X = 2\n")
+    later = frozen(repository)
+    assert (first.code / "mine/linked.py").read_text() == "X = 1\n"
+    assert (later.code / "mine/linked.py").read_text() == "X = 2\n"
+    assert first.code.resolve() == again.code.resolve() != later.code.resolve()
+    assert code_snapshot.is_whole(first.code.resolve())
+
+
+def test_an_import_through_a_link_to_a_folder_elsewhere_is_refused(repository, tmp_path):
+    write(tmp_path / "other/lib/parts.py", "")
+    (repository / "mine/lib").symlink_to(tmp_path / "other/lib")
+    write(repository / "mine/run.py", "import lib.parts\n")
+    with pytest.raises(UserError, match=r"run.py imports .*parts.py, which is not frozen: a link"):
+        frozen(repository)
+
+
+def test_code_that_the_spec_puts_on_the_search_path_is_refused(repository, tmp_path):
+    write(tmp_path / "other/elsewhere.py", "")
+    subprocess.run(["git", "-C", tmp_path / "other", "init", "-q"], check=True)
+    write(repository / "mine/run.py", "import elsewhere\n")
+    with pytest.raises(UserError, match=r"imports elsewhere from .*PYTHONPATH leads there"):
+        frozen(repository, env={"PYTHONPATH": str(tmp_path / "other")})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["hf_token", "hf_token.txt", "password.txt", "gcp-key.json", "wandb_key.txt", "prod.env.local"],
+)
+def test_a_secret_beside_a_script_is_not_frozen(repository, name):
+    write(repository / name, "x")
+    write(repository / "mine" / name, "x")
+    write(repository / "mine/account.json", '{"k": "-----BEGIN PRIVATE KEY-----"}')
+    run = frozen(repository)
+    names = {Path(each).name for each in code_snapshot.frozen_names(run.code)}
+    assert "helper.py" in names and names.isdisjoint({name, "account.json"})
