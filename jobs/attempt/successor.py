@@ -215,7 +215,7 @@ def end_state(run_dir: RunDir, found: AttemptFacts, job_id: str) -> str | None:
     job = client.show_job_patiently(job_id)
     if job is not None:
         return job.state
-    return job_list.past_states([job_id]).get(job_id) or state_in_log(run_dir, found.site, job_id)
+    return job_list.end_state(job_id) or state_in_log(run_dir, found.site, job_id)
 
 
 def state_in_log(run_dir: RunDir, site: SlurmSite | None, job_id: str) -> str | None:

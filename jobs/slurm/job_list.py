@@ -25,6 +25,9 @@ from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 
 # A job that the accounting has in such a state does not start again by itself.
 _FINAL = job_state.ENDED - {"BOOT_FAIL", "NODE_FAIL", "PREEMPTED"}
+# How long the accounting may not know yet that a job has ended. On Slurm 22.05.8 it still showed
+# the start before of a job that slurmctld had forgotten (MinJobAge 5 s).
+ACCOUNTING_DELAY_S = 10.0
 # The reason comes last: it may be any text.
 QUEUE_FORMAT = "%i|%T|%S|%L|%D|%N|%r"
 # The kit's batch script, and the arguments behind it.
@@ -285,6 +288,22 @@ def past_states(job_ids: Iterable[str]) -> dict[str, str]:
     """
     rows = _accounted(job_ids, "JobID,State")
     return {job_id: job_state.read(state) for job_id, state in rows}
+
+
+def end_state(job_id: str) -> str | None:
+    """Return the state in which a job ended that slurmctld no longer has; None if it is unknown.
+
+    The accounting database may learn seconds later than slurmctld that a job has ended. Until then
+    it shows the job as it was: REQUEUED where a waiting job was cancelled after a requeue.
+    """
+    deadline = time.monotonic() + ACCOUNTING_DELAY_S
+    while (state := past_states([job_id]).get(job_id)) is not None:
+        if state in job_state.ENDED:
+            return state
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.5)
+    return None
 
 
 def _accounted(job_ids: Iterable[str], columns: str) -> list[tuple[str, str]]:

@@ -181,7 +181,7 @@ def _end_state(job_id: str | None, job: client.Job | None) -> str | None:
     """Slurm's state of a job that has ended; the accounting remembers it longer."""
     if job is not None or job_id is None:
         return None if job is None else job.state
-    return job_list.past_states([job_id]).get(job_id)
+    return job_list.end_state(job_id)
 
 
 def _lost_record(found: AttemptFacts) -> AttemptRecord:

@@ -1,5 +1,7 @@
 """Slurm's lists of jobs, from fakes of squeue and sacct on PATH."""
 
+import time
+
 from slurm_job_kit.jobs.slurm import job_list
 from slurm_job_kit.jobs.slurm.job_list import QueueEntry
 
@@ -36,6 +38,29 @@ def test_past_states_come_from_sacct_alone(fake_slurm):
     assert job_list.past_states(["12", "13"]) == {"12": "CANCELLED", "13": "TIMEOUT"}
     fake_slurm.answer("sacct", SACCT, status=1)
     assert job_list.past_states(["12"]) == {}
+
+
+# The accounting learns at the third question that the job has ended.
+LATE = """
+if [ $(wc -l <"$FAKE_SLURM/calls") -le 2 ]; then
+    echo "12|REQUEUED"
+else
+    echo "12|CANCELLED by 0"
+fi
+"""
+
+
+def test_the_end_of_a_job_is_awaited_while_the_accounting_has_an_earlier_start(
+    fake_slurm, monkeypatch
+):
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    fake_slurm.install("sacct", LATE)
+    assert job_list.end_state("12") == "CANCELLED"
+    monkeypatch.setattr(job_list, "ACCOUNTING_DELAY_S", 0.0)
+    fake_slurm.answer("sacct", "12|REQUEUED\n")
+    assert job_list.end_state("12") is None
+    fake_slurm.remove("sacct")
+    assert job_list.end_state("12") is None
 
 
 def test_the_accounting_shows_who_cancelled_a_job(fake_slurm):
