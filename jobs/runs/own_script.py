@@ -201,6 +201,12 @@ def named_inputs(launch: Launch, home: Path) -> tuple[dict[str, str], list[str]]
         named[os.path.normpath(word)] = "launch.inputs"
     for option, word in _words(launch.args):
         path = os.path.normpath(word)
+        if (inner := _live_file(word, home)) is not None:
+            lines.append(
+                f"launch.args: {word} is not the frozen file, and an edit during the run changes "
+                f"it; write {inner}"
+            )
+            continue
         if os.path.isabs(word) and _may_be_output(option, word, launch.outputs):
             lines.append(
                 f"launch.args: {word} leads out of the run directory; if the script saves its "
@@ -219,6 +225,15 @@ def named_inputs(launch: Launch, home: Path) -> tuple[dict[str, str], list[str]]
         else:
             named.setdefault(path, "launch.args")
     return named, lines
+
+
+def _live_file(word: str, home: Path) -> str | None:
+    """The relative path of an absolute one that leads to a file of `home`; None for another."""
+    path, top = Path(word), home.resolve()
+    if not path.is_absolute() or not path.is_file():
+        return None
+    own = path.resolve()
+    return str(own.relative_to(top)) if own.is_relative_to(top) else None
 
 
 def _words(args: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -603,6 +603,13 @@ def test_an_import_through_a_link_to_a_folder_elsewhere_is_refused(repository, t
         frozen(repository)
 
 
+def test_an_absolute_path_to_a_file_of_the_repository_is_named(repository):
+    args = ("--config", f"{repository}/mine/words.txt", "--data=/nowhere", str(repository / "data"))
+    _, lines = own_script.named_inputs(Launch(script="mine/run.py", args=args), repository)
+    assert sum("write mine/words.txt" in line for line in lines) == 1
+    assert not any("words.txt leads out" in line for line in lines)
+
+
 def test_code_that_the_spec_puts_on_the_search_path_is_refused(repository, tmp_path):
     write(tmp_path / "other/elsewhere.py", "")
     subprocess.run(["git", "-C", tmp_path / "other", "init", "-q"], check=True)
