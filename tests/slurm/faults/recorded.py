@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from slurm_job_kit.trainer.data.builtin import digits as plain_digits
+from slurm_job_kit.trainer.data.feed import TRIAL_SIZE
 from slurm_job_kit.trainer.data.sources import Batch, Samples
 
 FOLDER = "SAMPLES_FOLDER"
@@ -28,7 +29,10 @@ def digits() -> tuple[Samples, Samples]:
 
 
 def batches(folder: Path, rank: int) -> list[list[int]]:
-    """The samples of a rank over all attempts; a throw-away pass uses sample 0 only."""
+    """The samples on which a rank trained over all attempts.
+
+    Without those of a start: a throw-away pass uses sample 0 only, and the first ones are compared.
+    """
     lines = [line.split() for line in (folder / str(rank)).read_text().splitlines()]
     found = [[int(word) for word in line] for line in lines]
-    return [batch for batch in found if any(batch)]
+    return [batch for batch in found if any(batch) and batch != list(range(TRIAL_SIZE))]

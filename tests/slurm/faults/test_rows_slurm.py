@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ..host import IS_SITE
 from ..kit import Kit, Run
-from ..user_site import QOS_OF_PARTITION
 from . import harm_processes, harm_slurm, oracles
 from .rows import Row
-from .scenario import HELD_UP, Paced, ReferenceRuns, begin, start, start_with_path
+from .scenario import HELD_UP, NAMED_QOS, Paced, ReferenceRuns, begin, start, start_with_path
 
 on_every_proctrack = pytest.mark.parametrize(
     "proctrack", ["cgroup", "linuxproc", "pgid"], indirect=True
@@ -165,9 +163,7 @@ def test_row_11_scancel_just_before_our_requeue_lands(
 def test_row_11_scancel_just_before_slurms_own_requeue(kit: Kit, tmp_path: Path, row: Row) -> None:
     """`close` has read the job as preempted and asks for the settings; then the scancel comes."""
     pattern, commands = '"show config"', f'scontrol "$@"; {SCANCEL}'
-    # Where the site chose the QOS, the job's start asks for the settings, too.
-    qos = [f"slurm.qos={QOS_OF_PARTITION['batch']}"] if IS_SITE else []
-    run = start_with_late_scontrol(kit, tmp_path, pattern, commands, *qos)
+    run = start_with_late_scontrol(kit, tmp_path, pattern, commands, *NAMED_QOS)
     row.record(run)
     run.wait_for_step(2)
     urgent = harm_slurm.begin_preemption(run)

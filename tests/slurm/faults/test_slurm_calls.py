@@ -7,7 +7,7 @@ from pathlib import Path
 from ..host import PATH
 from ..kit import Kit
 from . import harm_slurm
-from .scenario import start_with_path
+from .scenario import NAMED_QOS, start_with_path
 
 CLIENTS = ("sbatch", "scancel", "scontrol", "squeue", "sacct", "sinfo")
 MAX_CALLS = 6
@@ -31,7 +31,7 @@ def test_an_attempt_calls_slurm_at_most_six_times(kit: Kit, tmp_path: Path) -> N
     folder = tmp_path / "counting"
     folder.mkdir()
     log = count(folder)
-    paced = start_with_path(kit, folder)
+    paced = start_with_path(kit, folder, *NAMED_QOS)
     paced.run.wait_for_step(2)
     harm_slurm.preempt(paced.run)
     paced.finish()
