@@ -76,6 +76,8 @@ HOSTILE = {
     "PET_NO_PYTHON": "1",
     "PET_RUN_PATH": "1",
     "LOGLEVEL": "debug",
+    "TORCH_DISTRIBUTED_DEBUG": "2",
+    "NCCL_COMM_ID": "192.0.2.1:1",
     "RANK": "7",
     "WORLD_SIZE": "9",
     "MASTER_ADDR": "192.0.2.1",
