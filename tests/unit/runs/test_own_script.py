@@ -604,7 +604,7 @@ def test_an_import_through_a_link_to_a_folder_elsewhere_is_refused(repository, t
 
 
 def test_an_absolute_path_to_a_file_of_the_repository_is_named(repository):
-    args = ("--config", f"{repository}/mine/words.txt", "--data=/nowhere", str(repository / "data"))
+    args = ["--config", f"{repository}/mine/words.txt", "--data=/nowhere", str(repository / "data")]
     _, lines = own_script.named_inputs(Launch(script="mine/run.py", args=args), repository)
     assert sum("write mine/words.txt" in line for line in lines) == 1
     assert not any("words.txt leads out" in line for line in lines)
