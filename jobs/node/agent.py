@@ -69,7 +69,9 @@ def scripts_of(wrappers: Sequence[int]) -> list[int]:
     """
     found = []
     for wrapper in wrappers:
-        pids = sorted(children(wrapper), key=lambda pid: int(start_of(pid) or 0))
+        starts = {pid: start_of(pid) for pid in children(wrapper)}
+        # Without one that has just been removed: it is not the script.
+        pids = sorted(filter(starts.get, starts), key=lambda pid: int(starts[pid]))
         found += pids[1:] if pids and has_ended(pids[0]) else pids[:1]
     return found
 

@@ -161,5 +161,15 @@ def test_a_stop_reaches_the_script_alone_and_after_its_end_what_it_left(run, wra
     assert end_of(process) == "-10"
 
 
+def test_a_helper_that_has_just_gone_is_not_taken_for_the_script(monkeypatch):
+    """Its wrapper removes it between two looks; then the script alone is to be asked."""
+    script, gone = os.getpid(), 2**22 + 1
+    with subprocess.Popen(["sleep", "60"]) as helper:
+        monkeypatch.setattr(agent, "children", lambda wrapper: [script, helper.pid, gone])
+        found = agent.scripts_of([1])
+        helper.kill()
+    assert found == [script]
+
+
 def test_a_wrapper_without_a_script_is_no_error():
     assert agent.scripts_of([2**22 + 1]) == []  # above the highest pid
