@@ -59,8 +59,9 @@ def take(
     links: list[str] = []
     sha = _with_mode(digest(repository, paths, links), mode)
     outside = {path for path in map(Path, links) if _is_code_elsewhere(path, repository)}
-    # A copy with the content of links has the name that it would have without links.
-    target = runs_root / ".code" / (sha if not outside else f".unknown-{sha}")
+    if outside:  # a copy with their content has the name that it would have without links
+        sha = _with_mode(digest(repository, paths, followed=outside), mode)
+    target = runs_root / ".code" / sha
     shared_files.ask_again(target)
     with contextlib.suppress(FileNotFoundError):  # or the command clean has just renamed it
         with contextlib.suppress(PermissionError):  # another user's, whose clean looks at links
@@ -450,7 +451,8 @@ def source_files(
         more = f" and {len(secrets) - 1} more" if len(secrets) > 1 else ""
         say(
             f"warning: {repository / secrets[0]}{more} is left out of the frozen code: by its name "
-            "or content it holds a secret, and git does not track it"
+            "or content it holds a secret, and git does not track it\n  hint: if it is data of "
+            "the training, git add it, or give it another name"
         )
     names = (listed.tracked | listed.untracked) - {*secrets, *left_out}
     paths = (repository / name for name in names)
@@ -525,14 +527,19 @@ def git_begun(repository: Path, *arguments: str) -> Iterator[Callable[[], GitAns
         yield answer
 
 
-def digest(folder: Path, paths: Iterable[Path | str], links: list[str] | None = None) -> str:
+def digest(
+    folder: Path,
+    paths: Iterable[Path | str],
+    links: list[str] | None = None,
+    followed: Collection[Path] = (),
+) -> str:
     """SHA-256 over names, modes and contents. Each path is `folder/name`, in whatever form.
 
-    links: gets those that are links.
+    links: gets those that are links. followed: links of which the content counts.
     """
-    total, folder_name = hashlib.sha256(), f"{folder}/"
+    total, folder_name, as_files = hashlib.sha256(), f"{folder}/", {*map(str, followed)}
     for path in map(str, paths):
-        status = os.lstat(path)
+        status = os.stat(path) if path in as_files else os.lstat(path)
         if stat.S_ISLNK(status.st_mode):
             kind, content = b"link", os.fsencode(os.readlink(path))
             if links is not None:

@@ -66,7 +66,10 @@ SECRETS = (
 )
 SECRET_FOLDERS = frozenset({".ssh", ".aws", ".kube", ".gnupg", ".docker", ".azure", ".gcloud"})
 MAX_KEY_BYTES = 1 << 15
-NO_SECRETS = ("*.pub", "*.example", "*.sample", "*.template", "*.dist", "*.py", "*.pyi", "*.md")
+NO_SECRETS = (
+    *("*.pub", "*.example", "*.sample", "*.template", "*.dist", "*.py", "*.pyi", "*.md"),
+    "*to_token.*",  # a vocabulary
+)
 _ROTATED = re.compile(r"\.(log|out|err)\.\d+(\.gz)?$")
 _CORE = re.compile(r"core(\.\d+)?")
 # The walk ends after so many names and seconds: a working directory may have a data set in it, on

@@ -354,11 +354,11 @@ SECRETS = (".env", "deploy/server.pem", "id_rsa", ".netrc", "deploy/kubeconfig",
 def test_an_untracked_file_with_the_name_of_a_secret_is_left_out_with_a_warning(
     take, repository, capfd
 ):
-    for name in (*SECRETS, ".env.example", "pkg/token.py", "tokenizer.json"):
+    for name in (*SECRETS, ".env.example", "pkg/token.py", "tokenizer.json", "id_to_token.json"):
         write(repository, name, "x")
     found = {*files(take())}
     assert not {*SECRETS} & found
-    assert {".env.example", "pkg/token.py", "tokenizer.json"} <= found
+    assert {".env.example", "pkg/token.py", "tokenizer.json", "id_to_token.json"} <= found
     assert "holds a secret, and git does not track it" in capfd.readouterr().err
     subprocess.run(["git", "-C", repository, "add", ".env"], check=True)
     assert ".env" in files(take())

@@ -595,6 +595,20 @@ def test_a_link_to_code_outside_of_the_repository_is_frozen_with_its_content(rep
     assert code_snapshot.is_whole(first.code.resolve())
 
 
+def test_a_copy_with_the_content_of_links_is_taken_again_or_mended_as_any_other(
+    repository, tmp_path
+):
+    write(tmp_path / "other/linked.py", "X = 1\n")
+    (repository / "mine/linked.py").symlink_to(tmp_path / "other/linked.py")
+    code = frozen(repository).code.resolve()
+    os.utime(code, (1, 1))
+    assert frozen(repository).code.resolve() == code
+    assert code.stat().st_mtime > 1  # or the command clean might delete it
+    (code / "mine").chmod(0o755)
+    (code / "mine/linked.py").unlink()
+    assert code_snapshot.is_whole(frozen(repository).code.resolve())
+
+
 def test_an_import_through_a_link_to_a_folder_elsewhere_is_refused(repository, tmp_path):
     write(tmp_path / "other/lib/parts.py", "")
     (repository / "mine/lib").symlink_to(tmp_path / "other/lib")
