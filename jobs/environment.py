@@ -345,7 +345,8 @@ _COMPUTES = (
 def that_change_bits(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables on whose values the bits of a result depend."""
     computes = Family(_COMPUTES, _ALL, "")
-    return {name: environ[name] for name in sorted(environ) if computes.has(name)}
+    found = (name for name in sorted(environ) if computes.has(name))
+    return {name: environ[name] for name in found if "_LOG_" not in name}  # these only print
 
 
 @cache

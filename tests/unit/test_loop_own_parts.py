@@ -3,6 +3,7 @@
 import dataclasses
 import random
 import re
+import sys
 from typing import Any
 
 import numpy as np
@@ -317,6 +318,47 @@ def test_a_resume_of_a_generator_of_its_own_is_no_exact_one(tmp_path, capsys, ch
     outcome = read_json(run.attempt(2).outcome)
     assert outcome["exactness"] == "approximate"
     assert re.search(r"generator of its own.* after step \d", outcome["exactness_reason"])
+
+
+class Scaled(nn.Linear):
+    """A layer with a fixed random scale that no checkpoint has."""
+
+    def __init__(self):
+        super().__init__(2, 1)
+        scale = torch.tensor([random.random(), float(np.random.rand())])
+        self.register_buffer("scale", scale, persistent=False)
+
+    def forward(self, inputs):
+        return super().forward(inputs * self.scale)
+
+
+def test_draws_of_a_model_and_a_transform_do_not_depend_on_those_of_the_data(tmp_path, monkeypatch):
+    """A first start may download the data, a later one reads them."""
+    drawn = []
+
+    def download():
+        if not drawn:
+            random.random(), np.random.rand(), torch.rand(1)
+        return stream(10)
+
+    class Offset:
+        takes_batch = True
+
+        def __init__(self):
+            drawn.append((random.random(), float(np.random.rand()), float(torch.rand(1))))
+
+        def __call__(self, batch, _):
+            return batch
+
+    module = sys.modules[__name__]
+    monkeypatch.setattr(module, "download", download, raising=False)
+    monkeypatch.setattr(module, "Offset", Offset, raising=False)
+    own = {"model": "Scaled", "dataset": "download", "transform": "Offset"}
+    named = {key: f"{HERE}:{name}" for key, name in own.items()}
+    spec = spec_of(Checkpoint(), **{**STREAM, **named, "model_args": {}, "dataset_args": {}})
+    scales = [train(tmp_path / name, spec)[1].replica.module.scale for name in "ab"]
+    assert len({*drawn}) == 1
+    assert torch.equal(*scales)
 
 
 def test_a_stream_needs_a_number_of_steps(tmp_path):

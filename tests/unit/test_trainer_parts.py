@@ -82,6 +82,7 @@ def test_variables_that_change_bits_are_a_part_of_the_environment(tmp_path, monk
 
     first = found()
     monkeypatch.setenv("NCCL_DEBUG", "INFO")  # it only prints
+    monkeypatch.setenv("CUBLASLT_LOG_FILE", "/tmp/job-7.log")
     assert found() == first
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
     history = extended([first], found(), 7)

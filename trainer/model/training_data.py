@@ -70,6 +70,8 @@ def build_data(context: RankContext, beat: Callable[[], object] = lambda: None) 
         parts = builtin.create(spec.dataset, spec.dataset_args, place.rank, place.world_size)
         classes = num_classes(parts.train, parts.held_out)
     with user_code("train.transform", spec.transform or ""):
+        # Again: the data set may draw more where it downloads its files.
+        seed_sample(seeds.mix(seeds.DATA, spec.seed, 1))
         transform = transforms.create(spec.transform, spec.transform_args)
     num_held_out = 0 if parts.held_out is None else len(parts.held_out)
     digest = getattr(parts.train, "digest", None)
