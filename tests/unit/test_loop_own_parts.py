@@ -334,7 +334,7 @@ class Scaled(nn.Linear):
 
 def test_draws_of_a_model_and_a_transform_do_not_depend_on_those_of_the_data(tmp_path, monkeypatch):
     """A first start may download the data, a later one reads them."""
-    drawn = []
+    drawn: list[tuple[float, ...]] = []
 
     def download():
         if not drawn:
