@@ -7,6 +7,7 @@ import pytest
 from slurm_job_kit.jobs.rundir import read_json, read_jsonl
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.data.batches import Batches
+from slurm_job_kit.trainer.data.feed import TRIAL_SIZE
 from tests.local.test_trainer import TINY, make_run, train
 
 GLOBAL_BATCH, SAMPLES = 12, 62
@@ -32,10 +33,13 @@ def resized(tmp_path_factory):
 
 
 def micro_batches(folder, attempt, rank):
-    """The indices of each batch that a rank trained on; its throw-away pass takes zeros."""
+    """The indices of each batch that a rank trained on.
+
+    Without those of the start: its throw-away pass takes zeros, and the first samples are compared.
+    """
     lines = (folder / f"{attempt}-{rank}").read_text().splitlines()
     batches = [[int(word) for word in line.split()] for line in lines]
-    return [batch for batch in batches if any(batch)]
+    return [batch for batch in batches if any(batch) and batch != list(range(TRIAL_SIZE))]
 
 
 def trained_on(run, folder):
