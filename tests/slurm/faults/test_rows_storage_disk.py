@@ -84,6 +84,12 @@ def move_away(run: Run) -> Repair:
     return lambda: elsewhere.rename(run.dir.path)
 
 
+def are_all_seeing(cluster: Cluster, run: Run) -> bool:
+    """Whether every node sees the run directory."""
+    argv = ("test", "-d", run.dir.path)
+    return not any(cluster.run_on(node, *argv, check=False).returncode for node in cluster.nodes)
+
+
 @pytest.mark.parametrize("harm", [fill, move_away])
 def test_row_21_a_disk_is_full_or_a_directory_gone(
     cluster: Cluster,
@@ -109,6 +115,9 @@ def test_row_21_a_disk_is_full_or_a_directory_gone(
         run.wait("FAILED")
         run.cluster.wait_for(lambda: not run.cluster.job_processes(), "no process", 60)
         repair()
+        # A node that looked for the directory meanwhile may miss it for as long as its file client
+        # keeps a missing name. Until then its slurmd starts no job there: JobLaunchFailure.
+        cluster.wait_for(lambda: are_all_seeing(cluster, run), "the run on every node", 90)
         assert_kept(run, before)
         paced = replace(paced, run=replace(kit, runs_root=disk).resume(run))
         paced.finish()
