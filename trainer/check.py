@@ -30,8 +30,6 @@ from slurm_job_kit.trainer.data import transforms
 from slurm_job_kit.trainer.data.sources import Batch
 from slurm_job_kit.trainer.data.stream import StreamBatches
 from slurm_job_kit.trainer.data.to_device import move
-from slurm_job_kit.trainer.dist.context import DistributedContext
-from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.findings import Findings
 from slurm_job_kit.trainer.model import (
@@ -49,6 +47,8 @@ from slurm_job_kit.trainer.model.training_data import (
     inexactness,
     resumes_exactly,
 )
+from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.storage import space
 from slurm_job_kit.trainer.strategy import fits
 from slurm_job_kit.trainer.user_code import load, user_code

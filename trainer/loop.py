@@ -16,17 +16,17 @@ from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.interval import SaveInterval, failures_of
 from slurm_job_kit.trainer.checkpoint.state import TrainState
 from slurm_job_kit.trainer.data.sources import Batch
-from slurm_job_kit.trainer.dist.run_handle import RankContext
-from slurm_job_kit.trainer.dist.stop_consensus import StopConsensus
 from slurm_job_kit.trainer.errors import NotFinite
 from slurm_job_kit.trainer.health.lead_time import LeadTime
+from slurm_job_kit.trainer.logging.profiling import Tracer
+from slurm_job_kit.trainer.logging.reporter import Reporter
 from slurm_job_kit.trainer.model import optim
 from slurm_job_kit.trainer.model.evaluate import evaluate
 from slurm_job_kit.trainer.model.mean_gradient import MeanGradient
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.model.training_data import Data
-from slurm_job_kit.trainer.report.profiling import Tracer
-from slurm_job_kit.trainer.report.reporter import Reporter
+from slurm_job_kit.trainer.process.run_handle import RankContext
+from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.user_code import has_user_code
 
 Beat = Callable[[str, int], None]  # arguments: the part of a step that begins, the step
@@ -97,7 +97,7 @@ class Loop:
         self._is_save_postponed = False
         self._lead = LeadTime.of(context.run)
 
-    def run(self, stop_consensus: StopConsensus, beat: Beat) -> str:
+    def run(self, step_agreement: StepAgreement, beat: Beat) -> str:
         """Train; return "completed", or "stopped" where the ranks agreed to stop.
 
         On return the last checkpoint is committed. The saved state alone decides what is due at a
@@ -111,14 +111,14 @@ class Loop:
             self._warn_of_short_lead()
             is_last = self._is_last()
             drain = step == first_step or is_last or self._is_evaluation_due()
-            agreed = stop_consensus.check(
+            agreed = step_agreement.check(
                 step, self._is_save_due_by_clock(), drain, self.checkpoints.written_step
             )
             self.checkpoints.commit_when_written(agreed.written_step)
             is_stopping = agreed.stop
             if not is_stopping and self._is_evaluation_due():
                 with self._lead.excluded():
-                    is_stopping = not self._evaluate(stop_consensus.for_evaluation())
+                    is_stopping = not self._evaluate(step_agreement.for_evaluation())
             if is_stopping:
                 self.events.event("stop_seen", step=step)
             is_last = self._is_last()  # the evaluation may have ended the training early
@@ -130,7 +130,7 @@ class Loop:
                 if self._is_early_stop():
                     self._log_early_stop()
                 return "stopped" if is_stopping else "completed"
-            for _ in range(self._quiet_steps(stop_consensus.next_step)):
+            for _ in range(self._quiet_steps(step_agreement.next_step)):
                 self._step()
             if step == first_step:
                 self.events.event("first_step", step=step + 1)
@@ -278,7 +278,7 @@ class Loop:
             "the inputs for a NaN"
         )
 
-    def _evaluate(self, stop_consensus: StopConsensus) -> bool:
+    def _evaluate(self, step_agreement: StepAgreement) -> bool:
         """Evaluate on the held-out samples; put the result into the state, log and metrics.jsonl.
 
         Return False if the ranks agreed to stop before its end. The partial result is dropped, and
@@ -295,7 +295,7 @@ class Loop:
 
         def is_stop_agreed(index: int, is_last: bool) -> bool:
             written_step = self.checkpoints.written_step
-            agreed = stop_consensus.check(index, False, is_last, written_step)
+            agreed = step_agreement.check(index, False, is_last, written_step)
             self.checkpoints.commit_when_written(agreed.written_step)
             return agreed.stop
 
@@ -381,8 +381,8 @@ class Loop:
             self.events.event("save", step=saved.step, seconds=seconds, stall_s=stall_s)
             self.distributed.log(f"checkpoint {saved.name} committed in {seconds:.2f} s")
             self._lead.saved(saved.seconds)
-            consensus_s = self._lead.consensus_s(self._lead.last_step_s)
-            if chosen := self._save_interval.saved(saved.seconds, saved.stall_s, consensus_s):
+            agreement_s = self._lead.agreement_s(self._lead.last_step_s)
+            if chosen := self._save_interval.saved(saved.seconds, saved.stall_s, agreement_s):
                 self.distributed.log(chosen)
 
     def _warn_of_short_lead(self) -> None:

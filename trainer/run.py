@@ -20,32 +20,32 @@ from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
-from slurm_job_kit.trainer.dist.context import check_device, choose_device, init_process_group
-from slurm_job_kit.trainer.dist.rank_process import RankProcess
-from slurm_job_kit.trainer.dist.run_handle import (
-    RankContext,
-    close_by_hand,
-    find_or_begin_run,
-    is_run_dir,
-    share_run,
-)
-from slurm_job_kit.trainer.dist.stop_consensus import StopConsensus
 from slurm_job_kit.trainer.errors import fail, log, storage_error
 from slurm_job_kit.trainer.health.preflight import preflight
 from slurm_job_kit.trainer.health.watchdog import Watchdog
-from slurm_job_kit.trainer.loop import Loop
-from slurm_job_kit.trainer.model import checkpoint_size
-from slurm_job_kit.trainer.model.build import build_replica, set_up_torch
-from slurm_job_kit.trainer.model.replica import Replica
-from slurm_job_kit.trainer.model.training_data import build_data, inexactness, resumes_exactly
-from slurm_job_kit.trainer.report.environment import (
+from slurm_job_kit.trainer.logging.environment import (
     RESUMED_DRAWS,
     RESUMED_STREAM,
     describe,
     exactness,
     extended,
 )
-from slurm_job_kit.trainer.report.summary import start_lines
+from slurm_job_kit.trainer.logging.summary import start_lines
+from slurm_job_kit.trainer.loop import Loop
+from slurm_job_kit.trainer.model import checkpoint_size
+from slurm_job_kit.trainer.model.build import build_replica, set_up_torch
+from slurm_job_kit.trainer.model.replica import Replica
+from slurm_job_kit.trainer.model.training_data import build_data, inexactness, resumes_exactly
+from slurm_job_kit.trainer.process.context import check_device, choose_device, init_process_group
+from slurm_job_kit.trainer.process.rank_process import RankProcess
+from slurm_job_kit.trainer.process.run_handle import (
+    RankContext,
+    close_by_hand,
+    find_or_begin_run,
+    is_run_dir,
+    share_run,
+)
+from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.stop import StopSignal
 from slurm_job_kit.trainer.storage import space
 from slurm_job_kit.trainer.storage.ownership import check_owner
@@ -77,11 +77,11 @@ def _train(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> Loop:
     context = _initialize(rank, arguments, watchdog)
     loop = prepare(context, watchdog.beat)
     rank.stop.enter_loop()
-    stop_consensus = StopConsensus(
+    step_agreement = StepAgreement(
         rank.stop, context.run.spec.launch.stop_check_steps, context.device
     )
     watchdog.beat("first step")
-    status = loop.run(stop_consensus, watchdog.beat)
+    status = loop.run(step_agreement, watchdog.beat)
     watchdog.beat("exit", loop.state.global_step)
     _leave(context, loop, status)
     return loop

@@ -14,12 +14,12 @@ import torch.distributed as dist
 
 from slurm_job_kit.jobs.rundir import RunDir, read_jsonl, write_json
 from slurm_job_kit.jobs.spec import Spec
-from slurm_job_kit.trainer.dist.context import DistributedContext
-from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
-from slurm_job_kit.trainer.dist.stop_consensus import StopConsensus
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.health.watchdog import Watchdog
 from slurm_job_kit.trainer.loop import Loop
+from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
+from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.run import prepare
 from slurm_job_kit.trainer.stop import StopSignal
 
@@ -84,7 +84,7 @@ class Place:
     ) -> str:
         """Train a prepared run as `trainer.run` does; returns how it ended."""
         interval_steps = context.run.spec.launch.stop_check_steps
-        agreement = StopConsensus(stop or StopSignal(), interval_steps, context.device)
+        agreement = StepAgreement(stop or StopSignal(), interval_steps, context.device)
         watchdog = Watchdog(context.distributed.rank, context.distributed.world_size)
         watchdog.open(context.run.dir, context.run.attempt, context.run.spec.launch.hang_timeout_s)
         with watchdog:

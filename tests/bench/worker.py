@@ -39,7 +39,7 @@ def _measure_as_rank(bench: Any, name: str, folder: Path, may_use_gpu: bool) -> 
     import torch
     import torch.distributed as dist
 
-    from slurm_job_kit.trainer.dist import context
+    from slurm_job_kit.trainer.process import context
     from tests.bench.place import Place
 
     torch.set_num_threads(1)

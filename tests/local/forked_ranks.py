@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.spawn import start_processes
 
-from slurm_job_kit.trainer.dist.context import DistributedContext, init_process_group
+from slurm_job_kit.trainer.process.context import DistributedContext, init_process_group
 
 CPU = torch.device("cpu")
 

@@ -21,11 +21,11 @@ from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.setup import spec_sha256
-from slurm_job_kit.trainer.dist.context import DistributedContext
-from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
-from slurm_job_kit.trainer.dist.stop_consensus import StopConsensus
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.loop import Loop
+from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
+from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.run import prepare
 from slurm_job_kit.trainer.stop import StopSignal
 from tests.local import forked_ranks
@@ -99,7 +99,7 @@ def digests(loop: Loop) -> list[str]:
 def save(place: DistributedContext, mesh: Mesh, folder: Path) -> list[str]:
     """Train some steps, save; return the digests."""
     loop = attempt(place, mesh, RunDir(folder / mesh.name), 1, STEPS)
-    loop.run(StopConsensus(StopSignal(), 1, CPU), lambda what, step: None)
+    loop.run(StepAgreement(StopSignal(), 1, CPU), lambda what, step: None)
     loop.close()
     return digests(loop)
 
@@ -111,7 +111,7 @@ def load(place: DistributedContext, mesh: Mesh, saved: Mesh, folder: Path) -> li
     found = digests(loop)
     # Not saved: the next mesh loads the same state. A broken state often fails in a step only.
     loop.checkpoints.save = lambda *_: None  # type: ignore[method-assign]
-    loop.run(StopConsensus(StopSignal(), 1, CPU), lambda what, step: None)
+    loop.run(StepAgreement(StopSignal(), 1, CPU), lambda what, step: None)
     assert loop.state.global_step == STEPS + 1
 
     loop.close()

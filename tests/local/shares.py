@@ -23,12 +23,12 @@ from slurm_job_kit.jobs.spec import Launch, Spec, Train
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.checkpoint.setup import spec_sha256
-from slurm_job_kit.trainer.dist.context import DistributedContext
-from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.loop import train_step
 from slurm_job_kit.trainer.model.build import build_replica
 from slurm_job_kit.trainer.model.training_data import build_data
+from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from tests.bench.checkpoint.load import Memory
 from tests.local import forked_ranks
 from tests.local.forked_ranks import CPU

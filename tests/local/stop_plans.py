@@ -26,14 +26,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import slurm_job_kit.trainer.dist.context
+import slurm_job_kit.trainer.process.context
 from slurm_job_kit.jobs.rundir import RunDir, read_jsonl, write_json
 from slurm_job_kit.jobs.runs.compare import compare
 from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
-from slurm_job_kit.trainer.dist.context import DistributedContext
-from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
-from slurm_job_kit.trainer.dist.stop_consensus import StopConsensus
 from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
+from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.run import conclude, prepare
 from slurm_job_kit.trainer.stop import StopSignal
 from tests.local import forked_ranks, sabotage, stoppable
@@ -193,7 +193,7 @@ class Bench:
         device, events = torch.device("cpu"), Events(self.distributed.rank)
         context = RankContext(RunHandle(run, spec, number), self.distributed, device, events)
         loop = prepare(context)
-        status = loop.run(StopConsensus(self.stop, 1, device), lambda what, step: None)
+        status = loop.run(StepAgreement(self.stop, 1, device), lambda what, step: None)
         conclude(context, loop, status)
         if status == "completed" and self.distributed.is_first:
             write_result(run, number)
@@ -302,7 +302,7 @@ def be_rank(rank: int, world_size: int, port: int, folder: Path, names: Sequence
     stop = StopSignal()
     stop.install()
     stop.enter_loop()
-    slurm_job_kit.trainer.dist.context.BROADCAST_BYTES = 1000  # many parts of a small state
+    slurm_job_kit.trainer.process.context.BROADCAST_BYTES = 1000  # many parts of a small state
     context = forked_ranks.join(rank, world_size, port)
     bench = Bench(context, stop, folder)
     for name in names:

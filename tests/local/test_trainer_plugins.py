@@ -141,11 +141,11 @@ def evaluate_at_each_world_size(rank, folder):
     from slurm_job_kit.jobs.rundir import RunDir
     from slurm_job_kit.jobs.spec import Launch, Spec
     from slurm_job_kit.trainer.data.feed import HeldOut
-    from slurm_job_kit.trainer.dist.context import DistributedContext
-    from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
     from slurm_job_kit.trainer.events import Events
     from slurm_job_kit.trainer.model.evaluate import evaluate
     from slurm_job_kit.trainer.model.objectives import Classification, DataFacts
+    from slurm_job_kit.trainer.process.context import DistributedContext
+    from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 
     whole = Samples(torch.arange(11.0).unsqueeze(1), (torch.arange(11) > 6).long())
     run = RunHandle(RunDir(Path(folder)), Spec(launch=Launch(num_workers=1)), attempt=1)

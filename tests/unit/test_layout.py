@@ -57,15 +57,15 @@ MAY_IMPORT = {
         "records": set(),
     },
     "trainer": {
-        "": {"checkpoint", "storage", "model", "strategy", "report", "health", "data", "dist"},
-        "checkpoint": {"storage", "model", "strategy", "data", "dist"},
-        "storage": {"dist"},
-        "model": {"strategy", "data", "dist"},
-        "strategy": {"data", "dist"},
-        "report": {"data", "dist"},
-        "data": {"dist"},
-        "health": {"dist"},
-        "dist": set(),
+        "": {"checkpoint", "storage", "model", "strategy", "logging", "health", "data", "process"},
+        "checkpoint": {"storage", "model", "strategy", "data", "process"},
+        "storage": {"process"},
+        "model": {"strategy", "data", "process"},
+        "strategy": {"data", "process"},
+        "logging": {"data", "process"},
+        "data": {"process"},
+        "health": {"process"},
+        "process": set(),
     },
 }
 BASE = {"trainer.errors", "trainer.stop", "trainer.seeds", "trainer.user_code", "trainer.events"}
@@ -260,7 +260,7 @@ PARSES_OTHER_JSON = {
         "jobs.node.script_failure",
     ),
     *("trainer.checkpoint.outline", "trainer.checkpoint.weights", "trainer.checkpoint.export"),
-    *("trainer.storage.manifest", "trainer.dist.run_handle", "trainer.health.rank_report"),
+    *("trainer.storage.manifest", "trainer.process.run_handle", "trainer.health.rank_report"),
 }
 
 
@@ -297,7 +297,7 @@ STARTS_PROCESSES = {
     "jobs.commands.packages": "venv and pip, which install what the other modules import",
     "jobs.commands.export": "becomes the trainer's export, because jobs/ does not import torch",
     "jobs.remote.host": "ssh",
-    "trainer.dist.run_handle": "python -m jobs, because only the contract of jobs/ is imported",
+    "trainer.process.run_handle": "python -m jobs, because only the contract of jobs/ is imported",
     "trainer.storage.space": "quota and lfs, which know the user's quota",
     "trainer.data.loader": "the worker processes of a rank",
 }
@@ -364,9 +364,9 @@ RENAMES = {
     "trainer.storage.commit": "directories; temporary names that a later attempt removes",
     "trainer.storage.reader": "a directory, to quarantine it",
     "trainer.checkpoint.dcp": "a directory",
-    "trainer.report.profiling": "torch writes the file itself, and compresses one that ends in .gz",
-    "trainer.report.progress": "the new file stays open",
-    "trainer.report.reporter": "the new file stays open",
+    "trainer.logging.profiling": "torch writes the file itself, compressed where it ends in .gz",
+    "trainer.logging.progress": "the new file stays open",
+    "trainer.logging.reporter": "the new file stays open",
 }
 RENAMERS = {"os.replace", "os.rename", "os.renames", "os.link", "shutil.move"}
 

@@ -18,12 +18,12 @@ from slurm_job_kit.trainer.checkpoint import interval
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.sources import Samples
-from slurm_job_kit.trainer.dist.context import DistributedContext
-from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
-from slurm_job_kit.trainer.dist.stop_consensus import StopConsensus
 from slurm_job_kit.trainer.errors import NotFinite
 from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.report.reporter import Reporter
+from slurm_job_kit.trainer.logging.reporter import Reporter
+from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
+from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.run import conclude, prepare
 from slurm_job_kit.trainer.seeds import ORDER, WEIGHTS, mix
 from slurm_job_kit.trainer.stop import StopSignal
@@ -105,7 +105,7 @@ def train(folder, spec, attempt=1, stop_at=None, hook=None, beats=None):
             beats.append((what, step))
 
     try:
-        status = loop.run(StopConsensus(stop, 1, CPU), beat)
+        status = loop.run(StepAgreement(stop, 1, CPU), beat)
     except BaseException:
         loop.close()
         raise

@@ -12,11 +12,11 @@ from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer import api
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256
-from slurm_job_kit.trainer.dist.context import DistributedContext
-from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.report.environment import describe, exactness, extended
+from slurm_job_kit.trainer.logging.environment import describe, exactness, extended
+from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.seeds import mix
 
 REPOSITORY = Path(__file__).resolve().parents[2]

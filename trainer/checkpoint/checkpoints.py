@@ -23,11 +23,11 @@ from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.checkpoint.setup import TrainSetup, spec_sha256
 from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
 from slurm_job_kit.trainer.checkpoint.state import SavedState, TrainState
-from slurm_job_kit.trainer.dist.context import gather
-from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.errors import NotFinite, storage_error
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.model.training_data import Data
+from slurm_job_kit.trainer.process.context import gather
+from slurm_job_kit.trainer.process.run_handle import RankContext
 from slurm_job_kit.trainer.storage import commit
 from slurm_job_kit.trainer.storage.commit import PendingCheckpoint, Retention
 from slurm_job_kit.trainer.storage.manifest import BEST, Manifest

@@ -16,7 +16,7 @@ from slurm_job_kit.jobs.console import format_duration
 from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.records.ended import AttemptRecord, Cause, read_attempts
 from slurm_job_kit.jobs.spec import Checkpoint
-from slurm_job_kit.trainer.dist.run_handle import RankContext
+from slurm_job_kit.trainer.process.run_handle import RankContext
 
 FIRST_S = 10.0  # before a save was measured; also the shortest interval
 LOSS_S = 60.0  # a failure loses at most this, or LOSS_SAVES times what a save takes
@@ -85,11 +85,11 @@ class SaveInterval:
         elif self._is_auto:
             self.seconds = FIRST_S
 
-    def saved(self, save_s: float, stall_s: float, consensus_s: float) -> str:
+    def saved(self, save_s: float, stall_s: float, agreement_s: float) -> str:
         """Choose the interval after a save; return a text to log, "" if it hardly changed.
 
         save_s: from the start of the save to its commit. stall_s: of it, how long the training
-        stopped. consensus_s: until the ranks have agreed on a save that is due.
+        stopped. agreement_s: until the ranks have agreed on a save that is due.
 
         The cheaper of the last two saves counts; before there are two, the interval is at most
         LOSS_S.
@@ -100,7 +100,7 @@ class SaveInterval:
         usual_s = save_s, stall_s
         if self._before is not None:
             usual_s = min(save_s, self._before[0]), min(stall_s, self._before[1])
-        self.seconds = best_interval_s(*usual_s, consensus_s, self._failures.per_s)
+        self.seconds = best_interval_s(*usual_s, agreement_s, self._failures.per_s)
         if self._before is None:
             self.seconds = min(self.seconds, LOSS_S)
         self._before = save_s, stall_s
@@ -118,7 +118,7 @@ class SaveInterval:
 
 
 def best_interval_s(
-    save_s: float, stall_s: float, consensus_s: float, failures_per_s: float
+    save_s: float, stall_s: float, agreement_s: float, failures_per_s: float
 ) -> float:
     """Return the interval of least loss, within the bounds of what a failure may lose.
 
@@ -126,5 +126,5 @@ def best_interval_s(
     in flight. With steps of many seconds it loses more: the interval has a least value.
     """
     best_s = math.sqrt(2 * max(stall_s, MIN_STALL_S) / failures_per_s)
-    most_s = max(LOSS_S, LOSS_SAVES * save_s) - save_s - consensus_s
+    most_s = max(LOSS_S, LOSS_SAVES * save_s) - save_s - agreement_s
     return max(FIRST_S, save_s, min(best_s, most_s))

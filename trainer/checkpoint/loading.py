@@ -11,11 +11,11 @@ from slurm_job_kit.trainer.checkpoint.read_ahead import Found, ReadAhead
 from slurm_job_kit.trainer.checkpoint.setup import TrainSetup, check_setup
 from slurm_job_kit.trainer.checkpoint.share import share
 from slurm_job_kit.trainer.checkpoint.state import SavedState, TrainState
-from slurm_job_kit.trainer.dist.context import broadcast_bytes, gather
-from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.errors import TransientStorageError, storage_error
 from slurm_job_kit.trainer.model import optim
 from slurm_job_kit.trainer.model.replica import Replica
+from slurm_job_kit.trainer.process.context import broadcast_bytes, gather
+from slurm_job_kit.trainer.process.run_handle import RankContext
 from slurm_job_kit.trainer.storage import manifest, reader
 from slurm_job_kit.trainer.storage.reader import Contents
 from slurm_job_kit.trainer.strategy import is_divided

@@ -10,9 +10,9 @@ from slurm_job_kit.jobs.records.frozen import ProvenanceOrigin
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.state import SavedState
-from slurm_job_kit.trainer.dist.context import broadcast_bytes
-from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.errors import storage_error
+from slurm_job_kit.trainer.process.context import broadcast_bytes
+from slurm_job_kit.trainer.process.run_handle import RankContext
 from slurm_job_kit.trainer.storage import reader
 from slurm_job_kit.trainer.storage.manifest import WITH_STATE_PT
 from slurm_job_kit.trainer.storage.ownership import check_owner

@@ -11,10 +11,10 @@ from typing import Any
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.records.frozen import SpecChange
 from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.dist.context import broadcast_bytes
-from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model.training_data import Data
+from slurm_job_kit.trainer.process.context import broadcast_bytes
+from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.trainer.dist.context import broadcast_bytes
+from slurm_job_kit.trainer.process.context import broadcast_bytes
 
 # One broadcast; on a GPU, which also holds the model, it is one buffer.
 BUCKET_BYTES = 64 * 2**20

@@ -15,10 +15,10 @@ from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.setup import TrainSetup
 from slurm_job_kit.trainer.data.sources import is_plain
-from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import optim
 from slurm_job_kit.trainer.model.replica import Replica
+from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.storage import reader
 from slurm_job_kit.trainer.storage.manifest import WITH_STATE_PT
 
@@ -38,7 +38,7 @@ class TrainState:
     window_names: the names of the metrics in it.
     epoch_sums: the sum over all ranks of the logged windows of this epoch, as plain numbers.
     metrics_bytes: the size of metrics.jsonl at the last save.
-    environments: software and hardware of the attempts so far, see `trainer.report.environment`.
+    environments: software and hardware of the attempts so far, see `trainer.logging.environment`.
     best: empty, or {"metric", "value", "step"} of the best evaluation.
     evals_since_best: the number of evaluations after it.
     streams: for each rank the position of its stream; empty where samples are looked up by index.

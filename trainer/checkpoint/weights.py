@@ -19,9 +19,9 @@ from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
 from slurm_job_kit.trainer.checkpoint.share import BUCKET_BYTES, share
 from slurm_job_kit.trainer.checkpoint.state import check_same_tensors, model_parts, parse_places
-from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model.replica import Replica
+from slurm_job_kit.trainer.process.run_handle import RankContext
 from slurm_job_kit.trainer.storage import reader
 from slurm_job_kit.trainer.storage.manifest import MANIFEST
 from slurm_job_kit.trainer.strategy.sharding import Rows

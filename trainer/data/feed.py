@@ -20,7 +20,7 @@ from slurm_job_kit.trainer.data.sources import (
 )
 from slurm_job_kit.trainer.data.to_device import ToDevice, on_device
 from slurm_job_kit.trainer.data.transforms import Transform
-from slurm_job_kit.trainer.dist.run_handle import RankContext
+from slurm_job_kit.trainer.process.run_handle import RankContext
 from slurm_job_kit.trainer.seeds import HELD_OUT, SAMPLE, mix, seed_all
 from slurm_job_kit.trainer.user_code import is_user_code, user_code
 

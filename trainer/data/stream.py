@@ -28,8 +28,8 @@ from slurm_job_kit.trainer.data.loader import (
 from slurm_job_kit.trainer.data.sources import Batch, Stream, check_plain, content_sha256
 from slurm_job_kit.trainer.data.to_device import ToDevice
 from slurm_job_kit.trainer.data.transforms import Transform
-from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.errors import CodeError, UserError
+from slurm_job_kit.trainer.process.run_handle import RankContext
 from slurm_job_kit.trainer.seeds import SAMPLE, mix
 from slurm_job_kit.trainer.user_code import user_code, with_key
 

@@ -11,8 +11,8 @@ from slurm_job_kit.trainer.data.loader import RawBatch
 from slurm_job_kit.trainer.data.sample_rng import SampleRandom
 from slurm_job_kit.trainer.data.sources import BYTE_SCALE, Batch, check_inputs, check_precision
 from slurm_job_kit.trainer.data.transforms import Image, Transform
-from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.process.run_handle import RankContext
 from slurm_job_kit.trainer.user_code import user_code
 
 

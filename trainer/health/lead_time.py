@@ -11,8 +11,8 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.records.queued import SlurmSite
 from slurm_job_kit.jobs.spec import Spec
-from slurm_job_kit.trainer.dist.run_handle import RunHandle
-from slurm_job_kit.trainer.dist.stop_consensus import CHECK_INTERVAL_S
+from slurm_job_kit.trainer.process.run_handle import RunHandle
+from slurm_job_kit.trainer.process.step_agreement import CHECK_INTERVAL_S
 
 # From the last rank's exit to the closed attempt: torchrun, agent, srun, calls of Slurm's clients.
 # 2 to 8 s were measured on two busy cores, with steps and saves of milliseconds.
@@ -68,9 +68,9 @@ class LeadTime:
         A save in flight is not added: if only that one is committed in time, few steps are done
         again.
         """
-        return self.consensus_s(self.step_s) + self._evaluation_s + self._save_s + MARGIN_S
+        return self.agreement_s(self.step_s) + self._evaluation_s + self._save_s + MARGIN_S
 
-    def consensus_s(self, step_s: float) -> float:
+    def agreement_s(self, step_s: float) -> float:
         """Return the seconds until all ranks stop or save: two checks and a step of `step_s`."""
         check_s = max(step_s, CHECK_INTERVAL_S)
         if self._check_steps is not None:

@@ -21,13 +21,13 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.records.nodes import RankError
-from slurm_job_kit.trainer.dist.context import rendezvous_store
-from slurm_job_kit.trainer.dist.rank_process import RankProcess
 from slurm_job_kit.trainer.errors import BadNode, PeerBadNode, in_one_line, log, run_with_timeout
 from slurm_job_kit.trainer.health import gpu_health, rank_report
 from slurm_job_kit.trainer.health.diagnosis import RankPlace, end_siblings, place_of
 from slurm_job_kit.trainer.health.phases import DEVICE_TEST
 from slurm_job_kit.trainer.health.rank_report import RankReport, Summary, are_few
+from slurm_job_kit.trainer.process.context import rendezvous_store
+from slurm_job_kit.trainer.process.rank_process import RankProcess
 
 RECORD_LIMIT_S = 5.0
 REDUCED_NUMBERS = 2**17  # 1 MiB

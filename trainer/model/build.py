@@ -17,8 +17,6 @@ from slurm_job_kit.jobs.spec import METRIC_MODES, OBJECTIVES, OPTIMIZERS, Train
 from slurm_job_kit.trainer import seeds
 from slurm_job_kit.trainer.data.sources import Batch, check_plain
 from slurm_job_kit.trainer.data.to_device import is_pair
-from slurm_job_kit.trainer.dist.context import gather
-from slurm_job_kit.trainer.dist.run_handle import RankContext
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import by_name, compilation, models, objectives, optim, precision
 from slurm_job_kit.trainer.model.models import Fit
@@ -26,6 +24,8 @@ from slurm_job_kit.trainer.model.objectives import Objective, Sums, means
 from slurm_job_kit.trainer.model.precision import Precision
 from slurm_job_kit.trainer.model.replica import BestMetric, Replica
 from slurm_job_kit.trainer.model.training_data import Data
+from slurm_job_kit.trainer.process.context import gather
+from slurm_job_kit.trainer.process.run_handle import RankContext
 from slurm_job_kit.trainer.strategy import blocks, fits
 from slurm_job_kit.trainer.strategy import create as create_strategy
 from slurm_job_kit.trainer.strategy.interface import Strategy

@@ -17,11 +17,11 @@ from slurm_job_kit.trainer.data.loader import seed_sample
 from slurm_job_kit.trainer.data.sources import Source, Stream, num_classes
 from slurm_job_kit.trainer.data.stream import Share, StreamBatches
 from slurm_job_kit.trainer.data.transforms import Transform
-from slurm_job_kit.trainer.dist.context import gather
-from slurm_job_kit.trainer.dist.run_handle import RankContext
-from slurm_job_kit.trainer.dist.turns import first_on_host
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model.objectives import DataFacts
+from slurm_job_kit.trainer.process.context import gather
+from slurm_job_kit.trainer.process.run_handle import RankContext
+from slurm_job_kit.trainer.process.turns import first_on_host
 from slurm_job_kit.trainer.user_code import user_code
 
 INEXACT_STREAM = (

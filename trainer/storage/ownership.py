@@ -9,7 +9,7 @@ from slurm_job_kit.jobs.records.queued import OwningAttempt
 from slurm_job_kit.trainer.errors import Superseded
 
 if TYPE_CHECKING:
-    from slurm_job_kit.trainer.dist.run_handle import RunHandle
+    from slurm_job_kit.trainer.process.run_handle import RunHandle
 
 
 def check_owner(run: RunHandle) -> None:

@@ -15,8 +15,8 @@ from __future__ import annotations
 import torch
 
 from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.dist.context import DistributedContext
-from slurm_job_kit.trainer.dist.run_handle import RankContext
+from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.run_handle import RankContext
 from slurm_job_kit.trainer.strategy.ddp import Ddp
 from slurm_job_kit.trainer.strategy.interface import Strategy
 from slurm_job_kit.trainer.strategy.zero1 import Zero1

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.strategy.interface import Strategy
 from slurm_job_kit.trainer.strategy.sharding import Sharding
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.strategy import blocks
 from slurm_job_kit.trainer.strategy.sharding import Sharding
 

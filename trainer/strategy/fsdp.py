@@ -23,8 +23,8 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 
 from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.strategy import blocks, fits
 from slurm_job_kit.trainer.strategy.interface import Strategy
 from slurm_job_kit.trainer.strategy.optimizer_rows import OptimizerRows

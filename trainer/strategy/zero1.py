@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.strategy.ddp import Ddp
 from slurm_job_kit.trainer.strategy.optimizer_rows import OptimizerRows
 from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding

@@ -14,9 +14,9 @@ from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.checkpoint.state import TrainState
-from slurm_job_kit.trainer.dist.context import DistributedContext
-from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.storage.commit import PendingCheckpoint
 from slurm_job_kit.trainer.storage.manifest import Manifest
 from slurm_job_kit.trainer.strategy.ddp import Ddp

@@ -18,11 +18,11 @@ from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.checkpoint import export, weights
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.share import share
-from slurm_job_kit.trainer.dist.context import DistributedContext
-from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.model.gpt import GPT
+from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.strategy import create
 from tests.unit import forked_ranks
 from tests.unit.checkpoint.checkpoint_kit import job_of, loaded, replica_of, save

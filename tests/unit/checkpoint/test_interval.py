@@ -32,11 +32,11 @@ def test_the_interval_has_the_least_loss_of_all():
 
 
 @pytest.mark.parametrize(
-    ("save_s", "stall_s", "consensus_s"), [(0.05, 0.01, 0.1), (1, 0.5, 4), (30, 9, 2), (300, 5, 60)]
+    ("save_s", "stall_s", "agreement_s"), [(0.05, 0.01, 0.1), (1, 0.5, 4), (30, 9, 2), (300, 5, 60)]
 )
-def test_a_failure_loses_at_most_a_minute_or_twenty_saves(save_s, stall_s, consensus_s):
-    interval_s = best_interval_s(save_s, stall_s, consensus_s, 1 / (365 * SECONDS_PER_DAY))
-    assert interval_s + consensus_s + save_s == pytest.approx(max(60, 20 * save_s))
+def test_a_failure_loses_at_most_a_minute_or_twenty_saves(save_s, stall_s, agreement_s):
+    interval_s = best_interval_s(save_s, stall_s, agreement_s, 1 / (365 * SECONDS_PER_DAY))
+    assert interval_s + agreement_s + save_s == pytest.approx(max(60, 20 * save_s))
 
 
 def test_saves_do_not_overlap_however_often_a_run_fails():

@@ -19,13 +19,13 @@ from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.data.sources import Samples
-from slurm_job_kit.trainer.dist.context import DistributedContext
-from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.errors import TransientStorageError
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.loop import train_step
 from slurm_job_kit.trainer.model import build
 from slurm_job_kit.trainer.model.training_data import build_data
+from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.storage import reader
 from tests.unit import forked_ranks
 from tests.unit.storage.test_commit import HOW, damage
@@ -60,7 +60,7 @@ class Rank:
         self.log: list[str] = []
         patch = pytest.MonkeyPatch()  # this process ends with its rank
         patch.setattr(reader, "RETRY_DELAYS_S", (0, 0))
-        patch.setattr("slurm_job_kit.trainer.dist.context.log", self.log.append)
+        patch.setattr("slurm_job_kit.trainer.process.context.log", self.log.append)
         store = dist.FileStore(f"{folder}/store", world_size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
         train = Train(

@@ -10,8 +10,8 @@ from slurm_job_kit.jobs.records.training import FileDigest, NamedFile
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Checkpoint
 from slurm_job_kit.trainer.checkpoint import export, weights
-from slurm_job_kit.trainer.dist.run_handle import RankContext
-from slurm_job_kit.trainer.report.reporter import open_cut
+from slurm_job_kit.trainer.logging.reporter import open_cut
+from slurm_job_kit.trainer.process.run_handle import RankContext
 from slurm_job_kit.trainer.storage import commit, reader
 from tests.unit.checkpoint.checkpoint_kit import (
     bits,

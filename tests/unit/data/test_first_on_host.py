@@ -11,10 +11,10 @@ import torch.distributed as dist
 
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec, Train
-from slurm_job_kit.trainer.dist.context import DistributedContext
-from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.model.training_data import build_data
+from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from tests.unit import forked_ranks
 
 HOSTS = ["a", "a", "a", "b"]

@@ -6,8 +6,8 @@ from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.records.queued import SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
-from slurm_job_kit.trainer.dist.run_handle import RunHandle
 from slurm_job_kit.trainer.health.lead_time import MARGIN_S, LeadTime, advice
+from slurm_job_kit.trainer.process.run_handle import RunHandle
 from tests.unit import run_files
 
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.distributed import PrefixStore, TCPStore
 
-from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.errors import (
     BadNode,
     PeerBadNode,
@@ -21,6 +20,7 @@ from slurm_job_kit.trainer.health import preflight, rank_report
 from slurm_job_kit.trainer.health.gpu_health import Readings, problem, warning
 from slurm_job_kit.trainer.health.preflight import device_problem, product_problem, sum_problem
 from slurm_job_kit.trainer.health.rank_report import RankReport, Summary, are_few
+from slurm_job_kit.trainer.process.context import DistributedContext
 
 CPU = torch.device("cpu")
 

@@ -18,14 +18,14 @@ from slurm_job_kit.jobs.records.training import read_events
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
 from slurm_job_kit.trainer.data.sources import Samples
-from slurm_job_kit.trainer.dist import context
-from slurm_job_kit.trainer.dist.context import DistributedContext
-from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
 from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.logging.environment import describe, exactness, extended
 from slurm_job_kit.trainer.model import build
 from slurm_job_kit.trainer.model.training_data import build_data
-from slurm_job_kit.trainer.report.environment import describe, exactness, extended
+from slurm_job_kit.trainer.process import context
+from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.user_code import user_code
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -404,9 +404,9 @@ from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Launch, Spec, Train
 from slurm_job_kit.trainer.model import build
 from slurm_job_kit.trainer.model.training_data import build_data
-from slurm_job_kit.trainer.dist.context import DistributedContext
+from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
+from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 
 root = Path(sys.argv[1])
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

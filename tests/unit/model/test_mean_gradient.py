@@ -14,8 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.data.sources import Samples
-from slurm_job_kit.trainer.dist.context import DistributedContext
-from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.loop import train_step
@@ -24,6 +22,8 @@ from slurm_job_kit.trainer.model.mean_gradient import MeanGradient
 from slurm_job_kit.trainer.model.objectives import DataFacts, Regression, Sums
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.model.training_data import build_data
+from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.strategy.ddp import Ddp
 from tests.unit import forked_ranks
 

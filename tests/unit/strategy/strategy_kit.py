@@ -25,8 +25,6 @@ from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer import seeds
 from slurm_job_kit.trainer.data.sources import Samples
-from slurm_job_kit.trainer.dist.context import DistributedContext
-from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.loop import train_step
@@ -35,6 +33,8 @@ from slurm_job_kit.trainer.model.evaluate import evaluate
 from slurm_job_kit.trainer.model.objectives import Sums
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.model.training_data import build_data
+from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.strategy import fsdp, zero1
 from slurm_job_kit.trainer.strategy.sharding import Rows
 from tests.unit import forked_ranks

@@ -10,10 +10,10 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model.gpt import GPT
 from slurm_job_kit.trainer.model.models import MiniResNet, mlp, resnet18
+from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.strategy import blocks, create, fits
 from slurm_job_kit.trainer.strategy.ddp import Ddp
 

@@ -19,7 +19,7 @@ from slurm_job_kit.jobs.report import summary
 from slurm_job_kit.jobs.report.spans import Use
 from slurm_job_kit.jobs.rundir import append_jsonl
 from tests.unit.commands.commands_kit import make_run
-from tests.unit.time_report.report_kit import (
+from tests.unit.report.report_kit import (
     BEGIN,
     attempt,
     event,

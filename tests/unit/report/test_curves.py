@@ -12,7 +12,7 @@ from slurm_job_kit.jobs.report.ranking import rank
 from slurm_job_kit.jobs.report.summary import summarize
 from slurm_job_kit.jobs.spec import Checkpoint, Spec
 from tests.unit.commands.commands_kit import make_run
-from tests.unit.time_report.report_kit import lines, two_attempts, write_run
+from tests.unit.report.report_kit import lines, two_attempts, write_run
 
 
 def thinned(values):

@@ -4,5 +4,5 @@
 - rank_process: this process as a rank, and the files that it may write.
 - run_handle: which run and attempt this is; rank 0 finds it and broadcasts it.
 - turns: one rank of each host does a work before the others.
-- stop_consensus: all ranks stop after the same step.
+- step_agreement: all ranks stop after the same step.
 """

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
-from slurm_job_kit.trainer.dist.context import DistributedContext
 from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.stop import StopSignal
 
 

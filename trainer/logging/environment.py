@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from slurm_job_kit.jobs.environment import that_change_bits
-from slurm_job_kit.trainer.dist.context import gather
-from slurm_job_kit.trainer.dist.run_handle import RankContext
+from slurm_job_kit.trainer.process.context import gather
+from slurm_job_kit.trainer.process.run_handle import RankContext
 
 CODE = "code"
 # How the ranks share the work: named before other changes.

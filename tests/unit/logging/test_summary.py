@@ -8,10 +8,10 @@ from torch import nn
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import TrainingLength
-from slurm_job_kit.trainer.dist.context import DistributedContext
-from slurm_job_kit.trainer.dist.run_handle import RankContext, RunHandle
 from slurm_job_kit.trainer.events import Events
-from slurm_job_kit.trainer.report.summary import start_lines
+from slurm_job_kit.trainer.logging.summary import start_lines
+from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 
 
 def test_the_log_begins_with_device_size_of_the_model_and_what_is_trained():

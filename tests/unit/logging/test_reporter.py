@@ -13,12 +13,12 @@ from slurm_job_kit.jobs.rundir import STEPS_WRITER, RunDir, read_jsonl
 from slurm_job_kit.jobs.show import live_progress as live
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
-from slurm_job_kit.trainer.dist.run_handle import RunHandle
 from slurm_job_kit.trainer.errors import StorageError
-from slurm_job_kit.trainer.report import progress
-from slurm_job_kit.trainer.report import reporter as module
-from slurm_job_kit.trainer.report.progress import Progress
-from slurm_job_kit.trainer.report.reporter import Reporter
+from slurm_job_kit.trainer.logging import progress
+from slurm_job_kit.trainer.logging import reporter as module
+from slurm_job_kit.trainer.logging.progress import Progress
+from slurm_job_kit.trainer.logging.reporter import Reporter
+from slurm_job_kit.trainer.process.run_handle import RunHandle
 
 # 10 rounds of 2 x 8 samples in 4 steps of 3 rounds; the last one has 1.
 BATCHES = Batches(num_samples=167, micro_batch_size=8, grad_accum_steps=3, world_size=2, seed=0)

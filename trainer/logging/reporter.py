@@ -20,10 +20,10 @@ from slurm_job_kit.jobs.console import format_duration, format_metrics
 from slurm_job_kit.jobs.records.training import Metric
 from slurm_job_kit.jobs.rundir import STEPS_WRITER, Timeline
 from slurm_job_kit.trainer.data.batches import TrainingLength
-from slurm_job_kit.trainer.dist.run_handle import RunHandle
 from slurm_job_kit.trainer.errors import log, storage_error
-from slurm_job_kit.trainer.report import trackers
-from slurm_job_kit.trainer.report.progress import Progress
+from slurm_job_kit.trainer.logging import trackers
+from slurm_job_kit.trainer.logging.progress import Progress
+from slurm_job_kit.trainer.process.run_handle import RunHandle
 
 # Of progress.json, whose length is fixed.
 MAX_SHOWN_METRICS = 4

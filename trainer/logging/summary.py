@@ -10,8 +10,8 @@ from torch import nn
 
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.data.batches import TrainingLength
-from slurm_job_kit.trainer.dist.run_handle import RankContext
-from slurm_job_kit.trainer.report.environment import processor
+from slurm_job_kit.trainer.logging.environment import processor
+from slurm_job_kit.trainer.process.run_handle import RankContext
 
 
 def start_lines(

@@ -19,7 +19,7 @@ CHECK_INTERVAL_S = 0.05
 MAX_INTERVAL_STEPS = 128  # an upper bound, because steps may become slower
 
 
-class Consensus(NamedTuple):
+class Agreed(NamedTuple):
     """Whether all ranks stop, and whether they save, before the next step.
 
     written_step: the lowest of all ranks, some checks ago.
@@ -30,8 +30,8 @@ class Consensus(NamedTuple):
     written_step: int = -1
 
 
-class StopConsensus:
-    """Finds the consensus of all ranks; every rank calls `check` before the same steps."""
+class StepAgreement:
+    """Finds what all ranks agree on; every rank calls `check` before the same steps."""
 
     def __init__(self, stop: StopSignal, interval_steps: int | str, device: torch.device) -> None:
         self._stop = stop
@@ -49,10 +49,8 @@ class StopConsensus:
         """The step before which the next `check` does anything."""
         return self._next_step
 
-    def check(
-        self, step: int, wants_save: bool, drain: bool, written_step: int = -1
-    ) -> Consensus:
-        """Return the consensus before `step`, from the reduction that the last check started.
+    def check(self, step: int, wants_save: bool, drain: bool, written_step: int = -1) -> Agreed:
+        """Return what the ranks agree on before `step`, by the reduction of the last check.
 
         `drain` waits for this check's own reduction and leaves none in flight. `wants_save` counts
         on rank 0 only. written_step: of the newest save of which this rank has written its part.
@@ -66,15 +64,15 @@ class StopConsensus:
             save = self._collect() or save
             self._last_check = None
             self._next_step = step + 1
-        return Consensus(self._is_stopping, save, self._written_step)
+        return Agreed(self._is_stopping, save, self._written_step)
 
-    def for_evaluation(self) -> StopConsensus:
-        """Return a StopConsensus on the same stop flag, whose "steps" are an evaluation's batches.
+    def for_evaluation(self) -> StepAgreement:
+        """Return a StepAgreement on the same stop flag, whose "steps" are an evaluation's batches.
 
         This one must have no reduction in flight. The ranks check before every batch: batches
         arrive in bursts, so a learned interval would be too long.
         """
-        return StopConsensus(self._stop, 1, self._device)
+        return StepAgreement(self._stop, 1, self._device)
 
     def _start(self, step: int, wants_save: bool, written_step: int) -> None:
         is_first = dist.get_rank() == 0

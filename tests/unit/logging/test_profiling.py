@@ -9,8 +9,8 @@ import torch
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Profile, Spec
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256
-from slurm_job_kit.trainer.dist.run_handle import RunHandle
-from slurm_job_kit.trainer.report.profiling import Tracer
+from slurm_job_kit.trainer.logging.profiling import Tracer
+from slurm_job_kit.trainer.process.run_handle import RunHandle
 
 CPU = torch.device("cpu")
 

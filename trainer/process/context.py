@@ -83,8 +83,8 @@ def check_device(spec: Spec, device: torch.device, reason: str) -> None:
     num_gpus = spec.slurm.num_gpus
     if num_gpus > 0 and device.type != "cuda":
         raise UserError(
-            f"{spec.slurm.gpus_are}, but torch {torch.__version__} sees {reason}: {_cause(num_gpus)}"
-            f"{HINT}slurm.gpus_per_node: 0 trains on the CPU"
+            f"{spec.slurm.gpus_are}, but torch {torch.__version__} sees {reason}: "
+            f"{_cause(num_gpus)}{HINT}slurm.gpus_per_node: 0 trains on the CPU"
         )
 
 

@@ -20,9 +20,9 @@ from slurm_job_kit.jobs import installation, records, shared_files
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec, Train
-from slurm_job_kit.trainer.dist.context import DistributedContext, broadcast_bytes
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.events import Events
+from slurm_job_kit.trainer.process.context import DistributedContext, broadcast_bytes
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,9 @@ def find_or_begin_run(arguments: list[str], attempt: int | None) -> RunHandle:
 def _open_by_hand(run_dir: RunDir) -> int:
     """Open an attempt that this process owns, as the batch script does for a Slurm job."""
     owner = f"--pid={os.getpid()}"
-    opened = _python("slurm_job_kit.jobs.attempt", "open", owner, str(run_dir.path), socket.gethostname())
+    opened = _python(
+        "slurm_job_kit.jobs.attempt", "open", owner, str(run_dir.path), socket.gethostname()
+    )
     if not opened:
         raise UserError(f"{run_dir.path} is complete: nothing to do")
     return int(opened.split()[0])  # the endpoint follows; torchrun has its own already
@@ -112,12 +114,15 @@ def close_by_hand(run: RunHandle) -> None:
     If this rank is killed before, the next attempt records it as lost.
     """
     command = ("close", f"--pid={os.getpid()}", str(run.dir.path), str(run.attempt))
-    _python("slurm_job_kit.jobs.attempt", *command, ignore_status=True)  # closing a stopped run exits with 1
+    # The close of a stopped run exits with 1.
+    _python("slurm_job_kit.jobs.attempt", *command, ignore_status=True)
 
 
 def _python(module: str, *arguments: str, ignore_status: bool = False) -> str:
     """Return the output of a module of the kit, run in its own process to keep ranks small."""
-    search_path = os.pathsep.join(filter(None, [str(installation.ROOT), os.environ.get("PYTHONPATH")]))
+    search_path = os.pathsep.join(
+        filter(None, [str(installation.ROOT), os.environ.get("PYTHONPATH")])
+    )
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         env={**os.environ, "PYTHONPATH": search_path},
