@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.log_text import behind_first_line
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause, Evidence
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
@@ -66,12 +67,14 @@ class Budget:
 class Decision:
     """What to do, what ended the attempt, and why, as a text for the user.
 
+    budget: the kind of the budget that turned a new start into a hold.
     not_requeued: why the run does not continue although it should, with Slurm's words.
     """
 
     action: Action
     cause: Cause
     reason: str
+    budget: Kind | None = None
     not_requeued: str = ""
 
 
@@ -173,17 +176,18 @@ def after_crash(evidence: Evidence, history: History, budget: Budget) -> Decisio
     crashes = 1 if evidence.has_progress else history.crashes_without_progress + 1
     if crashes >= budget.crashes_without_progress:
         repeated = f"{crashes} crashes without progress: {crash}" if crashes > 1 else crash
-        return Decision(Action.HOLD, cause, repeated)
+        return Decision(Action.HOLD, cause, repeated, Kind.MAX_CRASHES)
     # A script that begins again each time leaves new files each time; that is no progress.
     same = history.failures.count(evidence.failure or "") + 1
     is_lasting = evidence.is_lasting and not evidence.has_progress
     limit = MAX_LASTING if is_lasting else budget.crashes_without_progress
     if same >= min(limit, budget.crashes_without_progress):
-        return Decision(Action.HOLD, cause, f"{same} times the same failure: {crash}")
+        reason = f"{same} times the same failure: {crash}"
+        return Decision(Action.HOLD, cause, reason, None if is_lasting else Kind.MAX_CRASHES)
     repeats = history.repeats + 1 if evidence.is_repeat else 0
     if repeats >= max(MAX_REPEATS, budget.crashes_without_progress):
         reason = f"{repeats} crashes in a row without a checkpoint of a later step: {crash}"
-        return Decision(Action.HOLD, cause, reason)
+        return Decision(Action.HOLD, cause, reason, Kind.MAX_CRASHES)
     decision = Decision(Action.RETRY, cause, crash)
     if evidence.is_near_limit:
         reason = behind_first_line(crash, "; too near the time limit for a retry here")
@@ -268,7 +272,7 @@ def _bounded(decision: Decision, evidence: Evidence, history: History, budget: B
     is_counted = is_idle(decision.cause, evidence, history.bad_nodes, budget.num_nodes)
     if is_counted and idle >= budget.attempts_without_progress:
         reason = f"{idle} attempts without a new checkpoint, the last one: {decision.reason}"
-        return Decision(Action.HOLD, decision.cause, reason)
+        return Decision(Action.HOLD, decision.cause, reason, Kind.NO_PROGRESS)
     limits = history.time_limits_without_step + 1
     is_too_short = decision.cause is Cause.TIME_LIMIT and not evidence.has_step
     if is_too_short and limits >= budget.time_limits_without_step:
@@ -276,10 +280,10 @@ def _bounded(decision: Decision, evidence: Evidence, history: History, budget: B
             f"{limits} time limits in a row before the first optimizer step was finished: "
             "raise slurm.time"
         )
-        return Decision(Action.HOLD, decision.cause, reason)
+        return Decision(Action.HOLD, decision.cause, reason, Kind.SHORT_TIME_LIMIT)
     if is_restart(decision.action, decision.cause) and history.restarts >= budget.restarts:
         reason = f"{history.restarts} restarts are used up, the last one: {decision.reason}"
-        return Decision(Action.HOLD, decision.cause, reason)
+        return Decision(Action.HOLD, decision.cause, reason, Kind.MAX_RESTARTS)
     return decision
 
 

@@ -20,6 +20,7 @@ from slurm_job_kit.jobs.attempt.notify import notify
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import Mistake
 from slurm_job_kit.jobs.installation import command
+from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.log_text import behind_first_line
 from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
@@ -85,7 +86,13 @@ def hold_instead(decision: Decision, problem: str, refusal: str = "") -> Decisio
     words = "; ".join(filter(None, lines))[:MAX_WORDS]
     problem = f"{problem}: {words}" if words else problem
     reason = behind_first_line(decision.reason, f"; NOT requeued: {problem}")
-    return replace(decision, action=Action.HOLD, reason=reason, not_requeued=problem)
+    return replace(
+        decision,
+        action=Action.HOLD,
+        reason=reason,
+        budget=Kind.NOT_REQUEUED,
+        not_requeued=problem,
+    )
 
 
 def hand_over(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner, successor_id: str) -> None:

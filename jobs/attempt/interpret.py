@@ -720,6 +720,7 @@ def record_of(found: AttemptFacts, seen: Evidence, decision: Decision, now: floa
         decision=decision.action,
         reason=decision.reason,
         evidence=seen,
+        budget=decision.budget,
         code=None if found.plan is None else found.plan.code,
     )
 
@@ -739,6 +740,7 @@ def corrected(last: AttemptRecord, decision: Decision, requeued: Requeued | None
         reason=decision.reason,
         evidence=seen,
         requeue=None if requeued is None else requeued.answer,
+        budget=decision.budget,
         not_requeued=decision.not_requeued or None,
     )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from slurm_job_kit.jobs.errors import Fault, Mistake
+from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records import OMIT_NONE, read_lines
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
 from slurm_job_kit.jobs.rundir import RunDir
@@ -100,6 +101,8 @@ class AttemptRecord:
     decision: Action
     reason: str
     evidence: Evidence
+    # Of a hold: the budget that is used up, or NOT_REQUEUED; left out where no budget decided.
+    budget: Kind | None = field(default=None, metadata=OMIT_NONE)
     # What Slurm did with the requeue that the first record of the attempt decided on.
     requeue: RequeueAnswer | None = field(default=None, metadata=OMIT_NONE)
     code: str | None = field(default=None, metadata=OMIT_NONE)  # name of the frozen code

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_job_kit.jobs.console import shown_path
+from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.log_text import first_line
-from slurm_job_kit.jobs.why.kinds import Kind
 
 
 @dataclass(frozen=True)

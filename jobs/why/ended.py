@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 from slurm_job_kit.jobs.attempt import interpret
-from slurm_job_kit.jobs.attempt.decision import (
-    CRASHES,
-    LOST_REASON,
-    Budget,
-    budget_used,
-    decide,
-    decide_lost,
-)
+from slurm_job_kit.jobs.attempt.decision import CRASHES, LOST_REASON
 from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
+from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.known_causes import KNOWN_CAUSES
-from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause, Evidence
+from slurm_job_kit.jobs.records.ended import Cause, Evidence
 from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.why.answer import Reason
 from slurm_job_kit.jobs.why.evidence import Ended
-from slurm_job_kit.jobs.why.kinds import OF_FAULT, Kind
+from slurm_job_kit.jobs.why.kinds import OF_FAULT
 
-UNLIMITED = 10**9
-# The field of Budget that, if it had no limit, would have let the run continue.
-BUDGETS = {
-    "crashes_without_progress": Kind.MAX_CRASHES,
-    "restarts": Kind.MAX_RESTARTS,
-    "attempts_without_progress": Kind.NO_PROGRESS,
-    "time_limits_without_step": Kind.SHORT_TIME_LIMIT,
-}
 # Causes from outside, which the record alone shows.
 OUTSIDE = {
     Cause.TIME_LIMIT: (Kind.TIME_LIMIT, "the time limit was reached, or its warning came"),
@@ -213,28 +196,3 @@ def kind_of(failed: RankError) -> Kind:
     # A shell shows the end of a script by signal N as 128 + N.
     is_signal = failed.exit_code is not None and (failed.exit_code < 0 or failed.exit_code > 128)
     return Kind.PROCESS_KILLED if is_signal else Kind.UNKNOWN
-
-
-def used_budget(records: Sequence[AttemptRecord], budget: Budget) -> Kind | None:
-    """Which budget turned the decision about the newest attempt into a hold; None if none did.
-
-    Also NOT_REQUEUED, where the run should have continued and Slurm refused it.
-    """
-    last = records[-1]
-    if last.decision is not Action.HOLD or last.cause is Cause.COMPLETED:
-        return None
-    history = budget_used(records[:-1])
-
-    def action(limits: Budget) -> Action:
-        if last.cause is Cause.LOST:
-            return decide_lost(last.evidence, history, limits, is_automatic=True).action
-        return decide(last.evidence, history, limits).action
-
-    if (decided := action(budget)) is not Action.HOLD:
-        # Else a resume has raised the budget since.
-        is_refused = last.requeue is not None or decided is Action.SUCCESSOR
-        return Kind.NOT_REQUEUED if is_refused else None
-    for name, kind in BUDGETS.items():
-        if action(replace(budget, **{name: UNLIMITED})) is not Action.HOLD:
-            return kind
-    return None

@@ -6,18 +6,19 @@ import time
 from dataclasses import replace
 
 from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.attempt.decision import CRASHES, ENDS, budget_of
+from slurm_job_kit.jobs.attempt.decision import CRASHES, ENDS
 from slurm_job_kit.jobs.attempt.interpret import start_up_warning
 from slurm_job_kit.jobs.console import counted, format_duration
+from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause
 from slurm_job_kit.jobs.show import live_progress
 from slurm_job_kit.jobs.slurm import job_state, pending, refusals
 from slurm_job_kit.jobs.slurm.client import Life
 from slurm_job_kit.jobs.slurm.pending import Wait
 from slurm_job_kit.jobs.why.answer import Answer, FileLine, Reason, grouped
-from slurm_job_kit.jobs.why.ended import BY_STATE, reasons_of, used_budget
+from slurm_job_kit.jobs.why.ended import BY_STATE, reasons_of
 from slurm_job_kit.jobs.why.evidence import Observed
-from slurm_job_kit.jobs.why.kinds import DEFAULT, REMEDIES, Kind, Remedy
+from slurm_job_kit.jobs.why.kinds import DEFAULT, REMEDIES, Remedy
 
 BUDGET_TEXTS = {
     Kind.MAX_CRASHES: "launch.max_crashes crashes, or 10 of a script, without a step forward",
@@ -198,7 +199,7 @@ def ended(seen: Observed) -> Answer:
         ended_as = f"the run should have continued ({last.record.decision}), but has no job"
     at = "" if seen.progress is None else f" at step {seen.progress.step}"
     main = replace(main, text=f"{ended_as}{at}: {main.text}")
-    budget = used_budget([each.record for each in seen.ends], budget_of(seen.newest.spec))
+    budget = last.record.budget
     remedy = REMEDIES.get(budget) if budget in BUDGET_DECIDES else None
     if budget is Kind.NOT_REQUEUED:
         words = last.record.not_requeued or ""
@@ -238,8 +239,7 @@ def delays_of(seen: Observed) -> list[Reason]:
     for each in seen.ends:
         records.append(each.record)
         found += reasons_of(each)
-        budget = used_budget(records, budget_of(seen.newest.spec))
-        if budget is not None:
+        if (budget := each.record.budget) is not None:
             text = f"the run was held: {BUDGET_TEXTS[budget]}"
             found.append(Reason(budget, text, each.place, (each.record.attempt,)))
     if warning := slow_start_up(records):

@@ -34,6 +34,7 @@ TOP_OF_CONTRACT = {
     "jobs.gpus",
     "jobs.environment",
     "jobs.last_error",
+    "jobs.kinds",
     "jobs.known_causes",
 }
 RECORDS = {name for name in FILES if name.startswith("jobs.records")}

@@ -52,7 +52,8 @@ def test_a_refused_requeue_is_held_with_its_reason(tmp_path, slurm, capfd):
     assert "NOT requeued" in capfd.readouterr().err
     assert read_json(run.result)["status"] == "held"
     assert "preempted; NOT requeued: " in read_json(run.result)["reason"]
-    assert read_jsonl(run.attempts)[-1]["decision"] == "hold"
+    last = read_jsonl(run.attempts)[-1]
+    assert (last["decision"], last["budget"]) == ("hold", "not_requeued")
     assert not run.owner.exists()
 
 

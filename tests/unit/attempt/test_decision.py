@@ -13,6 +13,7 @@ from slurm_job_kit.jobs.attempt.decision import (
     History,
     decide,
 )
+from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.slurm import job_state
 
 FRESH = History(restarts=0, crashes_without_progress=0, attempts_without_progress=0)
@@ -153,51 +154,50 @@ def test_decision(known, action, cause):
     assert decision.reason
 
 
-# evidence, history (restarts, crashes, attempts, time limits) -> action, part of the reason
+# evidence, history (restarts, crashes, attempts, time limits) -> action, budget that is used up
 BUDGETS = [
-    ({}, (0, 1, 1), "retry", ""),
-    ({}, (0, 2, 2), "hold", "3 crashes without progress"),
-    ({"has_progress": True}, (0, 2, 2), "retry", ""),
-    ({"is_hang": True}, (0, 1, 1), "retry", ""),
-    ({"is_out_of_memory": True}, (0, 2, 2), "hold", "3 crashes without progress"),
-    ({"bad_nodes": ("b",)}, (0, 2, 2), "requeue", ""),
-    ({"bad_nodes": ("b",)}, (0, 0, 4), "requeue", ""),
-    ({"bad_nodes": ("b",)}, (0, 0, 4, 0, frozenset("b")), "hold", "5 attempts without a new"),
-    ({"bad_nodes": ("b",)}, (200, 0, 0), "hold", "200 restarts"),
-    ({"bad_nodes": ("b",)}, (0, 0, 4, 0, frozenset(map(str, range(19)))), "requeue", ""),
-    ({"bad_nodes": ("b",)}, (0, 0, 4, 0, frozenset(map(str, range(20)))), "hold", "5 attempts"),
-    ({"unreachable_nodes": ("b",)}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
-    ({"is_requeued": True}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
-    ({"job_state": "NODE_FAIL"}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
-    ({"is_hang": True}, (0, 2, 2), "hold", "3 crashes without progress"),
-    ({}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
-    ({"signals": TERM}, (0, 2, 3), "requeue", ""),
+    ({}, (0, 1, 1), "retry", None),
+    ({}, (0, 2, 2), "hold", Kind.MAX_CRASHES),
+    ({"has_progress": True}, (0, 2, 2), "retry", None),
+    ({"is_hang": True}, (0, 1, 1), "retry", None),
+    ({"is_out_of_memory": True}, (0, 2, 2), "hold", Kind.MAX_CRASHES),
+    ({"bad_nodes": ("b",)}, (0, 2, 2), "requeue", None),
+    ({"bad_nodes": ("b",)}, (0, 0, 4), "requeue", None),
+    ({"bad_nodes": ("b",)}, (0, 0, 4, 0, frozenset("b")), "hold", Kind.NO_PROGRESS),
+    ({"bad_nodes": ("b",)}, (200, 0, 0), "hold", Kind.MAX_RESTARTS),
+    ({"bad_nodes": ("b",)}, (0, 0, 4, 0, frozenset(map(str, range(19)))), "requeue", None),
+    ({"bad_nodes": ("b",)}, (0, 0, 4, 0, frozenset(map(str, range(20)))), "hold", Kind.NO_PROGRESS),
+    ({"unreachable_nodes": ("b",)}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
+    ({"is_requeued": True}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
+    ({"job_state": "NODE_FAIL"}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
+    ({"is_hang": True}, (0, 2, 2), "hold", Kind.MAX_CRASHES),
+    ({}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
+    ({"signals": TERM}, (0, 2, 3), "requeue", None),
     # Preemptions and stops by hand hold a run only if its restarts are used up.
-    ({"signals": TERM, "is_preempted": True}, (0, 2, 4), "requeue", ""),
-    ({"signals": TERM, "is_preempted": True}, (200, 0, 0), "hold", "200 restarts"),
-    ({"signals": TERM}, (0, 2, 4), "requeue", ""),
-    ({"signals": TERM}, (200, 0, 0), "hold", "200 restarts"),
-    ({"signals": USR1, "has_step": True}, (0, 0, 4), "hold", "5 attempts without a new checkpoint"),
+    ({"signals": TERM, "is_preempted": True}, (0, 2, 4), "requeue", None),
+    ({"signals": TERM, "is_preempted": True}, (200, 0, 0), "hold", Kind.MAX_RESTARTS),
+    ({"signals": TERM}, (0, 2, 4), "requeue", None),
+    ({"signals": TERM}, (200, 0, 0), "hold", Kind.MAX_RESTARTS),
+    ({"signals": USR1, "has_step": True}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
     # A time limit shorter than the start-up.
-    ({"signals": USR1}, (0, 0, 1, 1), "requeue", ""),
-    ({"signals": USR1}, (0, 0, 2, 2), "hold", "3 time limits in a row"),
-    (OVER_LIMIT, (0, 0, 2, 2), "hold", "3 time limits in a row"),
-    ({"signals": USR1, "has_step": True}, (0, 0, 2, 2), "requeue", ""),
-    ({"signals": TERM, "has_progress": True}, (0, 0, 4), "requeue", ""),
-    ({"signals": TERM, "has_progress": True}, (199, 0, 0), "requeue", ""),
-    ({"signals": TERM, "has_progress": True}, (200, 0, 0), "hold", "200 restarts"),
-    ({"has_progress": True}, (200, 0, 0), "retry", ""),
-    ({"unreachable_nodes": ("n1",), "has_progress": True}, (200, 0, 0), "hold", "200 restarts"),
-    ({"outcome": "completed"}, (200, 2, 4), "done", ""),
-    ({"job_state": "CANCELLED"}, (200, 2, 4), "cancel", ""),
+    ({"signals": USR1}, (0, 0, 1, 1), "requeue", None),
+    ({"signals": USR1}, (0, 0, 2, 2), "hold", Kind.SHORT_TIME_LIMIT),
+    (OVER_LIMIT, (0, 0, 2, 2), "hold", Kind.SHORT_TIME_LIMIT),
+    ({"signals": USR1, "has_step": True}, (0, 0, 2, 2), "requeue", None),
+    ({"signals": TERM, "has_progress": True}, (0, 0, 4), "requeue", None),
+    ({"signals": TERM, "has_progress": True}, (199, 0, 0), "requeue", None),
+    ({"signals": TERM, "has_progress": True}, (200, 0, 0), "hold", Kind.MAX_RESTARTS),
+    ({"has_progress": True}, (200, 0, 0), "retry", None),
+    ({"unreachable_nodes": ("n1",), "has_progress": True}, (200, 0, 0), "hold", Kind.MAX_RESTARTS),
+    ({"outcome": "completed"}, (200, 2, 4), "done", None),
+    ({"job_state": "CANCELLED"}, (200, 2, 4), "cancel", None),
 ]
 
 
-@pytest.mark.parametrize(("known", "past", "action", "words"), BUDGETS)
-def test_a_run_comes_back_only_so_often(known, past, action, words):
+@pytest.mark.parametrize(("known", "past", "action", "budget"), BUDGETS)
+def test_a_run_comes_back_only_so_often(known, past, action, budget):
     decision = decide(dataclasses.replace(NOTHING, **known), History(*past))
-    assert decision.action == action
-    assert words in decision.reason
+    assert (decision.action, decision.budget) == (action, budget)
 
 
 @pytest.mark.parametrize(

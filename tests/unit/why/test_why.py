@@ -283,8 +283,8 @@ def test_the_budget_that_held_a_run_is_named_after_the_cause(
         evidence = {"signals": ["SIGTERM"], "is_preempted": True}
     for attempt in range(1, number + 1):
         going = "requeue" if fields["cause"] in ("time_limit", "preemption") else "retry"
-        decision = "hold" if attempt == number else going
-        story.attempt(attempt, evidence, decision=decision, **fields)
+        end = {"decision": "hold", "budget": budget} if attempt == number else {"decision": going}
+        story.attempt(attempt, evidence, **fields, **end)
         if fields["cause"] == "crash":
             story.error(number=attempt, mistake="code")
     story.held()
@@ -345,9 +345,12 @@ def test_the_command_changes_the_training_from_what_the_spec_has(story, train, e
     assert change in command and "YES=1" in command
 
 
+NOT_REQUEUED = {"decision": "hold", "budget": "not_requeued", "requeue": "refused"}
+
+
 def test_a_requeue_that_slurm_refused_is_named(story):
     evidence = {"signals": ["SIGTERM"], "is_preempted": True, "outcome": "stopped"}
-    story.attempt(cause="preemption", decision="hold", evidence=evidence, requeue="refused")
+    story.attempt(cause="preemption", evidence=evidence, **NOT_REQUEUED)
     story.held()
     story.run.spec.write_text(Spec(name="tiny", slurm=Slurm(restart="requeue")).to_json())
     answer = story.why()
@@ -358,8 +361,7 @@ def test_a_requeue_that_slurm_refused_is_named(story):
 def test_a_successor_that_slurm_refused_leads_to_the_key(story):
     evidence = {"signals": ["SIGTERM"], "is_preempted": True, "outcome": "stopped"}
     words = "no successor: error: QOSMaxSubmitJobPerUserLimit"
-    of_hold = {"decision": "hold", "requeue": "refused", "not_requeued": words}
-    story.attempt(cause="preemption", evidence=evidence, **of_hold)
+    story.attempt(cause="preemption", evidence=evidence, not_requeued=words, **NOT_REQUEUED)
     story.held()
     answer = story.why()
     assert words in answer["text"] and "slurm.qos" in answer["advice"]
