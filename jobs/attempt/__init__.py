@@ -3,12 +3,10 @@
 - __main__: the three commands of the batch script: open, watch, close.
 - open: claims the run and writes the plan of the next attempt.
 - close: reads the facts, decides what follows, records it.
-- facts: reads the files of ranks and agents, each once; asks Slurm and the nodes.
-- interpret: the pure functions from these facts to evidence, records and result.
+- evidence: what ended an attempt, by its files, Slurm and the nodes.
 - decision: the pure functions from evidence and earlier records to a decision.
 - execute: executes a decision: requeue, successor, retry, hold.
-- history: writes the records of all attempts, and the result.
-- run_lock: which job may write into the run directory (owner.json).
+- history: makes and writes the records of all attempts, and the result.
 - successor: the job that waits for the present one to end.
 - exclude_nodes: which nodes the next start of the job leaves out.
 - requeue_policy: whether Slurm requeues a preempted job by itself.

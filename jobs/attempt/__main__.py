@@ -16,7 +16,7 @@ import os
 import sys
 from pathlib import Path
 
-from slurm_job_kit.jobs.attempt import run_lock, srun_step
+from slurm_job_kit.jobs.attempt import srun_step
 from slurm_job_kit.jobs.attempt.close import close
 from slurm_job_kit.jobs.attempt.execute import end_for_good, execute
 from slurm_job_kit.jobs.attempt.open import open_attempt
@@ -24,7 +24,7 @@ from slurm_job_kit.jobs.console import begin_lines_with_time, say
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.node.stop_signals import block_stop_signals
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import code_snapshot
+from slurm_job_kit.jobs.runs import code_snapshot, run_lock
 from slurm_job_kit.jobs.slurm import client
 
 

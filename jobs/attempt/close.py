@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.attempt import facts, history, interpret, run_lock, srun_step, successor
+from slurm_job_kit.jobs.attempt import evidence, history, srun_step, successor
 from slurm_job_kit.jobs.attempt.decision import (
     COMPLETED,
     Action,
@@ -22,14 +22,13 @@ from slurm_job_kit.jobs.attempt.decision import (
     is_automatic_start,
 )
 from slurm_job_kit.jobs.attempt.execute import format_for_log
-from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.attempt.notify import notify
 from slurm_job_kit.jobs.attempt.report import report_error, report_quarantine
 from slurm_job_kit.jobs.console import BestEffort, say
 from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.records.ended import Evidence
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs import facts, interpret, lookup, run_lock
+from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.slurm import job_list
 from slurm_job_kit.jobs.spec import FormatError
 
@@ -65,7 +64,7 @@ def close(
             raise FileNotFoundError(errno.ENOENT, gone, str(run_dir.path)) from None
         raise
     found = facts.read(run_dir, attempt)
-    seen = evidence_of(found, me, tuple(stops), srun_exit)
+    seen = evidence.of_ended(found, me, tuple(stops), srun_exit)
     decision = decide(seen, budget_used(found.attempts), budget_of(found.spec))
     if decision is COMPLETED and interpret.is_by_exit_code(found):
         decision = replace(COMPLETED, reason=interpret.format_exits(found))
@@ -92,19 +91,6 @@ def close(
     return decision, found
 
 
-def evidence_of(
-    found: AttemptFacts, me: run_lock.Owner, stops: tuple[str, ...], srun_exit: int
-) -> Evidence:
-    """What ended the attempt; Slurm is not asked where the run is certainly complete."""
-    seen = interpret.rank_evidence(found, "LOCAL" if me.is_local else "UNKNOWN", srun_exit)
-    if not seen.signals:
-        signals = stops or interpret.stop_signals_at_start(found, srun_exit)
-        seen = interpret.unless_contradicted(found, replace(seen, signals=signals))
-    if not me.is_local and (seen.outcome != "completed" or interpret.is_by_exit_code(found)):
-        seen = facts.ask_slurm(found, seen, me.job_id)
-    return seen
-
-
 def close_lost(
     run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner, predecessor: str | None
 ) -> AttemptFacts:
@@ -116,9 +102,9 @@ def close_lost(
         return found
     last_job_id = None if found.plan is None else found.plan.job_id
     is_automatic = is_automatic_start(me.job_id, last_job_id, predecessor)
-    seen = _lost_evidence(found)
+    seen = interpret.lost_evidence(found)
     if is_automatic and not me.is_local:  # has a node failed, and the batch script with it?
-        seen = facts.ask_nodes(found, seen)
+        seen = evidence.ask_nodes(found, seen)
     budgets = budget_used(found.attempts), budget_of(found.spec)
     decision = decide_lost(seen, *budgets, is_automatic)
     # Nothing else in job.log shows how that attempt ended.
@@ -136,23 +122,16 @@ def end_between_attempts(run_dir: RunDir, action: Action, cause: Cause, reason: 
     A run whose training is complete stays complete. `cause`: where no attempt was closed yet.
     """
     found = facts.read_newest(run_dir)
-    if is_training_complete(found):
+    if interpret.is_training_complete(found):
         record_completed(run_dir, found)
     else:
         history.end_run(run_dir, found, action, cause, reason)
 
 
-def is_training_complete(found: AttemptFacts) -> bool:
-    """Whether the run is complete, also where its batch script was killed before it recorded it."""
-    if interpret.is_completed(found):
-        return True
-    return interpret.is_lost(found) and _lost_evidence(found).outcome == "completed"
-
-
 def record_completed(run_dir: RunDir, found: AttemptFacts) -> None:
     """Write the result of a complete run, and the record of its last attempt if it has none."""
     if interpret.is_lost(found):
-        found = history.record(run_dir, found, _lost_evidence(found), COMPLETED)
+        found = history.record(run_dir, found, interpret.lost_evidence(found), COMPLETED)
     history.write_result(run_dir, found, COMPLETED)
 
 
@@ -162,10 +141,6 @@ def is_job_left(run_dir: RunDir, found: AttemptFacts) -> bool:
     ids = (found.submission.job_id, None if after is None else after.job_id)
     jobs = (lookup.as_recorded(run_dir, found.submission, each) for each in ids if each is not None)
     return any(job_list.life_of(job).is_alive is not False for job in jobs)
-
-
-def _lost_evidence(found: AttemptFacts) -> Evidence:
-    return interpret.rank_evidence(found, interpret.LOST)
 
 
 def find_run(run: str | None) -> RunDir:
@@ -195,7 +170,7 @@ def write_missing_result(run_dir: RunDir) -> None:
         found = facts.read_newest(run_dir)
         if isinstance(found.spec_error, FormatError):  # another version of the kit wrote the run
             return
-        has_ended = found.is_cancelled or is_training_complete(found)
+        has_ended = found.is_cancelled or interpret.is_training_complete(found)
         if not has_ended or is_job_left(run_dir, found):
             return
         me = run_lock.this_process(None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.log_text import behind_first_line
-from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause, Evidence
+from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, Cause, Evidence
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
 from slurm_job_kit.jobs.slurm import job_state
 from slurm_job_kit.jobs.slurm.client import is_cancelled
@@ -21,8 +21,6 @@ __all__ = ["Action", "Cause", "Evidence"]  # of jobs.records.ended, for those wh
 
 # These end the job's present start.
 RESTARTS = (Action.REQUEUE, Action.SUCCESSOR, Action.WAIT)
-# After these only a user's resume continues the run.
-ENDS = (Action.HOLD, Action.CANCEL)
 
 LOST_REASON = "the batch script was killed before it could record the attempt"
 
@@ -105,7 +103,7 @@ def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> D
     is_over = evidence.is_preempted or is_over_limit(evidence)
     if evidence.signals or is_stopped or is_over:
         return within_budget(after_warning(evidence), evidence, history, budget)
-    if is_ending(evidence):
+    if job_state.is_ending(evidence.job_state):
         state = f"{evidence.job_state} {evidence.job_reason}"
         reason = f"Slurm ended the job: {state}"
         cause = Cause.NODE if evidence.unreachable_nodes else Cause.REQUEUED
@@ -195,15 +193,10 @@ def after_crash(evidence: Evidence, history: History, budget: Budget) -> Decisio
     return within_budget(decision, evidence, history, budget)
 
 
-def is_ending(evidence: Evidence) -> bool:
-    """Whether Slurm has taken the allocation away already."""
-    return evidence.job_state in job_state.ENDING | job_state.WAITING | job_state.ENDED
-
-
 def is_over_limit(evidence: Evidence) -> bool:
     """Whether Slurm has ended the job at its time limit; it never starts such a job again."""
     return evidence.job_state == "TIMEOUT" or (
-        is_ending(evidence) and evidence.job_reason == "TimeLimit"
+        job_state.is_ending(evidence.job_state) and evidence.job_reason == "TimeLimit"
     )
 
 
@@ -212,7 +205,7 @@ def after_warning(evidence: Evidence) -> Decision:
     cause, reason = cause_of_stop(evidence)
     if evidence.outcome is None:
         reason += "; the attempt ended before it could save"
-    does_slurm_requeue = is_ending(evidence) or evidence.is_left_to_slurm
+    does_slurm_requeue = job_state.is_ending(evidence.job_state) or evidence.is_left_to_slurm
     action = Action.WAIT if does_slurm_requeue else Action.REQUEUE
     return start_again(evidence, cause, reason, action)
 

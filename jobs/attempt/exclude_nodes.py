@@ -11,7 +11,6 @@ only.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,14 +22,13 @@ from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
 from slurm_job_kit.jobs.records.queued import SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import client, sbatch
+from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
 from slurm_job_kit.jobs.spec import Spec
 
 if TYPE_CHECKING:
-    from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
+    from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 
 EXPIRES_S = 24 * 3600.0
-_PART = re.compile(r"([^,\[]|\[[^\]]*\])+")
-_BRACKETS = re.compile(r"\[([^\]]*)\]")
 
 
 def bad_nodes(attempts: Sequence[AttemptRecord], now: float) -> dict[str, str]:
@@ -68,30 +66,6 @@ def choose_excluded(
     spare = size - len(others) - needed
     more = [node for node in bad if node not in others]
     return more[: max(0, min(max(1, size // 10), spare))]
-
-
-def expand_hostlist(hostlist: str) -> list[str]:
-    """The node names in Slurm's host list, such as n[1-3,07] or r[1-2]n[1-4]."""
-    names: list[str] = []
-    for part in _PART.finditer(hostlist):
-        names += _expand(part[0])
-    return [] if hostlist == "(null)" else names
-
-
-def _expand(part: str) -> list[str]:
-    brackets = _BRACKETS.search(part)
-    if brackets is None:
-        return [part]
-    head, tail = part[: brackets.start()], part[brackets.end() :]
-    numbers = [number for item in brackets[1].split(",") for number in _range(item)]
-    return [f"{head}{number}{rest}" for number in numbers for rest in _expand(tail)]
-
-
-def _range(item: str) -> list[str]:
-    first, dash, last = item.partition("-")
-    if not dash:
-        return [first]
-    return [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
 
 
 def update_exclude_list(run_dir: RunDir, found: AttemptFacts, job_id: str, current: str) -> None:

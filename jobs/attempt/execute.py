@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from slurm_job_kit.jobs.attempt import exclude_nodes, history, run_lock, successor
+from slurm_job_kit.jobs.attempt import exclude_nodes, history, successor
 from slurm_job_kit.jobs.attempt.decision import (
     Action,
     Cause,
@@ -15,7 +15,6 @@ from slurm_job_kit.jobs.attempt.decision import (
     budget_used,
     format_decision,
 )
-from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.attempt.notify import notify
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import Mistake
@@ -25,6 +24,8 @@ from slurm_job_kit.jobs.log_text import behind_first_line
 from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import run_lock
+from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.slurm import client, site
 
 OTHER_CODES = range(3, 64)  # without the shell's own, 2, and those of sysexits.h

@@ -1,6 +1,6 @@
 """Writes what a run keeps of its attempts: attempts.jsonl, result.json, the attempts' timeline.
 
-`jobs.attempt.run_lock` decides which job may write there.
+`jobs.runs.run_lock` decides which job may write there.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.attempt import interpret
-from slurm_job_kit.jobs.attempt.decision import ENDS, Decision
-from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
+from slurm_job_kit.jobs.attempt.decision import Decision
 from slurm_job_kit.jobs.console import BestEffort
-from slurm_job_kit.jobs.records.ended import Action, Cause, Evidence
+from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, Cause, Evidence
+from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, write_atomic
+from slurm_job_kit.jobs.runs import interpret
+from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.slurm.client import Requeued
 
 
@@ -25,7 +26,7 @@ def record(
     run_dir: RunDir, found: AttemptFacts, seen: Evidence, decision: Decision
 ) -> AttemptFacts:
     """Append the record of an attempt to attempts.jsonl; returns the facts with it."""
-    entry = interpret.record_of(found, seen, decision, time.time())
+    entry = record_of(found, seen, decision, time.time())
     records.append(run_dir.attempts, entry)
     return replace(found, attempts=(*found.attempts, entry))
 
@@ -42,7 +43,7 @@ def amend(
     """
     if found.last is None:  # lost to a scratch purge
         return found
-    entry = interpret.corrected(found.last, decision, requeued)
+    entry = corrected(found.last, decision, requeued)
     records.append(run_dir.attempts, entry)
     return replace(found, attempts=(*found.attempts[:-1], entry))
 
@@ -54,7 +55,7 @@ def write_result(run_dir: RunDir, found: AttemptFacts, decision: Decision) -> At
     """
     if found.result is not None and found.result.status == "completed":
         return found
-    result = interpret.result_of(found, decision)
+    result = result_of(found, decision)
     records.write(run_dir.result, result)
     return replace(found, result=result)
 
@@ -99,3 +100,82 @@ def note(run_dir: RunDir, attempt: int, event: str, **fields: Any) -> None:
     """Add an event to the attempts' timeline if possible; no decision depends on it."""
     with BestEffort("attempt")():
         Timeline(run_dir, "attempt", attempt).event(event, **fields)
+
+
+def record_of(found: AttemptFacts, seen: Evidence, decision: Decision, now: float) -> AttemptRecord:
+    """The line of attempts.jsonl for an attempt that ended. `now`: seconds since the epoch."""
+    first_step, last_step = interpret.steps_of(found)
+    # A lost attempt ended at an unknown time, perhaps long before the start that records it.
+    is_end_known = seen.job_state != interpret.LOST
+    stop_s, start_s = interpret.times_of(found, bool(seen.signals) and is_end_known, now)
+    return AttemptRecord(
+        attempt=found.attempt,
+        job_id=None if found.plan is None else found.plan.job_id,
+        nodes=None if found.plan is None else found.plan.nodes,
+        start=None if found.plan is None else found.plan.start,
+        stop=round(now, 3),
+        cause=decision.cause,
+        first_step=first_step,
+        last_step=last_step,
+        stop_s=stop_s,
+        start_s=start_s,
+        checkpoint=found.checkpoint,
+        quarantined=interpret.newly_quarantined(found),
+        decision=decision.action,
+        reason=decision.reason,
+        evidence=seen,
+        budget=decision.budget,
+        code=None if found.plan is None else found.plan.code,
+    )
+
+
+def corrected(last: AttemptRecord, decision: Decision, requeued: Requeued | None) -> AttemptRecord:
+    """The record of an attempt whose decision could not be carried out.
+
+    `requeued`: what Slurm did with the requeue that the record decided on.
+    """
+    seen = last.evidence
+    if requeued is not None and requeued.job is not None:
+        seen = replace(seen, job_state=requeued.job.state, job_reason=requeued.job.reason)
+    return replace(
+        last,
+        cause=decision.cause,
+        decision=decision.action,
+        reason=decision.reason,
+        evidence=seen,
+        requeue=None if requeued is None else requeued.answer,
+        budget=decision.budget,
+        not_requeued=decision.not_requeued or None,
+    )
+
+
+def result_of(found: AttemptFacts, decision: Decision) -> Result:
+    """The result of a run that ends by this decision. `found`: with the last attempt's record.
+
+    What the outcome.json of a user's script has beside its status is not copied; `global_step` is
+    the last one that the script reported, if it did.
+    """
+    redone = None if interpret.is_step_unknown(found) else interpret.steps_redone(found.attempts)
+    if decision.action is not Action.DONE:
+        return Result(
+            status="cancelled" if decision.action is Action.CANCEL else "held",
+            reason=decision.reason,
+            global_step=interpret.reached_step(found),
+            attempts=len(found.attempts),
+            steps_redone=redone,
+        )
+    complete = Result("completed", attempts=len(found.attempts), steps_redone=redone)
+    if not found.spec.launch.is_trainer:
+        return replace(complete, global_step=found.progress_step)
+    return replace(
+        complete,
+        global_step=found.outcome.global_step,
+        epoch=found.outcome.epoch,
+        metrics=found.outcome.metrics,
+        weights_sha256=found.outcome.weights_sha256,
+        optimizer_sha256=found.outcome.optimizer_sha256,
+        best=found.outcome.best,
+        exactness=found.outcome.exactness,
+        exactness_reason=found.outcome.exactness_reason,
+        code=interpret.code_spans(found.attempts) or None,
+    )

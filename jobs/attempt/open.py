@@ -11,10 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_job_kit.jobs import gpus, installation, records, shared_files
-from slurm_job_kit.jobs.attempt import facts, history, interpret, run_lock, srun_step, successor
+from slurm_job_kit.jobs.attempt import history, srun_step, successor
 from slurm_job_kit.jobs.attempt.close import close_lost
 from slurm_job_kit.jobs.attempt.decision import COMPLETED, Cause, refusal
-from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.attempt.notify import notify
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.errors import FailedError, UserError
@@ -22,7 +21,16 @@ from slurm_job_kit.jobs.node import interfaces, rendezvous
 from slurm_job_kit.jobs.node.stop_signals import is_passed_on
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, relink, write_atomic, write_durable
-from slurm_job_kit.jobs.runs import code_digest, code_snapshot, lookup, scratch_purge
+from slurm_job_kit.jobs.runs import (
+    code_digest,
+    code_snapshot,
+    facts,
+    interpret,
+    lookup,
+    run_lock,
+    scratch_purge,
+)
+from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.slurm import client, job_list, sbatch
 from slurm_job_kit.jobs.spec import Slurm
 

@@ -8,7 +8,12 @@ from pathlib import Path
 
 from slurm_job_kit.jobs import log_text, shared_files
 from slurm_job_kit.jobs.attempt.decision import Evidence
-from slurm_job_kit.jobs.attempt.interpret import (
+from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.errors import HINT
+from slurm_job_kit.jobs.log_text import first_line
+from slurm_job_kit.jobs.records.nodes import RankError
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs.interpret import (
     AttemptFacts,
     first_error,
     format_error,
@@ -16,11 +21,6 @@ from slurm_job_kit.jobs.attempt.interpret import (
     newly_quarantined,
     unfinished,
 )
-from slurm_job_kit.jobs.console import say
-from slurm_job_kit.jobs.errors import HINT
-from slurm_job_kit.jobs.log_text import first_line
-from slurm_job_kit.jobs.records.nodes import RankError
-from slurm_job_kit.jobs.rundir import RunDir
 
 LOG_LINES = 15
 TRACE_LINES = 60

@@ -17,8 +17,6 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from slurm_job_kit.jobs import gpus, records
-from slurm_job_kit.jobs.attempt import interpret, run_lock
-from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.node.interfaces import is_reachable
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
@@ -26,6 +24,8 @@ from slurm_job_kit.jobs.procfs import children
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, read_agents
 from slurm_job_kit.jobs.records.queued import SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import interpret, run_lock
+from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Spec
 

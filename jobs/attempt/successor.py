@@ -15,14 +15,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from slurm_job_kit.jobs import installation, log_text, records
-from slurm_job_kit.jobs.attempt import interpret
 from slurm_job_kit.jobs.attempt.decision import Action
-from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.records.queued import SlurmSite, Successor
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs import interpret, lookup
+from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.slurm import client, job_list, job_state, sbatch, site_warnings
 from slurm_job_kit.jobs.slurm import site as slurm_site
 

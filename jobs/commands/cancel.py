@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 
 from slurm_job_kit.jobs import arguments, installation, shared_files
-from slurm_job_kit.jobs.attempt import facts, run_lock
 from slurm_job_kit.jobs.attempt.close import end_between_attempts, find_run
 from slurm_job_kit.jobs.attempt.decision import Action, Cause
 from slurm_job_kit.jobs.commands import run_jobs
@@ -21,7 +20,7 @@ from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.records.queued import RecordedJob
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, write_atomic
-from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs import facts, lookup, run_lock
 from slurm_job_kit.jobs.slurm import client, job_list, job_state
 
 CLAIM_WAIT_S = 60.0  # a resume that is just queueing its job: longer than sbatch usually takes

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import arguments, installation, records, shared_files
-from slurm_job_kit.jobs.attempt import run_lock
 from slurm_job_kit.jobs.care import leftovers, unlinked
 from slurm_job_kit.jobs.care.leftovers import Leftover
 from slurm_job_kit.jobs.commands import run_jobs
@@ -27,7 +26,7 @@ from slurm_job_kit.jobs.console import counted, say, shown_path
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, relink
-from slurm_job_kit.jobs.runs import code_snapshot, lookup
+from slurm_job_kit.jobs.runs import code_snapshot, lookup, run_lock
 from slurm_job_kit.jobs.runs.checkpoint_files import TEMPORARY_PREFIX
 from slurm_job_kit.jobs.slurm import job_list, site
 from slurm_job_kit.jobs.spec import FormatError

@@ -23,13 +23,12 @@ from types import FrameType
 from typing import IO, cast
 
 from slurm_job_kit.jobs import environment, gpus, installation, procfs, records
-from slurm_job_kit.jobs.attempt import run_lock, srun_step
+from slurm_job_kit.jobs.attempt import srun_step
 from slurm_job_kit.jobs.attempt.close import close_attempt, end_between_attempts
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
 from slurm_job_kit.jobs.attempt.execute import retry_delay_s
 from slurm_job_kit.jobs.attempt.notify import notify
 from slurm_job_kit.jobs.attempt.open import open_attempt
-from slurm_job_kit.jobs.attempt.run_lock import release_on_disk_error
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node.standby import WORD
@@ -40,6 +39,8 @@ from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import run_lock
+from slurm_job_kit.jobs.runs.run_lock import release_on_disk_error
 from slurm_job_kit.jobs.show.live_progress import ProgressLine
 from slurm_job_kit.jobs.spec import Launch, Spec
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from slurm_job_kit.jobs import environment, installation, records, shared_files
-from slurm_job_kit.jobs.attempt import exclude_nodes, facts, run_lock
+from slurm_job_kit.jobs.attempt import exclude_nodes
 from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.care import gpu_hours
 from slurm_job_kit.jobs.commands import packages, queue, resume, run_jobs
@@ -25,7 +25,7 @@ from slurm_job_kit.jobs.records.ended import Cause
 from slurm_job_kit.jobs.records.queued import RecordedJob, SlurmSite
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, Timeline, write_atomic
-from slurm_job_kit.jobs.runs import check, lookup, spec_changes
+from slurm_job_kit.jobs.runs import check, facts, lookup, run_lock, spec_changes
 from slurm_job_kit.jobs.slurm import client, executor, job_list, job_state, sbatch, site
 from slurm_job_kit.jobs.spec import Spec
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import arguments, installation, shared_files
-from slurm_job_kit.jobs.attempt import facts, history, run_lock
+from slurm_job_kit.jobs.attempt import history
 from slurm_job_kit.jobs.attempt.close import find_run
-from slurm_job_kit.jobs.attempt.decision import ENDS
 from slurm_job_kit.jobs.care import gpu_hours
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_step
 from slurm_job_kit.jobs.commands import local, packages, run_jobs
@@ -23,6 +22,7 @@ from slurm_job_kit.jobs.commands.submit import announce, choose_cluster, run_her
 from slurm_job_kit.jobs.commands.submit_claim import claimed
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.records.ended import ENDS
 from slurm_job_kit.jobs.records.queued import RecordedJob
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import (
@@ -30,7 +30,9 @@ from slurm_job_kit.jobs.runs import (
     checkpoints,
     code_changes,
     extension,
+    facts,
     lookup,
+    run_lock,
     scratch_purge,
     spec_changes,
 )

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.attempt import facts, interpret, run_lock
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs import facts, interpret, lookup, run_lock
 from slurm_job_kit.jobs.slurm import job_list
 from slurm_job_kit.jobs.slurm.client import Life
 

@@ -225,11 +225,11 @@ def held_out(result: Result) -> str:
 def run_here(run_dir: RunDir, as_json: bool) -> int:
     """Run on this machine in the foreground and print how it ended; returns the exit code."""
     from slurm_job_kit.jobs import records
-    from slurm_job_kit.jobs.attempt import facts
     from slurm_job_kit.jobs.attempt.execute import hold_hint
     from slurm_job_kit.jobs.commands import local
     from slurm_job_kit.jobs.records.ended import Action, Cause
     from slurm_job_kit.jobs.records.training import Result
+    from slurm_job_kit.jobs.runs import facts
 
     if as_json:
         announce(run_dir, None, True)

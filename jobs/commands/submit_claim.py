@@ -2,7 +2,7 @@
 
 Two `resume` at once would both find no job and queue one each. The claim is the file
 `.submit-claim.json` in the run directory, created exclusively by the protocol of
-`jobs.attempt.run_lock`. It names host and process. A claim of a process that died is taken over on
+`jobs.runs.run_lock`. It names host and process. A claim of a process that died is taken over on
 its own host; on another host a process cannot be looked up, so there a user deletes the file.
 """
 
@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs.attempt import run_lock
 from slurm_job_kit.jobs.console import user_name
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import run_lock
 
 POLL_S = 0.2
 

@@ -24,6 +24,10 @@ class Action(StrEnum):
     CANCEL = "cancel"  # the job was cancelled: the run never continues without a resume
 
 
+# After these only a user's resume continues the run.
+ENDS = (Action.HOLD, Action.CANCEL)
+
+
 class Cause(StrEnum):
     """What ended an attempt."""
 

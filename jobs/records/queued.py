@@ -93,7 +93,7 @@ class Claim:
     pid_start: str  # clock ticks since boot, of /proc/PID/stat
     attempt: int
     restart_count: int = 0
-    token: str = "unnamed"  # names this claim; see jobs.attempt.run_lock
+    token: str = "unnamed"  # names this claim; see jobs.runs.run_lock
     uid: int | None = field(default=None, metadata=OMIT_NONE)  # of the job's or process's user
     cluster: str | None = field(default=None, metadata=OMIT_NONE)  # of a Slurm job
 

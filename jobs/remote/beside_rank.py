@@ -19,7 +19,6 @@ from typing import NoReturn
 
 from slurm_job_kit.jobs import environment, installation, records, shared_files
 from slurm_job_kit.jobs.arguments import RUN
-from slurm_job_kit.jobs.attempt import run_lock
 from slurm_job_kit.jobs.attempt.close import find_run
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.environment import Door
@@ -27,6 +26,7 @@ from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan
 from slurm_job_kit.jobs.records.training import Event, read_events
 from slurm_job_kit.jobs.rundir import RunDir, code_folders
+from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.slurm import client
 
 ENDED = 9  # exit code of _BESIDE where the rank's process is gone

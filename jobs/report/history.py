@@ -7,11 +7,11 @@ import time
 from dataclasses import dataclass, replace
 
 from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.attempt import facts, run_lock
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan, RankError
 from slurm_job_kit.jobs.records.training import Event, Result, read_events, read_progress_step
 from slurm_job_kit.jobs.rundir import STEPS_WRITER, RunDir
+from slurm_job_kit.jobs.runs import facts, run_lock
 from slurm_job_kit.jobs.runs.lookup import LOCAL
 from slurm_job_kit.jobs.spec import Spec
 

@@ -1,7 +1,10 @@
-"""Run directories: found, made, checked and compared.
+"""Run directories: found, made, read, checked and compared.
 
 - check: builds the parts of a new run once, in a process of its own, before it is queued.
 - lookup: finds a run by directory, run id, job id or name.
+- facts: reads what agents and ranks wrote in an attempt, each file once.
+- interpret: what these facts mean: pure functions.
+- run_lock: which job may write into the run directory (owner.json).
 - freeze: makes a run directory from a loaded spec.
 - code_snapshot: the read-only copy of the user's code, shared by equal copies.
 - code_digest: the frozen files that results may depend on.

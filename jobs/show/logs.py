@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_job_kit.jobs import arguments, installation, records
-from slurm_job_kit.jobs.attempt import facts, interpret, report
+from slurm_job_kit.jobs.attempt import report
 from slurm_job_kit.jobs.attempt.close import find_run
 from slurm_job_kit.jobs.console import number_ranges, say
 from slurm_job_kit.jobs.errors import UserError
@@ -18,6 +18,7 @@ from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import facts, interpret
 from slurm_job_kit.jobs.show import rank_logs, run_view, words
 from slurm_job_kit.jobs.show.cached_queue import CachedQueue
 from slurm_job_kit.jobs.show.rank_logs import GrowingFile

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import log_text, shared_files
-from slurm_job_kit.jobs.attempt import facts
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import facts
 
 BLOCK_BYTES = 1 << 20
 

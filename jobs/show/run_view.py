@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.attempt import facts, run_lock
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names
 from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
@@ -15,7 +14,7 @@ from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.records.queued import RecordedJob, Successor
 from slurm_job_kit.jobs.records.training import Progress, Result, SavedCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs import facts, lookup, run_lock
 from slurm_job_kit.jobs.show import live_progress
 from slurm_job_kit.jobs.slurm import job_state
 from slurm_job_kit.jobs.slurm.job_list import QueueEntry

@@ -16,13 +16,13 @@ from typing import Any
 
 from slurm_job_kit.jobs import arguments, installation, log_text, shared_files
 from slurm_job_kit.jobs.attempt.close import write_missing_result
-from slurm_job_kit.jobs.attempt.interpret import start_up_warning
 from slurm_job_kit.jobs.console import format_duration, format_metric, format_metrics, shown_path
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.log_text import further_lines
 from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs.interpret import start_up_warning
 from slurm_job_kit.jobs.show import live_progress, run_view, table, tensorboard, words
 from slurm_job_kit.jobs.show.cached_queue import ASK_AGAIN_S, CachedQueue
 from slurm_job_kit.jobs.show.run_view import Jobs, RunView, Standing

@@ -4,6 +4,7 @@
 - client: runs sbatch, scontrol, scancel, and parses their output; one job at a time.
 - duration: Slurm's time formats.
 - executor: submits for a user's command, through submitit.
+- hostlist: the names in a list of nodes.
 - job_list: many jobs at once, from squeue and sacct; who cancelled a job.
 - job_state: which states of a job wait, hold nodes, end, or have ended.
 - pending: explains why a job waits, for each reason of squeue.

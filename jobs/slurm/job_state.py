@@ -44,3 +44,8 @@ def read(word: str) -> str:
 def is_alive(state: str) -> bool:
     """Whether a job waits, runs or may start again; also in a state that is not known."""
     return state not in ENDED
+
+
+def is_ending(state: str) -> bool:
+    """Whether Slurm has taken the allocation of a job away already."""
+    return state in ENDING | WAITING | ENDED

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from slurm_job_kit.jobs.attempt import interpret
 from slurm_job_kit.jobs.attempt.decision import CRASHES, LOST_REASON
-from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.known_causes import KNOWN_CAUSES
 from slurm_job_kit.jobs.records.ended import Cause, Evidence
 from slurm_job_kit.jobs.records.nodes import RankError
+from slurm_job_kit.jobs.runs import interpret
+from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.why.answer import Reason
 from slurm_job_kit.jobs.why.evidence import Ended
 from slurm_job_kit.jobs.why.kinds import OF_FAULT

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.attempt import facts, interpret, run_lock
+from slurm_job_kit.jobs.attempt import history
 from slurm_job_kit.jobs.attempt.decision import LOST_REASON, Decision
-from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
 from slurm_job_kit.jobs.errors import RUN_DIR_FAULTS, Fault, UserError
 from slurm_job_kit.jobs.log_text import first_line
 from slurm_job_kit.jobs.records import RecordError
@@ -25,7 +24,8 @@ from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.records.nodes import HangConclusion, RankError, RankHang
 from slurm_job_kit.jobs.records.training import Event, Progress, read_events
 from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
-from slurm_job_kit.jobs.runs import lookup, scratch_purge
+from slurm_job_kit.jobs.runs import facts, interpret, lookup, run_lock, scratch_purge
+from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.show import live_progress
 from slurm_job_kit.jobs.slurm import client, job_list, site
 from slurm_job_kit.jobs.slurm.client import Life
@@ -193,7 +193,7 @@ def _lost_record(found: AttemptFacts) -> AttemptRecord:
         if is_done
         else Decision(Action.HOLD, Cause.LOST, LOST_REASON)
     )
-    return interpret.record_of(found, seen, decision, 0.0)
+    return history.record_of(found, seen, decision, 0.0)
 
 
 def _ends(run_dir: RunDir, newest: AttemptFacts, attempts: Sequence[AttemptRecord]) -> list[Ended]:

@@ -6,11 +6,11 @@ import time
 from dataclasses import replace
 
 from slurm_job_kit.jobs import installation
-from slurm_job_kit.jobs.attempt.decision import CRASHES, ENDS
-from slurm_job_kit.jobs.attempt.interpret import start_up_warning
+from slurm_job_kit.jobs.attempt.decision import CRASHES
 from slurm_job_kit.jobs.console import counted, format_duration
 from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause
+from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, Cause
+from slurm_job_kit.jobs.runs.interpret import start_up_warning
 from slurm_job_kit.jobs.show import live_progress
 from slurm_job_kit.jobs.slurm import job_state, pending, refusals
 from slurm_job_kit.jobs.slurm.client import Life

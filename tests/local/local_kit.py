@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.attempt import facts, history
+from slurm_job_kit.jobs.attempt import history
 from slurm_job_kit.jobs.attempt.decision import COMPLETED
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import facts
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOREIGN = ("KIT_", "SLURM_", "SBATCH_", "PYTHONPATH")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.attempt import facts, interpret
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command, variables_of_spec
 from slurm_job_kit.jobs.records.training import read_progress_step
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
+from slurm_job_kit.jobs.runs import facts, interpret
 from slurm_job_kit.jobs.runs.compare import compare
 from slurm_job_kit.jobs.spec import Launch, Log, Spec, Train
 from tests.local.local_kit import write_result

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.attempt import facts, interpret
+from slurm_job_kit.jobs.attempt import history
 from slurm_job_kit.jobs.attempt.decision import budget_used, decide
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError
 from slurm_job_kit.jobs.records.training import Event
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import facts, interpret
 from slurm_job_kit.jobs.spec import Spec
 
 NODES, PER_NODE = (10, 100, 1000, 10_000), 8
@@ -54,7 +55,7 @@ def _measure(run_dir: RunDir, nodes: int, per_node: int) -> Read:
     read_s, began = time.process_time() - began, time.process_time()
     seen = interpret.rank_evidence(found, "RUNNING", 1)
     decision = decide(seen, budget_used(found.attempts))
-    record = interpret.record_of(found, seen, decision, 100.0)
+    record = history.record_of(found, seen, decision, 100.0)
     decide_s = time.process_time() - began
     records.append(run_dir.attempts, record)
     return Read(

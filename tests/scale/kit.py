@@ -16,17 +16,18 @@ from pathlib import Path
 from unittest import mock
 
 from slurm_job_kit.jobs import console
-from slurm_job_kit.jobs.attempt import close, decision, facts, interpret, srun_step, successor
+from slurm_job_kit.jobs.attempt import decision, evidence, history, srun_step, successor
 from slurm_job_kit.jobs.attempt.decision import Budget, Decision, History
 from slurm_job_kit.jobs.attempt.execute import EXIT_RETRY, execute
-from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
-from slurm_job_kit.jobs.attempt.run_lock import Owner
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
 from slurm_job_kit.jobs.records.ended import AttemptRecord, Evidence
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal
 from slurm_job_kit.jobs.records.queued import PartitionNodes, SlurmSite, Submission
 from slurm_job_kit.jobs.records.training import Event, Outcome
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import interpret
+from slurm_job_kit.jobs.runs.interpret import AttemptFacts
+from slurm_job_kit.jobs.runs.run_lock import Owner
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Spec
 
@@ -187,7 +188,7 @@ def open_attempt(run: Run, job: QueuedJob, slurm: Slurm) -> bool:
 def _close_lost(run: Run) -> None:
     """Record an attempt whose batch script was killed, as jobs.attempt.close.close_lost does."""
     found = run.facts(None)
-    seen = facts.ask_nodes(found, interpret.rank_evidence(found, interpret.LOST))
+    seen = evidence.ask_nodes(found, interpret.rank_evidence(found, interpret.LOST))
     budgets = decision.budget_used(found.attempts), decision.budget_of(found.spec)
     decided = decision.decide_lost(seen, *budgets, is_automatic=True)
     _record(run, found, seen, decided)
@@ -196,7 +197,7 @@ def _close_lost(run: Run) -> None:
 def close_attempt(run: Run, job: QueuedJob, slurm: Slurm, end: End, decide: Decide) -> bool:
     """Close an attempt as `attempt close` does, and execute the decision; True: retry here."""
     me, found = owner_of(job), run.facts(end)
-    seen = close.evidence_of(found, me, (), 1)
+    seen = evidence.of_ended(found, me, (), 1)
     budgets = decision.budget_used(found.attempts), decision.budget_of(found.spec)
     decided = decide(seen, *budgets)
     if seen.job_state == "RUNNING" and not seen.is_requeued and seen.outcome != "completed":
@@ -206,7 +207,7 @@ def close_attempt(run: Run, job: QueuedJob, slurm: Slurm, end: End, decide: Deci
 
 
 def _record(run: Run, found: AttemptFacts, seen: Evidence, decided: Decision) -> AttemptFacts:
-    record = interpret.record_of(found, seen, decided, time.time())
+    record = history.record_of(found, seen, decided, time.time())
     run.attempts.append(record)
     run.is_recorded = True
     return replace(found, attempts=tuple(run.attempts))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slurm_job_kit.jobs.attempt.exclude_nodes import expand_hostlist
+from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
 
 PARTITION = "batch"
 CONFIG = """\

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from slurm_job_kit.jobs.attempt import facts
 from slurm_job_kit.jobs.rundir import read_json
+from slurm_job_kit.jobs.runs import facts
 
 from ..kit import Run
 

@@ -2,10 +2,10 @@
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import close as close_module
-from slurm_job_kit.jobs.attempt import facts
 from slurm_job_kit.jobs.attempt.decision import refusal
 from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.rundir import write_json
+from slurm_job_kit.jobs.runs import facts
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
 

@@ -11,7 +11,7 @@ import pytest
 
 from slurm_job_kit.jobs.attempt import __main__ as attempt_command
 from slurm_job_kit.jobs.attempt import close as close_module
-from slurm_job_kit.jobs.attempt import execute, facts, interpret, run_lock
+from slurm_job_kit.jobs.attempt import execute
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.ended import read_attempts
@@ -24,6 +24,7 @@ from slurm_job_kit.jobs.rundir import (
     read_jsonl,
     write_json,
 )
+from slurm_job_kit.jobs.runs import facts, interpret, run_lock
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from slurm_job_kit.trainer.storage.reader import quarantine

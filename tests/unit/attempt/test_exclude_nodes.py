@@ -6,17 +6,18 @@ import time
 import pytest
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.attempt import exclude_nodes, facts
+from slurm_job_kit.jobs.attempt import exclude_nodes
 from slurm_job_kit.jobs.attempt.exclude_nodes import (
     EXPIRES_S,
     bad_nodes,
     choose_excluded,
-    expand_hostlist,
     update_exclude_list,
 )
 from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.records.queued import PartitionNodes, SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import facts
+from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
 from slurm_job_kit.jobs.spec import Slurm, Spec
 from tests.unit import run_files
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from slurm_job_kit.jobs.attempt import facts, history, interpret, run_lock
+from slurm_job_kit.jobs.attempt import history
 from slurm_job_kit.jobs.attempt.decision import (
     COMPLETED,
     Action,
@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.attempt.decision import (
 )
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
-from slurm_job_kit.jobs.runs import checkpoints
+from slurm_job_kit.jobs.runs import checkpoints, facts, interpret, run_lock
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Slurm, Spec
 from slurm_job_kit.trainer.storage.reader import quarantine

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_job_kit.jobs.attempt import facts, interpret
+from slurm_job_kit.jobs.attempt import history
 from slurm_job_kit.jobs.attempt.decision import (
     COMPLETED,
     Action,
@@ -17,7 +17,7 @@ from slurm_job_kit.jobs.attempt.decision import (
     decide,
 )
 from slurm_job_kit.jobs.rundir import Timeline, append_jsonl, read_json, write_json
-from slurm_job_kit.jobs.runs import checkpoints
+from slurm_job_kit.jobs.runs import checkpoints, facts, interpret
 from slurm_job_kit.jobs.spec import Spec
 from tests.unit import run_files
 from tests.unit.attempt.attempt_kit import entry, failed, node, opened, own_script, parsed
@@ -714,7 +714,7 @@ def test_how_long_a_lost_attempt_took_to_stop_is_unknown(run, job_state, is_know
     node(opened(run, 1), 0, (time.time() - 4000, "SIGTERM"))  # its job waited in the queue
     found = facts.read(run, 1)
     seen = interpret.rank_evidence(found, job_state)
-    record = interpret.record_of(found, seen, COMPLETED, time.time())
+    record = history.record_of(found, seen, COMPLETED, time.time())
     assert seen.signals and (record.stop_s is not None) is is_known
 
 

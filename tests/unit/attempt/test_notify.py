@@ -6,11 +6,12 @@ import time
 import pytest
 
 from slurm_job_kit.jobs.attempt import close as close_module
-from slurm_job_kit.jobs.attempt import execute, facts, notify, run_lock
+from slurm_job_kit.jobs.attempt import execute, notify
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
 from slurm_job_kit.jobs.commands import local
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import append_jsonl, read_json, write_json
+from slurm_job_kit.jobs.runs import facts, run_lock
 from slurm_job_kit.jobs.spec import Notify, Slurm, Spec
 from tests.unit import run_files
 from tests.unit.attempt import attempt_kit

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs import gpus, installation, records
-from slurm_job_kit.jobs.attempt import __main__, run_lock
+from slurm_job_kit.jobs.attempt import __main__
 from slurm_job_kit.jobs.attempt.open import AllocationError, check_allocation, open_attempt
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir, write_json
-from slurm_job_kit.jobs.runs import code_digest, code_snapshot
+from slurm_job_kit.jobs.runs import code_digest, code_snapshot, run_lock
 from slurm_job_kit.jobs.spec import Slurm, Spec
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -3,9 +3,10 @@
 import pytest
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.attempt import facts, interpret, report
+from slurm_job_kit.jobs.attempt import report
 from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.rundir import write_json
+from slurm_job_kit.jobs.runs import facts, interpret
 from tests.unit import run_files
 
 

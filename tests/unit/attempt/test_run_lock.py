@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from slurm_job_kit.jobs.attempt import run_lock
-from slurm_job_kit.jobs.attempt.run_lock import OwnedError
 from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
+from slurm_job_kit.jobs.runs import run_lock
+from slurm_job_kit.jobs.runs.run_lock import OwnedError
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.slurm.client import Life
 
 CLAIM = """
 import sys
 from pathlib import Path
-from slurm_job_kit.jobs.attempt import run_lock
+from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.rundir import RunDir
 print("ready", flush=True)
 sys.stdin.readline()
@@ -135,7 +135,7 @@ def test_a_pid_that_was_given_out_again_is_no_living_owner():
 
 SEE_AS_USER = """
 import os, socket, sys
-from slurm_job_kit.jobs.attempt import run_lock
+from slurm_job_kit.jobs.runs import run_lock
 os.setgroups([])
 os.setgid(4001)  # group 0 sees all of /proc
 os.setuid(4001)

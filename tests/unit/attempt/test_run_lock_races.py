@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 CROWD = """
 import os, random, signal, sys, time
 from pathlib import Path
-from slurm_job_kit.jobs.attempt import run_lock
+from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs import procfs
 from slurm_job_kit.jobs.rundir import RunDir
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.attempt import facts, interpret, srun_step
+from slurm_job_kit.jobs.attempt import srun_step
 from slurm_job_kit.jobs.procfs import parent_of
 from slurm_job_kit.jobs.records.nodes import AgentRecord
 from slurm_job_kit.jobs.rundir import write_json
+from slurm_job_kit.jobs.runs import facts, interpret
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files

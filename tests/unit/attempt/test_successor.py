@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_job_kit.jobs.attempt import execute, facts, run_lock, successor
+from slurm_job_kit.jobs.attempt import execute, successor
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision, budget_used
 from slurm_job_kit.jobs.attempt.open import open_attempt
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, read_json, read_jsonl, write_json
-from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs import facts, lookup, run_lock
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files

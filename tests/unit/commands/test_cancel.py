@@ -8,12 +8,11 @@ import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.attempt import facts, run_lock
 from slurm_job_kit.jobs.attempt.open import HeldError, refuse
 from slurm_job_kit.jobs.commands import cancel
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import append_jsonl, read_json, write_json
-from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs import facts, lookup, run_lock
 from slurm_job_kit.jobs.slurm import client
 from tests.unit import run_files
 from tests.unit.commands.commands_kit import make_run

@@ -8,12 +8,11 @@ import pytest
 
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.attempt import facts, interpret
 from slurm_job_kit.jobs.commands import resume
 from slurm_job_kit.jobs.problems import Problem
 from slurm_job_kit.jobs.records.frozen import Provenance, SpecChange
 from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
-from slurm_job_kit.jobs.runs import check, freeze, lookup
+from slurm_job_kit.jobs.runs import check, facts, freeze, interpret, lookup
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
 from tests.unit.commands.commands_kit import make_checkpoint, make_code, make_run

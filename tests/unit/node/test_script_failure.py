@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from slurm_job_kit.jobs.attempt.interpret import format_error
 from slurm_job_kit.jobs.node.script_failure import Report, ScriptEnd, record_of
+from slurm_job_kit.jobs.runs.interpret import format_error
 
 TRACE = """Traceback (most recent call last):
   File "train.py", line 3, in <module>

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from slurm_job_kit.jobs.attempt import facts, interpret
 from slurm_job_kit.jobs.attempt.decision import Cause, History, decide
 from slurm_job_kit.jobs.rundir import write_json
+from slurm_job_kit.jobs.runs import facts, interpret
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
 

@@ -4,10 +4,9 @@ import shutil
 
 import pytest
 
-from slurm_job_kit.jobs.attempt import facts
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, append_jsonl, relink, write_json
-from slurm_job_kit.jobs.runs import code_snapshot, scratch_purge, spec_changes
+from slurm_job_kit.jobs.runs import code_snapshot, facts, scratch_purge, spec_changes
 from slurm_job_kit.jobs.spec import Spec
 from tests.unit import run_files
 

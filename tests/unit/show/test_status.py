@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.attempt import run_lock
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, write_json
+from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.show import cached_queue, run_view, status, table
 from slurm_job_kit.jobs.slurm.job_list import QueueEntry
 from slurm_job_kit.jobs.spec import Log, Spec

@@ -1,23 +1,18 @@
 """Reads what the run directory, Slurm and the nodes have about an attempt; changes nothing.
 
-A command reads each file once; jobs.attempt.interpret and jobs.attempt.decision take values.
+A command reads each file once; jobs.runs.interpret and jobs.attempt.decision take values.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
 from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.attempt import interpret, requeue_policy, srun_step
-from slurm_job_kit.jobs.attempt.exclude_nodes import expand_hostlist
-from slurm_job_kit.jobs.attempt.interpret import AttemptFacts
-from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.node import silent_end
-from slurm_job_kit.jobs.records.ended import AttemptRecord, Evidence, read_attempts
+from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError
 from slurm_job_kit.jobs.records.queued import SlurmSite, Submission, Successor
 from slurm_job_kit.jobs.records.training import (
@@ -28,12 +23,11 @@ from slurm_job_kit.jobs.records.training import (
     read_progress_steps,
 )
 from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
-from slurm_job_kit.jobs.runs import checkpoints, scratch_purge
+from slurm_job_kit.jobs.runs import checkpoints, interpret, scratch_purge
+from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.shared_files import names_in
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm.hostlist import expand_hostlist
 
-# A slurmctld that is only busy answers in less time.
-SLOW_ANSWER_S = 5.0
 RANK_0 = "rank-00000"
 MAX_LOGS = 8  # of torchruns that are read for the reason of a failure
 
@@ -236,37 +230,3 @@ def _places(
         if (begun := mine.get("spawn")) is not None and begun.host is not None:
             places.append((int(path.stem.partition("-")[2]), begun.host, "exited" in mine))
     return tuple(sorted(places))
-
-
-def ask_slurm(found: AttemptFacts, seen: Evidence, job_id: str) -> Evidence:
-    """`seen` with what Slurm shows of the job now; unchanged where slurmctld does not answer."""
-    asked = time.monotonic()
-    job = client.show_job_patiently(job_id)
-    waited_s = time.monotonic() - asked
-    if waited_s > SLOW_ANSWER_S:
-        seen = replace(seen, slurmctld_away_s=round(waited_s, 1))
-    if job is None:
-        say(f"attempt {found.attempt}: slurmctld does not show job {job_id}")
-        return seen
-    seen = replace(
-        seen,
-        job_state=job.state,
-        job_reason=job.reason,
-        is_preempted=job.is_preempted,
-        is_requeued=job.restarts > client.restart_count(),
-        can_requeue=job.can_requeue,
-        has_successor=interpret.successor_of(found, job_id) is not None,
-        is_near_limit=interpret.is_near_limit(found, time.time()),
-        unreachable_nodes=srun_step.unreachable_nodes(found, interpret.unended(found)),
-    )
-    seen = interpret.unless_contradicted(found, seen)
-    is_left = requeue_policy.slurm_requeues_itself(found.attempts, seen, job, job_id)
-    return replace(seen, is_left_to_slurm=is_left)
-
-
-def ask_nodes(found: AttemptFacts, seen: Evidence) -> Evidence:
-    """`seen` of a lost attempt with its nodes that do not answer, or that were rebooted since."""
-    if unreachable := srun_step.unreachable_nodes(found, found.nodes):
-        return replace(seen, unreachable_nodes=unreachable)
-    boot_times = client.boot_times(found.nodes) if found.nodes else {}
-    return replace(seen, rebooted_nodes=interpret.rebooted(found, boot_times))

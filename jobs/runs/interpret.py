@@ -9,7 +9,6 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slurm_job_kit.jobs.attempt.decision import ENDS, Decision, is_ending
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_step, is_newer
 from slurm_job_kit.jobs.console import counted
 from slurm_job_kit.jobs.errors import HINT, Mistake, UserError
@@ -17,11 +16,11 @@ from slurm_job_kit.jobs.known_causes import CAUSE_OF, KnownCause, known_cause
 from slurm_job_kit.jobs.log_text import behind_first_line
 from slurm_job_kit.jobs.node.script_failure import signal_of
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
-from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause, Evidence
+from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, Cause, Evidence
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError
 from slurm_job_kit.jobs.records.queued import SlurmSite, Submission, Successor
 from slurm_job_kit.jobs.records.training import CodeSpan, Event, Outcome, Result
-from slurm_job_kit.jobs.slurm.client import Requeued
+from slurm_job_kit.jobs.slurm import job_state
 from slurm_job_kit.jobs.spec import Spec
 
 # The longest pause before a retry, and its start.
@@ -370,7 +369,8 @@ def format_exits(found: AttemptFacts) -> str:
 
 def unless_contradicted(found: AttemptFacts, seen: Evidence) -> Evidence:
     """The evidence, but `stopped` for a script whose job ends or was warned as it exited with 0."""
-    is_against = seen.signals or seen.is_requeued or seen.is_preempted or is_ending(seen)
+    is_ending = job_state.is_ending(seen.job_state)
+    is_against = seen.signals or seen.is_requeued or seen.is_preempted or is_ending
     if seen.outcome == "completed" and is_by_exit_code(found) and is_against:
         return replace(seen, outcome="stopped")
     return seen
@@ -658,6 +658,18 @@ def is_completed(found: AttemptFacts) -> bool:
     return found.last is not None and found.last.decision is Action.DONE
 
 
+def is_training_complete(found: AttemptFacts) -> bool:
+    """Whether the run is complete, also where its batch script was killed before it recorded it."""
+    if is_completed(found):
+        return True
+    return is_lost(found) and lost_evidence(found).outcome == "completed"
+
+
+def lost_evidence(found: AttemptFacts) -> Evidence:
+    """The evidence about an attempt that its batch script, which was killed, did not record."""
+    return rank_evidence(found, LOST)
+
+
 def steps_redone(attempts: Sequence[AttemptRecord]) -> int:
     """Optimizer steps that were done more than once."""
     done = redone = 0
@@ -696,82 +708,3 @@ def rebooted(found: AttemptFacts, boot_times: Mapping[str, float]) -> tuple[str,
     """
     start = math.inf if found.plan is None else found.plan.start + CLOCK_SKEW_S
     return tuple(node for node in found.nodes if boot_times.get(node, 0.0) > start)
-
-
-def record_of(found: AttemptFacts, seen: Evidence, decision: Decision, now: float) -> AttemptRecord:
-    """The line of attempts.jsonl for an attempt that ended. `now`: seconds since the epoch."""
-    first_step, last_step = steps_of(found)
-    # A lost attempt ended at an unknown time, perhaps long before the start that records it.
-    is_end_known = seen.job_state != LOST
-    stop_s, start_s = times_of(found, bool(seen.signals) and is_end_known, now)
-    return AttemptRecord(
-        attempt=found.attempt,
-        job_id=None if found.plan is None else found.plan.job_id,
-        nodes=None if found.plan is None else found.plan.nodes,
-        start=None if found.plan is None else found.plan.start,
-        stop=round(now, 3),
-        cause=decision.cause,
-        first_step=first_step,
-        last_step=last_step,
-        stop_s=stop_s,
-        start_s=start_s,
-        checkpoint=found.checkpoint,
-        quarantined=newly_quarantined(found),
-        decision=decision.action,
-        reason=decision.reason,
-        evidence=seen,
-        budget=decision.budget,
-        code=None if found.plan is None else found.plan.code,
-    )
-
-
-def corrected(last: AttemptRecord, decision: Decision, requeued: Requeued | None) -> AttemptRecord:
-    """The record of an attempt whose decision could not be carried out.
-
-    `requeued`: what Slurm did with the requeue that the record decided on.
-    """
-    seen = last.evidence
-    if requeued is not None and requeued.job is not None:
-        seen = replace(seen, job_state=requeued.job.state, job_reason=requeued.job.reason)
-    return replace(
-        last,
-        cause=decision.cause,
-        decision=decision.action,
-        reason=decision.reason,
-        evidence=seen,
-        requeue=None if requeued is None else requeued.answer,
-        budget=decision.budget,
-        not_requeued=decision.not_requeued or None,
-    )
-
-
-def result_of(found: AttemptFacts, decision: Decision) -> Result:
-    """The result of a run that ends by this decision. `found`: with the last attempt's record.
-
-    What the outcome.json of a user's script has beside its status is not copied; `global_step` is
-    the last one that the script reported, if it did.
-    """
-    redone = None if is_step_unknown(found) else steps_redone(found.attempts)
-    if decision.action is not Action.DONE:
-        return Result(
-            status="cancelled" if decision.action is Action.CANCEL else "held",
-            reason=decision.reason,
-            global_step=reached_step(found),
-            attempts=len(found.attempts),
-            steps_redone=redone,
-        )
-    complete = Result("completed", attempts=len(found.attempts), steps_redone=redone)
-    if not found.spec.launch.is_trainer:
-        return replace(complete, global_step=found.progress_step)
-    return replace(
-        complete,
-        global_step=found.outcome.global_step,
-        epoch=found.outcome.epoch,
-        metrics=found.outcome.metrics,
-        weights_sha256=found.outcome.weights_sha256,
-        optimizer_sha256=found.outcome.optimizer_sha256,
-        best=found.outcome.best,
-        exactness=found.outcome.exactness,
-        exactness_reason=found.outcome.exactness_reason,
-        code=code_spans(found.attempts) or None,
-    )
