@@ -1,9 +1,16 @@
-"""The collection of the tests, which each pytest process does for all files."""
+"""How the tests are collected, by each pytest process for all files, and a limit of their time."""
 
 import gc
+import random
+import subprocess
+import time
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
+
+_STARTED = time.monotonic()
+_LONG = ("slow", "fault")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -15,3 +22,43 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("time")
+    group.addoption("--minutes", type=float, help="begin no slow or fault test after so many")
+    group.addoption("--part", help="seed of their order then; the commit if not given")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --minutes: files with long tests come in an order that differs at each commit.
+
+    So each of these tests comes first some time. The fault tests share no training: one by one.
+    """
+    if config.getoption("--minutes") is None:
+        return
+    chance, order = random.Random(_part(config)), dict[object, float]()
+    for item in items:
+        key = item if item.get_closest_marker("fault") else item.path
+        order.setdefault(key, chance.random() if _is_long(item) else -1.0)
+    items.sort(key=lambda item: order.get(item, order.get(item.path, 0.0)))
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in _LONG)
+
+
+def _part(config: pytest.Config) -> str:
+    """The seed of the order."""
+    if seed := config.getoption("--part"):
+        return str(seed)
+    argv, here = ["git", "rev-parse", "HEAD"], Path(__file__).parent
+    return subprocess.run(argv, cwd=here, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    minutes = item.config.getoption("--minutes")
+    if minutes is not None and time.monotonic() - _STARTED > 60 * minutes and _is_long(item):
+        pytest.skip(f"{minutes:g} minutes are used up; part {_part(item.config)[:12]}")

@@ -1,4 +1,4 @@
-"""Fixtures of the fault tests: runs, the cluster's settings, the choice and order of the tests.
+"""Fixtures of the fault tests: runs, the cluster's settings, the choice of the tests.
 
 A test is named after its row, `test_row_14_...`, and carries the marker `fault` unless its row is
 one of the fast ones. Of these the first proctrack is fast; some tests have the marker all the same.
@@ -6,28 +6,22 @@ one of the fast ones. Of these the first proctrack is fast; some tests have the 
 
 from __future__ import annotations
 
-import random
-import subprocess
-import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from ..cluster import Cluster
-from ..kit import REPOSITORY, Kit
+from ..kit import Kit
 from .rows import FAST, Row, is_of, row_of
 
 _HERE = Path(__file__).parent
-_STARTED = time.monotonic()
 _PASSED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("faults")
     group.addoption("--row", type=int, help="only the tests of this row of the fault table")
-    group.addoption("--fault-minutes", type=float, help="begin no slow row after so many minutes")
-    group.addoption("--fault-part", help="seed of their order then; the commit if not given")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -41,31 +35,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if (row := config.getoption("--row", None)) is not None:
         left = [item for item in mine if is_of(row, item.name, _has_proctrack(item))]
         items[:] = left
-    if config.getoption("--fault-minutes", None) is not None:
-        shuffled = [item for item in items if item.get_closest_marker("fault")]
-        rest = [item for item in items if item not in shuffled]
-        random.Random(_part(config)).shuffle(shuffled)
-        items[:] = rest + shuffled
 
 
 def _has_proctrack(item: pytest.Item) -> bool:
     return isinstance(item, pytest.Function) and "proctrack" in item.fixturenames
-
-
-def _part(config: pytest.Config) -> str:
-    """The seed of the order: it differs at each commit, so that each row comes first some time."""
-    if seed := config.getoption("--fault-part"):
-        return str(seed)
-    argv = ["git", "rev-parse", "HEAD"]
-    return subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True).stdout.strip()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    minutes = item.config.getoption("--fault-minutes", None)
-    is_late = minutes is not None and time.monotonic() - _STARTED > 60 * minutes
-    if is_late and item.get_closest_marker("fault"):
-        pytest.skip(f"{minutes:g} minutes are used up; part {_part(item.config)[:12]}")
 
 
 @pytest.hookimpl(wrapper=True)
