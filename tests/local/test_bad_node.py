@@ -15,7 +15,11 @@ RANKS = 3
 
 # The ranks of the first are started by exec, as those of nodes with GPUs.
 @pytest.fixture(
-    params=[("wrong", False), ("stop", True), pytest.param(("die", True), marks=pytest.mark.slow)],
+    params=[
+        pytest.param(("wrong", False), marks=pytest.mark.slow),
+        ("stop", True),
+        pytest.param(("die", True), marks=pytest.mark.slow),
+    ],
     ids=lambda each: each[0],
 )
 def harmed(request, tmp_path):

@@ -14,6 +14,7 @@ def figures(tmp_path, name):
     return [(figure["value"], figure["verdict"]) for figure in bench["figures"]]
 
 
+@pytest.mark.slow
 def test_the_host_waits_for_the_device_in_steps_that_log_and_in_no_other(tmp_path):
     assert figures(tmp_path, "device_syncs") == [(0, "yes"), (1, None)]
 

@@ -124,6 +124,7 @@ def suspended(tmp_path_factory):
     return run, output
 
 
+@pytest.mark.slow
 def test_a_stopped_rank_is_named_and_killed_and_the_others_leave_their_stacks(hung):
     run, [(status, output, pids, ended), *_] = hung
     assert status != 0
@@ -141,6 +142,7 @@ def test_a_stopped_rank_is_named_and_killed_and_the_others_leave_their_stacks(hu
     assert all(not os.path.exists(f"/proc/{pid}") for pid in pids.values())
 
 
+@pytest.mark.slow
 def test_a_rank_in_a_loop_is_named_with_its_place(hung):
     run, [_, (status, output, pids, _), _] = hung
     assert status != 0
@@ -152,6 +154,7 @@ def test_a_rank_in_a_loop_is_named_with_its_place(hung):
     assert "in loop_for_ever" in output
 
 
+@pytest.mark.slow
 def test_a_suspended_job_goes_on_and_a_hung_one_comes_back_with_the_same_bits(hung, suspended):
     run, [*_, (status, output, _, _)] = hung
     assert status == 0, output
@@ -201,7 +204,7 @@ def small_disk(tmp_path):
 @pytest.mark.parametrize(
     ("harm", "reason", "remedy"),
     [
-        ("fill", "No space left on device", "free space"),
+        pytest.param(*("fill", "No space left on device", "free space"), marks=pytest.mark.slow),
         pytest.param(
             *("read-only", "Read-only file system", "make it writable"), marks=pytest.mark.slow
         ),

@@ -69,6 +69,7 @@ def test_a_missing_package_is_named_with_the_version_that_the_wheel_wants(kit_co
     assert subprocess.check_output(argv, cwd="/").count(b">=") == 2
 
 
+@pytest.mark.slow
 def test_the_users_repository_is_frozen_and_the_kit_beside_it(kit, repository, tmp_path):
     two_ranks = ("slurm.nodes=1", "launch.nproc_per_node=2")
     text = kit(repository, "submit", "specs/mine.yaml", *two_ranks, "--cluster", "local")
@@ -93,6 +94,7 @@ def test_the_users_repository_is_frozen_and_the_kit_beside_it(kit, repository, t
     assert kits == {run.kit.resolve().name}
 
 
+@pytest.mark.slow
 def test_init_makes_a_repository_ready_and_keeps_what_is_there(kit, kit_command, tmp_path):
     (tmp_path / ".git").mkdir()
     (tmp_path / ".gitignore").write_text("data/")

@@ -167,6 +167,7 @@ def test_a_rank_that_raises_is_named_and_ends_all(kit):
     assert "3 crashes without progress: rank 1 on" in stderr
 
 
+@pytest.mark.slow
 def test_a_killed_foreground_process_leaves_no_orphan(kit):
     process = submit(kit, nodes=2, epochs=FOR_EVER)
     training(kit)
@@ -176,6 +177,7 @@ def test_a_killed_foreground_process_leaves_no_orphan(kit):
     wait_for(lambda: not kit.processes(), "orphans", 10)
 
 
+@pytest.mark.slow
 def test_a_run_uses_the_code_that_was_frozen(tmp_path, kit):
     kit.repository = tmp_path / "copy"
     copy_checkout(kit.repository)
@@ -191,6 +193,7 @@ def test_a_run_uses_the_code_that_was_frozen(tmp_path, kit):
     assert status == 0, stderr
 
 
+@pytest.mark.slow
 def test_a_stop_is_passed_on_although_nobody_listens_any_more(kit):
     process = submit(kit, 1, 1, FOR_EVER)
     run = training(kit)

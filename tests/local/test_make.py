@@ -76,6 +76,7 @@ def test_the_commands_of_the_readme_lead_a_run_from_submit_to_export(make):
     make.check("compare", f"RUN={run.run_id}", f"WITH={other}")
 
 
+@pytest.mark.slow
 def test_make_train_starts_plain_torchrun_also_by_hand_on_two_nodes(make):
     port = choose_port("make", 1)
     nodes = ("NNODES=2", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}", "SET=train.epochs=1")

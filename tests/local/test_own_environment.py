@@ -101,6 +101,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_hostile_environment_neither_ends_nor_binds_the_ranks(tmp_path, kit, run_script):
     long = tmp_path / ("x" * 90)
     long.mkdir()

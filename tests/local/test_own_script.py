@@ -215,6 +215,7 @@ def test_an_unaware_script_is_not_signalled_and_its_exit_after_a_stop_is_no_end(
     assert (record["cause"], record["evidence"]["outcome"]) == ("interrupted", "stopped")
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_kills_a_script_that_knows_no_stop(kit, submit):
     process = submit(UNAWARE, "none")
     run, _ = log_with(kit, "there")
@@ -231,6 +232,7 @@ def end_foreign(run):
     os.kill(int(run.attempt(1).stop_requested.with_name("foreign").read_text()), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_usr1_reaches_a_script_that_handles_it_and_spares_one_that_does_not_yet(kit, submit):
     process = submit(LATE, "USR1")
     for rank in (0, 1):

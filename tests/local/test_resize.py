@@ -56,6 +56,7 @@ def trained_on(run, folder):
     return {step: sorted(indices) for step, indices in seen.items()}
 
 
+@pytest.mark.slow
 def test_every_global_batch_has_the_samples_it_would_have_had(resized):
     run, folder = resized
     batches = Batches.of(Train(micro_batch_size=12), SAMPLES, 1)
@@ -64,6 +65,7 @@ def test_every_global_batch_has_the_samples_it_would_have_had(resized):
     }
 
 
+@pytest.mark.slow
 def test_a_resized_run_says_that_it_is_a_sequence_and_why(resized):
     result = read_json(resized[0].attempt(max(WORLDS)).outcome)
     assert (result["status"], result["global_step"]) == ("completed", 15)

@@ -169,6 +169,7 @@ def test_a_resume_goes_on_at_the_step_after_the_newest_whole_checkpoint(stopped)
     assert "step-00000012 is damaged and now quarantined-step-00000012: rank-00000.bin" in output
 
 
+@pytest.mark.slow
 def test_a_rank_killed_in_a_save_costs_the_steps_since_the_one_before(undisturbed, tmp_path):
     """faults.md row 16; every system call of a save is in test_checkpoint_kill.py."""
     # The ninth is that of the second save's rank-00000.bin.
@@ -218,6 +219,7 @@ def test_a_raising_rank_ends_all_ranks_and_is_named(tmp_path):
     assert not run.attempt(1).outcome.exists()
 
 
+@pytest.mark.slow
 def test_a_superseded_attempt_commits_nothing(tmp_path):
     run = make_run(tmp_path, **TINY)
     status, output = train(run, ranks=1, owner=2)
@@ -227,6 +229,7 @@ def test_a_superseded_attempt_commits_nothing(tmp_path):
     assert list(run.checkpoints.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_evaluation_counts_every_sample_once_at_any_world_size(tmp_path):
     program = "from tests.local import test_trainer_plugins; test_trainer_plugins.main()"
     command = [sys.executable, "-c", program, str(tmp_path)]

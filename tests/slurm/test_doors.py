@@ -69,6 +69,7 @@ def test_an_edited_script_whose_signal_stops_no_rank_is_refused_before_the_train
     assert not run.dir.attempt(1).plan.exists()
 
 
+@pytest.mark.slow
 def test_array_job_runs_the_points_of_a_sweep_directory(kit: Kit) -> None:
     points = kit.runs_root / "sweep" / "points"
     points.mkdir(parents=True)
@@ -134,6 +135,7 @@ def test_dry_run_asks_slurm_and_queues_nothing(kit: Kit) -> None:
     assert kit.cluster.job_ids() == [] and not list(kit.runs_root.glob("*"))
 
 
+@pytest.mark.slow
 def test_hostile_name_reaches_squeue_intact_and_runs_nothing(kit: Kit) -> None:
     name = "müll; $(touch hacked) `touch hacked` 'x\""
     run = kit.submit(CANCER, f"name={json.dumps(name)}", "slurm.nodes=1", "train.epochs=1")

@@ -32,6 +32,7 @@ def assert_met_at(run: Run, addresses: list[str], how: str) -> None:
     assert [agent["address"] for agent in agents] == addresses
 
 
+@pytest.mark.slow
 def test_nodes_meet_on_ipv6_by_their_names_and_by_the_interface_of_the_spec(kit: Kit) -> None:
     """Two runs at once: n3 and n4 have names for IPv6 only; n1 takes its name for 127.0.1.1.
 

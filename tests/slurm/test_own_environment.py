@@ -7,6 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from slurm_job_kit.jobs.rundir import read_json
 
 from .cluster import Cluster
@@ -28,6 +30,7 @@ def submit(kit: Kit, setup: list[str], *overrides: str) -> Run:
     return kit.submit(CANCER, f"setup={json.dumps(setup)}", "train.epochs=1", *overrides)
 
 
+@pytest.mark.slow
 def test_setup_and_interpreter_of_an_image_on_every_node(cluster: Cluster, tmp_path: Path) -> None:
     """The setup lines fail once, on the second node; then agents and ranks see the image only."""
     kit, image, contain = Kit(cluster, tmp_path / "runs"), tmp_path / "image", tmp_path / "contain"
@@ -56,6 +59,7 @@ def test_setup_and_interpreter_of_an_image_on_every_node(cluster: Cluster, tmp_p
     assert run.dir.job_log.read_text().count("prepared on n2\n") == 2
 
 
+@pytest.mark.slow
 def test_a_stop_while_the_setup_lines_run_is_recorded_and_requeued(
     cluster: Cluster, tmp_path: Path
 ) -> None:

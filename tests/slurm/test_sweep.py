@@ -31,6 +31,7 @@ def kit(cluster: Cluster, tmp_path: Path) -> Kit:
     return Kit(cluster, tmp_path)
 
 
+@pytest.mark.slow
 def test_points_are_requeued_cancelled_and_retried_alone(kit: Kit, tmp_path: Path) -> None:
     pace, config = tmp_path / "pace", tmp_path / "small.yaml"
     kit.cluster.restart(extra_conf="KillWait=60")  # 10 s may be too short on a busy machine

@@ -38,7 +38,12 @@ TRAIN: dict[str, dict[str, Any]] = {
     "zero1": {"strategy": "zero1"},
 }
 # Ranks, and how many of them write a file.
-GROUPS = [("fsdp", 3, 3), ("zero1", 2, 2), pytest.param("hsdp", 4, 2, marks=pytest.mark.slow)]
+SLOW = pytest.mark.slow
+GROUPS = [
+    pytest.param("fsdp", 3, 3, marks=SLOW),
+    ("zero1", 2, 2),
+    pytest.param("hsdp", 4, 2, marks=SLOW),
+]
 
 
 def net():

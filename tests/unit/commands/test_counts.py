@@ -41,8 +41,8 @@ def imported_by(*words):
     ("words", "unneeded", "most"),
     [
         (["--help"], HEAVY | OF_SUBMIT | {"dataclasses"}, 79),
-        (["status"], HEAVY | OF_SUBMIT, 179),
-        (["logs"], HEAVY | OF_SUBMIT, 176),
+        (["status"], HEAVY | OF_SUBMIT, 182),
+        (["logs"], HEAVY | OF_SUBMIT, 179),
         (["submit", "tiny.yaml", "--no-check"], HEAVY | OF_RANKS, 314),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
