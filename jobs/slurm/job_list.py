@@ -176,14 +176,23 @@ def _queue_entry(row: list[str]) -> QueueEntry:
 
 
 def job_states(jobs: Iterable[RecordedJob]) -> dict[str, str]:
-    """Return the state of each of these jobs that Slurm shows: from squeue, else sacct."""
+    """Return the state of each of these jobs that Slurm shows: from squeue, else sacct.
+
+    Of a job that squeue does not have, sacct's word counts only if it is that of an end: a job that
+    was cancelled while it waited for its next start may stay REQUEUED there (see `end_state`).
+    """
     uids = {job.job_id: job.uid for job in jobs}
     wanted = set(uids)
     if not wanted:
         return {}
-    entries = queue([os.getuid(), *(uid for uid in uids.values() if uid is not None)]) or {}
-    states = {job_id: entry.state for job_id, entry in entries.items() if job_id in wanted}
-    return states if len(states) == len(wanted) else past_states(sorted(wanted)) | states
+    entries = queue([os.getuid(), *(uid for uid in uids.values() if uid is not None)])
+    states = {job_id: each.state for job_id, each in (entries or {}).items() if job_id in wanted}
+    if len(states) == len(wanted):
+        return states
+    past = past_states(sorted(wanted))
+    if entries is not None:
+        past = {job_id: state for job_id, state in past.items() if state in job_state.ENDED}
+    return past | states
 
 
 @dataclass(frozen=True)

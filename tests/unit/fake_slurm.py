@@ -110,6 +110,10 @@ class FakeSlurm:
         (self.folder / f"state.{job_id}").write_text(state)
         (self.folder / f"requeue.{job_id}").write_text(requeue)
 
+    def forget(self, job_id: str) -> None:
+        """Let squeue not show a job any more."""
+        (self.folder / f"state.{job_id}").unlink()
+
     def enqueue(self, job_id: str, work_dir: Path, command: str) -> None:
         """Put a job into the queue that squeue shows with its command."""
         with open(self.folder / "queue", "a", encoding="utf-8") as queue:

@@ -96,6 +96,16 @@ def test_failed_points_run_again_only_by_retry_and_complete_ones_never(made, slu
     assert slurm.submitted == 2 and "--array=1-2%1" in slurm.argv
 
 
+def test_a_point_that_was_cancelled_between_two_starts_is_retried(made, slurm):
+    """The accounting keeps the state of the start before, once slurmctld has forgotten the job."""
+    end(made, slurm, p0="cancelled", p1="completed", p2="completed")
+    slurm.forget("4711_0")
+    slurm.answer("scontrol", error="slurm_load_jobs error: Invalid job id specified", status=1)
+    slurm.answer("sacct", "4711_0|REQUEUED\n")
+    assert main([*GRID, "--retry"]) == 0
+    assert slurm.submitted == 2 and any(word.startswith("--array=0") for word in slurm.argv)
+
+
 def test_resume_takes_the_sweep_with_its_limit(made, slurm):
     runs = end(made, slurm, p0="completed", p1="held")
     runs[1].cancelled.write_text("x")
