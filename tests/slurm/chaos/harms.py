@@ -233,7 +233,9 @@ HARMS: dict[str, Harm] = {
     "suspend": Harm(_suspend, (34,), saves=True, stays=True),
     "damage": Harm(_damage, (20,), _WARNED),
     "purge": Harm(_purge, (35,), (*_WARNED, "lost")),
-    "power_off": Harm(_power_off, (17,), _NODE),
+    # Slurm repeats its request to end the job's start on a node that was down. It may come when a
+    # later start of the job runs there, whose agents then get SIGTERM (seen on 22.05).
+    "power_off": Harm(_power_off, (17,), (*_NODE, "manual_stop")),
     "unplug": Harm(_unplug, (18, 33), _NODE),
     "controller_away": Harm(_controller_away, (19,), ("preemption", "manual_stop", *_REQUEUED)),
     "second_job": Harm(_second_job, (30,), saves=True, stays=True),
