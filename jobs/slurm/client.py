@@ -481,6 +481,7 @@ def requeue(job_id: str) -> Requeued:
     exits with 0 in either case, so the job's state is read afterwards. A second request has no
     effect, so a request without an answer is repeated.
     """
+    answer = None
     for pause_s in pauses(PATIENCE_S):
         answer = call(["scontrol", "requeue", "Incomplete", job_id])
         after = show_job_patiently(job_id)
@@ -494,7 +495,10 @@ def requeue(job_id: str) -> Requeued:
             left = f"scontrol requeue left the job {after.state} {after.reason} {error}"
             return Requeued(RequeueAnswer.REFUSED, after, left.strip())
         time.sleep(pause_s)
-    return Requeued(RequeueAnswer.NO_ANSWER, None, "slurmctld does not answer")
+    problem = "slurmctld does not answer"
+    if answer is not None and is_answered(answer):  # it lost its state, or the job ended long ago
+        problem = f"slurmctld does not know job {job_id}: {answer.stderr.strip()}"
+    return Requeued(RequeueAnswer.NO_ANSWER, None, problem)
 
 
 def cluster_name(environ: Mapping[str, str] = os.environ) -> str:

@@ -20,6 +20,13 @@ class Machines(Client):
         """Starts slurmctld again; it continues from the state that it has written."""
         self._launch({CONTROLLER: self._daemon("slurmctld")})
 
+    def saved_at(self) -> float:
+        """Returns when slurmctld last wrote its jobs, in seconds since the epoch; 0 before."""
+        try:
+            return (self.site.root / "state/job_state").stat().st_mtime
+        except FileNotFoundError:  # slurmctld renames two files to replace it
+            return 0.0
+
     def kill_controller(self) -> None:
         """Kills slurmctld, as a crash does: state that it has not written yet is lost."""
         if pid := self.daemon_pid(CONTROLLER):

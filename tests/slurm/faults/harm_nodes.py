@@ -45,7 +45,13 @@ def reconnect(run: Run, node: str) -> None:
 
 @contextmanager
 def controller_away(run: Run, seconds: float = AWAY_S) -> Iterator[None]:
-    """Kill slurmctld, and start it again this many seconds after the block was entered."""
+    """Kill slurmctld, and start it again this many seconds after the block was entered.
+
+    Not before it has saved the run's job: it saves every 5 s, but a disk can delay it for minutes.
+    A slurmctld that does not know the job any more can start it no more, and the run is held.
+    """
+    began = run.dir.attempt(1).plan.stat().st_mtime
+    run.cluster.wait_for(lambda: run.cluster.saved_at() > began, "slurmctld saved the job", 60)
     run.cluster.kill_controller()
     back = time.monotonic() + seconds
     try:

@@ -222,6 +222,14 @@ def test_a_requeue_without_an_answer_returns_no_answer(slurm):
     assert client.requeue("12").answer is RequeueAnswer.NO_ANSWER
 
 
+def test_a_requeue_of_a_job_that_slurmctld_lost_says_so(slurm):
+    error = "slurm_load_jobs error: Invalid job id specified"
+    slurm.answer("scontrol", error=error, status=1)
+    requeued = client.requeue("12")
+    assert requeued.answer is RequeueAnswer.NO_ANSWER
+    assert "job 12" in requeued.problem and error in requeued.problem
+
+
 # A fake, because a real controller cannot be down for exactly two calls.
 AWAY_TWICE = """
 if [ $(wc -l <"$FAKE_SLURM/calls") -le 2 ]; then
