@@ -27,10 +27,9 @@ from slurm_job_kit.jobs.attempt.report import report_error, report_quarantine
 from slurm_job_kit.jobs.console import BestEffort, say
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import facts, interpret, lookup, run_lock
+from slurm_job_kit.jobs.runs import facts, interpret, run_lock
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
-from slurm_job_kit.jobs.slurm import job_list
-from slurm_job_kit.jobs.spec import FormatError
+from slurm_job_kit.jobs.runs.state import RunState
 
 FINAL = (Action.DONE, Action.HOLD, Action.CANCEL)
 
@@ -135,49 +134,25 @@ def record_completed(run_dir: RunDir, found: AttemptFacts) -> None:
     history.write_result(run_dir, found, COMPLETED)
 
 
-def is_job_left(run_dir: RunDir, found: AttemptFacts) -> bool:
-    """Whether a recorded job of the run may still start or run, its successor included."""
-    after = found.successor
-    ids = (found.submission.job_id, None if after is None else after.job_id)
-    jobs = (lookup.as_recorded(run_dir, found.submission, each) for each in ids if each is not None)
-    return any(job_list.life_of(job).is_alive is not False for job in jobs)
-
-
-def find_run(run: str | None) -> RunDir:
-    """The run directory of RUN as `lookup.find` has it; result.json of a complete run exists then.
-
-    Raises: NoSuchRunError.
-    """
-    run_dir = lookup.find(run)
-    write_missing_result(run_dir)
-    return run_dir
-
-
-def write_missing_result(run_dir: RunDir) -> None:
+def write_missing_result(run: RunState) -> None:
     """Write result.json of a run that is complete or cancelled, if its batch script did not.
 
     The script was killed before that, or the cancel came after its end and before Slurm's requeue.
     It records the last attempt of a complete run, too. Nothing is written while the job or the
     process that owns the run may still write, and nothing of another run: Slurm may start its job
-    again.
-    While a job or its successor is left, `attempt open` of that job does it: a claim of this
+    again. While a job or its successor is left, `attempt open` of that job does it: a claim of this
     process could make that job fail.
     """
-    if shared_files.exists(run_dir.result):
+    if run.result is None or run.files.result is not None:
         return
-    # A command that only looks at the run must work without this.
+    run_dir = run.run_dir
+    # A full disk or a closed directory keeps no resume from its work.
     with contextlib.suppress(UserError, FailedError, OSError):
-        found = facts.read_newest(run_dir)
-        if isinstance(found.spec_error, FormatError):  # another version of the kit wrote the run
-            return
-        has_ended = found.is_cancelled or interpret.is_training_complete(found)
-        if not has_ended or is_job_left(run_dir, found):
-            return
         me = run_lock.this_process(None)
-        run_lock.claim(run_dir, me, found.attempt)
+        run_lock.claim(run_dir, me, run.files.newest)
         try:
             # Before the claim another command may have written it, or a job begun an attempt.
-            is_unchanged = facts.newest_opened(run_dir) == found.attempt
+            is_unchanged = facts.newest_attempt(run_dir) == run.files.newest
             if is_unchanged and not shared_files.exists(run_dir.result):
                 reason = "the job was cancelled"
                 end_between_attempts(run_dir, Action.CANCEL, Cause.CANCELLED, reason)

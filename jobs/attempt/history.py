@@ -15,7 +15,6 @@ from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.attempt.decision import Decision
 from slurm_job_kit.jobs.console import BestEffort
 from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, Cause, Evidence
-from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, write_atomic
 from slurm_job_kit.jobs.runs import interpret
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
@@ -55,7 +54,7 @@ def write_result(run_dir: RunDir, found: AttemptFacts, decision: Decision) -> At
     """
     if found.result is not None and found.result.status == "completed":
         return found
-    result = result_of(found, decision)
+    result = interpret.result_of(found, decision.action, decision.reason)
     records.write(run_dir.result, result)
     return replace(found, result=result)
 
@@ -146,36 +145,4 @@ def corrected(last: AttemptRecord, decision: Decision, requeued: Requeued | None
         requeue=None if requeued is None else requeued.answer,
         budget=decision.budget,
         not_requeued=decision.not_requeued or None,
-    )
-
-
-def result_of(found: AttemptFacts, decision: Decision) -> Result:
-    """The result of a run that ends by this decision. `found`: with the last attempt's record.
-
-    What the outcome.json of a user's script has beside its status is not copied; `global_step` is
-    the last one that the script reported, if it did.
-    """
-    redone = None if interpret.is_step_unknown(found) else interpret.steps_redone(found.attempts)
-    if decision.action is not Action.DONE:
-        return Result(
-            status="cancelled" if decision.action is Action.CANCEL else "held",
-            reason=decision.reason,
-            global_step=interpret.reached_step(found),
-            attempts=len(found.attempts),
-            steps_redone=redone,
-        )
-    complete = Result("completed", attempts=len(found.attempts), steps_redone=redone)
-    if not found.spec.launch.is_trainer:
-        return replace(complete, global_step=found.progress_step)
-    return replace(
-        complete,
-        global_step=found.outcome.global_step,
-        epoch=found.outcome.epoch,
-        metrics=found.outcome.metrics,
-        weights_sha256=found.outcome.weights_sha256,
-        optimizer_sha256=found.outcome.optimizer_sha256,
-        best=found.outcome.best,
-        exactness=found.outcome.exactness,
-        exactness_reason=found.outcome.exactness_reason,
-        code=interpret.code_spans(found.attempts) or None,
     )

@@ -8,20 +8,21 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_job_kit.jobs import arguments, installation, shared_files
-from slurm_job_kit.jobs.attempt.close import end_between_attempts, find_run
+from slurm_job_kit.jobs.attempt.close import end_between_attempts, write_missing_result
 from slurm_job_kit.jobs.attempt.decision import Action, Cause
 from slurm_job_kit.jobs.commands import run_jobs
 from slurm_job_kit.jobs.commands.submit_claim import claimed, uninterrupted
 from slurm_job_kit.jobs.console import BestEffort, counted
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records import RecordError
-from slurm_job_kit.jobs.records.queued import RecordedJob
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, write_atomic
-from slurm_job_kit.jobs.runs import facts, lookup, run_lock
-from slurm_job_kit.jobs.slurm import client, job_list, job_state
+from slurm_job_kit.jobs.runs import lookup, run_lock, state
+from slurm_job_kit.jobs.runs.state import RunPhase, RunState
+from slurm_job_kit.jobs.slurm import client, job_state
+from slurm_job_kit.jobs.slurm.client import Job
 
 CLAIM_WAIT_S = 60.0  # a resume that is just queueing its job: longer than sbatch usually takes
 
@@ -35,7 +36,7 @@ def command(args: argparse.Namespace) -> int:
     """Run cancel; returns the exit code. Raises: UserError for a name that means two runs."""
     if (sweep := lookup.find_sweep(args.run)) is not None:
         return cancel_sweep(sweep)
-    run_dir = find_run(args.run)
+    run_dir = lookup.find(args.run)
     if args.run == run_dir.path.parent.name and (newer := lookup.newer_not_begun(run_dir)):
         raise UserError(
             f"{newer.run_id} is newer, but the kit did not queue it: which run is meant?\n"
@@ -49,18 +50,21 @@ def cancel(run_dir: RunDir) -> int:
 
     Raises: UserError for a run that does not run; FailedError if scancel fails.
     """
-    if facts.is_complete(run_dir):
+    run = state.read(run_dir)
+    write_missing_result(run)
+    if run.phase is RunPhase.COMPLETED:
         raise UserError(f"{run_dir.run_id} is complete, there is nothing to cancel")
-    owner = run_lock.read(run_dir)
-    if owner is not None and owner.is_local and run_lock.is_alive(owner) is not False:
-        return stop_local(run_dir, owner)
+    if run.process is not None:
+        return stop_local(run)
     record = BestEffort("cancel")  # a full disk must not keep a job alive
     with contextlib.ExitStack() as stack:
         claim_patiently(stack, run_dir, record, CLAIM_WAIT_S)
-        jobs = run_jobs.unended(run_dir)
+        run = state.read(run_dir, is_for_change=True)  # now that no other command can queue a job
+        jobs = run_jobs.unended(run)
         if not jobs:
             raise UserError(f"{run_dir.run_id} is neither queued nor running")
-        cancel_jobs(run_dir, jobs, record)
+        scancel({run_dir: list(jobs)}, record)
+        end_pending(run, jobs.values())
     print(f"{run_dir.run_id}: job {' and job '.join(jobs)} cancelled")
     return 0
 
@@ -79,21 +83,15 @@ def claim_patiently(
         print(f"cancel: continuing without the claim: {error}", file=sys.stderr)
 
 
-def stop_local(run_dir: RunDir, owner: run_lock.Owner) -> int:
+def stop_local(run: RunState) -> int:
     """Ask the process that runs this run to stop and save. Raises: UserError on another host."""
-    if run_lock.is_alive(owner) is None:
-        raise UserError(f"{run_dir.run_id} runs on {owner.host}: cancel it there")
+    owner, life = run.process, run.life
+    assert owner is not None
+    if life is None or life.is_alive is None:
+        raise UserError(f"{run.run_dir.run_id} runs on {owner.host}: cancel it there")
     os.kill(owner.pid, signal.SIGTERM)
-    print(f"{run_dir.run_id}: stopping after this step and saving")
+    print(f"{run.run_dir.run_id}: stopping after this step and saving")
     return 0
-
-
-def cancel_jobs(run_dir: RunDir, jobs: list[str], record: BestEffort) -> None:
-    """Cancel Slurm jobs, and record the end of the run where no attempt is running to do it."""
-    shown = [client.show_job(job_id) for job_id in jobs]
-    scancel({run_dir: jobs}, record)
-    if all(job is not None and job.state in job_state.WAITING for job in shown):
-        end_pending(run_dir)
 
 
 def scancel(jobs: Mapping[RunDir, Sequence[str]], record: BestEffort) -> None:
@@ -116,57 +114,40 @@ def scancel(jobs: Mapping[RunDir, Sequence[str]], record: BestEffort) -> None:
             raise FailedError(f"scancel {' '.join(ids)}: {error}")
 
 
-def end_pending(run_dir: RunDir) -> None:
-    """Record the end of a cancelled run, no job of which was running."""
-    owner = run_lock.read(run_dir)
+def end_pending(run: RunState, jobs: Iterable[Job | None]) -> None:
+    """Record the end of a run whose jobs were cancelled, if all of them waited.
+
+    Else the batch script of the one that ran records it.
+    """
+    if any(job is None or job.state not in job_state.WAITING for job in jobs):
+        return
+    owner = run.files.owner
     try:
-        end_between_attempts(run_dir, Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
+        end_between_attempts(run.run_dir, Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
     except RecordError as error:  # the jobs are cancelled all the same
         print(f"cancel: the end of the run is not recorded: {error}", file=sys.stderr)
     if owner is not None:  # of an earlier start of a job that had been requeued
-        run_lock.release(run_dir, owner)
+        run_lock.release(run.run_dir, owner)
 
 
-def living_jobs(run_dirs: Sequence[RunDir]) -> tuple[dict[RunDir, list[str]], dict[str, str]]:
-    """The queued and running jobs of those runs that have one, and the states of all jobs.
+def living_jobs(runs: Sequence[RunState]) -> dict[RunDir, list[str]]:
+    """The queued and running jobs of those runs that have one.
 
-    Slurm is asked once. Raises: FailedError if it does not answer.
+    Prints which runs have a job that Slurm may hide; raises it where no other job is left.
+    Raises: UserError, FailedError.
     """
-    jobs = {run_dir: lookup.jobs_of(run_dir) for run_dir in run_dirs}
-    states = job_list.job_states(job for of_run in jobs.values() for job in of_run)
-    living = {job_id for job_id, state in states.items() if job_state.is_alive(state)}
     found = {
-        run_dir: [job.job_id for job in of_run if job.job_id in living]
-        for run_dir, of_run in jobs.items()
+        run.run_dir: [job_id for job_id, life in run.lives.items() if life.is_alive] for run in runs
     }
-    found = {run_dir: of_run for run_dir, of_run in found.items() if of_run}
-    refuse_unknown(jobs, states, is_needed=not found)
-    return found, states
-
-
-def refuse_unknown(
-    jobs: Mapping[RunDir, Sequence[RecordedJob]], states: Mapping[str, str], is_needed: bool
-) -> None:
-    """Print which runs have a job that Slurm may hide; raise it where no other job is left.
-
-    states: of the jobs that Slurm shows. Raises: UserError, FailedError.
-    """
-    absent = {
-        job.job_id: (run_dir, job)
-        for run_dir, of_run in jobs.items()
-        for job in of_run
-        if job.job_id not in states and not run_jobs.has_recorded_end(run_dir, of_run[0].job_id)
-    }
-    unknown = job_list.hidden(job for _, job in absent.values())
-    if not states:
-        for job_id, (_, job) in list(absent.items())[:1]:
-            if (life := job_list.life_of(job)).is_silent:
-                unknown = {job_id: life}
-    for job_id, life in unknown.items():
-        error = run_jobs.refusal(absent[job_id][0], [life])
-        if is_needed:
-            raise error
-        print(f"cancel: {error}", file=sys.stderr)
+    found = {run_dir: jobs for run_dir, jobs in found.items() if jobs}
+    for run in runs:
+        for life in run.lives.values():
+            if life.is_alive is None:
+                error = state.unknown(run.run_dir, life)
+                if not found:
+                    raise error
+                print(f"cancel: {error}", file=sys.stderr)
+    return found
 
 
 def cancel_sweep(sweep: SweepDir) -> int:
@@ -174,28 +155,24 @@ def cancel_sweep(sweep: SweepDir) -> int:
 
     Raises: UserError where none is; FailedError if scancel fails.
     """
-    points = [run_dir for run_dir in lookup.points_of(sweep) if shared_files.is_dir(run_dir.path)]
-    run_dirs = [run_dir for run_dir in points if not facts.is_complete(run_dir)]
-    owners = {run_dir: run_lock.read(run_dir) for run_dir in run_dirs}
-    here = {
-        run_dir: owner
-        for run_dir, owner in owners.items()
-        if owner is not None and owner.is_local and run_lock.is_alive(owner) is not False
-    }
-    for run_dir, owner in here.items():
-        stop_local(run_dir, owner)
+    points = state.read_all(lookup.points_of(sweep))
+    runs = [run for run in points if run.phase not in (RunPhase.GONE, RunPhase.COMPLETED)]
+    here = [run for run in runs if run.process is not None]
+    for run in here:
+        stop_local(run)
     record = BestEffort("cancel")
     with contextlib.ExitStack() as stack:
         deadline = time.monotonic() + CLAIM_WAIT_S  # one command may hold the claims of all points
-        for run_dir in run_dirs:
-            claim_patiently(stack, run_dir, record, deadline - time.monotonic())
-        jobs, states = living_jobs(run_dirs)
+        for run in runs:
+            claim_patiently(stack, run.run_dir, record, deadline - time.monotonic())
+        runs = state.read_all((run.run_dir for run in runs), is_for_change=True)
+        jobs = living_jobs(runs)
         if not jobs and not here:
             raise UserError(f"no point of {sweep.sweep_id} is queued or running")
         if jobs:
             scancel(jobs, record)
-        for run_dir, of_run in jobs.items():
-            if all(states[job] in job_state.WAITING for job in of_run):
-                end_pending(run_dir)
+        for run in runs:
+            if run.run_dir in jobs:
+                end_pending(run, (run.lives[job_id].job for job_id in jobs[run.run_dir]))
     print(f"{sweep.sweep_id}: {counted(len(jobs) + len(here), 'point')} cancelled")
     return 0

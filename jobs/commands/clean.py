@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import os
 import re
 import secrets
@@ -26,10 +25,11 @@ from slurm_job_kit.jobs.console import counted, say, shown_path
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, relink
-from slurm_job_kit.jobs.runs import code_snapshot, lookup, run_lock
+from slurm_job_kit.jobs.runs import code_snapshot, lookup, run_lock, state
 from slurm_job_kit.jobs.runs.checkpoint_files import TEMPORARY_PREFIX
-from slurm_job_kit.jobs.slurm import job_list, site
-from slurm_job_kit.jobs.spec import FormatError
+from slurm_job_kit.jobs.runs.state import RunState
+from slurm_job_kit.jobs.slurm import job_list
+from slurm_job_kit.jobs.slurm.job_list import Queue
 
 _AGE = re.compile(r"(\d+)([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -123,12 +123,12 @@ def leftovers_of(request: Selection) -> tuple[list[Leftover], dict[RunDir, objec
     states: dict[RunDir, object] = {}
     root, everything = lookup.runs_root().resolve(), lookup.all_runs()
     chosen = everything if request.runs is None else request.runs
-    queue, found, skipped = Queue.read(), [], []
+    queue, found, skipped = job_list.queue(), [], []
     needed = _named_checkpoints(everything)
     roots = {root, *map(lookup.own_root, chosen)}
     points = {point for each in roots for point in unlinked.points_of_sweeps(each)}
-    for run_dir in chosen:
-        reason = why_busy(run_dir, queue)
+    for run in state.read_all(chosen, queue.lives_of, is_for_change=True):
+        run_dir, reason = run.run_dir, why_busy(run, queue)
         if reason is None:
             states[run_dir] = state_of(run_dir)
         if reason is not None:
@@ -190,60 +190,24 @@ def age_s(run_dir: RunDir) -> float:
     return time.time() - max(times)
 
 
-@dataclass(frozen=True)
-class Queue:
-    """The user's jobs that are queued or run. is_known: Slurm answered, or there is none here."""
-
-    is_known: bool
-    ids: frozenset[str]
-    run_dirs: frozenset[Path]  # to which their batch scripts lead, and a sweep's points
-    unclear: str | None = None  # a job of this kit of which Slurm shows no run directory
-
-    @functools.cached_property
-    def config(self) -> site.Config | None:
-        """The cluster's configuration; Slurm is asked once, where it matters."""
-        return site.query_config()
-
-    @classmethod
-    def read(cls) -> Queue:
-        """Ask Slurm once."""
-        jobs = job_list.known_queue()
-        targets, unclear = set(), None
-        for job in jobs or ():
-            path = run_jobs.target_of(job)
-            if path is not None:
-                points = shared_files.files_in(path / "points", "*")
-                targets |= {path, *(point.resolve() for point in points)}
-            elif job.is_cut:
-                unclear = job.job_id
-        ids = frozenset(job.job_id for job in jobs or ())
-        return cls(jobs is not None, ids, frozenset(targets), unclear)
-
-
-def why_busy(run_dir: RunDir, queue: Queue) -> str | None:
+def why_busy(run: RunState, queue: Queue) -> str | None:
     """Why a run must not be changed now; None for one without a job or process."""
+    run_dir = run.run_dir
     if run_dir.path.stat().st_uid != os.geteuid():
         return "it belongs to another user"
-    try:
-        owner = run_lock.read(run_dir)
-        jobs = lookup.jobs_of(run_dir)
-        records.read(Result, run_dir.result)
-    except (UserError, FormatError) as error:
-        return str(error).partition("\n")[0]
-    if owner is not None and owner.is_local and run_lock.is_alive(owner) is not False:
-        return f"it runs on {owner.host}"
-    if owner is not None and not owner.is_local:
-        jobs.append(run_lock.job_of(owner))
-    if jobs and not queue.is_known:
+    if run.files.problem is not None:
+        return run.files.problem.partition("\n")[0]
+    if run.process is not None:
+        return f"it runs on {run.process.host}"
+    if queue.jobs is None and run.files.submitted is not None:
         return "Slurm does not answer whether its job still runs"
-    if {job.job_id for job in jobs} & queue.ids or run_dir.path in queue.run_dirs:
+    leads_here = {*run_jobs.targets_with_points(queue)}
+    if any(life.is_alive for life in run.lives.values()) or run_dir.path in leads_here:
         return "it is queued or running"
-    if queue.unclear is not None:
-        return f"job {queue.unclear} may run it: Slurm shows no arguments of its batch script"
-    if jobs and not (owner is None and run_jobs.has_recorded_end(run_dir, jobs[0].job_id)):
-        hidden = job_list.hidden(jobs, lambda: queue.config)
-        return next((life.why for life in hidden.values()), None)
-    return None
+    unknown = (life.why for life in run.lives.values() if life.is_alive is None)
+    unclear = (job_id for job_id in queue.targets if run_jobs.target_of(queue, job_id) is None)
+    job_may = "may run it: Slurm shows no arguments of its batch script"
+    return next(unknown, None) or next((f"job {job_id} {job_may}" for job_id in unclear), None)
 
 
 def delete(found: Sequence[Leftover], states: Mapping[RunDir, object]) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from slurm_job_kit.jobs import arguments
-from slurm_job_kit.jobs.attempt.close import find_run
-from slurm_job_kit.jobs.runs import compare
+from slurm_job_kit.jobs.runs import compare, lookup
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Print the differences of two runs, or that there are none; returns 1 if there are some."""
-    run_dir, reference = find_run(args.run), find_run(args.reference)
+    run_dir, reference = lookup.find(args.run), lookup.find(args.reference)
     found = compare.compare(run_dir, reference)
     print("\n".join(found) or compare.summary(run_dir, reference))
     return 1 if found else 0

@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 
 from slurm_job_kit.jobs import arguments, installation
-from slurm_job_kit.jobs.attempt.close import find_run
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import checkpoints
+from slurm_job_kit.jobs.runs import checkpoints, lookup
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Run export, in place of this process."""
-    return export(find_run(args.run), args.checkpoint, args.out, args.dcp)
+    return export(lookup.find(args.run), args.checkpoint, args.out, args.dcp)
 
 
 def export(run_dir: RunDir, checkpoint: str | None, out: Path | None, is_dcp: bool) -> int:

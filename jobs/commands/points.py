@@ -15,18 +15,18 @@ from slurm_job_kit.jobs import environment, installation, records, shared_files
 from slurm_job_kit.jobs.attempt import exclude_nodes
 from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.care import gpu_hours
-from slurm_job_kit.jobs.commands import packages, queue, resume, run_jobs
+from slurm_job_kit.jobs.commands import packages, queue, resume
 from slurm_job_kit.jobs.commands.submit import choose_cluster, world_size
 from slurm_job_kit.jobs.commands.submit_claim import claimed, uninterrupted
 from slurm_job_kit.jobs.config.load import Loaded
 from slurm_job_kit.jobs.console import BestEffort, counted, number_ranges, say, shown_path
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.ended import Cause
-from slurm_job_kit.jobs.records.queued import RecordedJob, SlurmSite
-from slurm_job_kit.jobs.records.training import Result
+from slurm_job_kit.jobs.records.queued import SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, Timeline, write_atomic
-from slurm_job_kit.jobs.runs import check, facts, lookup, run_lock, spec_changes
-from slurm_job_kit.jobs.slurm import client, executor, job_list, job_state, sbatch, site
+from slurm_job_kit.jobs.runs import check, lookup, spec_changes, state
+from slurm_job_kit.jobs.runs.state import RunPhase, RunState
+from slurm_job_kit.jobs.slurm import client, executor, sbatch, site
 from slurm_job_kit.jobs.spec import Spec
 
 INTERRUPTED = 130  # exit code of a run that Ctrl-C stopped
@@ -54,41 +54,29 @@ class SweepTask:
 def states_of(run_dirs: Sequence[RunDir]) -> list[PointState]:
     """How far each point is; Slurm is asked once for all of them.
 
-    Raises: FailedError where it is unknown whether a job has ended.
+    Raises: UserError, FailedError where it is unknown whether a job has ended.
     """
-    jobs = {run_dir: lookup.jobs_of(run_dir) for run_dir in run_dirs}
-    known = job_list.job_states(job for of_run in jobs.values() for job in of_run)
-    return [_state_of(run_dir, jobs[run_dir], known) for run_dir in run_dirs]
+    return [_state_of(run) for run in state.read_all(run_dirs)]
 
 
-def _state_of(run_dir: RunDir, jobs: list[RecordedJob], known: dict[str, str]) -> PointState:
-    if not shared_files.is_dir(run_dir.path):
+def _state_of(run: RunState) -> PointState:
+    run.refuse_unknown()
+    write_missing_result(run)
+    if run.phase is RunPhase.GONE:
         return PointState.GONE
-    if facts.is_complete(run_dir):
+    if run.phase is RunPhase.COMPLETED:
         return PointState.COMPLETE
-    if any(job_state.is_alive(known.get(job.job_id, "COMPLETED")) for job in jobs):
+    if not run.is_ended:
         return PointState.ACTIVE
-    lives = {} if all(job.job_id in known for job in jobs) else run_jobs.lives_of(run_dir)
-    if any(life.is_alive for job_id, life in lives.items() if job_id not in known):
-        return PointState.ACTIVE
-    if unknown := [life for life in lives.values() if life.is_alive is None]:
-        raise run_jobs.refusal(run_dir, unknown)
-    owner = run_lock.read(run_dir)
-    if owner is not None and owner.is_local and run_lock.is_alive(owner) is not False:
-        return PointState.ACTIVE
-    write_missing_result(run_dir)
-    if facts.is_complete(run_dir):
-        return PointState.COMPLETE
-    if not jobs and (not lookup.has_begun(run_dir) or _is_stopped_here(run_dir)):
+    if run.files.submitted is None and (run.phase is RunPhase.FROZEN or _is_stopped_here(run)):
         return PointState.OPEN
     return PointState.ENDED
 
 
-def _is_stopped_here(run_dir: RunDir) -> bool:
+def _is_stopped_here(run: RunState) -> bool:
     """Whether a person stopped the run on this machine, or the process that ran it was killed."""
-    last = facts.last_record(run_dir)
-    is_held = records.read(Result, run_dir.result) is not None
-    return not is_held or (last is not None and last.cause is Cause.INTERRUPTED)
+    last = run.files.last
+    return run.result is None or (last is not None and last.cause is Cause.INTERRUPTED)
 
 
 def begin(

@@ -9,12 +9,12 @@ import argparse
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_job_kit.jobs import arguments, installation, shared_files
 from slurm_job_kit.jobs.attempt import history
-from slurm_job_kit.jobs.attempt.close import find_run
+from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.care import gpu_hours
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_step
 from slurm_job_kit.jobs.commands import local, packages, run_jobs
@@ -22,8 +22,6 @@ from slurm_job_kit.jobs.commands.submit import announce, choose_cluster, run_her
 from slurm_job_kit.jobs.commands.submit_claim import claimed
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.records.ended import ENDS
-from slurm_job_kit.jobs.records.queued import RecordedJob
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import (
     checkpoint_files,
@@ -35,9 +33,9 @@ from slurm_job_kit.jobs.runs import (
     run_lock,
     scratch_purge,
     spec_changes,
+    state,
 )
-from slurm_job_kit.jobs.slurm import job_list
-from slurm_job_kit.jobs.slurm.client import Life
+from slurm_job_kit.jobs.runs.state import RunState
 from slurm_job_kit.jobs.spec import Spec
 
 ENDING_WAIT_S = 30.0
@@ -71,7 +69,7 @@ def command(args: argparse.Namespace) -> int:
         from slurm_job_kit.jobs.commands import points
 
         return points.resume_all(sweep, request, args.json)
-    return resume(find_run(args.run), request, args.json)
+    return resume(lookup.find(args.run), request, args.json)
 
 
 @dataclass(frozen=True)
@@ -102,6 +100,7 @@ def resume(run_dir: RunDir, request: Request, as_json: bool) -> int:
 
     Raises: UserError, FailedError; then the run is as it was, with no new job.
     """
+    write_missing_result(state.read(run_dir))
     if is_done(run_dir, request):
         return nothing_to_resume(run_dir, request)
     cluster = choose_cluster(request.cluster)
@@ -242,42 +241,39 @@ def restored_on_failure(run_dir: RunDir, changed: dict[Path, str]) -> Iterator[N
 
 def refuse_living(run_dir: RunDir, cluster: str) -> None:
     """Raises: UserError for a run that is queued or runs; FailedError if Slurm does not answer."""
-    wait_for_end(run_dir, lookup.recorded_job(run_dir))
-    waiting, lives = lookup.waiting_job(run_dir), run_jobs.lives_of(run_dir)
-    for job_id, life in lives.items():
-        if life.is_alive and job_id == waiting:
-            raise UserError(f"{run_dir.run_id} is queued as job {waiting}, which continues it")
+    run = ended(run_dir)
+    for job_id, life in run.lives.items():
         if life.is_alive:
-            raise UserError(f"{run_dir.run_id} is queued or running as job {job_id}")
+            which = f"queued as job {job_id}, which continues it"
+            what = which if job_id == run.files.successor else f"queued or running as job {job_id}"
+            raise UserError(f"{run_dir.run_id} is {what}")
         if life.is_alive is None and (cluster == "slurm" or not life.is_silent):
-            raise run_jobs.refusal(run_dir, [life])
+            raise state.unknown(run_dir, life)
     queued = run_jobs.in_queue(run_dir)
     if queued is None and cluster == "slurm":
         text = f"{run_dir.run_id}: squeue does not answer whether a job of it is queued already"
         raise FailedError(f"{text}\n  hint: try again")
     if queued:
-        raise UserError(f"{run_dir.run_id} is queued or running as job {queued[0]}")
-    owner = run_lock.read(run_dir)
-    if owner is not None and owner.is_local:
-        life = run_lock.life_of(owner)
-        if life.is_alive:
-            raise UserError(f"{run_dir.run_id} is running as {owner.job_id}")
-        if life.is_alive is None:
-            ended = Life(None, life.why, f"{life.hint}; if it has ended, delete {run_dir.owner}")
-            raise run_jobs.refusal(run_dir, [ended])
+        raise UserError(f"{run_dir.run_id} is queued or running as job {next(iter(queued))}")
+    if run.process is not None and run.life is not None:
+        if run.life.is_alive:
+            raise UserError(f"{run_dir.run_id} is running as {run.process.job_id}")
+        hint = f"{run.life.hint}; if it has ended, delete {run_dir.owner}"
+        raise state.unknown(run_dir, replace(run.life, hint=hint))
 
 
-def wait_for_end(run_dir: RunDir, job: RecordedJob | None) -> None:
-    """Wait for the end of a job that has ended the run: its batch script lives a few seconds more.
+def ended(run_dir: RunDir) -> RunState:
+    """The state of a run, read again while its last job only ends.
 
-    Then a user has seen already that the run is held. At most ENDING_WAIT_S.
+    A job that has ended the run lives a few seconds more, at most ENDING_WAIT_S: the user has seen
+    already that the run is held.
     """
-    last = facts.last_record(run_dir)
-    if last is None or job is None or last.job_id != job.job_id or last.decision not in ENDS:
-        return
     deadline = time.monotonic() + ENDING_WAIT_S
-    while time.monotonic() < deadline and job_list.life_of(job).is_alive:
+    while (
+        run := state.read(run_dir, is_for_change=True)
+    ).is_ending and time.monotonic() < deadline:
         time.sleep(0.5)
+    return run
 
 
 def nothing_to_resume(run_dir: RunDir, request: Request) -> int:

@@ -19,14 +19,13 @@ from typing import NoReturn
 
 from slurm_job_kit.jobs import environment, installation, records, shared_files
 from slurm_job_kit.jobs.arguments import RUN
-from slurm_job_kit.jobs.attempt.close import find_run
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan
 from slurm_job_kit.jobs.records.training import Event, read_events
 from slurm_job_kit.jobs.rundir import RunDir, code_folders
-from slurm_job_kit.jobs.runs import run_lock
+from slurm_job_kit.jobs.runs import lookup, run_lock, state
 from slurm_job_kit.jobs.slurm import client
 
 ENDED = 9  # exit code of _BESIDE where the rank's process is gone
@@ -65,7 +64,7 @@ def command(args: argparse.Namespace) -> int:
     """Run shell; returns the exit code."""
     if args.stack and args.words:
         raise UserError("shell --stack takes no command\n  hint: leave one of the two out")
-    run_dir = find_run(args.run)
+    run_dir = lookup.find(args.run)
     place = find_place(run_dir, args.rank)
     if args.stack:
         return print_stack(run_dir, place)
@@ -96,18 +95,14 @@ def running_owner(run_dir: RunDir) -> tuple[run_lock.Owner, int]:
 
     Raises: UserError for a run that does not run now; FailedError if Slurm does not answer.
     """
-    claim, owner = run_lock.read_claim(run_dir), run_lock.read(run_dir)
+    claim, run = run_lock.read_claim(run_dir), state.read(run_dir)
     how = f"hint: {installation.command('status', run_dir.run_id)} shows its state"
-    refusal = UserError(f"{run_dir.run_id} does not run now\n  {how}")
-    if claim is None or owner is None:
-        raise refusal
-    life = run_lock.life_of(owner)
-    is_elsewhere = owner.is_local and owner.host != socket.gethostname()
-    if life.is_alive is None and not is_elsewhere:
-        raise FailedError(f"{run_dir.run_id}: {life.why}\n  hint: {life.hint}")
-    is_running = owner.is_local or (life.job is not None and life.job.state == "RUNNING")
-    if life.is_alive is False or not is_running:
-        raise refusal
+    owner = run.files.owner
+    is_elsewhere = owner is not None and owner.is_local and owner.host != socket.gethostname()
+    if not is_elsewhere:
+        run.refuse_unknown()
+    if claim is None or owner is None or not (is_elsewhere or run.word == "running"):
+        raise UserError(f"{run_dir.run_id} does not run now\n  {how}")
     return owner, claim.attempt
 
 

@@ -11,8 +11,9 @@ from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, read_attempt
 from slurm_job_kit.jobs.records.nodes import AttemptPlan, RankError
 from slurm_job_kit.jobs.records.training import Event, Result, read_events, read_progress_step
 from slurm_job_kit.jobs.rundir import STEPS_WRITER, RunDir
-from slurm_job_kit.jobs.runs import facts, run_lock
+from slurm_job_kit.jobs.runs import facts
 from slurm_job_kit.jobs.runs.lookup import LOCAL
+from slurm_job_kit.jobs.runs.state import RunState
 from slurm_job_kit.jobs.spec import Spec
 
 
@@ -84,14 +85,21 @@ class RunHistory:
     command queued it.
     """
 
-    run_dir: RunDir
+    run: RunState
     begin: int
     end: int
     is_ended: bool
     submits: tuple[int, ...]
     attempts: tuple[AttemptHistory, ...]
     spec: Spec | None
-    result: Result | None
+
+    @property
+    def run_dir(self) -> RunDir:
+        return self.run.run_dir
+
+    @property
+    def result(self) -> Result | None:
+        return self.run.result
 
     @property
     def is_trainer(self) -> bool:
@@ -104,54 +112,41 @@ def milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def read(run_dir: RunDir, now: float | None = None) -> RunHistory:
+def read(run: RunState, now: float | None = None) -> RunHistory:
     """The history of a run. `now`: seconds since the epoch, the present time by default.
 
     Raises: RecordError, OSError.
     """
-    spec = None
+    run_dir, spec = run.run_dir, None
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         spec = Spec.read(run_dir.spec)
     present = milliseconds(time.time() if now is None else now)
     submitted = read_events(run_dir.timeline("submit"))
     submits = tuple(milliseconds(each.t) for each in submitted if each.event == "submit")
     attempts = read_all(run_dir)
-    result = records.read(Result, run_dir.result)
     times = [milliseconds(event.t) for event in submitted]
     begin = min([*times, *(attempt.start for attempt in attempts[:1])], default=present)
-    ended = end_of(run_dir, attempts, submits, result)
+    ended = end_of(run, attempts, submits)
     end = max(begin, present if ended is None else ended)
-    return RunHistory(run_dir, begin, end, ended is not None, submits, attempts, spec, result)
+    return RunHistory(run, begin, end, ended is not None, submits, attempts, spec)
 
 
 def end_of(
-    run_dir: RunDir,
-    attempts: tuple[AttemptHistory, ...],
-    submits: tuple[int, ...],
-    result: Result | None,
+    run: RunState, attempts: tuple[AttemptHistory, ...], submits: tuple[int, ...]
 ) -> int | None:
-    """When a run ended; None while it may go on: it runs, waits, or was queued again after a hold.
-
-    Slurm is not asked, so an attempt whose job is gone goes on until a command records its end.
-    """
+    """When a run ended; None while it may go on: it runs, waits, or was queued again."""
     last = attempts[-1] if attempts else None
     if last is not None and last.record is None:
-        return last.last_written if has_died(run_dir) else None
+        return last.last_written if run.is_ended else None
     is_over = last is not None and last.decision in (Action.DONE, Action.HOLD, Action.CANCEL)
     is_queued_again = last is not None and any(each > (last.stop or 0) for each in submits)
     if last is not None and is_over and not is_queued_again:
         return last.stop
-    if result is None or result.status == "held":  # of before the resume
+    if run.result is None or run.result.status == "held":  # of before the resume
         return None
     with contextlib.suppress(OSError):  # cancelled in the queue
-        return milliseconds(run_dir.result.stat().st_mtime)
+        return milliseconds(run.run_dir.result.stat().st_mtime)
     return None
-
-
-def has_died(run_dir: RunDir) -> bool:
-    """Whether the run trained on this host without Slurm, and its process is gone."""
-    owner = run_lock.read(run_dir)
-    return owner is not None and owner.is_local and run_lock.is_alive(owner) is False
 
 
 def read_all(run_dir: RunDir) -> tuple[AttemptHistory, ...]:

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from slurm_job_kit.jobs import arguments, installation, shared_files
-from slurm_job_kit.jobs.attempt.close import find_run
 from slurm_job_kit.jobs.console import say, shown_path
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.report import curves, page, ranking, summary, table
 from slurm_job_kit.jobs.report.summary import TimeSummary
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, write_atomic
-from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs import lookup, state
 from slurm_job_kit.jobs.show import tensorboard
 
 MAX_COMMANDS = 8  # shown on the page, of all runs together
@@ -48,7 +47,7 @@ def command(args: argparse.Namespace) -> int:
     page_path = args.out
     if page_path is None and not args.json:
         page_path = sweeps[0].report if sweeps else run_dirs[0].report
-    summaries = [summary.summarize(run_dir) for run_dir in run_dirs]
+    summaries = [summary.summarize(run) for run in state.read_all(run_dirs)]
     if args.json:
         print(json.dumps(json_of(summaries, ranked), indent=2))
     else:
@@ -66,7 +65,7 @@ def runs_of(word: str | None) -> list[RunDir]:
     """The points of a sweep in their order, else one run. Raises: UserError if there is none."""
     sweep = lookup.find_sweep(word)
     if sweep is None:
-        return [find_run(word)]
+        return [lookup.find(word)]
     points = lookup.points_of(sweep)
     found = [run_dir for run_dir in points if shared_files.is_dir(run_dir.path)]
     for gone in sorted({*points} - {*found}, key=lambda run_dir: run_dir.run_id):

@@ -10,6 +10,7 @@ from slurm_job_kit.jobs.report import history, spans
 from slurm_job_kit.jobs.report.history import RunHistory
 from slurm_job_kit.jobs.report.spans import Span, Use
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs.state import RunPhase, RunState
 
 HOUR_MS = 3_600_000
 
@@ -75,7 +76,8 @@ class TimeSummary:
         found = self.history
         if not found.is_ended:
             return "not ended" if found.attempts else "not started"
-        if found.attempts and found.attempts[-1].record is None:
+        is_open = bool(found.attempts) and found.attempts[-1].record is None
+        if is_open and found.run.phase is not RunPhase.COMPLETED:
             return "lost"
         return "stopped" if found.result is None else found.result.status
 
@@ -88,12 +90,12 @@ class TimeSummary:
         return sum(last - after for last, after in pairs if last is not None and after is not None)
 
 
-def summarize(run_dir: RunDir, now: float | None = None) -> TimeSummary:
+def summarize(run: RunState, now: float | None = None) -> TimeSummary:
     """Where the time of a run went. `now`: seconds since the epoch, the present by default.
 
     Raises: RecordError, OSError.
     """
-    found = history.read(run_dir, now)
+    found = history.read(run, now)
     return TimeSummary(found, spans.spans_of(found))
 
 

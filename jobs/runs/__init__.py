@@ -2,6 +2,7 @@
 
 - check: builds the parts of a new run once, in a process of its own, before it is queued.
 - lookup: finds a run by directory, run id, job id or name.
+- state: in which state a run is, from its files and one answer of Slurm.
 - facts: reads what agents and ranks wrote in an attempt, each file once.
 - interpret: what these facts mean: pure functions.
 - run_lock: which job may write into the run directory (owner.json).

@@ -13,6 +13,7 @@ from slurm_job_kit.jobs.problems import dotted, printable
 from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import state
 from slurm_job_kit.jobs.runs.spec_changes import FIXED, differences, is_free
 from slurm_job_kit.jobs.spec import Spec
 
@@ -44,7 +45,7 @@ def _begin(*runs: RunDir) -> int:
 
 
 def _result(run: RunDir) -> Result | None:
-    return records.read(Result, run.result)
+    return state.read(run).result
 
 
 def _unfit(run: RunDir, result: Result | None) -> Iterator[str]:

@@ -708,3 +708,35 @@ def rebooted(found: AttemptFacts, boot_times: Mapping[str, float]) -> tuple[str,
     """
     start = math.inf if found.plan is None else found.plan.start + CLOCK_SKEW_S
     return tuple(node for node in found.nodes if boot_times.get(node, 0.0) > start)
+
+
+def result_of(found: AttemptFacts, action: Action, reason: str) -> Result:
+    """The result of a run that ends so. `found`: with the last attempt's record.
+
+    What the outcome.json of a user's script has beside its status is not copied; `global_step` is
+    the last one that the script reported, if it did.
+    """
+    redone = None if is_step_unknown(found) else steps_redone(found.attempts)
+    if action is not Action.DONE:
+        return Result(
+            status="cancelled" if action is Action.CANCEL else "held",
+            reason=reason,
+            global_step=reached_step(found),
+            attempts=len(found.attempts),
+            steps_redone=redone,
+        )
+    complete = Result("completed", attempts=len(found.attempts), steps_redone=redone)
+    if not found.spec.launch.is_trainer:
+        return replace(complete, global_step=found.progress_step)
+    return replace(
+        complete,
+        global_step=found.outcome.global_step,
+        epoch=found.outcome.epoch,
+        metrics=found.outcome.metrics,
+        weights_sha256=found.outcome.weights_sha256,
+        optimizer_sha256=found.outcome.optimizer_sha256,
+        best=found.outcome.best,
+        exactness=found.outcome.exactness,
+        exactness_reason=found.outcome.exactness_reason,
+        code=code_spans(found.attempts) or None,
+    )

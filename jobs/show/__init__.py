@@ -1,10 +1,8 @@
 """What people see of their runs in the terminal: states, logs, progress, keys.
 
 - status: lists the runs and their states, or one run in detail.
-- run_view: reads what is shown of a run, and judges its state from files and Slurm's answer.
 - words: states, causes, nodes and times in plain words.
 - table: prints rows as a folded table, stacked lines or plain columns.
-- cached_queue: asks Slurm about the jobs of runs, at most every 30 s.
 - logs: shows or follows the logs of one rank over all attempts, or the first error.
 - rank_logs: finds and reads these logs.
 - explain: what a key of the spec means, its value and where that came from.

@@ -7,20 +7,12 @@ import shutil
 import sys
 import time
 
-from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.console import discard_output, format_metric, format_metrics
 from slurm_job_kit.jobs.records.training import Progress
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs.state import read_progress
 
 EPOCH_LINES_APART_S = 10
-
-
-def read(run_dir: RunDir) -> Progress | None:
-    """The content of progress.json; None before the first step, and while it is being written."""
-    try:
-        return records.read(Progress, run_dir.progress)
-    except (OSError, ValueError):
-        return None
 
 
 def format_progress(progress: Progress, is_running: bool = True) -> str:
@@ -79,7 +71,7 @@ class ProgressLine:
 
     def show(self) -> None:
         """Show the newest progress, if there is any."""
-        progress = read(self._run_dir)
+        progress = read_progress(self._run_dir)
         if progress is None or self._written() == self._stale:
             return
         if self._is_terminal:

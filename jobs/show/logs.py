@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from slurm_job_kit.jobs import arguments, installation, records
 from slurm_job_kit.jobs.attempt import report
-from slurm_job_kit.jobs.attempt.close import find_run
 from slurm_job_kit.jobs.console import number_ranges, say
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.log_text import Screen
@@ -18,11 +17,10 @@ from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import facts, interpret
-from slurm_job_kit.jobs.show import rank_logs, run_view, words
-from slurm_job_kit.jobs.show.cached_queue import CachedQueue
+from slurm_job_kit.jobs.runs import facts, interpret, lookup, state
+from slurm_job_kit.jobs.runs.state import RunState
+from slurm_job_kit.jobs.show import rank_logs, words
 from slurm_job_kit.jobs.show.rank_logs import GrowingFile
-from slurm_job_kit.jobs.show.run_view import RunView, Standing
 
 LOOK_AGAIN_S = 0.25  # at a log that is followed
 JUDGE_AGAIN_S = 2.0  # whether the run has ended
@@ -56,7 +54,7 @@ def command(args: argparse.Namespace) -> int:
     """Run logs; returns the exit code."""
     if args.rank < 0 or (args.lines or 0) < 0:
         raise UserError("--rank and -n take numbers from 0 on")
-    wanted = RankLog(find_run(args.run), args.rank, args.attempt, args.lines)
+    wanted = RankLog(lookup.find(args.run), args.rank, args.attempt, args.lines)
     if args.errors:
         return show_errors(wanted)
     return follow(wanted) if args.follow else show(wanted)
@@ -184,43 +182,41 @@ def follow(wanted: RankLog) -> int:
     With an attempt, until that one has ended. Slurm is asked at most every ASK_AGAIN_S.
     Raises: UserError for a rank that the run does not have.
     """
-    shown, queue, said = ShownLogs(wanted), CachedQueue(), None
+    shown, ask, said = ShownLogs(wanted), state.Remembered(), None
     while True:
-        view = run_view.read(wanted.run_dir)
-        standing = run_view.judge(view, queue.jobs([view]))
-        is_last = has_ended(wanted, view, standing)  # judged before the logs are read
+        run = state.read(wanted.run_dir, ask)
+        is_last = has_ended(wanted, run)  # judged before the logs are read
         shown.show_all()
         if is_last:
             if not shown.is_begun and rank_logs.ranks_of(wanted.run_dir):
                 raise no_log(wanted)
             shown.finish()
-            say(f"{wanted.run_dir.run_id}: {state_of(view, standing)}")
+            say(f"{wanted.run_dir.run_id}: {in_words(run)}")
             return 0
         if not shown.is_begun:
-            refuse_absent_rank(wanted, view)
-            if said != (said := standing.state):
-                say(f"waiting for the log of rank {wanted.rank}: {state_of(view, standing)}")
+            refuse_absent_rank(wanted, run)
+            if said != (said := run.word):
+                say(f"waiting for the log of rank {wanted.rank}: {in_words(run)}")
         follow_until(shown, time.monotonic() + JUDGE_AGAIN_S)
 
 
-def state_of(view: RunView, standing: Standing) -> str:
+def in_words(run: RunState) -> str:
     """The state of a run in plain words, and the reason of its end."""
-    ended_for = None if view.result is None else view.result.reason
-    return words.state(view, standing, ended_for, time.time())
+    return words.state(run, None if run.result is None else run.result.reason, time.time())
 
 
-def has_ended(wanted: RankLog, view: RunView, standing: Standing) -> bool:
+def has_ended(wanted: RankLog, run: RunState) -> bool:
     """Whether nothing more comes: the run has ended, or the only attempt that is wanted."""
     if wanted.attempt is not None:
-        closed = any(record.attempt == wanted.attempt for record in view.attempts)
-        return closed or view.newest > wanted.attempt or standing.is_ended
-    return standing.is_over
+        closed = any(record.attempt == wanted.attempt for record in run.files.attempts)
+        return closed or run.files.newest > wanted.attempt or run.is_ended
+    return run.is_over
 
 
-def refuse_absent_rank(wanted: RankLog, view: RunView) -> None:
+def refuse_absent_rank(wanted: RankLog, run: RunState) -> None:
     """Raises: UserError if the run trains, and has no such rank."""
     ranks = rank_logs.ranks_of(wanted.run_dir)
-    if view.progress is not None and ranks and wanted.rank > ranks[-1]:
+    if run.files.progress is not None and ranks and wanted.rank > ranks[-1]:
         raise no_log(wanted)
 
 

@@ -14,18 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs import arguments, installation, log_text, shared_files
-from slurm_job_kit.jobs.attempt.close import write_missing_result
+from slurm_job_kit.jobs import arguments, installation, log_text
 from slurm_job_kit.jobs.console import format_duration, format_metric, format_metrics, shown_path
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.log_text import further_lines
 from slurm_job_kit.jobs.records.ended import AttemptRecord
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs import lookup, state
 from slurm_job_kit.jobs.runs.interpret import start_up_warning
-from slurm_job_kit.jobs.show import live_progress, run_view, table, tensorboard, words
-from slurm_job_kit.jobs.show.cached_queue import ASK_AGAIN_S, CachedQueue
-from slurm_job_kit.jobs.show.run_view import Jobs, RunView, Standing
+from slurm_job_kit.jobs.runs.state import ASK_AGAIN_S, Ask, Remembered, RunState
+from slurm_job_kit.jobs.show import live_progress, table, tensorboard, words
 from slurm_job_kit.jobs.slurm import client, pending, site
 
 MAX_LISTED = 20
@@ -55,7 +53,7 @@ def command(args: argparse.Namespace) -> int:
     wanted = Wanted(args.run, args.json, args.all)
     if args.watch:
         return watch(wanted)
-    print(wanted.text(*wanted.look(CachedQueue())))
+    print(wanted.text(*wanted.look(Remembered())))
     return 0
 
 
@@ -67,14 +65,14 @@ class Wanted:
     as_json: bool = False
     is_all: bool = False
 
-    def look(self, queue: CachedQueue) -> tuple[list[Seen], int]:
+    def look(self, ask: Ask) -> tuple[list[Seen], int]:
         """The runs as they are now, newest first, and their number.
 
         Without a run and without --all and --json only the MAX_LISTED newest are looked at.
         """
         run_dirs = lookup.find_all(self.run)
         is_short = not (self.as_json or self.is_all or self.run)
-        return look(run_dirs[:MAX_LISTED] if is_short else run_dirs, queue), len(run_dirs)
+        return look(run_dirs[:MAX_LISTED] if is_short else run_dirs, ask), len(run_dirs)
 
     def text(self, seen: Sequence[Seen], num_runs: int, max_lines: int | None = None) -> str:
         """What `look` returned as JSON or as a table. One run that was asked for: in detail.
@@ -117,70 +115,58 @@ def _drawn(seen: Sequence[Seen], num_runs: int) -> list[str]:
     return lines + [f"warning: {each.name} {each.warning}" for each in seen if each.warning]
 
 
-def look(run_dirs: Sequence[RunDir], queue: CachedQueue) -> list[Seen]:
+def look(run_dirs: Sequence[RunDir], ask: Ask) -> list[Seen]:
     """What there is to show of each run. Slurm is asked once, if one of them needs it."""
-    views = [run_view.read(run_dir) for run_dir in run_dirs]
-    jobs = queue.jobs(views)
-    return [look_at(view, jobs) for view in views]
+    now = time.time()
+    return [Seen(run, _reason(run), now) for run in state.read_all(run_dirs, ask)]
 
 
-def look_at(view: RunView, jobs: Jobs) -> Seen:
-    """What there is to show of a run. It writes a missing result of a complete run first."""
-    standing = run_view.judge(view, jobs)
-    if view.result is None and standing.is_ended and standing.state != "unreadable":
-        write_missing_result(view.run_dir)
-        if shared_files.exists(view.run_dir.result):
-            view = run_view.read(view.run_dir)
-            standing = run_view.judge(view, jobs)
-    return Seen(view, standing, _reason(view, standing), time.time())
-
-
-def _reason(view: RunView, standing: Standing) -> str | None:
+def _reason(run: RunState) -> str | None:
     """Why a run ended, or cannot be read; None where that is not known."""
-    if view.problem is not None:
-        place, _, what = view.problem.partition("\n")[0].partition(": ")
-        in_file = f"{Path(place).name}: " if Path(place) != view.run_dir.path else ""
-        return f"{in_file}{what}" if what else view.problem
-    if view.result is not None:
-        return view.result.reason
-    return rank_error(view.run_dir) if standing.is_ended and view.newest else None
+    problem = run.files.problem
+    if problem is not None:
+        place, _, what = problem.partition("\n")[0].partition(": ")
+        in_file = f"{Path(place).name}: " if Path(place) != run.run_dir.path else ""
+        return f"{in_file}{what}" if what else problem
+    if run.result is not None:
+        return run.result.reason
+    return rank_error(run.run_dir) if run.is_ended and run.files.newest else None
 
 
 @dataclass(frozen=True)
 class Seen:
     """A run at a time (`now`, seconds since the epoch): its files, its state and the reason."""
 
-    view: RunView
-    standing: Standing
+    run: RunState
     reason: str | None
     now: float
 
     @property
     def name(self) -> str:
-        return f"{self.view.run_dir.path.parent.name} {self.view.run_dir.run_id}"
+        return f"{self.run.run_dir.path.parent.name} {self.run.run_dir.run_id}"
 
     @property
     def state(self) -> str:
-        return words.state(self.view, self.standing, self.reason, self.now)
+        return words.state(self.run, self.reason, self.now)
 
     @property
     def warning(self) -> str | None:
-        return start_up_warning(self.view.attempts)
+        return start_up_warning(self.run.files.attempts)
 
     @property
     def is_running(self) -> bool:
-        return self.standing.state == "running"
+        return self.run.word == "running"
 
     def metrics(self) -> dict[str, float | None]:
         """The metrics of the result, else those of the last evaluation."""
-        result, now = self.view.result, self.view.progress
+        result, now = self.run.result, self.run.files.progress
         found = (result and result.metrics) or (now and now.metrics) or ()
         return {each.name: each.value for each in found}
 
     def row(self) -> table.Row:
         """The texts of the columns."""
-        now, standing, path = self.view.progress, self.standing, self.view.run_dir.path
-        job, then = standing.job_id, standing.successor
+        now, path = self.run.files.progress, self.run.run_dir.path
+        job, then = self.run.job_id, self.run.successor
         pace = live_progress.format_pace(now) if now and self.is_running else ""
         metrics = self.metrics()
         # The result has those of the last training step, too, under the same short names.
@@ -193,60 +179,60 @@ class Seen:
             "RUN": path.name,
             "JOB": f"{job}, then {then}" if then else job,
             "STATE": self.state,
-            "ATTEMPT": str(self.view.newest or ""),
+            "ATTEMPT": str(self.run.files.newest or ""),
             "PROGRESS": now and f"{live_progress.format_position(now)}  {pace}".rstrip(),
             "METRICS": values,
-            "CHECKPOINT": words.checkpoint(self.view, self.now),
-            "NODES": words.nodes(self.view, standing),
-            "LAST END": words.last_end(self.view),
+            "CHECKPOINT": words.checkpoint(self.run.files, self.now),
+            "NODES": words.nodes(self.run),
+            "LAST END": words.last_end(self.run.files),
         }
         return {column: value or "" for column, value in cells.items()}
 
     def as_json(self) -> dict[str, Any]:
         """The row of `status --json`; what is not known is null."""
-        view, standing, now = self.view, self.standing, self.view.progress
-        job, last = standing.job, view.last
-        is_pending = standing.is_waiting
+        run, files, now = self.run, self.run.files, self.run.files.progress
+        job, last = run.job, files.last
+        is_pending = run.is_waiting
         return {
-            "name": view.run_dir.path.parent.name,
-            "run_id": view.run_dir.run_id,
-            "run_dir": str(view.run_dir.path),
-            "job_id": standing.job_id,
-            "successor": standing.successor,
-            "state": standing.state,
+            "name": files.run_dir.path.parent.name,
+            "run_id": files.run_dir.run_id,
+            "run_dir": str(files.run_dir.path),
+            "job_id": run.job_id,
+            "successor": run.successor,
+            "state": run.word,
             "state_text": self.state,
             "pending_reason": job.reason if job and is_pending else None,
             "expected_start": job.start if job and is_pending else None,
             "time_limit_left_s": job.left_s if job and self.is_running else None,
-            "nodes": words.nodes(view, standing),
-            "attempt": None if view.problem else view.newest,
+            "nodes": words.nodes(self.run),
+            "attempt": None if files.problem else files.newest,
             "last_cause": last and last.cause,
             "step": now and now.step,
             "total_steps": now and now.total,
             "epoch": now and now.epoch,
             "eta_s": now.eta_s if now and self.is_running else None,
             "progress": now and live_progress.format_progress(now, self.is_running),
-            "reason": view.problem or self.reason,
+            "reason": files.problem or self.reason,
             "metrics": self.metrics() or None,
-            "checkpoint": view.checkpoint,
-            "checkpoint_time": view.checkpoint_time,
+            "checkpoint": files.checkpoint,
+            "checkpoint_time": files.checkpoint_time,
             "warning": self.warning,
         }
 
 
 def detail(seen: Seen) -> str:
     """All that there is to show of one run, a line or more for each field."""
-    view, job, row = seen.view, seen.standing.job, seen.row()
-    running_on = f", attempt {view.newest} on {row['NODES']}" if row["NODES"] else ""
+    files, job, row = seen.run.files, seen.run.job, seen.row()
+    running_on = f", attempt {files.newest} on {row['NODES']}" if row["NODES"] else ""
     fields = {"": seen.name, "STATE": row["STATE"]}
-    if seen.is_running and view.newest:
+    if seen.is_running and files.newest:
         fields["STATE"] += running_on
     elif row["NODES"]:
         fields["NODES"] = row["NODES"]
-    if job is not None and seen.standing.is_waiting:
+    if job is not None and seen.run.is_waiting:
         period = int(time.monotonic() // ASK_AGAIN_S)
         may_exceed = pending.is_shared(job.reason) or pending.is_node_limit(job.reason)
-        if may_exceed and _exceeds_alone(view.job_id, job.reason, period):
+        if may_exceed and _exceeds_alone(files.job_id, job.reason, period):
             fields["STATE"] += "; it alone exceeds this limit, so it never starts as it is"
         if job.reason != "None":
             fields["SLURM'S REASON"] = job.reason
@@ -255,19 +241,19 @@ def detail(seen: Seen) -> str:
     elif job is not None and job.left_s is not None and seen.is_running:
         fields["TIME LIMIT"] = f"in {format_duration(job.left_s, 2)}"
     fields |= {name: row[name] for name in ("JOB", "PROGRESS", "METRICS", "CHECKPOINT")}
-    for record in view.attempts[-MAX_ATTEMPTS:]:
+    for record in files.attempts[-MAX_ATTEMPTS:]:
         fields[f"ATTEMPT {record.attempt}"] = _attempt_line(record)
-    if len(view.attempts) > MAX_ATTEMPTS:
-        left_out = f"{len(view.attempts) - MAX_ATTEMPTS} more, all: "
-        fields["EARLIER"] = left_out + shown_path(view.run_dir.attempts)
+    if len(files.attempts) > MAX_ATTEMPTS:
+        left_out = f"{len(files.attempts) - MAX_ATTEMPTS} more, all: "
+        fields["EARLIER"] = left_out + shown_path(files.run_dir.attempts)
     fields["WARNING"] = seen.warning or ""
-    fields["DIRECTORY"] = shown_path(view.run_dir.path)
-    for place, line in enumerate((tensorboard.command(view.run_dir) or "").splitlines()):
+    fields["DIRECTORY"] = shown_path(files.run_dir.path)
+    for place, line in enumerate((tensorboard.command(files.run_dir) or "").splitlines()):
         fields["TENSORBOARD" if place == 0 else "ITS TUNNEL"] = line
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
     shown = table.stacked([fields], list(fields), width)
     # Of an error of several lines the state has the first one.
-    further = further_lines(seen.reason) if seen.reason and seen.standing.is_ended else []
+    further = further_lines(seen.reason) if seen.reason and seen.run.is_ended else []
     return "\n".join([shown, *(f"  {line}" for line in further)])
 
 
@@ -294,12 +280,12 @@ def watch(wanted: Wanted) -> int:
     Files are read every LOOK_AGAIN_S, Slurm is asked at most every ASK_AGAIN_S. Where the user
     named runs, it returns when all of them have ended.
     """
-    queue, is_terminal = CachedQueue(), sys.stdout.isatty()
+    ask, is_terminal = Remembered(), sys.stdout.isatty()
     try:
         while True:
             now = time.strftime("%H:%M:%S")
-            seen, num_runs = wanted.look(queue)
-            is_last = wanted.run is not None and all(each.standing.is_over for each in seen)
+            seen, num_runs = wanted.look(ask)
+            is_last = wanted.run is not None and all(each.run.is_over for each in seen)
             note = f"{now}, Slurm is asked every {ASK_AGAIN_S} s, Ctrl-C ends this"
             if is_terminal:
                 max_lines = shutil.get_terminal_size().lines - 2

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_step
 from slurm_job_kit.jobs.console import counted, format_duration, number_ranges
 from slurm_job_kit.jobs.log_text import first_line
-from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause
-from slurm_job_kit.jobs.show.run_view import RunView, Standing
+from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, Cause
+from slurm_job_kit.jobs.runs.state import RunFiles, RunPhase, RunState
 from slurm_job_kit.jobs.slurm import job_state
-from slurm_job_kit.jobs.slurm.job_list import QueueEntry
+from slurm_job_kit.jobs.slurm.client import Job
 from slurm_job_kit.jobs.slurm.pending import explain
 
 CAUSES = {
@@ -39,66 +39,66 @@ _STATES = {
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
-def state(view: RunView, standing: Standing, reason: str | None, now: float) -> str:
+def state(run: RunState, reason: str | None, now: float) -> str:
     """The state of a run in one line of plain words.
 
     `reason`: why it ended, of which its first line is shown; `now`: seconds since the epoch.
     """
-    name, job = standing.state, standing.job
+    files, word = run.files, run.word
     reason = None if reason is None else first_line(reason)
-    if standing.is_waiting and job is not None:
-        return _waiting(view, job, now)
-    if name == "running":
-        return _running(view)
-    if name == "unknown" and job is not None and job.reason != "None":
-        return f"unknown: {job.reason}"
-    if name in ("held", "cancelled", "unreadable"):
-        return f"{name}: {reason}" if reason else name
-    if name == "frozen":
-        gone = f", and Slurm does not have its job {view.job_id}" if view.job_id else ""
+    if run.is_waiting and run.job is not None:
+        return _waiting(files, run.job, now)
+    if word == "running":
+        return _running(files)
+    if word == "unknown" and run.life is not None and run.life.why:
+        return f"unknown: {run.life.why}"
+    if word in ("held", "cancelled", "unreadable"):
+        return f"{word}: {reason}" if reason else word
+    if run.phase is RunPhase.FROZEN:
+        gone = f", and Slurm does not have its job {files.job_id}" if files.job_id else ""
         return f"never started{gone}"
-    if name in ("stopped", "lost") or standing.is_ended and name not in _STATES:
+    if word in ("stopped", "lost") or (run.is_ended and word not in _STATES):
         how = "no record shows why" if reason is None else reason
         what = {"stopped": "stopped", "lost": "lost: its process or job is gone"}
-        return f"{what.get(name, f'ended, {name.upper()} to Slurm')}: {how}"
-    return _STATES.get(name, f"{name.upper()} to Slurm")
+        return f"{what.get(word, f'ended, {word.upper()} to Slurm')}: {how}"
+    return _STATES.get(word, f"{word.upper()} to Slurm")
 
 
-def _waiting(view: RunView, job: QueueEntry, now: float) -> str:
+def _waiting(files: RunFiles, job: Job, now: float) -> str:
     """Why a job waits, and until when Slurm expects it to."""
     is_held = job.state in job_state.HELD
-    what = "held by Slurm" if is_held else _restarting(view) or "waiting in the queue"
+    what = "held by Slurm" if is_held else _restarting(files) or "waiting in the queue"
     text = f"{what}: {explain(job.reason)}"
     if job.start is not None and job.start > now:
         text += f", expected start in {format_duration(job.start - now, 2)}"
     return text
 
 
-def _running(view: RunView) -> str:
+def _running(files: RunFiles) -> str:
     """`starting` before the first attempt, `restarting` between two of them, else `running`."""
-    last = view.last
-    if last is not None and last.attempt == view.newest:
-        return _restarting(view) or "starting"
-    return "running" if view.newest or view.job_id is None else "starting"
+    last = files.last
+    if last is not None and last.attempt == files.newest:
+        return _restarting(files) or "starting"
+    return "running" if files.newest or files.job_id is None else "starting"
 
 
-def _restarting(view: RunView) -> str | None:
+def _restarting(files: RunFiles) -> str | None:
     """`restarting after preemption` of a run that continues by itself; None of any other."""
-    last = view.last
-    if view.newest == 0 or (last and last.decision in (Action.HOLD, Action.CANCEL, Action.DONE)):
+    last = files.last
+    if files.newest == 0 or (last and last.decision in (*ENDS, Action.DONE)):
         return None
-    is_closed = last is not None and last.attempt == view.newest
+    is_closed = last is not None and last.attempt == files.newest
     return f"restarting after {CAUSES[last.cause]}" if last and is_closed else "restarting"
 
 
-def nodes(view: RunView, standing: Standing) -> str | None:
+def nodes(run: RunState) -> str | None:
     """The nodes on which a run runs, or how many it waits for; None of a run that has ended."""
-    if standing.job is not None and standing.job.nodes:
-        return None if standing.is_ended else standing.job.nodes
-    if standing.job is not None and standing.is_waiting:
-        return counted(standing.job.num_nodes, "node") + " wanted"
-    if standing.state == "running" and view.plan is not None:
-        return node_list(view.plan.nodes)
+    if run.job is not None and run.job.nodes:
+        return None if run.is_ended else run.job.nodes
+    if run.job is not None and run.is_waiting:
+        return counted(run.job.num_nodes, "node") + " wanted"
+    if run.word == "running" and run.files.plan is not None:
+        return node_list(run.files.plan.nodes)
     return None
 
 
@@ -118,22 +118,22 @@ def node_list(names: Sequence[str]) -> str:
     return ",".join([*texts, *others])
 
 
-def last_end(view: RunView) -> str | None:
+def last_end(files: RunFiles) -> str | None:
     """What ended the newest closed attempt, if it did not complete the run: `crash (attempt 2)`."""
-    last = view.last
+    last = files.last
     if last is None or last.cause is Cause.COMPLETED:
         return None
     return f"{CAUSES[last.cause]} (attempt {last.attempt})"
 
 
-def checkpoint(view: RunView, now: float) -> str | None:
+def checkpoint(files: RunFiles, now: float) -> str | None:
     """The newest checkpoint and its age: `step 1200, 5 min ago`."""
-    if view.checkpoint is None:
+    if files.checkpoint is None:
         return None
-    text = f"step {checkpoint_step(view.checkpoint)}"
-    if view.checkpoint_time is None:
+    text = f"step {checkpoint_step(files.checkpoint)}"
+    if files.checkpoint_time is None:
         return text
-    return f"{text}, {format_duration(max(0, now - view.checkpoint_time), 1)} ago"
+    return f"{text}, {format_duration(max(0, now - files.checkpoint_time), 1)} ago"
 
 
 def ended_by(record: AttemptRecord) -> str:

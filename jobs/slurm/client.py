@@ -71,13 +71,13 @@ class Life:
 
 @dataclass(frozen=True)
 class Job:
-    """One job, from `scontrol show job`."""
+    """One job, from `scontrol show job`, or from a line of squeue, which has fewer fields."""
 
     state: str
-    reason: str
-    restarts: int
-    is_preempted: bool
-    time_limit: str
+    reason: str = "None"
+    restarts: int = 0
+    is_preempted: bool = False
+    time_limit: str = ""
     can_requeue: bool = True
     excluded: str = ""  # its ExcNodeList
     was_suspended: bool = False  # it is or was suspended in its present start
@@ -90,6 +90,11 @@ class Job:
     tres: str = ""  # what it asks for, or has: `cpu=2,mem=100M,node=1`
     gres: str = ""  # what --gres asks for on each node
     is_expedited: bool = False  # --requeue=expedite, of the user or of the site's plugin
+    # From squeue alone:
+    start: float | None = None  # seconds since the epoch; of a pending job the expected start
+    left_s: int | None = None  # until the time limit; None without one
+    num_nodes: int = 0
+    nodes: str = ""  # as Slurm writes a list, n[1-2]; empty for a pending job
 
     @property
     def is_alive(self) -> bool:

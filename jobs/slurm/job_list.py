@@ -8,13 +8,14 @@ is no exception, as in jobs.slurm.client. Standard library only.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs.console import user_name
@@ -28,8 +29,10 @@ _FINAL = job_state.ENDED - {"BOOT_FAIL", "NODE_FAIL", "PREEMPTED"}
 # How long the accounting may not know yet that a job has ended. On Slurm 22.05.8 it still showed
 # the start before of a job that slurmctld had forgotten (MinJobAge 5 s).
 ACCOUNTING_DELAY_S = 10.0
-# The reason comes last: it may be any text.
-QUEUE_FORMAT = "%i|%T|%S|%L|%D|%N|%r"
+# A reason, a directory and a command may have any character that people type.
+_SEPARATOR = "\x1f"
+QUEUE_FORMAT = _SEPARATOR.join(("%i", "%T", "%S", "%L", "%D", "%N", "%r", "%U", "%Z", "%o"))
+_NUM_COLUMNS = QUEUE_FORMAT.count(_SEPARATOR) + 1
 # The kit's batch script, and the arguments behind it.
 _OURS = re.compile(rf"(?:^|[/ ]){re.escape(SCRIPT.name)}(?: (.*))?$")
 
@@ -41,8 +44,7 @@ def life_of(recorded: RecordedJob, patience_s: float = 0.0) -> Life:
     """
     job, has_answered = client.ask_about(recorded.job_id, patience_s)
     if job is None and not has_answered:
-        why = f"Slurm does not answer whether job {recorded.job_id} still runs"
-        return Life(None, why, is_silent=True)
+        return _silent(recorded)
     if job is None:
         return hidden([recorded]).get(recorded.job_id, Life(False))
     if _is_other(recorded, job) or not job.is_alive:
@@ -50,6 +52,14 @@ def life_of(recorded: RecordedJob, patience_s: float = 0.0) -> Life:
             return elsewhere
         return Life(False, job=None if _is_other(recorded, job) else job)
     return Life(job.is_alive, job=job)
+
+
+def _silent(job: RecordedJob) -> Life:
+    return Life(None, f"Slurm does not answer whether job {job.job_id} still runs", is_silent=True)
+
+
+def _has_other(recorded: RecordedJob, job: Job | None) -> bool:
+    return job is not None and _is_other(recorded, job)
 
 
 def _in_another_cluster(recorded: RecordedJob) -> Life | None:
@@ -133,41 +143,80 @@ def _is_other(recorded: RecordedJob, job: Job) -> bool:
 
 
 @dataclass(frozen=True)
-class QueueEntry:
-    """One job in Slurm's queue, from squeue; also one that ended in the last minutes."""
+class Queue:
+    """One answer of squeue: the jobs of some users that wait, run, or ended in the last minutes.
 
-    state: str
-    reason: str = "None"
-    start: float | None = None  # seconds since the epoch; of a pending job the expected start
-    left_s: int | None = None  # until the time limit; None without one
-    num_nodes: int = 0
-    nodes: str = ""  # as Slurm writes a list, n[1-2]; empty for a pending job
-
-
-def queue(users: Iterable[int]) -> dict[str, QueueEntry] | None:
-    """Return the jobs of these users (uids) by id; None if there is no squeue or no answer.
-
-    A task of a job array has the id ARRAYJOB_TASK. All jobs of the users, because squeue fails as
-    a whole if it does not know a single id. Source: squeue(1); %S of a pending job is the start
-    that the backfill scheduler expects, which `squeue --start` prints, too.
+    jobs: by their ids, of a task ARRAYJOB_TASK; None where squeue is missing or did not answer.
     """
-    of_users = f"--user={','.join(map(str, sorted(set(users))))}"
+
+    jobs: Mapping[str, Job] | None
+
+    def lives_of(self, recorded: Iterable[RecordedJob]) -> dict[str, Life]:
+        """Return whether each of these jobs lives; sacct is asked about those that are gone."""
+        wanted = list(recorded)
+        if self.jobs is None:
+            return {each.job_id: _silent(each) for each in wanted}
+        shown = {each.job_id: self.jobs[each.job_id] for each in wanted if each.job_id in self.jobs}
+        others = {each.job_id for each in wanted if _has_other(each, shown.get(each.job_id))}
+        absent = [each for each in wanted if each.job_id not in shown]
+        unknown = hidden(absent)
+        gone = [each.job_id for each in absent if each.job_id not in unknown]
+        past = past_states(gone) if gone else {}
+        ended = {job_id: Job(state) for job_id, state in past.items() if state in job_state.ENDED}
+        lives = {job_id: Life(False, job=ended.get(job_id)) for job_id in gone}
+        lives |= {job_id: Life(job.is_alive, job=job) for job_id, job in shown.items()}
+        return lives | {job_id: Life(False) for job_id in others} | unknown
+
+    @functools.cached_property
+    def targets(self) -> dict[str, Path | None]:
+        """What the kit's batch script gets in each living job of this user that has it.
+
+        A run directory, a sweep or a spec; None where Slurm shows no arguments of the script: 23.02
+        to 25.05 without accounting.
+        """
+        ours = {
+            job_id: (job, words)
+            for job_id, job in (self.jobs or {}).items()
+            if job.is_alive and job.uid == os.getuid()
+            if (words := _argument(job.command)) is not None
+        }
+        # Since 23.02 %o has no arguments. Source: slurmctld/job_mgr.c, _pack_default_job_details.
+        bare = {_array_id(job_id) for job_id, (_, words) in ours.items() if not words}
+        lines = submit_lines(bare) if bare else {}
+        found: dict[str, Path | None] = {}
+        for job_id, (job, words) in ours.items():
+            given = words or _argument(lines.get(_array_id(job_id), "")) or ""
+            found[job_id] = Path(job.work_dir, given).resolve() if given else None
+        return found
+
+
+def queue(users: Iterable[int] = ()) -> Queue:
+    """Return the jobs of this user and of others (uids), by one call of squeue.
+
+    All jobs of the users, because squeue fails as a whole if it does not know a single id.
+    Source: squeue(1); %S of a pending job is the start that the backfill scheduler expects, which
+    `squeue --start` prints, too.
+    """
+    of_users = f"--user={','.join(map(str, sorted({os.getuid(), *users})))}"
     # --all: also those in partitions that the site hides, the user's own ones, too.
     columns = ("--all", "--noheader", "--array", "--states=all", f"--format={QUEUE_FORMAT}")
     answer = call(["squeue", *columns, of_users], SLURM_TIME_FORMAT="%s")
     if answer is None or answer.returncode != 0:
-        return None
-    rows = (line.split("|", 6) for line in answer.stdout.splitlines())
-    return {row[0]: _queue_entry(row[1:]) for row in rows if len(row) == 7}
+        return Queue(None)
+    rows = (line.split(_SEPARATOR) for line in answer.stdout.split("\n"))
+    return Queue({row[0]: _job_of(row[1:]) for row in rows if len(row) == _NUM_COLUMNS})
 
 
-def _queue_entry(row: list[str]) -> QueueEntry:
-    """The entry of a line of squeue, without its job id."""
-    state, start, left, num_nodes, nodes, reason = row
+def _job_of(row: Sequence[str]) -> Job:
+    """Return the job of a line of squeue, without its id."""
+    state, start, left, num_nodes, nodes, reason, uid, work_dir, command = row
     left_s = duration.parse_or_zero(left)
-    return QueueEntry(
+    return Job(
         state=job_state.read(state),
         reason=reason,
+        uid=int(uid) if uid.isdecimal() else None,
+        work_dir=work_dir,
+        command=command,
         start=float(start) if start.isdecimal() else None,
         left_s=left_s or None,
         num_nodes=int(num_nodes) if num_nodes.isdecimal() else 0,
@@ -175,59 +224,10 @@ def _queue_entry(row: list[str]) -> QueueEntry:
     )
 
 
-def job_states(jobs: Iterable[RecordedJob]) -> dict[str, str]:
-    """Return the state of each of these jobs that Slurm shows: from squeue, else sacct.
-
-    Of a job that squeue does not have, sacct's word counts only if it is that of an end: a job that
-    was cancelled while it waited for its next start may stay REQUEUED there (see `end_state`).
-    """
-    uids = {job.job_id: job.uid for job in jobs}
-    wanted = set(uids)
-    if not wanted:
-        return {}
-    entries = queue([os.getuid(), *(uid for uid in uids.values() if uid is not None)])
-    states = {job_id: each.state for job_id, each in (entries or {}).items() if job_id in wanted}
-    if len(states) == len(wanted):
-        return states
-    past = past_states(sorted(wanted))
-    if entries is not None:
-        past = {job_id: state for job_id, state in past.items() if state in job_state.ENDED}
-    return past | states
-
-
-@dataclass(frozen=True)
-class QueuedJob:
-    """One queued or running job: its working directory and its script with arguments."""
-
-    job_id: str
-    work_dir: str
-    command: str
-    # The kit's batch script, of which Slurm shows no arguments: 23.02 to 25.05 without accounting.
-    is_cut: bool = False
-
-    @property
-    def target(self) -> Path | None:
-        """The argument of the kit's batch script: a run directory, a sweep or a spec."""
-        words = _argument(self.command)
-        return Path(self.work_dir, words).resolve() if words else None
-
-
-def known_queue() -> list[QueuedJob] | None:
-    """The user's jobs that are queued or run; None where squeue does not answer.
-
-    Each task of an array is a job. Source: squeue(1), --array, %Z (working directory) and %o
-    (command).
-    """
-    # Since 23.02 %o has no arguments. Source: slurmctld/job_mgr.c, _pack_default_job_details.
-    user = f"--user={os.getuid()}"
-    answer = call(["squeue", "--all", "--noheader", "--array", user, "--format=%i|%Z|%o"])
-    if answer is None or answer.returncode != 0:
-        return None
-    rows = [line.split("|", 2) for line in answer.stdout.splitlines()]
-    jobs = [QueuedJob(row[0], row[1], row[2]) for row in rows if len(row) == 3]
-    bare = {_array_id(job.job_id) for job in jobs if _argument(job.command) == ""}
-    lines = submit_lines(bare) if bare else {}
-    return [_completed(job, lines) if _array_id(job.job_id) in bare else job for job in jobs]
+def ask(jobs: Iterable[RecordedJob]) -> dict[str, Life]:
+    """Return whether each of these jobs lives; squeue is asked once for all of them."""
+    wanted = list(jobs)
+    return queue(job.uid for job in wanted if job.uid is not None).lives_of(wanted)
 
 
 def newest_in(folder: Path, patience_s: float, others: Collection[str] = ()) -> str | None:
@@ -237,8 +237,9 @@ def newest_in(folder: Path, patience_s: float, others: Collection[str] = ()) -> 
     sbatch's answer cannot be read. others: jobs that are older. patience_s: how long to look again.
     """
     for pause_s in itertools.chain(client.pauses(patience_s), [0.0]):
-        ids = {_array_id(job.job_id) for job in known_queue() or () if _is_in(folder, job)}
-        if found := ids - {_array_id(each) for each in others}:
+        jobs = queue().jobs or {}
+        found = {_array_id(job_id) for job_id, job in jobs.items() if _is_queued_in(folder, job)}
+        if found := found - {_array_id(each) for each in others}:
             return max(found, key=int)
         time.sleep(pause_s)
     return None
@@ -257,7 +258,11 @@ def one_in(folder: Path, ids: Collection[str]) -> str | None:
     return client.the_only(found)
 
 
-def _is_in(folder: Path, job: QueuedJob | Job) -> bool:
+def _is_queued_in(folder: Path, job: Job) -> bool:
+    return job.is_alive and job.uid == os.getuid() and _is_in(folder, job)
+
+
+def _is_in(folder: Path, job: Job) -> bool:
     return Path(job.work_dir) in (folder, folder.resolve())
 
 
@@ -265,12 +270,6 @@ def _argument(command: str) -> str | None:
     """Return what follows the kit's batch script on a command line; None for another script."""
     found = _OURS.search(command)
     return None if found is None else (found[1] or "").strip()
-
-
-def _completed(job: QueuedJob, lines: Mapping[str, str]) -> QueuedJob:
-    """Return a job with the command line of sbatch in place of its script."""
-    line = lines.get(_array_id(job.job_id))
-    return replace(job, is_cut=True) if line is None else replace(job, command=line)
 
 
 def _array_id(job_id: str) -> str:

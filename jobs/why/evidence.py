@@ -10,7 +10,7 @@ import errno
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import records, shared_files
@@ -22,13 +22,12 @@ from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause
 from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.records.nodes import HangConclusion, RankError, RankHang
-from slurm_job_kit.jobs.records.training import Event, Progress, read_events
+from slurm_job_kit.jobs.records.training import Event, read_events
 from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
-from slurm_job_kit.jobs.runs import facts, interpret, lookup, run_lock, scratch_purge
+from slurm_job_kit.jobs.runs import facts, interpret, scratch_purge
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
-from slurm_job_kit.jobs.show import live_progress
+from slurm_job_kit.jobs.runs.state import RunState
 from slurm_job_kit.jobs.slurm import client, job_list, site
-from slurm_job_kit.jobs.slurm.client import Life
 from slurm_job_kit.jobs.why import places
 from slurm_job_kit.jobs.why.answer import FileLine
 from slurm_job_kit.jobs.why.places import CodeFolders, LogLine
@@ -92,96 +91,67 @@ class Observed:
 
     ends: the attempts that ended, the oldest first, also one that has no record yet.
     missing: a file of the run that only the user can bring back.
-    mark: the file `cancelled`. cancelled_by: the user's name, by Slurm's accounting.
-    job: of Slurm, the successor where the first job has ended; end_state: where Slurm has no job.
-    unknown: why it is unknown whether the job or process still runs; None where it is known, or a
-    file shows that it ended.
+    cancelled_by: the user's name, by Slurm's accounting.
+    job: all that Slurm shows of it, for minutes also after its end. end_state: Slurm's, after it.
     exceeds_alone: the job waits for a limit that it exceeds without any other job.
     refusal: why the last job ended before it began an attempt.
     """
 
-    run_dir: RunDir
+    run: RunState
     newest: AttemptFacts
     ends: tuple[Ended, ...]
     missing: UserError | None
-    mark: str | None
     cancelled_by: str | None
-    job_id: str | None
     job: client.Job | None
     end_state: str | None
-    unknown: Life | None
     exceeds_alone: bool
-    is_owner_alive: bool | None
-    progress: Progress | None
     last_event: Event | None
     refusal: LogLine | None
     last_lines: tuple[LogLine, ...]
 
+    @property
+    def run_dir(self) -> RunDir:
+        return self.run.run_dir
 
-def read(run_dir: RunDir) -> Observed:
+    @property
+    def job_id(self) -> str | None:
+        return self.run.job_id
+
+
+def read(run: RunState) -> Observed:
     """All that is known about a run. Raises: RecordError, OSError."""
-    newest = facts.read_newest(run_dir)
-    job_id, life = _job_of(run_dir, newest)
-    job = life.job
-    is_in_queue = job is not None and job.is_alive
-    owner = run_lock.read(run_dir)
-    if owner is not None and owner.is_local and not is_in_queue:
-        life = run_lock.life_of(owner)
-    is_alive = life.is_alive if owner is not None and owner.is_local else None
-    mark = _mark(run_dir)
-    if interpret.is_lost(newest) and not is_in_queue:
-        newest = facts.read_newest(run_dir)  # the attempt may have ended since it was read
-    has_end = newest.result is not None or mark is not None
-    has_end = has_end or interpret.is_end_recorded(newest.last, newest.submission.job_id)
-    unknown = life if life.is_alive is None and not has_end else None
+    run_dir, job_id = run.run_dir, run.job_id
+    newest = facts.read_newest(run_dir)  # after Slurm's answer: the attempt may have ended since
     attempts = list(newest.attempts)
     # The job or process that still runs records the attempt itself.
-    if interpret.is_lost(newest) and not is_in_queue and not is_alive and unknown is None:
+    if interpret.is_lost(newest) and run.is_ended:
         attempts.append(_lost_record(newest))
     ends = _ends(run_dir, newest, attempts)
     job_log = places.tail(run_dir.job_log)
-    end_state = None if is_in_queue or newest.result is not None else _end_state(job_id, job)
+    is_queued = run.job is not None and run.job.is_alive
+    job = run.job if job_id is None else client.show_job(job_id) or run.job
+    asks_state = run.is_ended and newest.result is None and job_id is not None
+    end_state = _end_state(job_id, run.job) if asks_state and job_id is not None else None
     cancelled = newest.result is not None and newest.result.status == "cancelled"
-    asks_who = mark is None and job_id is not None and (cancelled or end_state == "CANCELLED")
+    asks_who = run.files.mark is None and (cancelled or end_state == "CANCELLED")
     return Observed(
-        run_dir=run_dir,
+        run=run,
         newest=newest,
         ends=tuple(ends),
         missing=_missing(run_dir),
-        mark=mark,
-        cancelled_by=job_list.cancelled_by(job_id) if asks_who and job_id else None,
-        job_id=job_id,
+        cancelled_by=job_list.cancelled_by(job_id) if asks_who and job_id is not None else None,
         job=job,
         end_state=end_state,
-        unknown=unknown if end_state is None else None,
-        exceeds_alone=job is not None and site.exceeds_alone(job),
-        is_owner_alive=is_alive,
-        progress=live_progress.read(run_dir),
+        exceeds_alone=is_queued and job is not None and site.exceeds_alone(job),
         last_event=newest.events[-1] if newest.events else None,
-        refusal=None if is_in_queue else _refusal(newest, job_log),
+        refusal=None if is_queued else _refusal(newest, job_log),
         last_lines=tuple((_log_of_last(run_dir, ends) or job_log)[-LAST_LINES:]),
     )
 
 
-def _job_of(run_dir: RunDir, newest: AttemptFacts) -> tuple[str | None, Life]:
-    """The job that has the run, and whether it lives. The successor after the end of the first."""
-    job_id = newest.submission.job_id
-    if job_id is None:
-        return None, Life(False)
-    first, waiting = lookup.as_recorded(run_dir, newest.submission, job_id), newest.successor
-    life = job_list.life_of(first)
-    if waiting is not None and waiting.after == job_id and not life.is_alive:
-        after = job_list.life_of(replace(first, job_id=waiting.job_id))
-        if after.job is not None:
-            return waiting.job_id, after
-    return job_id, life
-
-
-def _end_state(job_id: str | None, job: client.Job | None) -> str | None:
+def _end_state(job_id: str, job: client.Job | None) -> str | None:
     """Slurm's state of a job that has ended; the accounting remembers it longer."""
-    if job is not None or job_id is None:
-        return None if job is None else job.state
-    return job_list.end_state(job_id)
+    return job_list.end_state(job_id) if job is None else job.state
 
 
 def _lost_record(found: AttemptFacts) -> AttemptRecord:
@@ -345,13 +315,6 @@ def _missing(run_dir: RunDir) -> UserError | None:
     except UserError as error:
         return error
     return None
-
-
-def _mark(run_dir: RunDir) -> str | None:
-    try:
-        return shared_files.read_text(run_dir.cancelled, errors="replace").strip()
-    except OSError:
-        return None
 
 
 def _refusal(newest: AttemptFacts, job_log: Sequence[LogLine]) -> LogLine | None:

@@ -6,9 +6,9 @@ import argparse
 import json
 
 from slurm_job_kit.jobs import arguments
-from slurm_job_kit.jobs.attempt.close import find_run
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.why import evidence, state
+from slurm_job_kit.jobs.runs import lookup, state
+from slurm_job_kit.jobs.why import answers, evidence
 from slurm_job_kit.jobs.why.answer import as_json, format_answer
 
 
@@ -20,12 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Run why; returns the exit code."""
-    return why(find_run(args.run), args.json)
+    return why(lookup.find(args.run), args.json)
 
 
 def why(run_dir: RunDir, is_json: bool) -> int:
     """Print why a run is in its state; returns 0. Raises: RecordError, OSError."""
-    answer = state.answer_of(evidence.read(run_dir))
+    answer = answers.answer_of(evidence.read(state.read(run_dir)))
     if is_json:
         names = {"run_id": run_dir.run_id, "run_dir": str(run_dir.path)}
         print(json.dumps(names | as_json(answer), indent=2))

@@ -8,6 +8,7 @@ Slurm in tests/slurm.
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
@@ -28,6 +29,7 @@ fi
 case "$*" in *--test-only*) echo 'sbatch: Job 1 to start' >&2; exit ;; esac
 case "$*" in *--version*) exit ;; esac
 echo submitted >>"$FAKE_SLURM/submitted"
+[ -e "$FAKE_SLURM/state.{JOB_ID}" ] || echo RUNNING >"$FAKE_SLURM/state.{JOB_ID}"
 echo 'Submitted batch job {JOB_ID}'
 """
 SCANCEL = 'for job in "$@"; do echo CANCELLED >"$FAKE_SLURM/state.$job"; done'
@@ -38,14 +40,14 @@ requeue=$(cat "$FAKE_SLURM/requeue.$3" 2>/dev/null) || requeue='Requeue=1 Restar
 echo "   JobState=$state Reason=None Dependency=(null)"
 echo "   $requeue BatchFlag=1"
 """
-# %o: the commands of queued jobs; else all jobs that have a state, as job_list.QUEUE_FORMAT.
-SQUEUE = """
-case "$*" in *%o*) cat "$FAKE_SLURM/queue" 2>/dev/null; exit 0 ;; esac
-for file in "$FAKE_SLURM"/state.*; do
-    [ -e "$file" ] || exit 1
-    id=${file##*.}
-    rest=$(cat "$FAKE_SLURM/queue.$id" 2>/dev/null) || rest='N/A|UNLIMITED|1||None'
-    echo "$id|$(cat "$file")|$rest"
+# A line as job_list.QUEUE_FORMAT has it for each job that has a state or was put into the queue.
+SQUEUE = r"""
+cd "$FAKE_SLURM"
+for id in $({ ls | sed -n 's/^state\.//p'; cut -d'|' -f1 queue 2>/dev/null; } | sort -u); do
+    state=$(cat "state.$id" 2>/dev/null) || state=RUNNING
+    columns=$(cat "queue.$id" 2>/dev/null) || columns='N/A|UNLIMITED|1||None'
+    command=$(sed -n "s/^$id|//p" queue 2>/dev/null | tail -n 1)
+    printf '%s\n' "$id|$state|$columns|$(id -u)|${command:-|}" | tr '|' '\037'
 done
 """
 CLIENTS = {
@@ -56,6 +58,21 @@ CLIENTS = {
     "sacct": "exit 1",
     "srun": "",
 }
+
+
+NO_COLUMNS = "N/A|UNLIMITED|1||None"
+
+
+def squeue_line(
+    job_id: str,
+    state: str,
+    columns: str = "N/A|UNLIMITED|1||None",
+    folder: str = "",
+    script: str = "",
+) -> str:
+    """A line of squeue as job_list.QUEUE_FORMAT has it; columns: those behind the state."""
+    row = [job_id, state, *columns.split("|", 4), str(os.getuid()), folder, script]
+    return "\x1f".join(row) + "\n"
 
 
 class FakeSlurm:
@@ -115,7 +132,7 @@ class FakeSlurm:
         (self.folder / f"state.{job_id}").unlink()
 
     def enqueue(self, job_id: str, work_dir: Path, command: str) -> None:
-        """Put a job into the queue that squeue shows with its command."""
+        """Put a job into the queue that squeue shows with its directory and its command."""
         with open(self.folder / "queue", "a", encoding="utf-8") as queue:
             queue.write(f"{job_id}|{work_dir}|{command}\n")
 

@@ -24,7 +24,7 @@ from slurm_job_kit.jobs.rundir import (
     read_jsonl,
     write_json,
 )
-from slurm_job_kit.jobs.runs import facts, interpret, run_lock
+from slurm_job_kit.jobs.runs import facts, interpret, run_lock, state
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from slurm_job_kit.trainer.storage.reader import quarantine
@@ -496,51 +496,51 @@ def test_a_missing_result_of_a_complete_run_is_written_with_its_record(run, slur
     if not has_owner:
         run.owner.unlink()
     for _ in range(2):
-        close_module.write_missing_result(run)
+        close_module.write_missing_result(state.read(run))
     result = {"status": "completed", "global_step": 9, "attempts": 1, "steps_redone": 0}
     assert read_json(run.result) == result
     assert [record["decision"] for record in read_jsonl(run.attempts)] == ["done"]
     assert not run.owner.exists()
 
 
-@pytest.mark.parametrize("state", ["CANCELLED", "COMPLETING", "PENDING"])
-def test_a_cancel_before_the_requeue_landed_is_recorded_once_the_job_is_gone(run, slurm, state):
-    slurm.set_state("7", state)
+@pytest.mark.parametrize("word", ["CANCELLED", "COMPLETING", "PENDING"])
+def test_a_cancel_before_the_requeue_landed_is_recorded_once_the_job_is_gone(run, slurm, word):
+    slurm.set_state("7", word)
     write_json(run.submission, {"argv": None, "job_id": "7"})
     append_jsonl(run.attempts, run_files.attempt(decision="wait", cause="requeued"))
     run.cancelled.write_text("now: jobs cancel: 7\n")
-    close_module.write_missing_result(run)
-    assert run.result.exists() == (state == "CANCELLED")
+    close_module.write_missing_result(state.read(run))
+    assert run.result.exists() == (word == "CANCELLED")
     if run.result.exists():
         assert read_json(run.result)["status"] == "cancelled"
         assert [each["decision"] for each in read_jsonl(run.attempts)] == ["wait", "cancel"]
 
 
-@pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "PENDING", None])
-def test_no_result_is_written_while_the_job_may_still_do_it(run, slurm, state):
+@pytest.mark.parametrize("word", ["RUNNING", "COMPLETING", "PENDING", None])
+def test_no_result_is_written_while_the_job_may_still_do_it(run, slurm, word):
     through(run)
-    if state is None:  # slurmctld does not answer
-        slurm.answer("scontrol", error="Unable to contact\n", status=1)
+    if word is None:  # slurmctld does not answer
+        slurm.answer("squeue", error="Unable to contact\n", status=1)
     else:
-        slurm.set_state("7", state)
-    close_module.write_missing_result(run)
+        slurm.set_state("7", word)
+    close_module.write_missing_result(state.read(run))
     assert not run.result.exists() and not run.attempts.exists()
     assert read_json(run.owner) == run_files.claim()
 
 
-@pytest.mark.parametrize("state", ["RUNNING", "PENDING", "FAILED"])
+@pytest.mark.parametrize("word", ["RUNNING", "PENDING", "FAILED"])
 @pytest.mark.parametrize("is_successor", [True, False])
-def test_a_job_that_may_be_starting_writes_the_result_itself(run, slurm, state, is_successor):
+def test_a_job_that_may_be_starting_writes_the_result_itself(run, slurm, word, is_successor):
     """It would find the claim of a command on another host, and end without its attempt."""
     slurm.set_state("7", "FAILED")
-    slurm.set_state("8", state)
+    slurm.set_state("8", word)
     through(run)
     if is_successor:
         write_json(run.successor, {"job_id": "8", "after": "7", "reason": "because"})
     else:
         write_json(run.submission, {"argv": None, "job_id": "8"})
-    close_module.write_missing_result(run)
-    assert run.result.exists() == (state == "FAILED")
+    close_module.write_missing_result(state.read(run))
+    assert run.result.exists() == (word == "FAILED")
     assert run.owner.exists() != run.result.exists()
 
 
@@ -548,7 +548,7 @@ def test_no_result_is_written_into_a_run_of_another_version(run, slurm):
     slurm.set_state("7", "FAILED")
     through(run)
     write_json(run.spec, {"format": FORMAT + 1})
-    close_module.write_missing_result(run)
+    close_module.write_missing_result(state.read(run))
     assert not run.result.exists() and not run.attempts.exists()
 
 
@@ -557,9 +557,8 @@ def test_no_result_is_written_of_a_run_that_may_continue(run, slurm, status):
     slurm.set_state("7", "FAILED")
     through(run)
     write_json(run.attempt(1).outcome, {"status": status})
-    close_module.write_missing_result(run)
+    close_module.write_missing_result(state.read(run))
     assert not run.result.exists() and not run.attempts.exists()
-    assert slurm.calls == []  # Slurm is asked of complete runs only
 
 
 def test_a_result_that_another_process_is_writing_is_left_to_it(run, slurm):
@@ -567,7 +566,7 @@ def test_a_result_that_another_process_is_writing_is_left_to_it(run, slurm):
     run.owner.unlink()
     other = run_lock.process(os.getppid())
     run_lock.claim(run, other, 1)
-    close_module.write_missing_result(run)
+    close_module.write_missing_result(state.read(run))
     assert not run.result.exists()
     assert run_lock.read(run) == other
 

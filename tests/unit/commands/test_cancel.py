@@ -13,7 +13,7 @@ from slurm_job_kit.jobs.commands import cancel
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import append_jsonl, read_json, write_json
 from slurm_job_kit.jobs.runs import facts, lookup, run_lock
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm import job_list
 from tests.unit import run_files
 from tests.unit.commands.commands_kit import make_run
 
@@ -153,7 +153,7 @@ def test_resume_queues_no_job_while_squeue_does_not_show_the_queue(slurm, here, 
     slurm.set_state("4711", "FAILED")
     slurm.answer("squeue", error="slurm_load_jobs error: Rate limit exceeded", status=1)
     assert main(["resume", "tiny"]) == 1
-    assert "squeue does not answer" in capsys.readouterr().err
+    assert "does not answer" in capsys.readouterr().err
     assert slurm.submitted == 1
 
 
@@ -233,10 +233,10 @@ def test_a_cancel_that_is_interrupted_before_scancel_leaves_no_mark(slurm, here,
     (run,) = lookup.all_runs()
     slurm.set_state("4711", "RUNNING")
 
-    def interrupted(job_id):
+    def interrupted(users=()):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(client, "show_job", interrupted)
+    monkeypatch.setattr(job_list, "queue", interrupted)
     assert main(["cancel", "tiny"]) == 130
     assert slurm.cancelled == []
     refuse_start(run, run_lock.this_process("4711"))

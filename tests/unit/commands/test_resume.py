@@ -72,7 +72,7 @@ def test_resume_waits_for_the_end_of_the_job_that_held_the_run(slurm, capsys):
 
 def test_resume_needs_to_know_whether_the_job_still_runs(slurm, here, capsys):
     main(["submit", "tiny.yaml"])
-    slurm.answer("scontrol", error="Unable to contact slurmctld\n", status=1)
+    slurm.answer("squeue", error="Unable to contact slurmctld\n", status=1)
     assert main(["resume", "4711"]) == 1
     assert "whether job 4711 still runs" in capsys.readouterr().err
 
@@ -149,6 +149,7 @@ def test_of_two_resumes_at_once_one_queues_a_job(slurm, here, capsys):
         finally:
             (slurm.folder / "go").touch()
     assert first.returncode == 0
+    slurm.set_state("4712", "PENDING")
     assert main(["resume", "tiny"]) == 2
     assert "job 4712" in capsys.readouterr().err
     assert slurm.submitted == 2

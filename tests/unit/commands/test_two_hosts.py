@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import time
 
 import pytest
@@ -9,17 +10,25 @@ import pytest
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.care import leftovers, unlinked
-from slurm_job_kit.jobs.commands import cancel, clean, resume, run_jobs
+from slurm_job_kit.jobs.commands import cancel, clean, resume
 from slurm_job_kit.jobs.console import BestEffort
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.records.queued import Submission
 from slurm_job_kit.jobs.records.sweeps import SweepPoint, SweepRecord
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, Timeline, append_jsonl, relink, write_json
-from slurm_job_kit.jobs.runs import checkpoint_files, checkpoints, code_snapshot, compare, lookup
+from slurm_job_kit.jobs.runs import (
+    checkpoint_files,
+    checkpoints,
+    code_snapshot,
+    compare,
+    lookup,
+    state,
+)
 from slurm_job_kit.jobs.show.rank_logs import GrowingFile, attempts_with, ranks_of
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 from tests.unit import run_files
 from tests.unit.commands.commands_kit import make_checkpoint, make_run
+from tests.unit.fake_slurm import squeue_line
 from tests.unit.two_hosts import TwoHosts, look
 
 NAMES = (
@@ -82,13 +91,10 @@ def test_why_sees_that_a_run_has_just_completed(run, there, slurm, capsys):
 
 def test_why_reads_the_files_again_if_the_job_ends_while_it_looks(run, there, slurm, capsys):
     """The job is gone when Slurm is asked, which is after the files were read."""
-    slurm.set_state("7", "COMPLETED")
     append_jsonl(slurm.bin.parent / "line", run_files.attempt(decision="hold"))
     Timeline(run, "attempt", 1).event("close", decision="hold")
-    shown = (
-        'echo "   JobState=COMPLETED Reason=None Dependency=(null)"; echo "   Requeue=1 Restarts=0"'
-    )
-    slurm.install("scontrol", f'cat "$FAKE_SLURM/line" >>{run.attempts}; {shown}')
+    shown = shlex.quote(squeue_line("7", "COMPLETED"))
+    slurm.install("squeue", f'cat "$FAKE_SLURM/line" >>{run.attempts}; printf %s {shown}')
     assert main(["why", there.run_id]) == 0
     assert "attempts.jsonl was deleted" not in capsys.readouterr().out
 
@@ -156,7 +162,9 @@ def test_a_cancel_that_fails_keeps_the_mark_of_a_cancel_on_another_host(run, the
 
 def test_a_run_that_was_cancelled_on_another_host_has_ended(run, there):
     run.cancelled.write_text("6 7")
-    assert run_jobs.has_recorded_end(there, "7") and not run_jobs.has_recorded_end(there, "8")
+    assert state.read(there).files.has_recorded_end
+    run.cancelled.write_text("6 8")
+    assert not state.read(there).files.has_recorded_end
 
 
 def test_a_name_means_the_run_that_another_host_has_just_submitted(hosts, run, there):

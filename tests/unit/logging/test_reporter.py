@@ -10,6 +10,7 @@ import pytest
 
 from slurm_job_kit.jobs.records.training import read_events, read_progress_step
 from slurm_job_kit.jobs.rundir import STEPS_WRITER, RunDir, read_jsonl
+from slurm_job_kit.jobs.runs.state import read_progress
 from slurm_job_kit.jobs.show import live_progress as live
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
@@ -166,7 +167,7 @@ def test_progress_and_lines_on_a_full_disk_end_no_training(report, tmp_path, mon
 
 
 def live_line(path):
-    found = live.read(RunDir(path))
+    found = read_progress(RunDir(path))
     assert found is not None
     return live.format_progress(found)
 

@@ -147,6 +147,7 @@ def on_slurm(slurm, here):
 
 
 def test_on_slurm_it_is_a_step_on_the_node_of_the_rank(on_slurm, slurm):
+    slurm.set_state("7", "RUNNING")
     place = beside_rank.find_place(on_slurm, 0)
     assert (place.job_id, place.node, place.pid) == ("7", "b", 10)
     argv = beside_rank.argv_beside(on_slurm, place, ["ls"])
@@ -163,7 +164,7 @@ def test_a_job_that_does_not_run_is_refused(on_slurm, slurm, state, capfd):
 
 
 def test_without_an_answer_of_slurm_nothing_is_claimed(on_slurm, slurm, capfd):
-    slurm.answer("scontrol", error="Unable to contact slurm controller", status=1)
+    slurm.answer("squeue", error="Unable to contact slurm controller", status=1)
     assert main(["shell", "tiny", "--stack"]) == 1
     assert "does not answer" in capfd.readouterr().err
 

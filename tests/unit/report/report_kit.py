@@ -12,6 +12,7 @@ from slurm_job_kit.jobs.records.training import Event
 from slurm_job_kit.jobs.report.history import AttemptHistory, RunHistory
 from slurm_job_kit.jobs.report.spans import Use, spans_of
 from slurm_job_kit.jobs.rundir import STEPS_WRITER, RunDir, append_jsonl
+from slurm_job_kit.jobs.runs.state import RunFiles, RunPhase, RunState
 from slurm_job_kit.jobs.spec import Slurm, Spec
 
 BEGIN = 1_800_000_000
@@ -55,16 +56,15 @@ def attempt(number, start, stop, events=(), failed=None, **fields):
 
 
 def history(attempts, end, submits=(0,), spec=None, begin=0):
-    to_ms = 1000
+    to_ms, files = 1000, RunFiles(RunDir(Path("runs/tiny/1")), Spec())
     return RunHistory(
-        RunDir(Path("runs/tiny/1")),
+        RunState(files, RunPhase.HELD, "held"),
         (BEGIN + begin) * to_ms,
         (BEGIN + end) * to_ms,
         True,
         tuple((BEGIN + each) * to_ms for each in submits),
         tuple(attempts),
         spec or Spec(slurm=Slurm(nodes=2, gpus_per_node=4)),
-        None,
     )
 
 

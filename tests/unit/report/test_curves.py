@@ -10,6 +10,7 @@ from slurm_job_kit.jobs.report import charts, page
 from slurm_job_kit.jobs.report.curves import MAX_GROUPS, Curves, Thinned, add_metrics
 from slurm_job_kit.jobs.report.ranking import rank
 from slurm_job_kit.jobs.report.summary import summarize
+from slurm_job_kit.jobs.runs import state
 from slurm_job_kit.jobs.spec import Checkpoint, Spec
 from tests.unit.commands.commands_kit import make_run
 from tests.unit.report.report_kit import lines, two_attempts, write_run
@@ -52,7 +53,7 @@ def test_a_page_of_a_long_run_with_many_metrics_stays_small(here):
         found,
         ({"step": step} | {name: rng.random() for name in names} for step in range(5000)),
     )
-    text = page.page_of([summarize(run)], [found], [])
+    text = page.page_of([summarize(state.read(run))], [found], [])
     assert len(text.encode()) < 2_000_000
     assert f"{30 - charts.MAX_METRIC_CHARTS} more metrics" in text
 

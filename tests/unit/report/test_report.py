@@ -18,6 +18,7 @@ from slurm_job_kit.jobs.records.training import Metric, Result
 from slurm_job_kit.jobs.report import summary
 from slurm_job_kit.jobs.report.spans import Use
 from slurm_job_kit.jobs.rundir import append_jsonl
+from slurm_job_kit.jobs.runs import run_lock, state
 from tests.unit.commands.commands_kit import make_run
 from tests.unit.report.report_kit import (
     BEGIN,
@@ -63,7 +64,7 @@ def test_gpu_hours_are_those_that_the_spec_asked_for(requeued):
     spec = json.loads(requeued.spec.read_text())
     spec["slurm"]["gpus_per_node"] = 8
     requeued.spec.write_text(json.dumps(spec))
-    assert summary.summarize(requeued).gpu_hours == pytest.approx(8 * 2 * 80 / 3600)
+    assert summary.summarize(state.read(requeued)).gpu_hours == pytest.approx(8 * 2 * 80 / 3600)
 
 
 def test_the_text_names_what_is_not_explained_even_if_it_is_nothing(requeued, capsys):
@@ -176,7 +177,7 @@ def test_a_script_of_ones_own_has_no_metrics_and_that_is_written_there(here, cap
     events = [event(11, "torchrun"), event(13, "spawn"), event(90, "torchrun_end")]
     write_run(run, [attempt(1, 10, 91, events, decision=Action.DONE, cause=Cause.COMPLETED)])
     assert "No metrics.jsonl" in page_of(run, capsys)
-    assert summary.summarize(run).time_of(Use.TRAINING) == 77_000
+    assert summary.summarize(state.read(run)).time_of(Use.TRAINING) == 77_000
 
 
 def test_a_held_run_ends_with_its_last_attempt(here, capsys):
@@ -190,13 +191,14 @@ def test_a_held_run_ends_with_its_last_attempt(here, capsys):
 def test_a_running_run_lasts_to_now(here):
     running = replace(attempt(1, 10, 50, started(10)), record=None, stop=None)
     run = write_run(make_run(here), [replace(running, events=running.events[:-1])])
-    found = summary.summarize(run, now=BEGIN + 70)
+    run_lock.claim(run, run_lock.this_process(None), 1)
+    found = summary.summarize(state.read(run), now=BEGIN + 70)
     assert (found.state, found.wall, found.time_of(Use.TRAINING)) == ("not ended", 70_000, 52_000)
 
 
 def test_a_requeued_run_waits_until_now(here):
     run = write_run(make_run(here), two_attempts()[:1])
-    found = summary.summarize(run, now=BEGIN + 400)
+    found = summary.summarize(state.read(run), now=BEGIN + 400)
     assert (found.state, found.time_of(Use.QUEUE)) == ("not ended", 8000 + 350_000)
 
 
@@ -229,7 +231,7 @@ def test_a_held_run_that_was_queued_again_has_not_ended(here):
     records.write(run.result, Result("held", "three crashes"))
     again = {"t": BEGIN + 60, "event": "submit", "attempt": None}
     append_jsonl(run.timeline("submit"), again)
-    found = summary.summarize(run, now=BEGIN + 80)
+    found = summary.summarize(state.read(run), now=BEGIN + 80)
     assert (found.state, found.wall) == ("not ended", 80_000)
     assert (found.time_of(Use.IDLE), found.time_of(Use.QUEUE)) == (10_000, 8000 + 20_000)
 
@@ -238,7 +240,7 @@ def test_a_run_that_was_cancelled_in_the_queue_ends_there(here):
     run = write_run(make_run(here), [])
     records.write(run.result, Result("cancelled"))
     os.utime(run.result, (BEGIN + 30, BEGIN + 30))
-    found = summary.summarize(run)
+    found = summary.summarize(state.read(run))
     assert (found.state, found.wall, found.time_of(Use.QUEUE)) == ("cancelled", 30_000, 28_000)
 
 
@@ -247,5 +249,5 @@ def test_a_local_run_whose_process_is_gone_is_lost_with_its_last_line(here):
     run = write_run(make_run(here), [replace(running, events=running.events[:-1])])
     gone = Claim("local-here-1", socket.gethostname(), 2**22 + 1, "1", 1)
     records.write(run.owner, gone)
-    found = summary.summarize(run, now=BEGIN + 9999)
+    found = summary.summarize(state.read(run), now=BEGIN + 9999)
     assert (found.state, found.wall) == ("lost", 18_000)

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs.state import read_progress
 from slurm_job_kit.jobs.show import live_progress
 from slurm_job_kit.jobs.show.live_progress import ProgressLine
 
@@ -38,12 +39,12 @@ def shown(line, capsys):
 def test_the_metrics_of_a_script_are_shown_by_their_names(run):
     values = {"step": 7, "total": None, "metrics": {"loss": 0.123456, "bleu": 31.0}}
     run.progress.write_text(json.dumps(values))
-    now = live_progress.read(run)
+    now = read_progress(run)
     assert now is not None
     assert live_progress.format_progress(now) == "step 7/?  loss 0.1235  bleu 31"
     values["metrics"] = {"eval_accuracy": 0.5, "loss": 0.25, "eval_bleu": 3.0}
     run.progress.write_text(json.dumps(values))
-    now = live_progress.read(run)
+    now = read_progress(run)
     assert now is not None
     text = "step 7/?  loss 0.25  held-out accuracy 50.00%  bleu 3"
     assert live_progress.format_progress(now) == text

@@ -10,9 +10,9 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, write_json
-from slurm_job_kit.jobs.runs import run_lock
-from slurm_job_kit.jobs.show import cached_queue, run_view, status, table
-from slurm_job_kit.jobs.slurm.job_list import QueueEntry
+from slurm_job_kit.jobs.runs import run_lock, state
+from slurm_job_kit.jobs.show import status, table
+from slurm_job_kit.jobs.slurm.client import Job, Life
 from slurm_job_kit.jobs.spec import Log, Spec
 from tests.unit import run_files
 from tests.unit.commands.commands_kit import make_run
@@ -61,7 +61,7 @@ def test_a_run_that_ended_has_no_speed_and_no_time_left(here, capsys, result):
 
 
 @pytest.mark.parametrize(
-    ("result", "slurm_state", "state"),
+    ("result", "slurm_state", "word"),
     [
         ({}, None, "stopped"),
         ({}, "PENDING", "pending"),
@@ -73,16 +73,15 @@ def test_a_run_that_ended_has_no_speed_and_no_time_left(here, capsys, result):
         ({"status": "completed"}, "RUNNING", "completed"),
     ],
 )
-def test_the_run_directory_knows_better_than_slurm_how_a_run_ended(
-    here, result, slurm_state, state
-):
+def test_the_run_directory_knows_better_than_slurm_how_a_run_ended(here, result, slurm_state, word):
     run = make_run(here)
     append_jsonl(run.attempts, run_files.attempt())
     if result:
         write_json(run.result, result)
     write_json(run.submission, {"job_id": "12"})  # after the result
-    jobs = {"12": QueueEntry(slurm_state)} if slurm_state else {}
-    assert run_view.judge(run_view.read(run), jobs).state == state
+    job = Job(slurm_state) if slurm_state else None
+    life = Life(job is not None and job.is_alive, job=job)
+    assert state.read(run, lambda jobs: {"12": life}).word == word
 
 
 def test_a_resumed_run_is_unknown_where_slurm_does_not_answer(here):
@@ -90,16 +89,16 @@ def test_a_resumed_run_is_unknown_where_slurm_does_not_answer(here):
     append_jsonl(run.attempts, run_files.attempt())
     write_json(run.result, {"status": "held"})
     write_json(run.submission, {"job_id": "12"})
-    assert run_view.judge(run_view.read(run), None).state == "unknown"
+    assert state.read(run, lambda jobs: {"12": Life(None, is_silent=True)}).word == "unknown"
 
 
 def test_a_local_run_is_running_while_its_process_lives(here):
     run = make_run(here)
     run_lock.claim(run, run_lock.this_process(None), 1)
-    assert run_view.judge(run_view.read(run), None).state == "running"
+    assert state.read(run).word == "running"
     record = asdict(run_lock.this_process(None)) | {"pid_start": "1", "attempt": 1}
     write_json(run.owner, record)
-    assert run_view.judge(run_view.read(run), None).state == "lost"
+    assert state.read(run).word == "lost"
 
 
 @pytest.mark.parametrize(
@@ -276,8 +275,8 @@ def test_a_pending_run_that_alone_exceeds_a_limit_never_starts(slurm, monkeypatc
     slurm.set_state("4711", "PENDING")
     slurm.set_queued("4711", "N/A|1:00:00|2||AssocGrpCpuLimit")
     job = "   Priority=1 Nice=0 Account=small QOS=normal\n   TRES=cpu=2,node=2\n"
-    state = "   JobState=PENDING Reason=AssocGrpCpuLimit Dependency=(null)\n"
-    slurm.answer("scontrol", job + state, when="*job*")
+    shown = "   JobState=PENDING Reason=AssocGrpCpuLimit Dependency=(null)\n"
+    slurm.answer("scontrol", job + shown, when="*job*")
     slurm.install("sacctmgr", "")
     slurm.answer("sacctmgr", "|root|cpu=1|||||\n", when="*account=small *")
     capsys.readouterr()
@@ -285,7 +284,7 @@ def test_a_pending_run_that_alone_exceeds_a_limit_never_starts(slurm, monkeypatc
     assert "so it never starts as it is" in capsys.readouterr().out
     clock = Clock(ends_at=59)
     monkeypatch.setattr(status, "time", clock)
-    monkeypatch.setattr(cached_queue, "time", clock)
+    monkeypatch.setattr(state, "time", clock)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert main(["status", "tiny", "--watch"]) == 0
     assert capsys.readouterr().out.count("so it never starts as it is") == 12
@@ -317,7 +316,7 @@ def test_a_watch_asks_slurm_at_most_every_30_s(slurm, monkeypatch, capsys):
     before, clock = len(slurm.calls), Clock(ends_at=60)
     # Of these two modules alone: subprocess needs the real clock while it waits for squeue.
     monkeypatch.setattr(status, "time", clock)
-    monkeypatch.setattr(cached_queue, "time", clock)
+    monkeypatch.setattr(state, "time", clock)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert main(["status", "--watch"]) == 0
     assert len(slurm.calls) - before == 3  # at 0, 30 and 60 s
@@ -336,7 +335,7 @@ def test_a_watch_of_a_named_run_ends_with_it(slurm, monkeypatch, capsys):
 
     clock = CancelledAfter60S(ends_at=600)
     monkeypatch.setattr(status, "time", clock)
-    monkeypatch.setattr(cached_queue, "time", clock)
+    monkeypatch.setattr(state, "time", clock)
     assert main(["status", "tiny", "--watch"]) == 0
     assert 60 <= clock.monotonic() < 600
     assert "cancelled" in capsys.readouterr().out.split("STATE")[-1]
@@ -358,7 +357,7 @@ def test_a_watch_of_many_runs_shows_what_fits_and_draws_few_tables(
     numbers = []
     for max_lines in (24, 48):
         wanted = status.Wanted(is_all=True)
-        text = wanted.text(*wanted.look(cached_queue.CachedQueue()), max_lines)
+        text = wanted.text(*wanted.look(state.Remembered()), max_lines)
         assert len(text.split("\n")) <= max_lines
         numbers += [int(number) for number in re.findall(r"^(\d+) of 200 runs, all: ", text, re.M)]
     assert 2 <= numbers[0] < numbers[1] and len(drawn) <= 14

@@ -1,36 +1,47 @@
 """Slurm's lists of jobs, from fakes of squeue and sacct on PATH."""
 
+import os
 import time
+from typing import Any
 
 from slurm_job_kit.jobs.slurm import job_list
-from slurm_job_kit.jobs.slurm.job_list import QueueEntry
+from slurm_job_kit.jobs.slurm.client import Job
+from tests.unit.fake_slurm import squeue_line
 
 SACCT = "12|CANCELLED by 0\n13|TIMEOUT\n"
 
 
 def test_the_queue_comes_from_one_query(fake_slurm):
-    lines = "12|RUNNING|1795507000|1-00:10:00|2|n[1-2]|None\n"
-    lines += "13_2|PENDING|N/A|UNLIMITED|1||ReqNodeNotAvail, a|b\n"
+    lines = squeue_line("12", "RUNNING", "1795507000|1-00:10:00|2|n[1-2]|None", "/a|b", "x.sh a|b")
+    lines += squeue_line("13_2", "PENDING", "N/A|UNLIMITED|1||ReqNodeNotAvail, a|b")
     fake_slurm.answer("squeue", lines)
-    assert job_list.queue([7, 5, 7]) == {
-        "12": QueueEntry("RUNNING", "None", 1795507000.0, 87000, 2, "n[1-2]"),
-        "13_2": QueueEntry("PENDING", "ReqNodeNotAvail, a|b", None, None, 1, ""),
+    jobs, me = job_list.queue([7, 5, 7]).jobs, os.getuid()
+    started: dict[str, Any] = {
+        "start": 1795507000.0,
+        "left_s": 87000,
+        "num_nodes": 2,
+        "nodes": "n[1-2]",
+    }
+    assert jobs == {
+        "12": Job("RUNNING", uid=me, work_dir="/a|b", command="x.sh a|b", **started),
+        "13_2": Job("PENDING", "ReqNodeNotAvail, a|b", uid=me, num_nodes=1),
     }
     (call,) = fake_slurm.calls
-    assert "--user=5,7" in call and "--array" in call and "--states=all" in call
+    assert f"--user={','.join(map(str, sorted({5, 7, me})))}" in call
+    assert "--array" in call and "--states=all" in call
 
 
 def test_no_squeue_is_no_empty_queue(fake_slurm, monkeypatch):
     fake_slurm.remove()
     monkeypatch.setenv("PATH", str(fake_slurm.bin))
-    assert job_list.queue([1]) is None
+    assert job_list.queue().jobs is None
 
 
 def test_a_refused_query_is_no_empty_queue(fake_slurm):
     fake_slurm.answer("squeue")
-    assert job_list.queue([1]) == {}
+    assert job_list.queue().jobs == {}
     fake_slurm.answer("squeue", status=1)
-    assert job_list.queue([1]) is None
+    assert job_list.queue().jobs is None
 
 
 def test_past_states_come_from_sacct_alone(fake_slurm):

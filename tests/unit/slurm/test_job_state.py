@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from slurm_job_kit.jobs.slurm import client, job_list, job_state
+from tests.unit.fake_slurm import squeue_line
 from tests.unit.slurm.own_words import each_slurm, words
 
 # Source: src/common/slurm_protocol_defs.c, job_state_string, of 22.05.8, 24.11.5 and 26.05.5.
@@ -59,9 +60,9 @@ def test_a_state_of_a_later_slurm_is_neither_ended_nor_anything_else():
 )
 def test_a_word_is_read_alike_from_each_command(fake_slurm, word, state):
     assert job_state.read(word) == state
-    fake_slurm.answer("squeue", f"7|{word}|N/A|UNLIMITED|1||None\n")
+    fake_slurm.answer("squeue", squeue_line("7", word))
     fake_slurm.answer("sacct", f"7|{word}\n")
-    jobs = job_list.queue([0])
+    jobs = job_list.queue().jobs
     assert jobs is not None and jobs["7"].state == job_list.past_states(["7"])["7"] == state
     if word and " " not in word:
         job = client.parse_job(SHOWN.format(word, 0))

@@ -447,7 +447,7 @@ def test_without_an_answer_of_slurm_a_run_with_a_job_is_unknown(queued, slurm):
     story.attempt(cause="lost")
     story.run.attempts.unlink()
     story.run.job_log.write_text("step 7\n")
-    slurm.answer("scontrol", error="Unable to contact slurm controller\n", status=1)
+    slurm.answer("squeue", error="Unable to contact slurm controller\n", status=1)
     answer = story.why()
     assert answer["last_lines"] == []  # what the log ends with is no reason
     assert (answer["cause"], answer["delays"]) == ("unknown", [])
@@ -459,7 +459,7 @@ def test_without_an_answer_of_slurm_a_run_with_a_job_is_unknown(queued, slurm):
 
 def test_without_an_answer_of_slurm_the_record_of_the_end_counts(queued, slurm):
     story = queued("RUNNING")
-    slurm.answer("scontrol", error="Unable to contact slurm controller\n", status=1)
+    slurm.answer("squeue", error="Unable to contact slurm controller\n", status=1)
     story.attempt(decision="hold", evidence={"error": "x"}, job_id="7")
     story.error(mistake="code")
     assert story.why()["cause"] == "user_code"
@@ -542,8 +542,9 @@ def test_slurms_end_state_counts_where_the_batch_script_recorded_nothing(queued,
     assert answer["cause"] == cause and "make resume" in answer["command"]
 
 
-def test_a_job_that_only_ends_after_a_hold_is_not_called_running(queued):
+def test_a_job_that_only_ends_after_a_hold_is_not_called_running(queued, slurm):
     story = queued("RUNNING")
+    slurm.set_state("8", "RUNNING")
     story.attempt(decision="hold", evidence={"error": "x"}, job_id="7")
     story.error(mistake="code")
     story.held()

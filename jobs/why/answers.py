@@ -11,6 +11,7 @@ from slurm_job_kit.jobs.console import counted, format_duration
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, Cause
 from slurm_job_kit.jobs.runs.interpret import start_up_warning
+from slurm_job_kit.jobs.runs.state import RunPhase
 from slurm_job_kit.jobs.show import live_progress
 from slurm_job_kit.jobs.slurm import job_state, pending, refusals
 from slurm_job_kit.jobs.slurm.client import Life
@@ -33,16 +34,17 @@ BUDGET_DECIDES = (Kind.MAX_RESTARTS, Kind.SHORT_TIME_LIMIT, Kind.NOT_REQUEUED)
 
 def answer_of(seen: Observed) -> Answer:
     """Why a run is in its state."""
-    found = seen.newest
-    if found.result is not None and found.result.status == "completed":
+    run = seen.run
+    if run.phase is RunPhase.COMPLETED:
         return completed(seen)
-    if seen.job is not None and seen.job.is_alive and not is_over(seen):
+    is_living = run.life is not None and run.life.is_alive is True and not run.is_ending
+    if seen.job is not None and is_living:
         return in_queue(seen)
-    if seen.is_owner_alive:
+    if run.process is not None and run.phase is RunPhase.RUNNING:
         return running(seen)
-    if seen.unknown is not None:
-        return unknown(seen, seen.unknown)
-    if seen.mark is not None:  # a job that starts then is refused: that is no cause of its own
+    if run.phase is RunPhase.UNKNOWN and run.life is not None:
+        return unknown(seen, run.life)
+    if run.files.mark is not None:  # a job that starts then is refused: that is no cause of its own
         return cancelled(seen)
     if seen.refusal is not None:
         return refused(seen)
@@ -52,26 +54,16 @@ def answer_of(seen: Observed) -> Answer:
     was_waiting = bool(seen.ends) and seen.ends[-1].record.decision in starts_again
     if was_waiting and seen.end_state == "CANCELLED":
         return cancelled(seen)  # between two starts, with no process of the run to record it
-    if found.result is not None and found.result.status == "cancelled":
+    if run.result is not None and run.result.status == "cancelled":
         return cancelled(seen)
     if seen.ends:
         return ended(seen)
     return never_started(seen)
 
 
-def is_over(seen: Observed) -> bool:
-    """Whether the job that Slurm still has is only ending: it has ended the run.
-
-    The batch script lives for some seconds after that. A resume queues another job.
-    """
-    last = seen.newest.last
-    is_newest = last is not None and last.attempt == seen.newest.attempt
-    return last is not None and is_newest and last.decision in ENDS and last.job_id == seen.job_id
-
-
 def completed(seen: Observed) -> Answer:
     """The answer of a complete run: what delayed it."""
-    result, attempts = seen.newest.result, counted(len(seen.newest.attempts), "attempt")
+    result, attempts = seen.run.result, counted(len(seen.newest.attempts), "attempt")
     step = None if result is None else result.global_step
     at = "" if step is None else f" at step {step}"
     text = f"nothing is wrong, the run is complete{at} after {attempts}"
@@ -139,8 +131,8 @@ def running(seen: Observed) -> Answer:
     text = "the run is running again" if has_failed else "nothing is wrong, the run is running"
     text += f" as {where}{state}"
     text += f" in attempt {max(seen.newest.attempt, 1)}"
-    if seen.progress is not None:
-        text += f": {live_progress.format_progress(seen.progress)}"
+    if seen.run.files.progress is not None:
+        text += f": {live_progress.format_progress(seen.run.files.progress)}"
     elif seen.last_event is None:
         text += ": no rank has started yet"
     if seen.last_event is not None:
@@ -167,9 +159,9 @@ def missing(seen: Observed) -> Answer:
 
 def cancelled(seen: Observed) -> Answer:
     """The answer of a run that was cancelled, with the user who did it if that is known."""
-    if seen.mark is not None:
+    if seen.run.files.mark is not None:
         place: FileLine | None = FileLine(seen.run_dir.cancelled, 1)
-        text = f"the run was cancelled by this kit's command cancel ({seen.mark})"
+        text = f"the run was cancelled by this kit's command cancel ({seen.run.files.mark})"
     else:
         who = seen.cancelled_by
         place = None if seen.newest.result is None else FileLine(seen.run_dir.result)
@@ -197,7 +189,7 @@ def ended(seen: Observed) -> Answer:
         ended_as = "the run is held"
     elif last.record.decision not in ENDS and not is_by_slurm:
         ended_as = f"the run should have continued ({last.record.decision}), but has no job"
-    at = "" if seen.progress is None else f" at step {seen.progress.step}"
+    at = "" if seen.run.files.progress is None else f" at step {seen.run.files.progress.step}"
     main = replace(main, text=f"{ended_as}{at}: {main.text}")
     budget = last.record.budget
     remedy = REMEDIES.get(budget) if budget in BUDGET_DECIDES else None
@@ -220,7 +212,7 @@ def after_refusal(words: str) -> Remedy:
 def never_started(seen: Observed) -> Answer:
     """The answer of a run without an attempt."""
     state = seen.end_state
-    if seen.mark is not None or state == "CANCELLED":
+    if seen.run.files.mark is not None or state == "CANCELLED":
         return cancelled(seen)
     if state is not None:
         kind, text = BY_STATE.get(state, (Kind.UNKNOWN, f"job {seen.job_id} is {state}"))

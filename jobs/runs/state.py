@@ -1,0 +1,401 @@
+"""In which state a run is, from its files and one answer of Slurm. Reads only.
+
+Nothing else decides whether a run lives: every command takes a `RunState`. What a command then does
+to a run happens under the run's claim, after it has asked again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+from slurm_job_kit.jobs import records, shared_files
+from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names
+from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.records import RecordError
+from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, read_attempts
+from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.records.queued import RecordedJob, Successor
+from slurm_job_kit.jobs.records.training import Progress, Result, SavedCheckpoint
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import facts, interpret, lookup, run_lock
+from slurm_job_kit.jobs.slurm import job_list, job_state
+from slurm_job_kit.jobs.slurm.client import Job, Life
+from slurm_job_kit.jobs.spec import FormatError, Spec
+
+ASK_AGAIN_S = 30
+
+
+class RunPhase(StrEnum):
+    """What a run does, or how it stopped doing it."""
+
+    FROZEN = "frozen"  # never queued, never begun
+    WAITING = "waiting"  # its job is queued, or held by Slurm
+    RUNNING = "running"
+    ENDING = "ending"  # its job still has processes, and starts no attempt
+    COMPLETED = "completed"
+    HELD = "held"
+    CANCELLED = "cancelled"
+    STOPPED = "stopped"  # on this machine, or its job is gone; a record has its last end
+    LOST = "lost"  # its process or job is gone without a record
+    UNKNOWN = "unknown"  # neither Slurm nor this host knows whether it still runs
+    UNREADABLE = "unreadable"
+    GONE = "gone"  # its run directory was deleted
+
+
+LIVING = frozenset({RunPhase.WAITING, RunPhase.RUNNING, RunPhase.ENDING})
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What the files of a run show."""
+
+    run_dir: RunDir
+    spec: Spec  # the defaults where it cannot be read
+    problem: str | None = None  # why this version of the kit does not read the files
+    is_gone: bool = False  # there is no such directory
+    submitted: RecordedJob | None = None  # the job that was queued last; None for a local run
+    successor: str | None = None  # the job that waits for the end of that one
+    owner: run_lock.Owner | None = None
+    result: Result | None = None
+    mark: str | None = None  # the text of `cancelled`: by which command, and which jobs
+    is_resumed: bool = False  # a job was submitted after the result was written
+    progress: Progress | None = None
+    attempts: tuple[AttemptRecord, ...] = ()  # closed ones, oldest first
+    newest: int = 0  # the number of the newest attempt that was opened; 0 before the first
+    plan: AttemptPlan | None = None  # of the newest attempt; not read of a complete run
+    checkpoint: str | None = None  # the newest one
+    checkpoint_time: float | None = None  # when it was saved, by the file system's clock
+
+    @property
+    def job_id(self) -> str | None:
+        """The id of the job that was queued last; None for a local run."""
+        return None if self.submitted is None else self.submitted.job_id
+
+    @property
+    def jobs(self) -> list[RecordedJob]:
+        """The jobs that the files name: the one that was queued last, its successor, the owner."""
+        known = [] if self.submitted is None else [self.submitted]
+        if self.owner is not None and not self.owner.is_local:
+            known.append(run_lock.job_of(self.owner))
+        if self.successor is not None:
+            known[1:1] = [replace(known[0], job_id=self.successor)]
+        return list({job.job_id: job for job in known}.values())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has a result, and no job was submitted since."""
+        return self.result is not None and not self.is_resumed
+
+    @property
+    def last(self) -> AttemptRecord | None:
+        """The record of the newest attempt that was closed; None before the first."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def has_recorded_end(self) -> bool:
+        """Whether the files have the end of the run with the job that was queued last."""
+        if self.owner is not None or self.job_id is None:
+            return False
+        is_marked = self.mark is not None and self.job_id in self.mark.split()
+        return is_marked or interpret.is_end_recorded(self.last, self.job_id)
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run at one time: its files, what Slurm and this host answer, and what follows from both.
+
+    word: the state in one word, as `status --json` has it: of a job that lives, Slurm's.
+    job_id: of the job that decides it: the successor, where the first one has ended.
+    life: of that job, or of the process that runs the run here; None where there is neither.
+    lives: of all jobs that the run names. process: the owner without Slurm that may still live.
+    result: of the file, or what the next resume, cancel or start of a job writes into it.
+    """
+
+    files: RunFiles
+    phase: RunPhase
+    word: str
+    job_id: str | None = None
+    successor: str | None = None  # queued behind that job
+    life: Life | None = None
+    result: Result | None = None
+    lives: Mapping[str, Life] = field(default_factory=dict)
+    process: run_lock.Owner | None = None
+
+    @property
+    def run_dir(self) -> RunDir:
+        return self.files.run_dir
+
+    @property
+    def job(self) -> Job | None:
+        """What Slurm shows of the job that decides the state."""
+        return None if self.life is None else self.life.job
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing continues the run by itself."""
+        return self.phase not in LIVING and self.phase is not RunPhase.UNKNOWN
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run ended. A new one is `frozen` until it is queued or begins."""
+        return self.is_ended and self.phase is not RunPhase.FROZEN
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the job is queued, or held by Slurm, and has no nodes."""
+        return self.phase is RunPhase.WAITING and self.job is not None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the job has ended the run already, and only its batch script still lives."""
+        last, is_alive = self.files.last, self.life is not None and self.life.is_alive is True
+        if last is None or last.attempt != self.files.newest:
+            return False
+        return is_alive and last.job_id == self.job_id and last.decision in ENDS
+
+    def refuse_unknown(self) -> None:
+        """Raises: UserError, FailedError where it is unknown whether the run still runs."""
+        if self.phase is RunPhase.UNKNOWN and self.life is not None:
+            raise unknown(self.run_dir, self.life)
+
+
+def unknown(run_dir: RunDir, life: Life) -> UserError | FailedError:
+    """The error of a command that would do harm if the run's job or process still lived."""
+    text = f"{run_dir.run_id}: {life.why}\n  hint: {life.hint}"
+    return FailedError(text) if life.is_silent else UserError(text)
+
+
+def read_files(run_dir: RunDir) -> RunFiles:
+    """What the files of a run show; with `problem` where they cannot be read."""
+    spec = Spec()
+    if not shared_files.is_dir(run_dir.path):  # a point of a sweep
+        return RunFiles(run_dir, spec, f"{run_dir.path}: the run directory was deleted", True)
+    try:
+        spec = Spec.read(run_dir.spec)
+    except FormatError as error:
+        return RunFiles(run_dir, spec, str(error))
+    except (OSError, ValueError, TypeError, KeyError):
+        pass  # the other files show how the run ended
+    try:
+        with shared_files.one_look():
+            return _read(run_dir, spec)
+    except RecordError as error:  # one damaged run hides no other
+        return RunFiles(run_dir, spec, str(error))
+
+
+def _read(run_dir: RunDir, spec: Spec) -> RunFiles:
+    """`read_files` of a run whose files this version reads. Raises: RecordError."""
+    # First: nothing is asked then about what is missing in it.
+    names = shared_files.names_in(run_dir.path)
+    submitted = lookup.recorded_job(run_dir)
+    job_id = None if submitted is None else submitted.job_id
+    result = records.read(Result, run_dir.result)
+    is_complete = result is not None and result.status == "completed"
+    owner = run_lock.read(run_dir)
+    has_job = job_id is not None or (owner is not None and not owner.is_local)
+    after = records.read(Successor, run_dir.successor) if has_job else None
+    follows = after is not None and after.after in (job_id, owner.job_id if owner else None)
+    attempts = tuple(read_attempts(run_dir))
+    newest = attempts[-1].attempt if attempts else 0
+    if not is_complete:
+        newest = max(newest, facts.newest_opened(run_dir))
+    plan = run_dir.attempt(newest).plan if newest and not is_complete else None
+    checkpoint, saved_at = _newest_checkpoint(run_dir, spec)
+    return RunFiles(
+        run_dir=run_dir,
+        spec=spec,
+        submitted=submitted,
+        successor=after.job_id if after is not None and follows else None,
+        owner=owner,
+        result=result,
+        mark=_mark(run_dir) if run_dir.cancelled.name in names else None,
+        is_resumed=not is_complete and _is_newer(run_dir.submission, run_dir.result),
+        progress=read_progress(run_dir),
+        attempts=attempts,
+        newest=newest,
+        plan=None if plan is None else records.read(AttemptPlan, plan),
+        checkpoint=checkpoint,
+        checkpoint_time=saved_at,
+    )
+
+
+def _is_newer(path: Path, other: Path) -> bool:
+    """Whether a file was written after another one; False where one of them is missing."""
+    times = _time_of(path), _time_of(other)
+    return times[0] is not None and times[1] is not None and times[0] > times[1]
+
+
+def _time_of(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _newest_checkpoint(run_dir: RunDir, spec: Spec) -> tuple[str | None, float | None]:
+    """The newest checkpoint and when it was saved.
+
+    A user's script has one if its kit_stop.py reported it: to search for its files takes long.
+    """
+    if not spec.launch.is_trainer:
+        saved = records.read_leniently(SavedCheckpoint, run_dir.saved)
+        return (
+            (None, None)
+            if saved is None
+            else (checkpoint_name(saved.step), _time_of(run_dir.saved))
+        )
+    try:
+        names = checkpoint_names(run_dir.checkpoints)
+    except OSError:
+        names = []
+    if not names:
+        return None, None
+    newest = run_dir.checkpoints / names[0]
+    shared_files.ask_again(newest)
+    return newest.name, _time_of(newest)
+
+
+def _mark(run_dir: RunDir) -> str | None:
+    # Read, not looked for: a client of NFS may show the name for a minute after its deletion.
+    try:
+        return shared_files.read_text(run_dir.cancelled, errors="replace").strip()
+    except OSError:
+        return None
+
+
+def read_progress(run_dir: RunDir) -> Progress | None:
+    """The content of progress.json; None before the first step, and while it is being written."""
+    try:
+        return records.read(Progress, run_dir.progress)
+    except (OSError, ValueError):
+        return None
+
+
+Ask = Callable[[Sequence[RecordedJob]], Mapping[str, Life]]  # as job_list.ask
+
+
+def read(run_dir: RunDir, ask: Ask = job_list.ask, is_for_change: bool = False) -> RunState:
+    """`read_all` of one run."""
+    return read_all([run_dir], ask, is_for_change)[0]
+
+
+def read_all(
+    run_dirs: Iterable[RunDir], ask: Ask = job_list.ask, is_for_change: bool = False
+) -> list[RunState]:
+    """The states of runs; one that cannot be read is `unreadable`.
+
+    Slurm is asked once, if one of them has a job that may live. is_for_change: also about the jobs
+    of runs that have a result, for a command that would do harm to one that still writes.
+    """
+    files = [read_files(run_dir) for run_dir in run_dirs]
+    jobs = [job for each in files if is_for_change or not each.is_over for job in each.jobs]
+    lives = ask(jobs) if jobs else {}
+    return [judge(each, lives) for each in files]
+
+
+class Remembered:
+    """Asks Slurm about jobs, and not again before ASK_AGAIN_S have passed."""
+
+    def __init__(self) -> None:
+        self._asked_at = -math.inf
+        self._lives: dict[str, Life] = {}
+
+    def __call__(self, jobs: Sequence[RecordedJob]) -> Mapping[str, Life]:
+        """Whether each of these jobs lived when Slurm was asked last."""
+        now = time.monotonic()
+        if now - self._asked_at >= ASK_AGAIN_S:
+            self._asked_at, self._lives = now, job_list.ask(jobs)
+        # A job that was queued after the answer is not one that Slurm no longer has.
+        later = Life(None, "its job was queued a moment ago")
+        return {job.job_id: self._lives.get(job.job_id, later) for job in jobs}
+
+
+def judge(files: RunFiles, lives: Mapping[str, Life]) -> RunState:
+    """The state of a run, from its files and what is known of its jobs."""
+    if files.problem is not None:
+        phase = RunPhase.GONE if files.is_gone else RunPhase.UNREADABLE
+        return RunState(files, phase, "unreadable")
+    lives = {job.job_id: lives[job.job_id] for job in files.jobs if job.job_id in lives}
+    if files.has_recorded_end:  # Slurm may hide a job, or give no answer about it
+        known = (each for each in lives if lives[each].is_alive is not None)
+        lives = dict.fromkeys(lives, Life(False)) | {each: lives[each] for each in known}
+    job_id, successor = files.job_id, files.successor
+    if successor is not None and not _may_live(lives.get(successor)):
+        successor = None
+    if successor is not None and not _may_live(lives.get(job_id or "")):
+        job_id, successor = successor, None  # the first one has ended
+    life, owner, process = lives.get(job_id or ""), files.owner, None
+    if owner is not None and not _may_live(life):
+        life = _life_of_owner(owner, lives) or life
+        is_process = owner.is_local and life is not None and life.is_alive is not False
+        process = owner if is_process else None
+    phase, word = _phase_of(files, life)
+    found = RunState(files, phase, word, job_id, successor, life, files.result, lives, process)
+    return found if files.result is not None or not found.is_over else _with_result(found)
+
+
+def _may_live(life: Life | None) -> bool:
+    return life is not None and life.is_alive is not False and not life.is_silent
+
+
+def _life_of_owner(owner: run_lock.Owner, lives: Mapping[str, Life]) -> Life | None:
+    """Whether the owner of a run lives; None where its job is the one that was queued last."""
+    return run_lock.life_of(owner) if owner.is_local else lives.get(owner.job_id)
+
+
+def _phase_of(files: RunFiles, life: Life | None) -> tuple[RunPhase, str]:
+    """The phase and its word: of the result, else of the job, else of the owner."""
+    result, is_silent = files.result, life is not None and life.is_silent
+    may_go_on = files.is_resumed and (_may_live(life) or is_silent)
+    if result is not None and not may_go_on:
+        return RunPhase(result.status), result.status
+    if life is not None and life.is_alive is None:
+        return RunPhase.UNKNOWN, "unknown"
+    if life is not None and life.job is not None:
+        return _phase_of_job(files, life.job), life.job.state.lower()
+    if life is not None and life.is_alive:
+        return RunPhase.RUNNING, "running"
+    if files.owner is not None:
+        return RunPhase.LOST, "lost"
+    if files.newest:
+        return RunPhase.STOPPED, "stopped"
+    return RunPhase.FROZEN, "frozen"
+
+
+def _phase_of_job(files: RunFiles, job: Job) -> RunPhase:
+    """The phase of a run whose files show no end, by the state of its job."""
+    if job.state in job_state.WAITING:
+        return RunPhase.WAITING
+    if job.state in job_state.ON_NODES:
+        return RunPhase.RUNNING
+    if job.state in job_state.ENDING:
+        return RunPhase.ENDING
+    if job.state == "CANCELLED":
+        return RunPhase.CANCELLED
+    if job.state in job_state.ENDED:
+        is_closed = files.last is not None and files.last.attempt == files.newest
+        return RunPhase.STOPPED if is_closed else RunPhase.LOST
+    return RunPhase.UNKNOWN
+
+
+def _with_result(found: RunState) -> RunState:
+    """The state of a run that ended without result.json: it may be complete or cancelled.
+
+    Its batch script was killed before it wrote the file, or the cancel came after its end.
+    """
+    newest = facts.read_newest(found.run_dir)
+    if isinstance(newest.spec_error, FormatError):  # another version of the kit wrote the run
+        return found
+    if interpret.is_training_complete(newest):
+        action, reason = Action.DONE, "all steps are done"
+    elif found.files.mark is not None:
+        action, reason = Action.CANCEL, "the job was cancelled"
+    else:
+        return found
+    result = interpret.result_of(newest, action, reason)
+    return replace(found, phase=RunPhase(result.status), word=result.status, result=result)
