@@ -4,7 +4,8 @@
 - queue: hands a run directory to sbatch.
 - points: runs points of a sweep, as a job array or here.
 - adopt: makes the run directory of a job that plain sbatch started.
-- resume: continues a run that stopped before its end.
+- resume: continues a run that stopped before its end, or a sweep.
+- continuing: continues one run, perhaps changed.
 - run_jobs: finds the Slurm jobs of a run.
 - submit_claim: lets one command at a time queue or cancel the jobs of a run.
 - freeze: makes a run directory without starting it.

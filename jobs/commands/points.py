@@ -15,7 +15,7 @@ from slurm_job_kit.jobs import environment, installation, records, shared_files
 from slurm_job_kit.jobs.attempt import exclude_nodes
 from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.care import gpu_hours
-from slurm_job_kit.jobs.commands import packages, queue, resume
+from slurm_job_kit.jobs.commands import continuing, packages, queue
 from slurm_job_kit.jobs.commands.submit import choose_cluster, world_size
 from slurm_job_kit.jobs.commands.submit_claim import claimed, uninterrupted
 from slurm_job_kit.jobs.config.load import Loaded
@@ -80,7 +80,7 @@ def _is_stopped_here(run: RunState) -> bool:
 
 
 def begin(
-    sweep: SweepDir, numbers: Sequence[int], request: resume.Request, limit: int | None
+    sweep: SweepDir, numbers: Sequence[int], request: continuing.Request, limit: int | None
 ) -> None:
     """Queue points of a sweep, from their newest checkpoints where they have one.
 
@@ -97,7 +97,7 @@ def begin(
         for number, run_dir, state in zip(numbers, chosen, states, strict=True):
             if state is PointState.ACTIVE:
                 raise UserError(f"{run_dir.run_id} is queued or running\n  hint: try again")
-            changes.enter_context(resume.changed_run(run_dir, request, False))
+            changes.enter_context(continuing.changed_run(run_dir, request, False))
             spec_changes.mend_work(run_dir)
             tasks.append(SweepTask(number, run_dir, Loaded(Spec.read(run_dir.spec), "")))
         packages.check_interpreter(tasks[0].loaded.spec)
@@ -108,7 +108,7 @@ def begin(
 
 
 def run_here(
-    sweep: SweepDir, numbers: Sequence[int], request: resume.Request, as_json: bool
+    sweep: SweepDir, numbers: Sequence[int], request: continuing.Request, as_json: bool
 ) -> int:
     """Run points on this machine, one after the other; returns the exit code.
 
@@ -126,7 +126,7 @@ def run_here(
                 continue
             say(f"point {number} ({count} of {len(numbers)}): {' '.join(overrides[number])}")
             with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-                ended = resume.resume(run_dir, request, False)
+                ended = continuing.resume(run_dir, request, False)
         except (UserError, FailedError, OSError) as error:
             say(f"point {number}: error: {error}")
             ended = 1
@@ -266,7 +266,7 @@ def _record(task: SweepTask, job_id: str) -> None:
         Timeline(run_dir, "submit").event("submit", job_id=job_id)
 
 
-def resume_all(sweep: SweepDir, request: resume.Request, as_json: bool) -> int:
+def resume_all(sweep: SweepDir, request: continuing.Request, as_json: bool) -> int:
     """Continue every point that is not complete and does not run; returns the exit code."""
     states = states_of(lookup.points_of(sweep))
     say(summary(sweep, states))
@@ -278,7 +278,7 @@ def resume_all(sweep: SweepDir, request: resume.Request, as_json: bool) -> int:
 def run(
     sweep: SweepDir,
     numbers: Sequence[int],
-    request: resume.Request,
+    request: continuing.Request,
     limit: int | None = None,
     as_json: bool = False,
 ) -> int:

@@ -15,8 +15,8 @@ from slurm_job_kit.jobs import arguments, installation, records
 from slurm_job_kit.jobs.care import gpu_hours
 from slurm_job_kit.jobs.commands import local, packages
 from slurm_job_kit.jobs.commands import points as runner
+from slurm_job_kit.jobs.commands.continuing import Request
 from slurm_job_kit.jobs.commands.points import INTERRUPTED, PointState, SweepTask
-from slurm_job_kit.jobs.commands.resume import Request
 from slurm_job_kit.jobs.commands.submit import choose_cluster
 from slurm_job_kit.jobs.commands.submit_claim import claimed
 from slurm_job_kit.jobs.console import counted, say

@@ -8,7 +8,7 @@ import pytest
 
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.commands import resume
+from slurm_job_kit.jobs.commands import continuing
 from slurm_job_kit.jobs.problems import Problem
 from slurm_job_kit.jobs.records.frozen import Provenance, SpecChange
 from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write_json
@@ -171,7 +171,7 @@ def test_nothing_is_switched_before_the_first_attempt_of_a_resume_here(
         states.append(state(run))
         return 0
 
-    monkeypatch.setattr(resume, "run_here", run_here)
+    monkeypatch.setattr(continuing, "run_here", run_here)
     assert main(["resume", "tiny", "--cluster=local"]) == 0
     assert "is running as local-" in capsys.readouterr().err
     assert states == [before]

@@ -10,7 +10,7 @@ import pytest
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.care import leftovers, unlinked
-from slurm_job_kit.jobs.commands import cancel, clean, resume
+from slurm_job_kit.jobs.commands import cancel, clean, continuing
 from slurm_job_kit.jobs.console import BestEffort
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.records.queued import Submission
@@ -141,14 +141,14 @@ def test_resume_queues_no_job_for_a_run_that_completes_while_it_waits(
     run, there, slurm, capsys, monkeypatch
 ):
     slurm.set_state("7", "COMPLETED")
-    monkeypatch.setattr(resume, "refuse_living", lambda *_: complete(run))
+    monkeypatch.setattr(continuing, "refuse_living", lambda *_: complete(run))
     assert main(["resume", there.run_id]) == 0
     assert "is complete, there is nothing to resume" in capsys.readouterr().out
 
 
 def test_resume_removes_the_mark_of_a_cancel_on_another_host(run, there):
     run.cancelled.write_text("now")
-    with resume.restored_on_failure(there, {}):
+    with continuing.restored_on_failure(there, {}):
         assert os.listdir(run.path).count("cancelled") == 0
 
 

@@ -1,0 +1,258 @@
+"""Continues a run as the commands resume and sweep want it.
+
+Also with mended code, from an older checkpoint, and a complete run with more steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from slurm_job_kit.jobs import installation, shared_files
+from slurm_job_kit.jobs.attempt import history
+from slurm_job_kit.jobs.attempt.close import write_missing_result
+from slurm_job_kit.jobs.care import gpu_hours
+from slurm_job_kit.jobs.checkpoint_names import checkpoint_step
+from slurm_job_kit.jobs.commands import local, packages, run_jobs
+from slurm_job_kit.jobs.commands.submit import announce, choose_cluster, run_here, world_size
+from slurm_job_kit.jobs.commands.submit_claim import claimed
+from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import (
+    checkpoint_files,
+    checkpoints,
+    code_changes,
+    extension,
+    facts,
+    run_lock,
+    scratch_purge,
+    spec_changes,
+    state,
+)
+from slurm_job_kit.jobs.runs.state import RunState
+from slurm_job_kit.jobs.spec import Spec
+
+ENDING_WAIT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks of a resume.
+
+    is_confirmed: results may change, and the job may be above the limit of GPU hours.
+    has_new_code: freeze the checkout anew. checkpoint: the one to go on from, as the user names it;
+    None: the newest. is_checked: on Slurm, build the parts of the run once before it is queued if
+    the code or the training changes.
+    """
+
+    overrides: Sequence[str] = ()
+    cluster: str = "auto"
+    is_confirmed: bool = False
+    has_new_code: bool = False
+    checkpoint: str | None = None
+    is_checked: bool = True
+
+    @property
+    def changes_parts(self) -> bool:
+        """Whether what the ranks build may differ from what they built before."""
+        return self.has_new_code or any(word.startswith("train.") for word in self.overrides)
+
+
+def resume(run_dir: RunDir, request: Request, as_json: bool) -> int:
+    """Continue a run, perhaps with another spec, code or checkpoint; returns the exit code.
+
+    Raises: UserError, FailedError; then the run is as it was, with no new job.
+    """
+    write_missing_result(state.read(run_dir))
+    if is_done(run_dir, request):
+        return nothing_to_resume(run_dir, request)
+    cluster = choose_cluster(request.cluster)
+    with claimed(run_dir):
+        refuse_living(run_dir, cluster)
+        if is_done(run_dir, request):  # its job has ended since
+            return nothing_to_resume(run_dir, request)
+        is_complete = facts.is_complete(run_dir)
+        with changed_run(run_dir, request, is_complete):
+            spec_changes.mend_work(run_dir)
+            job_id = start_again(run_dir, cluster, request)
+    if job_id is None:
+        return run_here(run_dir, as_json)
+    announce(run_dir, job_id, as_json)
+    return 0
+
+
+def is_done(run_dir: RunDir, request: Request) -> bool:
+    """Whether a run is complete, and the request gives it no further steps."""
+    if not facts.is_complete(run_dir):
+        return False
+    return checkpoints.is_foreign(run_dir) or not has_more_to_do(request)
+
+
+def has_more_to_do(request: Request) -> bool:
+    """Whether a complete run may get further steps by this request."""
+    return bool(request.overrides) or request.checkpoint is not None
+
+
+@contextlib.contextmanager
+def changed_run(run_dir: RunDir, request: Request, is_complete: bool) -> Iterator[None]:
+    """A block in which the run is as the request wants it; if it fails, the run is as it was.
+
+    Raises: UserError for what is refused or needs a confirmation; then nothing was changed.
+    """
+    if (error := scratch_purge.read_spec(run_dir)[1]) is not None:
+        raise error
+    checkpoint = chosen_checkpoint(run_dir, request.checkpoint)
+    new_code = None
+    if request.has_new_code:
+        new_code = fresh_code(run_dir, request)
+    else:
+        scratch_purge.check_code(run_dir)
+    if is_complete and checkpoint is None:
+        now = spec_changes.reloaded(run_dir, request.overrides).spec
+        extension.check(run_dir, Spec.read(run_dir.spec).train, now.train)
+    spec_changes.mend_setup(run_dir)
+    texts: dict[Path, str] = {}
+    if request.overrides:
+        texts = spec_changes.change(run_dir, request.overrides, request.is_confirmed)
+    with contextlib.ExitStack() as changes:
+        changes.enter_context(restored_on_failure(run_dir, texts))
+        attempt = facts.newest_attempt(run_dir) + 1
+        step = checkpoint_step(checkpoint or newest_checkpoint(run_dir) or "") or 0
+        if new_code is None:
+            code_changes.mend_record(run_dir, attempt, step)
+        else:
+            changes.enter_context(code_changes.switched(run_dir, new_code, attempt, step))
+        if checkpoint is not None:
+            aside = checkpoint_files.newer_than(run_dir, checkpoint)
+            changes.enter_context(checkpoint_files.newest_is(run_dir, checkpoint))
+            say(f"going on from {checkpoint}; put aside: {', '.join(aside) or 'none'}")
+        if is_complete:
+            changes.enter_context(history.reopened(run_dir, facts.read_newest(run_dir)))
+        yield
+
+
+def chosen_checkpoint(run_dir: RunDir, text: str | None) -> str | None:
+    """The name of the checkpoint that the user chose, if any. Raises: UserError."""
+    if text is None:
+        return None
+    if checkpoints.is_foreign(run_dir):
+        raise UserError(
+            f"--checkpoint {text}: the ranks are your own script, which chooses its file itself"
+        )
+    return checkpoints.find(run_dir, text)
+
+
+def newest_checkpoint(run_dir: RunDir) -> str | None:
+    """The name of the newest checkpoint."""
+    is_users = checkpoints.is_foreign(run_dir)
+    outputs = Spec.read(run_dir.spec).launch.outputs if is_users else ()
+    return checkpoints.newest(run_dir, is_users, outputs=outputs)
+
+
+def fresh_code(run_dir: RunDir, request: Request) -> code_changes.NewCode:
+    """A copy of the checkout for the run. Raises: UserError for differences without a --yes."""
+    repository = code_changes.repository_of(run_dir)
+    new_code = code_changes.prepared(run_dir, Spec.read(run_dir.spec), repository)
+    # Before the first checkpoint no step is kept that the old code did.
+    is_confirmed = request.is_confirmed or newest_checkpoint(run_dir) is None
+    code_changes.confirm(run_dir, new_code, is_confirmed)
+    say("\n".join(code_changes.summary(run_dir, new_code)))
+    return new_code
+
+
+def start_again(run_dir: RunDir, cluster: str, request: Request) -> str | None:
+    """Queue another job for the run; returns its id, or None where the run may begin here.
+
+    Raises: FailedError; LocalError for a spec that this machine cannot run; UserError for an
+    interpreter that is not there and for too many GPU hours; SpecError for parts that every rank
+    would fail of.
+    """
+    from slurm_job_kit.jobs.commands.queue import queue
+    from slurm_job_kit.jobs.config.load import Loaded
+    from slurm_job_kit.jobs.runs import check
+
+    spec = Spec.read(run_dir.spec)
+    packages.check_interpreter(spec)
+    if cluster == "local":
+        local.check_machine(spec, len(local.visible_gpus()))
+        # Here, under the claim of this command: another resume must not change the run meanwhile.
+        run_lock.claim(run_dir, run_lock.this_process(None), facts.newest_opened(run_dir) + 1)
+        return None
+    gpu_hours.confirm([spec.slurm], request.is_confirmed)
+    # Without the user's file: a mistake is in the code, or in a key of this command.
+    loaded = Loaded(spec, "")
+    if request.is_checked and request.changes_parts:
+        check.check(loaded, run_dir, world_size(spec))
+    return queue(loaded, run_dir)
+
+
+@contextlib.contextmanager
+def restored_on_failure(run_dir: RunDir, changed: dict[Path, str]) -> Iterator[None]:
+    """A block in which the run is not cancelled; if it fails, files get their old texts back.
+
+    `changed`: the old texts of the spec's files.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        changed = changed | {run_dir.cancelled: shared_files.read_text(run_dir.cancelled)}
+        run_dir.cancelled.unlink()
+    try:
+        yield
+    except BaseException:
+        spec_changes.restore(changed)
+        raise
+
+
+def refuse_living(run_dir: RunDir, cluster: str) -> None:
+    """Raises: UserError for a run that is queued or runs; FailedError if Slurm does not answer."""
+    run = ended(run_dir)
+    for job_id, life in run.lives.items():
+        if life.is_alive:
+            which = f"queued as job {job_id}, which continues it"
+            what = which if job_id == run.files.successor else f"queued or running as job {job_id}"
+            raise UserError(f"{run_dir.run_id} is {what}")
+        if life.is_alive is None and (cluster == "slurm" or not life.is_silent):
+            raise state.unknown(run_dir, life)
+    queued = run_jobs.in_queue(run_dir)
+    if queued is None and cluster == "slurm":
+        text = f"{run_dir.run_id}: squeue does not answer whether a job of it is queued already"
+        raise FailedError(f"{text}\n  hint: try again")
+    if queued:
+        raise UserError(f"{run_dir.run_id} is queued or running as job {next(iter(queued))}")
+    if run.process is not None and run.life is not None:
+        if run.life.is_alive:
+            raise UserError(f"{run_dir.run_id} is running as {run.process.job_id}")
+        hint = f"{run.life.hint}; if it has ended, delete {run_dir.owner}"
+        raise state.unknown(run_dir, replace(run.life, hint=hint))
+
+
+def ended(run_dir: RunDir) -> RunState:
+    """The state of a run, read again while its last job only ends.
+
+    A job that has ended the run lives a few seconds more, at most ENDING_WAIT_S: the user has seen
+    already that the run is held.
+    """
+    deadline = time.monotonic() + ENDING_WAIT_S
+    while (
+        run := state.read(run_dir, is_for_change=True)
+    ).is_ending and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return run
+
+
+def nothing_to_resume(run_dir: RunDir, request: Request) -> int:
+    """Print that a run is complete and how to train on; returns 0.
+
+    Raises: UserError if the user wanted to change it.
+    """
+    complete = f"{run_dir.run_id} is complete, there is nothing to resume"
+    how = "submit a new run"
+    if not checkpoints.is_foreign(run_dir):
+        how = installation.command("resume", run_dir.run_id, "train.epochs=...", "yes")
+    if has_more_to_do(request) or request.has_new_code:
+        raise UserError(f"{complete}, so nothing is changed\n  hint: to train on, {how}")
+    print(f"{complete}; to train on, {how}")
+    return 0
