@@ -466,7 +466,7 @@ class Spec:
         values = json.loads(text)
         check_format(values.pop("format", 0), run_dir)
         for name, section in SECTIONS.items():
-            values[name] = section(**values.get(name, {}))  # an older kit had fewer sections
+            values[name] = section(**values[name])
         return cls(**values)
 
 

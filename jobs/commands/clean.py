@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import re
 import secrets
@@ -127,7 +128,8 @@ def leftovers_of(request: Selection) -> tuple[list[Leftover], dict[RunDir, objec
     needed = _named_checkpoints(everything)
     roots = {root, *map(lookup.own_root, chosen)}
     points = {point for each in roots for point in unlinked.points_of_sweeps(each)}
-    for run in state.read_all(chosen, queue.lives_of, is_for_change=True):
+    lives_of = functools.partial(queue.lives_of, is_end_wanted=False)
+    for run in state.read_all(chosen, lives_of, is_for_change=True):
         run_dir, reason = run.run_dir, why_busy(run, queue)
         if reason is None:
             states[run_dir] = state_of(run_dir)

@@ -17,15 +17,6 @@ from slurm_job_kit.jobs.spec import SECTIONS, Scalar, Spec
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _CONTAINERS = {list: "a list", dict: "a mapping"}
-# The keys of revisions before the first release, with their present names.
-RENAMED = {
-    "slurm.continue": "slurm.restart",
-    "slurm.extra": "slurm.sbatch_args",
-    "slurm.srun": "slurm.srun_args",
-    "launch.wrap": "launch.command_prefix",
-    "launch.public_rendezvous": "launch.allow_public_rendezvous",
-    "launch.workers_per_rank": "launch.num_workers",
-}
 # The limits of a value in the metadata of jobs.spec, in words.
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 _PLURALS = {int: "whole numbers", float: "numbers"}

@@ -13,7 +13,6 @@ import pydantic_core
 
 from slurm_job_kit.jobs.config import check_launch, check_train, core_schema, resolve
 from slurm_job_kit.jobs.config.keys import (
-    RENAMED,
     choices,
     is_one_of,
     list_hint,
@@ -24,7 +23,7 @@ from slurm_job_kit.jobs.config.keys import (
 )
 from slurm_job_kit.jobs.config.reserved import full_name
 from slurm_job_kit.jobs.config.yaml_reader import Document
-from slurm_job_kit.jobs.problems import KeyPath, Problem, SpecError, dotted, shown
+from slurm_job_kit.jobs.problems import KeyPath, Problem, SpecError, shown
 from slurm_job_kit.jobs.slurm import duration
 from slurm_job_kit.jobs.spec import Spec
 
@@ -176,8 +175,6 @@ def _type_problems(error: pydantic_core.ValidationError, document: Document) -> 
 def _type_problem(path: KeyPath, line: Any, written: str | None) -> Problem:
     kind, value = line["type"], line["input"]
     if kind == "unexpected_keyword_argument":
-        if (renamed := RENAMED.get(dotted(path))) is not None:
-            return Problem(path, f"is now {renamed}", f"write {renamed}")
         return Problem(path, "unknown key", unknown_key_hint(path))
     if kind in _BOUNDS:
         limits = {name: _short(limit) for name, limit in line.get("ctx", {}).items()}

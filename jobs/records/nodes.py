@@ -130,7 +130,7 @@ class HangConclusion:
     rank: int
     error: str
     unresponsive: tuple[int, ...]
-    waited_for: tuple[int, ...] = ()  # the ranks for which the others wait; () of an older kit
+    waited_for: tuple[int, ...] = ()  # the ranks for which the others wait
 
 
 def read_agents(run_dir: RunDir, attempt: int) -> list[AgentRecord]:

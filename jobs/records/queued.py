@@ -34,14 +34,13 @@ class Submission:
 class RecordedJob:
     """A Slurm job as a run directory names it.
 
-    uid: of the user whose job it is; is_uid_recorded: a record has it, else it is that of a file.
-    cluster: None: not known. run_dir: the run directory; None: not known.
+    uid: of the user whose job it is. cluster: that has it. run_dir: the run directory. None: not
+    known.
     """
 
     job_id: str
     uid: int | None = None
     cluster: str | None = None
-    is_uid_recorded: bool = False
     run_dir: Path | None = None
 
 

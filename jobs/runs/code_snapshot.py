@@ -67,8 +67,6 @@ def take(
         with contextlib.suppress(PermissionError):  # another user's, whose clean looks at links
             os.utime(target)
         if is_whole(target):
-            with contextlib.suppress(PermissionError):
-                target.chmod(_read_only(mode))  # a copy of an older kit
             return target
         os.replace(target, tempfile.mkdtemp(prefix=".broken-", dir=target.parent))
     target.parent.mkdir(exist_ok=True)

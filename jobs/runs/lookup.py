@@ -306,12 +306,7 @@ def recorded_job(run_dir: RunDir) -> RecordedJob | None:
 
 def as_recorded(run_dir: RunDir, submission: Submission, job_id: str) -> RecordedJob:
     """A job of the user who submitted the run last, such as the successor of the job."""
-    uid = submission.uid
-    if uid is None:  # recorded by an older kit
-        with contextlib.suppress(OSError):
-            uid = run_dir.submission.stat().st_uid
-    is_recorded = submission.uid is not None
-    return RecordedJob(job_id, uid, submission.cluster, is_recorded, run_dir.path)
+    return RecordedJob(job_id, submission.uid, submission.cluster, run_dir.path)
 
 
 def waiting_job(run_dir: RunDir) -> str | None:

@@ -16,7 +16,7 @@ import os
 import secrets
 import socket
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation, records
@@ -105,13 +105,7 @@ def job_of(owner: Owner) -> RecordedJob:
 def read(run_dir: RunDir) -> Owner | None:
     """The current owner, which may be dead; None without an owner."""
     current = read_claim(run_dir)
-    if current is None:
-        return None
-    owner = _owner(current)
-    if owner.uid is None:  # recorded by an older kit
-        with contextlib.suppress(OSError):
-            return replace(owner, uid=run_dir.owner.stat().st_uid)
-    return owner
+    return None if current is None else _owner(current)
 
 
 def read_claim(run_dir: RunDir) -> Claim | None:

@@ -129,7 +129,7 @@ def _is_other(recorded: RecordedJob, job: Job) -> bool:
     It does so after the highest id (MaxJobId), and after a loss of its state. Only what the job
     itself shows counts: another user, or the directory of another run in its command.
     """
-    if recorded.is_uid_recorded and job.uid is not None and job.uid != recorded.uid:
+    if None not in (recorded.uid, job.uid) and job.uid != recorded.uid:
         return True
     _, is_ours, target = job.command.partition(f"{SCRIPT.name} ")
     if not is_ours or recorded.run_dir is None:
@@ -151,8 +151,13 @@ class Queue:
 
     jobs: Mapping[str, Job] | None
 
-    def lives_of(self, recorded: Iterable[RecordedJob]) -> dict[str, Life]:
-        """Return whether each of these jobs lives; sacct is asked about those that are gone."""
+    def lives_of(
+        self, recorded: Iterable[RecordedJob], is_end_wanted: bool = True
+    ) -> dict[str, Life]:
+        """Return whether each of these jobs lives.
+
+        is_end_wanted: ask sacct, too, in which state those that are gone have ended.
+        """
         wanted = list(recorded)
         if self.jobs is None:
             return {each.job_id: _silent(each) for each in wanted}
@@ -161,7 +166,7 @@ class Queue:
         absent = [each for each in wanted if each.job_id not in shown]
         unknown = hidden(absent)
         gone = [each.job_id for each in absent if each.job_id not in unknown]
-        past = past_states(gone) if gone else {}
+        past = past_states(gone) if gone and is_end_wanted else {}
         ended = {job_id: Job(state) for job_id, state in past.items() if state in job_state.ENDED}
         lives = {job_id: Life(False, job=ended.get(job_id)) for job_id in gone}
         lives |= {job_id: Life(job.is_alive, job=job) for job_id, job in shown.items()}

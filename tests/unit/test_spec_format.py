@@ -36,10 +36,3 @@ def test_a_run_of_another_kit_is_named_and_never_called_damaged(run, number, who
         text = str(raised.value)
         assert str(run.path) in text and whose in text and f"hint: {hint}" in text
         assert "damaged" not in text
-
-
-def test_a_run_of_a_kit_with_fewer_sections_is_read(run):
-    values = json.loads(run.spec.read_text())
-    del values["notify"]
-    run.spec.write_text(json.dumps(values))
-    assert Spec.read(run.spec) == Spec()

@@ -223,7 +223,7 @@ def test_an_id_that_slurm_gave_to_another_job_is_no_living_job(slurm, tmp_path):
     for path in (mine, other):
         path.mkdir()
         (path / "spec.json").touch()
-    recorded = RecordedJob("7", 4001, is_uid_recorded=True, run_dir=mine)
+    recorded = RecordedJob("7", 4001, run_dir=mine)
 
     def is_alive(uid=4001, command="/kit/slurm_job_kit/slurm/ddp.sbatch mine"):
         text = SHOWN.format(uid=uid, command=command, folder=tmp_path)

@@ -90,29 +90,3 @@ def test_a_comment_in_an_override_is_refused_in_every_form_of_value(refuse, valu
 def test_a_number_sign_in_a_value_is_no_comment(take):
     assert take("name: x", "slurm.sbatch_args.comment=a#b").slurm.sbatch_args == {"comment": "a#b"}
     assert take("name: x", "launch.args=['a #b']").launch.args == ["a #b"]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "value"),
-    [
-        ("slurm.continue", "slurm.restart", "successor"),
-        ("slurm.extra", "slurm.sbatch_args", "{comment: x}"),
-        ("slurm.srun", "slurm.srun_args", "[--mpi=none]"),
-        ("launch.wrap", "launch.command_prefix", "[env]"),
-        ("launch.public_rendezvous", "launch.allow_public_rendezvous", "true"),
-        ("launch.workers_per_rank", "launch.num_workers", "2"),
-    ],
-)
-def test_a_renamed_key_is_refused_with_its_new_name(take, refuse, old, new, value):
-    def written(key):
-        section, name = key.split(".")
-        return f"name: x\n{section}:\n  {name}: {value}\n"
-
-    take(written(new))
-    assert refuse(written(old)) == f"x.yaml:3: {old}: is now {new}\n  hint: write {new}"
-    assert f"{old}: is now {new}" in refuse("name: x", f"{old}={value}")
-
-
-def test_an_option_below_a_renamed_key_is_refused_with_the_new_name(refuse):
-    error = refuse("name: x", "slurm.extra.comment=hello")
-    assert error.endswith("slurm.extra: is now slurm.sbatch_args\n  hint: write slurm.sbatch_args")
