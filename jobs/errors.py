@@ -8,55 +8,21 @@ import traceback
 from collections.abc import Iterator
 from typing import Literal
 
+from slurm_job_kit.jobs.kinds import Kind
+
 # What a person corrects before the run can go on. None: nothing, or it is not known.
 Mistake = Literal["code", "spec"]
 
-# What made a process fail, where the class of its error, its errno or its text shows it.
-Fault = Literal[
-    "usage",  # of the script's command line
-    "syntax",
-    "import",
-    "interpreter",  # Python does not find its own library
-    "command",  # of the setup lines or of a shell is not on PATH
-    "library",  # a shared library is missing, or is of another version
-    "instruction",  # the processor lacks one
-    "interface",  # of the network
-    "port",
-    "step",  # Slurm refuses the srun step of the agents
-    # A limit of the process, or of the node:
-    "open_files",
-    "file_size",
-    "processes",
-    "cpu_time",
-    "memory",
-    "shared_memory",
-    "temporary_directory",
-    "permission",
-    "stale_file",
-    "network",  # a name or a server outside of the job
-    "collective",  # of NCCL or gloo
-    "device",
-    "device_memory",
-    "not_finite",
-    "superseded",
-    # Of the disk below the run directory or the data:
-    "disk_full",
-    "quota",
-    "read_only",
-    "disk_error",
-    "run_directory_gone",
-    "files_missing",
-]
 # By the errno of an OSError, whatever file it is of.
-DISK_FAULTS: dict[int, Fault] = {errno.ENOSPC: "disk_full", errno.EDQUOT: "quota"}
+DISK_FAULTS: dict[int, Kind] = {errno.ENOSPC: Kind.DISK_FULL, errno.EDQUOT: Kind.QUOTA}
 # Errors of a file server or a network, which may work again in the next attempt.
 TRANSIENT_ERRNOS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ESHUTDOWN)
 # Where the file belongs to the run directory.
-RUN_DIR_FAULTS: dict[int, Fault] = {
+RUN_DIR_FAULTS: dict[int, Kind] = {
     **DISK_FAULTS,
-    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "read_only"),
-    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), "run_directory_gone"),
-    **dict.fromkeys(TRANSIENT_ERRNOS, "disk_error"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), Kind.READ_ONLY),
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), Kind.RUN_DIRECTORY_GONE),
+    **dict.fromkeys(TRANSIENT_ERRNOS, Kind.DISK_ERROR),
 }
 
 # Gloo reports a dead peer as a plain RuntimeError with these texts (gloo/transport/tcp).

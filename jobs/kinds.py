@@ -70,3 +70,6 @@ class Kind(StrEnum):
     NO_PROGRESS = "no_progress"
     SHORT_TIME_LIMIT = "short_time_limit"
     UNKNOWN = "unknown"
+
+
+OF_MEMORY = frozenset({Kind.OUT_OF_MEMORY, Kind.GPU_OUT_OF_MEMORY, Kind.SHARED_MEMORY})

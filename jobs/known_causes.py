@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs.errors import HINT, Fault
+from slurm_job_kit.jobs.errors import HINT
+from slurm_job_kit.jobs.kinds import Kind
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class KnownCause:
     third would, too.
     """
 
-    fault: Fault
+    kind: Kind
     what: str
     remedy: str
     errnos: tuple[int, ...] = ()
@@ -40,7 +41,7 @@ PASSING = "Input/output error|Stale file handle|timed out|temporarily unavailabl
 # The first one that fits counts: /dev/shm before the disk, a library before the import.
 KNOWN_CAUSES = (
     KnownCause(
-        "step",
+        Kind.SPEC_MISTAKE,
         "the srun step of the agents asks for more than the job has",
         "correct slurm.srun_args, slurm.mem or slurm.cpus_per_task",
         text=r"Unable to create step for job \S+: (?:More processors requested|Memory required by"
@@ -48,7 +49,7 @@ KNOWN_CAUSES = (
         repeats=True,
     ),
     KnownCause(
-        "interpreter",
+        Kind.INTERPRETER,
         "Python does not find its own library",
         "unset PYTHONHOME and PYTHONPATH in setup, or correct launch.python",
         text=r"No module named 'encodings'|init_fs_encoding|init_import_site"
@@ -56,13 +57,13 @@ KNOWN_CAUSES = (
         repeats=True,
     ),
     KnownCause(
-        "disk_error",
+        Kind.DISK_ERROR,
         "the file system of a shared library did not answer",
         "resume; if it repeats, ask the site about that file system",
         text=rf"cannot open shared object file.*(?:{PASSING})",
     ),
     KnownCause(
-        "library",
+        Kind.LIBRARY,
         "a shared library is missing, broken or of another version",
         "load what it belongs to in setup (module load), or correct LD_LIBRARY_PATH there",
         text=r"(?:error while loading shared libraries|cannot open shared object file)"
@@ -72,7 +73,7 @@ KNOWN_CAUSES = (
         repeats=True,
     ),
     KnownCause(
-        "command",
+        Kind.COMMAND_MISSING,
         "a command is not on PATH there",
         "load it in setup (module load, conda activate), or write its whole path",
         text=r"command not found|\bsh: (?:\d+: )?\S+: not found|: line \d+: \S+: not found"
@@ -80,7 +81,7 @@ KNOWN_CAUSES = (
         repeats=True,
     ),
     KnownCause(
-        "shared_memory",
+        Kind.SHARED_MEMORY,
         "the shared memory of the node, /dev/shm, is full, or the disk of a file in memory (mmap)",
         "fewer data workers, or a larger /dev/shm (ask the site; of a container: its options)",
         text=r"insufficient shared memory|out of shared memory|unable to (?:mmap|allocate) shared"
@@ -89,7 +90,7 @@ KNOWN_CAUSES = (
         r"|is killed by signal: Bus error|^Bus error|killed by SIGBUS",
     ),
     KnownCause(
-        "temporary_directory",
+        Kind.TEMPORARY_DIRECTORY,
         "the directory for temporary files, TMPDIR, is missing, full, or its name is too long",
         "set TMPDIR in setup to a short, writable directory of the node, such as /tmp",
         names=("NoTemporaryDirectory",),
@@ -98,7 +99,7 @@ KNOWN_CAUSES = (
         r"|[Nn]o space left on device.*(?:TMPDIR|'/tmp/)",
     ),
     KnownCause(
-        "open_files",
+        Kind.OPEN_FILES,
         "a limit of the process is reached: open files",
         "ulimit -n 65536 in setup, fewer data workers, or "
         "torch.multiprocessing.set_sharing_strategy('file_system')",
@@ -106,14 +107,14 @@ KNOWN_CAUSES = (
         text=r"Too many open files|received 0 items of ancdata",
     ),
     KnownCause(
-        "file_size",
+        Kind.FILE_SIZE,
         "a limit of the process is reached: the size of a file",
         "ulimit -f unlimited in setup, or ask the site",
         errnos=(errno.EFBIG,),
         text=r"File too large|File size limit exceeded|SIGXFSZ",
     ),
     KnownCause(
-        "processes",
+        Kind.PROCESSES,
         "a limit of the process is reached: processes and threads of the user",
         "fewer data workers and threads, ulimit -u in setup, or ask the site",
         errnos=(errno.EAGAIN,),
@@ -121,20 +122,20 @@ KNOWN_CAUSES = (
         r"|Thread creation failed|Cannot fork|fork: retry",
     ),
     KnownCause(
-        "cpu_time",
+        Kind.CPU_TIME,
         "a limit of the process is reached: its CPU time",
         "ulimit -t unlimited in setup (a job inherits the limit of a login node), or ask the site",
         text=r"SIGXCPU|CPU time limit exceeded",
     ),
     KnownCause(
-        "device_memory",
+        Kind.GPU_OUT_OF_MEMORY,
         "a GPU has too little memory",
         "a smaller batch, or another train.strategy",
         names=("OutOfMemoryError",),
         text=r"CUDA out of memory|HIP out of memory|CUDA error: out of memory|_STATUS_ALLOC_FAILED",
     ),
     KnownCause(
-        "device",
+        Kind.GPU_ERROR,
         "a GPU failed",
         "report the node to the site if it repeats",
         text=r"CUDA error: (?!device-side assert|invalid device ordinal|no kernel image)"
@@ -143,7 +144,7 @@ KNOWN_CAUSES = (
         is_plain=True,
     ),
     KnownCause(
-        "memory",
+        Kind.OUT_OF_MEMORY,
         "the process got no more memory: that of the node, of the job, or its limit (ulimit -v)",
         "more slurm.mem, fewer data workers, a smaller batch, or ulimit -v unlimited in setup",
         errnos=(errno.ENOMEM,),
@@ -153,7 +154,7 @@ KNOWN_CAUSES = (
         r"|is killed by signal: Killed|^Killed",
     ),
     KnownCause(
-        "interface",
+        Kind.INTERFACE,
         "a network interface that a variable or the spec names does not exist on the node",
         "set launch.interface, or correct GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME",
         text=r"Unable to find (?:address|interface) for|no socket interface found"
@@ -161,20 +162,20 @@ KNOWN_CAUSES = (
         repeats=True,
     ),
     KnownCause(
-        "port",
+        Kind.PORT,
         "a port is in use by another process of the node",
         "let the script choose a free port (0); MASTER_PORT is set by torchrun",
         errnos=(errno.EADDRINUSE,),
         text=r"[Aa]ddress already in use|EADDRINUSE",
     ),
     KnownCause(
-        "instruction",
+        Kind.INSTRUCTION,
         "the processor of the node lacks an instruction that the program was built for",
         "choose other nodes (slurm.constraint), or a build for this processor",
         text=r"Illegal instruction|SIGILL",
     ),
     KnownCause(
-        "quota",
+        Kind.QUOTA,
         "the quota of the disk is used up",
         "free space there or ask for more quota",
         errnos=(errno.EDQUOT,),
@@ -182,14 +183,14 @@ KNOWN_CAUSES = (
         is_plain=True,
     ),
     KnownCause(
-        "disk_full",
+        Kind.DISK_FULL,
         "torch could not write the whole file: the disk is full, its quota is used up, or a limit "
         "of the size of a file is reached (ulimit -f)",
         "free space there",
         text=r"inline_container.*unexpected pos \d+ vs \d+",
     ),
     KnownCause(
-        "disk_full",
+        Kind.DISK_FULL,
         "the disk is full",
         "free space there",
         errnos=(errno.ENOSPC,),
@@ -197,7 +198,7 @@ KNOWN_CAUSES = (
         is_plain=True,
     ),
     KnownCause(
-        "read_only",
+        Kind.READ_ONLY,
         "the directory cannot be written",
         "make it writable, or name another one",
         errnos=(errno.EROFS,),
@@ -206,21 +207,21 @@ KNOWN_CAUSES = (
         lasts=True,
     ),
     KnownCause(
-        "stale_file",
+        Kind.STALE_FILE,
         "another host replaced or deleted the file, or its server was restarted",
         "resume; if it repeats, ask the site about that file system",
         errnos=(errno.ESTALE,),
         text=r"Stale (?:NFS )?file handle",
     ),
     KnownCause(
-        "disk_error",
+        Kind.DISK_ERROR,
         "the server of the file did not answer, or the node lost it",
         "resume; if it repeats, ask the site about that file system",
         errnos=(errno.EIO, errno.EREMOTEIO, errno.ESHUTDOWN, errno.ENOTCONN, errno.ENOLCK),
         text=r"Input/output error|Remote I/O error|[Tt]ransport endpoint|No locks available",
     ),
     KnownCause(
-        "network",
+        Kind.NETWORK,
         "a name or a server of the network cannot be reached from the node",
         "fetch what the script needs before the run (nodes often have no way to the internet), or "
         "set the site's proxy in setup",
@@ -231,7 +232,7 @@ KNOWN_CAUSES = (
         r"|<urlopen error",
     ),
     KnownCause(
-        "usage",
+        Kind.USAGE,
         "the script refuses its command line",
         "correct launch.args",
         # Of argparse and its like, of absl, of Hydra.
@@ -242,7 +243,7 @@ KNOWN_CAUSES = (
         is_plain=True,
     ),
     KnownCause(
-        "syntax",
+        Kind.SYNTAX_ERROR,
         "the code is no valid Python for this interpreter",
         "correct the code",
         names=("SyntaxError",),
@@ -250,7 +251,7 @@ KNOWN_CAUSES = (
         is_plain=True,
     ),
     KnownCause(
-        "import",
+        Kind.IMPORT_ERROR,
         "an import failed",
         "install the module for launch.python, or correct the import",
         names=("ImportError", "ModuleNotFoundError"),
@@ -259,7 +260,7 @@ KNOWN_CAUSES = (
         is_plain=True,
     ),
     KnownCause(
-        "files_missing",
+        Kind.FILES_MISSING,
         "a file is missing",
         "bring it back, or correct its path",
         names=("FileNotFoundError",),
@@ -267,7 +268,7 @@ KNOWN_CAUSES = (
         lasts=True,
     ),
     KnownCause(
-        "permission",
+        Kind.PERMISSION,
         "the file system refuses the access",
         "correct the permissions (ls -l, chmod), or name another file",
         errnos=(errno.EACCES, errno.EPERM),
@@ -281,7 +282,7 @@ PLAIN = {
     *("ValueError", "LookupError", "KeyError", "IndexError", "TypeError", "AttributeError"),
     *("AssertionError", "NameError", "ArithmeticError", "ZeroDivisionError", "UnicodeError"),
 }
-CAUSE_OF = {cause.fault: cause for cause in KNOWN_CAUSES}
+CAUSE_OF = {cause.kind: cause for cause in KNOWN_CAUSES}
 
 
 def known_cause(

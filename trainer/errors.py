@@ -26,12 +26,12 @@ from slurm_job_kit.jobs.errors import (
     PEER_TEXTS,
     RUN_DIR_FAULTS,
     TRANSIENT_ERRNOS,
-    Fault,
     Mistake,
     in_words,
 )
 from slurm_job_kit.jobs.errors import HINT as HINT
 from slurm_job_kit.jobs.errors import UserError as UserError
+from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.known_causes import KnownCause, known_cause
 from slurm_job_kit.jobs.log_text import on_a_screen
 from slurm_job_kit.jobs.records import RecordError
@@ -220,14 +220,14 @@ def is_of_device(error: BaseException) -> bool:
     return is_known or type(error).__name__ in ("AcceleratorError", "DistError")
 
 
-def fault_of(error: BaseException) -> Fault | None:
+def fault_of(error: BaseException) -> Kind | None:
     """Return what the type of an error, or of an error behind it, shows; None if neither does."""
     if is_out_of_memory(error):
-        return "device_memory" if is_of_device_memory(error) else None
-    by_type: dict[type[BaseException], Fault] = {
-        NotFinite: "not_finite",
-        Superseded: "superseded",
-        NoCheckpointLeft: "files_missing",
+        return Kind.GPU_OUT_OF_MEMORY if is_of_device_memory(error) else None
+    by_type: dict[type[BaseException], Kind] = {
+        NotFinite: Kind.NOT_FINITE,
+        Superseded: Kind.SUPERSEDED,
+        NoCheckpointLeft: Kind.FILES_MISSING,
     }
     if (known := by_type.get(type(error))) is not None:
         return known
@@ -237,19 +237,19 @@ def fault_of(error: BaseException) -> Fault | None:
         if isinstance(behind, OSError):
             return _fault_of_disk(behind, is_storage)
         if isinstance(behind, ImportError):
-            return "import"
+            return Kind.IMPORT_ERROR
         # `raise ... from None` leaves the context of a StorageError.
         behind = behind.__cause__ or (behind.__context__ if is_storage else None)
     if type(error).__name__ == "DistBackendError":
-        return "collective"
-    return "device" if is_of_device(error) else None
+        return Kind.COLLECTIVE
+    return Kind.GPU_ERROR if is_of_device(error) else None
 
 
-def _fault_of_disk(error: OSError, is_storage: bool) -> Fault | None:
+def _fault_of_disk(error: OSError, is_storage: bool) -> Kind | None:
     if is_storage:
         return RUN_DIR_FAULTS.get(error.errno or 0)
     if isinstance(error, FileNotFoundError):
-        return "files_missing"
+        return Kind.FILES_MISSING
     return DISK_FAULTS.get(error.errno or 0)
 
 
@@ -352,6 +352,8 @@ def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | Non
     trace = traceback_of(error)
     message = str(error) if isinstance(error, ONE_LINE) else on_a_screen(in_words(error))
     fault, cause = fault_of(error), known_cause_of(error)
+    if cause is not None and fault in (None, Kind.GPU_ERROR):
+        fault = cause.kind
     if is_out_of_memory(error):
         message += HINT + memory_hint(error)
     elif cause is not None and HINT not in message:
@@ -376,7 +378,9 @@ def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | Non
                 caused_by_peer=is_caused_by_peer(error),
                 is_user_error=is_user_error(error) or (cause is not None and cause.repeats),
                 mistake=mistake_of(error),
-                fault=cause.fault if cause is not None and fault in (None, "device") else fault,
+                fault=cause.kind
+                if cause is not None and fault in (None, Kind.GPU_ERROR)
+                else fault,
             )
             records.write(attempt_dir.rank_error(rank), record)
     if not is_caused_by_peer(error):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from slurm_job_kit.jobs import installation, log_text
 from slurm_job_kit.jobs.errors import MEMORY_TEXTS, PEER_TEXTS, Mistake
+from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.known_causes import KnownCause, known_cause
 from slurm_job_kit.jobs.last_error import OUTPUT_BEFORE, LastError, last_error
 from slurm_job_kit.jobs.log_text import first_line, on_a_screen
@@ -36,8 +37,8 @@ _KILLED_CHILD = re.compile(r"killed by SIG|died with <Signals|with signal SIG|ki
 PEER_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError")
 MEMORY_ERRORS = ("OutOfMemoryError", "MemoryError")
 # Of these the user corrects the code, or the spec; of other known causes neither.
-CODE_FAULTS = ("syntax", "import")
-SPEC_FAULTS = ("usage", "interface", "interpreter", "library")
+CODE_KINDS = (Kind.SYNTAX_ERROR, Kind.IMPORT_ERROR)
+SPEC_KINDS = (Kind.USAGE, Kind.INTERFACE, Kind.INTERPRETER, Kind.LIBRARY)
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def record_of(end: ScriptEnd, rank: int, host: str) -> RankError:
         is_torchs and any(each in text for each in MEMORY_TEXTS)
     )
     cause = _cause_of(end, error, names)
-    if is_peers and cause is not None and cause.fault == "network":  # a rank, not a server
+    if is_peers and cause is not None and cause.kind is Kind.NETWORK:  # a rank, not a server
         cause = None
     missing = _NOT_FOUND.search(text) if error.traceback else None
     in_args = missing is not None and any(missing[1] in each for each in end.args)
@@ -117,7 +118,7 @@ def record_of(end: ScriptEnd, rank: int, host: str) -> RankError:
         mistake=None
         if is_stop or is_peers or is_memory
         else _mistake_of(end, error, cause, in_args),
-        fault="collective" if cause is None and is_peers else cause.fault if cause else None,
+        fault=Kind.COLLECTIVE if cause is None and is_peers else cause.kind if cause else None,
     )
 
 
@@ -171,9 +172,9 @@ def _cause_of(end: ScriptEnd, error: LastError, names: Sequence[str]) -> KnownCa
 def _mistake_of(
     end: ScriptEnd, error: LastError, cause: KnownCause | None, in_args: bool
 ) -> Mistake | None:
-    if in_args or (cause is not None and cause.fault in SPEC_FAULTS):
+    if in_args or (cause is not None and cause.kind in SPEC_KINDS):
         return "spec"
-    is_plain = cause is None or cause.fault in CODE_FAULTS
+    is_plain = cause is None or cause.kind in CODE_KINDS
     is_killed = signal_of(end.exit_code) is not None or _KILLED_CHILD.search(error.text)
     return "code" if is_plain and not is_killed else None
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_job_kit.jobs import log_text
+from slurm_job_kit.jobs.kinds import OF_MEMORY
 from slurm_job_kit.jobs.known_causes import known_cause
 from slurm_job_kit.jobs.last_error import last_error
 from slurm_job_kit.jobs.log_text import on_a_screen
@@ -62,11 +63,11 @@ def _record(attempt_dir: AttemptDir, host: str, rank: int, code: int, when: str)
         rank,
         host,
         shown + ("" if cause is None else cause.explanation),
-        kind="out_of_memory" if cause is not None and "memory" in cause.fault else "error",
+        kind="out_of_memory" if cause is not None and cause.kind in OF_MEMORY else "error",
         caused_by_peer=code == _SIGTERM,
         is_user_error=cause is not None and cause.repeats,
         exit_code=code,
-        fault=None if cause is None else cause.fault,
+        fault=None if cause is None else cause.kind,
     )
 
 

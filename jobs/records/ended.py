@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from slurm_job_kit.jobs.errors import Fault, Mistake
+from slurm_job_kit.jobs.errors import Mistake
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records import OMIT_NONE, read_lines
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
@@ -76,7 +76,7 @@ class Evidence:
     is_stopped_in_startup: bool = False  # a rank was asked to stop before its training loop
     is_lasting: bool = False  # of a kind, such as a missing file, that a third attempt repeats
     mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
-    fault: Fault | None = field(default=None, metadata=OMIT_NONE)  # behind the error
+    fault: Kind | None = field(default=None, metadata=OMIT_NONE)  # behind the error
     # Of a user's script: equal for two attempts that failed in the same way from the same start.
     failure: str | None = field(default=None, metadata=OMIT_NONE)
     # Of a user's script: by its name its newest checkpoint has no later step than one of an earlier

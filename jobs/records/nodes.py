@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.errors import Fault, Mistake
+from slurm_job_kit.jobs.errors import Mistake
+from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records import OMIT_NONE, read
 from slurm_job_kit.jobs.rundir import RunDir
 
@@ -106,7 +107,7 @@ class RankError:
     # The rank that wrote this record for one that does not answer.
     told_by: int | None = field(default=None, metadata=OMIT_NONE)
     mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
-    fault: Fault | None = field(default=None, metadata=OMIT_NONE)
+    fault: Kind | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         is_user_error=is_user_error(found, failed) or is_caught or bool(cause and cause.repeats),
         mistake=mistake_of(found, failed)
         or ("code" if is_caught else "spec" if cause and cause.repeats else None),
-        fault=cause.fault if cause is not None else None if failed is None else failed.fault,
+        fault=cause.kind if cause is not None else None if failed is None else failed.fault,
         is_hang=failed is not None and failed.kind == "hang",
         is_out_of_memory=bool(killed) or (failed is not None and failed.kind == "out_of_memory"),
         bad_nodes=bad_nodes(found.errors),

@@ -11,7 +11,6 @@ from slurm_job_kit.jobs.runs import interpret
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.why.answer import Reason
 from slurm_job_kit.jobs.why.evidence import Ended
-from slurm_job_kit.jobs.why.kinds import OF_FAULT
 
 # Causes from outside, which the record alone shows.
 OUTSIDE = {
@@ -22,7 +21,7 @@ OUTSIDE = {
 }
 # The beginning of the sentence about a rank's error.
 INTRODUCTIONS = {
-    **{OF_FAULT[cause.fault]: cause.what for cause in KNOWN_CAUSES if cause.is_plain},
+    **{cause.kind: cause.what for cause in KNOWN_CAUSES if cause.is_plain},
     Kind.USER_CODE: "the user's code failed",
     Kind.IMPORT_ERROR: "an import failed",
     Kind.SPEC_MISTAKE: "the spec or the launch has a mistake",
@@ -125,13 +124,13 @@ def failure_of(ended: Ended) -> Reason:
         text = f"a hang: {seen.error}" if ended.hang is None else f"a hang: {ended.hang.error}"
         return Reason(Kind.HANG, text, ended.hang_place or ended.place, numbers)
     if seen.is_out_of_memory:
-        is_device = ended.failed is not None and ended.failed.fault == "device_memory"
+        is_device = ended.failed is not None and ended.failed.fault is Kind.GPU_OUT_OF_MEMORY
         kind = Kind.GPU_OUT_OF_MEMORY if is_device else Kind.OUT_OF_MEMORY
         text = f"{'a GPU' if is_device else 'a node'} has too little memory: {seen.error}"
         return Reason(kind, text, ended.failure or ended.place, numbers)
     if ended.agent_error is not None:
         text = f"a node did not start torchrun: {seen.error}"
-        kind = Kind.SPEC_MISTAKE if seen.fault is None else OF_FAULT[seen.fault]
+        kind = Kind.SPEC_MISTAKE if seen.fault is None else seen.fault
         return Reason(kind, text, ended.agent_error, numbers)
     if ended.failed is not None and not ended.failed.caused_by_peer:
         kind = kind_of(ended.failed)
@@ -139,8 +138,7 @@ def failure_of(ended: Ended) -> Reason:
         text = f"{what}: {interpret.format_error(ended.failed)}"
         return Reason(kind, text, ended.failure, numbers)
     if ended.disk is not None:
-        fault, place = ended.disk
-        kind = OF_FAULT[fault]
+        kind, place = ended.disk
         return Reason(kind, f"{INTRODUCTIONS[kind]}, and no rank could record it", place, numbers)
     if ended.record.cause is Cause.LOST:
         return lost_reason(ended)
@@ -165,7 +163,7 @@ def without_own_error(ended: Ended) -> Reason:
     if unstarted and seen.fault is None:
         return Reason(Kind.SPEC_MISTAKE, f"a node did not start: {error}", place, numbers)
     if seen.fault is not None and ended.failed is None:
-        return Reason(OF_FAULT[seen.fault], f"a node did not train: {error}", place, numbers)
+        return Reason(seen.fault, f"a node did not train: {error}", place, numbers)
     has_left = ended.found is not None and error == interpret.ranks_that_left(ended.found)
     if seen.mistake == "code" or has_left:  # it exited with 0 behind its error, or too early
         return Reason(Kind.USER_CODE, f"{INTRODUCTIONS[Kind.USER_CODE]}: {error}", place, numbers)
@@ -190,7 +188,7 @@ def is_killed(found: AttemptFacts) -> bool:
 def kind_of(failed: RankError) -> Kind:
     """The kind of a rank's own error; UNKNOWN where its record does not show it."""
     if failed.fault is not None:
-        return OF_FAULT[failed.fault]
+        return failed.fault
     if failed.mistake is not None:
         return Kind.USER_CODE if failed.mistake == "code" else Kind.SPEC_MISTAKE
     # A shell shows the end of a script by signal N as 128 + N.

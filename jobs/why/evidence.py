@@ -16,7 +16,8 @@ from pathlib import Path
 from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.attempt import history
 from slurm_job_kit.jobs.attempt.decision import LOST_REASON, Decision
-from slurm_job_kit.jobs.errors import RUN_DIR_FAULTS, Fault, UserError
+from slurm_job_kit.jobs.errors import RUN_DIR_FAULTS, UserError
+from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.log_text import first_line
 from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause
@@ -38,7 +39,7 @@ DETAILED = (Cause.CRASH, Cause.HANG, Cause.OUT_OF_MEMORY, Cause.NODE, Cause.LOST
 MAX_DETAILED = 50
 LAST_LINES = 10
 # A run directory that is full or gone: what libc calls these errors.
-DISK_TEXTS: dict[str, Fault] = {
+DISK_TEXTS: dict[str, Kind] = {
     os.strerror(number): RUN_DIR_FAULTS[number]
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENOENT, errno.EIO, errno.ESTALE)
 }
@@ -77,7 +78,7 @@ class Ended:
     agent_error: FileLine | None = None
     failed: RankError | None = None
     failure: FileLine | None = None
-    disk: tuple[Fault, FileLine] | None = None
+    disk: tuple[Kind, FileLine] | None = None
     hang: HangConclusion | None = None
     hang_place: FileLine | None = None
     was_recorded: bool = False
@@ -261,7 +262,7 @@ def _place_in_job_log(run_dir: RunDir, found: AttemptFacts) -> FileLine | None:
     return places.line_with(places.tail(run_dir.job_log), first_line(words)) if words else None
 
 
-def _disk_of(run_dir: RunDir, attempt: int) -> tuple[Fault, FileLine] | None:
+def _disk_of(run_dir: RunDir, attempt: int) -> tuple[Kind, FileLine] | None:
     """What a disk did to an attempt without an error record, by the logs of ranks and job."""
     for log in shared_files.files_in(run_dir.attempt(attempt).path, "rank-*.log"):
         if (found := places.disk_fault_in(places.tail(log), RANK_ERROR, DISK_TEXTS)) is not None:

@@ -6,45 +6,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs.errors import Fault
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.known_causes import KNOWN_CAUSES
 from slurm_job_kit.jobs.slurm import duration
 from slurm_job_kit.jobs.spec import Spec
-
-OF_FAULT: dict[Fault, Kind] = {
-    "usage": Kind.USAGE,
-    "syntax": Kind.SYNTAX_ERROR,
-    "interpreter": Kind.INTERPRETER,
-    "command": Kind.COMMAND_MISSING,
-    "library": Kind.LIBRARY,
-    "instruction": Kind.INSTRUCTION,
-    "interface": Kind.INTERFACE,
-    "port": Kind.PORT,
-    "step": Kind.SPEC_MISTAKE,
-    "open_files": Kind.OPEN_FILES,
-    "file_size": Kind.FILE_SIZE,
-    "processes": Kind.PROCESSES,
-    "cpu_time": Kind.CPU_TIME,
-    "memory": Kind.OUT_OF_MEMORY,
-    "shared_memory": Kind.SHARED_MEMORY,
-    "temporary_directory": Kind.TEMPORARY_DIRECTORY,
-    "permission": Kind.PERMISSION,
-    "stale_file": Kind.STALE_FILE,
-    "import": Kind.IMPORT_ERROR,
-    "collective": Kind.COLLECTIVE,
-    "network": Kind.NETWORK,
-    "device": Kind.GPU_ERROR,
-    "device_memory": Kind.GPU_OUT_OF_MEMORY,
-    "not_finite": Kind.NOT_FINITE,
-    "superseded": Kind.SUPERSEDED,
-    "disk_full": Kind.DISK_FULL,
-    "quota": Kind.QUOTA,
-    "read_only": Kind.READ_ONLY,
-    "disk_error": Kind.DISK_ERROR,
-    "run_directory_gone": Kind.RUN_DIRECTORY_GONE,
-    "files_missing": Kind.FILES_MISSING,
-}
 
 
 def _no_change(_: Spec) -> str:
@@ -144,5 +109,5 @@ REMEDIES: dict[Kind, Remedy] = {
 }
 # Of the causes behind errors of other programs: jobs.errors.
 for _cause in KNOWN_CAUSES:
-    REMEDIES.setdefault(OF_FAULT[_cause.fault], Remedy(f"{_cause.remedy}, then resume"))
+    REMEDIES.setdefault(_cause.kind, Remedy(f"{_cause.remedy}, then resume"))
 DEFAULT = Remedy("resume continues from what was saved")

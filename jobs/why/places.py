@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import log_text
-from slurm_job_kit.jobs.errors import Fault
+from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.why.answer import FileLine
 
@@ -96,8 +96,8 @@ def line_with(lines: Iterable[LogLine], text: str) -> FileLine | None:
 
 
 def disk_fault_in(
-    lines: Iterable[LogLine], error: re.Pattern[str], texts: dict[str, Fault]
-) -> tuple[Fault, FileLine] | None:
+    lines: Iterable[LogLine], error: re.Pattern[str], texts: dict[str, Kind]
+) -> tuple[Kind, FileLine] | None:
     """The first line in which the kit reports that the disk failed, of an attempt without a record.
 
     A disk that is full or gone keeps a rank from writing its error record; its log was open.

@@ -321,7 +321,7 @@ def test_a_timeline_that_cannot_be_begun_ends_no_training(tmp_path):
     events = Events(0)
     events.event("start")
     events.open(run, 1)
-    events.event("import")
+    events.event("import_error")
 
 
 def test_the_errors_need_no_torch():
@@ -371,10 +371,10 @@ def raised(outer: BaseException, inner: BaseException) -> BaseException:
         (raised(errors.CodeError("x", ""), FileNotFoundError(errno.ENOENT, "x")), "files_missing"),
         (raised(errors.CodeError("x", ""), PermissionError(errno.EACCES, "x")), None),
         (OSError(errno.ENOSPC, "x"), "disk_full"),
-        (raised(UserError("train.model: x"), ModuleNotFoundError("x")), "import"),
-        (torch.OutOfMemoryError("CUDA out of memory"), "device_memory"),
+        (raised(UserError("train.model: x"), ModuleNotFoundError("x")), "import_error"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "gpu_out_of_memory"),
         (MemoryError(), None),
-        (RuntimeError("CUDA error: an illegal memory access"), "device"),
+        (RuntimeError("CUDA error: an illegal memory access"), "gpu_error"),
         (errors.NotFinite("x"), "not_finite"),
         (errors.NoCheckpointLeft("x"), "files_missing"),
         (ValueError("x"), None),

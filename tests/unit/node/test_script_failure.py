@@ -146,8 +146,8 @@ def test_a_log_that_is_gone_leaves_the_exit_code(tmp_path):
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
-        ("ModuleNotFoundError: No module named 'x'", "import"),
-        ("torch.OutOfMemoryError: CUDA out of memory", "device_memory"),
+        ("ModuleNotFoundError: No module named 'x'", "import_error"),
+        ("torch.OutOfMemoryError: CUDA out of memory", "gpu_out_of_memory"),
         ("torch.distributed.DistBackendError: NCCL error", "collective"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/data/x'", "files_missing"),
         ("OSError: [Errno 28] No space left on device", "disk_full"),
@@ -192,8 +192,8 @@ def test_a_process_that_a_signal_ended_has_its_fatal_error_as_reason(failed, tex
 @pytest.mark.parametrize(
     ("error", "fault"),
     [
-        ("uncorrectable ECC error encountered", "device"),
-        ("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "device_memory"),
+        ("uncorrectable ECC error encountered", "gpu_error"),
+        ("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "gpu_out_of_memory"),
     ],
 )
 def test_an_error_of_a_gpu_is_one_of_the_device_or_of_its_memory(failed, error, fault):

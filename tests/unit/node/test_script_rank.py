@@ -566,7 +566,7 @@ def test_sys_exit_can_be_pickled_as_the_function_can(run, start):
             "os.O_WRONLY), b'x' * 99)",
             "file_size",
         ),
-        (LIMITS + "limit('RLIMIT_AS', 1 << 28)\nbytearray(1 << 30)", "memory"),
+        (LIMITS + "limit('RLIMIT_AS', 1 << 28)\nbytearray(1 << 30)", "out_of_memory"),
         ('raise RuntimeError("can\'t start new thread")', "processes"),
         (
             "import os, errno; raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))",
@@ -606,8 +606,8 @@ def test_sys_exit_can_be_pickled_as_the_function_can(run, start):
             "No such file or directory')",
             "library",
         ),
-        ("import nowhere", "import"),
-        ("x = (", "syntax"),
+        ("import nowhere", "import_error"),
+        ("x = (", "syntax_error"),
         (HYDRA_WORDS, "usage"),
         ("raise OSError(5, 'Input/output error', '/scratch/x')", "disk_error"),
         ("raise OSError(108, 'Cannot send after transport endpoint shutdown', '/x')", "disk_error"),
@@ -627,12 +627,12 @@ def test_sys_exit_can_be_pickled_as_the_function_can(run, start):
         (
             "import os; print('Memory access fault by GPU node-4 on address 0x7f. Reason: "
             "Unknown.', flush=True); os.abort()",
-            "device",
+            "gpu_error",
         ),
         # A lack of room for variables of threads, not of memory.
         (
             "raise ImportError('/x/libgomp.so.1: cannot allocate memory in static TLS block')",
-            "import",
+            "import_error",
         ),
         (
             "print('FATAL Flags parsing error: Unknown command line flag \\'lrr\\'\\nPass "
@@ -664,7 +664,7 @@ def test_sys_exit_can_be_pickled_as_the_function_can(run, start):
         (
             "class OutOfMemoryError(RuntimeError): pass\nraise OutOfMemoryError('CUDA "
             "out of memory. Tried to allocate 2.00 GiB')",
-            "device_memory",
+            "gpu_out_of_memory",
         ),
         ("open('/data/nowhere')", "files_missing"),
         ("raise ValueError('No space left on device')", None),

@@ -133,7 +133,7 @@ def test_a_step_that_slurm_refuses_for_good_is_not_tried_again(run, words, is_fi
     run.job_log.write_text(OPENED + line)
     evidence = interpret.rank_evidence(facts.read(run, 1), "RUNNING", 1)
     assert words in (evidence.error or "")
-    assert (evidence.is_user_error, evidence.fault == "step") == (is_final, is_final)
+    assert (evidence.is_user_error, evidence.fault == "spec_mistake") == (is_final, is_final)
 
 
 def test_the_refused_step_of_the_standby_is_no_reason_for_the_end_of_an_attempt(run):
@@ -170,7 +170,7 @@ def test_a_command_that_setup_does_not_find_is_not_tried_again(run):
     run.attempt(1).agent_error(0).write_text(text)
     seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
     assert seen.error == f"{text}  cause: a command is not on PATH there"
-    assert (seen.fault, seen.is_user_error) == ("command", True)
+    assert (seen.fault, seen.is_user_error) == ("command_missing", True)
 
 
 def test_setup_lines_that_fail_are_named_with_their_last_error_complete(run):

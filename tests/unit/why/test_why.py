@@ -25,14 +25,14 @@ def causes(answer: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("record", "cause"),
     [
-        ({"fault": "import"}, "import_error"),
+        ({"fault": "import_error"}, "import_error"),
         ({"fault": "disk_full", "is_user_error": True}, "disk_full"),
         ({"fault": "quota"}, "quota"),
         ({"fault": "read_only"}, "read_only"),
         ({"fault": "disk_error"}, "disk_error"),
         ({"fault": "run_directory_gone"}, "run_directory_gone"),
         ({"fault": "files_missing"}, "files_missing"),
-        ({"fault": "device"}, "gpu_error"),
+        ({"fault": "gpu_error"}, "gpu_error"),
         ({"fault": "not_finite"}, "not_finite"),
         ({"fault": "superseded"}, "superseded"),
         ({"mistake": "code"}, "user_code"),
@@ -61,7 +61,7 @@ def test_the_error_of_a_rank_is_named_by_its_record(story, record, cause):
     ("evidence", "fault", "cause"),
     [
         (OOM, None, "out_of_memory"),
-        ({"is_out_of_memory": True, "error": "x"}, "device_memory", "gpu_out_of_memory"),
+        ({"is_out_of_memory": True, "error": "x"}, "gpu_out_of_memory", "gpu_out_of_memory"),
         ({"is_out_of_memory": True, "error": "x"}, None, "out_of_memory"),
     ],
 )
@@ -331,15 +331,19 @@ def test_the_command_asks_for_more_time_than_the_spec(story):
         ({"lr": 1e-3}, {"fault": "not_finite"}, "train.lr=0.0001"),
         (
             {"micro_batch_size": 2, "grad_accum_steps": 3},
-            {"kind": "out_of_memory", "fault": "device_memory"},
+            {"kind": "out_of_memory", "fault": "gpu_out_of_memory"},
             "train.micro_batch_size=1 train.grad_accum_steps=6",
         ),
-        ({"micro_batch_size": 1}, {"kind": "out_of_memory", "fault": "device_memory"}, "KEY=VALUE"),
+        (
+            {"micro_batch_size": 1},
+            {"kind": "out_of_memory", "fault": "gpu_out_of_memory"},
+            "KEY=VALUE",
+        ),
     ],
 )
 def test_the_command_changes_the_training_from_what_the_spec_has(story, train, error, change):
     spec = Spec(name="tiny", train=Train(**train))
-    is_memory = error["fault"] == "device_memory"
+    is_memory = error["fault"] == "gpu_out_of_memory"
     cause, evidence = ("out_of_memory", {"is_out_of_memory": True}) if is_memory else ("crash", {})
     command = answer_of(story, spec, cause, evidence | {"error": "x"}, **error)["command"]
     assert change in command and "YES=1" in command
