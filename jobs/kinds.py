@@ -26,6 +26,8 @@ class Kind(StrEnum):
     SLOW_START_UP = "slow_start_up"  # longer than the time until each stop
     BATCH_SCRIPT_KILLED = "batch_script_killed"
     REFUSED = "refused"  # the job ended before it began an attempt
+    # A rank was asked to stop before it reached its training loop.
+    STOPPED_IN_START_UP = "stopped_in_start_up"
     # A failure of a rank.
     HANG = "hang"
     COLLECTIVE = "collective"
@@ -72,4 +74,7 @@ class Kind(StrEnum):
     UNKNOWN = "unknown"
 
 
-OF_MEMORY = frozenset({Kind.OUT_OF_MEMORY, Kind.GPU_OUT_OF_MEMORY, Kind.SHARED_MEMORY})
+# A lack of memory, which the next attempt may well meet again.
+OF_MEMORY = (Kind.OUT_OF_MEMORY, Kind.GPU_OUT_OF_MEMORY)
+# What a person corrects, where nothing shows more. The keys: jobs.errors.Mistake.
+KIND_OF_MISTAKE: dict[str | None, Kind] = {"code": Kind.USER_CODE, "spec": Kind.SPEC_MISTAKE}

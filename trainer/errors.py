@@ -31,11 +31,11 @@ from slurm_job_kit.jobs.errors import (
 )
 from slurm_job_kit.jobs.errors import HINT as HINT
 from slurm_job_kit.jobs.errors import UserError as UserError
-from slurm_job_kit.jobs.kinds import Kind
+from slurm_job_kit.jobs.kinds import KIND_OF_MISTAKE, Kind
 from slurm_job_kit.jobs.known_causes import KnownCause, known_cause
 from slurm_job_kit.jobs.log_text import on_a_screen
 from slurm_job_kit.jobs.records import RecordError
-from slurm_job_kit.jobs.records.nodes import ErrorKind, RankError, node_name
+from slurm_job_kit.jobs.records.nodes import RankError, node_name
 from slurm_job_kit.jobs.rundir import AttemptDir
 
 EXIT_FAILED = 1
@@ -220,10 +220,8 @@ def is_of_device(error: BaseException) -> bool:
     return is_known or type(error).__name__ in ("AcceleratorError", "DistError")
 
 
-def fault_of(error: BaseException) -> Kind | None:
+def shown_by_type(error: BaseException) -> Kind | None:
     """Return what the type of an error, or of an error behind it, shows; None if neither does."""
-    if is_out_of_memory(error):
-        return Kind.GPU_OUT_OF_MEMORY if is_of_device_memory(error) else None
     by_type: dict[type[BaseException], Kind] = {
         NotFinite: Kind.NOT_FINITE,
         Superseded: Kind.SUPERSEDED,
@@ -235,7 +233,7 @@ def fault_of(error: BaseException) -> Kind | None:
     behind: BaseException | None = error
     while behind is not None:
         if isinstance(behind, OSError):
-            return _fault_of_disk(behind, is_storage)
+            return _kind_of_disk(behind, is_storage)
         if isinstance(behind, ImportError):
             return Kind.IMPORT_ERROR
         # `raise ... from None` leaves the context of a StorageError.
@@ -245,7 +243,7 @@ def fault_of(error: BaseException) -> Kind | None:
     return Kind.GPU_ERROR if is_of_device(error) else None
 
 
-def _fault_of_disk(error: OSError, is_storage: bool) -> Kind | None:
+def _kind_of_disk(error: OSError, is_storage: bool) -> Kind | None:
     if is_storage:
         return RUN_DIR_FAULTS.get(error.errno or 0)
     if isinstance(error, FileNotFoundError):
@@ -281,15 +279,22 @@ def in_one_line(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-def kind_of(error: BaseException) -> ErrorKind:
-    """Return the `kind` of the error record."""
-    if isinstance(error, Hang):
-        return "hang"
-    if isinstance(error, BadNode):
-        return "bad_node"
-    if isinstance(error, StoppedInStartup):
-        return "stopped"
-    return "out_of_memory" if is_out_of_memory(error) else "error"
+def kind_of(error: BaseException, cause: KnownCause | None) -> Kind:
+    """Return the kind of an error. cause: the known one behind it."""
+    by_type: dict[type[BaseException], Kind] = {
+        Hang: Kind.HANG,
+        BadNode: Kind.BAD_NODE,
+        StoppedInStartup: Kind.STOPPED_IN_START_UP,
+    }
+    for known, kind in by_type.items():
+        if isinstance(error, known):
+            return kind
+    if is_out_of_memory(error):
+        return Kind.GPU_OUT_OF_MEMORY if is_of_device_memory(error) else Kind.OUT_OF_MEMORY
+    found = shown_by_type(error)
+    if cause is not None and found in (None, Kind.GPU_ERROR):
+        return cause.kind
+    return found or KIND_OF_MISTAKE.get(mistake_of(error), Kind.UNKNOWN)
 
 
 def traceback_of(error: BaseException) -> str:
@@ -351,9 +356,7 @@ def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | Non
     host = node_name()
     trace = traceback_of(error)
     message = str(error) if isinstance(error, ONE_LINE) else on_a_screen(in_words(error))
-    fault, cause = fault_of(error), known_cause_of(error)
-    if cause is not None and fault in (None, Kind.GPU_ERROR):
-        fault = cause.kind
+    cause = known_cause_of(error)
     if is_out_of_memory(error):
         message += HINT + memory_hint(error)
     elif cause is not None and HINT not in message:
@@ -373,14 +376,11 @@ def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | Non
                 rank,
                 host,
                 message.strip(),
-                kind=kind_of(error),
+                kind=kind_of(error, cause),
                 traceback=trace,
                 caused_by_peer=is_caused_by_peer(error),
                 is_user_error=is_user_error(error) or (cause is not None and cause.repeats),
                 mistake=mistake_of(error),
-                fault=cause.kind
-                if cause is not None and fault in (None, Kind.GPU_ERROR)
-                else fault,
             )
             records.write(attempt_dir.rank_error(rank), record)
     if not is_caused_by_peer(error):

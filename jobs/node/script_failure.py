@@ -17,7 +17,7 @@ from pathlib import Path
 
 from slurm_job_kit.jobs import installation, log_text
 from slurm_job_kit.jobs.errors import MEMORY_TEXTS, PEER_TEXTS, Mistake
-from slurm_job_kit.jobs.kinds import Kind
+from slurm_job_kit.jobs.kinds import KIND_OF_MISTAKE, OF_MEMORY, Kind
 from slurm_job_kit.jobs.known_causes import KnownCause, known_cause
 from slurm_job_kit.jobs.last_error import OUTPUT_BEFORE, LastError, last_error
 from slurm_job_kit.jobs.log_text import first_line, on_a_screen
@@ -104,21 +104,28 @@ def record_of(end: ScriptEnd, rank: int, host: str) -> RankError:
     missing = _NOT_FOUND.search(text) if error.traceback else None
     in_args = missing is not None and any(missing[1] in each for each in end.args)
     is_stop = signal_of(end.exit_code) == signal.SIGTERM
+    is_own = not (is_stop or is_peers or is_memory)
+    mistake = _mistake_of(end, error, cause, in_args) if is_own else None
+    if cause is not None and not (is_memory and cause.kind not in OF_MEMORY):
+        kind = cause.kind
+    elif is_memory:
+        kind = Kind.OUT_OF_MEMORY
+    elif is_peers:
+        kind = Kind.COLLECTIVE
+    else:
+        kind = KIND_OF_MISTAKE.get(mistake) or kind_of_exit(end.exit_code)
     return RankError(
         round(time.time(), 3),
         rank,
         host,
         _words_of(end, error) + _explanation(end, cause, missing),
-        kind="out_of_memory" if is_memory else "error",
+        kind=kind,
         traceback=error.traceback,
         # torchrun sends SIGTERM to the other ranks of the node after the first one failed.
         caused_by_peer=is_peers or is_stop,
         is_user_error=in_args or (cause is not None and cause.repeats),
         exit_code=end.exit_code,
-        mistake=None
-        if is_stop or is_peers or is_memory
-        else _mistake_of(end, error, cause, in_args),
-        fault=Kind.COLLECTIVE if cause is None and is_peers else cause.kind if cause else None,
+        mistake=mistake,
     )
 
 
@@ -194,6 +201,12 @@ def _explanation(end: ScriptEnd, cause: KnownCause | None, missing: re.Match[str
     if missing is not None and not missing[1].startswith("/"):
         return not_found_hint(missing[1], end.work)
     return "" if cause is None else cause.explanation
+
+
+def kind_of_exit(exit_code: int) -> Kind:
+    """The kind of an end of which nothing but the exit code is known."""
+    # A shell shows the end of a script by signal N as 128 + N.
+    return Kind.PROCESS_KILLED if exit_code < 0 or exit_code > 128 else Kind.UNKNOWN
 
 
 def format_exit(exit_code: int) -> str:

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_job_kit.jobs import log_text
-from slurm_job_kit.jobs.kinds import OF_MEMORY
 from slurm_job_kit.jobs.known_causes import known_cause
 from slurm_job_kit.jobs.last_error import last_error
 from slurm_job_kit.jobs.log_text import on_a_screen
-from slurm_job_kit.jobs.node.script_failure import UNCAUGHT, format_exit
+from slurm_job_kit.jobs.node.script_failure import UNCAUGHT, format_exit, kind_of_exit
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.rundir import AttemptDir
@@ -63,11 +62,10 @@ def _record(attempt_dir: AttemptDir, host: str, rank: int, code: int, when: str)
         rank,
         host,
         shown + ("" if cause is None else cause.explanation),
-        kind="out_of_memory" if cause is not None and cause.kind in OF_MEMORY else "error",
+        kind=kind_of_exit(code) if cause is None else cause.kind,
         caused_by_peer=code == _SIGTERM,
         is_user_error=cause is not None and cause.repeats,
         exit_code=code,
-        fault=None if cause is None else cause.kind,
     )
 
 

@@ -76,7 +76,7 @@ class Evidence:
     is_stopped_in_startup: bool = False  # a rank was asked to stop before its training loop
     is_lasting: bool = False  # of a kind, such as a missing file, that a third attempt repeats
     mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
-    fault: Kind | None = field(default=None, metadata=OMIT_NONE)  # behind the error
+    kind: Kind | None = field(default=None, metadata=OMIT_NONE)  # of the error
     # Of a user's script: equal for two attempts that failed in the same way from the same start.
     failure: str | None = field(default=None, metadata=OMIT_NONE)
     # Of a user's script: by its name its newest checkpoint has no later step than one of an earlier

@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from slurm_job_kit.jobs import shared_files
 from slurm_job_kit.jobs.errors import Mistake
@@ -86,10 +85,6 @@ class AgentRecord:
     python: str | None = None  # its version
 
 
-# "stopped": the rank was asked to stop before it reached its training loop.
-ErrorKind = Literal["error", "hang", "bad_node", "out_of_memory", "stopped"]
-
-
 @dataclass(frozen=True)
 class RankError:
     """rank-RRRRR.error.json: why a rank failed."""
@@ -98,7 +93,7 @@ class RankError:
     rank: int
     host: str
     error: str
-    kind: ErrorKind = "error"
+    kind: Kind = Kind.UNKNOWN
     traceback: str = ""
     caused_by_peer: bool = False  # another rank or node failed first
     is_user_error: bool = False  # in the spec or the launch: a retry would repeat it
@@ -107,7 +102,6 @@ class RankError:
     # The rank that wrote this record for one that does not answer.
     told_by: int | None = field(default=None, metadata=OMIT_NONE)
     mistake: Mistake | None = field(default=None, metadata=OMIT_NONE)
-    fault: Kind | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_step, is_newer
 from slurm_job_kit.jobs.console import counted
 from slurm_job_kit.jobs.errors import HINT, Mistake, UserError
+from slurm_job_kit.jobs.kinds import OF_MEMORY, Kind
 from slurm_job_kit.jobs.known_causes import CAUSE_OF, KnownCause, known_cause
 from slurm_job_kit.jobs.log_text import behind_first_line
 from slurm_job_kit.jobs.node.script_failure import signal_of
@@ -132,11 +133,11 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         is_user_error=is_user_error(found, failed) or is_caught or bool(cause and cause.repeats),
         mistake=mistake_of(found, failed)
         or ("code" if is_caught else "spec" if cause and cause.repeats else None),
-        fault=cause.kind if cause is not None else None if failed is None else failed.fault,
-        is_hang=failed is not None and failed.kind == "hang",
-        is_out_of_memory=bool(killed) or (failed is not None and failed.kind == "out_of_memory"),
+        kind=cause.kind if cause is not None else None if failed is None else failed.kind,
+        is_hang=failed is not None and failed.kind is Kind.HANG,
+        is_out_of_memory=bool(killed) or (failed is not None and failed.kind in OF_MEMORY),
         bad_nodes=bad_nodes(found.errors),
-        is_stopped_in_startup=failed is not None and failed.kind == "stopped",
+        is_stopped_in_startup=failed is not None and failed.kind is Kind.STOPPED_IN_START_UP,
         is_lasting=is_lasting(failed),
         failure=None if found.spec.launch.is_trainer else failure_of(found, failed, bool(killed)),
         is_repeat=not found.spec.launch.is_trainer and is_repeat(found),
@@ -157,7 +158,8 @@ def causes(
     the agents recorded decides what it was. A signal that no agent got was sent to a rank.
     """
     is_passed_on = any(agent is None or agent.signals for agent in agents)
-    return tuple(each for each in errors if each.kind != "stopped" or not is_passed_on)
+    stopped = Kind.STOPPED_IN_START_UP
+    return tuple(each for each in errors if each.kind is not stopped or not is_passed_on)
 
 
 def first_error(errors: Sequence[RankError]) -> RankError | None:
@@ -172,12 +174,12 @@ def further_errors(errors: Sequence[RankError]) -> list[RankError]:
 
 
 def _distance_from_cause(record: RankError) -> tuple[bool, bool, float]:
-    return (record.kind not in ("hang", "bad_node"), record.caused_by_peer, record.time)
+    return (record.kind not in (Kind.HANG, Kind.BAD_NODE), record.caused_by_peer, record.time)
 
 
 def bad_nodes(errors: Sequence[RankError]) -> tuple[str, ...]:
     """The nodes that failed the preflight."""
-    return tuple(sorted({error.host for error in errors if error.kind == "bad_node"}))
+    return tuple(sorted({error.host for error in errors if error.kind is Kind.BAD_NODE}))
 
 
 def has_progress(found: AttemptFacts) -> bool:
@@ -418,7 +420,7 @@ def unfinished_steps(found: AttemptFacts) -> str | None:
 
 def is_lasting(failed: RankError | None) -> bool:
     """Whether a failure is of a kind that another attempt rarely changes."""
-    cause = None if failed is None or failed.fault is None else CAUSE_OF.get(failed.fault)
+    cause = None if failed is None else CAUSE_OF.get(failed.kind)
     return cause is not None and cause.lasts
 
 

@@ -6,7 +6,6 @@ from slurm_job_kit.jobs.attempt.decision import CRASHES, LOST_REASON
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.known_causes import KNOWN_CAUSES
 from slurm_job_kit.jobs.records.ended import Cause, Evidence
-from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.runs import interpret
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.why.answer import Reason
@@ -124,16 +123,16 @@ def failure_of(ended: Ended) -> Reason:
         text = f"a hang: {seen.error}" if ended.hang is None else f"a hang: {ended.hang.error}"
         return Reason(Kind.HANG, text, ended.hang_place or ended.place, numbers)
     if seen.is_out_of_memory:
-        is_device = ended.failed is not None and ended.failed.fault is Kind.GPU_OUT_OF_MEMORY
+        is_device = ended.failed is not None and ended.failed.kind is Kind.GPU_OUT_OF_MEMORY
         kind = Kind.GPU_OUT_OF_MEMORY if is_device else Kind.OUT_OF_MEMORY
         text = f"{'a GPU' if is_device else 'a node'} has too little memory: {seen.error}"
         return Reason(kind, text, ended.failure or ended.place, numbers)
     if ended.agent_error is not None:
         text = f"a node did not start torchrun: {seen.error}"
-        kind = Kind.SPEC_MISTAKE if seen.fault is None else seen.fault
+        kind = seen.kind or Kind.SPEC_MISTAKE
         return Reason(kind, text, ended.agent_error, numbers)
     if ended.failed is not None and not ended.failed.caused_by_peer:
-        kind = kind_of(ended.failed)
+        kind = ended.failed.kind
         what = INTRODUCTIONS.get(kind, "a rank failed")
         text = f"{what}: {interpret.format_error(ended.failed)}"
         return Reason(kind, text, ended.failure, numbers)
@@ -160,10 +159,10 @@ def without_own_error(ended: Ended) -> Reason:
     error = seen.error or "no process recorded an error"
     place = ended.failure or ended.place
     unstarted = ended.found is not None and ended.found.unstarted
-    if unstarted and seen.fault is None:
+    if unstarted and seen.kind is None:
         return Reason(Kind.SPEC_MISTAKE, f"a node did not start: {error}", place, numbers)
-    if seen.fault is not None and ended.failed is None:
-        return Reason(seen.fault, f"a node did not train: {error}", place, numbers)
+    if seen.kind is not None and ended.failed is None:
+        return Reason(seen.kind, f"a node did not train: {error}", place, numbers)
     has_left = ended.found is not None and error == interpret.ranks_that_left(ended.found)
     if seen.mistake == "code" or has_left:  # it exited with 0 behind its error, or too early
         return Reason(Kind.USER_CODE, f"{INTRODUCTIONS[Kind.USER_CODE]}: {error}", place, numbers)
@@ -183,14 +182,3 @@ def is_killed(found: AttemptFacts) -> bool:
     return any(
         each is None or each.torchrun_exit is None or each.torchrun_exit < 0 for each in agents
     )
-
-
-def kind_of(failed: RankError) -> Kind:
-    """The kind of a rank's own error; UNKNOWN where its record does not show it."""
-    if failed.fault is not None:
-        return failed.fault
-    if failed.mistake is not None:
-        return Kind.USER_CODE if failed.mistake == "code" else Kind.SPEC_MISTAKE
-    # A shell shows the end of a script by signal N as 128 + N.
-    is_signal = failed.exit_code is not None and (failed.exit_code < 0 or failed.exit_code > 128)
-    return Kind.PROCESS_KILLED if is_signal else Kind.UNKNOWN

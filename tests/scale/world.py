@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from slurm_job_kit.jobs.attempt.decision import Action, decide
+from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.records.training import Outcome
 from slurm_job_kit.jobs.spec import Spec
@@ -217,7 +218,11 @@ class World:
 
     def _crash_end(self, node: str, kind: str) -> End:
         error = RankError(
-            self.slurm.now, 0, node, f"{kind} failure", "hang" if kind == "hang" else "error"
+            self.slurm.now,
+            0,
+            node,
+            f"{kind} failure",
+            Kind.HANG if kind == "hang" else Kind.UNKNOWN,
         )
         return End(self.slurm.now, errors=(error,))
 
@@ -260,7 +265,7 @@ class World:
         found = [node for node in bad if self.bad[node]]
         if found:
             run.first_step_t = None
-            errors = [RankError(now, 0, n, "preflight: wrong sums", "bad_node") for n in found]
+            errors = [RankError(now, 0, n, "preflight: wrong sums", Kind.BAD_NODE) for n in found]
             self._end(training, End(now, errors=tuple(errors)), self.costs.preflight_s)
         elif bad:
             again = run.first_step_t + self._expovariate(self.rates.again_s)
@@ -303,7 +308,7 @@ class World:
     def _end(self, training: Training, end: End, detect_s: float | None = None) -> None:
         """The ranks have failed; the attempt is closed when that is detected."""
         self._stop_work(training, is_saved=False)
-        is_hang = any(error.kind == "hang" for error in end.errors)
+        is_hang = any(error.kind is Kind.HANG for error in end.errors)
         default = self.costs.hang_s if is_hang else self.costs.crash_s
         self._close_after(training, end, default if detect_s is None else detect_s)
 

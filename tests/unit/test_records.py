@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records import RecordError, ended, frozen, nodes, queued, sweeps, training
 from slurm_job_kit.jobs.records.ended import AttemptRecord, read_attempts
 from slurm_job_kit.jobs.records.frozen import KeyChange, SpecChange
@@ -35,7 +36,7 @@ PLAN = records.decode(AttemptPlan, run_files.plan(), "here")
     [
         PLAN,
         AgentRecord("a", signals=(ReceivedSignal(1.0, "SIGTERM"),), torchrun_exit=-9, end=2.0),
-        RankError(1.0, 3, "a", "ValueError: x", kind="hang"),
+        RankError(1.0, 3, "a", "ValueError: x", kind=Kind.HANG),
         records.decode(AttemptRecord, run_files.attempt({"signals": ["SIGUSR1"]}), "here"),
         Result("held", reason="three crashes", attempts=3),
         Result("completed", metrics=(Metric("a", 0.5), Metric("b", None)), weights_sha256="x"),

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from slurm_job_kit.jobs import records, shared_files
+from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.trainer.errors import BadNode, PeerBadNode, in_one_line, log, run_with_timeout
 from slurm_job_kit.trainer.health import gpu_health, rank_report
@@ -186,7 +187,7 @@ def _end_unresponsive(summary: Summary, rank: RankProcess, is_reporter: bool) ->
                 number,
                 host,
                 f"preflight: {NO_ANSWER}",
-                kind="bad_node",
+                kind=Kind.BAD_NODE,
                 told_by=rank.distributed.rank,
             )
             records.write(rank.attempt_dir.rank_error(number), record)

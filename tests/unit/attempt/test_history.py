@@ -32,7 +32,7 @@ from tests.unit.attempt.attempt_kit import (
 
 
 def stopped_in_startup(run, attempt_dir):
-    failed(attempt_dir, 1, 6.0, error="asked to stop during start-up", kind="stopped")
+    failed(attempt_dir, 1, 6.0, error="asked to stop during start-up", kind="stopped_in_start_up")
     return interpret.rank_evidence(facts.read(run, 1), "RUNNING", srun_exit=1)
 
 

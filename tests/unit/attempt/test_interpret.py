@@ -325,13 +325,13 @@ def test_a_hang_is_the_cause_of_its_peers_errors(run):
     attempt = opened(run, 1)
     failed(attempt, 0, 5.0)
     failed(attempt, 1, 5.2, kind="hang", error="no step in 60 s")
-    failed(attempt, 2, 5.1, kind="error", caused_by_peer=True)
+    failed(attempt, 2, 5.1, kind="unknown", caused_by_peer=True)
     seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
     assert (seen.is_hang, seen.error) == (True, "rank 1 on n1: no step in 60 s")
 
 
 def test_an_error_is_no_hang(run):
-    failed(opened(run, 1), 0, 5.0, kind="error")
+    failed(opened(run, 1), 0, 5.0, kind="unknown")
     assert not interpret.rank_evidence(facts.read(run, 1), "RUNNING").is_hang
 
 

@@ -101,10 +101,10 @@ def test_a_rank_that_lost_its_peer_or_that_torchrun_ended_is_not_the_cause(
 @pytest.mark.parametrize(
     ("line", "kind"),
     [
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried", "out_of_memory"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried", "gpu_out_of_memory"),
         ("RuntimeError: DefaultCPUAllocator: can't allocate memory", "out_of_memory"),
         ("MemoryError", "out_of_memory"),
-        ("ValueError: out of memory cells", "error"),
+        ("ValueError: out of memory cells", "user_code"),
     ],
 )
 def test_a_lack_of_memory_is_known_by_torchs_errors(failed, line, kind):
@@ -144,7 +144,7 @@ def test_a_log_that_is_gone_leaves_the_exit_code(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "fault"),
+    ("line", "kind"),
     [
         ("ModuleNotFoundError: No module named 'x'", "import_error"),
         ("torch.OutOfMemoryError: CUDA out of memory", "gpu_out_of_memory"),
@@ -162,11 +162,11 @@ def test_a_log_that_is_gone_leaves_the_exit_code(tmp_path):
             "read_only",
         ),
         ("OSError: [Errno 5] Input/output error", "disk_error"),
-        ("ValueError: [Errno 28]", None),
+        ("ValueError: [Errno 28]", "user_code"),
     ],
 )
-def test_the_name_of_the_exception_shows_what_failed(failed, line, fault):
-    assert failed(TRACE.replace("ValueError: bad batch", line)).fault == fault
+def test_the_name_of_the_exception_shows_what_failed(failed, line, kind):
+    assert failed(TRACE.replace("ValueError: bad batch", line)).kind == kind
 
 
 @pytest.mark.parametrize(
@@ -190,15 +190,15 @@ def test_a_process_that_a_signal_ended_has_its_fatal_error_as_reason(failed, tex
 
 
 @pytest.mark.parametrize(
-    ("error", "fault"),
+    ("error", "kind"),
     [
         ("uncorrectable ECC error encountered", "gpu_error"),
         ("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "gpu_out_of_memory"),
     ],
 )
-def test_an_error_of_a_gpu_is_one_of_the_device_or_of_its_memory(failed, error, fault):
+def test_an_error_of_a_gpu_is_one_of_the_device_or_of_its_memory(failed, error, kind):
     line = f"RuntimeError: CUDA error: {error}"
-    assert failed(TRACE.replace("ValueError: bad batch", line)).fault == fault
+    assert failed(TRACE.replace("ValueError: bad batch", line)).kind == kind
 
 
 @pytest.mark.parametrize("code", [128 + signal.SIGSEGV, 256 - signal.SIGSEGV])

@@ -501,7 +501,7 @@ def test_a_refused_command_line_is_shown_with_its_usage_and_is_not_tried_again(r
     assert record is not None
     words = "train.py: error: the following arguments are required: --lr\nusage: train.py [-h] --lr"
     assert record.error.startswith(f"exited with code 2: {words}")
-    assert (record.fault, record.mistake, record.is_user_error) == ("usage", "spec", True)
+    assert (record.kind, record.mistake, record.is_user_error) == ("usage", "spec", True)
 
 
 def test_a_script_finds_the_environment_as_if_nothing_reported_its_error(run, start):
@@ -552,7 +552,7 @@ def test_sys_exit_can_be_pickled_as_the_function_can(run, start):
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"),
+    ("text", "kind"),
     [
         (
             LIMITS + "limit('RLIMIT_NOFILE', 20)\nfiles = [open('/dev/null') for _ in range(30)]",
@@ -667,15 +667,15 @@ def test_sys_exit_can_be_pickled_as_the_function_can(run, start):
             "gpu_out_of_memory",
         ),
         ("open('/data/nowhere')", "files_missing"),
-        ("raise ValueError('No space left on device')", None),
+        ("raise ValueError('No space left on device')", "user_code"),
     ],
 )
-def test_the_known_cause_behind_an_error_is_named(run, start, text, fault):
+def test_the_known_cause_behind_an_error_is_named(run, start, text, kind):
     start(text).wait(30)
     record = error(run)
-    assert record is not None and record.fault == fault, record
-    if fault in CAUSE_OF and not CAUSE_OF[fault].is_plain:
-        assert f"\n  cause: {CAUSE_OF[fault].what}\n  hint: " in record.error
+    assert record is not None and record.kind == kind, record
+    if kind in CAUSE_OF and not CAUSE_OF[kind].is_plain:
+        assert f"\n  cause: {CAUSE_OF[kind].what}\n  hint: " in record.error
 
 
 def wait_for(condition, limit_s=15):

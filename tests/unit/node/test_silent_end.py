@@ -133,7 +133,7 @@ def test_a_step_that_slurm_refuses_for_good_is_not_tried_again(run, words, is_fi
     run.job_log.write_text(OPENED + line)
     evidence = interpret.rank_evidence(facts.read(run, 1), "RUNNING", 1)
     assert words in (evidence.error or "")
-    assert (evidence.is_user_error, evidence.fault == "spec_mistake") == (is_final, is_final)
+    assert (evidence.is_user_error, evidence.kind == "spec_mistake") == (is_final, is_final)
 
 
 def test_the_refused_step_of_the_standby_is_no_reason_for_the_end_of_an_attempt(run):
@@ -144,7 +144,7 @@ def test_the_refused_step_of_the_standby_is_no_reason_for_the_end_of_an_attempt(
     agents(run, None, None)  # both began, and were killed
     evidence = interpret.rank_evidence(facts.read(run, 1), "RUNNING", 137)
     assert "Unable to create step" not in str(evidence.error)
-    assert not evidence.is_user_error and evidence.fault is None
+    assert not evidence.is_user_error and evidence.kind is None
 
 
 def test_an_interpreter_that_does_not_find_its_library_is_named_as_the_cause(run):
@@ -159,7 +159,7 @@ def test_an_interpreter_that_does_not_find_its_library_is_named_as_the_cause(run
     assert text.endswith("\n  cause: Python does not find its own library")
     assert "frame" not in text
     seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
-    assert (seen.fault, seen.is_user_error, seen.mistake) == ("interpreter", True, "spec")
+    assert (seen.kind, seen.is_user_error, seen.mistake) == ("interpreter", True, "spec")
 
 
 def test_a_command_that_setup_does_not_find_is_not_tried_again(run):
@@ -170,7 +170,7 @@ def test_a_command_that_setup_does_not_find_is_not_tried_again(run):
     run.attempt(1).agent_error(0).write_text(text)
     seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
     assert seen.error == f"{text}  cause: a command is not on PATH there"
-    assert (seen.fault, seen.is_user_error) == ("command_missing", True)
+    assert (seen.kind, seen.is_user_error) == ("command_missing", True)
 
 
 def test_setup_lines_that_fail_are_named_with_their_last_error_complete(run):

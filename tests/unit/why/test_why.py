@@ -25,21 +25,20 @@ def causes(answer: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("record", "cause"),
     [
-        ({"fault": "import_error"}, "import_error"),
-        ({"fault": "disk_full", "is_user_error": True}, "disk_full"),
-        ({"fault": "quota"}, "quota"),
-        ({"fault": "read_only"}, "read_only"),
-        ({"fault": "disk_error"}, "disk_error"),
-        ({"fault": "run_directory_gone"}, "run_directory_gone"),
-        ({"fault": "files_missing"}, "files_missing"),
-        ({"fault": "gpu_error"}, "gpu_error"),
-        ({"fault": "not_finite"}, "not_finite"),
-        ({"fault": "superseded"}, "superseded"),
-        ({"mistake": "code"}, "user_code"),
-        ({"mistake": "spec", "is_user_error": True}, "spec_mistake"),
-        ({"exit_code": -9, "error": "was killed by SIGKILL"}, "process_killed"),
-        ({"exit_code": 139, "error": "exited with code 139"}, "process_killed"),
-        ({"fault": "collective", "caused_by_peer": True}, "collective"),
+        ({"kind": "import_error"}, "import_error"),
+        ({"kind": "disk_full", "is_user_error": True}, "disk_full"),
+        ({"kind": "quota"}, "quota"),
+        ({"kind": "read_only"}, "read_only"),
+        ({"kind": "disk_error"}, "disk_error"),
+        ({"kind": "run_directory_gone"}, "run_directory_gone"),
+        ({"kind": "files_missing"}, "files_missing"),
+        ({"kind": "gpu_error"}, "gpu_error"),
+        ({"kind": "not_finite"}, "not_finite"),
+        ({"kind": "superseded"}, "superseded"),
+        ({"kind": "user_code"}, "user_code"),
+        ({"kind": "spec_mistake", "is_user_error": True}, "spec_mistake"),
+        ({"kind": "process_killed", "exit_code": -9}, "process_killed"),
+        ({"kind": "collective", "caused_by_peer": True}, "collective"),
         ({"caused_by_peer": True}, "collective"),
         ({}, "unknown"),
     ],
@@ -58,17 +57,17 @@ def test_the_error_of_a_rank_is_named_by_its_record(story, record, cause):
 
 
 @pytest.mark.parametrize(
-    ("evidence", "fault", "cause"),
+    ("evidence", "kind", "cause"),
     [
         (OOM, None, "out_of_memory"),
         ({"is_out_of_memory": True, "error": "x"}, "gpu_out_of_memory", "gpu_out_of_memory"),
-        ({"is_out_of_memory": True, "error": "x"}, None, "out_of_memory"),
+        ({"is_out_of_memory": True, "error": "x"}, "out_of_memory", "out_of_memory"),
     ],
 )
-def test_memory_of_a_gpu_and_of_a_node_are_two_causes(story, evidence, fault, cause):
+def test_memory_of_a_gpu_and_of_a_node_are_two_causes(story, evidence, kind, cause):
     story.attempt(cause="out_of_memory", decision="hold", evidence=evidence)
     if evidence is not OOM:
-        story.error(kind="out_of_memory", fault=fault)
+        story.error(kind=kind)
     assert story.why()["cause"] == cause
 
 
@@ -102,7 +101,7 @@ def test_the_newest_cause_comes_first_and_the_earlier_ones_have_a_line_each(stor
     for number in (1, 2, 3):
         story.attempt(number, cause="preemption", evidence={"has_step": True})
     story.attempt(4, decision="hold", evidence={"error": "rank 1 on b: ValueError: x"})
-    story.error(number=4, mistake="code")
+    story.error(number=4, kind="user_code", mistake="code")
     story.held()
     answer = story.why()
     assert causes(answer) == ["user_code", "preemption"]
@@ -119,7 +118,7 @@ def test_the_evidence_of_a_mistake_in_the_code_is_the_users_own_line(story, here
     records.write(story.run.provenance, known)
     trace = f'  File "{frozen}", line 1, in f\n  File "/x/site-packages/torch/a.py", line 9, in g\n'
     story.attempt(decision="hold", evidence={"error": "rank 1 on b: ValueError: x"})
-    story.error(mistake="code", traceback=f"Traceback\n{trace}ValueError: x")
+    story.error(kind="user_code", mistake="code", traceback=f"Traceback\n{trace}ValueError: x")
     assert story.why()["evidence"] == {"file": "checkout/model.py", "line": 1}
     (checkout / "model.py").unlink()
     assert story.why()["evidence"] == {"file": os.path.relpath(frozen), "line": 1}
@@ -256,7 +255,7 @@ def test_a_rank_of_a_script_that_left_the_others_waiting_is_a_mistake_in_the_cod
     for name in ("spawn", "exited"):
         event = {"t": 1.0, "event": name, "attempt": 1, "host": "a"}
         append_jsonl(story.run.timeline("rank-00000"), event)
-    story.error(caused_by_peer=True, fault="collective")
+    story.error(caused_by_peer=True, kind="collective")
     story.held()
     answer = story.why()
     assert answer["cause"] == "user_code" and words in answer["text"]
@@ -286,7 +285,7 @@ def test_the_budget_that_held_a_run_is_named_after_the_cause(
         end = {"decision": "hold", "budget": budget} if attempt == number else {"decision": going}
         story.attempt(attempt, evidence, **fields, **end)
         if fields["cause"] == "crash":
-            story.error(number=attempt, mistake="code")
+            story.error(number=attempt, kind="user_code", mistake="code")
     story.held()
     answer = story.why()
     assert budget in causes(answer)[1:] and command in answer["command"]
@@ -328,22 +327,22 @@ def test_the_command_asks_for_more_time_than_the_spec(story):
 @pytest.mark.parametrize(
     ("train", "error", "change"),
     [
-        ({"lr": 1e-3}, {"fault": "not_finite"}, "train.lr=0.0001"),
+        ({"lr": 1e-3}, {"kind": "not_finite"}, "train.lr=0.0001"),
         (
             {"micro_batch_size": 2, "grad_accum_steps": 3},
-            {"kind": "out_of_memory", "fault": "gpu_out_of_memory"},
+            {"kind": "gpu_out_of_memory"},
             "train.micro_batch_size=1 train.grad_accum_steps=6",
         ),
         (
             {"micro_batch_size": 1},
-            {"kind": "out_of_memory", "fault": "gpu_out_of_memory"},
+            {"kind": "gpu_out_of_memory"},
             "KEY=VALUE",
         ),
     ],
 )
 def test_the_command_changes_the_training_from_what_the_spec_has(story, train, error, change):
     spec = Spec(name="tiny", train=Train(**train))
-    is_memory = error["fault"] == "gpu_out_of_memory"
+    is_memory = error["kind"] == "gpu_out_of_memory"
     cause, evidence = ("out_of_memory", {"is_out_of_memory": True}) if is_memory else ("crash", {})
     command = answer_of(story, spec, cause, evidence | {"error": "x"}, **error)["command"]
     assert change in command and "YES=1" in command
@@ -465,7 +464,7 @@ def test_without_an_answer_of_slurm_the_record_of_the_end_counts(queued, slurm):
     story = queued("RUNNING")
     slurm.answer("squeue", error="Unable to contact slurm controller\n", status=1)
     story.attempt(decision="hold", evidence={"error": "x"}, job_id="7")
-    story.error(mistake="code")
+    story.error(kind="user_code", mistake="code")
     assert story.why()["cause"] == "user_code"
     write_json(story.run.submission, {"job_id": "8"})  # resumed
     assert story.why()["cause"] == "unknown"
@@ -550,7 +549,7 @@ def test_a_job_that_only_ends_after_a_hold_is_not_called_running(queued, slurm):
     story = queued("RUNNING")
     slurm.set_state("8", "RUNNING")
     story.attempt(decision="hold", evidence={"error": "x"}, job_id="7")
-    story.error(mistake="code")
+    story.error(kind="user_code", mistake="code")
     story.held()
     assert story.why()["cause"] == "user_code"
     write_json(story.run.submission, {"job_id": "8"})  # resumed
