@@ -29,7 +29,7 @@ from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import facts, interpret, run_lock
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
-from slurm_job_kit.jobs.runs.state import RunState
+from slurm_job_kit.jobs.runs.state import RunState, read_files
 
 FINAL = (Action.DONE, Action.HOLD, Action.CANCEL)
 
@@ -151,9 +151,10 @@ def write_missing_result(run: RunState) -> None:
         me = run_lock.this_process(None)
         run_lock.claim(run_dir, me, run.files.newest)
         try:
-            # Before the claim another command may have written it, or a job begun an attempt.
-            is_unchanged = facts.newest_attempt(run_dir) == run.files.newest
-            if is_unchanged and not shared_files.exists(run_dir.result):
+            # Before the claim another command may have written it or queued a job, or a job begun.
+            now, before = read_files(run_dir), run.files
+            names = (now.newest, now.mark, now.job_id, now.successor, now.result)
+            if names == (before.newest, before.mark, before.job_id, before.successor, None):
                 reason = "the job was cancelled"
                 end_between_attempts(run_dir, Action.CANCEL, Cause.CANCELLED, reason)
         finally:

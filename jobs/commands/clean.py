@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import os
 import re
 import secrets
@@ -24,13 +23,15 @@ from slurm_job_kit.jobs.commands import run_jobs
 from slurm_job_kit.jobs.commands.submit_claim import claimed
 from slurm_job_kit.jobs.console import counted, say, shown_path
 from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, relink
 from slurm_job_kit.jobs.runs import code_snapshot, lookup, run_lock, state
 from slurm_job_kit.jobs.runs.checkpoint_files import TEMPORARY_PREFIX
-from slurm_job_kit.jobs.runs.state import RunState
+from slurm_job_kit.jobs.runs.state import RunFiles, RunState
+from slurm_job_kit.jobs.shared_files import files_in
 from slurm_job_kit.jobs.slurm import job_list
-from slurm_job_kit.jobs.slurm.job_list import Queue
+from slurm_job_kit.jobs.slurm.client import Life
 
 _AGE = re.compile(r"(\d+)([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -124,19 +125,20 @@ def leftovers_of(request: Selection) -> tuple[list[Leftover], dict[RunDir, objec
     states: dict[RunDir, object] = {}
     root, everything = lookup.runs_root().resolve(), lookup.all_runs()
     chosen = everything if request.runs is None else request.runs
-    queue, found, skipped = job_list.queue(), [], []
+    # Before Slurm is asked: a run that another command starts meanwhile differs from it then.
+    before = {run_dir: state_of(run_dir) for run_dir in chosen}
+    jobs, found, skipped = Jobs.of(files := list(map(state.read_files, chosen))), [], []
     needed = _named_checkpoints(everything)
     roots = {root, *map(lookup.own_root, chosen)}
     points = {point for each in roots for point in unlinked.points_of_sweeps(each)}
-    lives_of = functools.partial(queue.lives_of, is_end_wanted=False)
-    for run in state.read_all(chosen, lives_of, is_for_change=True):
-        run_dir, reason = run.run_dir, why_busy(run, queue)
+    for run in (state.judge(each, jobs.lives) for each in files):
+        run_dir, reason = run.run_dir, why_busy(run, jobs)
         if reason is None:
-            states[run_dir] = state_of(run_dir)
+            states[run_dir] = before[run_dir]
         if reason is not None:
             skipped.append(f"{shown_path(run_dir.path)} is left alone: {reason}")
         elif age_s(run_dir) >= request.older_than_s:
-            found += list(_of_idle(run_dir, needed, is_point=run_dir.path in points))
+            found += list(_of_idle(run, needed, is_point=run_dir.path in points))
     for line in skipped:
         say(line)
     if request.runs is None:
@@ -149,10 +151,12 @@ def leftovers_of(request: Selection) -> tuple[list[Leftover], dict[RunDir, objec
 
 
 def state_of(run_dir: RunDir) -> object:
-    """What another command or a job changes first in a run that it starts."""
-    jobs = (lookup.job_id_of(run_dir), lookup.waiting_job(run_dir))
-    result = records.read(Result, run_dir.result)
-    return jobs, run_lock.read_claim(run_dir), result, lookup.has_begun(run_dir)
+    """What another command or a job changes first in a run that it starts; None: unreadable."""
+    with contextlib.suppress(RecordError):
+        jobs = (lookup.job_id_of(run_dir), lookup.waiting_job(run_dir))
+        result = records.read(Result, run_dir.result)
+        return jobs, run_lock.read_claim(run_dir), result, lookup.has_begun(run_dir)
+    return None
 
 
 def _named_checkpoints(runs: Sequence[RunDir]) -> set[Path] | None:
@@ -165,12 +169,12 @@ def _named_checkpoints(runs: Sequence[RunDir]) -> set[Path] | None:
         return None
 
 
-def _of_idle(run_dir: RunDir, needed: set[Path] | None, is_point: bool) -> Iterator[Leftover]:
+def _of_idle(run: RunState, needed: set[Path] | None, is_point: bool) -> Iterator[Leftover]:
     """What is left over in a run that has no job and no process.
 
     is_point: a sweep has it, so it may start although it never did.
     """
-    result = records.read(Result, run_dir.result)
+    run_dir, result = run.run_dir, run.result
     if result is not None:
         is_complete = result.status == "completed"
         for each in leftovers.of_run(run_dir, is_complete, needed or set()):
@@ -192,7 +196,33 @@ def age_s(run_dir: RunDir) -> float:
     return time.time() - max(times)
 
 
-def why_busy(run: RunState, queue: Queue) -> str | None:
+@dataclass(frozen=True)
+class Jobs:
+    """The jobs of runs, and all of this user, from one answer of squeue.
+
+    targets: to what the batch scripts of the user's living jobs lead, and the points of sweeps.
+    unclear: a job of the kit of which Slurm does not show that.
+    """
+
+    is_known: bool
+    lives: Mapping[str, Life]
+    targets: frozenset[Path]
+    unclear: str | None
+
+    @classmethod
+    def of(cls, files: Sequence[RunFiles]) -> Jobs:
+        """Ask Slurm once."""
+        named = [job for each in files for job in each.jobs]
+        queue = job_list.queue(job.uid for job in named if job.uid is not None)
+        lives = queue.lives_of(named, is_end_wanted=False) if named else {}
+        found = {job_id: run_jobs.target_of(queue, job_id) for job_id in queue.targets}
+        unclear = next((job_id for job_id, path in found.items() if path is None), None)
+        targets = {path for path in found.values() if path is not None}
+        points = {each.resolve() for path in targets for each in files_in(path / "points", "*")}
+        return cls(queue.jobs is not None, lives, frozenset(targets | points), unclear)
+
+
+def why_busy(run: RunState, jobs: Jobs) -> str | None:
     """Why a run must not be changed now; None for one without a job or process."""
     run_dir = run.run_dir
     if run_dir.path.stat().st_uid != os.geteuid():
@@ -201,15 +231,13 @@ def why_busy(run: RunState, queue: Queue) -> str | None:
         return run.files.problem.partition("\n")[0]
     if run.process is not None:
         return f"it runs on {run.process.host}"
-    if queue.jobs is None and run.files.submitted is not None:
+    if not jobs.is_known and run.files.submitted is not None:
         return "Slurm does not answer whether its job still runs"
-    leads_here = {*run_jobs.targets_with_points(queue)}
-    if any(life.is_alive for life in run.lives.values()) or run_dir.path in leads_here:
+    if any(life.is_alive for life in run.lives.values()) or run_dir.path in jobs.targets:
         return "it is queued or running"
-    unknown = (life.why for life in run.lives.values() if life.is_alive is None)
-    unclear = (job_id for job_id in queue.targets if run_jobs.target_of(queue, job_id) is None)
-    job_may = "may run it: Slurm shows no arguments of its batch script"
-    return next(unknown, None) or next((f"job {job_id} {job_may}" for job_id in unclear), None)
+    if jobs.unclear is not None:
+        return f"job {jobs.unclear} may run it: Slurm shows no arguments of its batch script"
+    return next((life.why for life in run.lives.values() if life.is_alive is None), None)
 
 
 def delete(found: Sequence[Leftover], states: Mapping[RunDir, object]) -> int:

@@ -34,6 +34,7 @@ from slurm_job_kit.jobs.runs import (
     state,
 )
 from slurm_job_kit.jobs.runs.state import RunState
+from slurm_job_kit.jobs.slurm import job_list
 from slurm_job_kit.jobs.spec import Spec
 
 ENDING_WAIT_S = 30.0
@@ -230,17 +231,19 @@ def refuse_living(run_dir: RunDir, cluster: str) -> None:
 
 
 def ended(run_dir: RunDir) -> RunState:
-    """The state of a run, read again while its last job only ends.
+    """The state of a run, read again where its last job only ends.
 
     A job that has ended the run lives a few seconds more, at most ENDING_WAIT_S: the user has seen
     already that the run is held.
     """
+    run = state.read(run_dir, is_for_change=True)
+    job = run.files.submitted
+    if job is None or not run.is_ending:
+        return run
     deadline = time.monotonic() + ENDING_WAIT_S
-    while (
-        run := state.read(run_dir, is_for_change=True)
-    ).is_ending and time.monotonic() < deadline:
+    while job_list.life_of(job).is_alive and time.monotonic() < deadline:
         time.sleep(0.5)
-    return run
+    return state.read(run_dir, is_for_change=True)
 
 
 def nothing_to_resume(run_dir: RunDir, request: Request) -> int:

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 from slurm_job_kit.jobs import arguments, installation
+from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import checkpoints, lookup
+from slurm_job_kit.jobs.runs import checkpoints, lookup, state
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Run export, in place of this process."""
-    return export(lookup.find(args.run), args.checkpoint, args.out, args.dcp)
+    run_dir = lookup.find(args.run)
+    write_missing_result(state.read(run_dir))  # the trainer's export reads it
+    return export(run_dir, args.checkpoint, args.out, args.dcp)
 
 
 def export(run_dir: RunDir, checkpoint: str | None, out: Path | None, is_dcp: bool) -> int:

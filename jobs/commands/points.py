@@ -56,18 +56,23 @@ def states_of(run_dirs: Sequence[RunDir]) -> list[PointState]:
 
     Raises: UserError, FailedError where it is unknown whether a job has ended.
     """
-    return [_state_of(run) for run in state.read_all(run_dirs)]
+    return [_state_of(run) for run in state.read_all(run_dirs, is_for_change=True)]
 
 
 def _state_of(run: RunState) -> PointState:
-    run.refuse_unknown()
-    write_missing_result(run)
     if run.phase is RunPhase.GONE:
         return PointState.GONE
     if run.phase is RunPhase.COMPLETED:
+        write_missing_result(run)
         return PointState.COMPLETE
-    if not run.is_ended:
+    if run.process is not None or any(life.is_alive for life in run.lives.values()):
         return PointState.ACTIVE
+    for life in run.lives.values():
+        if life.is_alive is None:
+            raise state.unknown(run.run_dir, life)
+    if run.files.problem is not None:
+        raise UserError(run.files.problem)
+    write_missing_result(run)
     if run.files.submitted is None and (run.phase is RunPhase.FROZEN or _is_stopped_here(run)):
         return PointState.OPEN
     return PointState.ENDED
@@ -94,8 +99,8 @@ def begin(
             changes.enter_context(claimed(run_dir))
         states = states_of(chosen)  # now that no other command can queue them
         tasks = []
-        for number, run_dir, state in zip(numbers, chosen, states, strict=True):
-            if state is PointState.ACTIVE:
+        for number, run_dir, found in zip(numbers, chosen, states, strict=True):
+            if found is PointState.ACTIVE:
                 raise UserError(f"{run_dir.run_id} is queued or running\n  hint: try again")
             changes.enter_context(continuing.changed_run(run_dir, request, False))
             spec_changes.mend_work(run_dir)

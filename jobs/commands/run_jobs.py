@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_job_kit.jobs import shared_files
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup, state
 from slurm_job_kit.jobs.runs.state import RunState
@@ -47,11 +45,3 @@ def target_of(queue: job_list.Queue, job_id: str) -> Path | None:
         return target
     recorded = lookup.recall(job_id)
     return None if recorded is None else recorded.path.resolve()
-
-
-def targets_with_points(queue: job_list.Queue) -> Iterator[Path]:
-    """What the batch scripts of the user's living jobs get, and the points of each sweep."""
-    for job_id in queue.targets:
-        if (path := target_of(queue, job_id)) is not None:
-            yield path
-            yield from (point.resolve() for point in shared_files.files_in(path / "points", "*"))

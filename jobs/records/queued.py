@@ -34,8 +34,8 @@ class Submission:
 class RecordedJob:
     """A Slurm job as a run directory names it.
 
-    uid: of the user whose job it is. cluster: that has it. run_dir: the run directory. None: not
-    known.
+    uid: of the user whose job it is. cluster: the one that has the job. run_dir: the run
+    directory. None: not known.
     """
 
     job_id: str

@@ -9,6 +9,7 @@ from typing import Any
 
 from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.console import counted
+from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.problems import dotted, printable
 from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.records.training import Result
@@ -45,7 +46,12 @@ def _begin(*runs: RunDir) -> int:
 
 
 def _result(run: RunDir) -> Result | None:
-    return state.read(run).result
+    if (result := records.read(Result, run.result)) is not None:
+        return result
+    found = state.read(run)
+    if found.files.problem is not None:
+        raise UserError(found.files.problem)
+    return found.result
 
 
 def _unfit(run: RunDir, result: Result | None) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Reads what the run directory, Slurm and the nodes have about an attempt; changes nothing.
+"""Reads what the run directory has about an attempt; changes nothing.
 
 A command reads each file once; jobs.runs.interpret and jobs.attempt.decision take values.
 """

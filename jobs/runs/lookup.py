@@ -315,14 +315,6 @@ def waiting_job(run_dir: RunDir) -> str | None:
     return None if job_id is None else successor_of(run_dir, job_id)
 
 
-def jobs_of(run_dir: RunDir) -> list[RecordedJob]:
-    """The Slurm job that was last submitted for a run, and its successor."""
-    job, waiting = recorded_job(run_dir), waiting_job(run_dir)
-    if job is None:
-        return []
-    return [job] if waiting is None else [job, replace(job, job_id=waiting)]
-
-
 def successor(run_dir: RunDir) -> Successor | None:
     """The successor that was queued last."""
     return records.read(Successor, run_dir.successor)

@@ -1,11 +1,13 @@
 """In which state a run is, from its files and one answer of Slurm. Reads only.
 
-Nothing else decides whether a run lives: every command takes a `RunState`. What a command then does
-to a run happens under the run's claim, after it has asked again.
+Nothing else decides in which state a run is: every command takes a `RunState`. What a command then
+does to a run happens under the run's claim, after it has asked again; the claim itself asks about
+its present owner alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -80,11 +82,12 @@ class RunFiles:
     def jobs(self) -> list[RecordedJob]:
         """The jobs that the files name: the one that was queued last, its successor, the owner."""
         known = [] if self.submitted is None else [self.submitted]
-        if self.owner is not None and not self.owner.is_local:
-            known.append(run_lock.job_of(self.owner))
-        if self.successor is not None:
+        owner = self.owner
+        if owner is not None and not owner.is_local and owner.job_id != self.job_id:
+            known.append(run_lock.job_of(owner))
+        if self.successor is not None and self.successor not in [job.job_id for job in known]:
             known[1:1] = [replace(known[0], job_id=self.successor)]
-        return list({job.job_id: job for job in known}.values())
+        return known
 
     @property
     def is_over(self) -> bool:
@@ -160,7 +163,7 @@ class RunState:
 
     def refuse_unknown(self) -> None:
         """Raises: UserError, FailedError where it is unknown whether the run still runs."""
-        if self.phase is RunPhase.UNKNOWN and self.life is not None:
+        if self.life is not None and self.life.is_alive is None:
             raise unknown(self.run_dir, self.life)
 
 
@@ -172,20 +175,36 @@ def unknown(run_dir: RunDir, life: Life) -> UserError | FailedError:
 
 def read_files(run_dir: RunDir) -> RunFiles:
     """What the files of a run show; with `problem` where they cannot be read."""
-    spec = Spec()
     if not shared_files.is_dir(run_dir.path):  # a point of a sweep
-        return RunFiles(run_dir, spec, f"{run_dir.path}: the run directory was deleted", True)
+        gone = f"{run_dir.path}: the run directory was deleted"
+        return RunFiles(run_dir, Spec(), gone, is_gone=True)
+    spec = Spec()
     try:
         spec = Spec.read(run_dir.spec)
     except FormatError as error:
-        return RunFiles(run_dir, spec, str(error))
+        return _unreadable(run_dir, error)
     except (OSError, ValueError, TypeError, KeyError):
         pass  # the other files show how the run ended
     try:
         with shared_files.one_look():
             return _read(run_dir, spec)
-    except RecordError as error:  # one damaged run hides no other
-        return RunFiles(run_dir, spec, str(error))
+    except RecordError as error:
+        return _unreadable(run_dir, error)
+
+
+def _unreadable(run_dir: RunDir, error: UserError) -> RunFiles:
+    """A run that this kit does not read, with the jobs and the owner that may live all the same."""
+    submitted = owner = after = None
+    with contextlib.suppress(RecordError, OSError):
+        submitted = lookup.recorded_job(run_dir)
+    with contextlib.suppress(RecordError, OSError):
+        owner = run_lock.read(run_dir)
+    with contextlib.suppress(RecordError, OSError):
+        after = records.read(Successor, run_dir.successor)
+    follows = after is not None and submitted is not None and after.after == submitted.job_id
+    successor = after.job_id if after is not None and follows else None
+    problem = str(error)
+    return RunFiles(run_dir, Spec(), problem, False, submitted, successor, owner)
 
 
 def _read(run_dir: RunDir, spec: Spec) -> RunFiles:
@@ -317,9 +336,6 @@ class Remembered:
 
 def judge(files: RunFiles, lives: Mapping[str, Life]) -> RunState:
     """The state of a run, from its files and what is known of its jobs."""
-    if files.problem is not None:
-        phase = RunPhase.GONE if files.is_gone else RunPhase.UNREADABLE
-        return RunState(files, phase, "unreadable")
     lives = {job.job_id: lives[job.job_id] for job in files.jobs if job.job_id in lives}
     if files.has_recorded_end:  # Slurm may hide a job, or give no answer about it
         known = (each for each in lives if lives[each].is_alive is not None)
@@ -331,25 +347,31 @@ def judge(files: RunFiles, lives: Mapping[str, Life]) -> RunState:
         job_id, successor = successor, None  # the first one has ended
     life, owner, process = lives.get(job_id or ""), files.owner, None
     if owner is not None and not _may_live(life):
-        life = _life_of_owner(owner, lives) or life
-        is_process = owner.is_local and life is not None and life.is_alive is not False
+        of_owner = run_lock.life_of(owner) if owner.is_local else lives.get(owner.job_id)
+        # A process that has died says nothing about a job that was queued later.
+        if of_owner is not None and (life is None or of_owner.is_alive is not False):
+            life = of_owner
+        is_process = owner.is_local and of_owner is not None and of_owner.is_alive is not False
         process = owner if is_process else None
     phase, word = _phase_of(files, life)
     found = RunState(files, phase, word, job_id, successor, life, files.result, lives, process)
-    return found if files.result is not None or not found.is_over else _with_result(found)
+    may_have_result = found.is_over or (phase is RunPhase.FROZEN and files.mark is not None)
+    if files.result is not None or files.problem is not None or not may_have_result:
+        return found
+    # One damaged run hides no other.
+    with contextlib.suppress(UserError, FailedError, OSError):
+        return _with_result(found)
+    return found
 
 
 def _may_live(life: Life | None) -> bool:
     return life is not None and life.is_alive is not False and not life.is_silent
 
 
-def _life_of_owner(owner: run_lock.Owner, lives: Mapping[str, Life]) -> Life | None:
-    """Whether the owner of a run lives; None where its job is the one that was queued last."""
-    return run_lock.life_of(owner) if owner.is_local else lives.get(owner.job_id)
-
-
 def _phase_of(files: RunFiles, life: Life | None) -> tuple[RunPhase, str]:
     """The phase and its word: of the result, else of the job, else of the owner."""
+    if files.problem is not None:
+        return RunPhase.GONE if files.is_gone else RunPhase.UNREADABLE, "unreadable"
     result, is_silent = files.result, life is not None and life.is_silent
     may_go_on = files.is_resumed and (_may_live(life) or is_silent)
     if result is not None and not may_go_on:
@@ -389,8 +411,9 @@ def _with_result(found: RunState) -> RunState:
     Its batch script was killed before it wrote the file, or the cancel came after its end.
     """
     newest = facts.read_newest(found.run_dir)
-    if isinstance(newest.spec_error, FormatError):  # another version of the kit wrote the run
-        return found
+    if newest.result is not None:  # written since
+        status = newest.result.status
+        return replace(found, phase=RunPhase(status), word=status, result=newest.result)
     if interpret.is_training_complete(newest):
         action, reason = Action.DONE, "all steps are done"
     elif found.files.mark is not None:

@@ -15,7 +15,6 @@ from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.log_text import Screen
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
-from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import facts, interpret, lookup, state
 from slurm_job_kit.jobs.runs.state import RunState
@@ -155,7 +154,7 @@ def no_log(wanted: RankLog) -> UserError:
         return UserError(f"attempt {wanted.attempt} has no log\n  hint: these have one: {listed}")
     ranks = number_ranges(rank_logs.ranks_of(wanted.run_dir))
     hint = "the run has not started; -f waits for the log"
-    if records.read_leniently(Result, wanted.run_dir.result) is not None:
+    if state.read(wanted.run_dir).is_over:
         why = installation.command("why", wanted.run_dir.run_id)
         hint = f"the run has ended without one: {why} shows the reason"
     if ranks:

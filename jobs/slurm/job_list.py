@@ -1,8 +1,8 @@
 """Whether the jobs of runs live: squeue has those in the queue, sacct also those that are gone.
 
 Slurm answers about a job that it hides as about one that it does not have. So a job that Slurm does
-not show has ended only if Slurm would show it: `life_of` and `hidden` decide that. A missing answer
-is no exception, as in jobs.slurm.client. Standard library only.
+not show has ended only if Slurm would show it: `life_of` and `Queue.lives_of` decide that. A
+missing answer is no exception, as in jobs.slurm.client. Standard library only.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ _FINAL = job_state.ENDED - {"BOOT_FAIL", "NODE_FAIL", "PREEMPTED"}
 # How long the accounting may not know yet that a job has ended. On Slurm 22.05.8 it still showed
 # the start before of a job that slurmctld had forgotten (MinJobAge 5 s).
 ACCOUNTING_DELAY_S = 10.0
-# A reason, a directory and a command may have any character that people type.
-_SEPARATOR = "\x1f"
-QUEUE_FORMAT = _SEPARATOR.join(("%i", "%T", "%S", "%L", "%D", "%N", "%r", "%U", "%Z", "%o"))
-_NUM_COLUMNS = QUEUE_FORMAT.count(_SEPARATOR) + 1
+# A reason, a directory and a command may have any character that people type, newlines, too.
+_ROW, _SEPARATOR = "\x1e", "\x1f"
+_COLUMNS = ("%i", "%T", "%S", "%L", "%D", "%N", "%r", "%U", "%Z", "%o")
+QUEUE_FORMAT = _ROW + _SEPARATOR.join(_COLUMNS)
+_NUM_COLUMNS = len(_COLUMNS)
 # The kit's batch script, and the arguments behind it.
 _OURS = re.compile(rf"(?:^|[/ ]){re.escape(SCRIPT.name)}(?: (.*))?$")
 
@@ -60,6 +61,14 @@ def _silent(job: RecordedJob) -> Life:
 
 def _has_other(recorded: RecordedJob, job: Job | None) -> bool:
     return job is not None and _is_other(recorded, job)
+
+
+def _elsewhere_of(jobs: Sequence[RecordedJob]) -> dict[str, Life]:
+    """Return which of these jobs another cluster has; its configuration is asked for once."""
+    named = [job for job in jobs if job.cluster is not None]
+    config = site.query_config() if named else None
+    asked = None if config is None else config.cluster
+    return {job.job_id: _elsewhere(job, asked) for job in named if asked and job.cluster != asked}
 
 
 def _in_another_cluster(recorded: RecordedJob) -> Life | None:
@@ -162,15 +171,17 @@ class Queue:
         if self.jobs is None:
             return {each.job_id: _silent(each) for each in wanted}
         shown = {each.job_id: self.jobs[each.job_id] for each in wanted if each.job_id in self.jobs}
-        others = {each.job_id for each in wanted if _has_other(each, shown.get(each.job_id))}
+        others = [each for each in wanted if _has_other(each, shown.get(each.job_id))]
         absent = [each for each in wanted if each.job_id not in shown]
-        unknown = hidden(absent)
+        # What is shown here as ended, or as another job, may live in another cluster.
+        over = [each for each in wanted if each.job_id in shown and not shown[each.job_id].is_alive]
+        unknown = hidden(absent) | _elsewhere_of([*others, *over])
         gone = [each.job_id for each in absent if each.job_id not in unknown]
         past = past_states(gone) if gone and is_end_wanted else {}
         ended = {job_id: Job(state) for job_id, state in past.items() if state in job_state.ENDED}
         lives = {job_id: Life(False, job=ended.get(job_id)) for job_id in gone}
         lives |= {job_id: Life(job.is_alive, job=job) for job_id, job in shown.items()}
-        return lives | {job_id: Life(False) for job_id in others} | unknown
+        return lives | {each.job_id: Life(False) for each in others} | unknown
 
     @functools.cached_property
     def targets(self) -> dict[str, Path | None]:
@@ -206,15 +217,21 @@ def queue(users: Iterable[int] = ()) -> Queue:
     # --all: also those in partitions that the site hides, the user's own ones, too.
     columns = ("--all", "--noheader", "--array", "--states=all", f"--format={QUEUE_FORMAT}")
     answer = call(["squeue", *columns, of_users], SLURM_TIME_FORMAT="%s")
+    if answer is not None and "Invalid user" in answer.stderr:
+        # It leaves out the jobs of a user whom this host does not know: ask for those of all.
+        answer = call(["squeue", *columns], SLURM_TIME_FORMAT="%s")
     if answer is None or answer.returncode != 0:
         return Queue(None)
-    rows = (line.split(_SEPARATOR) for line in answer.stdout.split("\n"))
-    return Queue({row[0]: _job_of(row[1:]) for row in rows if len(row) == _NUM_COLUMNS})
+    rows = [row.split(_SEPARATOR) for row in answer.stdout.split(_ROW)[1:]]
+    if any(len(row) != _NUM_COLUMNS for row in rows):
+        return Queue(None)  # a job that cannot be read has not ended
+    return Queue({row[0]: _job_of(row[1:]) for row in rows})
 
 
 def _job_of(row: Sequence[str]) -> Job:
     """Return the job of a line of squeue, without its id."""
     state, start, left, num_nodes, nodes, reason, uid, work_dir, command = row
+    command = command.removesuffix("\n")
     left_s = duration.parse_or_zero(left)
     return Job(
         state=job_state.read(state),

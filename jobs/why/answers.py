@@ -10,6 +10,7 @@ from slurm_job_kit.jobs.attempt.decision import CRASHES
 from slurm_job_kit.jobs.console import counted, format_duration
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, Cause
+from slurm_job_kit.jobs.runs import interpret
 from slurm_job_kit.jobs.runs.interpret import start_up_warning
 from slurm_job_kit.jobs.runs.state import RunPhase
 from slurm_job_kit.jobs.show import live_progress
@@ -42,7 +43,7 @@ def answer_of(seen: Observed) -> Answer:
         return in_queue(seen)
     if run.process is not None and run.phase is RunPhase.RUNNING:
         return running(seen)
-    if run.phase is RunPhase.UNKNOWN and run.life is not None:
+    if run.phase is RunPhase.UNKNOWN and run.life is not None and not has_end(seen):
         return unknown(seen, run.life)
     if run.files.mark is not None:  # a job that starts then is refused: that is no cause of its own
         return cancelled(seen)
@@ -59,6 +60,13 @@ def answer_of(seen: Observed) -> Answer:
     if seen.ends:
         return ended(seen)
     return never_started(seen)
+
+
+def has_end(seen: Observed) -> bool:
+    """Whether a file shows the end of the run, whatever is unknown of its job."""
+    files = seen.run.files
+    is_recorded = interpret.is_end_recorded(files.last, files.job_id)
+    return files.is_over or files.mark is not None or is_recorded
 
 
 def completed(seen: Observed) -> Answer:

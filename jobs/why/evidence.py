@@ -130,7 +130,9 @@ def read(run: RunState) -> Observed:
     ends = _ends(run_dir, newest, attempts)
     job_log = places.tail(run_dir.job_log)
     is_queued = run.job is not None and run.job.is_alive
-    job = run.job if job_id is None else client.show_job(job_id) or run.job
+    # All that Slurm shows, also of a job that ended minutes ago.
+    named = next((job for job in run.files.jobs if job.job_id == job_id), None)
+    job = run.job if named is None else job_list.life_of(named).job or run.job
     asks_state = run.is_ended and newest.result is None and job_id is not None
     end_state = _end_state(job_id, run.job) if asks_state and job_id is not None else None
     cancelled = newest.result is not None and newest.result.status == "cancelled"

@@ -47,7 +47,7 @@ for id in $({ ls | sed -n 's/^state\.//p'; cut -d'|' -f1 queue 2>/dev/null; } | 
     state=$(cat "state.$id" 2>/dev/null) || state=RUNNING
     columns=$(cat "queue.$id" 2>/dev/null) || columns='N/A|UNLIMITED|1||None'
     command=$(sed -n "s/^$id|//p" queue 2>/dev/null | tail -n 1)
-    printf '%s\n' "$id|$state|$columns|$(id -u)|${command:-|}" | tr '|' '\037'
+    printf '\036%s\n' "$id|$state|$columns|$(id -u)|${command:-|}" | tr '|' '\037'
 done
 """
 CLIENTS = {
@@ -72,7 +72,7 @@ def squeue_line(
 ) -> str:
     """A line of squeue as job_list.QUEUE_FORMAT has it; columns: those behind the state."""
     row = [job_id, state, *columns.split("|", 4), str(os.getuid()), folder, script]
-    return "\x1f".join(row) + "\n"
+    return "\x1e" + "\x1f".join(row) + "\n"
 
 
 class FakeSlurm:
@@ -171,4 +171,4 @@ class FakeSlurm:
 
     def _lines(self, name: str) -> list[str]:
         path = self.folder / name
-        return path.read_text().splitlines() if path.exists() else []
+        return path.read_text().split("\n")[:-1] if path.exists() else []

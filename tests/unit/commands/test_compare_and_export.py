@@ -31,7 +31,7 @@ def test_a_run_that_completed_and_was_killed_is_complete_to_each_command(here, c
     write_json(run.attempt(1).plan, run_files.plan(job_id="local-here-1"))
     write_json(run.attempt(1).outcome, {"status": "completed", "global_step": 9})
     main([command[0], "tiny", *command[1:]])
-    is_written = command[0] in ("resume", "cancel")  # the others only look
+    is_written = command[0] in ("resume", "cancel", "export")  # the others look
     assert run.result.exists() == run.attempts.exists() == is_written
     assert not is_written or read_json(run.result)["status"] == "completed"
     if command == ["status"]:

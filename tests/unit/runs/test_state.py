@@ -1,0 +1,126 @@
+"""In which state a run is: what may live is never judged as ended."""
+
+import os
+from dataclasses import asdict
+
+import pytest
+
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.commands import points
+from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.rundir import append_jsonl, write_json
+from slurm_job_kit.jobs.runs import run_lock, state
+from slurm_job_kit.jobs.runs.state import RunPhase
+from slurm_job_kit.jobs.slurm import job_list
+from tests.unit import run_files
+from tests.unit.commands.commands_kit import make_run
+from tests.unit.fake_slurm import squeue_line
+
+CONFIG = "ClusterName             = here\nPreemptType             = preempt/none\n"
+
+
+@pytest.fixture
+def run(slurm, here):
+    """A run that was queued as job 7."""
+    run = make_run(here)
+    write_json(run.submission, {"argv": None, "job_id": "7"})
+    return run
+
+
+def died_here(run):
+    """The run had a process on this machine, which is gone."""
+    claim = asdict(run_lock.this_process(None)) | {"pid_start": "1", "attempt": 1}
+    write_json(run.owner, claim)
+
+
+@pytest.mark.parametrize("shown", ["COMPLETED", "RUNNING"])
+def test_a_job_of_another_cluster_is_unknown_whatever_has_its_id_here(run, slurm, shown):
+    write_json(run.submission, {"argv": None, "job_id": "7", "uid": os.getuid(), "cluster": "b"})
+    slurm.answer("scontrol", CONFIG, when="show config")
+    other = "/x/ddp.sbatch /nowhere" if shown == "COMPLETED" else "x.sh"
+    line = squeue_line("7", shown, folder="/x", script=other)
+    slurm.answer("squeue", line.replace(f"\x1f{os.getuid()}\x1f", "\x1f4001\x1f"))
+    found = state.read(run)
+    assert found.phase is RunPhase.UNKNOWN and found.life and "cluster b" in found.life.why
+
+
+def test_a_user_whom_the_host_does_not_know_hides_no_job(run, slurm):
+    slurm.answer("squeue", squeue_line("7", "RUNNING"))
+    slurm.answer("squeue", error="squeue: error: Invalid user: 4001\n", when="*--user=*")
+    assert state.read(run).phase is RunPhase.RUNNING
+
+
+def test_a_directory_with_a_newline_hides_no_job(run, slurm):
+    slurm.answer("squeue", squeue_line("7", "RUNNING", folder="/a\nb", script="x\ny"))
+    (job,) = (job_list.queue().jobs or {}).values()
+    assert (job.work_dir, job.command) == ("/a\nb", "x\ny")
+    slurm.answer("squeue", squeue_line("7", "RUNNING", folder="/a\x1fb"))
+    assert job_list.queue().jobs is None  # what cannot be read is no answer
+
+
+def test_a_run_that_cannot_be_read_still_has_its_job(run, slurm, capsys):
+    run.attempts.write_text("{}\n")
+    slurm.set_state("7", "RUNNING")
+    found = state.read(run)
+    assert found.phase is RunPhase.UNREADABLE and found.lives["7"].is_alive
+    assert points.states_of([run]) == [points.PointState.ACTIVE]
+    slurm.set_state("7", "FAILED")
+    with pytest.raises(UserError, match="attempts.jsonl"):
+        points.states_of([run])
+
+
+def test_a_process_that_died_says_nothing_about_a_job_that_was_queued_later(run, slurm):
+    died_here(run)
+    slurm.answer("squeue", status=1)
+    assert state.read(run).phase is RunPhase.UNKNOWN
+    with pytest.raises(FailedError, match="whether job 7 still runs"):
+        points.states_of([run])
+    slurm.answer("squeue", squeue_line("7", "TIMEOUT"))
+    assert state.read(run).word == "timeout"
+
+
+@pytest.mark.parametrize("word", ["COMPLETING", "REQUEUE_HOLD"])
+def test_a_point_whose_job_still_lives_is_active_whatever_its_result(run, slurm, word):
+    write_json(run.result, {"status": "held"})
+    os.utime(run.submission, (0, 0))
+    slurm.set_state("7", word)
+    assert points.states_of([run]) == [points.PointState.ACTIVE]
+
+
+def test_the_owner_takes_no_fact_from_the_job_that_was_queued(run):
+    write_json(run.submission, {"argv": None, "job_id": "7", "uid": 5, "cluster": "b"})
+    write_json(run.owner, run_files.claim())
+    (job,) = state.read_files(run).jobs
+    assert (job.uid, job.cluster, job.run_dir) == (5, "b", run.path)
+
+
+def test_one_damaged_run_hides_no_other(run, here, slurm, capsys):
+    run.attempt(1).path.mkdir()
+    write_json(run.attempt(1).plan, run_files.plan())
+    run.attempt(1).rank_error(0).write_text("{}")
+    make_run(here, "20260102")
+    assert main(["status", "--all"]) == 0
+    assert capsys.readouterr().out.count("tiny") == 2
+
+
+def test_a_state_that_this_kit_does_not_know_is_alive(run, slurm):
+    slurm.set_state("7", "HIBERNATING")
+    assert points.states_of([run]) == [points.PointState.ACTIVE]
+
+
+def test_a_run_that_was_cancelled_before_it_began_has_ended(run, slurm):
+    run.cancelled.write_text("now: jobs cancel: 7\n")
+    found = state.read(run)
+    assert (found.phase, found.is_over) == (RunPhase.CANCELLED, True)
+
+
+def test_no_result_is_written_for_a_run_that_was_queued_meanwhile(run, slurm):
+    from slurm_job_kit.jobs.attempt.close import write_missing_result
+
+    append_jsonl(run.attempts, run_files.attempt(decision="wait", cause="requeued"))
+    run.cancelled.write_text("now: jobs cancel: 7\n")
+    found = state.read(run)
+    run.cancelled.unlink()  # a resume
+    write_json(run.submission, {"argv": None, "job_id": "8"})
+    write_missing_result(found)
+    assert found.phase is RunPhase.CANCELLED and not run.result.exists()
