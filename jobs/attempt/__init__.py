@@ -5,6 +5,7 @@
 - close: reads the facts, decides what follows, records it.
 - evidence: what ended an attempt, by its files, Slurm and the nodes.
 - decision: the pure functions from evidence and earlier records to a decision.
+- reasons: names what ended an attempt, and what shows it, for its record.
 - execute: executes a decision: requeue, successor, retry, hold.
 - history: makes and writes the records of all attempts, and the result.
 - successor: the job that waits for the present one to end.

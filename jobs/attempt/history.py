@@ -13,8 +13,17 @@ from typing import Any
 
 from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.attempt.decision import Decision
+from slurm_job_kit.jobs.attempt.reasons import reasons_of
 from slurm_job_kit.jobs.console import BestEffort
-from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, Cause, Evidence
+from slurm_job_kit.jobs.kinds import Kind
+from slurm_job_kit.jobs.records.ended import (
+    ENDS,
+    Action,
+    AttemptRecord,
+    Cause,
+    Evidence,
+    NamedReason,
+)
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, write_atomic
 from slurm_job_kit.jobs.runs import interpret
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
@@ -26,6 +35,8 @@ def record(
 ) -> AttemptFacts:
     """Append the record of an attempt to attempts.jsonl; returns the facts with it."""
     entry = record_of(found, seen, decision, time.time())
+    with BestEffort("attempt")():  # a damaged file keeps no decision from its record
+        entry = replace(entry, reasons=reasons_of(run_dir, found, entry))
     records.append(run_dir.attempts, entry)
     return replace(found, attempts=(*found.attempts, entry))
 
@@ -128,6 +139,10 @@ def record_of(found: AttemptFacts, seen: Evidence, decision: Decision, now: floa
     )
 
 
+def _cancelled(reasons: tuple[NamedReason, ...]) -> tuple[NamedReason, ...]:
+    return (NamedReason(Kind.CANCELLED, "the job was cancelled"), *reasons[1:])
+
+
 def corrected(last: AttemptRecord, decision: Decision, requeued: Requeued | None) -> AttemptRecord:
     """The record of an attempt whose decision could not be carried out.
 
@@ -143,6 +158,7 @@ def corrected(last: AttemptRecord, decision: Decision, requeued: Requeued | None
         reason=decision.reason,
         evidence=seen,
         requeue=None if requeued is None else requeued.answer,
+        reasons=last.reasons if decision.cause is last.cause else _cancelled(last.reasons),
         budget=decision.budget,
         not_requeued=decision.not_requeued or None,
     )

@@ -2,8 +2,6 @@
 
 - why: the command.
 - evidence: reads what the run directory and Slurm have about a run.
-- places: finds the file and the line that show something.
-- ended: why one attempt ended.
 - answers: the answer for the whole run.
 - answer: the answer as text and as JSON.
 - kinds: the names of the causes, and what to do about each.

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from slurm_job_kit.jobs.console import shown_path
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.log_text import first_line
-
-
-@dataclass(frozen=True)
-class FileLine:
-    """A file, and the line of it that shows something, from 1; None: the whole file."""
-
-    path: Path
-    line: int | None = None
-
-    def __str__(self) -> str:
-        """`train.py:12`, relative to the working directory."""
-        return shown_path(self.path) + ("" if self.line is None else f":{self.line}")
+from slurm_job_kit.jobs.runs.places import FileLine
 
 
 @dataclass(frozen=True)

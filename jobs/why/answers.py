@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.attempt.decision import CRASHES
+from slurm_job_kit.jobs.attempt.reasons import BY_STATE
 from slurm_job_kit.jobs.console import counted, format_duration
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, Cause
@@ -18,7 +19,6 @@ from slurm_job_kit.jobs.slurm import job_state, pending, refusals
 from slurm_job_kit.jobs.slurm.client import Life
 from slurm_job_kit.jobs.slurm.pending import Wait
 from slurm_job_kit.jobs.why.answer import Answer, FileLine, Reason, grouped
-from slurm_job_kit.jobs.why.ended import BY_STATE, reasons_of
 from slurm_job_kit.jobs.why.evidence import Observed
 from slurm_job_kit.jobs.why.kinds import DEFAULT, REMEDIES, Remedy
 
@@ -184,7 +184,7 @@ def ended(seen: Observed) -> Answer:
     last = seen.ends[-1]
     if last.record.cause is Cause.COMPLETED:
         return completed(seen)
-    main, *_ = reasons_of(last)
+    main, *_ = last.reasons
     delays = [each for each in delays_of(seen) if each != main]
     is_by_slurm = main.kind is Kind.BATCH_SCRIPT_KILLED and (seen.end_state or "") in BY_STATE
     if is_by_slurm:  # the batch script could not record it
@@ -238,7 +238,7 @@ def delays_of(seen: Observed) -> list[Reason]:
     records: list[AttemptRecord] = []
     for each in seen.ends:
         records.append(each.record)
-        found += reasons_of(each)
+        found += each.reasons
         if (budget := each.record.budget) is not None:
             text = f"the run was held: {BUDGET_TEXTS[budget]}"
             found.append(Reason(budget, text, each.place, (each.record.attempt,)))

@@ -1,89 +1,40 @@
 """Reads what the run directory and Slurm have about a run; changes nothing.
 
-Each file is read once. `ended` and `state` take the values. Every command of Slurm may be missing.
+Each file is read once; `answers` takes the values. Every command of Slurm may be missing.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.attempt import history
-from slurm_job_kit.jobs.attempt.decision import LOST_REASON, Decision
-from slurm_job_kit.jobs.errors import RUN_DIR_FAULTS, UserError
+from slurm_job_kit.jobs.attempt.decision import CRASHES, LOST_REASON, Decision
+from slurm_job_kit.jobs.attempt.reasons import OWN_ERROR, code_of, reasons_of
+from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.log_text import first_line
-from slurm_job_kit.jobs.records import RecordError
-from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause
-from slurm_job_kit.jobs.records.frozen import Provenance
-from slurm_job_kit.jobs.records.nodes import HangConclusion, RankError, RankHang
-from slurm_job_kit.jobs.records.training import Event, read_events
-from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
-from slurm_job_kit.jobs.runs import facts, interpret, scratch_purge
+from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause, NamedReason
+from slurm_job_kit.jobs.records.training import Event
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import facts, interpret, places, scratch_purge
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
+from slurm_job_kit.jobs.runs.places import CodeFolders, FileLine, LogLine
 from slurm_job_kit.jobs.runs.state import RunState
 from slurm_job_kit.jobs.slurm import client, job_list, site
-from slurm_job_kit.jobs.why import places
-from slurm_job_kit.jobs.why.answer import FileLine
-from slurm_job_kit.jobs.why.places import CodeFolders, LogLine
+from slurm_job_kit.jobs.why.answer import Reason
 
-# Of these the files of ranks and agents show more than the record.
-DETAILED = (Cause.CRASH, Cause.HANG, Cause.OUT_OF_MEMORY, Cause.NODE, Cause.LOST)
-# Of older attempts only the records are read: a long run may have hundreds.
-MAX_DETAILED = 50
 LAST_LINES = 10
-# A run directory that is full or gone: what libc calls these errors.
-DISK_TEXTS: dict[str, Kind] = {
-    os.strerror(number): RUN_DIR_FAULTS[number]
-    for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENOENT, errno.EIO, errno.ESTALE)
-}
-_TIME = r"^(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )?"
-# An error of the batch script or of `attempt open`, not of a rank, of srun or of slurmstepd.
-OWN_ERROR = re.compile(_TIME + r"error: (.+)")
-# An error that ends a rank. Source: trainer.errors.report.
-RANK_ERROR = re.compile(_TIME + r"trainer: (?:a rank|rank \d+) on \S+: error: ")
-
-
-@dataclass(frozen=True)
-class Quarantined:
-    """A damaged checkpoint that was put aside, and why."""
-
-    name: str
-    reason: str
-    place: FileLine
 
 
 @dataclass(frozen=True)
 class Ended:
-    """An attempt that ended, and what its files show. None: there is no such file.
-
-    agent_error: the file in which an agent wrote why it started no torchrun.
-    found: only where the record alone does not show the cause.
-    failed: the rank that failed first. failure: the user's line that raised its error, else the
-    line of its log. disk: what a rank logged that could write no error record.
-    hang_place: where the rank is for which the others wait.
-    was_recorded: a `lost` attempt had been closed, so that its record was deleted since.
-    end_state: Slurm's state of the job after its end, where the record does not decide.
-    """
+    """An attempt that ended: its record, the place of that, and its reasons, the main one first."""
 
     record: AttemptRecord
     place: FileLine
-    found: AttemptFacts | None = None
-    agent_error: FileLine | None = None
-    failed: RankError | None = None
-    failure: FileLine | None = None
-    disk: tuple[Kind, FileLine] | None = None
-    hang: HangConclusion | None = None
-    hang_place: FileLine | None = None
-    was_recorded: bool = False
-    end_state: str | None = None
-    quarantined: tuple[Quarantined, ...] = ()
+    reasons: tuple[Reason, ...]
 
 
 @dataclass(frozen=True)
@@ -126,8 +77,9 @@ def read(run: RunState) -> Observed:
     attempts = list(newest.attempts)
     # The job or process that still runs records the attempt itself.
     if interpret.is_lost(newest) and run.is_ended:
-        attempts.append(_lost_record(newest))
-    ends = _ends(run_dir, newest, attempts)
+        attempts.append(_lost_record(run_dir, newest))
+    code = code_of(run_dir)
+    ends = [_ended(run_dir, record, code) for record in attempts]
     job_log = places.tail(run_dir.job_log)
     is_queued = run.job is not None and run.job.is_alive
     # All that Slurm shows, also of a job that ended minutes ago.
@@ -148,7 +100,7 @@ def read(run: RunState) -> Observed:
         exceeds_alone=is_queued and job is not None and site.exceeds_alone(job),
         last_event=newest.events[-1] if newest.events else None,
         refusal=None if is_queued else _refusal(newest, job_log),
-        last_lines=tuple((_log_of_last(run_dir, ends) or job_log)[-LAST_LINES:]),
+        last_lines=tuple((_log_of_last(run_dir, newest, ends) or job_log)[-LAST_LINES:]),
     )
 
 
@@ -157,7 +109,7 @@ def _end_state(job_id: str, job: client.Job | None) -> str | None:
     return job_list.end_state(job_id) if job is None else job.state
 
 
-def _lost_record(found: AttemptFacts) -> AttemptRecord:
+def _lost_record(run_dir: RunDir, found: AttemptFacts) -> AttemptRecord:
     """The record that the next start of the run would write about its newest attempt."""
     seen = interpret.rank_evidence(found, interpret.LOST)
     is_done = seen.outcome == "completed"
@@ -166,150 +118,40 @@ def _lost_record(found: AttemptFacts) -> AttemptRecord:
         if is_done
         else Decision(Action.HOLD, Cause.LOST, LOST_REASON)
     )
-    return history.record_of(found, seen, decision, 0.0)
+    record = history.record_of(found, seen, decision, 0.0)
+    return replace(record, reasons=reasons_of(run_dir, found, record))
 
 
-def _ends(run_dir: RunDir, newest: AttemptFacts, attempts: Sequence[AttemptRecord]) -> list[Ended]:
-    code = places.code_folders(run_dir, _repository(run_dir))
-    closed = {
-        event.attempt
-        for event in read_events(run_dir.timeline("attempt"))
-        if event.event == "close"
-    }
-    detailed = {record.attempt for record in attempts[-MAX_DETAILED:] if record.cause in DETAILED}
+def _ended(run_dir: RunDir, record: AttemptRecord, code: CodeFolders) -> Ended:
+    """A record with the places that show its reasons, and Slurm's word on a cancel."""
+    own, numbers = places.record_line(run_dir, record.attempt), (record.attempt,)
     found = []
-    for record in attempts:
-        if record.attempt in detailed:
-            is_newest = record.attempt == newest.attempt
-            each = newest if is_newest else facts.read(run_dir, record.attempt)
-            ended = _with_details(run_dir, record, each, code, record.attempt in closed)
-        else:
-            ended = _plain(run_dir, record)
-        found.append(ended)
-    return found
-
-
-def _plain(run_dir: RunDir, record: AttemptRecord) -> Ended:
-    """An attempt whose record shows the cause, with Slurm's end state where it does not."""
+    for each in record.reasons:
+        place = own if each.file is None else _shown(Path(each.file), each, code)
+        found.append(Reason(each.kind, each.text, place, numbers))
     seen = record.evidence
     is_open = record.cause is Cause.CANCELLED and seen.is_preempted and record.job_id is not None
-    state = None
     # Also where submit saw no such preemption: a plugin of slurmctld may choose the job's QOS.
-    if is_open and record.job_id is not None:
+    if found and is_open and record.job_id is not None:
         state = _end_state(record.job_id, client.show_job(record.job_id))
-    return Ended(
-        record,
-        places.record_line(run_dir, record.attempt),
-        end_state=state,
-        quarantined=_quarantined(run_dir, record),
-    )
+        if state == "PREEMPTED":
+            text = "Slurm preempted the job and cancelled it"
+            found[0] = replace(found[0], kind=Kind.PREEMPTION, text=text)
+        elif state is not None:
+            found[0] = replace(found[0], text="the job was cancelled")
+    return Ended(record, own, tuple(found))
 
 
-def _with_details(
-    run_dir: RunDir, record: AttemptRecord, found: AttemptFacts, code: CodeFolders, is_closed: bool
-) -> Ended:
-    attempt_dir = run_dir.attempt(record.attempt)
-    failed = interpret.first_error(found.errors)
-    hang, hang_place = _hang_of(attempt_dir, code)
-    return Ended(
-        record,
-        places.record_line(run_dir, record.attempt),
-        found,
-        _agent_error(attempt_dir, found),
-        failed,
-        _place_in_job_log(run_dir, found)
-        if failed is None
-        else _place_of(attempt_dir, failed, code),
-        _disk_of(run_dir, record.attempt) if failed is None else None,
-        hang,
-        hang_place,
-        was_recorded=is_closed and record.cause is Cause.LOST,
-        quarantined=_quarantined(run_dir, record),
-    )
-
-
-def _agent_error(attempt_dir: AttemptDir, found: AttemptFacts) -> FileLine | None:
-    if found.agent_errors:
-        return next(
-            (
-                FileLine(path, 1)
-                for path in map(attempt_dir.agent_error, range(len(found.nodes)))
-                if shared_files.exists(path) and path.stat().st_size
-            ),
-            None,
-        )
-    ranks = (
-        rank
-        for rank, agent in enumerate(found.agents)
-        if agent is not None and agent.error is not None
-    )
-    rank = next(ranks, None)
-    return None if rank is None else FileLine(attempt_dir.agent(rank))
-
-
-def _place_of(attempt_dir: AttemptDir, failed: RankError, code: CodeFolders) -> FileLine:
-    """Where the error was raised in the user's code, else the line of the rank's log."""
-    if (frame := places.users_frame(failed.traceback, code)) is not None:
-        return frame
-    lines = places.tail(attempt_dir.rank_log(failed.rank))
-    first = first_line(failed.error)
-    if failed.exit_code is not None and not failed.traceback:  # behind `exited with code 3: `
-        first = first.partition(": ")[2] or first
-    return places.line_with(lines, first) or FileLine(attempt_dir.rank_error(failed.rank))
-
-
-def _place_in_job_log(run_dir: RunDir, found: AttemptFacts) -> FileLine | None:
-    """The line of the job's log about an agent that did not start."""
-    words = dict(found.last_words).get("")
-    return places.line_with(places.tail(run_dir.job_log), first_line(words)) if words else None
-
-
-def _disk_of(run_dir: RunDir, attempt: int) -> tuple[Kind, FileLine] | None:
-    """What a disk did to an attempt without an error record, by the logs of ranks and job."""
-    for log in shared_files.files_in(run_dir.attempt(attempt).path, "rank-*.log"):
-        if (found := places.disk_fault_in(places.tail(log), RANK_ERROR, DISK_TEXTS)) is not None:
-            return found
-    of_attempt = places.attempt_lines(places.tail(run_dir.job_log), attempt)
-    about_the_run = [line for line in of_attempt if run_dir.run_id in line.text]
-    return places.disk_fault_in(about_the_run, OWN_ERROR, DISK_TEXTS)
-
-
-def _hang_of(
-    attempt_dir: AttemptDir, code: CodeFolders
-) -> tuple[HangConclusion | None, FileLine | None]:
-    """The conclusion about a hang, and where the rank is for which the others wait."""
-    try:
-        hang = records.read(HangConclusion, attempt_dir.hang)
-    except RecordError:  # empty: the rank that found the hang ended before its conclusion
-        return None, FileLine(attempt_dir.hang)
-    if hang is None:
-        return None, None
-    for rank in hang.waited_for:
-        state = records.read(RankHang, attempt_dir.rank_hang(rank))
-        if state is not None:
-            path, _, line = state.where.partition(" ")[0].rpartition(":")
-            file = places.users_file(Path(path), code) if path else None
-            if file is not None and line.isdecimal():
-                return hang, FileLine(file, int(line))
-            return hang, FileLine(attempt_dir.rank_hang(rank))
-    return hang, FileLine(attempt_dir.hang)
-
-
-def _quarantined(run_dir: RunDir, record: AttemptRecord) -> tuple[Quarantined, ...]:
-    found = []
-    for name in record.quarantined:
-        path = run_dir.checkpoints / name / "REASON"
-        reason = next((line.text for line in places.tail(path)), "the reason is in rank 0's log")
-        place = FileLine(path, 1 if shared_files.exists(path) else None)
-        found.append(Quarantined(name, reason, place))
-    return tuple(found)
-
-
-def _repository(run_dir: RunDir) -> str | None:
-    with contextlib.suppress(RecordError, OSError):
-        provenance = records.read(Provenance, run_dir.provenance)
-        return None if provenance is None else provenance.repository
-    return None
+def _shown(path: Path, reason: NamedReason, code: CodeFolders) -> FileLine:
+    """The place of a reason: the user's own file, or the line of a log that has its words."""
+    if reason.line is not None or path.suffix != ".log":
+        return FileLine(places.users_file(path, code) or path, reason.line)
+    words = first_line(reason.text)
+    while words:
+        if (line := places.line_with(places.tail(path), words)) is not None:
+            return line
+        words = words.partition(": ")[2]  # without the introduction, the rank, the exit code
+    return FileLine(path)
 
 
 def _missing(run_dir: RunDir) -> UserError | None:
@@ -334,10 +176,11 @@ def _refusal(newest: AttemptFacts, job_log: Sequence[LogLine]) -> LogLine | None
     return None
 
 
-def _log_of_last(run_dir: RunDir, ends: Sequence[Ended]) -> list[LogLine]:
+def _log_of_last(run_dir: RunDir, newest: AttemptFacts, ends: Sequence[Ended]) -> list[LogLine]:
     """The end of the log of the rank that failed last."""
-    last = ends[-1] if ends else None
-    if last is None or last.record.cause not in DETAILED:
+    last = ends[-1].record if ends else None
+    if last is None or last.cause not in (*CRASHES, Cause.NODE, Cause.LOST):
         return []
-    rank = 0 if last.failed is None else last.failed.rank
-    return places.tail(run_dir.attempt(last.record.attempt).rank_log(rank))
+    failed = interpret.first_error(newest.errors) if newest.attempt == last.attempt else None
+    rank = 0 if failed is None else failed.rank
+    return places.tail(run_dir.attempt(last.attempt).rank_log(rank))

@@ -1,12 +1,17 @@
 """A run directory for the tests of `why`, and the answer of the command."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.attempt.reasons import reasons_of
+from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, write_json
+from slurm_job_kit.jobs.runs import facts
 from tests.unit import run_files
 from tests.unit.commands.commands_kit import make_run
 
@@ -46,13 +51,25 @@ class Story:
             self.run.result, {"status": "completed", "global_step": 58, "attempts": attempts}
         )
 
+    def name_reasons(self) -> None:
+        """Give each record its reasons, as the close of an attempt does."""
+        named = [
+            replace(each, reasons=reasons_of(self.run, facts.read(self.run, each.attempt), each))
+            for each in read_attempts(self.run)
+        ]
+        self.run.attempts.unlink(missing_ok=True)
+        for each in named:
+            records.append(self.run.attempts, each)
+
     def why(self) -> dict[str, Any]:
         """The answer as JSON."""
+        self.name_reasons()
         assert main(["why", str(self.run.path), "--json"]) == 0
         return dict(json.loads(self._capsys.readouterr().out))
 
     def text(self) -> str:
         """The answer as people see it."""
+        self.name_reasons()
         assert main(["why", str(self.run.path)]) == 0
         return self._capsys.readouterr().out
 

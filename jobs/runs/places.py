@@ -9,13 +9,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import log_text
+from slurm_job_kit.jobs.console import shown_path
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.why.answer import FileLine
 
 TAIL_LINES = 1000
 # A frame of a Python traceback.
 FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class FileLine:
+    """A file, and the line of it that shows something, from 1; None: the whole file."""
+
+    path: Path
+    line: int | None = None
+
+    def __str__(self) -> str:
+        """`train.py:12`, relative to the working directory."""
+        return shown_path(self.path) + ("" if self.line is None else f":{self.line}")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,281 @@
+"""Names what ended an attempt and what delayed the run in it, for the attempt's record.
+
+`why` prints what is recorded here. Nothing is searched for that a process of the kit has recorded:
+only of a disk that kept a rank from its error record, a log has the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from pathlib import Path
+
+from slurm_job_kit.jobs import records, shared_files
+from slurm_job_kit.jobs.attempt.decision import CRASHES, LOST_REASON
+from slurm_job_kit.jobs.errors import RUN_DIR_FAULTS
+from slurm_job_kit.jobs.kinds import Kind
+from slurm_job_kit.jobs.known_causes import KNOWN_CAUSES
+from slurm_job_kit.jobs.records import RecordError
+from slurm_job_kit.jobs.records.ended import AttemptRecord, Cause, Evidence, NamedReason
+from slurm_job_kit.jobs.records.frozen import Provenance
+from slurm_job_kit.jobs.records.nodes import HangConclusion, RankError, RankHang
+from slurm_job_kit.jobs.records.training import read_events
+from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
+from slurm_job_kit.jobs.runs import interpret, places
+from slurm_job_kit.jobs.runs.interpret import AttemptFacts
+from slurm_job_kit.jobs.runs.places import CodeFolders, FileLine
+
+# A run directory that is full or gone: what libc calls these errors.
+DISK_TEXTS: dict[str, Kind] = {
+    os.strerror(number): RUN_DIR_FAULTS[number]
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENOENT, errno.EIO, errno.ESTALE)
+}
+_TIME = r"^(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )?"
+# An error of the batch script or of `attempt open`, not of a rank, of srun or of slurmstepd.
+OWN_ERROR = re.compile(_TIME + r"error: (.+)")
+# An error that ends a rank. Source: trainer.errors.report.
+RANK_ERROR = re.compile(_TIME + r"trainer: (?:a rank|rank \d+) on \S+: error: ")
+# Causes from outside, which the record alone shows.
+OUTSIDE = {
+    Cause.TIME_LIMIT: (Kind.TIME_LIMIT, "the time limit was reached, or its warning came"),
+    Cause.MANUAL_STOP: (Kind.MANUAL_STOP, "a stop signal was sent by hand; Slurm did not preempt"),
+    Cause.INTERRUPTED: (Kind.INTERRUPTED, "Ctrl-C, a closed terminal or cancel stopped the run"),
+    Cause.PREEMPTION: (Kind.PREEMPTION, "Slurm preempted the job"),
+}
+# The beginning of the sentence about a rank's error.
+INTRODUCTIONS = {
+    **{cause.kind: cause.what for cause in KNOWN_CAUSES if cause.is_plain},
+    Kind.USER_CODE: "the user's code failed",
+    Kind.IMPORT_ERROR: "an import failed",
+    Kind.SPEC_MISTAKE: "the spec or the launch has a mistake",
+    Kind.DISK_FULL: "the disk is full",
+    Kind.QUOTA: "the quota of the disk is used up",
+    Kind.READ_ONLY: "the directory cannot be written",
+    Kind.DISK_ERROR: "the disk or its server failed",
+    Kind.RUN_DIRECTORY_GONE: "the run directory was moved away or deleted",
+    Kind.FILES_MISSING: "files are missing",
+    Kind.COLLECTIVE: "an exchange between the ranks failed (NCCL or gloo)",
+    Kind.GPU_ERROR: "a GPU failed",
+    Kind.NOT_FINITE: "the training diverged",
+    Kind.PROCESS_KILLED: "a process was killed",
+    Kind.SUPERSEDED: "another attempt owns the run",
+}
+# Slurm's state of a job that it ended itself.
+BY_STATE = {
+    "TIMEOUT": (Kind.TIME_LIMIT, "the time limit ended the job"),
+    "DEADLINE": (Kind.TIME_LIMIT, "the job's deadline ended it"),
+    "NODE_FAIL": (Kind.NODE_FAILURE, "Slurm ended the job because a node failed"),
+    "BOOT_FAIL": (Kind.NODE_FAILURE, "a node of the job did not boot"),
+    "PREEMPTED": (Kind.PREEMPTION, "Slurm preempted the job"),
+    "OUT_OF_MEMORY": (Kind.OUT_OF_MEMORY, "a process of the job exceeded the memory of the job"),
+    "CANCELLED": (Kind.CANCELLED, "the job was cancelled"),
+}
+
+
+def reasons_of(
+    run_dir: RunDir, found: AttemptFacts, record: AttemptRecord
+) -> tuple[NamedReason, ...]:
+    """What ended an attempt, then what else delayed the run in it; () if nothing did.
+
+    found: of the same attempt. record: without its reasons. Raises: RecordError, OSError.
+    """
+    reasons = [] if record.cause is Cause.COMPLETED else [cause_of(run_dir, found, record)]
+    seen = record.evidence
+    if is_unsaved(seen, record.cause):
+        text = "the job was warned and ended before it could save: raise slurm.signal_lead_s"
+        reasons.append(NamedReason(Kind.NOT_SAVED, text))
+    if seen.slurmctld_away_s is not None:
+        text = f"slurmctld did not answer for {seen.slurmctld_away_s:.0f} s"
+        reasons.append(NamedReason(Kind.SLURMCTLD_AWAY, text))
+    return (*reasons, *(damaged(run_dir, name) for name in record.quarantined))
+
+
+def is_unsaved(seen: Evidence, cause: Cause) -> bool:
+    """Whether a warned attempt lost steps: the save did not fit into the time that it had."""
+    is_stop = cause in OUTSIDE or cause in (Cause.REQUEUED, Cause.LOST)
+    return is_stop and bool(seen.signals) and seen.outcome is None and seen.has_step
+
+
+def damaged(run_dir: RunDir, name: str) -> NamedReason:
+    """The reason that names a checkpoint which was put aside."""
+    path = run_dir.checkpoints / name / "REASON"
+    why = next((line.text for line in places.tail(path)), "the reason is in rank 0's log")
+    text = f"checkpoint {name} is damaged and was put aside: {why}"
+    line = 1 if shared_files.exists(path) else None
+    return NamedReason(Kind.DAMAGED_CHECKPOINT, text, str(path), line)
+
+
+def at(kind: Kind, text: str, place: FileLine | None) -> NamedReason:
+    """A reason with its place."""
+    return NamedReason(kind, text, *((str(place.path), place.line) if place else (None, None)))
+
+
+def cause_of(run_dir: RunDir, found: AttemptFacts, record: AttemptRecord) -> NamedReason:
+    """What ended an attempt that did not complete the run."""
+    if record.cause in (*CRASHES, Cause.LOST):
+        return failure_of(run_dir, found, record)
+    if record.cause is Cause.NODE:
+        return node_reason(run_dir, found, record)
+    return NamedReason(*stop_of(record))
+
+
+def stop_of(record: AttemptRecord) -> tuple[Kind, str]:
+    """What stopped an attempt from outside."""
+    if record.cause is Cause.CANCELLED:
+        more = ", perhaps by the preemption that had begun" if record.evidence.is_preempted else ""
+        return Kind.CANCELLED, f"the job was cancelled{more}"
+    if record.cause is Cause.REQUEUED:
+        if record.evidence.job_state in BY_STATE:
+            return BY_STATE[record.evidence.job_state]
+        return Kind.REQUEUED, (
+            "Slurm started the job again: a preemption without grace, or an administrator's "
+            "requeue (Slurm does not show which)"
+        )
+    return OUTSIDE[record.cause]
+
+
+def node_reason(run_dir: RunDir, found: AttemptFacts, record: AttemptRecord) -> NamedReason:
+    """Why a node ended an attempt."""
+    seen = record.evidence
+    if seen.bad_nodes:
+        text = f"node {', '.join(seen.bad_nodes)} failed the preflight"
+        if seen.error:
+            text += f": {seen.error}"
+        return at(Kind.BAD_NODE, text, failure_place(run_dir, found))
+    lost = seen.unreachable_nodes or seen.rebooted_nodes
+    what = "does not answer" if seen.unreachable_nodes else "was rebooted"
+    return NamedReason(Kind.NODE_FAILURE, f"node {', '.join(lost)} {what}")
+
+
+def failure_of(run_dir: RunDir, found: AttemptFacts, record: AttemptRecord) -> NamedReason:
+    """Why an attempt failed from inside, or ended without a record."""
+    seen, failed = record.evidence, interpret.first_error(found.errors)
+    place = failure_place(run_dir, found)
+    if seen.is_hang:
+        hang, where = _hang_of(run_dir, run_dir.attempt(found.attempt))
+        return at(Kind.HANG, f"a hang: {seen.error if hang is None else hang.error}", where)
+    if seen.is_out_of_memory:
+        is_device = failed is not None and failed.kind is Kind.GPU_OUT_OF_MEMORY
+        kind = Kind.GPU_OUT_OF_MEMORY if is_device else Kind.OUT_OF_MEMORY
+        what = "a GPU" if is_device else "a node"
+        return at(kind, f"{what} has too little memory: {seen.error}", place)
+    if (of_agent := _agent_error(run_dir.attempt(found.attempt), found)) is not None:
+        kind = seen.kind or Kind.SPEC_MISTAKE
+        return at(kind, f"a node did not start torchrun: {seen.error}", of_agent)
+    if failed is not None and not failed.caused_by_peer:
+        what = INTRODUCTIONS.get(failed.kind, "a rank failed")
+        return at(failed.kind, f"{what}: {interpret.format_error(failed)}", place)
+    if failed is None and (disk := _disk_of(run_dir, found.attempt)) is not None:
+        kind, of_disk = disk
+        return at(kind, f"{INTRODUCTIONS[kind]}, and no rank could record it", of_disk)
+    if record.cause is Cause.LOST:
+        return lost_reason(run_dir, found.attempt)
+    return without_own_error(found, seen, failed, place)
+
+
+def lost_reason(run_dir: RunDir, attempt: int) -> NamedReason:
+    """Why there was no record of an attempt, where no rank shows a failure."""
+    events = read_events(run_dir.timeline("attempt"))
+    if any((event.attempt, event.event) == (attempt, "close") for event in events):
+        text = "attempts.jsonl was deleted, and with it the record of how the attempt ended"
+        return NamedReason(Kind.FILES_MISSING, text)
+    return NamedReason(Kind.BATCH_SCRIPT_KILLED, LOST_REASON)
+
+
+def without_own_error(
+    found: AttemptFacts, seen: Evidence, failed: RankError | None, place: FileLine | None
+) -> NamedReason:
+    """Why an attempt failed in which ranks only lost their peers, or recorded nothing."""
+    error = seen.error or "no process recorded an error"
+    if found.unstarted and seen.kind is None:
+        return at(Kind.SPEC_MISTAKE, f"a node did not start: {error}", place)
+    if seen.kind is not None and failed is None:
+        return at(seen.kind, f"a node did not train: {error}", place)
+    has_left = error == interpret.ranks_that_left(found)
+    if seen.mistake == "code" or has_left:  # it exited with 0 behind its error, or too early
+        return at(Kind.USER_CODE, f"{INTRODUCTIONS[Kind.USER_CODE]}: {error}", place)
+    if is_killed(found):
+        return at(Kind.PROCESS_KILLED, f"a process was killed: {error}", place)
+    if failed is not None:
+        return at(Kind.COLLECTIVE, f"{INTRODUCTIONS[Kind.COLLECTIVE]}: {error}", place)
+    return at(Kind.UNKNOWN, error, place)
+
+
+def is_killed(found: AttemptFacts) -> bool:
+    """Whether a rank, a torchrun or an agent of the attempt died without its record."""
+    if interpret.ranks_without_record(found) is not None:
+        return True
+    agents = found.agents
+    return any(
+        each is None or each.torchrun_exit is None or each.torchrun_exit < 0 for each in agents
+    )
+
+
+def failure_place(run_dir: RunDir, found: AttemptFacts) -> FileLine | None:
+    """Where the first error was raised in the user's code, else the log that has it."""
+    failed, attempt_dir = interpret.first_error(found.errors), run_dir.attempt(found.attempt)
+    if failed is None:
+        return FileLine(run_dir.job_log) if dict(found.last_words).get("") else None
+    frame = places.users_frame(failed.traceback, code_of(run_dir))
+    return frame or FileLine(attempt_dir.rank_log(failed.rank))
+
+
+def code_of(run_dir: RunDir) -> CodeFolders:
+    """The folders of a run's code."""
+    repository = None
+    with contextlib.suppress(RecordError, OSError):
+        provenance = records.read(Provenance, run_dir.provenance)
+        repository = None if provenance is None else provenance.repository
+    return places.code_folders(run_dir, repository)
+
+
+def _agent_error(attempt_dir: AttemptDir, found: AttemptFacts) -> FileLine | None:
+    if found.agent_errors:
+        return next(
+            (
+                FileLine(path, 1)
+                for path in map(attempt_dir.agent_error, range(len(found.nodes)))
+                if shared_files.exists(path) and path.stat().st_size
+            ),
+            None,
+        )
+    ranks = (
+        rank
+        for rank, agent in enumerate(found.agents)
+        if agent is not None and agent.error is not None
+    )
+    rank = next(ranks, None)
+    return None if rank is None else FileLine(attempt_dir.agent(rank))
+
+
+def _disk_of(run_dir: RunDir, attempt: int) -> tuple[Kind, FileLine] | None:
+    """What a disk did to an attempt without an error record, by the logs of ranks and job."""
+    for log in shared_files.files_in(run_dir.attempt(attempt).path, "rank-*.log"):
+        if (found := places.disk_fault_in(places.tail(log), RANK_ERROR, DISK_TEXTS)) is not None:
+            return found
+    of_attempt = places.attempt_lines(places.tail(run_dir.job_log), attempt)
+    about_the_run = [line for line in of_attempt if run_dir.run_id in line.text]
+    return places.disk_fault_in(about_the_run, OWN_ERROR, DISK_TEXTS)
+
+
+def _hang_of(
+    run_dir: RunDir, attempt_dir: AttemptDir
+) -> tuple[HangConclusion | None, FileLine | None]:
+    """The conclusion about a hang, and where the rank is for which the others wait."""
+    try:
+        hang = records.read(HangConclusion, attempt_dir.hang)
+    except RecordError:  # empty: the rank that found the hang ended before its conclusion
+        return None, FileLine(attempt_dir.hang)
+    if hang is None:
+        return None, None
+    for rank in hang.waited_for:
+        state = records.read(RankHang, attempt_dir.rank_hang(rank))
+        if state is not None:
+            path, _, line = state.where.partition(" ")[0].rpartition(":")
+            file = places.users_file(Path(path), code_of(run_dir)) if path else None
+            if file is not None and line.isdecimal():
+                return hang, FileLine(file, int(line))
+            return hang, FileLine(attempt_dir.rank_hang(rank))
+    return hang, FileLine(attempt_dir.hang)
