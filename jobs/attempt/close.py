@@ -153,8 +153,8 @@ def write_missing_result(run: RunState) -> None:
         try:
             # Before the claim another command may have written it or queued a job, or a job begun.
             now, before = read_files(run_dir), run.files
-            names = (now.newest, now.mark, now.job_id, now.successor, now.result)
-            if names == (before.newest, before.mark, before.job_id, before.successor, None):
+            names = (now.newest, now.mark, now.job_id, now.result)
+            if names == (before.newest, before.mark, before.job_id, None):
                 reason = "the job was cancelled"
                 end_between_attempts(run_dir, Action.CANCEL, Cause.CANCELLED, reason)
         finally:

@@ -13,10 +13,9 @@ import re
 from pathlib import Path
 
 from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.attempt.decision import CRASHES, LOST_REASON
+from slurm_job_kit.jobs.attempt.decision import CRASHES, EXTERNAL_STOPS, LOST_REASON
 from slurm_job_kit.jobs.errors import RUN_DIR_FAULTS
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.known_causes import KNOWN_CAUSES
+from slurm_job_kit.jobs.kinds import KINDS, Kind
 from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.records.ended import AttemptRecord, Cause, Evidence, NamedReason
 from slurm_job_kit.jobs.records.frozen import Provenance
@@ -37,31 +36,6 @@ _TIME = r"^(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )?"
 OWN_ERROR = re.compile(_TIME + r"error: (.+)")
 # An error that ends a rank. Source: trainer.errors.report.
 RANK_ERROR = re.compile(_TIME + r"trainer: (?:a rank|rank \d+) on \S+: error: ")
-# Causes from outside, which the record alone shows.
-OUTSIDE = {
-    Cause.TIME_LIMIT: (Kind.TIME_LIMIT, "the time limit was reached, or its warning came"),
-    Cause.MANUAL_STOP: (Kind.MANUAL_STOP, "a stop signal was sent by hand; Slurm did not preempt"),
-    Cause.INTERRUPTED: (Kind.INTERRUPTED, "Ctrl-C, a closed terminal or cancel stopped the run"),
-    Cause.PREEMPTION: (Kind.PREEMPTION, "Slurm preempted the job"),
-}
-# The beginning of the sentence about a rank's error.
-INTRODUCTIONS = {
-    **{cause.kind: cause.what for cause in KNOWN_CAUSES if cause.is_plain},
-    Kind.USER_CODE: "the user's code failed",
-    Kind.IMPORT_ERROR: "an import failed",
-    Kind.SPEC_MISTAKE: "the spec or the launch has a mistake",
-    Kind.DISK_FULL: "the disk is full",
-    Kind.QUOTA: "the quota of the disk is used up",
-    Kind.READ_ONLY: "the directory cannot be written",
-    Kind.DISK_ERROR: "the disk or its server failed",
-    Kind.RUN_DIRECTORY_GONE: "the run directory was moved away or deleted",
-    Kind.FILES_MISSING: "files are missing",
-    Kind.COLLECTIVE: "an exchange between the ranks failed (NCCL or gloo)",
-    Kind.GPU_ERROR: "a GPU failed",
-    Kind.NOT_FINITE: "the training diverged",
-    Kind.PROCESS_KILLED: "a process was killed",
-    Kind.SUPERSEDED: "another attempt owns the run",
-}
 # Slurm's state of a job that it ended itself.
 BY_STATE = {
     "TIMEOUT": (Kind.TIME_LIMIT, "the time limit ended the job"),
@@ -84,8 +58,7 @@ def reasons_of(
     reasons = [] if record.cause is Cause.COMPLETED else [cause_of(run_dir, found, record)]
     seen = record.evidence
     if is_unsaved(seen, record.cause):
-        text = "the job was warned and ended before it could save: raise slurm.signal_lead_s"
-        reasons.append(NamedReason(Kind.NOT_SAVED, text))
+        reasons.append(NamedReason(Kind.NOT_SAVED, KINDS[Kind.NOT_SAVED].what))
     if seen.slurmctld_away_s is not None:
         text = f"slurmctld did not answer for {seen.slurmctld_away_s:.0f} s"
         reasons.append(NamedReason(Kind.SLURMCTLD_AWAY, text))
@@ -94,7 +67,8 @@ def reasons_of(
 
 def is_unsaved(seen: Evidence, cause: Cause) -> bool:
     """Whether a warned attempt lost steps: the save did not fit into the time that it had."""
-    is_stop = cause in OUTSIDE or cause in (Cause.REQUEUED, Cause.LOST)
+    of_limit = (Cause.TIME_LIMIT, Cause.INTERRUPTED, Cause.REQUEUED, Cause.LOST)
+    is_stop = cause in EXTERNAL_STOPS or cause in of_limit
     return is_stop and bool(seen.signals) and seen.outcome is None and seen.has_step
 
 
@@ -126,14 +100,10 @@ def stop_of(record: AttemptRecord) -> tuple[Kind, str]:
     if record.cause is Cause.CANCELLED:
         more = ", perhaps by the preemption that had begun" if record.evidence.is_preempted else ""
         return Kind.CANCELLED, f"the job was cancelled{more}"
-    if record.cause is Cause.REQUEUED:
-        if record.evidence.job_state in BY_STATE:
-            return BY_STATE[record.evidence.job_state]
-        return Kind.REQUEUED, (
-            "Slurm started the job again: a preemption without grace, or an administrator's "
-            "requeue (Slurm does not show which)"
-        )
-    return OUTSIDE[record.cause]
+    if record.cause is Cause.REQUEUED and record.evidence.job_state in BY_STATE:
+        return BY_STATE[record.evidence.job_state]
+    kind = Kind(record.cause)  # these have the same names
+    return kind, KINDS[kind].what
 
 
 def node_reason(run_dir: RunDir, found: AttemptFacts, record: AttemptRecord) -> NamedReason:
@@ -159,17 +129,16 @@ def failure_of(run_dir: RunDir, found: AttemptFacts, record: AttemptRecord) -> N
     if seen.is_out_of_memory:
         is_device = failed is not None and failed.kind is Kind.GPU_OUT_OF_MEMORY
         kind = Kind.GPU_OUT_OF_MEMORY if is_device else Kind.OUT_OF_MEMORY
-        what = "a GPU" if is_device else "a node"
-        return at(kind, f"{what} has too little memory: {seen.error}", place)
+        return at(kind, f"{KINDS[kind].what}: {seen.error}", place)
     if (of_agent := _agent_error(run_dir.attempt(found.attempt), found)) is not None:
         kind = seen.kind or Kind.SPEC_MISTAKE
         return at(kind, f"a node did not start torchrun: {seen.error}", of_agent)
     if failed is not None and not failed.caused_by_peer:
-        what = INTRODUCTIONS.get(failed.kind, "a rank failed")
+        what = KINDS[failed.kind].what
         return at(failed.kind, f"{what}: {interpret.format_error(failed)}", place)
     if failed is None and (disk := _disk_of(run_dir, found.attempt)) is not None:
         kind, of_disk = disk
-        return at(kind, f"{INTRODUCTIONS[kind]}, and no rank could record it", of_disk)
+        return at(kind, f"{KINDS[kind].what}, and no rank could record it", of_disk)
     if record.cause is Cause.LOST:
         return lost_reason(run_dir, found.attempt)
     return without_own_error(found, seen, failed, place)
@@ -195,11 +164,11 @@ def without_own_error(
         return at(seen.kind, f"a node did not train: {error}", place)
     has_left = error == interpret.ranks_that_left(found)
     if seen.mistake == "code" or has_left:  # it exited with 0 behind its error, or too early
-        return at(Kind.USER_CODE, f"{INTRODUCTIONS[Kind.USER_CODE]}: {error}", place)
+        return at(Kind.USER_CODE, f"{KINDS[Kind.USER_CODE].what}: {error}", place)
     if is_killed(found):
         return at(Kind.PROCESS_KILLED, f"a process was killed: {error}", place)
     if failed is not None:
-        return at(Kind.COLLECTIVE, f"{INTRODUCTIONS[Kind.COLLECTIVE]}: {error}", place)
+        return at(Kind.COLLECTIVE, f"{KINDS[Kind.COLLECTIVE].what}: {error}", place)
     return at(Kind.UNKNOWN, error, place)
 
 
@@ -218,7 +187,8 @@ def failure_place(run_dir: RunDir, found: AttemptFacts) -> FileLine | None:
     failed, attempt_dir = interpret.first_error(found.errors), run_dir.attempt(found.attempt)
     if failed is None:
         return FileLine(run_dir.job_log) if dict(found.last_words).get("") else None
-    frame = places.users_frame(failed.traceback, code_of(run_dir))
+    trace = failed.traceback
+    frame = places.users_frame(trace, code_of(run_dir)) if trace else None
     return frame or FileLine(attempt_dir.rank_log(failed.rank))
 
 

@@ -127,7 +127,7 @@ def leftovers_of(request: Selection) -> tuple[list[Leftover], dict[RunDir, objec
     chosen = everything if request.runs is None else request.runs
     # Before Slurm is asked: a run that another command starts meanwhile differs from it then.
     before = {run_dir: state_of(run_dir) for run_dir in chosen}
-    jobs, found, skipped = Jobs.of(files := list(map(state.read_files, chosen))), [], []
+    jobs, found, skipped = Squeue.of(files := list(map(state.read_files, chosen))), [], []
     needed = _named_checkpoints(everything)
     roots = {root, *map(lookup.own_root, chosen)}
     points = {point for each in roots for point in unlinked.points_of_sweeps(each)}
@@ -197,7 +197,7 @@ def age_s(run_dir: RunDir) -> float:
 
 
 @dataclass(frozen=True)
-class Jobs:
+class Squeue:
     """The jobs of runs, and all of this user, from one answer of squeue.
 
     targets: to what the batch scripts of the user's living jobs lead, and the points of sweeps.
@@ -210,7 +210,7 @@ class Jobs:
     unclear: str | None
 
     @classmethod
-    def of(cls, files: Sequence[RunFiles]) -> Jobs:
+    def of(cls, files: Sequence[RunFiles]) -> Squeue:
         """Ask Slurm once."""
         named = [job for each in files for job in each.jobs]
         queue = job_list.queue(job.uid for job in named if job.uid is not None)
@@ -222,7 +222,7 @@ class Jobs:
         return cls(queue.jobs is not None, lives, frozenset(targets | points), unclear)
 
 
-def why_busy(run: RunState, jobs: Jobs) -> str | None:
+def why_busy(run: RunState, jobs: Squeue) -> str | None:
     """Why a run must not be changed now; None for one without a job or process."""
     run_dir = run.run_dir
     if run_dir.path.stat().st_uid != os.geteuid():

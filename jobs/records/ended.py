@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from slurm_job_kit.jobs.errors import Mistake
+from slurm_job_kit.jobs.kinds import Cause as Cause
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records import OMIT_NONE, read_lines
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
@@ -26,23 +27,6 @@ class Action(StrEnum):
 
 # After these only a user's resume continues the run.
 ENDS = (Action.HOLD, Action.CANCEL)
-
-
-class Cause(StrEnum):
-    """What ended an attempt."""
-
-    COMPLETED = "completed"
-    CANCELLED = "cancelled"
-    TIME_LIMIT = "time_limit"
-    PREEMPTION = "preemption"
-    MANUAL_STOP = "manual_stop"  # a stop signal sent by hand: scancel --signal=TERM
-    INTERRUPTED = "interrupted"  # Ctrl-C or cancel of a local run
-    REQUEUED = "requeued"  # by an administrator, or by Slurm itself
-    CRASH = "crash"
-    HANG = "hang"  # no rank made progress, and a watchdog ended the attempt
-    OUT_OF_MEMORY = "out_of_memory"  # a crash that the next attempt may well repeat
-    NODE = "node"  # a node was lost, or failed its preflight
-    LOST = "lost"  # the batch script was killed before it recorded the attempt
 
 
 @dataclass(frozen=True)

@@ -4,5 +4,5 @@
 - evidence: reads what the run directory and Slurm have about a run.
 - answers: the answer for the whole run.
 - answer: the answer as text and as JSON.
-- kinds: the names of the causes, and what to do about each.
+- kinds: the command for what a person does about a kind.
 """

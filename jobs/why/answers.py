@@ -9,26 +9,20 @@ from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.attempt.decision import CRASHES
 from slurm_job_kit.jobs.attempt.reasons import BY_STATE
 from slurm_job_kit.jobs.console import counted, format_duration
-from slurm_job_kit.jobs.kinds import Kind
+from slurm_job_kit.jobs.kinds import KINDS, Kind
 from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, Cause
 from slurm_job_kit.jobs.runs import interpret
 from slurm_job_kit.jobs.runs.interpret import start_up_warning
+from slurm_job_kit.jobs.runs.places import FileLine
 from slurm_job_kit.jobs.runs.state import RunPhase
 from slurm_job_kit.jobs.show import live_progress
 from slurm_job_kit.jobs.slurm import job_state, pending, refusals
 from slurm_job_kit.jobs.slurm.client import Life
 from slurm_job_kit.jobs.slurm.pending import Wait
-from slurm_job_kit.jobs.why.answer import Answer, FileLine, Reason, grouped
+from slurm_job_kit.jobs.why.answer import Answer, Reason, grouped
 from slurm_job_kit.jobs.why.evidence import Observed
-from slurm_job_kit.jobs.why.kinds import DEFAULT, REMEDIES, Remedy
+from slurm_job_kit.jobs.why.kinds import Remedy, remedy_of
 
-BUDGET_TEXTS = {
-    Kind.MAX_CRASHES: "launch.max_crashes crashes, or 10 of a script, without a step forward",
-    Kind.MAX_RESTARTS: "slurm.max_restarts restarts are used up",
-    Kind.NO_PROGRESS: "five attempts in a row without a new checkpoint",
-    Kind.SHORT_TIME_LIMIT: "three time limits in a row before the first optimizer step",
-    Kind.NOT_REQUEUED: "Slurm did not start the job again",
-}
 # The kinds of a hold whose remedy is that of the budget: the cause itself is no mistake.
 BUDGET_DECIDES = (Kind.MAX_RESTARTS, Kind.SHORT_TIME_LIMIT, Kind.NOT_REQUEUED)
 
@@ -200,7 +194,8 @@ def ended(seen: Observed) -> Answer:
     at = "" if seen.run.files.progress is None else f" at step {seen.run.files.progress.step}"
     main = replace(main, text=f"{ended_as}{at}: {main.text}")
     budget = last.record.budget
-    remedy = REMEDIES.get(budget) if budget in BUDGET_DECIDES else None
+    spec = seen.newest.spec
+    remedy = remedy_of(budget, spec) if budget in BUDGET_DECIDES else None
     if budget is Kind.NOT_REQUEUED:
         words = last.record.not_requeued or ""
         main = replace(main, text=f"{main.text}; not requeued: {words}") if words else main
@@ -240,7 +235,7 @@ def delays_of(seen: Observed) -> list[Reason]:
         records.append(each.record)
         found += each.reasons
         if (budget := each.record.budget) is not None:
-            text = f"the run was held: {BUDGET_TEXTS[budget]}"
+            text = f"the run was held: {KINDS[budget].what}"
             found.append(Reason(budget, text, each.place, (each.record.attempt,)))
     if warning := slow_start_up(records):
         found.append(Reason(Kind.SLOW_START_UP, warning))
@@ -266,7 +261,7 @@ def of_reason(
     seen: Observed, main: Reason, delays: list[Reason], remedy: Remedy | None = None
 ) -> Answer:
     """The answer of a run that ended: its cause, and what a person does about it."""
-    remedy = remedy or REMEDIES.get(main.kind, DEFAULT)
+    remedy = remedy or remedy_of(main.kind, seen.newest.spec)
     is_unknown = main.kind is Kind.UNKNOWN
     return Answer(
         main.kind,
@@ -281,5 +276,4 @@ def of_reason(
 
 def typed(seen: Observed, remedy: Remedy) -> str:
     """The command of a remedy, as the user types it."""
-    change = remedy.change(seen.newest.spec)
-    return installation.command(remedy.command, seen.run_dir.run_id, change, *remedy.flags)
+    return installation.command(remedy.command, seen.run_dir.run_id, remedy.change, *remedy.flags)

@@ -1,4 +1,4 @@
-"""What a person does about each kind of what ends or delays a run."""
+"""The command for what a person does about a kind: its values come from the run's spec."""
 
 from __future__ import annotations
 
@@ -6,27 +6,22 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.known_causes import KNOWN_CAUSES
+from slurm_job_kit.jobs.kinds import KINDS, Kind
 from slurm_job_kit.jobs.slurm import duration
 from slurm_job_kit.jobs.spec import Spec
-
-
-def _no_change(_: Spec) -> str:
-    return ""
 
 
 @dataclass(frozen=True)
 class Remedy:
     """What to do after the end of a run, and the command for it.
 
-    change: the `KEY=VALUE` for a run with this spec; `...` stands for what the user must choose.
+    change: the `KEY=VALUE` of the command; `...` stands for what the user must choose.
     flags: as for `installation.command`.
     """
 
     text: str
     command: str = "resume"
-    change: Callable[[Spec], str] = _no_change
+    change: str = ""
     flags: tuple[str, ...] = ()
 
 
@@ -61,53 +56,17 @@ def _more_restarts(spec: Spec) -> str:
     return f"slurm.max_restarts={2 * max(100, spec.slurm.max_restarts)}"
 
 
-CODE = Remedy("correct the code, then resume with it", flags=("code",))
-SPEC = Remedy("correct the key that the error names", change=lambda _: "KEY=VALUE", flags=("yes",))
-LOOK = Remedy("read the log of the rank", "logs")
-REMEDIES: dict[Kind, Remedy] = {
-    Kind.CANCELLED: Remedy("nothing is wrong: resume continues from what was saved"),
-    Kind.INTERRUPTED: Remedy("nothing is wrong: resume continues from what was saved"),
-    Kind.TIME_LIMIT: Remedy("give the job more time", change=_more_time),
-    Kind.SHORT_TIME_LIMIT: Remedy("raise slurm.time above the start-up", change=_more_time),
-    Kind.NOT_REQUEUED: Remedy(
-        "let a successor job wait where Slurm refuses a requeue",
-        change=lambda _: "slurm.restart=auto",
-    ),
-    Kind.HANG: Remedy("look at the place where the named rank is, then resume", "logs"),
-    Kind.COLLECTIVE: Remedy("look at the network of the named node, then resume"),
-    Kind.OUT_OF_MEMORY: Remedy(
-        "give the job more memory, or use a smaller train.micro_batch_size", change=_more_memory
-    ),
-    Kind.GPU_OUT_OF_MEMORY: Remedy(
-        "use a smaller train.micro_batch_size and more train.grad_accum_steps, or another "
-        "train.strategy",
-        change=_smaller_batch,
-        flags=("yes",),
-    ),
-    Kind.GPU_ERROR: Remedy("report the node to the site if it repeats, then resume"),
-    Kind.IMPORT_ERROR: Remedy(
-        "install the module for launch.python, or correct the import, then resume", flags=("code",)
-    ),
-    Kind.USER_CODE: CODE,
-    Kind.SYNTAX_ERROR: CODE,
-    Kind.USAGE: Remedy("correct launch.args", change=lambda _: "launch.args=[...]", flags=("yes",)),
-    Kind.SPEC_MISTAKE: SPEC,
-    Kind.NOT_FINITE: Remedy(
-        "use a lower train.lr, or train.grad_clip_norm", change=_lower_rate, flags=("yes",)
-    ),
-    Kind.DISK_FULL: Remedy("free space on that disk, then resume"),
-    Kind.QUOTA: Remedy("free space there or ask for more quota, then resume"),
-    Kind.READ_ONLY: Remedy("make the directory writable, then resume"),
-    Kind.DISK_ERROR: Remedy("ask the site about that file system, then resume"),
-    Kind.RUN_DIRECTORY_GONE: Remedy("move the run directory back to its place, then resume"),
-    Kind.FILES_MISSING: Remedy("bring the files back, then resume"),
-    Kind.MAX_RESTARTS: Remedy("allow more restarts", change=_more_restarts),
-    Kind.BAD_NODE: Remedy("report the node to the site, then resume"),
-    Kind.NODE_FAILURE: Remedy("report the node to the site if it repeats, then resume"),
-    Kind.REFUSED: Remedy("remove what the line names; if no other job runs the run, resume"),
-    Kind.UNKNOWN: LOOK,
+CHANGES: dict[str, Callable[[Spec], str]] = {
+    "<more time>": _more_time,
+    "<more memory>": _more_memory,
+    "<smaller batch>": _smaller_batch,
+    "<lower rate>": _lower_rate,
+    "<more restarts>": _more_restarts,
 }
-# Of the causes behind errors of other programs: jobs.errors.
-for _cause in KNOWN_CAUSES:
-    REMEDIES.setdefault(_cause.kind, Remedy(f"{_cause.remedy}, then resume"))
-DEFAULT = Remedy("resume continues from what was saved")
+
+
+def remedy_of(kind: Kind, spec: Spec) -> Remedy:
+    """What to do about a kind that ended a run with this spec."""
+    row = KINDS[kind]
+    change = CHANGES[row.change](spec) if row.change in CHANGES else row.change
+    return Remedy(row.advice, row.command, change, row.flags)

@@ -594,8 +594,11 @@ def crashed(run, attempt):
 
 
 OPEN = ("open", "--head-address", "10.0.0.1", "a", "b")
-# A missing file is opened once more when the file server was asked about it.
+# A missing file is opened once more when the file server was asked about it. job.log has the reason
+# of an attempt without any error record; open names where a lost attempt failed, by the folders in
+# provenance.json, before it checks the code.
 MAY_BE_MISSING = {
+    *("job.log", "provenance.json"),
     *("timeline/attempt.jsonl", "timeline/rank-00000.jsonl", "standby/after_s"),
     *("attempt-1/outcome.json", "attempt-2/outcome.json"),
 }
