@@ -7,94 +7,16 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib
 import os
 import sys
-from collections.abc import Collection, Sequence
-from typing import Protocol, cast
+from collections.abc import Sequence
 
-from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs.commands.parser import ONLY_PRINT, OVER_SSH, load, parse
 from slurm_job_kit.jobs.console import discard_output, open_standard_streams, with_time
 from slurm_job_kit.jobs.errors import FailedError, UserError
 
 EXIT_USER = 2
 EXIT_FAILED = 1
-KIT = "slurm_job_kit.jobs"
-# The module of each command below `jobs`, and what the command does. Only the module of the chosen
-# command is imported.
-COMMANDS = {
-    "submit": ("commands.submit", "freeze a spec and run it, on Slurm if there is one"),
-    "sweep": ("sweep.submit", "run many points of one spec, as a job array on Slurm"),
-    "init": ("commands.init", "write a first spec, kit.mk and .gitignore lines into this folder"),
-    "freeze": ("commands.freeze", "make the run directory only, and print it as JSON"),
-    "adopt": ("commands.adopt", "make the run directory of this Slurm job (slurm/ddp.sbatch)"),
-    "status": ("show.status", "list the runs and their states"),
-    "why": ("why.why", "show why a run waits, ended or is held, and what to do"),
-    "logs": ("show.logs", "show or follow a rank's logs, rank 0 by default; or the first error"),
-    "report": ("report.report", "show where the time of runs went, and write a page with plots"),
-    "explain": ("show.explain", "what a key of the spec means, its value and where that came from"),
-    "completion": ("completion", "print a script with which bash or zsh completes all of this"),
-    "cancel": ("commands.cancel", "stop a run; only resume continues it"),
-    "resume": ("commands.resume", "continue a run that stopped before its end"),
-    "compare": ("commands.compare", "compare a run bit for bit with a reference run"),
-    "export": ("commands.export", "write a checkpoint's weights as safetensors"),
-    "shell": ("remote.beside_rank", "a shell, a command or the stacks beside a running rank"),
-    "clean": ("commands.clean", "list, or delete, what ended and never-started runs do not need"),
-}
-# Of these, `| head` may end the output: what they print is all that they do.
-ONLY_PRINT = ("status", "why", "logs", "report", "explain")
-# These also run on another host, over ssh.
-OVER_SSH = ("submit", "status", "logs", "why", "cancel", "resume", "report", "sweep")
-# What follows `--` is another command, with options of its own: `args.words`.
-TAKES_A_COMMAND = ("shell",)
-
-
-class Command(Protocol):
-    """What the module of a command has."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's arguments to its parser."""
-
-    def command(self, args: argparse.Namespace) -> int:
-        """Run the command; returns the exit code."""
-
-
-def load(name: str) -> Command:
-    """The module of a command."""
-    return cast(Command, importlib.import_module(f"{KIT}.{COMMANDS[name][0]}"))
-
-
-def build_parser(chosen: Collection[str] = ()) -> argparse.ArgumentParser:
-    """The parser of all commands; only the chosen ones have their arguments."""
-    prog = "python -m jobs" if installation.IS_BY_MAKE else "kit"
-    parser = argparse.ArgumentParser(prog=prog, description="Run PyTorch training on Slurm.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (_, about) in COMMANDS.items():
-        command = commands.add_parser(name, help=about, description=about)
-        if name in chosen:
-            load(name).add_arguments(command)
-            if name in OVER_SSH:
-                help_of_it = "run it there, over ssh; DIR has the kit (KIT_HOST is the default)"
-                command.add_argument("--host", metavar="USER@LOGIN:DIR", help=help_of_it)
-    return parser
-
-
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The parsed command line. Overrides may stand anywhere; argparse takes them in one place."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    chosen, other = [word for word in words if word in COMMANDS][:1], []
-    if "--" in words and chosen and chosen[0] in TAKES_A_COMMAND:
-        at = words.index("--")
-        words, other = words[:at], words[at + 1 :]
-    parser = build_parser(chosen)
-    args, rest = parser.parse_known_args(words)
-    if rest and ("overrides" not in args or any(word.startswith("-") for word in rest)):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if rest:
-        args.overrides = [*args.overrides, *rest]
-    if other:
-        args.words = other
-    return args
 
 
 def run_on_host(args: argparse.Namespace, argv: Sequence[str] | None) -> int | None:
@@ -106,7 +28,7 @@ def run_on_host(args: argparse.Namespace, argv: Sequence[str] | None) -> int | N
     chosen = getattr(args, "host", None) or os.environ.get("KIT_HOST")
     if caller is None and (args.command not in OVER_SSH or not chosen):
         return None
-    from slurm_job_kit.jobs.remote import host
+    from slurm_job_kit.jobs.commands import host
 
     if caller is not None:
         host.compare(caller)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Cause(StrEnum):
@@ -100,8 +100,7 @@ OF_MEMORY = (Kind.OUT_OF_MEMORY, Kind.GPU_OUT_OF_MEMORY)
 KIND_OF_MISTAKE: dict[str | None, Kind] = {"code": Kind.USER_CODE, "spec": Kind.SPEC_MISTAKE}
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A line of the table of kinds.
 
     cause: the class that the decision and the budgets count; None: it ends no attempt by itself.

@@ -1,8 +1,8 @@
 """The kit's commands.
 
+- parser: the names of the commands and their arguments.
 - submit: freezes a spec and runs it, on Slurm or here.
 - queue: hands a run directory to sbatch.
-- points: runs points of a sweep, as a job array or here.
 - adopt: makes the run directory of a job that plain sbatch started.
 - resume: continues a run that stopped before its end, or a sweep.
 - continuing: continues one run, perhaps changed.
@@ -16,4 +16,16 @@
 - export: writes the weights of a checkpoint into one file.
 - local: runs the attempts of a run on this machine, without Slurm.
 - packages: names the Python packages that a run lacks; installs .venv.
+- status: lists the runs and their states, or one run in detail.
+- logs: shows or follows the logs of one rank over all attempts, or the first error.
+- explain: what a key of the spec means, its value and where that came from.
+- why: shows why a run waits, ended or is held, and what to do.
+- report: shows where the time of runs went, and writes a page with plots.
+- shell: runs a command beside a rank.
+- host: runs a command of the kit on another host over ssh.
+- sweep: runs many points of one spec.
+- gpu_hours: what a start of a job asks for; the confirmation above the user's limit.
+- leftovers: what an ended run no longer needs, and its size.
+- unlinked: copies of code and links that lead to no run.
+- completion: prints a script for bash or zsh.
 """

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import arguments, installation, records, shared_files
-from slurm_job_kit.jobs.care import leftovers, unlinked
-from slurm_job_kit.jobs.care.leftovers import Leftover
-from slurm_job_kit.jobs.commands import run_jobs
+from slurm_job_kit.jobs.commands import leftovers, run_jobs, unlinked
+from slurm_job_kit.jobs.commands.leftovers import Leftover
 from slurm_job_kit.jobs.commands.submit_claim import claimed
 from slurm_job_kit.jobs.console import counted, say, shown_path
 from slurm_job_kit.jobs.errors import FailedError, UserError

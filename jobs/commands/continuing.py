@@ -14,9 +14,8 @@ from pathlib import Path
 from slurm_job_kit.jobs import installation, shared_files
 from slurm_job_kit.jobs.attempt import history
 from slurm_job_kit.jobs.attempt.close import write_missing_result
-from slurm_job_kit.jobs.care import gpu_hours
 from slurm_job_kit.jobs.checkpoint_names import checkpoint_step
-from slurm_job_kit.jobs.commands import local, packages, run_jobs
+from slurm_job_kit.jobs.commands import gpu_hours, local, packages, run_jobs
 from slurm_job_kit.jobs.commands.submit import announce, choose_cluster, run_here, world_size
 from slurm_job_kit.jobs.commands.submit_claim import claimed
 from slurm_job_kit.jobs.console import say

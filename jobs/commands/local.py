@@ -29,6 +29,7 @@ from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
 from slurm_job_kit.jobs.attempt.execute import retry_delay_s
 from slurm_job_kit.jobs.attempt.notify import notify
 from slurm_job_kit.jobs.attempt.open import open_attempt
+from slurm_job_kit.jobs.commands.views.live_progress import ProgressLine
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node.standby import WORD
@@ -41,7 +42,6 @@ from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.runs.run_lock import release_on_disk_error
-from slurm_job_kit.jobs.show.live_progress import ProgressLine
 from slurm_job_kit.jobs.spec import Launch, Spec
 
 POLL_S = 0.2

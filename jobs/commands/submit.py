@@ -122,7 +122,7 @@ def submit(config: Path, overrides: Sequence[str], options: Options) -> int:
 
 
 def _submit_to_slurm(loaded: Loaded, options: Options) -> int:
-    from slurm_job_kit.jobs.care import gpu_hours
+    from slurm_job_kit.jobs.commands import gpu_hours
     from slurm_job_kit.jobs.commands.queue import queue
     from slurm_job_kit.jobs.commands.submit_claim import claimed
     from slurm_job_kit.jobs.runs.freeze import freeze
@@ -162,7 +162,7 @@ def dry_run(loaded: Loaded, cluster: str) -> int:
     Returns 1 if the job could never run, or sbatch --test-only refuses it or does not answer.
     Raises: UserError where `choose_cluster` does.
     """
-    from slurm_job_kit.jobs.care import gpu_hours
+    from slurm_job_kit.jobs.commands import gpu_hours
     from slurm_job_kit.jobs.commands.queue import show_site, test_only
     from slurm_job_kit.jobs.node.torchrun import placeholder_options, torchrun_command
     from slurm_job_kit.jobs.runs.code_snapshot import repository

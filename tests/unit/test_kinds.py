@@ -2,10 +2,10 @@
 
 import pytest
 
+from slurm_job_kit.jobs.commands.answers.remedies import CHANGES, remedy_of
 from slurm_job_kit.jobs.kinds import KINDS, Cause, Kind
 from slurm_job_kit.jobs.known_causes import KNOWN_CAUSES
 from slurm_job_kit.jobs.spec import Spec
-from slurm_job_kit.jobs.why.kinds import CHANGES, remedy_of
 
 
 def test_each_kind_has_one_line_and_each_cause_a_kind():

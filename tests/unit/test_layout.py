@@ -40,17 +40,12 @@ TOP_OF_CONTRACT = {
 }
 RECORDS = {name for name in FILES if name.startswith("jobs.records")}
 CONTRACT = TOP_OF_CONTRACT | RECORDS
-EVERYDAY = {"report", "why", "show", "care", "remote"}
 BELOW_COMMANDS = {"attempt", "runs", "config", "node", "slurm"}
 # The rooms that each room may import. "" is the top of the package.
 MAY_IMPORT = {
     "jobs": {
-        "": {*EVERYDAY, "sweep", "commands", *BELOW_COMMANDS},
-        "sweep": {"commands", "report", "show", "care", *BELOW_COMMANDS},
-        "commands": {"show", "care", *BELOW_COMMANDS},
-        "report": {"show", *BELOW_COMMANDS},
-        "why": {"show", *BELOW_COMMANDS},
-        **dict.fromkeys(("show", "care", "remote"), BELOW_COMMANDS),
+        "": {"commands", *BELOW_COMMANDS},
+        "commands": BELOW_COMMANDS,
         "attempt": {"runs", "node", "slurm"},
         "runs": {"config", "node", "slurm"},
         "config": {"slurm"},
@@ -206,9 +201,10 @@ def test_what_runs_on_any_node_needs_the_standard_library_only():
     assert {module: names for module, names in found.items() if names} == {}
 
 
-@pytest.mark.parametrize(
-    "name", [f"{package}.{room}" for package in OWN for room in MAY_IMPORT[package] if room]
-)
+FOLDERS = [name for name, path in FILES.items() if path.stem == "__init__" and "." in name]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
 def test_a_room_has_a_line_for_each_of_its_files(name):
     folder = FILES[name].parent
     modules = sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
@@ -280,7 +276,7 @@ def test_json_is_parsed_in_few_places():
 
 
 def test_every_package_is_a_known_room():
-    rooms = {name for name, path in FILES.items() if path.stem == "__init__"} - set(OWN)
+    rooms = {name for name in FOLDERS if name.count(".") == 1}
     assert rooms == {f"{package}.{room}" for package in OWN for room in MAY_IMPORT[package] if room}
 
 
@@ -296,12 +292,12 @@ STARTS_PROCESSES = {
     # Exceptions of the rule that jobs.slurm, jobs.node and jobs.commands.local start processes:
     "jobs.attempt.srun_step": "asks env(1) for --block-signal; slurm/ddp.sbatch starts srun itself",
     "jobs.attempt.notify": "notify.command, a shell line of the user",
-    "jobs.remote.beside_rank": "becomes srun or bash, or starts py-spy by them",
+    "jobs.commands.shell": "becomes srun or bash, or starts py-spy by them",
     "jobs.runs.code_snapshot": "git, which lists the files to freeze",
     "jobs.runs.check": "the trainer's check, because jobs/ does not import torch",
     "jobs.commands.packages": "venv and pip, which install what the other modules import",
     "jobs.commands.export": "becomes the trainer's export, because jobs/ does not import torch",
-    "jobs.remote.host": "ssh",
+    "jobs.commands.host": "ssh",
     "trainer.process.run_handle": "python -m jobs, because only the contract of jobs/ is imported",
     "trainer.storage.space": "quota and lfs, which know the user's quota",
     "trainer.data.loader": "the worker processes of a rank",

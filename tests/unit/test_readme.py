@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.__main__ import parse
+from slurm_job_kit.jobs.commands.parser import parse
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("slurm/*.md"), *REPOSITORY.glob("configs/*.md")]

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.care import gpu_hours
+from slurm_job_kit.jobs.commands import gpu_hours
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.spec import Slurm
@@ -84,7 +84,7 @@ def test_a_limit_that_is_no_number_is_refused(text):
 def test_on_a_terminal_the_user_is_asked(typed, code):
     """In a process of its own, because pytest has no terminal."""
     script = """
-from slurm_job_kit.jobs.care import gpu_hours
+from slurm_job_kit.jobs.commands import gpu_hours
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.spec import Slurm
 try:

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from slurm_job_kit.jobs.__main__ import COMMANDS, main
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.commands.parser import COMMANDS
 from tests.unit.commands.commands_kit import REPOSITORY, make_run
 
 BASH = shutil.which("bash")

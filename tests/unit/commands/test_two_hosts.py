@@ -9,8 +9,8 @@ import pytest
 
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.care import leftovers, unlinked
-from slurm_job_kit.jobs.commands import cancel, clean, continuing
+from slurm_job_kit.jobs.commands import cancel, clean, continuing, leftovers, unlinked
+from slurm_job_kit.jobs.commands.views.rank_logs import GrowingFile, attempts_with, ranks_of
 from slurm_job_kit.jobs.console import BestEffort
 from slurm_job_kit.jobs.errors import FailedError
 from slurm_job_kit.jobs.records.queued import Submission
@@ -24,7 +24,6 @@ from slurm_job_kit.jobs.runs import (
     lookup,
     state,
 )
-from slurm_job_kit.jobs.show.rank_logs import GrowingFile, attempts_with, ranks_of
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 from tests.unit import run_files
 from tests.unit.commands.commands_kit import make_checkpoint, make_run

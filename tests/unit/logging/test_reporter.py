@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from slurm_job_kit.jobs.commands.views import live_progress as live
 from slurm_job_kit.jobs.records.training import read_events, read_progress_step
 from slurm_job_kit.jobs.rundir import STEPS_WRITER, RunDir, read_jsonl
 from slurm_job_kit.jobs.runs.state import read_progress
-from slurm_job_kit.jobs.show import live_progress as live
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
 from slurm_job_kit.trainer.errors import StorageError

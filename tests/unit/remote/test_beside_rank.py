@@ -11,7 +11,7 @@ import pytest
 
 from slurm_job_kit.jobs import procfs
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.remote import beside_rank
+from slurm_job_kit.jobs.commands import shell as beside_rank
 from slurm_job_kit.jobs.rundir import Timeline, write_json
 from slurm_job_kit.jobs.slurm import client
 from tests.unit import run_files

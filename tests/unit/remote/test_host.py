@@ -9,9 +9,9 @@ import pytest
 
 from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.commands import host
+from slurm_job_kit.jobs.commands.host import Target
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.remote import host
-from slurm_job_kit.jobs.remote.host import Target
 
 
 @pytest.mark.parametrize(

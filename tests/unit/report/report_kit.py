@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.commands.times.history import AttemptHistory, RunHistory
+from slurm_job_kit.jobs.commands.times.spans import Use, spans_of
 from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause, Evidence
 from slurm_job_kit.jobs.records.nodes import AttemptPlan, RankError
 from slurm_job_kit.jobs.records.training import Event
-from slurm_job_kit.jobs.report.history import AttemptHistory, RunHistory
-from slurm_job_kit.jobs.report.spans import Use, spans_of
 from slurm_job_kit.jobs.rundir import STEPS_WRITER, RunDir, append_jsonl
 from slurm_job_kit.jobs.runs.state import RunFiles, RunPhase, RunState
 from slurm_job_kit.jobs.spec import Slurm, Spec

@@ -6,10 +6,10 @@ import random
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.report import charts, page
-from slurm_job_kit.jobs.report.curves import MAX_GROUPS, Curves, Thinned, add_metrics
-from slurm_job_kit.jobs.report.ranking import rank
-from slurm_job_kit.jobs.report.summary import summarize
+from slurm_job_kit.jobs.commands.times import charts, page
+from slurm_job_kit.jobs.commands.times.curves import MAX_GROUPS, Curves, Thinned, add_metrics
+from slurm_job_kit.jobs.commands.times.ranking import rank
+from slurm_job_kit.jobs.commands.times.summary import summarize
 from slurm_job_kit.jobs.runs import state
 from slurm_job_kit.jobs.spec import Checkpoint, Spec
 from tests.unit.commands.commands_kit import make_run

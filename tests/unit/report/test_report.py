@@ -12,11 +12,11 @@ import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.commands.times import summary
+from slurm_job_kit.jobs.commands.times.spans import Use
 from slurm_job_kit.jobs.records.ended import Action, Cause
 from slurm_job_kit.jobs.records.queued import Claim
 from slurm_job_kit.jobs.records.training import Metric, Result
-from slurm_job_kit.jobs.report import summary
-from slurm_job_kit.jobs.report.spans import Use
 from slurm_job_kit.jobs.rundir import append_jsonl
 from slurm_job_kit.jobs.runs import run_lock, state
 from tests.unit.commands.commands_kit import make_run

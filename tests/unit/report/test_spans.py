@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
+from slurm_job_kit.jobs.commands.times.history import AttemptHistory
+from slurm_job_kit.jobs.commands.times.spans import BEGINS, spans_of
 from slurm_job_kit.jobs.records.ended import Action, Cause
-from slurm_job_kit.jobs.report.history import AttemptHistory
-from slurm_job_kit.jobs.report.spans import BEGINS, spans_of
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit.report.report_kit import BEGIN, attempt, event, history, seconds, started
 

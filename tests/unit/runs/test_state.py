@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.commands import points
+from slurm_job_kit.jobs.commands.sweeps import runner as points
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.rundir import append_jsonl, write_json
 from slurm_job_kit.jobs.runs import run_lock, state

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
+from slurm_job_kit.jobs.commands.views import live_progress
+from slurm_job_kit.jobs.commands.views.live_progress import ProgressLine
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs.state import read_progress
-from slurm_job_kit.jobs.show import live_progress
-from slurm_job_kit.jobs.show.live_progress import ProgressLine
 
 
 @pytest.fixture

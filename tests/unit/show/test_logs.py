@@ -8,10 +8,11 @@ import pytest
 
 from slurm_job_kit.jobs import log_text, records
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.commands import logs
+from slurm_job_kit.jobs.commands.views import rank_logs
 from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.rundir import append_jsonl, write_json
 from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.show import logs, rank_logs
 from tests.unit import run_files
 from tests.unit.commands.commands_kit import make_run
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.commands import status
+from slurm_job_kit.jobs.commands.views import table
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, write_json
 from slurm_job_kit.jobs.runs import run_lock, state
-from slurm_job_kit.jobs.show import status, table
 from slurm_job_kit.jobs.slurm.client import Job, Life
 from slurm_job_kit.jobs.spec import Log, Spec
 from tests.unit import run_files

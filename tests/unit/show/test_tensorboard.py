@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from slurm_job_kit.jobs.show import tensorboard
+from slurm_job_kit.jobs.commands.views import tensorboard
 from slurm_job_kit.jobs.spec import Log, Spec
 from tests.unit.commands.commands_kit import make_run
 

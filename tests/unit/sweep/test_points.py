@@ -2,8 +2,8 @@
 
 import pytest
 
+from slurm_job_kit.jobs.commands.sweeps import specs as points
 from slurm_job_kit.jobs.config.load import SpecError, load
-from slurm_job_kit.jobs.sweep import points
 
 BASE = "name: tiny\nslurm: {nodes: 2}\n"
 RANDOM = (

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from slurm_job_kit.jobs import arguments, installation, records
 from slurm_job_kit.jobs.attempt import report
+from slurm_job_kit.jobs.commands.views import rank_logs, words
+from slurm_job_kit.jobs.commands.views.rank_logs import GrowingFile
 from slurm_job_kit.jobs.console import number_ranges, say
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.log_text import Screen
@@ -18,8 +20,6 @@ from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import facts, interpret, lookup, state
 from slurm_job_kit.jobs.runs.state import RunState
-from slurm_job_kit.jobs.show import rank_logs, words
-from slurm_job_kit.jobs.show.rank_logs import GrowingFile
 
 LOOK_AGAIN_S = 0.25  # at a log that is followed
 JUDGE_AGAIN_S = 2.0  # whether the run has ended

@@ -8,6 +8,10 @@ from dataclasses import replace
 from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.attempt.decision import CRASHES
 from slurm_job_kit.jobs.attempt.reasons import BY_STATE
+from slurm_job_kit.jobs.commands.answers.answer import Answer, Reason, grouped
+from slurm_job_kit.jobs.commands.answers.evidence import Observed
+from slurm_job_kit.jobs.commands.answers.remedies import Remedy, remedy_of
+from slurm_job_kit.jobs.commands.views import live_progress
 from slurm_job_kit.jobs.console import counted, format_duration
 from slurm_job_kit.jobs.kinds import KINDS, Kind
 from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, Cause
@@ -15,13 +19,9 @@ from slurm_job_kit.jobs.runs import interpret
 from slurm_job_kit.jobs.runs.interpret import start_up_warning
 from slurm_job_kit.jobs.runs.places import FileLine
 from slurm_job_kit.jobs.runs.state import RunPhase
-from slurm_job_kit.jobs.show import live_progress
 from slurm_job_kit.jobs.slurm import job_state, pending, refusals
 from slurm_job_kit.jobs.slurm.client import Life
 from slurm_job_kit.jobs.slurm.pending import Wait
-from slurm_job_kit.jobs.why.answer import Answer, Reason, grouped
-from slurm_job_kit.jobs.why.evidence import Observed
-from slurm_job_kit.jobs.why.kinds import Remedy, remedy_of
 
 # The kinds of a hold whose remedy is that of the budget: the cause itself is no mistake.
 BUDGET_DECIDES = (Kind.MAX_RESTARTS, Kind.SHORT_TIME_LIMIT, Kind.NOT_REQUEUED)

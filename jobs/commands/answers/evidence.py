@@ -12,6 +12,7 @@ from pathlib import Path
 from slurm_job_kit.jobs.attempt import history
 from slurm_job_kit.jobs.attempt.decision import CRASHES, LOST_REASON, Decision
 from slurm_job_kit.jobs.attempt.reasons import OWN_ERROR, code_of, reasons_of
+from slurm_job_kit.jobs.commands.answers.answer import Reason
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.log_text import first_line
@@ -23,7 +24,6 @@ from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.runs.places import CodeFolders, FileLine, LogLine
 from slurm_job_kit.jobs.runs.state import RunState
 from slurm_job_kit.jobs.slurm import client, job_list, site
-from slurm_job_kit.jobs.why.answer import Reason
 
 LAST_LINES = 10
 

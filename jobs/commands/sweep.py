@@ -12,23 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import arguments, installation, records
-from slurm_job_kit.jobs.care import gpu_hours
-from slurm_job_kit.jobs.commands import local, packages
-from slurm_job_kit.jobs.commands import points as runner
+from slurm_job_kit.jobs.commands import gpu_hours, local, packages
 from slurm_job_kit.jobs.commands.continuing import Request
-from slurm_job_kit.jobs.commands.points import INTERRUPTED, PointState, SweepTask
 from slurm_job_kit.jobs.commands.submit import choose_cluster
 from slurm_job_kit.jobs.commands.submit_claim import claimed
+from slurm_job_kit.jobs.commands.sweeps import runner as runner
+from slurm_job_kit.jobs.commands.sweeps import specs as points
+from slurm_job_kit.jobs.commands.sweeps.runner import INTERRUPTED, PointState, SweepTask
+from slurm_job_kit.jobs.commands.sweeps.specs import LoadedSweep
+from slurm_job_kit.jobs.commands.times import ranking, table
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.records.sweeps import SweepPoint, SweepRecord
-from slurm_job_kit.jobs.report import ranking, table
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.runs.freeze import freeze_all, link_in_default_root, new_run_id
 from slurm_job_kit.jobs.slurm import executor
 from slurm_job_kit.jobs.slurm.sbatch import array_options, array_tasks
-from slurm_job_kit.jobs.sweep import points
-from slurm_job_kit.jobs.sweep.points import LoadedSweep
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

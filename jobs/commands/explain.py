@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_job_kit.jobs import arguments
+from slurm_job_kit.jobs.commands.views import table
 from slurm_job_kit.jobs.console import shown_path
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.problems import printable
 from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.show import table
 
 if TYPE_CHECKING:
     from slurm_job_kit.jobs.config.keys import Key
@@ -153,7 +153,7 @@ def _load(asked: Question) -> Loaded | None:
 
 def valued(key: Key, loaded: Loaded) -> Valued:
     """The value of a key in a spec, and the places of the user's input that set it."""
-    from slurm_job_kit.jobs.show.chosen import chosen
+    from slurm_job_kit.jobs.commands.views.chosen import chosen
 
     value: Any = loaded.spec
     for name in key.path:

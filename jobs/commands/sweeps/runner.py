@@ -14,8 +14,7 @@ from pathlib import Path
 from slurm_job_kit.jobs import environment, installation, records, shared_files
 from slurm_job_kit.jobs.attempt import exclude_nodes
 from slurm_job_kit.jobs.attempt.close import write_missing_result
-from slurm_job_kit.jobs.care import gpu_hours
-from slurm_job_kit.jobs.commands import continuing, packages, queue
+from slurm_job_kit.jobs.commands import continuing, gpu_hours, packages, queue
 from slurm_job_kit.jobs.commands.submit import choose_cluster, world_size
 from slurm_job_kit.jobs.commands.submit_claim import claimed, uninterrupted
 from slurm_job_kit.jobs.config.load import Loaded

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from slurm_job_kit.jobs.commands.sweeps import draws
 from slurm_job_kit.jobs.config import overrides, yaml_reader
 from slurm_job_kit.jobs.config.keys import nearest
 from slurm_job_kit.jobs.config.load import SWEEP
 from slurm_job_kit.jobs.config.overrides import Override
 from slurm_job_kit.jobs.config.yaml_reader import Document
 from slurm_job_kit.jobs.problems import KeyPath, Problem, shown
-from slurm_job_kit.jobs.sweep import draws
 
 KINDS = ("grid", "list", "random")
 KEYS = (*KINDS, "max_parallel", "metric")

@@ -6,10 +6,10 @@ import argparse
 import json
 
 from slurm_job_kit.jobs import arguments
+from slurm_job_kit.jobs.commands.answers import answers, evidence
+from slurm_job_kit.jobs.commands.answers.answer import as_json, format_answer
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup, state
-from slurm_job_kit.jobs.why import answers, evidence
-from slurm_job_kit.jobs.why.answer import as_json, format_answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_job_kit.jobs import arguments, installation, log_text
+from slurm_job_kit.jobs.commands.views import live_progress, table, tensorboard, words
 from slurm_job_kit.jobs.console import format_duration, format_metric, format_metrics, shown_path
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.log_text import further_lines
@@ -23,7 +24,6 @@ from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup, state
 from slurm_job_kit.jobs.runs.interpret import start_up_warning
 from slurm_job_kit.jobs.runs.state import ASK_AGAIN_S, Ask, Remembered, RunState
-from slurm_job_kit.jobs.show import live_progress, table, tensorboard, words
 from slurm_job_kit.jobs.slurm import client, pending, site
 
 MAX_LISTED = 20

@@ -10,6 +10,7 @@ import argparse
 from typing import Any
 
 from slurm_job_kit.jobs import installation
+from slurm_job_kit.jobs.commands.parser import COMMANDS, build_parser
 from slurm_job_kit.jobs.errors import UserError
 
 # Names and ids of runs and sweeps, one per line; a name with a space is left out. For bash and zsh.
@@ -81,7 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Print the script for a shell; returns 0. Raises: UserError without shtab."""
-    from slurm_job_kit.jobs.__main__ import COMMANDS, build_parser
     from slurm_job_kit.jobs.config.keys import keys, sections
 
     try:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.care.leftovers import Leftover
+from slurm_job_kit.jobs.commands.leftovers import Leftover
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.rundir import RunDir

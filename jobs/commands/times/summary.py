@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_job_kit.jobs.report import history, spans
-from slurm_job_kit.jobs.report.history import RunHistory
-from slurm_job_kit.jobs.report.spans import Span, Use
+from slurm_job_kit.jobs.commands.times import history, spans
+from slurm_job_kit.jobs.commands.times.history import RunHistory
+from slurm_job_kit.jobs.commands.times.spans import Span, Use
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs.state import RunPhase, RunState
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from slurm_job_kit.jobs import arguments, installation, shared_files
+from slurm_job_kit.jobs.commands.times import curves, page, ranking, summary, table
+from slurm_job_kit.jobs.commands.times.summary import TimeSummary
+from slurm_job_kit.jobs.commands.views import tensorboard
 from slurm_job_kit.jobs.console import say, shown_path
 from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.report import curves, page, ranking, summary, table
-from slurm_job_kit.jobs.report.summary import TimeSummary
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, write_atomic
 from slurm_job_kit.jobs.runs import lookup, state
-from slurm_job_kit.jobs.show import tensorboard
 
 MAX_COMMANDS = 8  # shown on the page, of all runs together
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_job_kit.jobs.commands.sweeps import section
 from slurm_job_kit.jobs.config import overrides
 from slurm_job_kit.jobs.config.load import SWEEP, Loaded, read, resolved
 from slurm_job_kit.jobs.config.yaml_reader import Document
 from slurm_job_kit.jobs.problems import Problem, SpecError
 from slurm_job_kit.jobs.spec import METRIC_MODES
-from slurm_job_kit.jobs.sweep import section
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from slurm_job_kit.jobs.commands.times.charts import label
+from slurm_job_kit.jobs.commands.times.ranking import Ranked
+from slurm_job_kit.jobs.commands.times.spans import START_UP, Use
+from slurm_job_kit.jobs.commands.times.summary import TimeSummary
 from slurm_job_kit.jobs.console import counted, format_duration
-from slurm_job_kit.jobs.report.charts import label
-from slurm_job_kit.jobs.report.ranking import Ranked
-from slurm_job_kit.jobs.report.spans import START_UP, Use
-from slurm_job_kit.jobs.report.summary import TimeSummary
 from slurm_job_kit.jobs.rundir import RunDir
 
 FIRST_COLUMN = 18

@@ -1,0 +1,87 @@
+"""The command line: the names of the commands, and the parser of their arguments."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Collection, Sequence
+from typing import Protocol, cast
+
+from slurm_job_kit.jobs import installation
+
+KIT = "slurm_job_kit.jobs.commands"
+# What each command does, in the module of its name. Only that of the chosen one is imported.
+COMMANDS = {
+    "submit": "freeze a spec and run it, on Slurm if there is one",
+    "sweep": "run many points of one spec, as a job array on Slurm",
+    "init": "write a first spec, kit.mk and .gitignore lines into this folder",
+    "freeze": "make the run directory only, and print it as JSON",
+    "adopt": "make the run directory of this Slurm job (slurm/ddp.sbatch)",
+    "status": "list the runs and their states",
+    "why": "show why a run waits, ended or is held, and what to do",
+    "logs": "show or follow a rank's logs, rank 0 by default; or the first error",
+    "report": "show where the time of runs went, and write a page with plots",
+    "explain": "what a key of the spec means, its value and where that came from",
+    "completion": "print a script with which bash or zsh completes all of this",
+    "cancel": "stop a run; only resume continues it",
+    "resume": "continue a run that stopped before its end",
+    "compare": "compare a run bit for bit with a reference run",
+    "export": "write a checkpoint's weights as safetensors",
+    "shell": "a shell, a command or the stacks beside a running rank",
+    "clean": "list, or delete, what ended and never-started runs do not need",
+}
+# Of these, `| head` may end the output: what they print is all that they do.
+ONLY_PRINT = ("status", "why", "logs", "report", "explain")
+# These also run on another host, over ssh.
+OVER_SSH = ("submit", "status", "logs", "why", "cancel", "resume", "report", "sweep")
+# What follows `--` is another command, with options of its own: `args.words`.
+TAKES_A_COMMAND = ("shell",)
+
+
+class Command(Protocol):
+    """What the module of a command has."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's arguments to its parser."""
+
+    def command(self, args: argparse.Namespace) -> int:
+        """Run the command; returns the exit code."""
+
+
+def load(name: str) -> Command:
+    """The module of a command."""
+    return cast(Command, importlib.import_module(f"{KIT}.{name}"))
+
+
+def build_parser(chosen: Collection[str] = ()) -> argparse.ArgumentParser:
+    """The parser of all commands; only the chosen ones have their arguments."""
+    prog = "python -m jobs" if installation.IS_BY_MAKE else "kit"
+    parser = argparse.ArgumentParser(prog=prog, description="Run PyTorch training on Slurm.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, about in COMMANDS.items():
+        command = commands.add_parser(name, help=about, description=about)
+        if name in chosen:
+            load(name).add_arguments(command)
+            if name in OVER_SSH:
+                help_of_it = "run it there, over ssh; DIR has the kit (KIT_HOST is the default)"
+                command.add_argument("--host", metavar="USER@LOGIN:DIR", help=help_of_it)
+    return parser
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The parsed command line. Overrides may stand anywhere; argparse takes them in one place."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    chosen, other = [word for word in words if word in COMMANDS][:1], []
+    if "--" in words and chosen and chosen[0] in TAKES_A_COMMAND:
+        at = words.index("--")
+        words, other = words[:at], words[at + 1 :]
+    parser = build_parser(chosen)
+    args, rest = parser.parse_known_args(words)
+    if rest and ("overrides" not in args or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        args.overrides = [*args.overrides, *rest]
+    if other:
+        args.words = other
+    return args
