@@ -126,7 +126,10 @@ def _ended(run_dir: RunDir, record: AttemptRecord, code: CodeFolders) -> Ended:
     """A record with the places that show its reasons, and Slurm's word on a cancel."""
     own, numbers = places.record_line(run_dir, record.attempt), (record.attempt,)
     found = []
-    for each in record.reasons:
+    named = record.reasons
+    if not named and record.cause is not Cause.COMPLETED:  # a damaged file hid them from its writer
+        named = (NamedReason(Kind.UNKNOWN, record.reason),)
+    for each in named:
         place = own if each.file is None else _shown(Path(each.file), each, code)
         found.append(Reason(each.kind, each.text, place, numbers))
     seen = record.evidence
