@@ -148,6 +148,7 @@ def test_a_run_that_is_not_complete_or_no_trainers_cannot_be_compared(tmp_path, 
         f"{held.path}: is held; only completed runs can be compared"
     ]
     empty = RunDir(tmp_path / "empty")
+    empty.path.mkdir()
     assert "is not complete yet" in compare(reference, empty)[0]
     script = RunDir(tmp_path / "script")
     script.path.mkdir()
