@@ -8,6 +8,7 @@ import json
 from slurm_job_kit.jobs import arguments
 from slurm_job_kit.jobs.commands.answers import answers, evidence
 from slurm_job_kit.jobs.commands.answers.answer import as_json, format_answer
+from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup, state
 
@@ -24,8 +25,14 @@ def command(args: argparse.Namespace) -> int:
 
 
 def why(run_dir: RunDir, is_json: bool) -> int:
-    """Print why a run is in its state; returns 0. Raises: RecordError, OSError."""
-    answer = answers.answer_of(evidence.read(state.read(run_dir)))
+    """Print why a run is in its state; returns 0.
+
+    Raises: RecordError, OSError; UserError for a run that cannot be read.
+    """
+    run = state.read(run_dir)
+    if run.files.problem is not None:
+        raise UserError(run.files.problem)
+    answer = answers.answer_of(evidence.read(run))
     if is_json:
         names = {"run_id": run_dir.run_id, "run_dir": str(run_dir.path)}
         print(json.dumps(names | as_json(answer), indent=2))

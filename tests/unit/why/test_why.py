@@ -618,6 +618,10 @@ def test_an_unknown_run_and_a_damaged_record_are_errors_without_a_traceback(stor
         file.write(json.dumps(run_files.attempt(decision="dance")) + "\n")
     assert main(["why", "tiny"]) == 2
     assert "attempts.jsonl, line 2" in capsys.readouterr().err
+    story.run.attempts.unlink()
+    write_json(story.run.owner, {"attempt": 1})
+    assert main(["why", "tiny"]) == 2
+    assert "owner.json" in capsys.readouterr().err
 
 
 def test_an_agent_that_did_not_start_is_shown_by_the_line_of_the_jobs_log(story):
