@@ -106,7 +106,7 @@ bench-scale: $(READY_DEV) ## 10,000 simulated nodes; 2 to 64 ranks on a real Slu
 lint: $(READY_DEV) ## ruff, mypy and shellcheck
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy
 	@shellcheck slurm/ddp.sbatch slurm/agent.sh .ci/run tests/slurm/*.sh
-schema: $(READY) ## Write configs/schema.json and the tables of keys from jobs/spec.py
+schema: $(READY) ## Write configs/schema.json and the tables of the docs that come from code
 	@$(PYTHON) -m jobs.config.schema
 cluster-up: $(READY_DEV) ## Start a real Slurm of four nodes on this machine (root) [SLURM=26.05] [SITE=1]
 	@$(ON_SLURM) $(PYTHON) -m tests.slurm up

@@ -3,4 +3,8 @@
 Read it in this order: `__main__` (stop handler), `run` (start, train, exit), `model/training_data`
 (the batches), `model/build` (model and optimizer), `checkpoint/checkpoints` (the state), `loop`
 (the steps). Of `jobs` it imports only the contract: the modules at its top but `__main__`.
+
+top: __main__, run, loop, api, check, findings
+
+base: errors, stop, seeds, user_code, events
 """

@@ -1,4 +1,4 @@
-"""The kit's commands.
+"""A module for each command; views, answers (why), times (report) and sweeps are shared parts.
 
 - parser: the names of the commands and their arguments.
 - submit: freezes a spec and runs it, on Slurm or here.

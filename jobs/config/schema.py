@@ -1,12 +1,15 @@
-"""Generates `configs/schema.json` for editors, and tables in two READMEs and one page of docs.
+"""Generates `configs/schema.json` for editors, and the tables of the docs that the code has.
 
-`python -m jobs.config.schema` writes them from the dataclasses of jobs.spec. The table of inherited
-variables in docs/environments.md comes from jobs.environment.
+`make schema` writes them: the keys from the dataclasses of jobs.spec, the kinds of an end from
+jobs.kinds, inherited variables from jobs.environment, rooms from the docstrings of the packages.
 """
 
 from __future__ import annotations
 
+import ast
+import graphlib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,14 +27,16 @@ from slurm_job_kit.jobs.config.keys import (
     type_name,
 )
 from slurm_job_kit.jobs.config.load import SWEEP
+from slurm_job_kit.jobs.kinds import KINDS
 from slurm_job_kit.jobs.spec import Scalar, Spec
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT / "configs" / "schema.json"
-README = ROOT / "README.md"
 REFERENCE = ROOT / "configs" / "README.md"
 ENVIRONMENTS = ROOT / "docs" / "environments.md"
-BEGIN, END = "<!-- spec:begin -->", "<!-- spec:end -->"
+TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+BEGIN, END = "<!-- make schema writes from here -->", "<!-- to here -->"
 _DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML servers read
 _AS_WRITTEN = {"type": ["string", "number", "boolean"]}
 
@@ -58,15 +63,6 @@ def _for_editors(node: Any) -> Any:
     return edited
 
 
-def overview() -> str:
-    """Return the table of the top README in Markdown: one row per section, keys with defaults."""
-    rows = ["| section | what | keys, with their defaults |", "|---|---|---|"]
-    for section, what, members in _sections():
-        assigned = " ".join(_assigned(key) for key in members)
-        rows.append(f"| [{section}]({_reference(section)}) | {what} | {assigned} |")
-    return "\n".join(rows)
-
-
 def reference() -> str:
     """Return the tables of `configs/README.md` in Markdown: every key with type and meaning."""
     parts = []
@@ -88,16 +84,6 @@ def _sections() -> Iterator[tuple[str, str, list[Key]]]:
         yield name or "top level", section_summary(name), members
 
 
-def _reference(section: str) -> str:
-    """Return a link from the top README to a section; the anchor is GitHub's for its heading."""
-    return f"configs/README.md#{section.replace(' ', '-')}"
-
-
-def _assigned(key: Key) -> str:
-    default = _default(key).strip("`")
-    return f"`{key.path[-1]}={default}`" if default else f"`{key.path[-1]}`"
-
-
 def _type(key: Key) -> str:
     if key.type == dict[str, Scalar]:
         return "mapping of options"
@@ -109,6 +95,47 @@ def _default(key: Key) -> str:
     return f"`{text}`" if text else ""
 
 
+def kinds() -> str:
+    """Return the table of `docs/troubleshooting.md` in Markdown: what `why` names, what to do."""
+    rows = ["| kind | what it means | what you do |", "|---|---|---|"]
+    rows += [f"| `{kind}` | {row.what} | {row.advice} |" for kind, row in KINDS.items()]
+    return "\n".join(rows)
+
+
+def rooms() -> str:
+    """Return the tables of `docs/architecture.md` in Markdown: the rooms, from top to bottom."""
+    return "\n\n".join(_rooms_of(ROOT / package) for package in ("jobs", "trainer"))
+
+
+def _rooms_of(package: Path) -> str:
+    """Return the table of one package; a line `title: names` of its docstring is a row."""
+    folders = sorted(path.parent for path in package.glob("*/__init__.py"))
+    imported = {folder.name: _imported_rooms(folder, folders) for folder in folders}
+    rows = [f"| `{package.name}/` | what is in it | imports |", "|---|---|---|"]
+    for name in reversed([*graphlib.TopologicalSorter(imported).static_order()]):
+        subject = " ".join(_docstring(package / name).partition("\n\n")[0].split())
+        rows.append(f"| `{name}/` | {subject} | {', '.join(imported[name]) or '–'} |")
+    for title, names in re.findall(r"^(\w+): ((?:\w+,\s+)*\w+)$", _docstring(package), re.M):
+        files = ", ".join(f"`{name}.py`" for name in re.findall(r"\w+", names))
+        rows.append(f"| {title} | {files} | – |")
+    return "\n".join(rows)
+
+
+def _imported_rooms(folder: Path, folders: list[Path]) -> list[str]:
+    """Return the names of the other rooms of its package that a room imports."""
+    text = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
+    start = rf"^ *from slurm_job_kit\.{folder.parent.name}"
+    named = set(re.findall(rf"{start}\.(\w+)", text, re.M))
+    for names in re.findall(rf"{start} import (.+)", text, re.M):
+        named.update(names.split(", "))
+    return sorted(named & {each.name for each in folders} - {folder.name})
+
+
+def _docstring(package: Path) -> str:
+    text = (package / "__init__.py").read_text(encoding="utf-8")
+    return ast.get_docstring(ast.parse(text)) or ""
+
+
 def with_tables(text: str, tables: str) -> str:
     """Return the Markdown text with new tables between its markers. ValueError without."""
     before, begin, rest = text.partition(BEGIN)
@@ -118,11 +145,20 @@ def with_tables(text: str, tables: str) -> str:
     return f"{before}{BEGIN}\n{tables}\n{END}{after}"
 
 
+def tables_of_docs() -> dict[Path, str]:
+    """Return the generated part of each page that has one."""
+    return {
+        REFERENCE: reference(),
+        ENVIRONMENTS: environment.markdown(),
+        TROUBLESHOOTING: kinds(),
+        ARCHITECTURE: rooms(),
+    }
+
+
 def main() -> int:
     """Write all files; returns 1 if a text is missing or has no markers."""
     SCHEMA.write_text(schema(), encoding="utf-8")
-    tables_of = {README: overview(), REFERENCE: reference(), ENVIRONMENTS: environment.markdown()}
-    for file, tables in tables_of.items():
+    for file, tables in tables_of_docs().items():
         try:
             text = with_tables(file.read_text(encoding="utf-8"), tables)
             file.write_text(text, encoding="utf-8")

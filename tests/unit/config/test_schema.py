@@ -1,4 +1,4 @@
-"""The editor's schema and the tables of both READMEs match the dataclasses."""
+"""The editor's schema and the generated tables of the docs match the code."""
 
 import json
 import re
@@ -9,9 +9,10 @@ import pytest
 
 from slurm_job_kit.jobs.config import core_schema, schema
 from slurm_job_kit.jobs.config.keys import keys
+from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.spec import SECTIONS, Spec
 
-REMAKE = "run python -m jobs.config.schema"
+REMAKE = "run make schema"
 CONFIGS = sorted((schema.ROOT / "configs").glob("*.yaml"))
 
 
@@ -53,14 +54,23 @@ def test_the_validator_has_the_schema_that_pydantic_makes_of_the_dataclasses():
     assert core_schema.of_dataclass(Spec) == without_additions(made)
 
 
-@pytest.mark.parametrize(
-    ("file", "tables"),
-    [(schema.README, schema.overview), (schema.REFERENCE, schema.reference)],
-    ids=["README.md", "configs/README.md"],
-)
-def test_the_tables_of_a_readme_are_in_step_with_the_dataclasses(file, tables):
+@pytest.mark.parametrize("file", schema.tables_of_docs(), ids=lambda file: file.name)
+def test_the_generated_tables_of_a_page_are_those_of_the_code(file):
     text = file.read_text(encoding="utf-8")
-    assert text == schema.with_tables(text, tables()), REMAKE
+    assert text == schema.with_tables(text, schema.tables_of_docs()[file]), REMAKE
+
+
+def test_the_table_of_kinds_has_a_row_for_each_kind():
+    assert re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", schema.kinds(), re.M) == [*Kind]
+
+
+def test_a_room_stands_above_the_rooms_that_it_imports():
+    for table in schema.rooms().split("\n\n"):
+        rows = re.findall(r"^\| `(\w+)/` \| .+ \| (.+) \|$", table, re.M)[1:]
+        for number, (_, imported) in enumerate(rows):
+            below = {name for name, _ in rows[number + 1 :]}
+            assert set(imported.split(", ")) - {"–"} <= below
+        assert len(rows) > 5
 
 
 def test_every_key_has_one_line_of_description_in_both():
@@ -72,26 +82,6 @@ def test_every_key_has_one_line_of_description_in_both():
         assert "|" not in key.description
         assert reference.count(f"| `{key.dotted}` |") == 1
         assert descriptions[key.path] == key.description
-
-
-def test_the_overview_has_each_key_in_the_row_of_its_section():
-    rows = {}
-    for row in schema.overview().splitlines()[2:]:
-        section, _, words = (cell.strip() for cell in row.strip("|").split("|"))
-        rows[section.partition("]")[0].strip("[")] = words
-    sections = ["slurm", "launch", "train", "checkpoint", "log", "profile", "notify"]
-    assert list(rows) == ["top level", *sections]
-    assert "`nodes=1`" in rows["slurm"] and "`partition`" in rows["slurm"]
-    for key in keys().values():
-        section = key.path[0] if len(key.path) > 1 else "top level"
-        assert f"`{key.path[-1]}" in rows[section]
-
-
-def test_the_overview_links_to_headings_of_the_reference():
-    headings = [line for line in schema.reference().splitlines() if line.startswith("## ")]
-    anchors = {heading.removeprefix("## ").replace(" ", "-") for heading in headings}
-    linked = re.findall(r"configs/README\.md#([a-z-]+)", schema.overview())
-    assert set(linked) == anchors and len(linked) == len(anchors)
 
 
 def test_the_schema_knows_each_default_and_refuses_unknown_keys():
@@ -132,15 +122,18 @@ def test_a_readme_without_markers_is_refused(readme):
         schema.with_tables(readme, "new")
 
 
-def test_the_command_writes_all_three_files(tmp_path, monkeypatch, capsys):
-    files = {name: tmp_path / name for name in ("SCHEMA", "README", "REFERENCE")}
-    for name, file in files.items():
-        monkeypatch.setattr(schema, name, file)
-    files["README"].write_text(f"{schema.BEGIN}{schema.END}")
+def test_the_command_writes_all_files(tmp_path, monkeypatch, capsys):
+    pages = {tmp_path / file.name: tables for file, tables in schema.tables_of_docs().items()}
+    monkeypatch.setattr(schema, "tables_of_docs", lambda: pages)
+    monkeypatch.setattr(schema, "SCHEMA", tmp_path / "schema.json")
+    for page in pages:
+        page.write_text(f"{schema.BEGIN}{schema.END}")
+    first = next(iter(pages))
+    first.unlink()
     assert schema.main() == 1
-    assert f"{files['REFERENCE']}: " in capsys.readouterr().err
-    files["REFERENCE"].write_text(f"{schema.BEGIN}{schema.END}")
+    assert f"{first}: " in capsys.readouterr().err
+    first.write_text(f"{schema.BEGIN}{schema.END}")
     assert schema.main() == 0
-    assert schema.overview() in files["README"].read_text()
-    assert schema.reference() in files["REFERENCE"].read_text()
-    assert json.loads(files["SCHEMA"].read_text()) == tree()
+    for page, tables in pages.items():
+        assert tables in page.read_text()
+    assert json.loads((tmp_path / "schema.json").read_text()) == tree()
