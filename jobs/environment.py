@@ -18,14 +18,14 @@ from slurm_job_kit.jobs.spec import Spec
 
 
 class Door(StrEnum):
-    """A place where programs get an environment; the text is the head of a column in the docs."""
+    """A place where programs get an environment; the text is its name in the docs."""
 
-    CLIENT = "Slurm's clients"  # squeue, scontrol, sacct, sinfo, scancel
-    SBATCH = "sbatch and the job"
+    CLIENT = "clients"  # squeue, scontrol, sacct, sinfo, scancel
+    SBATCH = "job"  # and sbatch
     GIT = "git"
-    BATCH = "batch script"  # and its srun
+    BATCH = "script"  # and its srun
     AGENT = "agent"  # agent.sh, before it sources the setup lines; of a local run, too
-    TORCHRUN = "torchrun and ranks"  # after the setup lines; the ranks' data workers, too
+    TORCHRUN = "ranks"  # and torchrun, after the setup lines; the ranks' data workers, too
 
 
 class Treatment(StrEnum):
@@ -507,7 +507,7 @@ def shell_words(door: Door, *actions: Treatment) -> list[str]:
 
 def markdown() -> str:
     """Return the table in Markdown, for docs/environments.md."""
-    rows = ["| variables | what the doors do | why |", "|---|---|---|"]
+    rows = ["| variables | removed at | why |", "|---|---|---|"]
     for family in TABLE:
         names = ", ".join(f"`{name}`" for name in family.names)
         rows.append(f"| {names} | {_summary(family)} | {family.why} |")
@@ -515,13 +515,12 @@ def markdown() -> str:
 
 
 def _summary(family: Family) -> str:
-    parts = []
-    for treatment in (Treatment.REMOVE, Treatment.WARN):
-        doors = [door for door, does in zip(_ORDER, family.does, strict=True) if does is treatment]
-        if doors:
-            parts.append(f"{treatment}: {', '.join(doors)}")
-    parts = parts or [str(Treatment.PASS)]
-    refused = [family.hint and "all", *(f"`{name}`" for name in family.hints)]
-    if named := ", ".join(filter(None, refused)):
-        parts.append(f"refused in launch.env: {named}".removesuffix(": all"))
-    return "; ".join(parts)
+    """Return the doors that remove these variables, `!` where they warn, and launch.env."""
+    marks = {Treatment.REMOVE: "", Treatment.WARN: "!"}
+    doors = zip(_ORDER, family.does, strict=True)
+    parts = [f"{door}{marks[does]}" for door, does in doors if does in marks]
+    if family.hint:
+        parts.append("launch.env")
+    if family.hints:
+        parts.append(f"launch.env ({', '.join(f'`{name}`' for name in family.hints)})")
+    return ", ".join(parts) or "–"

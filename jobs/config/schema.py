@@ -27,7 +27,7 @@ from slurm_job_kit.jobs.config.keys import (
     type_name,
 )
 from slurm_job_kit.jobs.config.load import SWEEP
-from slurm_job_kit.jobs.kinds import KINDS
+from slurm_job_kit.jobs.kinds import KINDS, Row
 from slurm_job_kit.jobs.spec import Scalar, Spec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,8 +97,11 @@ def _default(key: Key) -> str:
 
 def kinds() -> str:
     """Return the table of `docs/troubleshooting.md` in Markdown: what `why` names, what to do."""
-    rows = ["| kind | what it means | what you do |", "|---|---|---|"]
-    rows += [f"| `{kind}` | {row.what} | {row.advice} |" for kind, row in KINDS.items()]
+    rows = ["| kind | what it means | what you do before a resume |", "|---|---|---|"]
+    for kind, row in KINDS.items():
+        is_usual = row.advice == Row._field_defaults["advice"]
+        advice = "–" if is_usual else row.advice.removesuffix(", then resume")
+        rows.append(f"| `{kind}` | {row.what} | {advice} |")
     return "\n".join(rows)
 
 
