@@ -26,6 +26,7 @@ from slurm_job_kit.jobs.records.training import CheckReport, Finding
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer import seeds
+from slurm_job_kit.trainer.checkpoint import space
 from slurm_job_kit.trainer.data import transforms
 from slurm_job_kit.trainer.data.sources import Batch
 from slurm_job_kit.trainer.data.stream import StreamBatches
@@ -49,7 +50,6 @@ from slurm_job_kit.trainer.model.training_data import (
 )
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
-from slurm_job_kit.trainer.storage import space
 from slurm_job_kit.trainer.strategy import fits
 from slurm_job_kit.trainer.user_code import load, user_code
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer import seeds
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints

@@ -13,12 +13,14 @@ from pathlib import Path
 import torch.distributed as dist
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
 from slurm_job_kit.jobs.records.training import Best, Metric, Outcome
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.trainer.checkpoint import space
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
+from slurm_job_kit.trainer.checkpoint.ownership import check_owner
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.errors import fail, log, storage_error
 from slurm_job_kit.trainer.health.preflight import preflight
@@ -47,8 +49,6 @@ from slurm_job_kit.trainer.process.run_handle import (
 )
 from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.stop import StopSignal
-from slurm_job_kit.trainer.storage import space
-from slurm_job_kit.trainer.storage.ownership import check_owner
 from slurm_job_kit.trainer.strategy import is_divided
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import arguments, installation, records, shared_files
+from slurm_job_kit.jobs.checkpoint.names import TEMPORARY_PREFIX
 from slurm_job_kit.jobs.commands import leftovers, run_jobs, unlinked
 from slurm_job_kit.jobs.commands.leftovers import Leftover
 from slurm_job_kit.jobs.commands.submit_claim import claimed
@@ -26,7 +27,6 @@ from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, relink
 from slurm_job_kit.jobs.runs import code_snapshot, lookup, run_lock, state
-from slurm_job_kit.jobs.runs.checkpoint_files import TEMPORARY_PREFIX
 from slurm_job_kit.jobs.runs.state import RunFiles, RunState
 from slurm_job_kit.jobs.shared_files import files_in
 from slurm_job_kit.jobs.slurm import job_list

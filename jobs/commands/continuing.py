@@ -14,7 +14,7 @@ from pathlib import Path
 from slurm_job_kit.jobs import installation, shared_files
 from slurm_job_kit.jobs.attempt import history
 from slurm_job_kit.jobs.attempt.close import write_missing_result
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_step
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_step, find_checkpoint
 from slurm_job_kit.jobs.commands import gpu_hours, local, packages, run_jobs
 from slurm_job_kit.jobs.commands.submit import announce, choose_cluster, run_here, world_size
 from slurm_job_kit.jobs.commands.submit_claim import claimed
@@ -143,7 +143,7 @@ def chosen_checkpoint(run_dir: RunDir, text: str | None) -> str | None:
         raise UserError(
             f"--checkpoint {text}: the ranks are your own script, which chooses its file itself"
         )
-    return checkpoints.find(run_dir, text)
+    return find_checkpoint(run_dir.checkpoints, text)
 
 
 def newest_checkpoint(run_dir: RunDir) -> str | None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from slurm_job_kit.jobs import arguments, installation
 from slurm_job_kit.jobs.attempt.close import write_missing_result
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import checkpoints, lookup, state
+from slurm_job_kit.jobs.runs import lookup, state
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +38,7 @@ def export(run_dir: RunDir, checkpoint: str | None, out: Path | None, is_dcp: bo
     is_dcp: write weights and optimizer in torch's format, not the weights as safetensors.
     Raises: UserError if the run has no checkpoint yet.
     """
-    if not checkpoints.committed(run_dir):
+    if not checkpoint_names(run_dir.checkpoints):
         status = installation.command("status", run_dir.run_id)
         hint = (
             f"the first one is committed after an epoch, or at a stop; {status} shows the progress"

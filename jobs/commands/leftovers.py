@@ -9,16 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.checkpoint_names import (
+from slurm_job_kit.jobs.checkpoint.names import (
     ASIDE_PREFIX,
     BEST,
     LATEST,
     QUARANTINE_PREFIX,
+    TEMPORARY_PREFIX,
+    checkpoint_names,
     checkpoint_step,
+    read_pointer,
 )
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import checkpoints
-from slurm_job_kit.jobs.runs.checkpoint_files import TEMPORARY_PREFIX
 from slurm_job_kit.jobs.spec import Spec
 
 # As jobs.rundir.replacing names it; a killed process leaves it behind.
@@ -96,10 +98,8 @@ def _kept_steps(run_dir: RunDir) -> _Kept | None:
     spec = Spec.read(run_dir.spec).checkpoint
     if spec.keep_every_epochs is not None:
         return None
-    names = checkpoints.committed(run_dir)[:1]
-    for pointer in (LATEST, BEST):
-        if shared_files.is_file(file := run_dir.checkpoints / pointer):
-            names.append(shared_files.read_text(file).strip())
+    names = checkpoint_names(run_dir.checkpoints)[:1]
+    names += [read_pointer(run_dir.checkpoints, pointer) or "" for pointer in (LATEST, BEST)]
     return _Kept(frozenset(map(checkpoint_step, names)), spec.keep_every_steps)
 
 

@@ -142,37 +142,6 @@ class SavedCheckpoint:
 
 
 @dataclass(frozen=True)
-class FileDigest:
-    """The size of a file in bytes, and its SHA-256 in hexadecimal digits.
-
-    block_bytes: set where the file ends with the digests of its blocks of this size. Then `sha256`
-    is that of these digests (jobs/checkpoint_blocks.py).
-    """
-
-    size: int
-    sha256: str
-    block_bytes: int | None = field(default=None, metadata=OMIT_NONE)
-
-
-@dataclass(frozen=True)
-class NamedFile:
-    """A file of a checkpoint, by its name in the directory."""
-
-    name: str
-    digest: FileDigest
-
-
-@dataclass(frozen=True)
-class StoredCheckpoint:
-    """The keys of a checkpoint's manifest.json that the commands read."""
-
-    global_step: int
-    files: tuple[NamedFile, ...] = field(metadata=AS_OBJECT)
-    best: Best = Best()
-    global_batch_size: int = 0  # of an old kit
-
-
-@dataclass(frozen=True)
 class Event:
     """A line of timeline/<writer>.jsonl; each event name has fields of its own."""
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.checkpoint_names import (
-    BEST,
+from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.checkpoint.names import (
     QUARANTINE_PREFIX,
     checkpoint_name,
     checkpoint_names,
     checkpoint_step,
     newest_first,
 )
-from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.training import SavedCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec
@@ -34,7 +32,7 @@ def newest(
     the newest file that script_files finds. `is_newer` compares two of any kind.
     """
     if not is_users:
-        known = committed(run_dir) if names is None else newest_first(names)
+        known = checkpoint_names(run_dir.checkpoints) if names is None else newest_first(names)
         return next(iter(known), None)
     saved = records.read_leniently(SavedCheckpoint, run_dir.saved)
     if saved is not None:
@@ -42,35 +40,6 @@ def newest(
     from slurm_job_kit.jobs.runs import script_files
 
     return script_files.newest(run_dir, outputs)
-
-
-def committed(run_dir: RunDir) -> list[str]:
-    """Return the names of the trainer's committed checkpoints, newest first."""
-    try:
-        return checkpoint_names(run_dir.checkpoints)
-    except FileNotFoundError:
-        return []
-
-
-def find(run_dir: RunDir, text: str) -> str:
-    """The name of the committed checkpoint `latest`, `best`, `step-00000012`, `step-12` or `12`.
-
-    Raises: UserError.
-    """
-    names = committed(run_dir)
-    if text == "latest":
-        name = names[0] if names else text
-    elif text == "best":
-        pointer = run_dir.checkpoints / BEST
-        name = shared_files.read_text(pointer).strip() if shared_files.is_file(pointer) else text
-    else:
-        number = text.removeprefix("step-")
-        name = checkpoint_name(int(number)) if number.isdecimal() else text
-    is_name = checkpoint_step(name) is not None  # by its name: the listing may be old
-    if name not in names and not (is_name and shared_files.is_dir(run_dir.checkpoints / name)):
-        has = ", ".join(names) or "none"
-        raise UserError(f"{run_dir.run_id} has no checkpoint {text}\n  hint: it has {has}")
-    return name
 
 
 def quarantined(names: Iterable[str]) -> list[str]:

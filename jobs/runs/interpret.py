@@ -9,7 +9,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_step, is_newer
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_step, is_newer
 from slurm_job_kit.jobs.console import counted
 from slurm_job_kit.jobs.errors import HINT, Mistake, UserError
 from slurm_job_kit.jobs.kinds import OF_MEMORY, Kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_step
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_step, find_checkpoint
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import CodeSnapshot, Provenance, StateOrigin
 from slurm_job_kit.jobs.rundir import RunDir
@@ -34,7 +34,8 @@ def find(text: str, is_confirmed: bool) -> Origin:
             f"--from {text}: its ranks are your own script, whose state the kit does not know\n"
             "  hint: give the script its file by launch.args"
         )
-    return Origin(run_dir, checkpoints.find(run_dir, name if found else "latest"), is_confirmed)
+    checkpoint = find_checkpoint(run_dir.checkpoints, name if found else "latest")
+    return Origin(run_dir, checkpoint, is_confirmed)
 
 
 def check(origin: Origin, spec: Spec) -> list[str]:

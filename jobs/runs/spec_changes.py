@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.checkpoint_names import MANIFEST
+from slurm_job_kit.jobs.checkpoint import reader
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.problems import KeyPath, dotted, printable
 from slurm_job_kit.jobs.records.frozen import KeyChange, Overrides, Provenance, SpecChange
-from slurm_job_kit.jobs.records.training import StoredCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir, write_atomic
-from slurm_job_kit.jobs.runs import checkpoints, extension, own_script
+from slurm_job_kit.jobs.runs import extension, own_script
 from slurm_job_kit.jobs.spec import Spec, Train
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _refuse_other_batch(run_dir: RunDir, was: Spec, now: Spec) -> None:
         return
     # Where the number of ranks differs from the spec's, such as on another machine, it does not
     # say which batch was saved: the trainer compares then.
-    saved = checkpoints.committed(run_dir)
+    saved = checkpoint_names(run_dir.checkpoints)
     if saved and _saved_batch_size(run_dir.checkpoints / saved[0]) == old:
         ranks = num_ranks(now)
         micro, rest = divmod(old, ranks * now.train.grad_accum_steps)
@@ -210,10 +210,9 @@ def _refuse_other_batch(run_dir: RunDir, was: Spec, now: Spec) -> None:
 def _saved_batch_size(checkpoint: Path) -> int | None:
     """Return the samples of a step of a checkpoint; None where its manifest cannot be read."""
     try:
-        found = records.read(StoredCheckpoint, checkpoint / MANIFEST)
-    except records.RecordError:
+        return reader.read_manifest(checkpoint).global_batch_size
+    except (reader.Damaged, UserError):
         return None
-    return None if found is None else found.global_batch_size
 
 
 def format_changes(changed: Differences, was: Train, now: Train) -> list[str]:

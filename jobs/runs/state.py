@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_name, checkpoint_names
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, read_attempts

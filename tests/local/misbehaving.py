@@ -8,7 +8,7 @@ import time
 import torch
 from torch import nn
 
-from slurm_job_kit.trainer.storage import reader
+from slurm_job_kit.jobs.checkpoint import reader
 
 
 class Misbehaving(nn.Module):

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step
+from slurm_job_kit.jobs.checkpoint import reader
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_name, checkpoint_names, checkpoint_step
 from slurm_job_kit.jobs.records.training import read_progress_step
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
 from slurm_job_kit.trainer.stop import EXIT_STOPPED_IN_STARTUP, STOP_SIGNALS
-from slurm_job_kit.trainer.storage import reader
 from tests.local.local_kit import wait_for
 from tests.local.test_trainer import (
     REPOSITORY,

@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from tests.checkout import copy_checkout
 from tests.local.local_kit import FOREIGN, REPOSITORY, wait_for

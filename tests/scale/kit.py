@@ -19,7 +19,7 @@ from slurm_job_kit.jobs import console
 from slurm_job_kit.jobs.attempt import decision, evidence, history, srun_step, successor
 from slurm_job_kit.jobs.attempt.decision import Budget, Decision, History
 from slurm_job_kit.jobs.attempt.execute import EXIT_RETRY, execute
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
 from slurm_job_kit.jobs.records.ended import AttemptRecord, Evidence
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal
 from slurm_job_kit.jobs.records.queued import PartitionNodes, SlurmSite, Submission

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.checkpoint_names import ASIDE_PREFIX, QUARANTINE_PREFIX, checkpoint_name
+from slurm_job_kit.jobs.checkpoint.names import ASIDE_PREFIX, QUARANTINE_PREFIX, checkpoint_name
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec
 

@@ -22,8 +22,6 @@ TOP_OF_CONTRACT = {
     "jobs.spec",
     "jobs.rundir",
     "jobs.shared_files",
-    "jobs.checkpoint_names",
-    "jobs.checkpoint_blocks",
     "jobs.errors",
     "jobs.problems",
     "jobs.console",
@@ -39,7 +37,8 @@ TOP_OF_CONTRACT = {
     "jobs.known_causes",
 }
 RECORDS = {name for name in FILES if name.startswith("jobs.records")}
-CONTRACT = TOP_OF_CONTRACT | RECORDS
+CHECKPOINT = {name for name in FILES if name.startswith("jobs.checkpoint")}
+CONTRACT = TOP_OF_CONTRACT | RECORDS | CHECKPOINT
 BELOW_COMMANDS = {"attempt", "runs", "config", "node", "slurm"}
 # The rooms that each room may import. "" is the top of the package.
 MAY_IMPORT = {
@@ -52,11 +51,11 @@ MAY_IMPORT = {
         "node": set(),
         "slurm": set(),
         "records": set(),
+        "checkpoint": set(),
     },
     "trainer": {
-        "": {"checkpoint", "storage", "model", "strategy", "logging", "health", "data", "process"},
-        "checkpoint": {"storage", "model", "strategy", "data", "process"},
-        "storage": {"process"},
+        "": {"checkpoint", "model", "strategy", "logging", "health", "data", "process"},
+        "checkpoint": {"model", "strategy", "data", "process"},
         "model": {"strategy", "data", "process"},
         "strategy": {"data", "process"},
         "logging": {"data", "process"},
@@ -66,9 +65,18 @@ MAY_IMPORT = {
     },
 }
 BASE = {"trainer.errors", "trainer.stop", "trainer.seeds", "trainer.user_code", "trainer.events"}
+# A rank imports torch after its stop signals; a process without torch checks and forks fast.
+WITHOUT_TORCH = [
+    *("trainer.errors", "trainer.events", "trainer.stop"),
+    *(
+        f"trainer.checkpoint.{name}"
+        for name in ("commit", "ownership", "recovery", "space", "writer")
+    ),
+]
 # They run on compute nodes and hosts where there is a Python and perhaps nothing else.
 STANDARD_LIBRARY_ONLY = [
-    *("jobs.spec", "jobs.rundir", "jobs.shared_files", *sorted(RECORDS), "jobs.attempt.__main__"),
+    *("jobs.spec", "jobs.rundir", "jobs.shared_files", *sorted(RECORDS | CHECKPOINT)),
+    *("jobs.attempt.__main__", "jobs.runs.checkpoint_files"),
     *("jobs.node.__main__", "jobs.node.rank"),
     *("jobs.runs.scratch_purge", "jobs.slurm.client", "jobs.slurm.site_warnings"),
     "jobs.commands.packages",
@@ -201,6 +209,11 @@ def test_what_runs_on_any_node_needs_the_standard_library_only():
     assert {module: names for module, names in found.items() if names} == {}
 
 
+def test_what_must_not_wait_for_torch_does_not_import_it():
+    found = {module: foreign(reached(module)) for module in WITHOUT_TORCH}
+    assert {module: names for module, names in found.items() if names} == {}
+
+
 FOLDERS = [name for name, path in FILES.items() if path.stem == "__init__" and "." in name]
 
 
@@ -253,6 +266,7 @@ def test_only_the_records_know_the_content_of_a_run_file():
 # metrics.jsonl for display, the spec.
 PARSES_OTHER_JSON = {
     *(
+        "jobs.checkpoint.manifest",
         "jobs.records.training",
         "jobs.rundir",
         "jobs.spec",
@@ -261,7 +275,7 @@ PARSES_OTHER_JSON = {
         "jobs.node.script_failure",
     ),
     *("trainer.checkpoint.outline", "trainer.checkpoint.weights", "trainer.checkpoint.export"),
-    *("trainer.storage.manifest", "trainer.process.run_handle", "trainer.health.rank_report"),
+    *("trainer.process.run_handle", "trainer.health.rank_report"),
 }
 
 
@@ -299,7 +313,7 @@ STARTS_PROCESSES = {
     "jobs.commands.export": "becomes the trainer's export, because jobs/ does not import torch",
     "jobs.commands.host": "ssh",
     "trainer.process.run_handle": "python -m jobs, because only the contract of jobs/ is imported",
-    "trainer.storage.space": "quota and lfs, which know the user's quota",
+    "trainer.checkpoint.space": "quota and lfs, which know the user's quota",
     "trainer.data.loader": "the worker processes of a rank",
 }
 STARTER_MODULES = {"subprocess", "multiprocessing", "pty"}
@@ -362,8 +376,9 @@ RENAMES = {
     "jobs.runs.code_snapshot": "directories",
     "jobs.commands.clean": "directories, before it deletes them",
     "jobs.runs.checkpoint_files": "directories",
-    "trainer.storage.commit": "directories; temporary names that a later attempt removes",
-    "trainer.storage.reader": "a directory, to quarantine it",
+    "jobs.checkpoint.names": "temporary names that a later attempt removes",
+    "trainer.checkpoint.commit": "directories",
+    "trainer.checkpoint.recovery": "a directory, to quarantine it",
     "trainer.checkpoint.dcp": "a directory",
     "trainer.logging.profiling": "torch writes the file itself, compressed where it ends in .gz",
     "trainer.logging.progress": "the new file stays open",

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl, write_json
 from slurm_job_kit.jobs.spec import Checkpoint, Log, Spec, Train
-from slurm_job_kit.trainer.checkpoint import interval
+from slurm_job_kit.trainer.checkpoint import commit, interval
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.sources import Samples
@@ -27,7 +27,6 @@ from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.run import conclude, prepare
 from slurm_job_kit.trainer.seeds import ORDER, WEIGHTS, mix
 from slurm_job_kit.trainer.stop import StopSignal
-from slurm_job_kit.trainer.storage import commit
 
 pytestmark = pytest.mark.usefixtures("process_group")
 

@@ -1,5 +1,7 @@
 """The state of a training: what a checkpoint holds, saved beside the training and loaded.
 
+jobs/checkpoint/ reads the files of a checkpoint. The last five of these import no torch.
+
 - checkpoints: saves the state of a training; loads one.
 - state: the parts of a saved state, and how it is restored.
 - outline: the files of a saved state: plain values, and the place of each tensor.
@@ -14,4 +16,9 @@
 - digest: SHA-256 of weights and optimizer state.
 - export: writes the weights of a checkpoint as safetensors.
 - dcp: writes weights and optimizer in torch's format.
+- writer: the thread that writes a checkpoint.
+- commit: the protocol that makes a checkpoint durable, and removes older ones.
+- recovery: finds the newest undamaged checkpoint of a run; renames damaged ones.
+- space: whether the checkpoints that are kept fit on the disk and into the quota.
+- ownership: whether this attempt still owns the run.
 """

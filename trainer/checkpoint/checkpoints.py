@@ -13,27 +13,25 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from slurm_job_kit.jobs.checkpoint_blocks import BLOCK_BYTES, DIGEST_BYTES
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
-from slurm_job_kit.jobs.records.training import Best, FileDigest, Metric, NamedFile
-from slurm_job_kit.trainer.checkpoint import outline, weights
+from slurm_job_kit.jobs.checkpoint.manifest import FileDigest, Manifest, NamedFile
+from slurm_job_kit.jobs.checkpoint.names import BEST, checkpoint_name, point_at_best
+from slurm_job_kit.jobs.checkpoint.part_file import BLOCK_BYTES, DIGEST_BYTES, part_name
+from slurm_job_kit.jobs.records.training import Best, Metric
+from slurm_job_kit.trainer.checkpoint import commit, outline, weights
+from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
 from slurm_job_kit.trainer.checkpoint.loading import load_newest
 from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
+from slurm_job_kit.trainer.checkpoint.ownership import check_owner
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.checkpoint.setup import TrainSetup, spec_sha256
 from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
 from slurm_job_kit.trainer.checkpoint.state import SavedState, TrainState
+from slurm_job_kit.trainer.checkpoint.writer import Saved, Writer
 from slurm_job_kit.trainer.errors import NotFinite, storage_error
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.model.training_data import Data
 from slurm_job_kit.trainer.process.context import gather
 from slurm_job_kit.trainer.process.run_handle import RankContext
-from slurm_job_kit.trainer.storage import commit
-from slurm_job_kit.trainer.storage.commit import PendingCheckpoint, Retention
-from slurm_job_kit.trainer.storage.manifest import BEST, Manifest
-from slurm_job_kit.trainer.storage.ownership import check_owner
-from slurm_job_kit.trainer.storage.part_file import part_name
-from slurm_job_kit.trainer.storage.writer import Saved, Writer
 from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
 
 POLL_S = 0.5  # between two beats while a save is waited for
@@ -242,7 +240,7 @@ class Checkpoints:
         if self._context.distributed.is_first and state.best:
             self._commits.wait()
             try:
-                commit.point_at_best(self._root, state.best["step"])
+                point_at_best(self._root, state.best["step"])
             except OSError as error:
                 self._context.distributed.log(f"cannot write {self._root / BEST}: {error}")
 

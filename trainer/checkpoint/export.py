@@ -30,7 +30,9 @@ import safetensors.torch
 import torch
 
 from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_names, checkpoint_step
+from slurm_job_kit.jobs.checkpoint import reader
+from slurm_job_kit.jobs.checkpoint.manifest import Manifest
+from slurm_job_kit.jobs.checkpoint.names import MANIFEST, find_checkpoint
 from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, fsync_directory, replacing, write_durable
 from slurm_job_kit.trainer.checkpoint import digest, outline
@@ -40,12 +42,9 @@ from slurm_job_kit.trainer.checkpoint.weights import (
     INDEX_SUFFIX,
     MODEL_NAME,
     SUFFIX,
-    newest,
     tensors_of,
 )
 from slurm_job_kit.trainer.errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
-from slurm_job_kit.trainer.storage import reader
-from slurm_job_kit.trainer.storage.manifest import BEST, MANIFEST, Manifest
 
 DEFAULT_NAME, DEFAULT_DCP_NAME = f"weights{SUFFIX}", "dcp"
 # Of the tensors in a file, in bytes. Source: huggingface_hub, save_torch_state_dict(), 5GB.
@@ -91,19 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def find(path: Path, checkpoint: str) -> Path:
-    """Return the directory of a checkpoint; "latest" is the newest one in the folder."""
+    """Return the directory of a checkpoint, which `path` or a name in that run directory names."""
     if shared_files.is_file(path / MANIFEST):
         return path
-    if checkpoint == "latest":
-        return newest(path)
-    root, name = path / "checkpoints", checkpoint
-    if checkpoint == "best":
-        pointer = root / BEST
-        name = shared_files.read_text(pointer).strip() if shared_files.exists(pointer) else "best"
-    if checkpoint_step(name) is None or not shared_files.is_dir(root / name):
-        names = ", ".join(checkpoint_names(root)) if shared_files.is_dir(root) else ""
-        raise UserError(f"{path} has no checkpoint {name}; it has {names or 'none'}")
-    return root / name
+    root = RunDir(path).checkpoints
+    return root / find_checkpoint(root, checkpoint)
 
 
 def export(directory: Path, out: Path) -> Exported:

@@ -6,7 +6,9 @@ from contextlib import nullcontext
 
 import torch
 
-from slurm_job_kit.trainer.checkpoint import outline, parts, state
+from slurm_job_kit.jobs.checkpoint import manifest, reader
+from slurm_job_kit.jobs.checkpoint.reader import Contents
+from slurm_job_kit.trainer.checkpoint import outline, parts, recovery, state
 from slurm_job_kit.trainer.checkpoint.read_ahead import Found, ReadAhead
 from slurm_job_kit.trainer.checkpoint.setup import TrainSetup, check_setup
 from slurm_job_kit.trainer.checkpoint.share import share
@@ -16,8 +18,6 @@ from slurm_job_kit.trainer.model import optim
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.process.context import broadcast_bytes, gather
 from slurm_job_kit.trainer.process.run_handle import RankContext
-from slurm_job_kit.trainer.storage import manifest, reader
-from slurm_job_kit.trainer.storage.reader import Contents
 from slurm_job_kit.trainer.strategy import is_divided
 
 PROBLEM_BYTES = 512  # of the text that a rank tells the others
@@ -106,7 +106,7 @@ def _quarantine(contents: Contents, problems: list[str], context: RankContext) -
             reader.check_file(directory / name, digests[name])
         reader.check(directory)
     except reader.Damaged as error:
-        reader.put_aside(directory, str(error), log)
+        recovery.put_aside(directory, str(error), log)
     except OSError as error:
         raise storage_error(error, f"checking checkpoint {directory}") from error
     else:

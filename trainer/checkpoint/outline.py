@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from slurm_job_kit.trainer.storage.commit import Sink
-from slurm_job_kit.trainer.storage.part_file import part_name
-from slurm_job_kit.trainer.storage.reader import Contents, Damaged
+from slurm_job_kit.jobs.checkpoint.part_file import part_name
+from slurm_job_kit.jobs.checkpoint.reader import Contents, Damaged
+from slurm_job_kit.trainer.checkpoint.commit import Sink
 from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
 
 STATE = "state.json"

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from slurm_job_kit.jobs.checkpoint.reader import Contents
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
 from slurm_job_kit.trainer.checkpoint.state import (
@@ -17,7 +18,6 @@ from slurm_job_kit.trainer.checkpoint.state import (
     parameters_of,
 )
 from slurm_job_kit.trainer.model.replica import Replica
-from slurm_job_kit.trainer.storage.reader import Contents
 from slurm_job_kit.trainer.strategy.sharding import Rows
 
 

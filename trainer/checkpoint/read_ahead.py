@@ -6,17 +6,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.checkpoint import reader
+from slurm_job_kit.jobs.checkpoint.manifest import WITH_STATE_PT
 from slurm_job_kit.jobs.records.frozen import ProvenanceOrigin
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.trainer.checkpoint import outline
+from slurm_job_kit.trainer.checkpoint import outline, recovery
+from slurm_job_kit.trainer.checkpoint.ownership import check_owner
 from slurm_job_kit.trainer.checkpoint.state import SavedState
+from slurm_job_kit.trainer.checkpoint.writer import block_stop_signals
 from slurm_job_kit.trainer.errors import storage_error
 from slurm_job_kit.trainer.process.context import broadcast_bytes
 from slurm_job_kit.trainer.process.run_handle import RankContext
-from slurm_job_kit.trainer.storage import reader
-from slurm_job_kit.trainer.storage.manifest import WITH_STATE_PT
-from slurm_job_kit.trainer.storage.ownership import check_owner
-from slurm_job_kit.trainer.storage.writer import block_stop_signals
 from slurm_job_kit.trainer.strategy import is_divided
 
 
@@ -46,7 +46,7 @@ class ReadAhead:
             run_dir = context.run.dir
             try:
                 check_owner(context.run)  # the thread renames a damaged checkpoint
-                known = reader.known_of_run(run_dir)
+                known = recovery.known_of_run(run_dir)
             except OSError as error:
                 doing = f"looking for a checkpoint in {run_dir.checkpoints}"
                 raise storage_error(error, doing) from error
@@ -66,12 +66,12 @@ class ReadAhead:
         return None if self._reading is None else self._reading.result()
 
 
-def _read(context: RankContext, known: reader.KnownCheckpoints) -> Found:
+def _read(context: RankContext, known: recovery.KnownCheckpoints) -> Found:
     """Read the newest undamaged checkpoint; without its tensors where each rank reads its part."""
     run_dir, log = context.run.dir, context.distributed.log
     parse = _found_without_tensors if is_divided(context) else _found
     try:
-        found = reader.read_newest_of_run(run_dir, known, parse, log)
+        found = recovery.read_newest_of_run(run_dir, known, parse, log)
     except OSError as error:
         raise storage_error(error, f"loading a checkpoint of {run_dir.checkpoints}") from error
     state = found.saved.state

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from slurm_job_kit.jobs.checkpoint import reader
+from slurm_job_kit.jobs.checkpoint.manifest import WITH_STATE_PT
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.setup import TrainSetup
@@ -19,8 +21,6 @@ from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import optim
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.process.context import DistributedContext
-from slurm_job_kit.trainer.storage import reader
-from slurm_job_kit.trainer.storage.manifest import WITH_STATE_PT
 
 STATE_PT = "state.pt"  # of the format before this one
 # What torch's own optimizers keep for each parameter after their first step.

@@ -14,7 +14,9 @@ import safetensors
 import torch
 
 from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_names
+from slurm_job_kit.jobs.checkpoint import reader
+from slurm_job_kit.jobs.checkpoint.names import MANIFEST, checkpoint_names
+from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
 from slurm_job_kit.trainer.checkpoint.share import BUCKET_BYTES, share
@@ -22,8 +24,6 @@ from slurm_job_kit.trainer.checkpoint.state import check_same_tensors, model_par
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.process.run_handle import RankContext
-from slurm_job_kit.trainer.storage import reader
-from slurm_job_kit.trainer.storage.manifest import MANIFEST
 from slurm_job_kit.trainer.strategy.sharding import Rows
 
 SUFFIX = ".safetensors"
@@ -264,8 +264,8 @@ def _of_checkpoint(contents: reader.Contents) -> Weights:
 
 def newest(run_dir: Path) -> Path:
     """Return the newest committed checkpoint of a run directory, which may be damaged."""
-    root = run_dir / "checkpoints"
-    names = checkpoint_names(root) if shared_files.is_dir(root) else []
+    root = RunDir(run_dir).checkpoints
+    names = checkpoint_names(root)
     if not names:
         raise UserError(
             f"{run_dir} has no checkpoint\n  hint: train.init_from takes a run directory, a "

@@ -30,7 +30,7 @@ WAITING_IN = (
     "slurm_job_kit.trainer",
 )
 # Modules in which a rank reads files, or waits for its own worker processes.
-WORKING_IN = ("slurm_job_kit.trainer.data", "slurm_job_kit.trainer.storage.reader")
+WORKING_IN = ("slurm_job_kit.trainer.data", "slurm_job_kit.jobs.checkpoint.reader")
 IN_MODEL = ("model", "first step", "batch")  # phases in which ranks compute the model
 # Modules in which a thread waits for another one.
 THREADS = ("threading", "concurrent.futures._base", "concurrent.futures.thread")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_step
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_step
 from slurm_job_kit.jobs.console import counted, format_duration, number_ranges
 from slurm_job_kit.jobs.log_text import first_line
 from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, Cause

@@ -11,13 +11,13 @@ from statistics import median
 
 import torch
 
+from slurm_job_kit.jobs.checkpoint.reader import Contents
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.checkpoint.state import SavedState
 from slurm_job_kit.trainer.data.tokens import BYTE_VOCABULARY
 from slurm_job_kit.trainer.model import optim
 from slurm_job_kit.trainer.model.gpt import GPT
 from slurm_job_kit.trainer.run import prepare
-from slurm_job_kit.trainer.storage.reader import Contents
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, quartiles, ratio, timed
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_names
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
 from slurm_job_kit.jobs.rundir import RunDir
 
 from ..kit import Run

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.trainer.storage import reader
+from slurm_job_kit.jobs.checkpoint import reader
+from slurm_job_kit.trainer.checkpoint import recovery
 
 from ..kit import JOB_TIMEOUT_S, Kit, Run
 from . import harm_nodes, harm_processes, harm_slurm, harm_storage, oracles, recorded
@@ -141,7 +142,7 @@ def test_row_20_damaged_shards(kit: Kit, reference: ReferenceRuns, row: Row, str
     paced.finish()
     assert_put_aside(run, names[: len(damages)], step_of(names[len(damages)]))
     for name in names[: len(damages)]:
-        reason = (run.dir.checkpoints / f"quarantined-{name}" / reader.REASON).read_text()
+        reason = (run.dir.checkpoints / f"quarantined-{name}" / recovery.REASON).read_text()
         assert reason.startswith(f"{SHARDS[1]}"), reason
     oracles.bitwise(run, reference(strategy))
     oracles.nothing_left(run)

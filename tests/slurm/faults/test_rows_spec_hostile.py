@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs.checkpoint.manifest import WITH_STATE_PT, manifest_text
+from slurm_job_kit.jobs.checkpoint.names import MANIFEST
 from slurm_job_kit.jobs.rundir import read_json
-from slurm_job_kit.trainer.storage.manifest import MANIFEST, WITH_STATE_PT, manifest_text
 
 from ..kit import REPOSITORY, Kit
 from . import harm_storage, oracles

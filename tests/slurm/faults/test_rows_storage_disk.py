@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs.checkpoint import reader
 from slurm_job_kit.jobs.records.training import read_progress_step
-from slurm_job_kit.trainer.storage import reader
 
 from ..cluster import Cluster
 from ..kit import Kit, Run

@@ -27,7 +27,7 @@ from slurm_job_kit.jobs.rundir import (
 from slurm_job_kit.jobs.runs import facts, interpret, run_lock, state
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
-from slurm_job_kit.trainer.storage.reader import quarantine
+from slurm_job_kit.trainer.checkpoint.recovery import quarantine
 from tests.unit import run_files
 
 RECORD = run_files.attempt(decision="requeue", cause="preemption")

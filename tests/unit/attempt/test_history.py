@@ -18,7 +18,7 @@ from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write
 from slurm_job_kit.jobs.runs import checkpoints, facts, interpret, run_lock
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Slurm, Spec
-from slurm_job_kit.trainer.storage.reader import quarantine
+from slurm_job_kit.trainer.checkpoint.recovery import quarantine
 from tests.unit import run_files
 from tests.unit.attempt.attempt_kit import (
     close_lost,

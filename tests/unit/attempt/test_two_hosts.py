@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from slurm_job_kit.jobs.attempt.open import HeldError, refuse
-from slurm_job_kit.jobs.checkpoint_names import is_newer
+from slurm_job_kit.jobs.checkpoint.names import is_newer
 from slurm_job_kit.jobs.node.agent import Agent, wait_for_plan
 from slurm_job_kit.jobs.records.nodes import read_agents
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, append_jsonl, relink, write_json
 from slurm_job_kit.jobs.runs import facts, interpret, lookup, run_lock, scratch_purge, script_files
 from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.trainer.checkpoint.ownership import check_owner
 from slurm_job_kit.trainer.errors import Superseded
-from slurm_job_kit.trainer.storage.ownership import check_owner
 from tests.unit import run_files
 from tests.unit.attempt.attempt_kit import failed, node, opened
 from tests.unit.two_hosts import look

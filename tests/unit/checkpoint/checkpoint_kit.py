@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from slurm_job_kit.jobs.checkpoint.manifest import Manifest
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
+from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.checkpoint.state import TrainState
 from slurm_job_kit.trainer.events import Events
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
-from slurm_job_kit.trainer.storage.commit import PendingCheckpoint
-from slurm_job_kit.trainer.storage.manifest import Manifest
 from slurm_job_kit.trainer.strategy.ddp import Ddp
 
 

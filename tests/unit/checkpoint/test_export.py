@@ -14,12 +14,11 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_names
-from slurm_job_kit.trainer.checkpoint import dcp, export
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
+from slurm_job_kit.trainer.checkpoint import commit, dcp, export
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import weights_sha256
 from slurm_job_kit.trainer.checkpoint.outline import StoredTensor
-from slurm_job_kit.trainer.storage import commit
 from tests.unit.checkpoint.checkpoint_kit import (
     BATCHES,
     job_of,

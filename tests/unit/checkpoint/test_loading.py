@@ -8,13 +8,12 @@ import time
 
 import pytest
 
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_names
+from slurm_job_kit.jobs.checkpoint.names import LATEST, checkpoint_names
 from slurm_job_kit.jobs.rundir import read_json
+from slurm_job_kit.trainer.checkpoint import commit, recovery
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.errors import StorageError, Superseded, UserError
-from slurm_job_kit.trainer.storage import commit, reader
-from slurm_job_kit.trainer.storage.manifest import LATEST
 from tests.unit.checkpoint.checkpoint_kit import (
     BATCHES,
     bits,
@@ -80,9 +79,9 @@ def test_a_checkpoint_that_a_user_put_aside_is_not_missed(tmp_path):
     save(context, replica_of(), 6)
     save(context, replica_of(), 9)
     record_attempts(context, "step-00000009")
-    assert reader.newest_known(context.run.dir, ["step-00000006"]) == "step-00000009"
+    assert recovery.newest_known(context.run.dir, ["step-00000006"]) == "step-00000009"
     (root / "step-00000009").rename(root / "aside-step-00000009")
-    assert reader.newest_known(context.run.dir, ["step-00000006"]) == "step-00000006"
+    assert recovery.newest_known(context.run.dir, ["step-00000006"]) == "step-00000006"
 
 
 def lose_all(context, how):

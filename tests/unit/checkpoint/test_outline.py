@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from slurm_job_kit.jobs.checkpoint.manifest import Manifest
+from slurm_job_kit.jobs.checkpoint.part_file import part_name
+from slurm_job_kit.jobs.checkpoint.reader import Contents
 from slurm_job_kit.trainer.checkpoint import outline
-from slurm_job_kit.trainer.storage.commit import PendingCheckpoint, commit
-from slurm_job_kit.trainer.storage.manifest import Manifest
-from slurm_job_kit.trainer.storage.part_file import part_name
-from slurm_job_kit.trainer.storage.reader import Contents
+from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, commit
 from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
 
 SHAPES = [(64, 3), (1,), (65,), (130, 2), (63, 5), (7, 2, 2), (0, 3), (200,)]

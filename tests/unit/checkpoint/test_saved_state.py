@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.checkpoint import reader
 from slurm_job_kit.jobs.records.frozen import KeyChange, SpecChange
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Train
+from slurm_job_kit.trainer.checkpoint import commit
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
@@ -21,7 +23,6 @@ from slurm_job_kit.trainer.checkpoint.state import (
     restored_state,
 )
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.storage import commit, reader
 from tests.unit.checkpoint.checkpoint_kit import (
     BATCHES,
     bits,

@@ -10,18 +10,17 @@ import pytest
 import safetensors.torch
 import torch
 
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names
+from slurm_job_kit.jobs.checkpoint.manifest import Manifest
+from slurm_job_kit.jobs.checkpoint.names import LATEST, checkpoint_name, checkpoint_names
 from slurm_job_kit.jobs.spec import Checkpoint
 from slurm_job_kit.trainer.checkpoint import checkpoints as module
-from slurm_job_kit.trainer.checkpoint import export
+from slurm_job_kit.trainer.checkpoint import commit, export
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
+from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint
 from slurm_job_kit.trainer.checkpoint.digest import weights_sha256
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
 from slurm_job_kit.trainer.errors import NotFinite, StorageError, Superseded, UserError
-from slurm_job_kit.trainer.storage import commit
-from slurm_job_kit.trainer.storage.commit import PendingCheckpoint
-from slurm_job_kit.trainer.storage.manifest import LATEST, Manifest
 from tests.unit.checkpoint.checkpoint_kit import (
     BATCHES,
     bits,

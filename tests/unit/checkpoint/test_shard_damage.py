@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_name
+from slurm_job_kit.jobs.checkpoint import reader
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
@@ -26,9 +27,8 @@ from slurm_job_kit.trainer.model import build
 from slurm_job_kit.trainer.model.training_data import build_data
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
-from slurm_job_kit.trainer.storage import reader
 from tests.unit import forked_ranks
-from tests.unit.storage.test_commit import HOW, damage
+from tests.unit.checkpoint.test_commit import HOW, damage
 
 OLDER, NEWEST = 1, 2  # the steps of the checkpoints
 WIDTH = 96  # each rank's file is larger than two pages

@@ -5,14 +5,14 @@ import os
 
 import pytest
 
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_names
-from slurm_job_kit.jobs.records.training import FileDigest, NamedFile
+from slurm_job_kit.jobs.checkpoint import reader
+from slurm_job_kit.jobs.checkpoint.manifest import FileDigest, NamedFile
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_names, point_at_best
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Checkpoint
-from slurm_job_kit.trainer.checkpoint import export, weights
+from slurm_job_kit.trainer.checkpoint import commit, export, recovery, weights
 from slurm_job_kit.trainer.logging.reporter import open_cut
 from slurm_job_kit.trainer.process.run_handle import RankContext
-from slurm_job_kit.trainer.storage import commit, reader
 from tests.unit.checkpoint.checkpoint_kit import (
     bits,
     job_of,
@@ -72,8 +72,8 @@ def test_a_checkpoint_that_latest_names_is_opened_by_its_name(here):
     save(here, replica_of(), 3)
     save(here, replica_of(), 6)
     run_dir = here.run.dir
-    known = reader.KnownCheckpoints(["step-00000003"], "step-00000006")  # an old listing
-    found = reader.read_newest_of_run(run_dir, known, lambda each: each.manifest, print)
+    known = recovery.KnownCheckpoints(["step-00000003"], "step-00000006")  # an old listing
+    found = recovery.read_newest_of_run(run_dir, known, lambda each: each.manifest, print)
     assert found.global_step == 6
 
 
@@ -99,7 +99,7 @@ def test_what_only_an_old_cache_lacks_is_not_quarantined(here, there, monkeypatc
             raise reader.Damaged("old pages")
         return parts[-1]
 
-    assert reader.read_newest(there.run.dir.checkpoints, ["step-00000006"], parse, print) == 6
+    assert recovery.read_newest(there.run.dir.checkpoints, ["step-00000006"], parse, print) == 6
     assert len(parts) == 2 and checkpoint_names(here.run.dir.checkpoints) == ["step-00000006"]
 
 
@@ -152,7 +152,7 @@ def test_pruning_counts_only_checkpoints_that_are_there(here, there):
 def test_the_best_checkpoint_of_another_host_is_pointed_at(here, there):
     look(there.run.dir.path, *NAMES)
     (here.run.dir.checkpoints / "step-00000006").mkdir()
-    commit.point_at_best(there.run.dir.checkpoints, 6)
+    point_at_best(there.run.dir.checkpoints, 6)
     assert (here.run.dir.checkpoints / "best").read_text() == "step-00000006\n"
 
 

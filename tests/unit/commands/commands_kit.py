@@ -4,8 +4,9 @@ import hashlib
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs.checkpoint.manifest import FileDigest, Manifest, NamedFile
 from slurm_job_kit.jobs.records.frozen import Overrides
-from slurm_job_kit.jobs.records.training import Best, FileDigest, NamedFile, StoredCheckpoint
+from slurm_job_kit.jobs.records.training import Best
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
@@ -47,7 +48,7 @@ def make_checkpoint(run, step, best=None):
     content = f"state {step}".encode()
     (directory / "state.pt").write_bytes(content)
     digest = FileDigest(len(content), hashlib.sha256(content).hexdigest())
-    manifest = StoredCheckpoint(step, (NamedFile("state.pt", digest),), Best(step=best))
-    records.write(directory / "manifest.json", manifest)
+    manifest = Manifest(step, files=(NamedFile("state.pt", digest),), best=Best(step=best))
+    (directory / "manifest.json").write_bytes(manifest.to_bytes())
     (run.checkpoints / "latest").write_text(f"{directory.name}\n")
     return directory

@@ -9,6 +9,7 @@ import pytest
 
 from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.checkpoint.names import find_checkpoint
 from slurm_job_kit.jobs.commands import cancel, clean, continuing, leftovers, unlinked
 from slurm_job_kit.jobs.commands.views.rank_logs import GrowingFile, attempts_with, ranks_of
 from slurm_job_kit.jobs.console import BestEffort
@@ -18,7 +19,6 @@ from slurm_job_kit.jobs.records.sweeps import SweepPoint, SweepRecord
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, Timeline, append_jsonl, relink, write_json
 from slurm_job_kit.jobs.runs import (
     checkpoint_files,
-    checkpoints,
     code_snapshot,
     compare,
     lookup,
@@ -219,7 +219,7 @@ def test_the_logs_of_another_host_are_shown_as_they_grow(hosts, run, there):
 def test_a_checkpoint_that_was_saved_just_now_can_be_chosen(run, there, name):
     make_checkpoint(run, 6)
     (run.checkpoints / "best").write_text("step-00000006\n")
-    assert checkpoints.find(there, name) == "step-00000006"
+    assert find_checkpoint(there.checkpoints, name) == "step-00000006"
     assert checkpoint_files.verify(there.checkpoints / "step-00000006").global_step == 6
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_names, find_checkpoint
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.runs import checkpoint_files, checkpoints
+from slurm_job_kit.jobs.runs import checkpoint_files
 from tests.unit.commands.commands_kit import make_checkpoint
 
 
@@ -33,20 +34,20 @@ def pointers(run):
     ],
 )
 def test_a_checkpoint_is_found_by_each_of_its_names(run, text, name):
-    assert checkpoints.find(run, text) == name
+    assert find_checkpoint(run.checkpoints, text) == name
 
 
 @pytest.mark.parametrize("text", ["11", "step-11", "../x", "aside-step-00000010", ""])
 def test_an_unknown_checkpoint_is_named_with_those_that_exist(run, text):
     with pytest.raises(UserError, match="hint: it has step-00000030, step-00000020, step-00000010"):
-        checkpoints.find(run, text)
+        find_checkpoint(run.checkpoints, text)
 
 
 def test_newer_checkpoints_are_put_aside_and_the_pointers_follow(run):
     with checkpoint_files.newest_is(run, "step-00000010"):
         pass
     assert names(run) == ["aside-step-00000020", "aside-step-00000030", "step-00000010"]
-    assert checkpoints.committed(run) == ["step-00000010"]
+    assert checkpoint_names(run.checkpoints) == ["step-00000010"]
     assert pointers(run) == ["step-00000010", "step-00000010"]
 
 
@@ -81,6 +82,18 @@ def test_nothing_is_put_aside_for_a_damaged_checkpoint(run):
     before = names(run)
     with (
         pytest.raises(UserError, match=r"damaged: state\.pt does not agree with its SHA-256"),
+        checkpoint_files.newest_is(run, "step-00000010"),
+    ):
+        pass
+    assert names(run) == before
+
+
+def test_a_manifest_that_was_edited_is_damage(run):
+    path = run.checkpoints / "step-00000010/manifest.json"
+    path.write_text(path.read_text().replace('"global_step": 10', '"global_step": 11'))
+    before = names(run)
+    with (
+        pytest.raises(UserError, match=r"damaged: manifest\.json: it does not agree with its own"),
         checkpoint_files.newest_is(run, "step-00000010"),
     ):
         pass

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.checkpoint_names import (
+from slurm_job_kit.jobs.checkpoint.names import (
     checkpoint_name,
     checkpoint_names,
     checkpoint_step,

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from slurm_job_kit.jobs import records
+from slurm_job_kit.jobs.checkpoint.manifest import Manifest
 from slurm_job_kit.jobs.config.keys import keys
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import Overrides
-from slurm_job_kit.jobs.records.training import StoredCheckpoint
 from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
 from slurm_job_kit.jobs.runs import spec_changes
 from slurm_job_kit.jobs.runs.freeze import provenance
@@ -108,9 +108,9 @@ def test_the_rest_is_shown_and_not_done_without_a_confirmation(run):
 def test_another_global_batch_is_refused_where_a_checkpoint_has_one(run):
     words = ["launch.nproc_per_node=3"]
     spec_changes.change(run, words, is_confirmed=True)
-    saved = StoredCheckpoint(3, (), global_batch_size=96)
+    saved = Manifest(3, files=(), global_batch_size=96)
     (run.checkpoints / "step-00000003").mkdir(parents=True)
-    records.write(run.checkpoints / "step-00000003/manifest.json", saved)
+    (run.checkpoints / "step-00000003/manifest.json").write_bytes(saved.to_bytes())
     before = run.spec.read_text()
     for ranks, size, way_out in (
         (5, 160, "5 ranks cannot share 96 samples: take another number of ranks"),
@@ -126,9 +126,9 @@ def test_another_global_batch_is_refused_where_a_checkpoint_has_one(run):
 
 def test_the_global_batch_is_left_to_the_trainer_where_another_number_of_ranks_has_saved(run):
     spec_changes.change(run, ["launch.nproc_per_node=3"], is_confirmed=True)
-    saved = StoredCheckpoint(3, (), global_batch_size=32)
+    saved = Manifest(3, files=(), global_batch_size=32)
     (run.checkpoints / "step-00000003").mkdir(parents=True)
-    records.write(run.checkpoints / "step-00000003/manifest.json", saved)
+    (run.checkpoints / "step-00000003/manifest.json").write_bytes(saved.to_bytes())
     spec_changes.change(run, ["launch.nproc_per_node=1"], is_confirmed=True)
 
 

@@ -10,14 +10,15 @@ import sys
 
 import pytest
 
-from slurm_job_kit.jobs.checkpoint_blocks import data_bytes
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names
+from slurm_job_kit.jobs.checkpoint import reader
+from slurm_job_kit.jobs.checkpoint.manifest import Manifest, manifest_text
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_name, checkpoint_names
+from slurm_job_kit.jobs.checkpoint.part_file import data_bytes
 from slurm_job_kit.jobs.records.training import Metric
 from slurm_job_kit.jobs.rundir import write_atomic
+from slurm_job_kit.trainer.checkpoint import commit, recovery
+from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
 from slurm_job_kit.trainer.errors import StorageError, Superseded, TransientStorageError, UserError
-from slurm_job_kit.trainer.storage import commit, reader
-from slurm_job_kit.trainer.storage.commit import PendingCheckpoint, Retention
-from slurm_job_kit.trainer.storage.manifest import Manifest, manifest_text
 
 
 def allow():
@@ -57,7 +58,7 @@ def read(directory):
 
 def read_newest(root, reports=None):
     report = pytest.fail if reports is None else reports.append
-    return reader.read_newest(root, checkpoint_names(root), content, report)
+    return recovery.read_newest(root, checkpoint_names(root), content, report)
 
 
 @pytest.fixture(autouse=True)
@@ -193,7 +194,7 @@ def test_a_checkpoint_that_cannot_be_parsed_is_quarantined_each_time(tmp_path):
     for _ in range(3):
         save(tmp_path, 7)
         present = checkpoint_names(tmp_path)
-        assert reader.read_newest(tmp_path, present, parse, lambda _: None) is None
+        assert recovery.read_newest(tmp_path, present, parse, lambda _: None) is None
     aside = "quarantined-step-00000007"
     assert names(tmp_path) == ["latest", aside, f"{aside}.2", f"{aside}.3"]
 
@@ -430,7 +431,7 @@ def test_a_missing_run_directory_is_named_with_the_fix(tmp_path):
 
 
 def test_the_commit_protocol_and_the_stop_handler_import_no_torch():
-    names = ("storage.commit", "storage.writer", "stop")
+    names = ("checkpoint.commit", "checkpoint.writer", "stop")
     modules = ", ".join(f"slurm_job_kit.trainer.{name}" for name in names)
     program = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

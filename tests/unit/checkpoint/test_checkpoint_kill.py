@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step
-from slurm_job_kit.trainer.storage import commit, reader
-from slurm_job_kit.trainer.storage.commit import PendingCheckpoint, Retention
-from slurm_job_kit.trainer.storage.manifest import Manifest
+from slurm_job_kit.jobs.checkpoint import reader
+from slurm_job_kit.jobs.checkpoint.manifest import Manifest
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_name, checkpoint_names, checkpoint_step
+from slurm_job_kit.trainer.checkpoint import commit
+from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
 
 # <sys/ptrace.h>
 PTRACE_TRACEME, PTRACE_SYSCALL, PTRACE_SETOPTIONS = 0, 24, 0x4200

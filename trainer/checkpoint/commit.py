@@ -19,22 +19,21 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_name, checkpoint_names, checkpoint_step
-from slurm_job_kit.jobs.rundir import fsync_directory
-from slurm_job_kit.trainer.errors import TransientStorageError, storage_error
-from slurm_job_kit.trainer.storage import part_file, reader
-from slurm_job_kit.trainer.storage.manifest import (
-    BEST,
+from slurm_job_kit.jobs.checkpoint import part_file, reader
+from slurm_job_kit.jobs.checkpoint.manifest import Damaged, FileDigest, Manifest, NamedFile
+from slurm_job_kit.jobs.checkpoint.names import (
     LATEST,
     MANIFEST,
-    Damaged,
-    FileDigest,
-    Manifest,
-    NamedFile,
+    TEMPORARY_PREFIX,
+    checkpoint_name,
+    checkpoint_names,
+    checkpoint_step,
+    point_at_best,
+    write_pointer,
 )
-from slurm_job_kit.trainer.storage.part_file import BlockSink
-
-TEMPORARY_PREFIX = ".tmp-"
+from slurm_job_kit.jobs.checkpoint.part_file import BlockSink
+from slurm_job_kit.jobs.rundir import fsync_directory
+from slurm_job_kit.trainer.errors import TransientStorageError, storage_error
 
 
 class Sink(Protocol):
@@ -112,8 +111,7 @@ def commit_and_prune(root: Path, pending: PendingCheckpoint, retention: Retentio
         # A newer attempt may own the run by now, with its own `latest` and oldest checkpoint.
         pending.check_before_rename()
         write_pointer(root, LATEST, name)
-        if retention.best_step is not None:
-            point_at_best(root, retention.best_step)
+        point_at_best(root, retention.best_step)
         prune(root, pending.step, retention)
     except OSError as error:
         raise storage_error(error, doing) from error
@@ -158,25 +156,6 @@ def _check_size(path: Path, expected: FileDigest, doing: str) -> None:
         raise TransientStorageError(
             f"{doing}: {path.name} has {size} bytes on this node, its rank wrote {expected.size}"
         )
-
-
-def write_pointer(root: Path, pointer: str, name: str) -> None:
-    """Write a checkpoint's name to the file `latest` or `best`.
-
-    Without fsync: after a power failure the file may be old or empty, and no decision depends on it
-    alone.
-    """
-    temporary = root / f"{TEMPORARY_PREFIX}{pointer}-{secrets.token_hex(4)}"
-    with _discarded_on_error(temporary):
-        temporary.write_text(f"{name}\n", encoding="utf-8")
-        os.replace(temporary, root / pointer)
-
-
-def point_at_best(root: Path, best_step: int) -> None:
-    """Write the name of this step's checkpoint to the file `best`, if the checkpoint exists."""
-    name = checkpoint_name(best_step)
-    if shared_files.is_dir(root / name):
-        write_pointer(root, BEST, name)
 
 
 def prune(root: Path, newest_step: int, retention: Retention) -> None:

@@ -1,6 +1,7 @@
-"""The file of a rank in a checkpoint, of which each rank can read and check what it needs.
+"""The file of a rank in a checkpoint: data, then the SHA-256 of each of its blocks.
 
-`jobs/checkpoint_blocks.py` says how the file is built.
+The digest of such a file is the SHA-256 of the digests at its end. So a rank that needs a part of
+the data reads and checks the blocks of that part only.
 """
 
 from __future__ import annotations
@@ -11,16 +12,37 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from slurm_job_kit.jobs.checkpoint_blocks import BLOCK_BYTES, DIGEST_BYTES, data_bytes
-from slurm_job_kit.trainer.storage.manifest import Damaged, FileDigest
+from slurm_job_kit.jobs.checkpoint.manifest import Damaged, FileDigest
 
 SUFFIX = ".bin"
+BLOCK_BYTES = 2**16
+DIGEST_BYTES = hashlib.sha256().digest_size
 READ_BYTES = 16 * BLOCK_BYTES
 
 
 def part_name(rank: int) -> str:
     """Return the name of the file that a rank writes."""
     return f"rank-{rank:05d}{SUFFIX}"
+
+
+def data_bytes(size: int) -> int:
+    """Return the number of bytes before the digests, in a file of this size."""
+    num_blocks = -(-size // (BLOCK_BYTES + DIGEST_BYTES))
+    return size - num_blocks * DIGEST_BYTES
+
+
+def sha256_of(file: BinaryIO, size: int) -> str | None:
+    """Return the digest of an open file; None where a block does not agree with its own.
+
+    Reads the file from its present position to its end.
+    """
+    found = bytearray()
+    rest = data_bytes(size)
+    while rest > 0 and (block := file.read(min(BLOCK_BYTES, rest))):
+        found += hashlib.sha256(block).digest()
+        rest -= len(block)
+    digests = file.read()
+    return hashlib.sha256(digests).hexdigest() if digests == found and rest == 0 else None
 
 
 class BlockSink:

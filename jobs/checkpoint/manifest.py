@@ -1,4 +1,4 @@
-"""The names in a checkpoint directory, and the content of its manifest. Imports no torch.
+"""The files of a checkpoint and their digests, and the content of its manifest.
 
 `step-XXXXXXXX/` has some files and `manifest.json` with the size and SHA-256 of each: `state.json`
 of rank 0, with the place of each tensor, and `rank-RRRRR.bin` with the tensors of a rank.
@@ -14,14 +14,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from slurm_job_kit.jobs import records
-from slurm_job_kit.jobs.checkpoint_names import BEST as BEST
-from slurm_job_kit.jobs.checkpoint_names import LATEST as LATEST
-from slurm_job_kit.jobs.checkpoint_names import MANIFEST as MANIFEST
-from slurm_job_kit.jobs.records import AS_OBJECT
+from slurm_job_kit.jobs.checkpoint.names import MANIFEST
+from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.records import AS_OBJECT, OMIT_NONE
 from slurm_job_kit.jobs.records.training import Best, Metric
-from slurm_job_kit.jobs.records.training import FileDigest as FileDigest
-from slurm_job_kit.jobs.records.training import NamedFile as NamedFile
-from slurm_job_kit.trainer.errors import UserError
 
 FORMAT_VERSION = 4
 ONE_RANK_ENTRIES = 3  # the version whose state.json has an entry of its own for each rank
@@ -31,6 +27,27 @@ READ_VERSIONS = (WITH_STATE_PT, ONE_RANK_ENTRIES, FORMAT_VERSION)
 
 class Damaged(Exception):
     """A committed checkpoint has other bytes than those that were written."""
+
+
+@dataclass(frozen=True)
+class FileDigest:
+    """The size of a file in bytes, and its SHA-256 in hexadecimal digits.
+
+    block_bytes: set where the file ends with the digests of its blocks of this size. Then `sha256`
+    is that of these digests (part_file).
+    """
+
+    size: int
+    sha256: str
+    block_bytes: int | None = field(default=None, metadata=OMIT_NONE)
+
+
+@dataclass(frozen=True)
+class NamedFile:
+    """A file of a checkpoint, by its name in the directory."""
+
+    name: str
+    digest: FileDigest
 
 
 @dataclass(frozen=True)

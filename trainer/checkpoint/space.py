@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs.checkpoint_names import checkpoint_names
+from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
 from slurm_job_kit.jobs.spec import Checkpoint
 
 QUOTA_LIMIT_S = 5.0  # the command asks a file server, which may not answer

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from slurm_job_kit.jobs.spec import Checkpoint
-from slurm_job_kit.trainer.storage import space
+from slurm_job_kit.trainer.checkpoint import space
 
 MIB = 2**20
 HEADER = "Disk quotas for user me (uid 1000): \n     Filesystem blocks quota limit grace files\n"

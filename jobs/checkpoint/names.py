@@ -1,0 +1,131 @@
+"""The names in the folder of checkpoints, their order, and the pointers `latest` and `best`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from slurm_job_kit.jobs import shared_files
+from slurm_job_kit.jobs.errors import UserError
+
+TEMPORARY_PREFIX = ".tmp-"  # of a file or directory that is not whole; removed at the next start
+QUARANTINE_PREFIX = "quarantined-"
+ASIDE_PREFIX = "aside-"  # of a checkpoint that a user left behind by going on from an older one
+MANIFEST = "manifest.json"  # in each checkpoint
+LATEST = "latest"  # beside the checkpoints; these two name one each
+BEST = "best"
+_CHECKPOINT = re.compile(r"step-(\d{8,})")
+
+
+def checkpoint_name(step: int) -> str:
+    """Return the name of the checkpoint of a step; only committed checkpoints have such a name."""
+    return f"step-{step:08d}"
+
+
+def checkpoint_step(name: str) -> int | None:
+    """Return the step in the name of a committed checkpoint; None for any other name.
+
+    Checkpoints are ordered by this number: from step 100,000,000 on the names have nine digits,
+    and their order as strings is another one.
+    """
+    match = _CHECKPOINT.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def checkpoint_names(checkpoints: Path) -> list[str]:
+    """Return the names of the committed checkpoints in a folder, newest first; none without it.
+
+    Raises: OSError.
+    """
+    return newest_first(shared_files.names_in(checkpoints))
+
+
+def find_checkpoint(checkpoints: Path, text: str) -> str:
+    """Return the name of the checkpoint `latest`, `best`, `step-00000012`, `step-12` or `12`.
+
+    checkpoints: the folder in a run directory. Raises: UserError if it has no such checkpoint.
+    """
+    names = checkpoint_names(checkpoints)
+    if text == "latest":
+        name = names[0] if names else text
+    elif text == "best":
+        name = read_pointer(checkpoints, BEST) or text
+    else:
+        number = text.removeprefix("step-")
+        name = checkpoint_name(int(number)) if number.isdecimal() else text
+    is_name = checkpoint_step(name) is not None  # by its name: the listing may be old
+    if name not in names and not (is_name and shared_files.is_dir(checkpoints / name)):
+        has = ", ".join(names) or "none"
+        run = checkpoints.parent.name
+        raise UserError(f"{run} has no checkpoint {text}\n  hint: it has {has}")
+    return name
+
+
+def newest_first(names: Iterable[str]) -> list[str]:
+    """Return those of the names that are committed checkpoints, newest first."""
+    steps = {name: step for name in names if (step := checkpoint_step(name)) is not None}
+    return sorted(steps, key=steps.__getitem__, reverse=True)
+
+
+def is_newer(checkpoint: str | None, other: str | None) -> bool:
+    """Return whether `checkpoint` is newer than `other`; None is older than any.
+
+    Both may instead name the newest file of a user's script: its time, of fixed width, and path.
+    """
+    if checkpoint is None or other is None:
+        return checkpoint is not None
+    steps = checkpoint_step(checkpoint), checkpoint_step(other)
+    if steps[0] is None or steps[1] is None:
+        return checkpoint > other
+    return steps[0] > steps[1]
+
+
+def free_name(checkpoint: Path, prefix: str) -> Path:
+    """Return a path for a checkpoint that is renamed: `prefix` before its name, perhaps a number.
+
+    Raises: OSError.
+    """
+    free = checkpoint.with_name(f"{prefix}{checkpoint.name}")
+    number = 1
+    while shared_files.exists(free):
+        number += 1
+        free = checkpoint.with_name(f"{prefix}{checkpoint.name}.{number}")
+    return free
+
+
+def read_pointer(checkpoints: Path, pointer: str) -> str | None:
+    """Return the name in the file `latest` or `best`; None without a file. Raises: OSError."""
+    try:
+        return shared_files.read_text(checkpoints / pointer).strip()
+    except FileNotFoundError:
+        return None
+
+
+def write_pointer(checkpoints: Path, pointer: str, name: str) -> None:
+    """Write a checkpoint's name to the file `latest` or `best`. Raises: OSError.
+
+    Without fsync: after a power failure the file may be old or empty, and no decision depends on it
+    alone.
+    """
+    temporary = checkpoints / f"{TEMPORARY_PREFIX}{pointer}-{os.urandom(4).hex()}"
+    try:
+        temporary.write_text(f"{name}\n", encoding="utf-8")
+        os.replace(temporary, checkpoints / pointer)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def point_at_best(checkpoints: Path, best_step: int | None) -> bool:
+    """Write the name of this step's checkpoint to the file `best`, if the checkpoint exists.
+
+    Return whether it does. Raises: OSError.
+    """
+    if best_step is None or not shared_files.is_dir(checkpoints / checkpoint_name(best_step)):
+        return False
+    write_pointer(checkpoints, BEST, checkpoint_name(best_step))
+    return True

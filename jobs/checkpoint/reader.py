@@ -1,0 +1,236 @@
+"""Reads a committed checkpoint and checks every byte.
+
+The checksums are the kit's own, because `torch.load` accepts flipped bits (torch 2.13). A missing,
+short or changed file is damaged. An error of the file system (ESTALE, EACCES, ETIMEDOUT ...) may
+pass: the read is repeated and then the error is raised, because a run must not lose hours of work
+to a slow server. An EIO that persists is a bad sector and counts as damage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import BinaryIO, ParamSpec, TypeVar
+
+from slurm_job_kit.jobs import shared_files
+from slurm_job_kit.jobs.checkpoint import manifest, part_file
+from slurm_job_kit.jobs.checkpoint.manifest import Damaged as Damaged
+from slurm_job_kit.jobs.checkpoint.manifest import FileDigest, Manifest
+from slurm_job_kit.jobs.checkpoint.names import MANIFEST
+from slurm_job_kit.jobs.checkpoint.part_file import PartFile
+
+PART_BYTES = 2**20
+RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)
+LASTING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO}
+
+Value = TypeVar("Value")
+Given = ParamSpec("Given")
+
+
+class Contents:
+    """The files of a committed checkpoint; each byte that it returns agrees with the manifest.
+
+    manifest: that of the checkpoint.
+    Every method raises Damaged, or OSError if a later attempt may be able to read the files.
+    """
+
+    def __init__(self, directory: Path, found: Manifest) -> None:
+        self.directory = directory
+        self.manifest = found
+        self._digests = {file.name: file.digest for file in found.files}
+        self._opened = contextlib.ExitStack()
+        self._parts: dict[str, PartFile] = {}
+        self._is_fresh = False  # the cache of this host was dropped
+
+    @classmethod
+    def open(cls, directory: Path) -> Contents:
+        """Open a checkpoint. Raises as `read_manifest`."""
+        return cls(directory, read_manifest(directory))
+
+    def __enter__(self) -> Contents:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._opened.close()
+        self._parts.clear()
+
+    @property
+    def bytes_read(self) -> int:
+        """The bytes that were read of the files of ranks."""
+        return sum(part.bytes_read for part in self._parts.values())
+
+    def file(self, name: str) -> BinaryIO:
+        """Return a copy of a file in memory; it is closed with the contents."""
+        with _bad_sectors_are_damage():
+            copy = retried(_read, self.directory / name, self._digest(name))
+            return self._opened.enter_context(copy)
+
+    def read_into(self, name: str, offset: int, target: memoryview) -> None:
+        """Fill `target` with the data of a rank's file from `offset` on."""
+        with _bad_sectors_are_damage():
+            try:
+                retried(self._read_into, name, offset, target)
+            except Damaged:
+                if self._is_fresh:
+                    raise
+                self._is_fresh = True
+                self._parts.clear()
+                with contextlib.suppress(OSError):
+                    shared_files.forget(self.directory)
+                retried(self._read_into, name, offset, target)
+
+    def _read_into(self, name: str, offset: int, target: memoryview) -> None:
+        try:
+            self._part(name).read_into(offset, target)
+        except OSError as error:
+            self._parts.pop(name, None)  # a file handle may be stale: the next try opens it again
+            error.filename = error.filename or str(self.directory / name)
+            raise
+
+    def _part(self, name: str) -> PartFile:
+        if name not in self._parts:
+            path = self.directory / name
+            file = self._opened.enter_context(_open(path))
+            self._parts[name] = PartFile(path, file, self._digest(name))
+        return self._parts[name]
+
+    def _digest(self, name: str) -> FileDigest:
+        if name not in self._digests:
+            raise Damaged(f"{MANIFEST} lists no {name}")
+        return self._digests[name]
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Return the manifest of a checkpoint.
+
+    Raises: Damaged; UserError if another version of the kit wrote it; OSError.
+    """
+    # Another one with this name may have been put aside on another host.
+    shared_files.ask_again(directory)
+    with _bad_sectors_are_damage():
+        return retried(_manifest, directory)
+
+
+def check(directory: Path) -> Manifest:
+    """Compare all files of a checkpoint with its manifest; return that.
+
+    Raises: Damaged; UserError if another version of the kit wrote it; OSError.
+    """
+    found = read_manifest(directory)
+    for file in found.files:
+        check_file(directory / file.name, file.digest)
+    return found
+
+
+def retried(call: Callable[Given, Value], *args: Given.args, **kwargs: Given.kwargs) -> Value:
+    """Return the result of `call`; repeat it after an OSError, with RETRY_DELAYS_S in between."""
+    for delay_s in RETRY_DELAYS_S:
+        try:
+            return call(*args, **kwargs)
+        except OSError:
+            time.sleep(delay_s)
+    return call(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _bad_sectors_are_damage() -> Iterator[None]:
+    """Raise Damaged instead of an EIO that the block raises."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        name = Path(error.filename).name if error.filename else "a file"
+        raise Damaged(f"{name}: {error.strerror}") from error
+
+
+def _manifest(directory: Path) -> Manifest:
+    """Read and check a manifest. Raises: Damaged; UserError for another format version."""
+    with _open(directory / MANIFEST) as file:
+        text = file.read()
+    try:
+        return manifest.parse(text, directory)
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{MANIFEST}: {error}") from error
+
+
+def _read(path: Path, expected: FileDigest) -> BinaryIO:
+    """Copy a file into memory, and compare the copy: the file may fail or change later."""
+    copy, sha256 = os.fdopen(os.memfd_create(path.name), "w+b"), hashlib.sha256()
+    try:
+        with _open(path) as file:
+            _check_size(path, os.fstat(file.fileno()).st_size, expected)
+            while part := file.read(PART_BYTES):
+                sha256.update(part)
+                copy.write(part)
+        copy.flush()
+        copy.seek(0)
+        _check_size(path, os.fstat(copy.fileno()).st_size, expected)
+        _check_sha256(path, sha256.hexdigest(), expected)
+    except BaseException:
+        copy.close()
+        raise
+    return copy
+
+
+def check_file(path: Path, expected: FileDigest) -> None:
+    """Read a file that was just written from the disk. Raises: Damaged, OSError."""
+    with _bad_sectors_are_damage():
+        retried(_check, path, expected)
+
+
+def _check(path: Path, expected: FileDigest) -> None:
+    with _open(path) as file:
+        _check_size(path, os.fstat(file.fileno()).st_size, expected)
+        # It is in the page cache: drop it there, to read from the disk.
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if expected.block_bytes is None:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        else:
+            sha256 = part_file.sha256_of(file, expected.size) or "other blocks"
+        _check_sha256(path, sha256, expected)
+
+
+def _check_size(path: Path, size: int, expected: FileDigest) -> None:
+    if size != expected.size:
+        raise Damaged(f"{path.name} has {size} bytes, not {expected.size}")
+
+
+def _check_sha256(path: Path, sha256: str, expected: FileDigest) -> None:
+    if sha256 != expected.sha256:
+        raise Damaged(f"{path.name} does not agree with its SHA-256")
+
+
+@contextlib.contextmanager
+def _open(path: Path) -> Iterator[BufferedReader]:
+    """Open a regular file to read; a lasting error becomes Damaged."""
+    try:
+        with _opened(path) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise Damaged(f"{path.name} is not a regular file")
+            yield file
+    except OSError as error:
+        if error.errno in LASTING:
+            raise Damaged(f"{path.name}: {error.strerror}") from error
+        error.filename = error.filename or str(path)
+        raise
+
+
+def _opened(path: Path) -> BufferedReader:
+    try:
+        return open(path, "rb", opener=_without_waiting)
+    except FileNotFoundError:
+        shared_files.ask_again(path)
+        return open(path, "rb", opener=_without_waiting)
+
+
+def _without_waiting(name: str, flags: int) -> int:
+    """Open a file without blocking: a FIFO without a writer would block for ever."""
+    return os.open(name, flags | os.O_NONBLOCK)

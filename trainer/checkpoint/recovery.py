@@ -1,0 +1,143 @@
+"""Finds the newest undamaged checkpoint of a run; quarantines damaged ones. Imports no torch.
+
+A checkpoint that is damaged, also after this host's caches were dropped, is damaged for good: it is
+renamed and the next older one is used. If the file server is broken instead, the rename fails as
+well, and no checkpoint is renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from slurm_job_kit.jobs import records, shared_files
+from slurm_job_kit.jobs.checkpoint.names import (
+    ASIDE_PREFIX,
+    LATEST,
+    QUARANTINE_PREFIX,
+    checkpoint_names,
+    checkpoint_step,
+    free_name,
+    read_pointer,
+)
+from slurm_job_kit.jobs.checkpoint.reader import Contents, Damaged, retried
+from slurm_job_kit.jobs.records.ended import NewestCheckpoint
+from slurm_job_kit.jobs.rundir import RunDir, fsync_directory
+from slurm_job_kit.trainer.errors import NoCheckpointLeft
+
+REASON = "REASON"
+
+Value = TypeVar("Value")
+
+
+class KnownCheckpoints(NamedTuple):
+    """The checkpoints of a run.
+
+    present: their names in the folder, newest first.
+    newest: the newest one that the run is known to have had; None before its first.
+    """
+
+    present: list[str]
+    newest: str | None
+
+
+def read_newest(
+    root: Path, names: list[str], parse: Callable[[Contents], Value], report: Callable[[str], None]
+) -> Value | None:
+    """Return what `parse` returns for the first undamaged one of `names`, or None.
+
+    Damaged ones are reported and quarantined; `parse` may raise Damaged, too.
+    """
+    for name in names:
+        try:
+            return _parsed(root / name, parse)
+        except Damaged as error:
+            put_aside(root / name, str(error), report)
+    return None
+
+
+def _parsed(directory: Path, parse: Callable[[Contents], Value]) -> Value:
+    """Return what `parse` returns for a checkpoint. Raises: Damaged, OSError.
+
+    It is damaged only if it still is once this host's caches are dropped: they may be old.
+    """
+    with contextlib.suppress(Damaged), Contents.open(directory) as contents:
+        return parse(contents)
+    with contextlib.suppress(OSError):
+        shared_files.forget(directory)
+    with Contents.open(directory) as contents:
+        return parse(contents)
+
+
+def read_newest_of_run(
+    run_dir: RunDir,
+    known: KnownCheckpoints,
+    parse: Callable[[Contents], Value],
+    report: Callable[[str], None],
+) -> Value:
+    """Return what `read_newest` reads of a run that had a checkpoint.
+
+    Raises: NoCheckpointLeft if it has no undamaged one now: it must not start again at step 0
+    unless the user asks for that.
+    """
+    root, names = run_dir.checkpoints, known.present
+    if known.newest is not None and known.newest not in names:
+        if shared_files.is_dir(root / known.newest):  # by its name: the listing may be old
+            names = [known.newest, *names]
+        elif names and not shared_files.exists(root / f"{QUARANTINE_PREFIX}{known.newest}"):
+            what = f"checkpoint {known.newest} is missing from {root}"
+            report(f"{what}: continuing from an older one")
+    newest = read_newest(root, names, parse, report)
+    if newest is None:
+        raise NoCheckpointLeft(
+            f"the run had checkpoint {known.newest}, but {root} has no undamaged one: bring its "
+            "files back and resume, or begin a new run; nothing was overwritten"
+        )
+    return newest
+
+
+def known_of_run(run_dir: RunDir) -> KnownCheckpoints:
+    """Return the checkpoints of a run; none before the folder is there. Raises: OSError."""
+    present = retried(checkpoint_names, run_dir.checkpoints)
+    return KnownCheckpoints(present, newest_known(run_dir, present))
+
+
+def newest_known(run_dir: RunDir, present: list[str]) -> str | None:
+    """Return the newest checkpoint that the run is known to have had; None before its first.
+
+    present: the names of the checkpoints in the folder, newest first. The file `latest` and the
+    newest record of an attempt with a checkpoint may name newer ones, which existed. Those that a
+    user put aside, to go on from an older one, do not count.
+    """
+    names, root = present[:1], run_dir.checkpoints
+    with contextlib.suppress(OSError, UnicodeDecodeError):  # the file may be missing or damaged
+        names.append(read_pointer(root, LATEST) or "")
+    attempts = retried(records.read_lines, NewestCheckpoint, run_dir.attempts)
+    names += [attempt.checkpoint for attempt in attempts if attempt.checkpoint is not None][-1:]
+    left = [
+        name
+        for name in names
+        if name in present or not shared_files.exists(root / f"{ASIDE_PREFIX}{name}")
+    ]
+    steps = {name: step for name in left if (step := checkpoint_step(name)) is not None}
+    return max(steps, key=lambda name: steps[name], default=None)
+
+
+def put_aside(directory: Path, reason: str, report: Callable[[str], None]) -> None:
+    """Quarantine a damaged checkpoint and report it."""
+    aside = quarantine(directory, reason)
+    report(f"checkpoint {directory} is damaged and now {aside.name}: {reason}")
+
+
+def quarantine(directory: Path, reason: str) -> Path:
+    """Rename a damaged checkpoint and write the reason into it; return its new path."""
+    aside = free_name(directory, QUARANTINE_PREFIX)
+    os.rename(directory, aside)
+    fsync_directory(directory.parent)
+    # It may be a file instead of a directory, or the disk may be full: the log has the reason, too.
+    with contextlib.suppress(OSError):
+        (aside / REASON).write_text(reason + "\n", encoding="utf-8", errors="backslashreplace")
+    return aside
