@@ -25,7 +25,7 @@ from slurm_job_kit.trainer.checkpoint.ownership import check_owner
 from slurm_job_kit.trainer.checkpoint.read_ahead import ReadAhead
 from slurm_job_kit.trainer.checkpoint.setup import TrainSetup, spec_sha256
 from slurm_job_kit.trainer.checkpoint.staging import Staging, first_not_finite
-from slurm_job_kit.trainer.checkpoint.state import SavedState, TrainState
+from slurm_job_kit.trainer.checkpoint.state import TrainState, saved_values
 from slurm_job_kit.trainer.checkpoint.writer import Saved, Writer
 from slurm_job_kit.trainer.errors import NotFinite, storage_error
 from slurm_job_kit.trainer.model.replica import Replica
@@ -41,36 +41,37 @@ POLL_S = 0.5  # between two beats while a save is waited for
 class _Save:
     """A save that is not committed yet, as this rank knows it.
 
-    saved: the copy of the state, with this rank's rows of divided tensors; None where this rank
-        writes nothing.
+    values: the copy of the state as `saved_values` returns it, with memory only for what this rank
+        writes; empty where that is nothing.
     sharding: of the divided tensors.
     copied: happens when the copy from the GPU is complete.
+    manifest: still without the files. retention: which checkpoints are kept after this one.
     parameters: the names of the model's parameters.
     started, stall_s: on the monotonic clock, and in seconds.
     """
 
-    step: int
-    saved: SavedState | None
+    values: dict[str, Any]
     sharding: Sharding
     copied: torch.cuda.Event | None
+    manifest: Manifest
+    retention: Retention
     parameters: Sequence[str]
     started: float
     stall_s: float
 
     @property
-    def copy(self) -> SavedState:
-        """The copy of the state, on a rank that writes."""
-        assert self.saved is not None
-        return self.saved
+    def step(self) -> int:
+        """The optimizer step after which the state was saved."""
+        return self.manifest.global_step
 
     @functools.cached_property
     def stored(self) -> list[StoredTensor]:
         """The place of each tensor. It is first asked for in a thread: many ranks take a while."""
-        return outline.lay_out(self.copy.to_dict(), self.sharding)
+        return outline.lay_out(self.values, self.sharding)
 
     def part(self, rank: int) -> commit.Write:
         """Return the function that writes the file of a rank."""
-        return lambda sink: outline.write_part(self.copy.to_dict(), self.stored, rank, sink)
+        return lambda sink: outline.write_part(self.values, self.stored, rank, sink)
 
     def layout_sha256(self) -> bytes:
         """Return a digest of the place of all tensors, which all ranks must agree about."""
@@ -84,15 +85,15 @@ class _Part(NamedTuple):
     layout_sha256: bytes
 
 
-def _own_part(saved: SavedState, sharding: Sharding) -> dict[str, Any]:
+def _own_part(values: dict[str, Any], sharding: Sharding) -> dict[str, Any]:
     """Return a state with memory only for the tensors that this rank writes."""
 
     def own(value: Any) -> Any:
         is_own = sharding.rank == 0 or not isinstance(value, torch.Tensor)
         return value if is_own else torch.empty_like(value, device="meta")
 
-    values: dict[str, Any] = outline.mapped(saved.to_dict(), own)
-    return values
+    part: dict[str, Any] = outline.mapped(values, own)
+    return part
 
 
 class Checkpoints:
@@ -107,6 +108,7 @@ class Checkpoints:
         self._context = context
         self._root = context.run.dir.checkpoints
         self._setup = TrainSetup.of(data, context.train)
+        self._spec_sha256 = spec_sha256(context.run)
         self._steps_per_epoch = data.length.steps_per_epoch
         self._staging = Staging()
         self._commits: Writer[Saved] = Writer()
@@ -145,8 +147,8 @@ class Checkpoints:
     def allocate(self, replica: Replica, state: TrainState) -> None:
         """Begin to allocate the memory that saves need; after a step, when the optimizer has it."""
         if replica.strategy.sharding.is_writer:
-            saved = SavedState.of(replica, self._setup, state, state.window)
-            self._staging.allocate(_own_part(saved, replica.strategy.sharding))
+            values = saved_values(replica, self._setup, state, state.window)
+            self._staging.allocate(_own_part(values, replica.strategy.sharding))
 
     def is_any_saving(self) -> bool:
         """Return, on every rank, whether rank 0 has a save in flight."""
@@ -166,15 +168,21 @@ class Checkpoints:
             return
         started = time.monotonic()
         self._commits.wait()
-        saved = SavedState.of(replica, self._setup, state, windows)
-        # As a dict: Staging copies the tensors of nested containers.
-        copy, copied = None, None
+        values: dict[str, Any] = {}
+        copied = None
         if sharding.is_writer:
-            values, copied = self._staging.take(_own_part(saved, sharding))
-            copy = SavedState.from_dict(values)
-        parameters = [name for name, _ in replica.module.named_parameters()]
-        stall_s = time.monotonic() - started
-        new = _Save(state.global_step, copy, sharding, copied, parameters, started, stall_s)
+            present = saved_values(replica, self._setup, state, windows)
+            values, copied = self._staging.take(_own_part(present, sharding))
+        new = _Save(
+            values=values,
+            sharding=sharding,
+            copied=copied,
+            manifest=self._manifest(state),
+            retention=self._retention(state),
+            parameters=[name for name, _ in replica.module.named_parameters()],
+            started=started,
+            stall_s=time.monotonic() - started,
+        )
         if sharding.num_shards == 1:
             self._commits.start(self._write_and_commit, new)
             return
@@ -279,7 +287,7 @@ class Checkpoints:
         if pending.copied is not None:
             pending.copied.synchronize()
         # The parameters only: a buffer may hold infinities, as an attention mask does.
-        model = pending.copy.model
+        model = pending.values["model"]
         tensors = {name: model[name] for name in pending.parameters}
         tensors = {
             name: value.local if isinstance(value, Rows) else value
@@ -321,11 +329,11 @@ class Checkpoints:
     ) -> Saved:
         """Commit a checkpoint whose parts are written or in `more`, in the writer's thread."""
         step = pending.step
-        text = outline.to_json(pending.copy.to_dict(), pending.stored)
+        text = outline.to_json(pending.values, pending.stored)
         files = {**more, outline.STATE: lambda sink: sink.write(text)}
         check_before_rename = functools.partial(check_owner, self._context.run)
-        new = PendingCheckpoint(self._manifest(pending), files, check_before_rename, parts)
-        nbytes = commit.commit_and_prune(self._root, new, self._retention(pending.copy.state))
+        new = PendingCheckpoint(pending.manifest, files, check_before_rename, parts)
+        nbytes = commit.commit_and_prune(self._root, new, pending.retention)
         seconds = time.monotonic() - pending.started
         return Saved(checkpoint_name(step), step, seconds, pending.stall_s, nbytes)
 
@@ -339,16 +347,16 @@ class Checkpoints:
         """Return whether a checkpoint of this state is kept at any age."""
         return self._retention(state).keeps(state.global_step)
 
-    def _manifest(self, pending: _Save) -> Manifest:
+    def _manifest(self, state: TrainState) -> Manifest:
         """Return the manifest of a checkpoint, without its files."""
-        run, state = self._context.run, pending.copy.state
+        run = self._context.run
         return Manifest(
             global_step=state.global_step,
             run_id=run.dir.run_id,
             attempt=run.attempt,
-            spec_sha256=spec_sha256(run),
+            spec_sha256=self._spec_sha256,
             world_size=self._context.distributed.world_size,
-            global_batch_size=pending.copy.setup.global_batch_size,
+            global_batch_size=self._setup.global_batch_size,
             metrics_bytes=state.metrics_bytes,
             metrics=tuple(Metric(name, value) for name, value in state.metrics.items()),
             best=Best(**state.best),

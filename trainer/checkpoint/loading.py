@@ -60,16 +60,16 @@ def _shared(found: Found | None, context: RankContext) -> tuple[SavedState, Cont
     device = context.device
     name = "" if found is None or found.texts is None else found.name
     name = broadcast_bytes(name.encode(), device).decode()
-    if not name:
-        values = share(None if found is None else found.saved.to_dict(), device)
-        return None if values is None else (SavedState.from_dict(values), None)
-    texts = (b"", b"") if found is None or found.texts is None else found.texts
-    of_manifest, of_state = (broadcast_bytes(text, device) for text in texts)
-    directory = context.run.dir.checkpoints / name
-    contents = Contents(directory, manifest.parse(of_manifest, directory))
-    if found is not None:
-        return found.saved, contents
-    return SavedState.from_dict(outline.from_json(of_state)), contents
+    values, contents = None if found is None else found.values, None
+    if name:
+        texts = (b"", b"") if found is None or found.texts is None else found.texts
+        of_manifest, of_state = (broadcast_bytes(text, device) for text in texts)
+        directory = context.run.dir.checkpoints / name
+        contents = Contents(directory, manifest.parse(of_manifest, directory))
+        values = outline.from_json(of_state) if values is None else values
+    else:
+        values = share(values, device)
+    return None if values is None else (SavedState.from_dict(values), contents)
 
 
 def _read(saved: SavedState, replica: Replica, contents: Contents | None) -> tuple[SavedState, str]:

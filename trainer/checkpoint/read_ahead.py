@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.checkpoint import reader
@@ -12,7 +12,7 @@ from slurm_job_kit.jobs.records.frozen import ProvenanceOrigin
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.trainer.checkpoint import outline, recovery
 from slurm_job_kit.trainer.checkpoint.ownership import check_owner
-from slurm_job_kit.trainer.checkpoint.state import SavedState
+from slurm_job_kit.trainer.checkpoint.state import parse
 from slurm_job_kit.trainer.checkpoint.writer import block_stop_signals
 from slurm_job_kit.trainer.errors import storage_error
 from slurm_job_kit.trainer.process.context import broadcast_bytes
@@ -23,12 +23,12 @@ from slurm_job_kit.trainer.strategy import is_divided
 class Found(NamedTuple):
     """The newest checkpoint of a run that rank 0 found undamaged.
 
-    saved: its state, with whole tensors, or with a StoredTensor in the place of each.
+    values: its state as `parse` returns it, or with a StoredTensor in the place of each tensor.
     texts: in the second case its manifest and its state.json.
     """
 
     name: str
-    saved: SavedState
+    values: dict[str, Any]
     texts: tuple[bytes, bytes] | None
 
 
@@ -69,27 +69,26 @@ class ReadAhead:
 def _read(context: RankContext, known: recovery.KnownCheckpoints) -> Found:
     """Read the newest undamaged checkpoint; without its tensors where each rank reads its part."""
     run_dir, log = context.run.dir, context.distributed.log
-    parse = _found_without_tensors if is_divided(context) else _found
+    read = _found_without_tensors if is_divided(context) else _found
     try:
-        found = recovery.read_newest_of_run(run_dir, known, parse, log)
+        found = recovery.read_newest_of_run(run_dir, known, read, log)
     except OSError as error:
         raise storage_error(error, f"loading a checkpoint of {run_dir.checkpoints}") from error
-    state = found.saved.state
-    if state.global_step == _origin_step(run_dir):
-        state.metrics_bytes = 0  # they are in the other run's metrics.jsonl
+    if found.values.get("global_step") == _origin_step(run_dir):
+        found.values["metrics_bytes"] = 0  # they are in the other run's metrics.jsonl
     return found
 
 
 def _found(contents: reader.Contents) -> Found:
-    return Found(contents.directory.name, SavedState.parse(contents), None)
+    return Found(contents.directory.name, parse(contents), None)
 
 
 def _found_without_tensors(contents: reader.Contents) -> Found:
     if contents.manifest.format_version == WITH_STATE_PT:
         return _found(contents)
     text = contents.file(outline.STATE).read()
-    saved = SavedState.from_dict(outline.from_json(text))
-    return Found(contents.directory.name, saved, (contents.manifest.to_bytes(), text))
+    texts = contents.manifest.to_bytes(), text
+    return Found(contents.directory.name, outline.from_json(text), texts)
 
 
 def _origin_step(run_dir: RunDir) -> int | None:

@@ -59,11 +59,10 @@ class TrainState:
 
 @dataclass(frozen=True)
 class SavedState:
-    """Everything that a checkpoint holds. Random numbers are not in it: seed and step give them.
+    """What a checkpoint has, at a load. Random numbers are not in it: seed and step give them.
 
-    model, optimizer, scaler: their `state_dict()`; of the scaler empty without fp16. At a save a
-        tensor that is divided between the ranks is a `Rows`. Where each rank reads what it needs,
-        each tensor is a `StoredTensor`.
+    model, optimizer, scaler: their `state_dict()`; of the scaler empty without fp16. Where each
+        rank reads what it needs, each tensor is a `StoredTensor`.
     parameter_names: of the optimizer's parameters in the order of its groups; empty where an older
         kit saved it.
     state: its `window` has the windows of all ranks, float64 [world size, 2 + metrics].
@@ -78,29 +77,8 @@ class SavedState:
     state: TrainState
 
     @classmethod
-    def of(
-        cls, replica: Replica, setup: TrainSetup, state: TrainState, windows: torch.Tensor
-    ) -> SavedState:
-        """Return the present state of a training; it shares its tensors with the training."""
-        names = {id(each): name for name, each in replica.strategy.trained(replica.module)}
-        return cls(
-            model=model_parts(replica),
-            optimizer=optimizer_parts(replica),
-            optimizer_class=type(replica.optimizer).__name__,
-            parameter_names=[names.get(id(each)) for each in parameters_of(replica.optimizer)],
-            scaler=replica.scaler.state_dict(),
-            setup=setup,
-            state=dataclasses.replace(state, window=windows),
-        )
-
-    @classmethod
-    def parse(cls, contents: reader.Contents) -> SavedState:
-        """Return the state in a checkpoint, as `parse`. Raises: Damaged, UserError, OSError."""
-        return cls.from_dict(parse(contents))
-
-    @classmethod
     def from_dict(cls, values: dict[str, Any]) -> SavedState:
-        """Return the state with the values of `to_dict`.
+        """Return the state with these values, which `saved_values` has returned at the save.
 
         Raises: UserError if one is missing, because another version of the kit saved it.
         """
@@ -124,19 +102,25 @@ class SavedState:
                 "continue with the code that the run began with"
             ) from error
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the values as a checkpoint holds them, in one flat dict."""
-        state = {name: value for name, value in vars(self.state).items() if name != "window"}
-        return {
-            "model": self.model,
-            "optimizer": self.optimizer,
-            "optimizer_class": self.optimizer_class,
-            "parameter_names": self.parameter_names,
-            "scaler": self.scaler,
-            "windows": self.state.window,
-            **vars(self.setup),
-            **state,
-        }
+
+def saved_values(
+    replica: Replica, setup: TrainSetup, state: TrainState, windows: torch.Tensor
+) -> dict[str, Any]:
+    """Return the present state of a training as a checkpoint holds it, in one flat dict.
+
+    It shares its tensors with the training. windows: of all ranks, as in `SavedState.state`.
+    """
+    names = {id(each): name for name, each in replica.strategy.trained(replica.module)}
+    return {
+        "model": model_parts(replica),
+        "optimizer": optimizer_parts(replica),
+        "optimizer_class": type(replica.optimizer).__name__,
+        "parameter_names": [names.get(id(each)) for each in parameters_of(replica.optimizer)],
+        "scaler": replica.scaler.state_dict(),
+        "windows": windows,
+        **vars(setup),
+        **{name: value for name, value in vars(state).items() if name != "window"},
+    }
 
 
 def model_parts(replica: Replica) -> dict[str, Any]:

@@ -109,7 +109,6 @@ def test_the_keys_of_a_saved_state_stay_those_of_the_format(tmp_path):
         *("global_step", "window_names", "last_eval_step", "evals_since_best", "epoch_sums"),
         *("metrics", "metrics_bytes", "environments", "best", "streams"),
     ]
-    assert [*SavedState.from_dict(values).to_dict()] == [*values]
     del values["best"]
     with pytest.raises(UserError, match="has no 'best'.* another version of the kit"):
         SavedState.from_dict(values)
