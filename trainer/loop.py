@@ -1,35 +1,36 @@
-"""The training loop: one optimizer step, and the schedule of logs, evaluations, saves and stops."""
+"""The training loop: evaluate, save, stop, do the steps until anything is due again.
+
+`Evaluation` and `Saves` know when an evaluation or a save is due, and do it.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
-import torch.distributed as dist
 
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
 from slurm_job_kit.jobs.spec import Train
-from slurm_job_kit.trainer import seeds
+from slurm_job_kit.trainer import seeds, training_means
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
-from slurm_job_kit.trainer.checkpoint.interval import SaveInterval, failures_of
 from slurm_job_kit.trainer.checkpoint.state import TrainState
 from slurm_job_kit.trainer.data.sources import Batch
 from slurm_job_kit.trainer.errors import NotFinite
+from slurm_job_kit.trainer.evaluation import Evaluation
 from slurm_job_kit.trainer.health.lead_time import LeadTime
+from slurm_job_kit.trainer.health.phases import Beat
 from slurm_job_kit.trainer.logging.profiling import Tracer
 from slurm_job_kit.trainer.logging.reporter import Reporter
 from slurm_job_kit.trainer.model import optim
-from slurm_job_kit.trainer.model.evaluate import evaluate
 from slurm_job_kit.trainer.model.mean_gradient import MeanGradient
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.model.training_data import Data
 from slurm_job_kit.trainer.process.run_handle import RankContext
-from slurm_job_kit.trainer.process.step_agreement import StepAgreement
+from slurm_job_kit.trainer.process.step_agreement import Agreed, StepAgreement
+from slurm_job_kit.trainer.saves import Saves
 from slurm_job_kit.trainer.user_code import has_user_code
-
-Beat = Callable[[str, int], None]  # arguments: the part of a step that begins, the step
 
 
 def train_step(
@@ -74,28 +75,23 @@ class Loop:
         state: TrainState,
         checkpoints: Checkpoints,
     ) -> None:
-        self.spec = context.run.spec
-        self.train = context.train
-        self.distributed = context.distributed
-        self.device = context.device
+        self.train, self.length = context.train, data.length
+        self.distributed, self.device = context.distributed, context.device
         self.events = context.events
-        self.data = data
-        self.replica = replica
-        self.state = state
+        self.data, self.replica, self.state = data, replica, state
         self.checkpoints = checkpoints
-        self.length = data.length
         self.lr_at = optim.schedule(self.train, data.length)
         self.tracer = Tracer(context.run, context.distributed.rank, context.device)
         self.reporter: Reporter | None = None
         if self.distributed.is_first:
             step, metrics_bytes = state.global_step, state.metrics_bytes
             self.reporter = Reporter(context.run, self.length, step, metrics_bytes)
+        self._log_every_steps = context.run.spec.log.every_steps
+        self._lead = LeadTime.of(context.run)
+        self._evaluation = Evaluation(context, data, self.reporter, self._lead)
+        self._saves = Saves(context, data, checkpoints, self.reporter, self._lead)
         self._beat: Beat = lambda what, step: None  # `run` replaces it
         self._data_wait_s = 0.0
-        self._last_save = time.monotonic()
-        self._save_interval = SaveInterval(self.spec.checkpoint, failures_of(context))
-        self._is_save_postponed = False
-        self._lead = LeadTime.of(context.run)
 
     def run(self, step_agreement: StepAgreement, beat: Beat) -> str:
         """Train; return "completed", or "stopped" where the ranks agreed to stop.
@@ -104,91 +100,70 @@ class Loop:
         step, so no stop skips an evaluation or a save.
         """
         self._beat = beat
-        first_step = self.state.global_step
+        state, first_step = self.state, self.state.global_step
         while True:
-            step = self.state.global_step
-            self._note_saves()
+            step = state.global_step
+            self._saves.note_committed()
             self._warn_of_short_lead()
-            is_last = self._is_last()
-            drain = step == first_step or is_last or self._is_evaluation_due()
-            agreed = step_agreement.check(
-                step, self._is_save_due_by_clock(), drain, self.checkpoints.written_step
-            )
-            self.checkpoints.commit_when_written(agreed.written_step)
+            is_evaluation = self._evaluation.is_due(state)
+            drain = step == first_step or self._is_last() or is_evaluation
+            agreed = self._agree(step_agreement, step, self._saves.is_due_by_clock(), drain)
             is_stopping = agreed.stop
-            if not is_stopping and self._is_evaluation_due():
-                with self._lead.excluded():
-                    is_stopping = not self._evaluate(step_agreement.for_evaluation())
+            if is_evaluation and not is_stopping:
+                is_stopping = not self._evaluate(step_agreement.for_evaluation())
             if is_stopping:
                 self.events.event("stop_seen", step=step)
-            is_last = self._is_last()  # the evaluation may have ended the training early
-            if is_stopping or is_last or agreed.save or self._is_save_due():
+            is_end = is_stopping or self._is_last()  # the evaluation may end the training early
+            if is_end or agreed.save or self._saves.is_due(state):
                 with self._lead.excluded():
-                    self._save(is_urgent=is_stopping or is_last)
-            if is_stopping or is_last:
-                self._finish_save()
-                if self._is_early_stop():
-                    self._log_early_stop()
+                    self._saves.save(self.replica, state, beat, is_urgent=is_end)
+            if is_end:
+                self._saves.finish(state, beat)
+                self._evaluation.log_early_stop(state)
                 return "stopped" if is_stopping else "completed"
             for _ in range(self._quiet_steps(step_agreement.next_step)):
                 self._step()
             if step == first_step:
                 self.events.event("first_step", step=step + 1)
-                self.checkpoints.allocate(self.replica, self.state)
+                self.checkpoints.allocate(self.replica, state)
+
+    def _agree(
+        self, step_agreement: StepAgreement, step: int, wants_save: bool, drain: bool
+    ) -> Agreed:
+        """Return what the ranks agree on; begin the commit of a save that all have written."""
+        written_step = self.checkpoints.written_step
+        agreed = step_agreement.check(step, wants_save, drain, written_step)
+        self.checkpoints.commit_when_written(agreed.written_step)
+        return agreed
+
+    def _evaluate(self, step_agreement: StepAgreement) -> bool:
+        """Evaluate; return False if the ranks agreed to stop before the last batch."""
+
+        def is_stop_agreed(index: int, is_last: bool) -> bool:
+            return self._agree(step_agreement, index, False, is_last).stop
+
+        with self._lead.excluded():
+            return self._evaluation.run(self.replica, self.state, self._beat, is_stop_agreed)
+
+    def _is_last(self) -> bool:
+        # The step is greater where a resume lowered train.epochs.
+        is_done = self.state.global_step >= self.length.total_steps
+        return is_done or self._evaluation.is_early_stop(self.state)
 
     def _quiet_steps(self, next_check: int) -> int:
         """Return the number of steps until the next at which anything else may be due, at least 1.
 
         next_check: the step before which the ranks agree on a stop or a save by the clock.
         """
-        step, epoch = self.state.global_step, self.length.steps_per_epoch
-        train, checkpoint = self.train, self.spec.checkpoint
-        epochs = (train.eval_every_epochs, checkpoint.every_epochs, checkpoint.keep_every_epochs)
-        steps = (train.eval_every_steps, checkpoint.every_steps, checkpoint.keep_every_steps)
-        periods = [*(each * epoch for each in epochs if each), *filter(None, steps)]
+        step = self.state.global_step
+        periods = (*self._evaluation.periods, *self._saves.periods)
         distances = [period - step % period for period in periods]
         return max(1, min(next_check - step, self.length.total_steps - step, *distances))
 
-    def _is_last(self) -> bool:
-        # The step is greater where a resume lowered train.epochs.
-        return self.state.global_step >= self.length.total_steps or self._is_early_stop()
-
-    def _is_early_stop(self) -> bool:
-        """Return whether the metric of the best checkpoint has not improved for too long."""
-        patience = self.train.early_stop_patience
-        return patience is not None and self.state.evals_since_best >= patience
-
-    def _log_early_stop(self) -> None:
-        best = self.state.best
-        self.distributed.log(
-            f"early stop: {best['metric']} was best at step {best['step']}, "
-            f"{self.state.evals_since_best} evaluations ago (train.early_stop_patience)"
-        )
-
-    def _is_evaluation_due(self) -> bool:
-        step, train = self.state.global_step, self.train
-        if step in (0, self.state.last_eval_step) or self.data.held_out is None:
-            return False
-        every = self._is_multiple(train.eval_every_epochs, train.eval_every_steps)
-        return every or step == self.length.total_steps
-
-    def _is_save_due(self) -> bool:
-        step, checkpoint = self.state.global_step, self.spec.checkpoint
-        is_best = step > 0 and self.state.best.get("step") == step
-        every = self._is_multiple(checkpoint.every_epochs, checkpoint.every_steps)
-        kept = self._is_multiple(checkpoint.keep_every_epochs, checkpoint.keep_every_steps)
-        return is_best or every or kept
-
-    def _is_multiple(self, epochs: int | None, steps: int | None) -> bool:
-        """Return whether a multiple of `epochs` epochs or of `steps` steps ends at this step."""
-        step = self.state.global_step
-        distances = [steps, epochs and epochs * self.length.steps_per_epoch]
-        return step > 0 and any(distance and step % distance == 0 for distance in distances)
-
-    def _is_save_due_by_clock(self) -> bool:
-        if self._is_save_postponed:
-            return not self.checkpoints.is_saving()
-        return time.monotonic() - self._last_save >= self._save_interval.seconds
+    def _warn_of_short_lead(self) -> None:
+        """Warn where a stop needs more time than it has; only rank 0 knows how long saves take."""
+        if self.distributed.is_first and (warning := self._lead.warning()):
+            self.distributed.log(f"warning: {warning}")
 
     def _step(self) -> None:
         """Do the next optimizer step; the host waits for the device only where it logs."""
@@ -204,7 +179,7 @@ class Loop:
         self.tracer.after(state.global_step)
         if self.reporter is not None:
             self.reporter.step_done(state.global_step)
-        if state.global_step % self.spec.log.every_steps == 0:
+        if state.global_step % self._log_every_steps == 0:
             self._log(lr)
         if state.global_step % self.length.steps_per_epoch == 0:
             self._log_epoch(lr)
@@ -228,46 +203,27 @@ class Loop:
             yield batch
 
     def _log(self, lr: float) -> None:
-        """Log the mean loss and metrics over all ranks since the last log line.
+        """Log the means over all ranks since the last log line.
 
         Raises: NotFinite if the loss is not finite and train.stop_on_nan is set.
         """
-        window, step = self.state.window, self.state.global_step
-        self._add_over_ranks(window)
-        sums = window.tolist()  # waits for the device
-        logged = self.state.epoch_sums or [0.0] * len(sums)
-        self.state.epoch_sums = [a + b for a, b in zip(logged, sums, strict=True)]
-        means = self.replica.means(sums)
-        loss = means["loss"]
-        if self.train.stop_on_nan and not math.isfinite(loss):
-            raise self._not_finite(loss)
-        window.zero_()
-        values = {f"train_{name}": value for name, value in means.items()}
-        self.state.metrics |= values
+        means = training_means.since_last_line(self.replica, self.state)
+        if self.train.stop_on_nan and not math.isfinite(means["train_loss"]):
+            raise self._not_finite(means["train_loss"])
+        self.state.metrics |= means
         if self.reporter is not None:
-            self.reporter.trained(step, values, lr, self._data_wait_s)
+            self.reporter.trained(self.state.global_step, means, lr, self._data_wait_s)
         self._data_wait_s = 0.0
 
     def _log_epoch(self, lr: float) -> None:
         """Log the means over the epoch that ends with this step."""
-        rest = self.state.window.clone()
-        self._add_over_ranks(rest)
-        sums = rest.tolist()
-        logged = self.state.epoch_sums or [0.0] * len(sums)
-        means = self.replica.means([a + b for a, b in zip(logged, sums, strict=True)])
-        # The next line of the log counts these steps again: they belong to no later epoch.
-        self.state.epoch_sums = [-value for value in sums]
+        means = training_means.of_epoch(self.replica, self.state)
         if self.reporter is not None:
-            values = {f"train_{name}": value for name, value in means.items()}
-            self.reporter.epoch_done(self.state.global_step, values, lr)
-
-    def _add_over_ranks(self, sums: torch.Tensor) -> None:
-        if self.distributed.world_size > 1:
-            dist.all_reduce(sums)
+            self.reporter.epoch_done(self.state.global_step, means, lr)
 
     def _not_finite(self, loss: float) -> NotFinite:
         """Return the error for a loss that is not finite, once the save in flight is committed."""
-        self._finish_save()
+        self._saves.finish(self.state, self._beat)
         newest = self.checkpoints.newest_step
         saved = "there is no checkpoint yet"
         if newest is not None:
@@ -277,118 +233,6 @@ class Loop:
             "  hint: use a lower train.lr, train.grad_clip_norm or train.precision bf16; or check "
             "the inputs for a NaN"
         )
-
-    def _evaluate(self, step_agreement: StepAgreement) -> bool:
-        """Evaluate on the held-out samples; put the result into the state, log and metrics.jsonl.
-
-        Return False if the ranks agreed to stop before its end. The partial result is dropped, and
-        the next attempt begins with this evaluation.
-        """
-        step = self.state.global_step
-        began = first = time.monotonic()
-
-        def beat() -> None:
-            nonlocal began
-            self._beat("evaluation", step)
-            self._lead.evaluated(time.monotonic() - began)
-            began = time.monotonic()
-
-        def is_stop_agreed(index: int, is_last: bool) -> bool:
-            written_step = self.checkpoints.written_step
-            agreed = step_agreement.check(index, False, is_last, written_step)
-            self.checkpoints.commit_when_written(agreed.written_step)
-            return agreed.stop
-
-        assert self.data.held_out is not None
-        seed = seeds.mix(seeds.HELD_OUT, self.train.seed, step, self.distributed.rank)
-        seeds.seed_all(seed, self.device)
-        sums = evaluate(
-            self.replica.module,
-            self.data.held_out,
-            self.replica.row,
-            self.replica.empty_row(),
-            beat,
-            is_stop_agreed,
-            self.replica.strategy.evaluates_together,
-        )
-        self.replica.strategy.end_evaluation(self.replica.module)
-        self._lead.evaluated(time.monotonic() - began)
-        if self.distributed.is_first:
-            seconds = round(time.monotonic() - first, 3)
-            self.events.event("evaluation", step=step, seconds=seconds)
-        if sums is None:
-            return False
-        self.state.last_eval_step = step
-        means = self.replica.means(sums.tolist())
-        values = {f"eval_{name}": value for name, value in means.items()}
-        self.state.metrics |= values
-        self._track_best(values)
-        if self.reporter is not None:
-            self.reporter.evaluated(step, values)
-        return True
-
-    def _track_best(self, metrics: dict[str, float]) -> None:
-        best, chosen = self.state.best, self.replica.best
-        if chosen is None:
-            return
-        value = metrics[chosen.name]
-        is_first = best.get("metric") != chosen.name or math.isnan(best["value"])
-        self.state.evals_since_best += 1
-        if is_first or chosen.is_better(value, best["value"]):
-            step = self.state.global_step
-            self.state.best = {"metric": chosen.name, "value": value, "step": step}
-            self.state.evals_since_best = 0
-
-    def _save(self, is_urgent: bool) -> None:
-        """Start to commit a checkpoint of this step, unless this step has one.
-
-        While the save before it is in flight, a periodic save is postponed until that one is
-        committed. One that is urgent, or that is kept at any age, waits instead.
-        """
-        if self.checkpoints.newest_step == self.state.global_step:
-            # An evaluation after the commit may have made this step the best one.
-            self.checkpoints.point_at_best(self.state)
-            return
-        is_urgent = is_urgent or self.checkpoints.is_kept(self.state)
-        was_postponed = self._is_save_postponed
-        self._is_save_postponed = not is_urgent and self.checkpoints.is_any_saving()
-        if self._is_save_postponed:  # nothing waits for the disk, metrics.jsonl included
-            if not was_postponed:
-                text = f"the checkpoint of step {self.state.global_step} is postponed"
-                self.distributed.log(f"{text}: the one before it is still being written")
-            return
-        if is_urgent:
-            self._finish_save()  # one is in flight, perhaps
-        self._beat("save", self.state.global_step)
-        if self.reporter is not None:
-            self.state.metrics_bytes = self.reporter.sync()
-        self.state.streams = self.data.train_batches.positions()
-        self.checkpoints.save(self.replica, self.state)
-        self._last_save = time.monotonic()
-        if self.reporter is not None:
-            self.reporter.restart_clock(self.state.global_step)
-
-    def _finish_save(self) -> None:
-        """Wait, all ranks together, until the save in flight is committed."""
-        self.checkpoints.finish(lambda: self._beat("save", self.state.global_step))
-        self._note_saves()
-
-    def _note_saves(self) -> None:
-        """Raise the error of the save in flight, if it failed; log the saves that are committed."""
-        self.checkpoints.check()
-        for saved in self.checkpoints.completed():
-            seconds, stall_s = round(saved.seconds, 3), round(saved.stall_s, 4)
-            self.events.event("save", step=saved.step, seconds=seconds, stall_s=stall_s)
-            self.distributed.log(f"checkpoint {saved.name} committed in {seconds:.2f} s")
-            self._lead.saved(saved.seconds)
-            agreement_s = self._lead.agreement_s(self._lead.last_step_s)
-            if chosen := self._save_interval.saved(saved.seconds, saved.stall_s, agreement_s):
-                self.distributed.log(chosen)
-
-    def _warn_of_short_lead(self) -> None:
-        """Warn where a stop needs more time than it has; only rank 0 knows how long saves take."""
-        if self.distributed.is_first and (warning := self._lead.warning()):
-            self.distributed.log(f"warning: {warning}")
 
     def close(self) -> None:
         """Close files and trackers and end the data workers; call it after the loop."""

@@ -159,6 +159,10 @@ class TrainingLength:
         """Return the length of a training on a stream: one epoch of so many steps."""
         return cls(num_steps, num_steps, 1, global_batch_size, num_steps * global_batch_size)
 
+    def periods(self, epochs: int | None, steps: int | None) -> tuple[int, ...]:
+        """Return the numbers of steps in `epochs` epochs and in `steps` steps; none for None."""
+        return (*([epochs * self.steps_per_epoch] if epochs else ()), *([steps] if steps else ()))
+
     def epoch_of(self, step: int) -> int:
         """Return the epoch that a step belongs to; both count from 1."""
         return (step - 1) // self.steps_per_epoch + 1

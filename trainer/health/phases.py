@@ -6,6 +6,7 @@ steps, and `launch.hang_timeout_s` sets it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 # Below torch's 600 s, after which gloo and NCCL end a rank without naming the rank at fault.
@@ -13,6 +14,8 @@ MAX_LIMIT_S = 540.0
 # A configured limit is for steps. A start-up reads a cold file system, which steps do not.
 START_UP_FACTOR = 10
 MIN_START_UP_LIMIT_S = 30.0
+
+Beat = Callable[[str, int], None]  # arguments: the part of the training that begins, the step
 
 DEVICE_TEST = "device test"
 IN_LOOP = "training"

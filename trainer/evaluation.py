@@ -1,0 +1,115 @@
+"""The evaluations of an attempt: when one is due, its result, and the best one so far."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from slurm_job_kit.trainer import seeds
+from slurm_job_kit.trainer.checkpoint.state import TrainState
+from slurm_job_kit.trainer.health.lead_time import LeadTime
+from slurm_job_kit.trainer.health.phases import Beat
+from slurm_job_kit.trainer.logging.reporter import Reporter
+from slurm_job_kit.trainer.model.evaluate import evaluate
+from slurm_job_kit.trainer.model.replica import Replica
+from slurm_job_kit.trainer.model.training_data import Data
+from slurm_job_kit.trainer.process.run_handle import RankContext
+
+
+class Evaluation:
+    """Evaluates on the held-out samples. All ranks call every method.
+
+    periods: an evaluation is due after the multiples of these steps, and after the last step.
+    """
+
+    def __init__(
+        self, context: RankContext, data: Data, reporter: Reporter | None, lead: LeadTime
+    ) -> None:
+        train = context.train
+        self._context, self._reporter, self._lead = context, reporter, lead
+        self._held_out = data.held_out
+        self._total_steps = data.length.total_steps
+        self.periods = data.length.periods(train.eval_every_epochs, train.eval_every_steps)
+
+    def is_due(self, state: TrainState) -> bool:
+        """Return whether this step is evaluated, and was not yet."""
+        step = state.global_step
+        if step in (0, state.last_eval_step) or self._held_out is None:
+            return False
+        return step == self._total_steps or any(step % each == 0 for each in self.periods)
+
+    def run(
+        self,
+        replica: Replica,
+        state: TrainState,
+        beat: Beat,
+        is_stop_agreed: Callable[[int, bool], bool],
+    ) -> bool:
+        """Evaluate; put the result into the state, log and metrics.jsonl.
+
+        Return False if the ranks agreed to stop before its end. The partial result is dropped, and
+        the next attempt begins with this evaluation. is_stop_agreed: as in `evaluate`.
+        """
+        step = state.global_step
+        began = first = time.monotonic()
+
+        def begin_batch() -> None:
+            nonlocal began
+            beat("evaluation", step)
+            self._lead.evaluated(time.monotonic() - began)
+            began = time.monotonic()
+
+        assert self._held_out is not None
+        rank = self._context.distributed.rank
+        seed = seeds.mix(seeds.HELD_OUT, self._context.train.seed, step, rank)
+        seeds.seed_all(seed, self._context.device)
+        sums = evaluate(
+            replica.module,
+            self._held_out,
+            replica.row,
+            replica.empty_row(),
+            begin_batch,
+            is_stop_agreed,
+            replica.strategy.evaluates_together,
+        )
+        replica.strategy.end_evaluation(replica.module)
+        self._lead.evaluated(time.monotonic() - began)
+        if self._context.distributed.is_first:
+            seconds = round(time.monotonic() - first, 3)
+            self._context.events.event("evaluation", step=step, seconds=seconds)
+        if sums is None:
+            return False
+        state.last_eval_step = step
+        means = replica.means(sums.tolist())
+        values = {f"eval_{name}": value for name, value in means.items()}
+        state.metrics |= values
+        _track_best(replica, state, values)
+        if self._reporter is not None:
+            self._reporter.evaluated(step, values)
+        return True
+
+    def is_early_stop(self, state: TrainState) -> bool:
+        """Return whether the metric of the best checkpoint has not improved for too long."""
+        patience = self._context.train.early_stop_patience
+        return patience is not None and state.evals_since_best >= patience
+
+    def log_early_stop(self, state: TrainState) -> None:
+        """Log why the training ends before its last step, if it does."""
+        if self.is_early_stop(state):
+            self._context.distributed.log(
+                f"early stop: {state.best['metric']} was best at step {state.best['step']}, "
+                f"{state.evals_since_best} evaluations ago (train.early_stop_patience)"
+            )
+
+
+def _track_best(replica: Replica, state: TrainState, metrics: dict[str, float]) -> None:
+    best, chosen = state.best, replica.best
+    if chosen is None:
+        return
+    value = metrics[chosen.name]
+    is_first = best.get("metric") != chosen.name or math.isnan(best["value"])
+    state.evals_since_best += 1
+    if is_first or chosen.is_better(value, best["value"]):
+        state.best = {"metric": chosen.name, "value": value, "step": state.global_step}
+        state.evals_since_best = 0

@@ -1,0 +1,100 @@
+"""The save policy: which steps are saved, which saves wait for the disk, and what they took."""
+
+from __future__ import annotations
+
+import time
+
+from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
+from slurm_job_kit.trainer.checkpoint.interval import SaveInterval, failures_of
+from slurm_job_kit.trainer.checkpoint.state import TrainState
+from slurm_job_kit.trainer.health.lead_time import LeadTime
+from slurm_job_kit.trainer.health.phases import Beat
+from slurm_job_kit.trainer.logging.reporter import Reporter
+from slurm_job_kit.trainer.model.replica import Replica
+from slurm_job_kit.trainer.model.training_data import Data
+from slurm_job_kit.trainer.process.run_handle import RankContext
+
+
+class Saves:
+    """The saves of an attempt. All ranks call every method.
+
+    periods: a save is due after the multiples of these steps.
+    """
+
+    def __init__(
+        self,
+        context: RankContext,
+        data: Data,
+        checkpoints: Checkpoints,
+        reporter: Reporter | None,
+        lead: LeadTime,
+    ) -> None:
+        spec, length = context.run.spec.checkpoint, data.length
+        self._context, self._batches, self._checkpoints = context, data.train_batches, checkpoints
+        self._reporter, self._lead = reporter, lead
+        self.periods = (
+            *length.periods(spec.every_epochs, spec.every_steps),
+            *length.periods(spec.keep_every_epochs, spec.keep_every_steps),
+        )
+        self._interval = SaveInterval(spec, failures_of(context))
+        self._last_save = time.monotonic()
+        self._is_postponed = False
+
+    def is_due(self, state: TrainState) -> bool:
+        """Return whether this step is saved: by its number, or because it is the best one."""
+        step = state.global_step
+        is_best = state.best.get("step") == step
+        return step > 0 and (is_best or any(step % each == 0 for each in self.periods))
+
+    def is_due_by_clock(self) -> bool:
+        """Return whether it is time for a save; the ranks follow rank 0."""
+        if self._is_postponed:
+            return not self._checkpoints.is_saving()
+        return time.monotonic() - self._last_save >= self._interval.seconds
+
+    def save(self, replica: Replica, state: TrainState, beat: Beat, is_urgent: bool) -> None:
+        """Start to commit a checkpoint of this step, unless this step has one.
+
+        While the save before it is in flight, a periodic save is postponed until that one is
+        committed. One that is urgent, or that is kept at any age, waits instead.
+        """
+        if self._checkpoints.newest_step == state.global_step:
+            # An evaluation after the commit may have made this step the best one.
+            self._checkpoints.point_at_best(state)
+            return
+        is_urgent = is_urgent or self._checkpoints.is_kept(state)
+        was_postponed = self._is_postponed
+        self._is_postponed = not is_urgent and self._checkpoints.is_any_saving()
+        if self._is_postponed:  # nothing waits for the disk, metrics.jsonl included
+            if not was_postponed:
+                text = f"the checkpoint of step {state.global_step} is postponed"
+                self._context.distributed.log(f"{text}: the one before it is still being written")
+            return
+        if is_urgent:
+            self.finish(state, beat)  # one is in flight, perhaps
+        beat("save", state.global_step)
+        if self._reporter is not None:
+            state.metrics_bytes = self._reporter.sync()
+        state.streams = self._batches.positions()
+        self._checkpoints.save(replica, state)
+        self._last_save = time.monotonic()
+        if self._reporter is not None:
+            self._reporter.restart_clock(state.global_step)
+
+    def finish(self, state: TrainState, beat: Beat) -> None:
+        """Wait, all ranks together, until the save in flight is committed."""
+        self._checkpoints.finish(lambda: beat("save", state.global_step))
+        self.note_committed()
+
+    def note_committed(self) -> None:
+        """Raise the error of the save in flight, if it failed; log the saves that are committed."""
+        self._checkpoints.check()
+        for saved in self._checkpoints.completed():
+            seconds, stall_s = round(saved.seconds, 3), round(saved.stall_s, 4)
+            self._context.events.event("save", step=saved.step, seconds=seconds, stall_s=stall_s)
+            log = self._context.distributed.log
+            log(f"checkpoint {saved.name} committed in {seconds:.2f} s")
+            self._lead.saved(saved.seconds)
+            agreement_s = self._lead.agreement_s(self._lead.last_step_s)
+            if chosen := self._interval.saved(saved.seconds, saved.stall_s, agreement_s):
+                log(chosen)
