@@ -278,7 +278,8 @@ TABLE = (
     Family(
         (
             *("KIT_AGENT_PID", "KIT_RUN_DIR", "KIT_CHECKPOINT_DIR", "KIT_ATTEMPT", "KIT_WORK_DIR"),
-            *("KIT_STOP_FILE", "KIT_DEADLINE", "KIT_CONFIG", "KIT_SET", "KIT_RUN", "KIT_KEY"),
+            *("KIT_STOP_FILE", "KIT_DEADLINE", "KIT_HANG_TIMEOUT_S", "KIT_NUM_GPUS"),
+            *("KIT_CONFIG", "KIT_SET", "KIT_RUN", "KIT_KEY"),
             *("KIT_WITH", "KIT_CHECKPOINT", "KIT_FROM", "KIT_BENCH", "KIT_SUCCEEDS"),
         ),
         (P, R, P, P, P, R),

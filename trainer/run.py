@@ -14,9 +14,9 @@ import torch.distributed as dist
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
+from slurm_job_kit.jobs.console import counted
 from slurm_job_kit.jobs.records.training import Best, Metric, Outcome
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.checkpoint import space
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
@@ -66,8 +66,6 @@ def run(arguments: list[str], stop: StopSignal, started: float, watchdog: Watchd
         rank = RankProcess(stop, started)
         if rank.attempt is not None and arguments and is_run_dir(Path(arguments[0])):
             rank.open(RunDir(Path(arguments[0]).resolve()), rank.attempt)
-            # Again, because the file server may not have answered the first time.
-            watchdog.open_early(arguments, os.environ)
         return _train(rank, arguments, watchdog)
     except BaseException as error:
         fail(error, rank.distributed.rank if rank else None, rank.attempt_dir if rank else None)
@@ -141,8 +139,9 @@ def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> 
     watchdog.beat("rendezvous")
     distributed = rank.distributed
     device, reason = choose_device(distributed)
-    if rank.attempt_dir is not None:  # this machine has the run directory
-        check_device(Spec.read(RunDir(Path(arguments[0])).spec), device, reason)
+    # A rank on a GPU and one on a CPU would wait for each other without end.
+    num_gpus = int(os.environ.get("KIT_NUM_GPUS", "0"))
+    check_device(num_gpus, f"the job has {counted(num_gpus, 'GPU')} on each node", device, reason)
     init_process_group(device)
     rank.events.event("rendezvous")
     preflight(rank, device, watchdog.beat)
@@ -159,7 +158,7 @@ def _initialize(rank: RankProcess, arguments: list[str], watchdog: Watchdog) -> 
         f"rank {distributed.rank} of {distributed.world_size} on {distributed.host}, "
         f"group {distributed.group_rank}, pid {os.getpid()}, {device} ({reason})"
     )
-    check_device(run.spec, device, reason)
+    check_device(run.spec.slurm.num_gpus, run.spec.slurm.gpus_are, device, reason)
     return RankContext(run, distributed, device, rank.events)
 
 

@@ -206,6 +206,9 @@ class Node:
 def variables_of_spec(spec: Spec) -> dict[str, str]:
     """The variables of torchrun and the ranks that are the same in every attempt."""
     env = {"OMP_NUM_THREADS": str(spec.launch.threads_per_rank)}
+    if spec.launch.is_trainer:  # needed before rank 0, which alone reads the spec, can share it
+        env["KIT_HANG_TIMEOUT_S"] = str(spec.launch.hang_timeout_s)
+        env["KIT_NUM_GPUS"] = str(spec.slurm.num_gpus)
     if forks(spec):  # torch then counts GPUs without CUDA, which a fork could not use after that
         env["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     return env | spec.launch.env

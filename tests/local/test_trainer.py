@@ -169,6 +169,30 @@ def test_a_resume_goes_on_at_the_step_after_the_newest_whole_checkpoint(stopped)
     assert "step-00000012 is damaged and now quarantined-step-00000012: rank-00000.bin" in output
 
 
+# Creates a file with the name of the rank that opens spec.json.
+NOTE_READERS = """
+import os, sys
+
+def note(event, arguments):
+    if event == "open" and str(arguments[0]).endswith("/spec.json") and "RANK" in os.environ:
+        os.close(os.open(os.path.join(os.environ["READERS"], os.environ["RANK"]), os.O_CREAT))
+
+sys.addaudithook(note)
+"""
+
+
+def test_of_the_ranks_the_first_alone_reads_the_spec(tmp_path):
+    run = make_run(tmp_path / "run", **{**TINY, "epochs": 1})
+    run.owner.write_text(json.dumps({"attempt": 1}))
+    readers = tmp_path / "readers"
+    readers.mkdir()
+    (tmp_path / "sitecustomize.py").write_text(NOTE_READERS)
+    path = f"{tmp_path}:{REPOSITORY}"
+    status, output = end(start_attempt(run, 1, 2, PYTHONPATH=path, READERS=str(readers)))
+    assert status == 0, output
+    assert [each.name for each in readers.iterdir()] == ["0"]
+
+
 @pytest.mark.slow
 def test_a_rank_killed_in_a_save_costs_the_steps_since_the_one_before(undisturbed, tmp_path):
     """faults.md row 16; every system call of a save is in test_checkpoint_kill.py."""

@@ -28,7 +28,6 @@ from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.records.nodes import HangConclusion, RankHang, node_name
 from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
-from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.errors import (
     BadNode,
     Hang,
@@ -165,13 +164,12 @@ class Watchdog:
         self._run = (run_dir, attempt)
 
     def open_early(self, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Call `open` if the command line names a run directory and torchrun an attempt."""
-        if self._run is not None:
-            return
-        with contextlib.suppress(Exception):  # the start-up reads both again and reports the error
+        """Call `open` if the node's agent has started this rank; reads no file."""
+        if arguments and {"KIT_ATTEMPT", "KIT_HANG_TIMEOUT_S"} <= environ.keys():
             run_dir = RunDir(Path(arguments[0]).resolve())
-            launch = Spec.read(run_dir.spec).launch
-            self.open(run_dir, int(environ["KIT_ATTEMPT"]), launch.hang_timeout_s)
+            limit = environ["KIT_HANG_TIMEOUT_S"]
+            hang_timeout_s = limit if limit == "auto" else int(limit)
+            self.open(run_dir, int(environ["KIT_ATTEMPT"]), hang_timeout_s)
 
     def beat(self, what: str, step: int | None = None) -> None:
         """Record progress: `what` begins, in the loop with its `step`. Costs an attribute write."""

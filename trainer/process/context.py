@@ -13,7 +13,6 @@ from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_
 
 from slurm_job_kit.jobs import gpus
 from slurm_job_kit.jobs.records.nodes import node_name
-from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.errors import HINT, UserError, log
 
 # Bounds the rendezvous and every collective: a rank whose peer vanished fails after this time. The
@@ -74,16 +73,14 @@ def choose_device(context: DistributedContext) -> tuple[torch.device, str]:
     return torch.device("cpu"), reason
 
 
-def check_device(spec: Spec, device: torch.device, reason: str) -> None:
-    """Raise UserError on a CPU if the spec asks for GPUs; `reason` is that of `choose_device`.
+def check_device(num_gpus: int, asked: str, device: torch.device, reason: str) -> None:
+    """Raise UserError on a CPU if the job asks for GPUs.
 
-    Called before the rendezvous where the spec can be read: a rank on a GPU and one on a CPU would
-    wait for each other without end.
+    num_gpus: of each node. asked: says so in the error. reason: that of `choose_device`.
     """
-    num_gpus = spec.slurm.num_gpus
     if num_gpus > 0 and device.type != "cuda":
         raise UserError(
-            f"{spec.slurm.gpus_are}, but torch {torch.__version__} sees {reason}: "
+            f"{asked}, but torch {torch.__version__} sees {reason}: "
             f"{_cause(num_gpus)}{HINT}slurm.gpus_per_node: 0 trains on the CPU"
         )
 

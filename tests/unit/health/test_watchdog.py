@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs.node.torchrun import variables_of_spec
 from slurm_job_kit.jobs.records.nodes import RankHang
 from slurm_job_kit.jobs.rundir import RunDir, read_json
 from slurm_job_kit.jobs.spec import Launch, Spec
@@ -289,14 +290,15 @@ def test_an_import_of_torch_that_hangs_ends_the_rank(tmp_path):
     (broken / "torch.py").write_text("while True:\n    pass\n")
     run = RunDir(folder)
     run.attempt(1).path.mkdir(parents=True)
-    run.spec.write_text(Spec(launch=Launch(hang_timeout_s=1)).to_json())
+    spec = Spec(launch=Launch(hang_timeout_s=1))
+    run.spec.write_text(spec.to_json())
     script = (
         "import runpy; from slurm_job_kit.trainer.health import phases, watchdog; "
         "phases.START_UP_FACTOR, phases.MIN_START_UP_LIMIT_S = 1, 0; watchdog.TICK_S = 0.1; "
         "runpy.run_module('trainer', run_name='__main__', alter_sys=True)"
     )
-    environ = {**os.environ, "KIT_ATTEMPT": "1", "RANK": "0", "WORLD_SIZE": "1"}
-    environ["PYTHONPATH"] = f"{broken}:{REPOSITORY}"
+    environ = {**os.environ, **variables_of_spec(spec), "KIT_ATTEMPT": "1"}
+    environ |= {"RANK": "0", "WORLD_SIZE": "1", "PYTHONPATH": f"{broken}:{REPOSITORY}"}
     done = subprocess.run(
         [sys.executable, "-c", script, str(folder)],
         env=environ,

@@ -323,10 +323,10 @@ def test_what_needs_gpus_is_refused_on_a_cpu():
 def test_a_missing_gpu_is_named_with_both_sides():
     device, reason = context.choose_device(DistributedContext(0, 0, 0, 1, 1, "here"))
     assert device == CPU
-    context.check_device(Spec(), device, reason)
-    spec = Spec(slurm=Slurm(gpus_per_node=4))
+    context.check_device(0, "", device, reason)
+    slurm = Slurm(gpus_per_node=4)
     with pytest.raises(UserError, match=r"gpus_per_node is 4, but torch \S+ sees 0 GPUs for 1 ran"):
-        context.check_device(spec, device, reason)
+        context.check_device(slurm.num_gpus, slurm.gpus_are, device, reason)
 
 
 def test_a_hyperparameter_that_a_resume_changed_is_the_reason_for_sequence(job_of):

@@ -186,7 +186,8 @@ def test_auto_is_a_rank_per_gpu(nproc, gpus, environ, expected):
 
 
 def test_ranks_get_where_they_are_and_what_the_spec_says(node):
-    spec = Spec(launch=Launch(threads_per_rank=3, env={"OWN": "a b"}))
+    launch = Launch(threads_per_rank=3, env={"OWN": "a b"})
+    spec = Spec(slurm=Slurm(gpus_per_node=2), launch=launch)
     env = node().environment(spec, RUN, replace(PLAN, deadline=1795252802.0))
     expected = {
         "GLOO_SOCKET_IFNAME": "lo",
@@ -197,6 +198,8 @@ def test_ranks_get_where_they_are_and_what_the_spec_says(node):
         "KIT_ATTEMPT": "2",
         "KIT_STOP_FILE": "/runs/x y/1/attempt-2/stop_requested",
         "KIT_DEADLINE": "1795252802.0",
+        "KIT_HANG_TIMEOUT_S": "auto",
+        "KIT_NUM_GPUS": "2",
         "OMP_NUM_THREADS": "3",
         "OWN": "a b",
     }
