@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         names = [*packages.COMMANDS, "submitit", *packages.TRAINER]
         absent = packages.missing(names)
-        if not absent or error.name not in ("pydantic_core", "yaml", "submitit"):
+        if not absent or error.name not in ("yaml", "submitit"):
             raise
         print(with_time(f"error: {packages.message(absent)}"), file=sys.stderr)
         return EXIT_USER

@@ -2,8 +2,7 @@
 
 `jobs.config.load` checks a YAML file once, at submit, and makes these objects of it. Attempts,
 agents and ranks read the frozen `spec.json` with `Spec.from_json`, which checks nothing again.
-The constraints in the metadata (`ge`, `lt` ...) are arguments of pydantic.Field; this module does
-not import pydantic.
+The constraints in the metadata are the limits of a value: `ge`, `gt`, `le`, `lt`, `pattern`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from slurm_job_kit.jobs import shared_files
 from slurm_job_kit.jobs.errors import UserError
@@ -52,14 +51,9 @@ def key(default: Any, description: str, **constraints: Any) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-STRICT = {"extra": "forbid", "strict": True}
-
-
 @dataclass(frozen=True)
 class Slurm:
     """What the job requests from Slurm. The kit passes each key as one argument to sbatch."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     nodes: int = key(1, "Number of nodes; one agent runs on each.", ge=1)
     gpus_per_node: int | str = key(
@@ -115,8 +109,6 @@ class Slurm:
 @dataclass(frozen=True)
 class Launch:
     """How the processes of one node are started."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     nproc_per_node: int | Literal["auto"] = key(
         "auto", "Ranks per node; auto: one per GPU, or one without GPUs."
@@ -197,8 +189,6 @@ class Launch:
 class Train:
     """What the weights depend on; a checkpoint fits only the section that it was made with."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
     model: str = key("mini_resnet", f"{', '.join(MODELS)}, {_OR_YOURS}")
     model_args: dict[str, Any] = key({}, "Arguments of the model.")
     init_from: str | None = key(
@@ -259,10 +249,10 @@ class Train:
     )
     optimizer: str = key("sgd", f"{', '.join(OPTIMIZERS)}, {_OR_YOURS}")
     optimizer_args: dict[str, Any] = key({}, "More arguments of the optimizer, such as betas.")
-    lr: float = key(0.1, "Peak learning rate.", gt=0, allow_inf_nan=False)
+    lr: float = key(0.1, "Peak learning rate.", gt=0)
     momentum: float = key(0.9, "Momentum of sgd.", ge=0, lt=1)
     nesterov: bool = key(False, "Nesterov momentum of sgd.")
-    weight_decay: float = key(0.0, "Weight decay.", ge=0, allow_inf_nan=False)
+    weight_decay: float = key(0.0, "Weight decay.", ge=0)
     weight_decay_on: Literal["matrices", "all"] = key(
         "matrices", "Parameters with weight decay; matrices: none for biases and norms."
     )
@@ -322,8 +312,6 @@ class Train:
 class Checkpoint:
     """When a checkpoint is committed, besides at a stop and at the end, and which are kept."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
     interval: Literal["auto"] | None = key(
         "auto",
         "auto: by the clock, where no every_... is set. Chosen from what a save costs and how "
@@ -354,8 +342,6 @@ class Checkpoint:
 class Log:
     """What is logged, and where."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
     every_steps: int = key(10, "Optimizer steps between two log lines.", ge=1)
     tensorboard: bool = key(False, "Write TensorBoard's event files.")
     wandb: Literal["off", "offline", "online"] = key(
@@ -368,8 +354,6 @@ class Log:
 class Profile:
     """Which steps torch's profiler traces, into RUN_DIR/tensorboard/profile."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
     steps: list[int] = key([], "First and last optimizer step to trace, such as [20, 25].")
     ranks: list[int] = key([0], "Ranks that trace.")
 
@@ -377,8 +361,6 @@ class Profile:
 @dataclass(frozen=True)
 class Notify:
     """Who is notified once, when the run is complete, held or cancelled."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     command: str | None = key(
         None,
@@ -393,8 +375,6 @@ class Notify:
 @dataclass(frozen=True)
 class Spec:
     """One experiment: YAML at submit, `spec.json` in its run directory afterwards."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     name: str = key("run", "Name of the run: its directory and its name in squeue.")
     runs_root: str | None = key(

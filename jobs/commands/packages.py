@@ -34,7 +34,7 @@ LOOK_UP_LIMIT_S = 60
 WAY_OUT = "set launch.python to another interpreter, or leave it out to use the one that submits"
 # The names under which packages are imported, where they differ.
 IMPORT_NAMES = {"pyyaml": "yaml", "pillow": "PIL", "scikit-learn": "sklearn"}
-COMMANDS = ("pyyaml", "pydantic")  # to submit and resume; submitit on Slurm only
+COMMANDS = ("pyyaml",)  # to submit and resume; submitit on Slurm only
 TRAINER = ("torch", "numpy", "safetensors")
 DATASETS = {
     **dict.fromkeys(("digits", "breast_cancer", "diabetes"), "scikit-learn"),

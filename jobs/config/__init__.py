@@ -5,8 +5,7 @@
 - overrides: KEY=VALUE on top of the file.
 - pipelines: pipelines of a user's script that hide how its training ended.
 - resolve: fills in paths, variables and canonical forms.
-- validate: values against the dataclasses of jobs.spec, by pydantic-core.
-- core_schema: the dataclasses as pydantic-core's schema.
+- validate: values against the dataclasses of jobs.spec.
 - check_launch: what the types of slurm and launch cannot express.
 - check_train: what the types of train, checkpoint and log cannot express.
 - keys: the names of all keys, and the nearest one to a typing error.

@@ -38,7 +38,7 @@ class Key:
     type: Any  # its annotation
     default: Any
     description: str
-    limits: dict[str, Any] = dataclasses.field(default_factory=dict)  # for pydantic.Field
+    limits: dict[str, Any] = dataclasses.field(default_factory=dict)  # ge, gt, le, lt, pattern
 
     @property
     def dotted(self) -> str:
@@ -79,8 +79,8 @@ def _keys(cls: Any, above: tuple[str, ...]) -> Iterator[Key]:
         else:
             factory = field.default_factory
             default = field.default if factory is dataclasses.MISSING else factory()
-            limits = {name: value for name, value in field.metadata.items() if name in _LIMITS}
-            yield Key(path, annotation, default, field.metadata["description"], limits)
+            limits = dict(field.metadata)
+            yield Key(path, annotation, default, limits.pop("description"), limits)
 
 
 def type_at(path: KeyPath) -> Any:
@@ -106,6 +106,15 @@ def is_one_of(kind: type, annotation: Any) -> bool:
     return any(kind in (part, typing.get_origin(part)) for part in alternatives(annotation))
 
 
+def fits(value: Any, annotation: Any) -> bool:
+    """Return whether a value that is no list or mapping has a type; a whole number is a number."""
+    kinds = alternatives(annotation)
+    if value is None or Any in kinds:
+        return Any in kinds or types.NoneType in typing.get_args(annotation)
+    is_whole = type(value) is int and float in kinds
+    return type(value) in kinds or is_whole or value in choices(annotation)
+
+
 def choices(annotation: Any) -> list[str]:
     """Return the literal values of a type: auto of int | Literal["auto"]."""
     literals = [part for part in alternatives(annotation) if typing.get_origin(part) is Literal]
@@ -114,7 +123,9 @@ def choices(annotation: Any) -> list[str]:
 
 def limited_type_name(key: Key) -> str:
     """Return the type of a key with its limits: `a number, at least 0 and below 1`."""
-    limits = " and ".join(f"{_LIMITS[name]} {value}" for name, value in key.limits.items())
+    limits = " and ".join(
+        f"{words} {key.limits[name]}" for name, words in _LIMITS.items() if name in key.limits
+    )
     if key.type == dict[str, Scalar]:
         return "a mapping of options"
     return type_name(key.type) + (f", {limits}" if limits else "")

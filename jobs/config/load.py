@@ -1,7 +1,7 @@
 """Loads one YAML file and its overrides: returns a valid, resolved spec or reports all mistakes.
 
-`jobs.config.yaml_reader` imports PyYAML, `jobs.config.validate` pydantic-core. Attempts, agents and
-ranks read spec.json and need neither.
+`jobs.config.yaml_reader` imports PyYAML. Attempts, agents and ranks read spec.json and do not
+need it.
 """
 
 from __future__ import annotations

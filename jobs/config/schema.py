@@ -11,11 +11,11 @@ import graphlib
 import json
 import re
 import sys
+import types
+import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import pydantic
+from typing import Any, Literal
 
 from slurm_job_kit.jobs import environment
 from slurm_job_kit.jobs.config.keys import (
@@ -28,7 +28,7 @@ from slurm_job_kit.jobs.config.keys import (
 )
 from slurm_job_kit.jobs.config.load import SWEEP
 from slurm_job_kit.jobs.kinds import KINDS, Row
-from slurm_job_kit.jobs.spec import Scalar, Spec
+from slurm_job_kit.jobs.spec import SECTIONS, Scalar, Spec
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT / "configs" / "schema.json"
@@ -39,28 +39,53 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- make schema writes from here -->", "<!-- to here -->"
 _DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML servers read
 _AS_WRITTEN = {"type": ["string", "number", "boolean"]}
+_TYPES = {int: "integer", float: "number", bool: "boolean", str: "string", types.NoneType: "null"}
+_BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 
 
 def schema() -> str:
     """Return the text of `configs/schema.json`."""
-    tree = _for_editors(pydantic.TypeAdapter(Spec).json_schema())
-    tree["definitions"] = tree.pop("$defs")
+    tree = _section("")
     tree["properties"][SWEEP] = {"type": "object", "description": "Runs to try: docs/sweeps.md."}
+    tree["definitions"] = {cls.__name__: _section(name) for name, cls in sorted(SECTIONS.items())}
     text = json.dumps({"$schema": _DIALECT, **tree}, indent=2, ensure_ascii=False)
-    return text.replace("#/$defs/", "#/definitions/") + "\n"
+    return text + "\n"
 
 
-def _for_editors(node: Any) -> Any:
-    """Return the schema without titles; a list or mapping of text allows numbers, as the loader."""
-    if not isinstance(node, dict):
-        return node
-    edited = {}
-    for name, value in node.items():
-        if name in ("items", "additionalProperties") and value == {"type": "string"}:
-            edited[name] = _AS_WRITTEN
-        elif name != "title" or isinstance(value, dict):
-            edited[name] = _for_editors(value)
-    return edited
+def _section(section: str) -> dict[str, Any]:
+    """Return the JSON schema of a section; "" is the whole spec."""
+    properties: dict[str, Any] = {}
+    for name in sections()[section]:
+        key = keys().get((section, name) if section else (name,))
+        reference = {"$ref": f"#/definitions/{name.capitalize()}"}
+        properties[name] = reference if key is None else _property(key)
+    what = (SECTIONS[section] if section else Spec).__doc__
+    closed = {"additionalProperties": False, "description": what}
+    return {**closed, "properties": properties, "type": "object"}
+
+
+def _property(key: Key) -> dict[str, Any]:
+    limits = {_BOUNDS.get(name, name): limit for name, limit in key.limits.items()}
+    default = {} if isinstance(key.default, (list, dict)) else {"default": key.default}
+    values = {**default, "description": key.description, **_type_of(key.type, limits)}
+    return dict(sorted(values.items()))
+
+
+def _type_of(annotation: Any, limits: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON schema of a type. An item that is text may be a number, as in the loader."""
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation is Any:
+        return {}
+    if origin is Literal:
+        return {"enum": list(inner), "type": "string"}
+    if origin in (list, dict):
+        item = _AS_WRITTEN if inner[-1] is str else _type_of(inner[-1], {})
+        name, kind = ("items", "array") if origin is list else ("additionalProperties", "object")
+        return {name: item or True, "type": kind}
+    if inner:
+        return {"anyOf": [_type_of(part, limits) for part in inner]}
+    bounds = {} if annotation is types.NoneType else limits
+    return dict(sorted({"type": _TYPES[annotation], **bounds}.items()))
 
 
 def reference() -> str:

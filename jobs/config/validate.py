@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-from collections.abc import Iterable, Iterator
-from functools import lru_cache, partial
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
-import pydantic_core
-
-from slurm_job_kit.jobs.config import check_launch, check_train, core_schema, resolve
+from slurm_job_kit.jobs.config import check_launch, check_train, resolve
 from slurm_job_kit.jobs.config.keys import (
+    Key,
     choices,
+    fits,
     is_one_of,
+    keys,
     list_hint,
     nearest,
     type_at,
@@ -25,28 +27,23 @@ from slurm_job_kit.jobs.config.reserved import full_name
 from slurm_job_kit.jobs.config.yaml_reader import Document
 from slurm_job_kit.jobs.problems import KeyPath, Problem, SpecError, shown
 from slurm_job_kit.jobs.slurm import duration
-from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.jobs.spec import SECTIONS, Spec
 
 _TIME: KeyPath = ("slurm", "time")
 _SBATCH_ARGS: KeyPath = ("slurm", "sbatch_args")
 _TIME_HINT = 'write it in quotes as H:M:S or D-H:M:S, such as "04:00:00" for 4 hours'
-_BOUNDS = {
-    "greater_than_equal": "must be at least {ge}",
-    "greater_than": "must be greater than {gt}",
-    "less_than_equal": "must be at most {le}",
-    "less_than": "must be less than {lt}",
-    "finite_number": "must be a finite number",
-    "string_pattern_mismatch": "must match {pattern}",
+# For each limit of a key in jobs.spec: whether a value keeps it, and its words.
+_BOUNDS: dict[str, tuple[Callable[[Any, Any], object], str]] = {
+    "ge": (operator.ge, "must be at least"),
+    "gt": (operator.gt, "must be greater than"),
+    "le": (operator.le, "must be at most"),
+    "lt": (operator.lt, "must be less than"),
+    "pattern": (lambda value, pattern: re.fullmatch(pattern, value), "must match"),
 }
 _HINTS: dict[KeyPath, str] = {
     ("slurm", "mem"): 'write a unit, such as 64G; "{}" in quotes is MiB',
     ("dir_mode",): 'quote the octal digits: "0700"',
 }
-
-
-@lru_cache(maxsize=1)
-def _validator() -> pydantic_core.SchemaValidator:
-    return pydantic_core.SchemaValidator(core_schema.of_dataclass(Spec))
 
 
 def validate(document: Document) -> Spec:
@@ -59,11 +56,11 @@ def validate(document: Document) -> Spec:
     report.values, wrong_paths = resolve.expand(report.values)
     report.add(wrong_paths)
     report.add(_values(report.values, document))
-    spec = _typed(report)
-    if spec is not None:
-        report.add(check_launch.check(spec))
-        report.add(check_train.check(spec))
-    if spec is None or report.problems:
+    report.add(_wrong_types(report.values, document))
+    spec = _spec(report.values)
+    report.add(check_launch.check(spec))
+    report.add(check_train.check(spec))
+    if report.problems:
         raise SpecError(report.problems)
     return resolve.canonical(spec)
 
@@ -148,44 +145,64 @@ def _sbatch_args(document: Document, sbatch_args: dict[str, Any]) -> Iterator[Pr
             yield from _time(document, path, value)
 
 
-def _typed(report: _Report) -> Spec | None:
-    """Return the spec of the values. A second try without the wrong keys lets other checks run."""
-    for _ in range(2):
-        try:
-            # As JSON text: in strict mode pydantic makes a dataclass of a mapping only from there.
-            spec: Spec = _validator().validate_json(json.dumps(report.values))
-            return spec
-        except pydantic_core.ValidationError as error:
-            report.add(_type_problems(error, report.document))
-    return None
+def _wrong_types(values: dict[str, Any], document: Document) -> Iterator[Problem]:
+    """Yield a problem for each unknown key and each value outside of its key's type or limits."""
+    for path, value in _written_keys(values):
+        key = keys().get(path)
+        if key is None and not (len(path) == 1 and path[0] in SECTIONS):
+            yield Problem(path, "unknown key", unknown_key_hint(path))
+            continue
+        wrong = dict(_misfits(path, value))
+        for part, misfit in wrong.items():
+            node = document.nodes.get(part)
+            written = node.written if node else None
+            what = f"must be {type_name(type_at(part))}, not {shown(misfit, written)}"
+            yield Problem(part, what, _type_hint(part, misfit, written))
+        if key is not None and not wrong and value is not None:
+            yield from _outside(key, value)
 
 
-def _type_problems(error: pydantic_core.ValidationError, document: Document) -> Iterable[Problem]:
-    """Return one problem for each key; pydantic has one for each branch of a union."""
-    found: dict[KeyPath, Problem] = {}
-    for line in error.errors(include_url=False):
-        path: KeyPath = line["loc"]
-        while path and path not in document.nodes:
-            path = path[:-1]
-        written = document.nodes[path].written if path in document.nodes else None
-        found.setdefault(path, _type_problem(path, line, written))
-    return found.values()
+def _written_keys(values: dict[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield path and value of each key, and of each section that is no mapping."""
+    for name, value in values.items():
+        if name in SECTIONS and isinstance(value, dict):
+            yield from (((name, inner), item) for inner, item in value.items())
+        else:
+            yield (name,), value
 
 
-def _type_problem(path: KeyPath, line: Any, written: str | None) -> Problem:
-    kind, value = line["type"], line["input"]
-    if kind == "unexpected_keyword_argument":
-        return Problem(path, "unknown key", unknown_key_hint(path))
-    if kind in _BOUNDS:
-        limits = {name: _short(limit) for name, limit in line.get("ctx", {}).items()}
-        wanted = _BOUNDS[kind].format(**limits)
-        return Problem(path, f"{wanted}, not {shown(value)}", _HINTS.get(path, ""))
-    what = f"must be {type_name(type_at(path))}, not {shown(value, written)}"
-    return Problem(path, what, _type_hint(path, value, written))
+def _misfits(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield path and value of each part of a value that has another type than its key wants."""
+    wanted = type_at(path)
+    if isinstance(value, list) and is_one_of(list, wanted):
+        for index, item in enumerate(value):
+            yield from _misfits((*path, index), item)
+    elif isinstance(value, dict) and is_one_of(dict, wanted):
+        for name, item in value.items():
+            yield from _misfits((*path, name), item)
+    elif not fits(value, wanted):
+        yield path, value
 
 
-def _short(limit: Any) -> Any:
-    return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
+def _outside(key: Key, value: Any) -> Iterator[Problem]:
+    """Yield the limit of a key that a value of its type is outside of."""
+    for name, limit in key.limits.items():
+        keeps, words = _BOUNDS[name]
+        if not keeps(value, limit):
+            what = f"{words} {limit}, not {shown(value)}"
+            yield Problem(key.path, what, _HINTS.get(key.path, ""))
+
+
+def _spec(values: dict[str, Any]) -> Spec:
+    """Return the spec of values that have the types of their keys; 1 becomes 1.0 for a number."""
+    made: dict[str, Any] = {}
+    for path, value in _written_keys(values):
+        is_number = is_one_of(float, keys()[path].type) and value is not None
+        section = made.setdefault(str(path[0]), {}) if len(path) > 1 else made
+        section[str(path[-1])] = float(value) if is_number else value
+    return Spec(
+        **{name: SECTIONS[name](**v) if name in SECTIONS else v for name, v in made.items()}
+    )
 
 
 def _is_number_of(wanted: Any, value: str) -> bool:

@@ -29,7 +29,7 @@ from slurm_job_kit.jobs.runs import code_digest, code_snapshot, own_script
 from slurm_job_kit.jobs.runs.lookup import runs_root
 from slurm_job_kit.jobs.spec import Launch, Spec
 
-PACKAGES = ("torch", "numpy", "scikit-learn", "submitit", "pydantic", "pyyaml")
+PACKAGES = ("torch", "numpy", "scikit-learn", "submitit", "pyyaml")
 MIN_FREE_MIB = 64
 # The plain form, whatever the user's configuration shows people: another program, colours, words.
 DIFF = (

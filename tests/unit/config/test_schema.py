@@ -4,13 +4,12 @@ import json
 import re
 from functools import lru_cache
 
-import pydantic
 import pytest
 
-from slurm_job_kit.jobs.config import core_schema, schema
+from slurm_job_kit.jobs.config import schema
 from slurm_job_kit.jobs.config.keys import keys
 from slurm_job_kit.jobs.kinds import Kind
-from slurm_job_kit.jobs.spec import SECTIONS, Spec
+from slurm_job_kit.jobs.spec import SECTIONS
 
 REMAKE = "run make schema"
 CONFIGS = sorted((schema.ROOT / "configs").glob("*.yaml"))
@@ -32,26 +31,6 @@ def property_of(key):
 
 def test_the_schema_file_is_in_step_with_the_dataclasses():
     assert schema.SCHEMA.read_text(encoding="utf-8") == schema.schema(), REMAKE
-
-
-# What pydantic adds for JSON schemas and for its own dataclasses; no error depends on it.
-ADDED = (
-    *("ref", "metadata", "post_init", "frozen", "slots", "init", "kw_only"),
-    *("computed_fields", "collect_init_only", "default_factory_takes_data"),
-)
-
-
-def without_additions(node):
-    if isinstance(node, list):
-        return [without_additions(each) for each in node]
-    if not isinstance(node, dict):
-        return node
-    return {name: without_additions(node[name]) for name in node if name not in ADDED}
-
-
-def test_the_validator_has_the_schema_that_pydantic_makes_of_the_dataclasses():
-    made = pydantic.TypeAdapter(Spec).core_schema
-    assert core_schema.of_dataclass(Spec) == without_additions(made)
 
 
 @pytest.mark.parametrize("file", schema.tables_of_docs(), ids=lambda file: file.name)
