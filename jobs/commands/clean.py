@@ -16,17 +16,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import arguments, installation, records, shared_files
+from slurm_job_kit.jobs import arguments, installation, shared_files
 from slurm_job_kit.jobs.checkpoint.names import TEMPORARY_PREFIX
 from slurm_job_kit.jobs.commands import leftovers, run_jobs, unlinked
 from slurm_job_kit.jobs.commands.leftovers import Leftover
 from slurm_job_kit.jobs.commands.submit_claim import claimed
 from slurm_job_kit.jobs.console import counted, say, shown_path
 from slurm_job_kit.jobs.errors import FailedError, UserError
-from slurm_job_kit.jobs.records import RecordError
-from slurm_job_kit.jobs.records.training import Result
 from slurm_job_kit.jobs.rundir import RunDir, relink
-from slurm_job_kit.jobs.runs import code_snapshot, lookup, run_lock, state
+from slurm_job_kit.jobs.runs import code_snapshot, lookup, state
 from slurm_job_kit.jobs.runs.state import RunFiles, RunState
 from slurm_job_kit.jobs.shared_files import files_in
 from slurm_job_kit.jobs.slurm import job_list
@@ -92,7 +90,7 @@ def clean(request: Selection, is_dry: bool) -> int:
 
     Raises: FailedError where something could not be deleted.
     """
-    everything, states = leftovers_of(request)
+    everything, files = leftovers_of(request)
     found = [each for each in everything if request.wants(each)]
     total = 0
     for each in found:
@@ -109,53 +107,38 @@ def clean(request: Selection, is_dry: bool) -> int:
         how = installation.command("clean", "", "", "yes")
         print(f"{where}; nothing is deleted yet: repeat it with --yes, as in {how}", flush=True)
         return 0
-    failed = delete(found, states)
+    failed = delete(found, files)
     print(f"{where} deleted" if not failed else f"{len(found) - failed} of {len(found)} deleted")
     if failed:
         raise FailedError(f"{counted(failed, 'place')} could not be deleted, see above")
     return 0
 
 
-def leftovers_of(request: Selection) -> tuple[list[Leftover], dict[RunDir, object]]:
-    """What may be deleted, and the state of each run; prints which runs are left alone and why.
+def leftovers_of(request: Selection) -> tuple[list[Leftover], dict[RunDir, RunFiles]]:
+    """Return what may be deleted, and the files of each run before Slurm was asked, once.
 
-    Asks Slurm once.
+    Prints which runs are left alone and why.
     """
-    states: dict[RunDir, object] = {}
     root, everything = lookup.runs_root().resolve(), lookup.all_runs()
     chosen = everything if request.runs is None else request.runs
-    # Before Slurm is asked: a run that another command starts meanwhile differs from it then.
-    before = {run_dir: state_of(run_dir) for run_dir in chosen}
-    jobs, found, skipped = Squeue.of(files := list(map(state.read_files, chosen))), [], []
+    # Before Slurm is asked: the files of a run that another command starts meanwhile differ then.
+    files = {run_dir: state.read_files(run_dir) for run_dir in chosen}
+    jobs, found, is_idle = Squeue.of(list(files.values())), [], True
     needed = _named_checkpoints(everything)
     roots = {root, *map(lookup.own_root, chosen)}
     points = {point for each in roots for point in unlinked.points_of_sweeps(each)}
-    for run in (state.judge(each, jobs.lives) for each in files):
-        run_dir, reason = run.run_dir, why_busy(run, jobs)
-        if reason is None:
-            states[run_dir] = before[run_dir]
-        if reason is not None:
-            skipped.append(f"{shown_path(run_dir.path)} is left alone: {reason}")
-        elif age_s(run_dir) >= request.older_than_s:
-            found += list(_of_idle(run, needed, is_point=run_dir.path in points))
-    for line in skipped:
-        say(line)
+    for run in (state.judge(each, jobs.lives) for each in files.values()):
+        if (reason := why_busy(run, jobs)) is not None:
+            say(f"{shown_path(run.run_dir.path)} is left alone: {reason}")
+            is_idle = False
+        elif age_s(run.run_dir) >= request.older_than_s:
+            found += list(_of_idle(run, needed, is_point=run.run_dir.path in points))
     if request.runs is None:
         gone = [each.run_dir for each in found if each.is_run and each.run_dir is not None]
         for each in sorted(filter(Path.is_dir, roots)):
             # Another root may have runs that this one does not know.
-            is_idle = each == root and not skipped
-            found += unlinked.find(each, request.older_than_s, gone, is_idle)
-    return found, states
-
-
-def state_of(run_dir: RunDir) -> object:
-    """What another command or a job changes first in a run that it starts; None: unreadable."""
-    with contextlib.suppress(RecordError):
-        jobs = (lookup.job_id_of(run_dir), lookup.waiting_job(run_dir))
-        result = records.read(Result, run_dir.result)
-        return jobs, run_lock.read_claim(run_dir), result, lookup.has_begun(run_dir)
-    return None
+            found += unlinked.find(each, request.older_than_s, gone, is_idle and each == root)
+    return found, files
 
 
 def _named_checkpoints(runs: Sequence[RunDir]) -> set[Path] | None:
@@ -239,10 +222,10 @@ def why_busy(run: RunState, jobs: Squeue) -> str | None:
     return next((life.why for life in run.lives.values() if life.is_alive is None), None)
 
 
-def delete(found: Sequence[Leftover], states: Mapping[RunDir, object]) -> int:
-    """Delete; returns how many could not be deleted, each with a printed line.
+def delete(found: Sequence[Leftover], files: Mapping[RunDir, RunFiles]) -> int:
+    """Delete; return how many could not be deleted, each with a printed line.
 
-    states: of the runs when Slurm was asked.
+    files: of the runs before Slurm was asked.
     """
     failed = 0
     for each in found:
@@ -251,7 +234,7 @@ def delete(found: Sequence[Leftover], states: Mapping[RunDir, object]) -> int:
                 _delete_shared(each.path)
             else:
                 with claimed(each.run_dir):
-                    if state_of(each.run_dir) != states[each.run_dir]:
+                    if state.read_files(each.run_dir) != files[each.run_dir]:
                         raise UserError("the run was started meanwhile")
                     _delete_of_run(each, each.run_dir)
         except (OSError, UserError) as error:

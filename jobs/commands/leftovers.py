@@ -21,6 +21,7 @@ from slurm_job_kit.jobs.checkpoint.names import (
 )
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import checkpoints
+from slurm_job_kit.jobs.shared_files import files_in
 from slurm_job_kit.jobs.spec import Spec
 
 # As jobs.rundir.replacing names it; a killed process leaves it behind.
@@ -45,18 +46,17 @@ def of_run(run_dir: RunDir, is_complete: bool, needed: Set[Path]) -> Iterator[Le
     needed: the checkpoints that the specs of other runs name.
     """
     is_foreign = checkpoints.is_foreign(run_dir)
-    for path in _entries(run_dir.path):
+    for path in files_in(run_dir.path, "*"):
         if _TEMPORARY.fullmatch(path.name) or path.name.startswith(TEMPORARY_PREFIX):
             yield Leftover(path, "a temporary file of a killed process", run_dir)
     if not is_foreign:
-        for path in _entries(run_dir.checkpoints):
-            if path.name.startswith(TEMPORARY_PREFIX):
-                yield Leftover(path, "a checkpoint that was not committed", run_dir)
+        for path in files_in(run_dir.checkpoints, f"{TEMPORARY_PREFIX}*"):
+            yield Leftover(path, "a checkpoint that was not committed", run_dir)
     if not is_complete:
         return
     if run_dir.compile_cache.is_dir():
         yield Leftover(run_dir.compile_cache, "the compile cache of a complete run", run_dir)
-    for path in _entries(run_dir.standby_after_s.parent):
+    for path in files_in(run_dir.standby_after_s.parent, "*"):
         if path != run_dir.standby_after_s:
             yield Leftover(path, "a log of agents that waited in vain", run_dir)
     if not is_foreign:
@@ -64,43 +64,27 @@ def of_run(run_dir: RunDir, is_complete: bool, needed: Set[Path]) -> Iterator[Le
 
 
 def _checkpoints(run_dir: RunDir, needed: Set[Path]) -> Iterator[Leftover]:
-    kept = _kept_steps(run_dir)
-    for path in _entries(run_dir.checkpoints):
+    spec, kept = Spec.read(run_dir.spec).checkpoint, _latest_and_best(run_dir)
+    every = spec.keep_every_steps
+    for path in files_in(run_dir.checkpoints, "*"):
         step = checkpoint_step(path.name)
-        if path.resolve() in needed:
-            continue
+        is_kept = step in kept or (every is not None and step is not None and step % every == 0)
+        why = None
         if path.name.startswith(QUARANTINE_PREFIX):
-            yield Leftover(path, "a damaged checkpoint", run_dir, is_checkpoint=True)
+            why = "a damaged checkpoint"
         elif path.name.startswith(ASIDE_PREFIX):
             why = "a checkpoint that a resume from an older one put aside"
-            yield Leftover(path, why, run_dir, is_checkpoint=True)
-        elif step is not None and kept is not None and not kept.has(step):
+        # How many steps an epoch has is not known here: each checkpoint may be at an epoch's end.
+        elif step is not None and not is_kept and spec.keep_every_epochs is None:
             why = "neither the latest nor the best checkpoint of a complete run"
+        if why is not None and path.resolve() not in needed:
             yield Leftover(path, why, run_dir, is_checkpoint=True)
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """The steps whose checkpoints stay, and the number at whose multiples they stay."""
-
-    steps: frozenset[int | None]
-    every: int | None
-
-    def has(self, step: int) -> bool:
-        return step in self.steps or (self.every is not None and step % self.every == 0)
-
-
-def _kept_steps(run_dir: RunDir) -> _Kept | None:
-    """What stays of a complete run; None: every committed checkpoint.
-
-    Where checkpoints at the end of epochs are kept, the number of steps of an epoch is not known.
-    """
-    spec = Spec.read(run_dir.spec).checkpoint
-    if spec.keep_every_epochs is not None:
-        return None
+def _latest_and_best(run_dir: RunDir) -> set[int | None]:
     names = checkpoint_names(run_dir.checkpoints)[:1]
     names += [read_pointer(run_dir.checkpoints, pointer) or "" for pointer in (LATEST, BEST)]
-    return _Kept(frozenset(map(checkpoint_step, names)), spec.keep_every_steps)
+    return set(map(checkpoint_step, names))
 
 
 def named_by_specs(run_dirs: list[RunDir]) -> set[Path]:
@@ -114,10 +98,6 @@ def named_by_specs(run_dirs: list[RunDir]) -> set[Path]:
             path = Path(named).expanduser().resolve()
             found |= {path, *path.parents}
     return found
-
-
-def _entries(folder: Path) -> list[Path]:
-    return [folder / name for name in shared_files.names_in(folder)]
 
 
 def size_of(path: Path) -> int:

@@ -13,6 +13,7 @@ from slurm_job_kit.jobs.commands.leftovers import Leftover
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.shared_files import files_in
 
 MIN_AGE_S = 3600.0  # a submit may be using it before its run directory exists
 CODE = ".code"
@@ -31,7 +32,7 @@ def find(root: Path, older_than_s: float, gone: Sequence[RunDir], is_idle: bool)
     found = list(_dangling(root, gone))
     unused = f"code that no run of {root} has"
     linked = linked_code(root, gone)
-    for path in _children(root / CODE):
+    for path in files_in(root / CODE, "*"):
         shared_files.ask_again(path)  # a submit on another host may be taking it
         age_s = time.time() - path.lstat().st_mtime
         if path.lstat().st_uid != os.geteuid() or age_s < max(MIN_AGE_S, older_than_s):
@@ -44,8 +45,7 @@ def find(root: Path, older_than_s: float, gone: Sequence[RunDir], is_idle: bool)
             found.append(Leftover(path, unused))
     found += [
         Leftover(path, "what a killed clean had begun to delete")
-        for path in _children(root)
-        if path.name.startswith(DELETED)
+        for path in files_in(root, f"{DELETED}*")
     ]
     return found
 
@@ -77,10 +77,8 @@ def points_of_sweeps(root: Path) -> set[Path]:
 
     From the links, not from sweep.json, which may be damaged.
     """
-    folders = [folder for folder in _children(root) if folder.name[0] != "."]
-    sweeps = [each for folder in folders for each in _children(folder)]
-    sweeps = [each for each in sweeps if each.name.startswith("sweep-")]
-    return {link.resolve() for sweep in sweeps for link in _children(sweep / "points")}
+    sweeps = [each for folder in files_in(root, "[!.]*") for each in files_in(folder, "sweep-*")]
+    return {link.resolve() for sweep in sweeps for link in files_in(sweep / "points", "*")}
 
 
 def _run_dirs(root: Path) -> Iterator[RunDir]:
@@ -109,15 +107,7 @@ def _is_run(names: Sequence[str], folder: str) -> bool:
 def _dangling(root: Path, gone: Sequence[RunDir]) -> Iterator[Leftover]:
     """Links by job id, and links to runs, whose run is gone."""
     without = {run_dir.path for run_dir in gone}
-    links = _children(root / ".jobs")
-    for folder in _children(root):
-        links += _children(folder) if folder.name[0] != "." else []
-    for link in links:
-        if not link.is_symlink():
-            continue
-        if link.resolve() in without or not shared_files.exists(link.resolve()):
-            yield Leftover(link, "a link to a run that is gone")
-
-
-def _children(folder: Path) -> list[Path]:
-    return [folder / name for name in shared_files.names_in(folder)]
+    for folder in [root / ".jobs", *files_in(root, "[!.]*")]:
+        for link in filter(Path.is_symlink, files_in(folder, "*")):
+            if link.resolve() in without or not shared_files.exists(link.resolve()):
+                yield Leftover(link, "a link to a run that is gone")
