@@ -1,4 +1,4 @@
-"""The command cancel: stop a run, all its Slurm jobs or its local processes."""
+"""The command cancel: stop a run or all points of a sweep, Slurm jobs and local processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slurm_job_kit.jobs.commands.submit_claim import claimed, uninterrupted
 from slurm_job_kit.jobs.console import BestEffort, counted
 from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.records import RecordError
-from slurm_job_kit.jobs.rundir import RunDir, SweepDir, write_atomic
+from slurm_job_kit.jobs.rundir import RunDir, write_atomic
 from slurm_job_kit.jobs.runs import lookup, run_lock, state
 from slurm_job_kit.jobs.runs.state import RunPhase, RunState
 from slurm_job_kit.jobs.slurm import client, job_state
@@ -35,37 +35,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(args: argparse.Namespace) -> int:
     """Run cancel; returns the exit code. Raises: UserError for a name that means two runs."""
     if (sweep := lookup.find_sweep(args.run)) is not None:
-        return cancel_sweep(sweep)
+        return cancel(lookup.points_of(sweep), sweep.sweep_id)
     run_dir = lookup.find(args.run)
     if args.run == run_dir.path.parent.name and (newer := lookup.newer_not_begun(run_dir)):
         raise UserError(
             f"{newer.run_id} is newer, but the kit did not queue it: which run is meant?\n"
             f"  hint: {installation.command('cancel', run_dir.run_id)}, or {newer.run_id}"
         )
-    return cancel(run_dir)
+    return cancel([run_dir], run_dir.run_id)
 
 
-def cancel(run_dir: RunDir) -> int:
-    """Stop a run; only a later resume continues it. Returns the exit code 0.
+def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
+    """Stop runs, which only a later resume continues; returns the exit code 0.
 
-    Raises: UserError for a run that does not run; FailedError if scancel fails.
+    name: of the run, or of the sweep that has these points.
+    Raises: UserError where none is queued or runs; FailedError if scancel fails.
     """
-    run = state.read(run_dir)
-    write_missing_result(run)
-    if run.phase is RunPhase.COMPLETED:
-        raise UserError(f"{run_dir.run_id} is complete, there is nothing to cancel")
-    if run.process is not None:
-        return stop_local(run)
+    found = [run for run in state.read_all(run_dirs) if run.phase is not RunPhase.GONE]
+    for run in found:
+        write_missing_result(run)
+    runs = [run for run in found if run.phase is not RunPhase.COMPLETED]
+    if found and not runs:
+        raise UserError(f"{name} is complete, there is nothing to cancel")
+    here = [run for run in runs if run.process is not None]
+    for run in here:
+        stop_local(run)
+    queued = [run.run_dir for run in runs if run.process is None]
     record = BestEffort("cancel")  # a full disk must not keep a job alive
     with contextlib.ExitStack() as stack:
-        claim_patiently(stack, run_dir, record, CLAIM_WAIT_S)
-        run = state.read(run_dir, is_for_change=True)  # now that no other command can queue a job
-        jobs = run_jobs.unended(run)
-        if not jobs:
-            raise UserError(f"{run_dir.run_id} is neither queued nor running")
-        scancel({run_dir: list(jobs)}, record)
-        end_pending(run, jobs.values())
-    print(f"{run_dir.run_id}: job {' and job '.join(jobs)} cancelled")
+        deadline = time.monotonic() + CLAIM_WAIT_S  # one command may hold the claims of all points
+        for run_dir in queued:
+            claim_patiently(stack, run_dir, record, deadline - time.monotonic())
+        # Now that no other command can queue a job.
+        runs = state.read_all(queued, is_for_change=True)
+        jobs = run_jobs.unended(runs)
+        if not jobs and not here:
+            raise UserError(f"{name} is neither queued nor running")
+        if jobs:
+            scancel(jobs, record)
+        for run in runs:
+            if run.run_dir in jobs:
+                end_pending(run, jobs[run.run_dir].values())
+    if len(run_dirs) > 1:
+        print(f"{name}: {counted(len(jobs) + len(here), 'point')} cancelled")
+    for ids in jobs.values() if len(run_dirs) == 1 else ():
+        print(f"{name}: job {' and job '.join(ids)} cancelled")
     return 0
 
 
@@ -94,7 +108,7 @@ def stop_local(run: RunState) -> int:
     return 0
 
 
-def scancel(jobs: Mapping[RunDir, Sequence[str]], record: BestEffort) -> None:
+def scancel(jobs: Mapping[RunDir, Iterable[str]], record: BestEffort) -> None:
     """Mark runs as cancelled, and cancel all their Slurm jobs by one command.
 
     Raises: FailedError if scancel fails; then no run has a new mark.
@@ -128,51 +142,3 @@ def end_pending(run: RunState, jobs: Iterable[Job | None]) -> None:
         print(f"cancel: the end of the run is not recorded: {error}", file=sys.stderr)
     if owner is not None:  # of an earlier start of a job that had been requeued
         run_lock.release(run.run_dir, owner)
-
-
-def living_jobs(runs: Sequence[RunState]) -> dict[RunDir, list[str]]:
-    """The queued and running jobs of those runs that have one.
-
-    Prints which runs have a job that Slurm may hide; raises it where no other job is left.
-    Raises: UserError, FailedError.
-    """
-    found = {
-        run.run_dir: [job_id for job_id, life in run.lives.items() if life.is_alive] for run in runs
-    }
-    found = {run_dir: jobs for run_dir, jobs in found.items() if jobs}
-    for run in runs:
-        for life in run.lives.values():
-            if life.is_alive is None:
-                error = state.unknown(run.run_dir, life)
-                if not found:
-                    raise error
-                print(f"cancel: {error}", file=sys.stderr)
-    return found
-
-
-def cancel_sweep(sweep: SweepDir) -> int:
-    """Stop all points of a sweep that are queued or run; returns the exit code 0.
-
-    Raises: UserError where none is; FailedError if scancel fails.
-    """
-    points = state.read_all(lookup.points_of(sweep))
-    runs = [run for run in points if run.phase not in (RunPhase.GONE, RunPhase.COMPLETED)]
-    here = [run for run in runs if run.process is not None]
-    for run in here:
-        stop_local(run)
-    record = BestEffort("cancel")
-    with contextlib.ExitStack() as stack:
-        deadline = time.monotonic() + CLAIM_WAIT_S  # one command may hold the claims of all points
-        for run in runs:
-            claim_patiently(stack, run.run_dir, record, deadline - time.monotonic())
-        runs = state.read_all((run.run_dir for run in runs), is_for_change=True)
-        jobs = living_jobs(runs)
-        if not jobs and not here:
-            raise UserError(f"no point of {sweep.sweep_id} is queued or running")
-        if jobs:
-            scancel(jobs, record)
-        for run in runs:
-            if run.run_dir in jobs:
-                end_pending(run, (run.lives[job_id].job for job_id in jobs[run.run_dir]))
-    print(f"{sweep.sweep_id}: {counted(len(jobs) + len(here), 'point')} cancelled")
-    return 0

@@ -216,12 +216,14 @@ def refuse_living(run_dir: RunDir, cluster: str) -> None:
             raise UserError(f"{run_dir.run_id} is {what}")
         if life.is_alive is None and (cluster == "slurm" or not life.is_silent):
             raise state.unknown(run_dir, life)
-    queued = run_jobs.in_queue(run_dir)
+    queued = run_jobs.in_queue([run_dir])
     if queued is None and cluster == "slurm":
         text = f"{run_dir.run_id}: squeue does not answer whether a job of it is queued already"
         raise FailedError(f"{text}\n  hint: try again")
     if queued:
-        raise UserError(f"{run_dir.run_id} is queued or running as job {next(iter(queued))}")
+        raise UserError(
+            f"{run_dir.run_id} is queued or running as job {next(iter(queued[run_dir]))}"
+        )
     if run.process is not None and run.life is not None:
         if run.life.is_alive:
             raise UserError(f"{run_dir.run_id} is running as {run.process.job_id}")

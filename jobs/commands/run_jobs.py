@@ -1,9 +1,11 @@
-"""The Slurm jobs of a run: those that its directory names, and those in the user's queue."""
+"""The Slurm jobs of runs: those that their directories name, and those in the user's queue."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup, state
 from slurm_job_kit.jobs.runs.state import RunState
@@ -11,31 +13,45 @@ from slurm_job_kit.jobs.slurm import job_list
 from slurm_job_kit.jobs.slurm.client import Job
 
 
-def unended(run: RunState) -> dict[str, Job | None]:
-    """The run's jobs that are queued or run, or of which Slurm gives no answer, by their ids.
+def unended(runs: Sequence[RunState]) -> dict[RunDir, dict[str, Job | None]]:
+    """Return the jobs of runs that are queued or run, or of which Slurm gives no answer.
 
-    Raises: UserError where it has none but those that Slurm may hide.
+    By run, then by id. Prints which runs have no jobs but those that Slurm may hide.
+    Raises: UserError where no run has another job.
     """
-    lives = run.lives
-    hidden = [life for life in lives.values() if life.is_alive is None and not life.is_silent]
-    found = {job_id: life.job for job_id, life in lives.items() if life.is_alive or life.is_silent}
-    found |= in_queue(run.run_dir) or {}
+    queued = in_queue([run.run_dir for run in runs]) or {} if runs else {}
+    found: dict[RunDir, dict[str, Job | None]] = {}
+    hidden = []
+    for run in runs:
+        living = (each for each in run.lives.items() if each[1].is_alive or each[1].is_silent)
+        jobs = {job_id: life.job for job_id, life in living}
+        jobs |= queued.get(run.run_dir, {})
+        if jobs:
+            found[run.run_dir] = jobs
+        else:
+            unknown = (life for life in run.lives.values() if life.is_alive is None)
+            hidden += [state.unknown(run.run_dir, life) for life in unknown]
     if hidden and not found:
-        raise state.unknown(run.run_dir, hidden[0])
+        raise hidden[0]
+    for error in hidden:
+        say(str(error))
     return found
 
 
-def in_queue(run_dir: RunDir) -> dict[str, Job] | None:
-    """The user's queued and running jobs whose batch script gets this run directory.
+def in_queue(run_dirs: Iterable[RunDir]) -> dict[RunDir, dict[str, Job]] | None:
+    """Return the user's queued and running jobs whose batch script gets one of these runs.
 
-    None where squeue does not answer. A plain `sbatch slurm/ddp.sbatch RUN_DIR` records its job
-    only once it starts.
+    By run, then by id; None where squeue does not answer, which is asked once. A plain
+    `sbatch slurm/ddp.sbatch RUN_DIR` records its job only once it starts.
     """
-    path, queue = run_dir.path.resolve(), job_list.queue()
+    queue, wanted = job_list.queue(), {run_dir.path.resolve(): run_dir for run_dir in run_dirs}
     if queue.jobs is None:
         return None
-    mine = (job_id for job_id in queue.targets if target_of(queue, job_id) == path)
-    return {job_id: queue.jobs[job_id] for job_id in mine}
+    found: dict[RunDir, dict[str, Job]] = {}
+    for job_id in queue.targets:
+        if (path := target_of(queue, job_id)) in wanted:
+            found.setdefault(wanted[path], {})[job_id] = queue.jobs[job_id]
+    return found
 
 
 def target_of(queue: job_list.Queue, job_id: str) -> Path | None:
