@@ -1,12 +1,13 @@
 """A module for each command; views, answers (why), times (report) and sweeps are shared parts.
 
 - parser: the names of the commands and their arguments.
+- arguments: arguments that several commands have.
 - submit: freezes a spec and runs it, on Slurm or here.
 - queue: hands a run directory to sbatch.
 - adopt: makes the run directory of a job that plain sbatch started.
 - resume: continues a run that stopped before its end, or a sweep.
 - continuing: continues one run, perhaps changed.
-- run_jobs: finds the Slurm jobs of a run.
+- run_jobs: finds the Slurm jobs of runs.
 - submit_claim: lets one command at a time queue or cancel the jobs of a run.
 - freeze: makes a run directory without starting it.
 - compare: compares two runs bit for bit.

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from slurm_job_kit.jobs import arguments, gpus, records
+from slurm_job_kit.jobs import gpus, records
+from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.console import begin_lines_with_time, say
 from slurm_job_kit.jobs.errors import UserError

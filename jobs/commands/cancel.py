@@ -10,10 +10,10 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from slurm_job_kit.jobs import arguments, installation, shared_files
+from slurm_job_kit.jobs import installation, shared_files
 from slurm_job_kit.jobs.attempt.close import end_between_attempts, write_missing_result
 from slurm_job_kit.jobs.attempt.decision import Action, Cause
-from slurm_job_kit.jobs.commands import run_jobs
+from slurm_job_kit.jobs.commands import arguments, run_jobs
 from slurm_job_kit.jobs.commands.submit_claim import claimed, uninterrupted
 from slurm_job_kit.jobs.console import BestEffort, counted
 from slurm_job_kit.jobs.errors import FailedError, UserError

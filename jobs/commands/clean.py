@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import arguments, installation, shared_files
+from slurm_job_kit.jobs import installation, shared_files
 from slurm_job_kit.jobs.checkpoint.names import TEMPORARY_PREFIX
-from slurm_job_kit.jobs.commands import leftovers, run_jobs, unlinked
+from slurm_job_kit.jobs.commands import arguments, leftovers, run_jobs, unlinked
 from slurm_job_kit.jobs.commands.leftovers import Leftover
 from slurm_job_kit.jobs.commands.submit_claim import claimed
 from slurm_job_kit.jobs.console import counted, say, shown_path

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm_job_kit.jobs import arguments
+from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.commands.views import table
 from slurm_job_kit.jobs.console import shown_path
 from slurm_job_kit.jobs.errors import UserError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from slurm_job_kit.jobs import arguments
+from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.runs.freeze import freeze
 

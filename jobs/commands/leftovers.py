@@ -8,7 +8,6 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import shared_files
 from slurm_job_kit.jobs.checkpoint.names import (
     ASIDE_PREFIX,
     BEST,

@@ -32,9 +32,9 @@ from slurm_job_kit.jobs.attempt.open import open_attempt
 from slurm_job_kit.jobs.commands.views.live_progress import ProgressLine
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.errors import UserError
+from slurm_job_kit.jobs.node.prctl import adopt_orphans, die_with_parent
 from slurm_job_kit.jobs.node.standby import WORD
 from slurm_job_kit.jobs.node.torchrun import stop_signal
-from slurm_job_kit.jobs.prctl import adopt_orphans, die_with_parent
 from slurm_job_kit.jobs.procfs import children, has_ended
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan

@@ -8,8 +8,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs import arguments, installation, records
+from slurm_job_kit.jobs import installation, records
 from slurm_job_kit.jobs.attempt import report
+from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.commands.views import rank_logs, words
 from slurm_job_kit.jobs.commands.views.rank_logs import GrowingFile
 from slurm_job_kit.jobs.console import number_ranges, say

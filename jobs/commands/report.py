@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs import arguments, installation, shared_files
+from slurm_job_kit.jobs import installation, shared_files
+from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.commands.times import curves, page, ranking, summary, table
 from slurm_job_kit.jobs.commands.times.summary import TimeSummary
 from slurm_job_kit.jobs.commands.views import tensorboard

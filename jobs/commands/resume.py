@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from slurm_job_kit.jobs import arguments
+from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.commands.continuing import Request, resume
 from slurm_job_kit.jobs.commands.sweeps import runner as points
 from slurm_job_kit.jobs.runs import lookup

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from slurm_job_kit.jobs import environment, installation, records, shared_files
-from slurm_job_kit.jobs.arguments import RUN
+from slurm_job_kit.jobs.commands.arguments import RUN
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.environment import Door
 from slurm_job_kit.jobs.errors import FailedError, UserError

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs import arguments, installation, log_text
+from slurm_job_kit.jobs import installation, log_text
+from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.commands.views import live_progress, table, tensorboard, words
 from slurm_job_kit.jobs.console import format_duration, format_metric, format_metrics, shown_path
 from slurm_job_kit.jobs.errors import UserError

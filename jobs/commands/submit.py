@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_job_kit.jobs import arguments, environment, installation
+from slurm_job_kit.jobs import environment, installation
+from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.console import counted, format_metrics, say, shown_path
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir

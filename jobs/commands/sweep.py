@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_job_kit.jobs import arguments, installation, records
-from slurm_job_kit.jobs.commands import gpu_hours, local, packages
+from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs.commands import arguments, gpu_hours, local, packages
 from slurm_job_kit.jobs.commands.continuing import Request
 from slurm_job_kit.jobs.commands.submit import choose_cluster
 from slurm_job_kit.jobs.commands.submit_claim import claimed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from slurm_job_kit.jobs import arguments
+from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.commands.answers import answers, evidence
 from slurm_job_kit.jobs.commands.answers.answer import as_json, format_answer
 from slurm_job_kit.jobs.errors import UserError

@@ -9,10 +9,12 @@
 - rank: wraps a rank that is a user's script; gives each rank its log file.
 - left_running: what a user's script leaves running when it exits with 0.
 - script_failure: why a user's script failed, from its exit code and its log.
+- last_error: the last error in the lines of a log.
 - silent_end: the ends of processes that wrote no record, from their logs.
 - rendezvous: the address and the port at which the ranks meet.
 - interfaces: the addresses of the node's network interfaces, and the one of launch.interface.
 - gpu_check: whether the ranks will see the GPUs that the job asked for.
 - oom: how many processes the kernel killed because memory ran out, and what memory is free.
+- prctl: what the kernel does with a process whose parent dies, and its name.
 - stop_signals: the signals that ask a job to stop; blocks and unblocks them.
 """

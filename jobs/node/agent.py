@@ -26,10 +26,10 @@ from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node import gpu_check, rendezvous
 from slurm_job_kit.jobs.node.interfaces import InterfaceError
 from slurm_job_kit.jobs.node.oom import limit_bytes, oom_kills
+from slurm_job_kit.jobs.node.prctl import die_with_parent
 from slurm_job_kit.jobs.node.standby import WORD, WaitingTorchrun, next_attempt
 from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN, STOP_SIGNALS, unblock_stop_signals
 from slurm_job_kit.jobs.node.torchrun import Node, stop_signal, torchrun_command
-from slurm_job_kit.jobs.prctl import die_with_parent
 from slurm_job_kit.jobs.procfs import children, has_ended, start_of
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.nodes import (

@@ -16,8 +16,8 @@ from pathlib import Path
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.console import BestEffort, begin_lines_with_time, say, with_time
 from slurm_job_kit.jobs.node import left_running, script_failure
+from slurm_job_kit.jobs.node.prctl import adopt_orphans, die_with_parent, set_name
 from slurm_job_kit.jobs.node.script_failure import ScriptEnd
-from slurm_job_kit.jobs.prctl import adopt_orphans, die_with_parent, set_name
 from slurm_job_kit.jobs.procfs import parent_of
 from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.records.nodes import node_name

@@ -19,8 +19,8 @@ from slurm_job_kit.jobs import installation, log_text
 from slurm_job_kit.jobs.errors import MEMORY_TEXTS, PEER_TEXTS, Mistake
 from slurm_job_kit.jobs.kinds import KIND_OF_MISTAKE, OF_MEMORY, Kind
 from slurm_job_kit.jobs.known_causes import KnownCause, known_cause
-from slurm_job_kit.jobs.last_error import OUTPUT_BEFORE, LastError, last_error
 from slurm_job_kit.jobs.log_text import first_line, on_a_screen
+from slurm_job_kit.jobs.node.last_error import OUTPUT_BEFORE, LastError, last_error
 from slurm_job_kit.jobs.records.nodes import RankError
 
 # Python ends with this code after an error that nothing caught, and after sys.exit("text").

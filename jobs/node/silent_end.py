@@ -15,8 +15,8 @@ from pathlib import Path
 
 from slurm_job_kit.jobs import log_text
 from slurm_job_kit.jobs.known_causes import known_cause
-from slurm_job_kit.jobs.last_error import last_error
 from slurm_job_kit.jobs.log_text import on_a_screen
+from slurm_job_kit.jobs.node.last_error import last_error
 from slurm_job_kit.jobs.node.script_failure import UNCAUGHT, format_exit, kind_of_exit
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.records.nodes import RankError

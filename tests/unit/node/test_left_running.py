@@ -20,7 +20,7 @@ WRAPPER = """
 import os, sys
 from pathlib import Path
 from slurm_job_kit.jobs.node import left_running
-from slurm_job_kit.jobs.prctl import adopt_orphans
+from slurm_job_kit.jobs.node.prctl import adopt_orphans
 from slurm_job_kit.jobs.rundir import RunDir
 left_running.SAMPLE_S, left_running.IDLE_WINDOWS = 0.05, 4
 adopt_orphans(True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.last_error import last_error
 from slurm_job_kit.jobs.node.agent import prepare_torchrun
+from slurm_job_kit.jobs.node.last_error import last_error
 from slurm_job_kit.jobs.node.stop_signals import END_TORCHRUN
 from slurm_job_kit.jobs.node.torchrun import FORKED_RANK, NodeOptions, torchrun_command
 from slurm_job_kit.jobs.rundir import RunDir

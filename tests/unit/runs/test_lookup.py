@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from slurm_job_kit.jobs import arguments
+from slurm_job_kit.jobs.commands import arguments
 from slurm_job_kit.jobs.records.queued import Submission
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, relink, write_json
 from slurm_job_kit.jobs.runs import lookup
