@@ -58,6 +58,10 @@ class Family:
     is_of_job: bool = False
     is_bad: Callable[[str], bool] | None = None
 
+    def at(self, door: Door) -> Treatment:
+        """Return what a door does with these variables."""
+        return self.does[_ORDER.index(door)]
+
     def has(self, name: str) -> bool:
         """Whether a variable belongs to this family."""
         return any(
@@ -368,7 +372,7 @@ def treatment(name: str, environ: Mapping[str, str], door: Door) -> Treatment:
         return Treatment.PASS
     if family.is_bad is not None and not family.is_bad(environ[name]):
         return Treatment.PASS
-    return family.does[_ORDER.index(door)]
+    return family.at(door)
 
 
 def passed(environ: Mapping[str, str], door: Door) -> dict[str, str]:
@@ -495,17 +499,6 @@ def refusal(name: str) -> str | None:
     return None if family is None else family.hints.get(name) or family.hint or None
 
 
-def shell_words(door: Door, *actions: Treatment) -> list[str]:
-    """Return the variables with these actions at a door as words of bash, as `unset` takes them."""
-    names = [
-        name
-        for family in TABLE
-        if family.does[_ORDER.index(door)] in actions
-        for name in family.names
-    ]
-    return [f'"${{!{name[:-1]}@}}"' if name.endswith("*") else name for name in names]
-
-
 def markdown() -> str:
     """Return the table in Markdown, for docs/environments.md."""
     rows = ["| variables | removed at | why |", "|---|---|---|"]
@@ -518,7 +511,7 @@ def markdown() -> str:
 def _summary(family: Family) -> str:
     """Return the doors that remove these variables, `!` where they warn, and launch.env."""
     marks = {Treatment.REMOVE: "", Treatment.WARN: "!"}
-    doors = zip(_ORDER, family.does, strict=True)
+    doors = [(door, family.at(door)) for door in _ORDER]
     parts = [f"{door}{marks[does]}" for door, does in doors if does in marks]
     if family.hint:
         parts.append("launch.env")

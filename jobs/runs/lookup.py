@@ -17,7 +17,7 @@ from slurm_job_kit.jobs import installation, records, shared_files
 from slurm_job_kit.jobs.console import say, user_name
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.ended import read_attempts
-from slurm_job_kit.jobs.records.queued import Claim, RecordedJob, Submission, Successor
+from slurm_job_kit.jobs.records.queued import Claim, RecordedJob, Submission
 from slurm_job_kit.jobs.records.sweeps import SweepRecord
 from slurm_job_kit.jobs.rundir import RunDir, SweepDir, relink
 
@@ -307,23 +307,6 @@ def recorded_job(run_dir: RunDir) -> RecordedJob | None:
 def as_recorded(run_dir: RunDir, submission: Submission, job_id: str) -> RecordedJob:
     """A job of the user who submitted the run last, such as the successor of the job."""
     return RecordedJob(job_id, submission.uid, submission.cluster, run_dir.path)
-
-
-def waiting_job(run_dir: RunDir) -> str | None:
-    """The id of the successor of the job that was submitted last; None if there is none."""
-    job_id = job_id_of(run_dir)
-    return None if job_id is None else successor_of(run_dir, job_id)
-
-
-def successor(run_dir: RunDir) -> Successor | None:
-    """The successor that was queued last."""
-    return records.read(Successor, run_dir.successor)
-
-
-def successor_of(run_dir: RunDir, job_id: str) -> str | None:
-    """The id of the successor of a job, as successor.json has it."""
-    record = successor(run_dir)
-    return record.job_id if record is not None and record.after == job_id else None
 
 
 def predecessor(run_dir: RunDir, environ: Mapping[str, str] = os.environ) -> str | None:

@@ -153,7 +153,6 @@ def test_it_is_queued_once_noted_and_found_by_its_id(run, slurm, monkeypatch):
     noted = {"job_id": "8", "after": "7", "reason": "slurm.restart=successor"}
     assert read_json(run.successor) == noted
     assert lookup.find("8") == run
-    assert (lookup.successor_of(run, "7"), lookup.successor_of(run, "8")) == ("8", None)
 
 
 def test_it_gets_the_environment_but_nothing_of_the_enclosing_job(run, slurm, monkeypatch):
@@ -201,7 +200,7 @@ def test_nothing_is_left_to_go_on_with_so_it_is_cancelled(run, slurm):
     successor.cancel(run, now(run), "7")
     ensure(run, 1)
     successor.cancel(run, now(run), "other")
-    assert lookup.successor_of(run, "7") == "8"
+    assert read_json(run.successor)["job_id"] == "8"
     successor.cancel(run, now(run), "7")
     assert [call for call in slurm.calls if "scancel" in call] == ["scancel 8"]
     assert not run.successor.exists()
@@ -214,7 +213,8 @@ def test_a_run_is_handed_over_to_somebody_who_is_there(run, slurm, state, queued
     slurm.answer("sbatch", "Submitted batch job 9\n")
     assert successor.confirm(run, now(run), "7")[0]
     assert len([call for call in slurm.calls if call.startswith("sbatch")]) == queued
-    assert lookup.successor_of(run, "7") == ("9" if queued else "8")
+    found = read_json(run.successor)
+    assert (found["after"], found["job_id"]) == ("7", "9" if queued else "8")
 
 
 def test_a_run_whose_user_wants_no_successor_is_handed_over_to_nobody(run, slurm):
@@ -389,7 +389,7 @@ def last(run):
 def test_a_refused_requeue_hands_the_run_over(run, slurm, me, capfd):
     assert execute.execute(REQUEUE, run, now(run), me) == 1
     assert last(run) == ("successor", "RUNNING")
-    assert lookup.successor_of(run, "7") == "8"
+    assert read_json(run.successor)["job_id"] == "8"
     assert "NOT requeued" in capfd.readouterr().err
     assert not run.owner.exists()
     assert not run.result.exists()

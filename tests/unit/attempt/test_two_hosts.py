@@ -12,7 +12,7 @@ from slurm_job_kit.jobs.checkpoint.names import is_newer
 from slurm_job_kit.jobs.node.agent import Agent, wait_for_plan
 from slurm_job_kit.jobs.records.nodes import read_agents
 from slurm_job_kit.jobs.rundir import RunDir, Timeline, append_jsonl, relink, write_json
-from slurm_job_kit.jobs.runs import facts, interpret, lookup, run_lock, scratch_purge, script_files
+from slurm_job_kit.jobs.runs import facts, interpret, run_lock, scratch_purge, script_files, state
 from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.checkpoint.ownership import check_owner
 from slurm_job_kit.trainer.errors import Superseded
@@ -181,5 +181,5 @@ def test_a_checkpoint_that_a_script_overwrites_in_place_is_progress(hosts, run):
 def test_a_successor_sees_the_job_that_another_host_has_recorded(run, there):
     write_json(run.submission, {"argv": None, "job_id": "7"})
     write_json(run.successor, {"job_id": "8", "after": "7", "reason": "x"})
-    assert lookup.waiting_job(there) == "8"
+    assert state.read_files(there).successor == "8"
     assert os.listdir(run.path)
