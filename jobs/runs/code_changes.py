@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_job_kit.jobs import installation, records, shared_files
+from slurm_job_kit.jobs.console import counted
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import CodeSnapshot, Provenance
 from slurm_job_kit.jobs.rundir import RunDir, relink, write_atomic
@@ -169,8 +170,7 @@ def summary(run_dir: RunDir, new: NewCode) -> list[str]:
         ]
     if not new.changes:
         return [f"the code of {new.repository} is the same as that which the run has"]
-    files = "file" if len(new.changes) == 1 else "files"
-    count = f"{len(new.changes)} {files}"
+    count = counted(len(new.changes), "file")
     lines = [f"the code of {new.repository} differs from that of the run in {count}:"]
     lines += [f"  {_format(change)}" for change in new.changes[:MAX_LISTED]]
     if len(new.changes) > MAX_LISTED:
