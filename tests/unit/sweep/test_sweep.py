@@ -131,6 +131,14 @@ def test_cancel_marks_each_living_point_and_calls_scancel_once(made, slurm):
     assert main(["cancel", made.sweep_id]) == 2
 
 
+def test_cancel_of_a_sweep_ends_the_job_of_a_point_that_plain_sbatch_queued(made, slurm):
+    runs = end(made, slurm, p0="held", p1="completed", p2="completed")
+    slurm.set_state("5000", "PENDING")
+    slurm.enqueue("5000", runs[0].path, f"/x/slurm/ddp.sbatch {runs[0].path}")
+    assert main(["cancel", made.sweep_id]) == 0
+    assert slurm.cancelled == ["5000"]
+
+
 def test_a_half_refused_retry_leaves_each_point_with_the_job_that_it_had(slurm):
     words = ["sweep", "tiny.yaml", "slurm.nodes=1,2"]
     assert main(words) == 0
