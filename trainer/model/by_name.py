@@ -165,24 +165,21 @@ def _limited(limit: int) -> Iterator[None]:
     seen = WeakIdKeyDictionary()
     total = 0
 
-    def add(parameter: Tensor) -> None:
+    def count(module: nn.Module, name: str, added: nn.Module | nn.Parameter | None) -> None:
         nonlocal total
-        if parameter not in seen:
-            seen[parameter] = None
-            total += parameter.numel() * parameter.element_size()
+        if added is None:  # a submodule that the code sets to None
+            return
+        # Those of a copied module were never registered one by one.
+        for each in added.parameters() if isinstance(added, nn.Module) else (added,):
+            if each not in seen:
+                seen[each] = None
+                total += each.nbytes
         if total > limit:
             raise _TooLarge
 
-    def on_parameter(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-        add(parameter)
-
-    def on_module(module: nn.Module, name: str, child: nn.Module) -> None:
-        for parameter in child.parameters():  # those of a copy were never registered one by one
-            add(parameter)
-
     handles = (
-        hooks.register_module_parameter_registration_hook(on_parameter),
-        hooks.register_module_module_registration_hook(on_module),
+        hooks.register_module_parameter_registration_hook(count),
+        hooks.register_module_module_registration_hook(count),
     )
     try:
         yield

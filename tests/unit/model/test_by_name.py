@@ -469,6 +469,19 @@ def test_auto_is_by_name_above_a_fixed_size(monkeypatch):
     assert isinstance(by_name.build("whole", linear, 0), nn.Linear)
 
 
+def test_a_model_may_set_a_submodule_to_none():
+    def create():
+        model: Any = nn.Linear(3, 3)
+        model.head = nn.Linear(3, 3)
+        model.head = None
+        model.register_module("skip", None)
+        return model
+
+    for init in ("auto", "whole"):
+        assert by_name.build(init, create, 0).head is None
+    assert filled(create).skip is None
+
+
 def test_whole_and_auto_have_the_models_own_bits():
     for init in ("whole", "auto"):
         found = whole(lambda init=init: by_name.build(init, small_gpt, 0))
