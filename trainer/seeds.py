@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 WEIGHTS, ORDER, STEP, AUGMENT, SAMPLE, HELD_OUT, DATA = range(1, 8)
+CPU = torch.device("cpu")
 _MASK = 2**64 - 1
 
 
@@ -35,7 +36,7 @@ def seed_generators(seed: int, device: torch.device) -> None:
         torch.cuda.manual_seed(seed)
 
 
-def seed_all(seed: int, device: torch.device) -> None:
+def seed_all(seed: int, device: torch.device = CPU) -> None:
     """Seed the generators that a user's code may draw from: Python's and NumPy's, too."""
     random.seed(seed)
     np.random.seed(seed % 2**32)

@@ -23,7 +23,7 @@ from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.data.collate import Collate
 from slurm_job_kit.trainer.data.sources import Batch, PerSampleSet, check_labels
 from slurm_job_kit.trainer.errors import CodeError, UserError, in_one_line
-from slurm_job_kit.trainer.seeds import mix
+from slurm_job_kit.trainer.seeds import mix, seed_all
 from slurm_job_kit.trainer.stop import STOP_SIGNALS
 from slurm_job_kit.trainer.user_code import with_key
 
@@ -97,15 +97,8 @@ class Reader(Dataset[Any]):
         return RawBatch(content, torch.tensor(indices))
 
     def _sample(self, step: int, index: int) -> Any:
-        seed_sample(mix(self._kind, self._seed, step, index))
+        seed_all(mix(self._kind, self._seed, step, index))
         return self._samples[index]
-
-
-def seed_sample(seed: int) -> None:
-    """Seed Python's, NumPy's and torch's generators before the user's code reads samples."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.default_generator.manual_seed(seed)
 
 
 def is_labelled(content: Batch) -> bool:

@@ -19,7 +19,6 @@ from slurm_job_kit.trainer.data.loader import (
     PREFETCHED_BATCHES,
     RawBatch,
     as_in_worker,
-    seed_sample,
     start_worker,
     started,
     unchanged,
@@ -30,7 +29,7 @@ from slurm_job_kit.trainer.data.to_device import ToDevice
 from slurm_job_kit.trainer.data.transforms import Transform
 from slurm_job_kit.trainer.errors import CodeError, UserError
 from slurm_job_kit.trainer.process.run_handle import RankContext
-from slurm_job_kit.trainer.seeds import SAMPLE, mix
+from slurm_job_kit.trainer.seeds import SAMPLE, mix, seed_all
 from slurm_job_kit.trainer.user_code import user_code, with_key
 
 TRIAL_SIZE = 2
@@ -164,7 +163,7 @@ class StreamReader(IterableDataset[Any]):
             count += 1
 
     def _seed(self, count: int) -> None:
-        seed_sample(mix(SAMPLE, self.train.seed, self.share.number(count)))
+        seed_all(mix(SAMPLE, self.train.seed, self.share.number(count)))
 
 
 def has_unsaved_buffer(stream: object) -> bool:

@@ -19,7 +19,6 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.weak import WeakIdKeyDictionary
 
 from slurm_job_kit.trainer import seeds
-from slurm_job_kit.trainer.data.loader import seed_sample
 from slurm_job_kit.trainer.model.recording import Recorder, refusal
 from slurm_job_kit.trainer.strategy.interface import Strategy
 from slurm_job_kit.trainer.strategy.sharding import Rows
@@ -49,7 +48,7 @@ def record(create: Callable[[], nn.Module], seed: int) -> Recorded:
 
     Raises UserError where the code needs values that are not known without the weights.
     """
-    seed_sample(seeds.mix(seeds.WEIGHTS, seed))  # for code that draws from Python's or NumPy's
+    seeds.seed_all(seeds.mix(seeds.WEIGHTS, seed))  # for code that draws from Python's or NumPy's
     recorder = Recorder()
     try:
         with recorder.active():

@@ -13,7 +13,6 @@ from slurm_job_kit.trainer import seeds
 from slurm_job_kit.trainer.data import builtin, transforms
 from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
 from slurm_job_kit.trainer.data.feed import HeldOut, TrainBatches
-from slurm_job_kit.trainer.data.loader import seed_sample
 from slurm_job_kit.trainer.data.sources import Source, Stream, num_classes
 from slurm_job_kit.trainer.data.stream import Share, StreamBatches
 from slurm_job_kit.trainer.data.transforms import Transform
@@ -66,12 +65,12 @@ def build_data(context: RankContext, beat: Callable[[], object] = lambda: None) 
     turn = first_on_host(context, beat) if is_own else contextlib.nullcontext()
     # Ranks and attempts must get the same samples where the user's code splits or shuffles them.
     with turn, user_code("train.dataset", spec.dataset):
-        seed_sample(seeds.mix(seeds.DATA, spec.seed))
+        seeds.seed_all(seeds.mix(seeds.DATA, spec.seed))
         parts = builtin.create(spec.dataset, spec.dataset_args, place.rank, place.world_size)
         classes = num_classes(parts.train, parts.held_out)
     with user_code("train.transform", spec.transform or ""):
         # Again: the data set may draw more where it downloads its files.
-        seed_sample(seeds.mix(seeds.DATA, spec.seed, 1))
+        seeds.seed_all(seeds.mix(seeds.DATA, spec.seed, 1))
         transform = transforms.create(spec.transform, spec.transform_args)
     num_held_out = 0 if parts.held_out is None else len(parts.held_out)
     digest = getattr(parts.train, "digest", None)
