@@ -105,9 +105,7 @@ def _shared_module(
     # After the example, because a user's transform may draw random numbers there.
     torch.manual_seed(seeds.mix(seeds.WEIGHTS, spec.seed))
     with user_code("train.model", spec.model):
-        built = by_name.build(spec.init, create, spec.seed)
-        recorded = built if isinstance(built, by_name.Recorded) else None
-        module = built.module if isinstance(built, by_name.Recorded) else built
+        module, recorded = by_name.build(spec.init, create, spec.seed)
         module = _placed(module, context, has_values=recorded is None)
         check_trainable(module, spec)
         check_plain(f"train.model: state_dict() of {spec.model}", module.state_dict())

@@ -29,18 +29,21 @@ AUTO_LIMIT_BYTES = 16 * 2**30
 _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
-def build(init: str, create: Callable[[], nn.Module], seed: int) -> nn.Module | Recorded:
-    """Return the model, created as `train.init` says: whole, or recorded.
+def build(
+    init: str, create: Callable[[], nn.Module], seed: int, limit: int = AUTO_LIMIT_BYTES
+) -> tuple[nn.Module, Recorded | None]:
+    """Return the model, created as `train.init` says: whole, or recorded and without memory.
 
-    auto: whole, unless `create` makes parameters of more than AUTO_LIMIT_BYTES.
+    auto: whole, unless `create` makes parameters of more than `limit` bytes.
     """
     if init != "by_name":
         try:
-            with _limited(AUTO_LIMIT_BYTES) if init == "auto" else nullcontext():
-                return create()
+            with _limited(limit) if init == "auto" else nullcontext():
+                return create(), None
         except _TooLarge:
             pass  # the parameters that exist by now are freed with the traceback
-    return record(create, seed)
+    recorded = record(create, seed)
+    return recorded.module, recorded
 
 
 def record(create: Callable[[], nn.Module], seed: int) -> Recorded:
