@@ -399,6 +399,17 @@ class Spec:
     )
 
     @property
+    def nproc_per_node(self) -> int:
+        """Ranks of each node, as far as the spec says: one where it asks for no number or GPUs."""
+        nproc = self.launch.nproc_per_node
+        return max(1, self.slurm.num_gpus) if nproc == "auto" else nproc
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of all nodes, as far as the spec says."""
+        return self.slurm.nodes * self.nproc_per_node
+
+    @property
     def standby_s(self) -> int | None:
         """Seconds until the next attempt's torchrun is prepared; None where it is not.
 

@@ -1,6 +1,6 @@
 """Builds the parts of a frozen run once, without a GPU and without other ranks, before the queue.
 
-    python -m trainer.check RUN_DIR WORLD_SIZE REPORT
+    python -m trainer.check RUN_DIR REPORT
 
 Submit starts it on its own host and reads what it found from REPORT (`jobs/runs/check.py`). It
 creates what a rank creates before its first step and does one forward and backward pass: on torch's
@@ -65,9 +65,9 @@ ALARM_S = 90
 class Check:
     """The parts of a run as far as they could be created, and what was found."""
 
-    def __init__(self, run_dir: RunDir, spec: Spec, world_size: int) -> None:
-        ranks = max(1, world_size // spec.slurm.nodes)
-        place = DistributedContext(0, 0, 0, world_size, ranks, socket.gethostname())
+    def __init__(self, run_dir: RunDir, spec: Spec) -> None:
+        ranks, host = spec.nproc_per_node, socket.gethostname()
+        place = DistributedContext(0, 0, 0, spec.num_ranks, ranks, host)
         self._context = RankContext(RunHandle(run_dir, spec, 1), place, CPU, Events(0))
         self._train = spec.train
         self._findings = Findings(run_dir, spec)
@@ -240,12 +240,12 @@ def _on_cpu(module: nn.Module) -> nn.Module:
 def main(arguments: list[str]) -> None:
     """Check a run directory, write the report, and exit without the tear-down of user's threads."""
     signal.alarm(ALARM_S)
-    run_dir, world_size, report = RunDir(Path(arguments[0])), int(arguments[1]), arguments[2]
+    run_dir, report = RunDir(Path(arguments[0])), Path(arguments[1])
     spec = Spec.read(run_dir.spec)
     torch.set_num_threads(spec.launch.threads_per_rank)
-    check = Check(run_dir, spec, world_size)
+    check = Check(run_dir, spec)
     check.run()
-    records.write(Path(report), CheckReport(tuple(check.found)))
+    records.write(report, CheckReport(tuple(check.found)))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -113,7 +113,7 @@ def prepare(context: RankContext, begin: Callable[[str], None] = lambda phase: N
         f"resuming from checkpoint {loaded}" if loaded else "starting at step 0"
     )
     state.environments = extended(state.environments, environment, state.global_step)
-    for line in start_lines(context, replica.module, data.length, replica.batch_size):
+    for line in start_lines(context, replica.module, data.length, data.train_batches.sizes):
         context.distributed.log(line)
     if context.distributed.is_first:
         warn_of_full_disk(context, replica, data.length.total_steps)

@@ -16,7 +16,7 @@ from slurm_job_kit.jobs.attempt import history
 from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_step, find_checkpoint
 from slurm_job_kit.jobs.commands import gpu_hours, local, packages, run_jobs
-from slurm_job_kit.jobs.commands.submit import announce, choose_cluster, run_here, world_size
+from slurm_job_kit.jobs.commands.submit import announce, choose_cluster, run_here
 from slurm_job_kit.jobs.commands.submit_claim import claimed
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.errors import FailedError, UserError
@@ -186,7 +186,7 @@ def start_again(run_dir: RunDir, cluster: str, request: Request) -> str | None:
     # Without the user's file: a mistake is in the code, or in a key of this command.
     loaded = Loaded(spec, "")
     if request.is_checked and request.changes_parts:
-        check.check(loaded, run_dir, world_size(spec))
+        check.check(loaded, run_dir)
     return queue(loaded, run_dir)
 
 

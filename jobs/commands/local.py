@@ -127,7 +127,7 @@ def num_agents(spec: Spec, num_gpus: int) -> int:
 def check_machine(spec: Spec, num_gpus: int) -> None:
     """Raises: LocalError for a spec that this machine, with so many GPUs, cannot run."""
     nodes = num_agents(spec, num_gpus)
-    nproc = 1 if spec.launch.nproc_per_node == "auto" else spec.launch.nproc_per_node
+    nproc = spec.nproc_per_node
     cores = os.cpu_count() or 1
     share = num_gpus // max(1, nodes)
     if spec.slurm.num_gpus > share:

@@ -18,7 +18,6 @@ from slurm_job_kit.jobs.console import counted, format_metrics, say, shown_path
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.spec import Spec
 
 if TYPE_CHECKING:
     from slurm_job_kit.jobs.config.load import Loaded
@@ -136,17 +135,10 @@ def _submit_to_slurm(loaded: Loaded, options: Options) -> int:
         if options.is_checked:
             from slurm_job_kit.jobs.runs import check
 
-            check.check(loaded, run_dir, world_size(loaded.spec))
+            check.check(loaded, run_dir)
         job_id = queue(loaded, run_dir)
     announce(run_dir, job_id, options.as_json)
     return 0
-
-
-def world_size(spec: Spec) -> int:
-    """The number of ranks that follows from the spec: one on a node whose GPUs it does not have."""
-    from slurm_job_kit.jobs.node.torchrun import nproc_per_node
-
-    return spec.slurm.nodes * nproc_per_node(spec, {})
 
 
 def begin_from(run_dir: RunDir, state: Origin | None) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from slurm_job_kit.jobs.batch_sizes import uneven
 from slurm_job_kit.jobs.config.check_launch import is_dotted
 from slurm_job_kit.jobs.config.keys import list_hint, nearest
 from slurm_job_kit.jobs.problems import Problem, shown
@@ -133,7 +134,7 @@ def _shard_size(spec: Spec) -> Iterator[Problem]:
             what = f"is for train.strategy hsdp, not for {train.strategy}"
             yield _key("shard_size", what, "write strategy: hsdp, or leave it out", also[0])
         return
-    world_size = num_ranks(spec)
+    world_size = spec.num_ranks
     if train.shard_size is None and world_size == spec.slurm.nodes > 1:
         what = "hsdp shards within a node, and a node has one rank"
         hint = "set shard_size, or write strategy: fsdp or ddp"
@@ -143,20 +144,6 @@ def _shard_size(spec: Spec) -> Iterator[Problem]:
         fits = [size for size in range(2, world_size + 1) if world_size % size == 0]
         hint = f"write {' or '.join(map(str, fits))}"
         yield _key("shard_size", what, hint, *also)
-
-
-def num_ranks(spec: Spec) -> int:
-    """Return the number of ranks."""
-    nproc = spec.launch.nproc_per_node
-    return spec.slurm.nodes * (max(1, spec.slurm.num_gpus) if nproc == "auto" else nproc)
-
-
-def global_batch_size(spec: Spec) -> int:
-    """Return the samples of a step."""
-    train = spec.train
-    if train.global_batch_size is not None:
-        return train.global_batch_size
-    return train.micro_batch_size * train.grad_accum_steps * num_ranks(spec)
 
 
 def _plugins(train: Train) -> Iterator[Problem]:
@@ -203,16 +190,10 @@ def _batch(spec: Spec) -> Iterator[Problem]:
     if train.grad_accum_steps != 1:
         what = f"excludes train.global_batch_size {total}, from which the trainer computes it"
         yield _key("grad_accum_steps", what, "keep one of them", "train.global_batch_size")
-    nproc = spec.launch.nproc_per_node
-    world_size = spec.slurm.nodes * nproc if isinstance(nproc, int) else 1
+    world_size = 1 if spec.launch.nproc_per_node == "auto" else spec.num_ranks
     if world_size > 0 and total % world_size:
-        above = total - total % world_size + world_size
-        fits = f"{above - world_size} or {above}" if total > world_size else str(above)
-        what = f"{total} cannot be shared equally by {world_size} ranks"
         also = ("slurm.nodes", "launch.nproc_per_node")
-        fewer = max(each for each in range(1, world_size) if total % each == 0)
-        hint = f"write a multiple of {world_size}, such as {fits}, or take {fewer} ranks"
-        yield _key("global_batch_size", what, hint, *also)
+        yield _key("global_batch_size", *uneven(total, world_size), *also)
 
 
 def _ddp(spec: Spec) -> Iterator[Problem]:

@@ -25,12 +25,12 @@ FORKED_RANK = Path(__file__).with_name("forked_rank.py")
 
 
 def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:
-    """Number of ranks on this node: launch.nproc_per_node; for auto one per GPU, at least one."""
-    if spec.launch.nproc_per_node != "auto":
-        return spec.launch.nproc_per_node
+    """Number of ranks on this node: that of the spec, else one per GPU, at least one."""
+    if spec.launch.nproc_per_node != "auto" or spec.slurm.num_gpus:
+        return spec.nproc_per_node
     visible = gpus.visible(environ)
     allowed = len(visible[1]) if visible is not None else 0
-    return spec.slurm.num_gpus or gpus.given(environ) or max(1, allowed)
+    return gpus.given(environ) or max(1, allowed)
 
 
 def rank_command(spec: Spec, run_dir: RunDir) -> list[str]:
@@ -61,11 +61,10 @@ class NodeOptions:
 
 def placeholder_options(spec: Spec) -> NodeOptions:
     """The first node's options for `submit --dry-run`; names stand for values of a real job."""
-    nproc = nproc_per_node(spec, {})
     endpoint, rdzv_id = "FIRST_NODE_ADDRESS:FREE_PORT", "JOB_ID-ATTEMPT"
     return NodeOptions(
         nnodes=spec.slurm.nodes,
-        nproc_per_node=nproc,
+        nproc_per_node=spec.nproc_per_node,
         rdzv_endpoint=endpoint,
         rdzv_id=rdzv_id,
         is_host=True,

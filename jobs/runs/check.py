@@ -34,7 +34,7 @@ class NotChecked(Exception):
     """The run cannot be checked on this host; the text is the reason."""
 
 
-def check(loaded: Loaded, run_dir: RunDir, world_size: int) -> None:
+def check(loaded: Loaded, run_dir: RunDir) -> None:
     """Check the parts of a frozen run, and print what was checked.
 
     loaded: the user's input, for the places of keys.
@@ -45,7 +45,7 @@ def check(loaded: Loaded, run_dir: RunDir, world_size: int) -> None:
         python = ranks_python(spec)
         if spec.launch.is_trainer:
             what = "model, data and objective"
-            problems = build_parts(run_dir, spec, python, world_size)
+            problems = build_parts(run_dir, spec, python)
         else:
             what, problems = "the syntax of your code", syntax(run_dir, spec)
     except (NotChecked, OSError) as reason:
@@ -78,19 +78,12 @@ def ranks_python(spec: Spec) -> str:
     return python
 
 
-def build_parts(run_dir: RunDir, spec: Spec, python: str, world_size: int) -> list[Problem]:
+def build_parts(run_dir: RunDir, spec: Spec, python: str) -> list[Problem]:
     """Run `trainer.check`; return what it found. Raises: NotChecked."""
     with tempfile.TemporaryDirectory(prefix="kit-check-") as folder:
         report, output = Path(folder, "report.json"), Path(folder, "output")
-        command = [
-            python,
-            "-m",
-            "slurm_job_kit.trainer.check",
-            str(run_dir.path),
-            str(world_size),
-            str(report),
-        ]
-        env = rank_environment(run_dir, spec, world_size)
+        command = [python, "-m", "slurm_job_kit.trainer.check", str(run_dir.path), str(report)]
+        env = rank_environment(run_dir, spec)
         status = run_limited(command, run_dir.code, env, output)
         found = records.read(CheckReport, report)
         if found is None:
@@ -103,7 +96,7 @@ def build_parts(run_dir: RunDir, spec: Spec, python: str, world_size: int) -> li
     ]
 
 
-def rank_environment(run_dir: RunDir, spec: Spec, world_size: int) -> dict[str, str]:
+def rank_environment(run_dir: RunDir, spec: Spec) -> dict[str, str]:
     """The variables of rank 0, without those by which it would meet other ranks, and no GPU."""
     paths = filter(None, [*code_folders(run_dir), os.environ.get("PYTHONPATH")])
     return {
@@ -113,8 +106,8 @@ def rank_environment(run_dir: RunDir, spec: Spec, world_size: int) -> dict[str, 
         "KIT_RUN_DIR": str(run_dir.path),
         "KIT_CHECKPOINT_DIR": str(run_dir.checkpoints),
         **dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0"),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(max(1, world_size // spec.slurm.nodes)),
+        "WORLD_SIZE": str(spec.num_ranks),
+        "LOCAL_WORLD_SIZE": str(spec.nproc_per_node),
         **spec.launch.env,
         "CUDA_VISIBLE_DEVICES": "",
     }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_job_kit.jobs import records, shared_files
+from slurm_job_kit.jobs.batch_sizes import global_batch_size
 from slurm_job_kit.jobs.checkpoint import reader
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_names
 from slurm_job_kit.jobs.console import say
@@ -184,8 +185,6 @@ def _refuse_fixed(changed: Differences) -> None:
 
 def _refuse_other_batch(run_dir: RunDir, was: Spec, now: Spec) -> None:
     """Raise UserError where the checkpoints of the run do not fit the new global batch."""
-    from slurm_job_kit.jobs.config.check_train import global_batch_size, num_ranks
-
     old, new = global_batch_size(was), global_batch_size(now)
     if not now.launch.is_trainer or old == new:
         return
@@ -193,7 +192,7 @@ def _refuse_other_batch(run_dir: RunDir, was: Spec, now: Spec) -> None:
     # say which batch was saved: the trainer compares then.
     saved = checkpoint_names(run_dir.checkpoints)
     if saved and _saved_batch_size(run_dir.checkpoints / saved[0]) == old:
-        ranks = num_ranks(now)
+        ranks = now.num_ranks
         micro, rest = divmod(old, ranks * now.train.grad_accum_steps)
         way_out = f"{ranks} ranks cannot share {old} samples: take another number of ranks"
         if now.train.global_batch_size is not None:

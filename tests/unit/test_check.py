@@ -14,7 +14,7 @@ from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.problems import dotted
 from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.rundir import RunDir
-from slurm_job_kit.jobs.spec import Checkpoint, Slurm, Spec, Train
+from slurm_job_kit.jobs.spec import Checkpoint, Launch, Slurm, Spec, Train
 from slurm_job_kit.trainer.check import Check
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -65,7 +65,8 @@ def check(tmp_path, monkeypatch):
         importlib.invalidate_caches()
         for name in [name for name in sys.modules if name in ("mine", "configs.mine")]:
             del sys.modules[name]
-        checked = Check(run, Spec(train=train, **sections), world_size)
+        sections = {"launch": Launch(nproc_per_node=world_size), **sections}
+        checked = Check(run, Spec(train=train, **sections))
         checked.run()
         return checked.found
 

@@ -29,6 +29,7 @@ TOP_OF_CONTRACT = {
     "jobs.installation",
     "jobs.log_text",
     "jobs.gpus",
+    "jobs.batch_sizes",
     "jobs.environment",
     "jobs.kinds",
     "jobs.known_causes",

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
+from slurm_job_kit.jobs.batch_sizes import BatchSizes
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.seeds import ORDER, mix
 
 
 @dataclass(frozen=True)
-class Batches:
+class Batches(BatchSizes):
     """The training batches as pure functions of (seed, step): any step can be looked up.
 
     A round is one micro batch on each rank; an optimizer step is `grad_accum_steps` rounds. The
@@ -23,11 +24,8 @@ class Batches:
     """
 
     num_samples: int
-    micro_batch_size: int
-    grad_accum_steps: int
-    world_size: int
     seed: int
-    is_elastic: bool = False
+    is_elastic: bool
 
     @classmethod
     def of(cls, train: Train, num_samples: int, world_size: int) -> Batches:
@@ -35,27 +33,19 @@ class Batches:
 
         Raises UserError with both numbers where train.global_batch_size does not fit.
         """
-        size = train.global_batch_size
-        if size is None:
-            micro, steps = train.micro_batch_size, train.grad_accum_steps
-            return cls(num_samples, micro, steps, world_size, train.seed)
-        if size % world_size:
-            raise UserError(_uneven(size, world_size))
-        if size > num_samples:
+        sizes, size = BatchSizes.for_ranks(train, world_size), train.global_batch_size
+        if size is not None and size > num_samples:
             raise UserError(
                 f"train.global_batch_size is {size}, but the training set has only "
                 f"{num_samples} samples: make it {num_samples} at most"
             )
-        share = size // world_size
-        limit = min(share, train.micro_batch_size)
-        micro = next(number for number in range(limit, 0, -1) if share % number == 0)
-        return cls(num_samples, micro, share // micro, world_size, train.seed, is_elastic=True)
+        return cls(**vars(sizes), num_samples=num_samples, seed=train.seed, is_elastic=bool(size))
 
     def __post_init__(self) -> None:
         micro = f"train.micro_batch_size {self.micro_batch_size} x {self.world_size} ranks"
-        if self._round_size > self.num_samples:
+        if self.round_size > self.num_samples:
             raise UserError(
-                f"{micro} is a global batch of {self._round_size}, but the training set has only "
+                f"{micro} is a global batch of {self.round_size}, but the training set has only "
                 f"{self.num_samples} samples"
             )
         if self.grad_accum_steps > self.rounds_per_epoch:
@@ -65,20 +55,11 @@ class Batches:
             )
 
     @property
-    def _round_size(self) -> int:
-        return self.micro_batch_size * self.world_size
-
-    @property
-    def global_batch_size(self) -> int:
-        """Samples of an optimizer step; the last step of an epoch may have fewer."""
-        return self._round_size * self.grad_accum_steps
-
-    @property
     def rounds_per_epoch(self) -> int:
         """Micro batches of each rank in one epoch."""
         if self.is_elastic:
             return self.num_samples // self.global_batch_size * self.grad_accum_steps
-        return self.num_samples // self._round_size
+        return self.num_samples // self.round_size
 
     @property
     def steps_per_epoch(self) -> int:
@@ -88,7 +69,7 @@ class Batches:
     @property
     def samples_per_epoch(self) -> int:
         """Samples that one epoch uses; the other samples of its order are dropped."""
-        return self.rounds_per_epoch * self._round_size
+        return self.rounds_per_epoch * self.round_size
 
     def num_micro_batches(self, step: int) -> int:
         """Return how many micro batches each rank accumulates in a global step."""
@@ -109,7 +90,7 @@ class Batches:
 
         order: [N], `order()` of the epoch that the step belongs to.
         """
-        size, round_size = self.micro_batch_size, self._round_size
+        size, round_size = self.micro_batch_size, self.round_size
         first = step % self.steps_per_epoch * self.global_batch_size + rank * size
         starts = [first + number * round_size for number in range(self.num_micro_batches(step))]
         return [order[start : start + size].long() for start in starts]
@@ -175,21 +156,3 @@ class TrainingLength:
         """Return the number of samples trained on up to and including a step, over all ranks."""
         epochs, steps = divmod(step, self.steps_per_epoch)
         return epochs * self.samples_per_epoch + steps * self.global_batch_size
-
-
-def _uneven(global_batch_size: int, world_size: int) -> str:
-    """Return the error text with the nearest batch sizes and rank counts that would fit."""
-    below = global_batch_size // world_size * world_size
-    sizes = " or ".join(str(size) for size in (below, below + world_size) if size > 0)
-    divisors = [
-        number for number in range(1, global_batch_size + 1) if global_batch_size % number == 0
-    ]
-    nearest = [
-        *[number for number in divisors if number < world_size][-1:],
-        *[number for number in divisors if number > world_size][:1],
-    ]
-    ranks = " or ".join(map(str, nearest))
-    return (
-        f"train.global_batch_size {global_batch_size} cannot be shared evenly by {world_size} "
-        f"ranks: {sizes} could, or use {ranks} ranks"
-    )

@@ -46,7 +46,7 @@ class TrainBatches:
     ) -> None:
         self._reader = _BatchReader(source, context, SAMPLE)
         self._to_device = ToDevice(transform, context)
-        self._batches = batches
+        self.sizes = self._batches = batches
         self._rank = context.distributed.rank
         self._seed = context.train.seed
         self._device = context.device

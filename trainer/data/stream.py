@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from slurm_job_kit.jobs.batch_sizes import BatchSizes
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.data.collate import Collate
 from slurm_job_kit.trainer.data.loader import (
@@ -226,7 +227,7 @@ class StreamBatches:
         self._to_device = ToDevice(transform, context)
         self._num_workers = min(1, context.run.spec.launch.num_workers)
         self._share = share
-        self.batch_size, self._num_batches = _sizes(context)
+        self.sizes = BatchSizes.for_ranks(context.train, context.distributed.world_size)
         start = copy.deepcopy(stream.state_dict())
         position = Position(0, 0, start)
         self._reader = StreamReader(stream, self._train, share, self.batch_size, start, position)
@@ -236,13 +237,18 @@ class StreamBatches:
         if context.run.spec.launch.num_workers > 1:
             context.distributed.log("one process reads a stream: launch.num_workers counts as 1")
 
+    @property
+    def batch_size(self) -> int:
+        """The number of samples of each micro batch."""
+        return self.sizes.micro_batch_size
+
     def num_micro_batches(self, step: int) -> int:
         """Return how many micro batches each rank accumulates in every step."""
-        return self._num_batches
+        return self.sizes.grad_accum_steps
 
     def micro_batches(self, step: int) -> Iterator[Batch]:
         """Yield the next micro batches, on the device."""
-        for _ in range(self._num_batches):
+        for _ in range(self.sizes.grad_accum_steps):
             reading = self._next()
             self._last = self._reader.position, reading
             self._reader.position = reading.after
@@ -326,19 +332,3 @@ class StreamBatches:
         """End the worker process."""
         self._batches = None
         self._loader = None
-
-
-def _sizes(context: RankContext) -> tuple[int, int]:
-    """Return the samples of a micro batch and the micro batches of a step, of each rank."""
-    train, world_size = context.train, context.distributed.world_size
-    if train.global_batch_size is None:
-        return train.micro_batch_size, train.grad_accum_steps
-    share, rest = divmod(train.global_batch_size, world_size)
-    if rest:
-        raise UserError(
-            f"train.global_batch_size {train.global_batch_size} cannot be shared evenly by "
-            f"{world_size} ranks"
-        )
-    limit = min(share, train.micro_batch_size)
-    micro = next(number for number in range(limit, 0, -1) if share % number == 0)
-    return micro, share // micro

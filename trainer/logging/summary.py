@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from slurm_job_kit.jobs.batch_sizes import BatchSizes
 from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.data.batches import TrainingLength
 from slurm_job_kit.trainer.logging.environment import processor
@@ -15,21 +16,21 @@ from slurm_job_kit.trainer.process.run_handle import RankContext
 
 
 def start_lines(
-    context: RankContext, module: nn.Module, length: TrainingLength, batch_size: int
+    context: RankContext, module: nn.Module, length: TrainingLength, sizes: BatchSizes
 ) -> Iterator[str]:
-    """Yield the lines. batch_size: samples of a micro batch."""
+    """Yield the lines."""
     yield f"device {_device(context.device)}"
-    sizes = {True: 0, False: 0}
+    counts = {True: 0, False: 0}
     num_bytes = 0
     for parameter in module.parameters():
-        sizes[parameter.requires_grad] += parameter.numel()
+        counts[parameter.requires_grad] += parameter.numel()
         num_bytes += parameter.numel() * parameter.element_size()
-    frozen = f" and {sizes[False]:,} frozen ones" if sizes[False] else ""
+    frozen = f" and {counts[False]:,} frozen ones" if counts[False] else ""
     yield (
-        f"model {context.train.model}: {sizes[True]:,} parameters{frozen}, "
+        f"model {context.train.model}: {counts[True]:,} parameters{frozen}, "
         f"{num_bytes / 2**20:.1f} MiB"
     )
-    yield f"training: {_training(context, length, batch_size)}"
+    yield f"training: {_training(context, length, sizes)}"
 
 
 def _device(device: torch.device) -> str:
@@ -41,14 +42,13 @@ def _device(device: torch.device) -> str:
     return f"cpu, {processor()}, {memory / 2**30:.1f} GiB on the host"
 
 
-def _training(context: RankContext, length: TrainingLength, batch_size: int) -> str:
+def _training(context: RankContext, length: TrainingLength, sizes: BatchSizes) -> str:
     """Return sizes, optimizer, schedule, precision and seed in one line."""
-    train, world_size = context.train, context.distributed.world_size
-    accumulated = length.global_batch_size // (batch_size * world_size)
+    train = context.train
     return ", ".join(
         [
             f"{length.total_steps} steps of {length.global_batch_size} samples "
-            f"({batch_size} x {world_size} ranks x {accumulated})",
+            f"({sizes.micro_batch_size} x {sizes.world_size} ranks x {sizes.grad_accum_steps})",
             f"{train.objective}",
             f"{train.optimizer} lr {train.lr:g} weight_decay {train.weight_decay:g}",
             _schedule(train),

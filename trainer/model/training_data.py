@@ -106,7 +106,7 @@ def _batches(
             )
         share = Share(place.rank, place.world_size, parts.is_own_stream)
         stream = StreamBatches(train, share, transform, context)
-        samples = stream.batch_size * stream.num_micro_batches(0) * place.world_size
+        samples = stream.sizes.global_batch_size
         place.log(f"{spec.dataset}: a stream, {held_out}; {samples} samples a step")
         return stream, TrainingLength.of_stream(spec.max_steps, samples), 0
     train = cast(Source, train)  # mypy knows no type "not a stream"

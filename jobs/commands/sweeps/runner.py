@@ -15,7 +15,7 @@ from slurm_job_kit.jobs import environment, installation, records, shared_files
 from slurm_job_kit.jobs.attempt import exclude_nodes
 from slurm_job_kit.jobs.attempt.close import write_missing_result
 from slurm_job_kit.jobs.commands import continuing, gpu_hours, packages, queue
-from slurm_job_kit.jobs.commands.submit import choose_cluster, world_size
+from slurm_job_kit.jobs.commands.submit import choose_cluster
 from slurm_job_kit.jobs.commands.submit_claim import claimed, uninterrupted
 from slurm_job_kit.jobs.config.load import Loaded
 from slurm_job_kit.jobs.console import BestEffort, counted, number_ranges, say, shown_path
@@ -164,7 +164,7 @@ def check_parts(tasks: Sequence[SweepTask]) -> None:
         train = {key: value for key, value in vars(spec.train).items() if _is_part(value)}
         if (parts := repr((train, spec.launch))) not in seen:
             seen.add(parts)
-            check.check(task.loaded, task.run_dir, world_size(spec))
+            check.check(task.loaded, task.run_dir)
 
 
 def _is_part(value: object) -> bool:

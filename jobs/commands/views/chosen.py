@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from slurm_job_kit.jobs.batch_sizes import BatchSizes
 from slurm_job_kit.jobs.config.keys import Key
 from slurm_job_kit.jobs.console import counted
-from slurm_job_kit.jobs.node.torchrun import nproc_per_node
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.spec import METRIC_MODES, Spec
 
@@ -27,7 +27,7 @@ def chosen(spec: Spec, key: Key) -> str | None:
 
 
 def _ranks(spec: Spec) -> str:
-    ranks = nproc_per_node(spec, {})
+    ranks = spec.nproc_per_node
     if spec.launch.nproc_per_node != "auto":
         return f"{ranks}: launch.nproc_per_node is {ranks}"
     is_known = bool(spec.slurm.num_gpus)
@@ -75,10 +75,10 @@ def _global_batch(spec: Spec) -> str | None:
     is_known = spec.launch.nproc_per_node != "auto" or spec.slurm.num_gpus
     if not spec.launch.is_trainer:
         return None
-    train, world_size = spec.train, spec.slurm.nodes * nproc_per_node(spec, {})
-    total = train.micro_batch_size * train.grad_accum_steps * world_size
-    factors = f"{train.micro_batch_size} x {train.grad_accum_steps} x {counted(world_size, 'rank')}"
-    return f"{total}: {factors}" + ("" if is_known else ", without GPUs")
+    sizes = BatchSizes.for_ranks(spec.train, spec.num_ranks)
+    ranks = counted(sizes.world_size, "rank")
+    factors = f"{sizes.micro_batch_size} x {sizes.grad_accum_steps} x {ranks}"
+    return f"{sizes.global_batch_size}: {factors}" + ("" if is_known else ", without GPUs")
 
 
 def _shard_size(spec: Spec) -> str | None:

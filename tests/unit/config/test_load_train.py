@@ -26,8 +26,8 @@ from slurm_job_kit.jobs.config.load import load
         ),
         (
             "{train: {global_batch_size: 16}, slurm: {nodes: 3}, launch: {nproc_per_node: 1}}",
-            "train.global_batch_size: 16 cannot be shared equally by 3 ranks\n"
-            "  hint: write a multiple of 3, such as 15 or 18, or take 2 ranks",
+            "train.global_batch_size: 16 cannot be shared evenly by 3 ranks\n"
+            "  hint: write 15 or 18, or take 2 or 4 ranks",
         ),
         (
             "train: {strategy: fsdp, offload_optimizer: true}",
@@ -113,12 +113,12 @@ from slurm_job_kit.jobs.config.load import load
         ),
         (
             "{train: {global_batch_size: 64}, launch: {nproc_per_node: 2}, slurm: {nodes: 3}}",
-            "train.global_batch_size: 64 cannot be shared equally by 6 ranks\n"
-            "  hint: write a multiple of 6, such as 60 or 66",
+            "train.global_batch_size: 64 cannot be shared evenly by 6 ranks\n"
+            "  hint: write 60 or 66, or take 4 or 8 ranks",
         ),
         (
             "{train: {global_batch_size: 4}, launch: {nproc_per_node: 8}}",
-            "4 cannot be shared equally by 8 ranks\n  hint: write a multiple of 8, such as 8",
+            "4 cannot be shared evenly by 8 ranks\n  hint: write 8, or take 4 ranks",
         ),
         (
             "train: {sync_batchnorm: true}",

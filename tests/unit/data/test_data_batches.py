@@ -113,7 +113,7 @@ def test_the_sequence_of_samples_does_not_depend_on_how_a_round_is_shared():
         ),
         (
             {"global_batch_size": 45},
-            r"45 cannot be shared evenly by 2 ranks: 44 or 46 could, or use 1 or 3 ranks",
+            r"45 cannot be shared evenly by 2 ranks: write 44 or 46, or take 1 or 3 ranks",
         ),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from slurm_job_kit.jobs.spec import Train
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.feed import BatchSchedule, HeldOut
 from slurm_job_kit.trainer.data.sources import Samples
@@ -94,7 +95,7 @@ class Counted(Batches):
 
 @pytest.mark.parametrize("step", [1, 80, 1080])
 def test_seeking_computes_nothing_before_the_step(step):
-    batches = Counted(100, 1, 1, 1, 0)
+    batches = Counted.of(Train(micro_batch_size=1), 100, 1)
     Counted.calls = 0
     plan = BatchSchedule(batches, 0, range(step, 10**12), torch.device("cpu"))
     assert next(iter(plan)).step == step
@@ -122,7 +123,7 @@ def test_no_skipped_sample_is_read():
 def test_micro_batches_of_samples_follow_the_order_of_the_epoch():
     source = Samples(torch.arange(24, dtype=torch.uint8).unsqueeze(1), torch.arange(24) % 5, 0.5)
     batches = stream(feed_of(source, rank=1, world_size=2, **SIZE), range(1))[0]
-    order = Batches(24, 4, 2, 2, 0).order(0)
+    order = Batches.of(Train(micro_batch_size=4, grad_accum_steps=2), 24, 2).order(0)
     for (inputs, labels), own in zip(batches, (order[4:8], order[12:16]), strict=True):
         assert inputs.dtype == torch.float32
         assert torch.equal(inputs.flatten(), own * 0.5) and torch.equal(labels, own % 5)

@@ -22,7 +22,7 @@ from slurm_job_kit.trainer.logging.reporter import Reporter
 from slurm_job_kit.trainer.process.run_handle import RunHandle
 
 # 10 rounds of 2 x 8 samples in 4 steps of 3 rounds; the last one has 1.
-BATCHES = Batches(num_samples=167, micro_batch_size=8, grad_accum_steps=3, world_size=2, seed=0)
+BATCHES = Batches.of(Train(micro_batch_size=8, grad_accum_steps=3), 167, 2)
 LENGTH = TrainingLength.of(Train(epochs=3), BATCHES)
 
 

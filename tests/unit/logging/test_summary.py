@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from slurm_job_kit.jobs.batch_sizes import BatchSizes
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import TrainingLength
@@ -21,7 +22,8 @@ def test_the_log_begins_with_device_size_of_the_model_and_what_is_trained():
     context = RankContext(run, distributed, torch.device("cpu"), Events(0))
     module = nn.Sequential(nn.Linear(1000, 500), nn.Linear(500, 10))
     module[1].requires_grad_(False)
-    device, model, training = start_lines(context, module, TrainingLength(90, 9, 10, 48, 432), 8)
+    length, sizes = TrainingLength(90, 9, 10, 48, 432), BatchSizes(8, 3, 2)
+    device, model, training = start_lines(context, module, length, sizes)
     assert device.startswith("device cpu, ") and device.endswith(" GiB on the host")
     assert model == "model mini_resnet: 500,500 parameters and 5,010 frozen ones, 1.9 MiB"
     assert training == (

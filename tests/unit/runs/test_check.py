@@ -55,7 +55,7 @@ def frozen(tmp_path, monkeypatch):
 
 def checked(run):
     loaded, run_dir = run
-    check.check(loaded, run_dir, 2)
+    check.check(loaded, run_dir)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_typo_is_shown_with_file_line_key_and_hint_and_writes_nothing(frozen):
     loaded, run_dir = frozen()
     before = sorted(run_dir.path.rglob("*"))
     with pytest.raises(SpecError) as caught:
-        check.check(loaded, run_dir, 2)
+        check.check(loaded, run_dir)
     line, hint = str(caught.value).splitlines()
     assert line.startswith("x.yaml:4: train.model: mine:nett: module 'mine' has no attribute")
     assert hint == "  hint: did you mean mine:net?"
@@ -85,7 +85,7 @@ def test_a_typo_is_shown_with_file_line_key_and_hint_and_writes_nothing(frozen):
 def reports(*findings, folder):
     """The body of an interpreter that copies this report to its last argument."""
     records.write(folder / "prepared.json", CheckReport(findings))
-    return f'cp {folder}/prepared.json "$5"'
+    return f'cp {folder}/prepared.json "$4"'
 
 
 def test_warnings_are_shown_and_refuse_nothing(frozen, interpreter, tmp_path, capfd):
@@ -116,7 +116,7 @@ def test_the_process_has_the_ranks_code_and_variables_and_no_gpu(
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
     body = f"env >{tmp_path}/env; pwd -P >{tmp_path}/pwd; " + reports(folder=tmp_path)
     loaded, run_dir = frozen(interpreter(body, ", env: {OWN: a}, nproc_per_node: 3"))
-    check.check(loaded, run_dir, 3)
+    check.check(loaded, run_dir)
     env = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
     assert (env["CUDA_VISIBLE_DEVICES"], env["OWN"], env["WORLD_SIZE"]) == ("", "a", "3")
     assert env["PYTHONPATH"].split(":")[0] == str(run_dir.code)
