@@ -94,6 +94,12 @@ class Site:
         return self.partition.grace_time_s
 
     @property
+    def preemption_s(self) -> int | None:
+        """Seconds from the warning of a preemption to SIGKILL; None where no job is ended so."""
+        is_ended = self.preempt_mode in ("CANCEL", "REQUEUE")
+        return self.grace_time_s + self.config.kill_wait_s if is_ended else None
+
+    @property
     def summary(self) -> str:
         """The site in one line, for a dry run."""
         config, mode = self.config, self.preempt_mode

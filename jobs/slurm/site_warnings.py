@@ -16,7 +16,7 @@ from slurm_job_kit.jobs.records.queued import PartitionNodes, SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import duration
 from slurm_job_kit.jobs.slurm.site import CRED_EXPIRE_S, KILL_WAIT_S, SLURMD_PORT, Site
-from slurm_job_kit.jobs.spec import Slurm
+from slurm_job_kit.jobs.spec import Slurm, advised_lead_s
 
 # Assumed duration of a stop (notice, save, commit) until the run has measured one.
 ASSUMED_STOP_S = 30
@@ -77,17 +77,17 @@ def _stops(requested: Slurm, site: Site, stop_s: float | None) -> Iterator[Probl
     partition, mode = f"partition {site.partition.name}", site.preempt_mode
     by_qos = site.config.preempt_type == "qos" and site.qos_name
     where = f"QOS {site.qos_name}" if by_qos else partition
-    grace_s, kill_wait_s = site.grace_time_s, site.config.kill_wait_s
     if mode == "CANCEL":
         yield _cancels(requested, where)
-    if mode in ("CANCEL", "REQUEUE") and grace_s + kill_wait_s < (stop_s or ASSUMED_STOP_S):
+    if site.preemption_s is not None and site.preemption_s < (stop_s or ASSUMED_STOP_S):
+        grace_s, kill_wait_s = site.grace_time_s, site.config.kill_wait_s
         given = f"{where} preempts with {grace_s} s of grace and kills {kill_wait_s} s later"
         took = "a save may take longer" if stop_s is None else f"a stop took {stop_s:.0f} s"
         hint = "set checkpoint.every_minutes: the next attempt repeats the steps after that save"
         yield _warning("partition", f"{given}; {took}", hint)
     if stop_s is not None and stop_s > requested.signal_lead_s:
         what = f"{requested.signal_lead_s} s is shorter than the slowest stop, {stop_s:.0f} s"
-        yield _warning("signal_lead_s", what, f"write {2 * int(stop_s) + 1}")
+        yield _warning("signal_lead_s", what, f"write {advised_lead_s(stop_s)}")
     if requested.sbatch_args.get("requeue") == EXPEDITE and not site.config.has_expedited:
         what = "this site has no expedited requeue (SlurmctldParameters=enable_expedited_requeue)"
         yield Problem(("slurm", "sbatch_args", "requeue"), what, "leave it out")
@@ -155,14 +155,9 @@ def record_site(run_dir: RunDir, requested: Slurm, sites: Sequence[Site]) -> Slu
     """
     known = SlurmSite(
         cancels_preempted=any(site.preempt_mode == "CANCEL" for site in sites),
-        # From the warning of a preemption to SIGKILL; the trainer compares it with its saves.
+        # The trainer compares it with its saves.
         preemption_s=min(
-            (
-                site.grace_time_s + site.config.kill_wait_s
-                for site in sites
-                if site.preempt_mode in ("CANCEL", "REQUEUE")
-            ),
-            default=None,
+            (site.preemption_s for site in sites if site.preemption_s is not None), default=None
         ),
         kill_wait_s=next((site.config.kill_wait_s for site in sites), KILL_WAIT_S),
         slurmd_port=next((site.config.slurmd_port for site in sites), SLURMD_PORT),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Iterator
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.records.queued import SlurmSite
-from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.jobs.spec import Spec, advised_lead_s
 from slurm_job_kit.trainer.process.run_handle import RunHandle
 from slurm_job_kit.trainer.process.step_agreement import CHECK_INTERVAL_S
 
@@ -18,7 +17,6 @@ from slurm_job_kit.trainer.process.step_agreement import CHECK_INTERVAL_S
 # 2 to 8 s were measured on two busy cores, with steps and saves of milliseconds.
 MARGIN_S = 10.0
 AGAIN_FACTOR = 1.5
-ADVICE_FACTOR, ADVICE_STEP_S = 1.2, 30
 
 
 class LeadTime:
@@ -125,7 +123,7 @@ class LeadTime:
         if self._signal_lead_s is not None and need_s > self._signal_lead_s:
             lines.append(
                 f"the warning comes {self._signal_lead_s:.0f} s before the time limit: set "
-                f"slurm.signal_lead_s: {advice(need_s)}"
+                f"slurm.signal_lead_s: {advised_lead_s(need_s)}"
             )
         if self._preemption_s is not None and need_s > self._preemption_s:
             lines.append(
@@ -139,8 +137,3 @@ class LeadTime:
             f"{name} {seconds:.1f} s" for name, seconds in parts.items() if seconds
         )
         return f"a stop needs about {need_s:.0f} s ({measured}), {'; '.join(lines)}"
-
-
-def advice(need_s: float) -> int:
-    """Return a lead of 1.2 times the need, rounded up to half minutes."""
-    return ADVICE_STEP_S * math.ceil(ADVICE_FACTOR * need_s / ADVICE_STEP_S)

@@ -5,8 +5,8 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.records.queued import SlurmSite
 from slurm_job_kit.jobs.rundir import RunDir, write_json
-from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
-from slurm_job_kit.trainer.health.lead_time import MARGIN_S, LeadTime, advice
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, advised_lead_s
+from slurm_job_kit.trainer.health.lead_time import MARGIN_S, LeadTime
 from slurm_job_kit.trainer.process.run_handle import RunHandle
 from tests.unit import run_files
 
@@ -40,7 +40,7 @@ def test_the_warning_has_the_numbers_and_the_key_to_set():
         "a stop needs about 76 s (step 2.1 s, save 60.0 s), the warning comes 60 s before the "
         "time limit: set slurm.signal_lead_s: 120"
     )
-    assert advice(70) == 90
+    assert advised_lead_s(70) == 90
 
 
 def test_it_warns_once_and_again_when_the_need_has_grown_by_half():

@@ -8,7 +8,7 @@ from slurm_job_kit.jobs.problems import dotted
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, read_json
 from slurm_job_kit.jobs.slurm import client, site, site_warnings
 from slurm_job_kit.jobs.slurm.site import Config, Partition, Site
-from slurm_job_kit.jobs.spec import Slurm
+from slurm_job_kit.jobs.spec import Slurm, advised_lead_s
 from tests.unit import run_files
 
 # From a real Slurm 22.05, shortened.
@@ -204,6 +204,11 @@ def test_a_partition_that_affects_the_run_is_a_problem(partition, requested, exp
 )
 def test_a_measured_stop_is_compared_with_grace_time_and_lead_time(stop_s, expected):
     assert found(stop_s=stop_s) == expected
+
+
+def test_submit_advises_the_lead_that_the_log_of_such_a_run_advises():
+    (*_, problem) = site_warnings.check(HOUR, [Site(USUAL, BATCH)], 121.0)
+    assert f"write {advised_lead_s(121.0)}" in problem.hint
 
 
 def test_job_requeue_0_is_a_problem():
