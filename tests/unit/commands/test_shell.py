@@ -11,7 +11,7 @@ import pytest
 
 from slurm_job_kit.jobs import procfs
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.commands import shell as beside_rank
+from slurm_job_kit.jobs.commands import shell
 from slurm_job_kit.jobs.rundir import Timeline, write_json
 from slurm_job_kit.jobs.slurm import client
 from tests.unit import run_files
@@ -148,9 +148,9 @@ def on_slurm(slurm, here):
 
 def test_on_slurm_it_is_a_step_on_the_node_of_the_rank(on_slurm, slurm):
     slurm.set_state("7", "RUNNING")
-    place = beside_rank.find_place(on_slurm, 0)
+    place = shell.find_place(on_slurm, 0)
     assert (place.job_id, place.node, place.pid) == ("7", "b", 10)
-    argv = beside_rank.argv_beside(on_slurm, place, ["ls"])
+    argv = shell.argv_beside(on_slurm, place, ["ls"])
     assert argv[0] == "srun" and {"--jobid=7", "--nodelist=b", "--overlap"} <= set(argv)
     # Where memory is a resource the ranks have all of it; the user may have SLURM_EXPORT_ENV=NONE.
     assert {"--mem=0", "--export=ALL"} <= set(argv)

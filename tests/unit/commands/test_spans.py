@@ -10,7 +10,7 @@ from slurm_job_kit.jobs.commands.times.history import AttemptHistory
 from slurm_job_kit.jobs.commands.times.spans import BEGINS, spans_of
 from slurm_job_kit.jobs.records.ended import Action, Cause
 from slurm_job_kit.jobs.spec import Launch, Spec
-from tests.unit.report.report_kit import BEGIN, attempt, event, history, seconds, started
+from tests.unit.commands.report_kit import BEGIN, attempt, event, history, seconds, started
 
 # A start-up from second 10 on; steps of a second each, from second 18 on.
 FIRST = started(10)

@@ -20,7 +20,7 @@ from slurm_job_kit.jobs.records.training import Metric, Result
 from slurm_job_kit.jobs.rundir import append_jsonl
 from slurm_job_kit.jobs.runs import run_lock, state
 from tests.unit.commands.commands_kit import make_run
-from tests.unit.report.report_kit import (
+from tests.unit.commands.report_kit import (
     BEGIN,
     attempt,
     event,
