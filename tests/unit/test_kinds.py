@@ -1,11 +1,32 @@
-"""The table of kinds: each has its line, and each command can be typed."""
+"""The table of kinds: each has its line, and each command can be typed.
+
+`python -m tests.unit.test_kinds` writes kinds.txt, what a user reads about each kind. Other tests
+compare kinds, not sentences.
+"""
+
+from pathlib import Path
 
 import pytest
 
+from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.commands.answers.remedies import CHANGES, remedy_of
 from slurm_job_kit.jobs.kinds import KINDS, Cause, Kind
 from slurm_job_kit.jobs.known_causes import KNOWN_CAUSES
 from slurm_job_kit.jobs.spec import Spec
+
+MESSAGES = Path(__file__).with_name("kinds.txt")
+
+
+def messages():
+    """Yield sentence, advice and command of each kind, for a run x with the default spec."""
+    for kind, row in KINDS.items():
+        remedy = remedy_of(kind, Spec())
+        command = installation.command(remedy.command, "x", remedy.change, *remedy.flags)
+        yield f"{kind}\n    {row.what}\n    {remedy.text}\n    {command}\n"
+
+
+def test_what_a_user_reads_about_each_kind():
+    assert "".join(messages()) == MESSAGES.read_text(encoding="utf-8")
 
 
 def test_each_kind_has_one_line_and_each_cause_a_kind():
@@ -29,3 +50,7 @@ def test_the_known_causes_name_kinds_that_a_process_may_have():
     # Of two of one kind the second says in its own words what it is.
     kinds = [each.kind for each in KNOWN_CAUSES if not each.detail]
     assert len(kinds) == len({*kinds})
+
+
+if __name__ == "__main__":
+    MESSAGES.write_text("".join(messages()), encoding="utf-8")
