@@ -14,8 +14,8 @@ from slurm_job_kit.jobs.config.load import SpecError, load
 from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import check, lookup
 from slurm_job_kit.jobs.spec import Spec
-from tests.unit.commands.commands_kit import TINY
 from tests.unit.fake_slurm import FakeSlurm
+from tests.unit.run_files import TINY, frozen
 from tests.unit.two_hosts import file_client as file_client
 from tests.unit.two_hosts import hosts as hosts
 
@@ -76,6 +76,12 @@ def refuse(spec_file):
         return str(caught.value)
 
     return refused
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run directory as `freeze` leaves it. Some tests have a fuller one of their own."""
+    return frozen(tmp_path)
 
 
 @pytest.fixture

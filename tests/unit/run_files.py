@@ -1,13 +1,26 @@
-"""Files of a run directory, most as JSON values; a test gives only the keys that it needs."""
+"""Build run directories for the tests: the directory, and the files that its attempts leave.
 
+`plan`, `attempt` and `claim` return JSON values, in which a test changes the keys that it needs.
+The others write files of a run directory.
+"""
+
+import hashlib
 import os
 import time
 from pathlib import Path
 from typing import Any
 
-from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs.checkpoint.manifest import FileDigest, Manifest, NamedFile
+from slurm_job_kit.jobs.records.frozen import Overrides
+from slurm_job_kit.jobs.records.training import Best
+from slurm_job_kit.jobs.rundir import AttemptDir, RunDir, write_json
+from slurm_job_kit.jobs.runs import code_snapshot
+from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 from slurm_job_kit.jobs.spec import Spec
 
+REPOSITORY = Path(__file__).resolve().parents[2]
+TINY = "name: tiny\nslurm: {nodes: 2}\n"
 EVIDENCE: dict[str, Any] = {
     "outcome": None,
     "job_state": "RUNNING",
@@ -17,12 +30,6 @@ EVIDENCE: dict[str, Any] = {
     "has_progress": False,
     "error": None,
 }
-
-
-def unlock(code: Path) -> None:
-    """Let an ordinary user do to frozen code what root, or a purge of the disk, always can."""
-    for folder, _, _ in os.walk(code):
-        os.chmod(folder, 0o700)
 
 
 def plan(**fields):
@@ -39,15 +46,6 @@ def plan(**fields):
         "deadline": None,
         **fields,
     }
-
-
-def run_with_a_plan(folder: Path) -> RunDir:
-    """The run directory `folder`, with attempt 1 on the nodes a and b."""
-    run = RunDir(folder)
-    run.attempt(1).path.mkdir()
-    run.spec.write_text(Spec().to_json())
-    write_json(run.attempt(1).plan, plan())
-    return run
 
 
 def attempt(evidence=(), **fields):
@@ -76,3 +74,85 @@ def claim(**fields):
     """owner.json of attempt 1 of job 7."""
     owner = {"job_id": "7", "host": "a", "pid": 1, "pid_start": "1", "restart_count": 0}
     return owner | {"attempt": 1, "token": "x"} | fields
+
+
+def frozen(folder: Path, spec: Spec | None = None) -> RunDir:
+    """Create the run directory `folder` with its spec and the folders that `freeze` creates."""
+    run = RunDir(folder)
+    for each in (run.checkpoints, run.timeline("x").parent, run.rank_log(0).parent):
+        each.mkdir(parents=True, exist_ok=True)
+    run.spec.write_text((spec or Spec()).to_json())
+    return run
+
+
+def make_run(here, run_id="20260101", name="tiny", root="runs"):
+    """Create a run below a folder of `here`, by default its runs root."""
+    run = frozen(here / root / name / run_id, Spec(name=name))
+    run.spec_yaml.write_text(f"name: {name}\n")
+    records.write(run.overrides, Overrides(()))
+    return run
+
+
+def make_kit(folder: Path) -> Path:
+    """Create a repository with the two files by which the kit is known, both empty."""
+    for file in (SCRIPT, Path(installation.NAME, "jobs/rundir.py")):
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text("#!/usr/bin/env bash\n")
+    return folder
+
+
+def freeze_code(checkout: Path, run: RunDir) -> Path:
+    """Freeze the checkout for a run; return the frozen code."""
+    code = code_snapshot.take(checkout, run.path.parent.parent)
+    run.code.symlink_to(os.path.relpath(code, run.path))
+    run.kit.symlink_to(run.code.name)
+    return code
+
+
+def make_code(here, run, **texts):
+    """Freeze the checkout `here/checkout` for a run. texts: of its files, as `model="x = 1"`."""
+    checkout = make_kit(here / "checkout")
+    for name, text in (texts or {"model": "x = 1"}).items():
+        (checkout / f"{name}.py").write_text(f"{text}\n")
+    freeze_code(checkout, run)
+    return checkout
+
+
+def make_checkpoint(run, step, best=None):
+    """Write a committed checkpoint with one file; return its folder."""
+    directory = run.checkpoints / f"step-{step:08d}"
+    directory.mkdir(parents=True)
+    content = f"state {step}".encode()
+    (directory / "state.pt").write_bytes(content)
+    digest = FileDigest(len(content), hashlib.sha256(content).hexdigest())
+    manifest = Manifest(step, files=(NamedFile("state.pt", digest),), best=Best(step=best))
+    (directory / "manifest.json").write_bytes(manifest.to_bytes())
+    (run.checkpoints / "latest").write_text(f"{directory.name}\n")
+    return directory
+
+
+def opened(run: RunDir, number: int = 1, **fields: Any) -> AttemptDir:
+    """Open an attempt on the nodes a and b: its folder and its plan.json with these fields."""
+    folder = run.attempt(number)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    write_json(folder.plan, plan(attempt=number) | fields)
+    return folder
+
+
+def node(folder, rank, *signals, torchrun_exit=0, end=9.0, **fields):
+    """Write the record of a node's agent. signals: (time, name) of each that it received."""
+    seen = [{"t": t, "signal": name} for t, name in signals]
+    record = {"host": f"n{rank}", "signals": seen, "torchrun_exit": torchrun_exit, "end": end}
+    write_json(folder.agent(rank), record | fields)
+
+
+def failed(folder, rank, time, error="ValueError: x", **fields):
+    """Write the error record of a rank."""
+    record = {"rank": rank, "host": f"n{rank}", "time": time, "error": error, "traceback": ""}
+    write_json(folder.rank_error(rank), record | fields)
+
+
+def unlock(code: Path) -> None:
+    """Let an ordinary user do to frozen code what root, or a purge of the disk, always can."""
+    for folder, _, _ in os.walk(code):
+        os.chmod(folder, 0o700)

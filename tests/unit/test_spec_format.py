@@ -4,16 +4,9 @@ import json
 
 import pytest
 
-from slurm_job_kit.jobs.rundir import FORMAT, RunDir
+from slurm_job_kit.jobs.rundir import FORMAT
 from slurm_job_kit.jobs.runs import scratch_purge
 from slurm_job_kit.jobs.spec import FormatError, Spec
-
-
-@pytest.fixture
-def run(tmp_path):
-    run_dir = RunDir(tmp_path)
-    run_dir.spec.write_text(Spec().to_json())
-    return run_dir
 
 
 def test_a_spec_carries_the_format_of_its_run_directory(run):

@@ -1,31 +1,12 @@
-"""Files of attempts for the tests of this folder."""
+"""Records of attempts, and steps of the batch script, for the tests of this folder."""
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.attempt import close as close_module
 from slurm_job_kit.jobs.attempt.decision import refusal
 from slurm_job_kit.jobs.records.ended import AttemptRecord
-from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import facts
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
-
-
-def opened(run, attempt, checkpoint=None, nodes=("a", "b")):
-    run.attempt(attempt).path.mkdir()
-    plan = run_files.plan(attempt=attempt, nodes=list(nodes), checkpoint=checkpoint)
-    write_json(run.attempt(attempt).plan, plan)
-    return run.attempt(attempt)
-
-
-def failed(attempt_dir, rank, time, error="ValueError: x", **fields):
-    record = {"rank": rank, "host": f"n{rank}", "time": time, "error": error, "traceback": ""}
-    write_json(attempt_dir.rank_error(rank), record | fields)
-
-
-def node(attempt_dir, rank, *signals, torchrun_exit=0, end=9.0):
-    seen = [{"t": t, "signal": name} for t, name in signals]
-    record = {"host": f"n{rank}", "signals": seen, "torchrun_exit": torchrun_exit, "end": end}
-    write_json(attempt_dir.agent(rank), record)
 
 
 def entry(

@@ -192,10 +192,8 @@ def test_a_run_that_is_not_complete_never_ends_with_0(tmp_path, action, code):
 @pytest.fixture
 def run(tmp_path):
     """A run directory as `freeze` makes it, of a user's own script."""
-    run_dir = RunDir(tmp_path / "run")
-    for folder in (run_dir.checkpoints, run_dir.timeline("x").parent, run_dir.attempt(1).path):
-        folder.mkdir(parents=True)
-    run_dir.spec.write_text(Spec(launch=Launch(script="x.py")).to_json())
+    run_dir = run_files.frozen(tmp_path / "run", Spec(launch=Launch(script="x.py")))
+    run_dir.attempt(1).path.mkdir()
     return run_dir
 
 

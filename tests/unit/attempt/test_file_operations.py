@@ -7,10 +7,9 @@ from slurm_job_kit.jobs.attempt import execute
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.records.training import Progress, progress_text
-from slurm_job_kit.jobs.rundir import RunDir, Timeline, write_json
-from slurm_job_kit.jobs.runs import code_snapshot
+from slurm_job_kit.jobs.rundir import Timeline, write_json
 from slurm_job_kit.jobs.spec import Slurm, Spec
-from tests.unit import file_operations
+from tests.unit import file_operations, run_files
 
 # Where each takes 5 ms, both commands together wait 0.3 s for the run directory.
 AT_MOST = 60
@@ -20,14 +19,8 @@ NODES = ("a", "b")
 @pytest.fixture
 def run(tmp_path):
     """A run directory as `freeze` makes it. The repository has the one file that marks a kit."""
-    repository, run_dir = tmp_path / "repository", RunDir(tmp_path / "runs/x/1")
-    (repository / "slurm_job_kit/jobs").mkdir(parents=True)
-    (repository / "slurm_job_kit/jobs/rundir.py").write_text("")
-    for folder in (run_dir.checkpoints, run_dir.timeline("x").parent, run_dir.rank_log(0).parent):
-        folder.mkdir(parents=True)
-    run_dir.spec.write_text(Spec(slurm=Slurm(nodes=2)).to_json())
-    run_dir.code.symlink_to(code_snapshot.take(repository, tmp_path / "runs"))
-    run_dir.kit.symlink_to("code")
+    run_dir = run_files.frozen(tmp_path / "runs/x/1", Spec(slurm=Slurm(nodes=2)))
+    run_files.freeze_code(run_files.make_kit(tmp_path / "repository"), run_dir)
     write_json(run_dir.submission, {"argv": None, "job_id": "7"})
     write_json(run_dir.site, {"cancels_preempted": False})
     return run_dir

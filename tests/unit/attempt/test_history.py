@@ -20,15 +20,8 @@ from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Slurm, Spec
 from slurm_job_kit.trainer.checkpoint.recovery import quarantine
 from tests.unit import run_files
-from tests.unit.attempt.attempt_kit import (
-    close_lost,
-    entry,
-    failed,
-    node,
-    opened,
-    own_script,
-    refused,
-)
+from tests.unit.attempt.attempt_kit import close_lost, entry, own_script, refused
+from tests.unit.run_files import failed, node, opened
 
 
 def stopped_in_startup(run, attempt_dir):

@@ -20,7 +20,8 @@ from slurm_job_kit.jobs.rundir import Timeline, append_jsonl, read_json, write_j
 from slurm_job_kit.jobs.runs import checkpoints, facts, interpret
 from slurm_job_kit.jobs.spec import Spec
 from tests.unit import run_files
-from tests.unit.attempt.attempt_kit import entry, failed, node, opened, own_script, parsed
+from tests.unit.attempt.attempt_kit import entry, own_script, parsed
+from tests.unit.run_files import failed, node, opened
 
 SETUP_ERROR = "n2: setup: `module load x` failed with exit code 1: no module x"
 

@@ -14,7 +14,6 @@ from slurm_job_kit.jobs.rundir import append_jsonl, read_json, write_json
 from slurm_job_kit.jobs.runs import facts, run_lock
 from slurm_job_kit.jobs.spec import Notify, Slurm, Spec
 from tests.unit import run_files
-from tests.unit.attempt import attempt_kit
 
 RECORD = 'printf "%s|" "$KIT_STATE" "$KIT_REASON" "$KIT_RUN_ID" "$KIT_RUN_DIR" "$PWD" >>said'
 
@@ -28,7 +27,7 @@ def wanting(run, fake_slurm):
         run.spec.write_text(spec.to_json())
         me = run_lock.this_process(job_id)
         run_lock.claim(run, me, 1)
-        attempt_kit.opened(run, 1)
+        run_files.opened(run, 1)
         return run, me
 
     return wants
@@ -49,17 +48,17 @@ def test_a_complete_run_notifies_once_after_its_result(wanting):
 @pytest.mark.parametrize("job_id", ["7", None])
 def test_a_held_run_notifies_with_its_reason(wanting, job_id):
     run, me = wanting(job_id=job_id)
-    attempt_kit.failed(run.attempt(1), 0, 5.0, "SpecError: no such key", is_user_error=True)
+    run_files.failed(run.attempt(1), 0, 5.0, "SpecError: no such key", is_user_error=True)
     assert close_module.close_attempt(run, me, 1).action is Action.HOLD
     assert said(run)[0] == "held" and "no such key" in said(run)[1]
 
 
 def test_a_requeue_and_a_retry_do_not_notify(wanting, fake_slurm):
     run, me = wanting()
-    attempt_kit.failed(run.attempt(1), 0, 5.0)
+    run_files.failed(run.attempt(1), 0, 5.0)
     assert close_module.close_attempt(run, me, 1).action is Action.RETRY
     run.attempt(1).rank_error(0).unlink()
-    attempt_kit.node(run.attempt(1), 0, (5.0, "SIGTERM"))
+    run_files.node(run.attempt(1), 0, (5.0, "SIGTERM"))
     assert close_module.close_attempt(run, me, 1).action is Action.REQUEUE
     assert said(run) == []
 

@@ -12,9 +12,10 @@ from slurm_job_kit.jobs.attempt import __main__
 from slurm_job_kit.jobs.attempt.open import AllocationError, check_allocation, open_attempt
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
-from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import code_digest, code_snapshot, run_lock
 from slurm_job_kit.jobs.spec import Slurm, Spec
+from tests.unit import run_files
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -29,9 +30,7 @@ def checkout(tmp_path):
 
 @pytest.fixture
 def run(tmp_path, checkout):
-    run_dir = RunDir(tmp_path / "runs/x/1")
-    run_dir.path.mkdir(parents=True)
-    run_dir.spec.write_text(Spec().to_json())
+    run_dir = run_files.frozen(tmp_path / "runs/x/1")
     run_dir.code.symlink_to(code_snapshot.take(checkout, tmp_path / "runs"))
     return run_dir
 

@@ -11,12 +11,11 @@ from tests.unit import run_files
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(run):
     """Attempt 1 on the nodes a and b, whose agents ended with 1."""
-    run = run_files.run_with_a_plan(tmp_path)
+    run_files.opened(run)
     for rank, host in enumerate("ab"):
-        ended = {"host": host, "signals": [], "torchrun_exit": 1, "end": 9.0}
-        write_json(run.attempt(1).agent(rank), ended)
+        run_files.node(run.attempt(1), rank, host=host, torchrun_exit=1)
     return run
 
 

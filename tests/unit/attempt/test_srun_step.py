@@ -22,8 +22,10 @@ from tests.unit import run_files
 
 
 @pytest.fixture
-def run(tmp_path):
-    return run_files.run_with_a_plan(tmp_path)
+def run(run):
+    """A run whose attempt 1 is open."""
+    run_files.opened(run)
+    return run
 
 
 def node(run, rank, code, **fields):

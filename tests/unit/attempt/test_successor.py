@@ -45,10 +45,7 @@ def show(slurm, state):
 @pytest.fixture
 def run(tmp_path):
     """A run directory whose attempt 1 was opened by job 7."""
-    run_dir = RunDir(tmp_path / "runs/x/2026")
-    for folder in (run_dir.checkpoints, run_dir.timeline("x").parent, run_dir.attempt(1).path):
-        folder.mkdir(parents=True)
-    run_dir.spec.write_text(SPEC.to_json())
+    run_dir = run_files.frozen(tmp_path / "runs/x/2026", SPEC)
     opened(run_dir, 1, "7")
     return run_dir
 
@@ -63,10 +60,7 @@ def ensure(run, attempt):
 
 
 def opened(run, attempt, job_id):
-    run.attempt(attempt).path.mkdir(exist_ok=True)
-    write_json(
-        run.attempt(attempt).plan, run_files.plan(attempt=attempt, job_id=job_id, nodes=["a"])
-    )
+    run_files.opened(run, attempt, job_id=job_id, nodes=["a"])
 
 
 def closed(run, decision, job_state="RUNNING", attempt=1):

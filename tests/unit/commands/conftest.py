@@ -13,7 +13,7 @@ from slurm_job_kit.jobs.records.ended import read_attempts
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, write_json
 from slurm_job_kit.jobs.runs import facts
 from tests.unit import run_files
-from tests.unit.commands.commands_kit import make_run
+from tests.unit.run_files import make_run
 
 
 class Story:
@@ -25,11 +25,9 @@ class Story:
 
     def attempt(self, number: int = 1, evidence: Any = (), **fields: Any) -> None:
         """Write the record and the files of an attempt on the nodes a and b."""
-        folder = self.run.attempt(number)
-        folder.path.mkdir()
-        write_json(folder.plan, run_files.plan(attempt=number))
+        folder = run_files.opened(self.run, number)
         for rank, host in enumerate(("a", "b")):
-            write_json(folder.agent(rank), {"host": host, "torchrun_exit": 1, "end": 9.0})
+            run_files.node(folder, rank, host=host, torchrun_exit=1)
         append_jsonl(self.run.attempts, run_files.attempt(evidence, attempt=number, **fields))
 
     def error(self, rank: int = 1, number: int = 1, log: str = "", **fields: Any) -> None:
@@ -77,10 +75,7 @@ class Story:
 @pytest.fixture
 def story(here, capsys):
     """A run that has not started, on a machine without Slurm."""
-    run = make_run(here)
-    for folder in (run.checkpoints, run.timeline("x").parent):
-        folder.mkdir()
-    return Story(run, capsys)
+    return Story(make_run(here), capsys)
 
 
 @pytest.fixture

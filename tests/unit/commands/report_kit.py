@@ -77,7 +77,6 @@ def seconds(found):
 
 def write_run(run, attempts, metrics=()):
     """Write the files of attempts into a run directory that `make_run` made."""
-    run.timeline("x").parent.mkdir(exist_ok=True)
     append_jsonl(run.timeline("submit"), {"t": BEGIN, "event": "freeze", "attempt": None})
     append_jsonl(run.timeline("submit"), {"t": BEGIN + 2, "event": "submit", "attempt": None})
     for each in attempts:

@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.rundir import append_jsonl, read_json, write_json
 from slurm_job_kit.jobs.runs import facts, lookup, run_lock
 from slurm_job_kit.jobs.slurm import job_list
 from tests.unit import run_files
-from tests.unit.commands.commands_kit import make_run
+from tests.unit.run_files import make_run
 
 
 def test_cancel_stops_a_queued_job_and_the_run_is_cancelled(slurm, here, capsys):
@@ -68,8 +68,7 @@ def test_cancel_of_a_complete_run_that_slurm_has_requeued_leaves_it_complete(slu
     """Its batch script was killed after the training ended, before the attempt was recorded."""
     main(["submit", "tiny.yaml"])
     (run,) = lookup.all_runs()
-    run.attempt(1).path.mkdir(exist_ok=True)
-    write_json(run.attempt(1).plan, run_files.plan(nodes=["a"], job_id="4711"))
+    run_files.opened(run, nodes=["a"], job_id="4711")
     ended = {"status": "completed", "global_step": 9, "weights_sha256": "ab"}
     write_json(run.attempt(1).outcome, ended)
     write_json(run.owner, run_files.claim(job_id="4711"))

@@ -19,7 +19,7 @@ from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.runs.freeze import link_in_default_root
 from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
 from tests.unit import run_files
-from tests.unit.commands.commands_kit import REPOSITORY, make_checkpoint, make_code, make_run
+from tests.unit.run_files import REPOSITORY, make_checkpoint, make_code, make_run
 
 UNCOMMITTED = ".tmp-step-00000050-attempt-1"
 

@@ -8,7 +8,7 @@ import pytest
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.rundir import read_json, write_json
 from tests.unit import run_files
-from tests.unit.commands.commands_kit import make_run
+from tests.unit.run_files import make_run
 
 
 def test_compare_says_bitwise_equal_or_how_two_runs_differ(here, capsys):
@@ -27,9 +27,10 @@ def test_compare_says_bitwise_equal_or_how_two_runs_differ(here, capsys):
 )
 def test_a_run_that_completed_and_was_killed_is_complete_to_each_command(here, capsys, command):
     run = make_run(here)
-    run.attempt(1).path.mkdir()
-    write_json(run.attempt(1).plan, run_files.plan(job_id="local-here-1"))
-    write_json(run.attempt(1).outcome, {"status": "completed", "global_step": 9})
+    write_json(
+        run_files.opened(run, job_id="local-here-1").outcome,
+        {"status": "completed", "global_step": 9},
+    )
     main([command[0], "tiny", *command[1:]])
     is_written = command[0] in ("resume", "cancel", "export")  # the others look
     assert run.result.exists() == run.attempts.exists() == is_written

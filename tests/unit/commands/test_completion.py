@@ -9,7 +9,7 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands.parser import COMMANDS
-from tests.unit.commands.commands_kit import REPOSITORY, make_run
+from tests.unit.run_files import REPOSITORY, make_run
 
 BASH = shutil.which("bash")
 # Asks bash for the function of a program and calls it as bash does at a Tab.

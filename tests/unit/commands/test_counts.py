@@ -8,11 +8,9 @@ import pytest
 
 from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 from tests.unit import file_operations, run_files
-from tests.unit.commands.commands_kit import REPOSITORY
+from tests.unit.run_files import REPOSITORY
 
 HEAVY = {"torch", "numpy", "sklearn", "sympy", "pydantic"}
 RECORDS = f"{installation.NAME}.jobs.records"
@@ -23,8 +21,7 @@ NUM_RUNS = 4
 
 def begin(run):
     """Open the first attempt, whose rank 0 has a log."""
-    run.attempt(1).path.mkdir(exist_ok=True)
-    write_json(run.attempt(1).plan, run_files.plan())
+    run_files.opened(run)
     run.attempt(1).rank_log(0).write_text("step 1\n")
 
 
@@ -75,11 +72,7 @@ print(found, gc.get_freeze_count() > 0)
 @pytest.fixture
 def runs(slurm, tmp_path, monkeypatch, capsys):
     """Runs whose jobs are queued. The repository has only the files that each kit has."""
-    repository = tmp_path / "repository"
-    for file in (SCRIPT, f"{installation.NAME}/jobs/rundir.py"):
-        (repository / file).parent.mkdir(parents=True)
-        (repository / file).write_text("")
-    monkeypatch.setattr(installation, "ROOT", repository)
+    monkeypatch.setattr(installation, "ROOT", run_files.make_kit(tmp_path / "repository"))
     for number in range(NUM_RUNS):
         slurm.install("sbatch", f"echo Submitted batch job {100 + number}")
         assert main(["submit", "tiny.yaml", "--no-check"]) == 0

@@ -12,8 +12,8 @@ from slurm_job_kit.jobs.commands.times.ranking import rank
 from slurm_job_kit.jobs.commands.times.summary import summarize
 from slurm_job_kit.jobs.runs import state
 from slurm_job_kit.jobs.spec import Checkpoint, Spec
-from tests.unit.commands.commands_kit import make_run
 from tests.unit.commands.report_kit import lines, two_attempts, write_run
+from tests.unit.run_files import make_run
 
 
 def thinned(values):

@@ -14,7 +14,7 @@ from slurm_job_kit.jobs.config.keys import keys
 from slurm_job_kit.jobs.records.frozen import Overrides
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup
-from tests.unit.commands.commands_kit import REPOSITORY, make_run
+from tests.unit.run_files import REPOSITORY, make_run
 
 SPEC = """name: tiny
 slurm:

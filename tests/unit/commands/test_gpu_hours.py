@@ -12,7 +12,7 @@ from slurm_job_kit.jobs.commands import gpu_hours
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.spec import Slurm
-from tests.unit.commands.commands_kit import REPOSITORY
+from tests.unit.run_files import REPOSITORY
 
 # 2 nodes x 8 GPUs x 2 h
 LARGE = ["tiny.yaml", "slurm.gpus_per_node=8", "slurm.time=2:00:00", "--no-check"]

@@ -8,13 +8,7 @@ import pytest
 
 from slurm_job_kit.jobs.commands.views import live_progress
 from slurm_job_kit.jobs.commands.views.live_progress import ProgressLine
-from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs.state import read_progress
-
-
-@pytest.fixture
-def run(tmp_path):
-    return RunDir(tmp_path)
 
 
 @pytest.fixture

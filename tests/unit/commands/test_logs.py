@@ -14,16 +14,14 @@ from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.rundir import append_jsonl, write_json
 from slurm_job_kit.jobs.runs import lookup
 from tests.unit import run_files
-from tests.unit.commands.commands_kit import make_run
+from tests.unit.run_files import make_run
 
 LIMIT_S = 20
 
 
 def begin(run, attempt, text="", rank=0, **plan):
     """Open an attempt whose rank has written a log."""
-    run.attempt(attempt).path.mkdir(exist_ok=True)
-    write_json(run.attempt(attempt).plan, run_files.plan(attempt=attempt, **plan))
-    log = run.attempt(attempt).rank_log(rank)
+    log = run_files.opened(run, attempt, **plan).rank_log(rank)
     log.write_bytes(text if isinstance(text, bytes) else text.encode())
     return log
 

@@ -8,7 +8,7 @@ import pytest
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.rundir import RunDir, append_jsonl, write_json
 from tests.unit import run_files
-from tests.unit.commands.commands_kit import make_checkpoint, make_run
+from tests.unit.run_files import make_checkpoint, make_run
 
 NOBODY = 65534
 LOOKING = [
@@ -29,10 +29,8 @@ LOOKING = [
 def began(run: RunDir) -> None:
     """The files of an attempt that job 7 began."""
     write_json(run.submission, {"argv": None, "job_id": "7"})
-    run.attempt(1).path.mkdir()
-    write_json(run.attempt(1).plan, run_files.plan())
+    run_files.opened(run)
     write_json(run.owner, run_files.claim())
-    (run.path / "logs").mkdir()
     run.attempt(1).rank_log(0).write_text("step 7\n")
     make_checkpoint(run, 3)
 

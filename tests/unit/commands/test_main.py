@@ -7,9 +7,8 @@ import sys
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.rundir import write_json
 from tests.unit import run_files
-from tests.unit.commands.commands_kit import REPOSITORY, make_run
+from tests.unit.run_files import REPOSITORY, make_run
 
 
 @pytest.mark.parametrize(
@@ -36,8 +35,7 @@ def test_a_users_mistake_is_said_without_a_traceback_and_exits_2(here, capsys, w
 
 def log_of(run):
     """The log of rank 0 in the first attempt, which has begun."""
-    run.attempt(1).path.mkdir()
-    write_json(run.attempt(1).plan, run_files.plan())
+    run_files.opened(run)
     return run.attempt(1).rank_log(0)
 
 

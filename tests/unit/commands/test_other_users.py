@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.rundir import append_jsonl, write_json
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.slurm import job_list
 from tests.unit import run_files
-from tests.unit.commands.commands_kit import REPOSITORY, make_checkpoint
+from tests.unit.run_files import REPOSITORY, make_checkpoint
 
 ME, COLLEAGUE = 4001, os.getuid()
 HIS_NAME = user_name(COLLEAGUE)
@@ -43,7 +43,7 @@ def run(slurm, monkeypatch):
     """A run that job 4711 of a colleague trains now; this user sees no job of others."""
     assert main(["submit", "tiny.yaml"]) == 0
     (run,) = lookup.all_runs()
-    write_json(run.attempt(1).plan, run_files.plan(job_id="4711"))
+    run_files.opened(run, job_id="4711")
     claim = run_files.claim(job_id="4711", host="n1")
     write_json(run.owner, claim | {"uid": COLLEAGUE})
     make_checkpoint(run, 3)

@@ -13,7 +13,7 @@ from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.node.__main__ import OLDEST
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.spec import Launch, Log, Slurm, Spec, Train
-from tests.unit.commands.commands_kit import REPOSITORY
+from tests.unit.run_files import REPOSITORY
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from slurm_job_kit.jobs.records.queued import Claim
 from slurm_job_kit.jobs.records.training import Metric, Result
 from slurm_job_kit.jobs.rundir import append_jsonl
 from slurm_job_kit.jobs.runs import run_lock, state
-from tests.unit.commands.commands_kit import make_run
 from tests.unit.commands.report_kit import (
     BEGIN,
     attempt,
@@ -29,6 +28,7 @@ from tests.unit.commands.report_kit import (
     two_attempts,
     write_run,
 )
+from tests.unit.run_files import make_run
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
-from tests.unit.commands.commands_kit import REPOSITORY, make_code, make_run
+from tests.unit.run_files import REPOSITORY, make_code, make_run
 
 
 def test_resume_refuses_a_run_that_its_successor_continues(guarded, capsys):

@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.rundir import append_jsonl, read_json, read_jsonl, write
 from slurm_job_kit.jobs.runs import check, facts, freeze, interpret, lookup
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
-from tests.unit.commands.commands_kit import make_checkpoint, make_code, make_run
+from tests.unit.run_files import make_checkpoint, make_code, make_run
 
 
 @pytest.fixture
@@ -23,8 +23,7 @@ def run(slurm, here, monkeypatch):
     """A run with code, two checkpoints and one attempt that crashed; Slurm takes its jobs."""
     run_dir = make_run(here)
     checkout = make_code(here, run_dir)
-    for folder in (run_dir.submitit, run_dir.timeline("x").parent):
-        folder.mkdir()
+    run_dir.submitit.mkdir()
     name = run_dir.code.resolve().name
     records.write(run_dir.provenance, freeze.provenance(checkout, name, "python3"))
     monkeypatch.setattr(installation, "ROOT", checkout)

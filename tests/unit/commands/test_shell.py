@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.commands import shell
 from slurm_job_kit.jobs.rundir import Timeline, write_json
 from slurm_job_kit.jobs.slurm import client
 from tests.unit import run_files
-from tests.unit.commands.commands_kit import REPOSITORY, make_code, make_run
+from tests.unit.run_files import REPOSITORY, make_code, make_run
 
 HOST = socket.gethostname()
 
@@ -46,7 +46,6 @@ def local(here, rank, monkeypatch):
 
 
 def spawn(run, rank, host, pid, attempt=2):
-    run.timeline("x").parent.mkdir(exist_ok=True)
     Timeline(run, f"rank-{rank:05d}", attempt).event("spawn", host=host, pid=pid)
 
 
@@ -138,8 +137,7 @@ def on_slurm(slurm, here):
     """A run as job 7 on the nodes a and b, whose hosts have longer names."""
     run = make_run(here)
     write_json(run.owner, run_files.claim(attempt=2))
-    run.attempt(2).path.mkdir()
-    write_json(run.attempt(2).plan, run_files.plan(attempt=2))
+    run_files.opened(run, 2)
     for number, node in enumerate(("a", "b")):
         write_json(run.attempt(2).agent(number), {"host": f"{node}-host.example.org"})
     spawn(run, 0, "b-host.example.org", 10)

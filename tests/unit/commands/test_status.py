@@ -16,7 +16,7 @@ from slurm_job_kit.jobs.runs import run_lock, state
 from slurm_job_kit.jobs.slurm.client import Job, Life
 from slurm_job_kit.jobs.spec import Log, Spec
 from tests.unit import run_files
-from tests.unit.commands.commands_kit import make_run
+from tests.unit.run_files import make_run
 
 
 def test_status_lists_runs_newest_first(here, capsys):
@@ -146,7 +146,6 @@ def test_status_as_json_has_all_runs(here, capsys):
 def test_the_reason_is_read_from_the_log_where_the_disk_was_too_full_to_record_it(here, capsys):
     run = make_run(here)
     append_jsonl(run.attempts, run_files.attempt())
-    run.rank_log(0).parent.mkdir()
     error = "StorageError: checkpoints: No space left on device"
     run.rank_log(0).write_text(f"step 1\n12:00:00 trainer: rank 0 on n1: error: {error}\nend\n")
     assert main(["status", "--json"]) == 0

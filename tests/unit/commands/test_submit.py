@@ -18,7 +18,7 @@ from slurm_job_kit.jobs.runs import check, lookup
 from slurm_job_kit.jobs.slurm import client, executor
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit import run_files
-from tests.unit.commands.commands_kit import REPOSITORY, make_run
+from tests.unit.run_files import REPOSITORY, make_run
 
 
 def test_a_requested_slurm_is_asked_even_if_it_knows_no_cluster(slurm, here, capsys):

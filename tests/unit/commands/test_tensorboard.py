@@ -6,7 +6,7 @@ import pytest
 
 from slurm_job_kit.jobs.commands.views import tensorboard
 from slurm_job_kit.jobs.spec import Log, Spec
-from tests.unit.commands.commands_kit import make_run
+from tests.unit.run_files import make_run
 
 
 @pytest.fixture

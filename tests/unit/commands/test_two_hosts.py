@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from slurm_job_kit.jobs import installation, records
+from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.checkpoint.names import find_checkpoint
 from slurm_job_kit.jobs.commands import cancel, clean, continuing, leftovers, unlinked
@@ -24,10 +24,9 @@ from slurm_job_kit.jobs.runs import (
     lookup,
     state,
 )
-from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 from tests.unit import run_files
-from tests.unit.commands.commands_kit import make_checkpoint, make_run
 from tests.unit.fake_slurm import squeue_line
+from tests.unit.run_files import make_checkpoint, make_run
 from tests.unit.two_hosts import TwoHosts, look
 
 NAMES = (
@@ -47,19 +46,10 @@ def run(hosts, slurm, tmp_path, monkeypatch):
     """A run whose job 7 has opened attempt 1, as the host `here` sees it; commands run there."""
     monkeypatch.setenv("KIT_RUNS", str(hosts.there / "runs"))
     found = make_run(hosts.here)
-    for folder in (found.checkpoints, found.timeline("x").parent, found.rank_log(0).parent):
-        folder.mkdir()
-    checkout = tmp_path / "checkout"
-    for file in (SCRIPT, f"{installation.NAME}/jobs/rundir.py"):
-        (checkout / file).parent.mkdir(parents=True)
-        (checkout / file).write_text("")
-    code = code_snapshot.take(checkout, hosts.here / "runs")
-    found.code.symlink_to(os.path.relpath(code, found.path))
-    found.kit.symlink_to("code")
+    run_files.freeze_code(run_files.make_kit(tmp_path / "checkout"), found)
     found.setup.write_text("export KIT_PYTHON=python3\n")
     records.write(found.submission, Submission(("sbatch",), "7"))
-    found.attempt(1).path.mkdir()
-    write_json(found.attempt(1).plan, run_files.plan())
+    run_files.opened(found)
     slurm.install("sbatch", "exit 1")  # no command of these tests queues a job
     return found
 

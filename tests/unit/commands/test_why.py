@@ -12,7 +12,7 @@ from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.rundir import append_jsonl, write_json
 from slurm_job_kit.jobs.spec import Slurm, Spec, Train
 from tests.unit import run_files
-from tests.unit.commands.commands_kit import make_code
+from tests.unit.run_files import make_code
 
 OOM = {"is_out_of_memory": True, "error": "b: the kernel killed a process for want of memory"}
 

@@ -4,7 +4,6 @@ import pytest
 
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.records.queued import SlurmSite
-from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, advised_lead_s
 from slurm_job_kit.trainer.health.lead_time import MARGIN_S, LeadTime
 from slurm_job_kit.trainer.process.run_handle import RunHandle
@@ -102,13 +101,11 @@ def test_evaluations_and_saves_are_no_steps():
         (None, 40, 60, []),  # a run without Slurm
     ],
 )
-def test_limits_are_those_of_the_attempts_job(tmp_path, deadline, preemption_s, save, words):
-    run_dir = RunDir(tmp_path)
-    run_dir.attempt(1).path.mkdir()
-    write_json(run_dir.attempt(1).plan, run_files.plan(deadline=deadline))
-    records.write(run_dir.site, SlurmSite(preemption_s=preemption_s))
+def test_limits_are_those_of_the_attempts_job(run, deadline, preemption_s, save, words):
+    run_files.opened(run, deadline=deadline)
+    records.write(run.site, SlurmSite(preemption_s=preemption_s))
     spec = Spec(slurm=Slurm(signal_lead_s=50), launch=Launch(stop_check_steps=1))
-    lead = LeadTime.of(RunHandle(run_dir, spec, 1))
+    lead = LeadTime.of(RunHandle(run, spec, 1))
     lead.saved(save)
     warning = lead.warning()
     assert bool(warning) == bool(words) and all(word in warning for word in words)

@@ -375,18 +375,15 @@ def test_an_agent_waits_for_its_plan_and_says_when_it_never_comes(tmp_path, monk
     assert agent.wait_for_plan(attempt) == PLAN
 
 
-def test_an_agent_that_finds_no_way_to_the_first_node_says_so(tmp_path):
-    run = RunDir(tmp_path)
-    run.attempt(1).path.mkdir()
-    run.spec.write_text(Spec().to_json())
-    write_json(run.attempt(1).plan, PLAN_JSON | {"head_address": "no.address.invalid"})
+def test_an_agent_that_finds_no_way_to_the_first_node_says_so(run, tmp_path):
+    run_files.opened(run, **PLAN_JSON | {"head_address": "no.address.invalid"})
     with pytest.raises(SystemExit, match="route to the first node at no.address.invalid: "):
         agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:1"])
 
 
 @pytest.mark.parametrize("no_route", [0, 1])
 def test_an_agent_that_the_first_node_does_not_answer_ends_before_torchrun(
-    tmp_path, monkeypatch, no_route
+    run, tmp_path, monkeypatch, no_route
 ):
     def create_connection(*_):
         raise TimeoutError("timed out")
@@ -402,27 +399,22 @@ def test_an_agent_that_the_first_node_does_not_answer_ends_before_torchrun(
     monkeypatch.setattr(interfaces, "source_address", source_address)
     for limit in ("REACH_LIMIT_S", "PAUSE_S"):
         monkeypatch.setattr(rendezvous, limit, 0.05)
-    run = RunDir(tmp_path)
-    run.attempt(1).path.mkdir()
-    run.spec.write_text(Spec().to_json())
-    write_json(run.attempt(1).plan, run_files.plan())
+    run_files.opened(run)
     with pytest.raises(SystemExit, match="(?s)cannot be reached.*hint: set launch.interface"):
         agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:15000"])
     assert "cannot be reached at 10.0.0.1:15000" in run.attempt(1).agent_error(1).read_text()
 
 
-def test_an_agent_knows_from_the_runs_attempts_whether_the_nodes_have_met(tmp_path, monkeypatch):
-    plan = run_files.plan()
-    run = RunDir(tmp_path)
-    run.attempt(1).path.mkdir()
-    run.spec.write_text(Spec().to_json())
-    write_json(run.attempt(1).plan, plan)
+def test_an_agent_knows_from_the_runs_attempts_whether_the_nodes_have_met(
+    run, tmp_path, monkeypatch
+):
+    run_files.opened(run)
     monkeypatch.setattr(interfaces, "source_address", lambda _: "127.0.0.1")
     monkeypatch.setattr(rendezvous, "why_unreachable", lambda _, have_met: f"met: {have_met()}")
     for have_met in (False, True):
         with pytest.raises(SystemExit, match=f"met: {have_met}"):
             agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.1:15000"])
-        attempt = run_files.attempt(nodes=plan["nodes"], start_s=3.5)
+        attempt = run_files.attempt(start_s=3.5)
         run.attempts.write_text(f"{json.dumps(attempt)}\n")
 
 
@@ -430,10 +422,7 @@ def test_an_agent_knows_from_the_runs_attempts_whether_the_nodes_have_met(tmp_pa
     ("nodes", "start_s", "have_trained"),
     [(("a", "b"), 3.5, True), (("a", "c"), 3.5, False), (("a", "b"), None, False)],
 )
-def test_nodes_have_trained_together_after_a_first_step_on_them(
-    tmp_path, nodes, start_s, have_trained
-):
-    run = RunDir(tmp_path)
+def test_nodes_have_trained_together_after_a_first_step_on_them(run, nodes, start_s, have_trained):
     run.attempts.write_text(f"{json.dumps(run_files.attempt(nodes=nodes, start_s=start_s))}\n")
     assert agent.have_trained(run, ("a", "b")) == have_trained
 
@@ -450,11 +439,9 @@ def test_an_agent_without_a_temporary_directory_records_the_reason(tmp_path, mon
     assert "no temporary directory for torchrun" in attempt.agent_error(1).read_text()
 
 
-def test_an_agent_without_the_interface_records_the_reason_and_ends(tmp_path):
-    run = RunDir(tmp_path)
-    run.attempt(1).path.mkdir()
+def test_an_agent_without_the_interface_records_the_reason_and_ends(run, tmp_path):
     run.spec.write_text(Spec(launch=Launch(interface="nope9")).to_json())
-    write_json(run.attempt(1).plan, PLAN_JSON | {"head_address": "10.0.0.9"})
+    run_files.opened(run, **PLAN_JSON | {"head_address": "10.0.0.9"})
     with pytest.raises(SystemExit) as caught:
         agent.main([str(tmp_path), "1", "--node-rank=1", "--rdzv-endpoint=10.0.0.9:1"])
     record = records.read(AgentRecord, run.attempt(1).agent(1))
@@ -621,11 +608,8 @@ def pending_stop():
     ids=["in its imports", "before it was there"],
 )
 def test_a_stop_that_comes_before_the_handlers_is_taken(tmp_path, imports, before_exec, name):
-    run = RunDir(tmp_path / "run")
-    for folder in (run.attempt(1).path, run.timeline("x").parent):
-        folder.mkdir(parents=True)
-    write_json(run.attempt(1).plan, PLAN_JSON | {"attempt": 1, "nodes": ["a"]})
-    run.spec.write_text(Spec().to_json())
+    run = run_files.frozen(tmp_path / "run")
+    run_files.opened(run, **PLAN_JSON | {"attempt": 1, "nodes": ["a"]})
     (tmp_path / "sitecustomize.py").write_text(imports)
     env = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "SLURM_STEP_ID": "7"}
     argv = [sys.executable, "-m", "slurm_job_kit.jobs.node", str(run.path), "1", "--node-rank=0"]

@@ -12,7 +12,7 @@ import pytest
 from slurm_job_kit.jobs import procfs
 from slurm_job_kit.jobs.node import agent
 from slurm_job_kit.jobs.procfs import children
-from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs.rundir import write_json
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 # In place of the wrapper, with shorter times: its file has the exit code, and what it left.
@@ -49,10 +49,9 @@ os._exit(int(code))
 
 
 @pytest.fixture
-def run(tmp_path):
-    run = RunDir(tmp_path)
+def run(run):
     run.attempt(1).path.mkdir()
-    (tmp_path / "train.py").write_text(TORCH)
+    (run.path / "train.py").write_text(TORCH)
     return run
 
 

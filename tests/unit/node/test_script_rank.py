@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.node.torchrun import rank_command
 from slurm_job_kit.jobs.procfs import children
 from slurm_job_kit.jobs.records.nodes import RankError
 from slurm_job_kit.jobs.records.training import read_events
-from slurm_job_kit.jobs.rundir import RunDir, read_jsonl
+from slurm_job_kit.jobs.rundir import read_jsonl
 from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.spec import Launch, Spec
 
@@ -62,11 +62,9 @@ sys.exit(4)
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(run):
     """A run with frozen code: a script and a package."""
-    run = RunDir(tmp_path)
-    for folder in (run.attempt(1).path, run.timeline("x").parent, run.rank_log(0).parent):
-        folder.mkdir(parents=True)
+    run.attempt(1).path.mkdir()
     (run.code / "mine").mkdir(parents=True)
     (run.code / "at_top").mkdir()
     (run.code / "at_top/__init__.py").touch()

@@ -40,8 +40,10 @@ srun: error: b: task 1: Exited with exit code 1
 
 
 @pytest.fixture
-def run(tmp_path):
-    return run_files.run_with_a_plan(tmp_path)
+def run(run):
+    """A run whose attempt 1 is open."""
+    run_files.opened(run)
+    return run
 
 
 def agents(run, *exits):

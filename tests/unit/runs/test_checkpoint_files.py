@@ -6,7 +6,7 @@ from slurm_job_kit.jobs.checkpoint.names import checkpoint_names, find_checkpoin
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import checkpoint_files
-from tests.unit.commands.commands_kit import make_checkpoint
+from tests.unit.run_files import make_checkpoint
 
 
 @pytest.fixture

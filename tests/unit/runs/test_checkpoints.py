@@ -14,16 +14,14 @@ from slurm_job_kit.jobs.checkpoint.names import (
 )
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import checkpoints, script_files
-from tests.unit import file_operations
+from tests.unit import file_operations, run_files
 
 STEPS = [0, 99_999_998, 99_999_999, 100_000_000, 100_000_001, 1_000_000_000]
 
 
 @pytest.fixture
 def run(tmp_path):
-    run = RunDir(tmp_path / "run")
-    run.checkpoints.mkdir(parents=True)
-    return run
+    return run_files.frozen(tmp_path / "run")
 
 
 def test_a_name_and_its_step_belong_together():

@@ -10,7 +10,7 @@ import pytest
 from slurm_job_kit.jobs import records
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.records.frozen import CodeSnapshot, Provenance
-from slurm_job_kit.jobs.rundir import RunDir, read_json, relink
+from slurm_job_kit.jobs.rundir import read_json, relink
 from slurm_job_kit.jobs.runs import code_changes, code_digest, code_snapshot
 from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.spec import Launch, Spec, Train
@@ -38,12 +38,8 @@ def checkout(tmp_path):
 
 @pytest.fixture
 def run(tmp_path, checkout):
-    run_dir = RunDir(tmp_path / "runs/x/1")
-    run_dir.path.mkdir(parents=True)
-    run_dir.spec.write_text(Spec().to_json())
-    code = code_snapshot.take(checkout, tmp_path / "runs")
-    run_dir.code.symlink_to(os.path.relpath(code, run_dir.path))
-    run_dir.kit.symlink_to("code")
+    run_dir = run_files.frozen(tmp_path / "runs/x/1")
+    code = run_files.freeze_code(checkout, run_dir)
     records.write(run_dir.provenance, provenance(checkout, code.name, "python3"))
     return run_dir
 

@@ -3,16 +3,15 @@
 import pytest
 
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rundir import RunDir, write_json
+from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import extension
 from slurm_job_kit.jobs.spec import Train
 
 
 @pytest.fixture
-def run(tmp_path):
-    run_dir = RunDir(tmp_path)
-    write_json(run_dir.result, {"status": "completed", "global_step": 100})
-    return run_dir
+def run(run):
+    write_json(run.result, {"status": "completed", "global_step": 100})
+    return run
 
 
 @pytest.mark.parametrize(

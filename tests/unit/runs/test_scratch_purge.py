@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from slurm_job_kit.jobs.errors import UserError
-from slurm_job_kit.jobs.rundir import RunDir, Timeline, append_jsonl, relink, write_json
+from slurm_job_kit.jobs.rundir import Timeline, append_jsonl, relink, write_json
 from slurm_job_kit.jobs.runs import code_snapshot, facts, scratch_purge, spec_changes
 from slurm_job_kit.jobs.spec import Spec
 from tests.unit import run_files
@@ -14,17 +14,12 @@ from tests.unit import run_files
 @pytest.fixture
 def run(tmp_path):
     """A run directory with a snapshot of a checkout of two files."""
-    checkout, run = tmp_path / "checkout", RunDir(tmp_path / "runs/x/1")
-    (checkout / "jobs").mkdir(parents=True)
+    checkout = run_files.make_kit(tmp_path / "checkout")
+    run = run_files.frozen(tmp_path / "runs/x/1", Spec(setup=["module load x"]))
+    (checkout / "jobs").mkdir()
     for name in ("attempt.py", "local.py"):
         (checkout / "jobs" / name).write_text(f"# {name}\n")
-    (checkout / "slurm_job_kit/jobs").mkdir(parents=True)
-    (checkout / "slurm_job_kit/jobs/rundir.py").touch()
-    for folder in (run.checkpoints, run.timeline("").parent, run.rank_log(0).parent):
-        folder.mkdir(parents=True)
-    run.code.symlink_to(code_snapshot.take(checkout, tmp_path / "runs"))
-    run.kit.symlink_to("code")
-    run.spec.write_text(Spec(setup=["module load x"]).to_json())
+    run_files.freeze_code(checkout, run)
     return run
 
 

@@ -13,8 +13,8 @@ from slurm_job_kit.jobs.runs import run_lock, state
 from slurm_job_kit.jobs.runs.state import RunPhase
 from slurm_job_kit.jobs.slurm import job_list
 from tests.unit import run_files
-from tests.unit.commands.commands_kit import make_run
 from tests.unit.fake_slurm import squeue_line
+from tests.unit.run_files import make_run
 
 CONFIG = "ClusterName             = here\nPreemptType             = preempt/none\n"
 
@@ -95,8 +95,7 @@ def test_the_owner_takes_no_fact_from_the_job_that_was_queued(run):
 
 
 def test_one_damaged_run_hides_no_other(run, here, slurm, capsys):
-    run.attempt(1).path.mkdir()
-    write_json(run.attempt(1).plan, run_files.plan())
+    run_files.opened(run)
     run.attempt(1).rank_error(0).write_text("{}")
     make_run(here, "20260102")
     assert main(["status", "--all"]) == 0
