@@ -18,7 +18,7 @@ from slurm_job_kit.jobs.problems import CONTROL, KeyPath, Place, Problem, printa
 
 MAX_BYTES = 64 * 1024  # no value then exceeds Linux's limit for one argument (128 KiB)
 MAX_DEPTH = 32  # every recursion over a document then stays far below Python's limit
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CONSTANTS: dict[str, Any] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -105,7 +105,7 @@ class _Builder:
     """Builds the values of a document from PyYAML's events."""
 
     def __init__(self, text: str, place_of: Callable[[int], Place], document: Document) -> None:
-        self._loader = _LOADER(text)
+        self._loader = LOADER(text)
         self._place_of = place_of
         self._document = document
 

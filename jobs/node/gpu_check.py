@@ -21,7 +21,7 @@ PROBE_TIMEOUT_S = 120  # the first use of a GPU loads its driver
 _BUILT_FOR = re.compile(r"^(cuda|hip|xpu)\b[^=\n]*=\s*['\"]([^'\"]*)", re.MULTILINE)
 # In a process of its own: the agent must not hold a GPU. Source: CUDA driver API, cuInit,
 # cuDeviceGetCount.
-_PROBE = """
+PROBE = """
 import ctypes
 try:
     driver = ctypes.CDLL("libcuda.so.1")
@@ -85,7 +85,7 @@ def _of_driver(environ: Mapping[str, str], number: int) -> str | None:
     """What CUDA's driver reports where it shows fewer GPUs; None if it shows enough or hangs."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE],
+            [sys.executable, "-c", PROBE],
             env=dict(environ),
             capture_output=True,
             text=True,

@@ -31,7 +31,7 @@ _PACKAGES = (
     *("slurmdbd", "slurm-wlm-mysql-plugin"),  # for the second shape of the cluster
 )
 _DEFAULT_MIRROR = "http://deb.debian.org/debian"
-_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 # Program, and the package it comes in.
 _TOOLS = {"apt-get": "apt", "dpkg-deb": "dpkg", "patchelf": "patchelf"}
 _COMMAND_TIMEOUT_S = 600
@@ -58,7 +58,7 @@ def why_not() -> str | None:
             "this is no Debian, so its packages cannot be fetched\n"
             "  hint: build that Slurm yourself and name its folder: KIT_TEST_SLURM=/opt/slurm"
         )
-    if not _KEYRING.exists():
+    if not KEYRING.exists():
         missing.add("debian-archive-keyring")
     if missing:
         needed = " ".join(sorted(missing))
@@ -113,7 +113,7 @@ def _fetch(apt: Path, suite: str) -> list[Path]:
     # apt assumes that nothing is installed, so that it fetches every library, libc included.
     (apt / "status").touch()
     targets = _run("apt-get", "indextargets", "--format=$(REPO_URI)", "Created-By: Packages")
-    source = f"deb [signed-by={_KEYRING}] {mirror(targets)} {suite} main\n"
+    source = f"deb [signed-by={KEYRING}] {mirror(targets)} {suite} main\n"
     (apt / "sources.list").write_text(source)
     settings = {
         "Dir::State": apt,

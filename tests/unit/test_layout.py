@@ -478,6 +478,15 @@ def test_functions_are_short():
     assert found == []
 
 
+# os._exit is Python's.
+PATCHED = re.compile(r"""setattr\(\s*(?!\w*\.?os\b)[^"']*["'](?:[\w.]+\.)?_\w+["']""")
+
+
+def test_no_test_patches_a_private_name():
+    tests = [*(REPOSITORY / "tests").rglob("*.py")]
+    assert [path for path in tests if PATCHED.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_the_architecture_lists_the_contract_the_base_and_every_room():
     text = (REPOSITORY / "docs/architecture.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| (`\w+/`|contract|base) \| (.+) \|$", text, re.M))

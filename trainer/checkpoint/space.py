@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.spec import Checkpoint
 
 QUOTA_LIMIT_S = 5.0  # the command asks a file server, which may not answer
 # Where the kernel shows each mounted file system. Source: proc(5), /proc/PID/mounts.
-_MOUNTS = Path("/proc/self/mounts")
+MOUNTS = Path("/proc/self/mounts")
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _mount_of(folder: Path) -> tuple[str, str, str]:
     """Return device, mount point and type of the file system that a folder lies on."""
     place, best = folder.resolve(), ("", "", "")
     with contextlib.suppress(OSError):
-        for line in _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines():
             device, mount, kind = line.split()[:3]
             if place.is_relative_to(mount) and len(mount) >= len(best[1]):
                 best = (device, mount, kind)

@@ -19,7 +19,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100 * 2**30))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     mounts = tmp_path / "mounts"
-    monkeypatch.setattr(space, "_MOUNTS", mounts)
+    monkeypatch.setattr(space, "MOUNTS", mounts)
 
     def mount(kind, command, text, status=0):
         here = f"server:/home {tmp_path} {kind} rw 0 0"

@@ -303,7 +303,7 @@ def damaged(rng, text):
 def test_any_content_of_a_file_or_an_override_is_accepted_or_refused(
     spec_file, monkeypatch, loader
 ):
-    monkeypatch.setattr(yaml_reader, "_LOADER", getattr(yaml, loader, yaml.SafeLoader))
+    monkeypatch.setattr(yaml_reader, "LOADER", getattr(yaml, loader, yaml.SafeLoader))
     rng = random.Random(20260101)
     good = (ROOT / "configs" / "resnet.yaml").read_text() + FULL
     outcomes = {"accepted": 0, "refused": 0}

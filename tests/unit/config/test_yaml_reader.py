@@ -13,7 +13,7 @@ from slurm_job_kit.jobs.problems import Place
 def loader(request, monkeypatch):
     if not hasattr(yaml, request.param):
         pytest.skip("this PyYAML was built without libyaml")
-    monkeypatch.setattr(yaml_reader, "_LOADER", getattr(yaml, request.param))
+    monkeypatch.setattr(yaml_reader, "LOADER", getattr(yaml, request.param))
 
 
 def parse(text):

@@ -27,7 +27,7 @@ def torch(tmp_path):
 @pytest.fixture
 def driver(monkeypatch):
     def answers(error, count):
-        monkeypatch.setattr(gpu_check, "_PROBE", f"print({error}, {count})")
+        monkeypatch.setattr(gpu_check, "PROBE", f"print({error}, {count})")
 
     return answers
 
@@ -61,8 +61,8 @@ def test_a_driver_that_shows_fewer_gpus_may_be_the_nodes_fault(torch, driver):
 
 
 def test_a_node_without_a_driver_is_named(torch, monkeypatch):
-    probe = gpu_check._PROBE.replace("libcuda.so.1", "libnothing-of-that-name.so.1")
-    monkeypatch.setattr(gpu_check, "_PROBE", probe)
+    probe = gpu_check.PROBE.replace("libcuda.so.1", "libnothing-of-that-name.so.1")
+    monkeypatch.setattr(gpu_check, "PROBE", probe)
     found = gpu_check.problem(TWO, dict(os.environ), torch())
     assert found is not None and "no NVIDIA driver" in found.reason
 

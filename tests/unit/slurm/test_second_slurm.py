@@ -17,7 +17,7 @@ def tools(tmp_path, monkeypatch):
     folder = tmp_path / "fakes"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setattr(second, "_KEYRING", folder)
+    monkeypatch.setattr(second, "KEYRING", folder)
 
     def install(*names):
         for name in names:
