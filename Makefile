@@ -16,7 +16,7 @@ JOBS := $(PYTHON) -m jobs
 BY_HAND_NAMES := NNODES NODE_RANK MASTER_ADDR MASTER_PORT
 
 # Which of these a target takes from make's command line, beside those of kit.mk.
-TESTS := test test-here test-on-slurm test-slow test-faults
+TESTS := test test-fast test-here test-on-slurm test-slow test-faults
 $(foreach test,$(TESTS),$(eval kit_takes_$(test) := FLAGS WORKERS SLURM SITE ROW))
 $(foreach bench,bench bench-start bench-gpu bench-full bench-scale,$(eval kit_takes_$(bench) := B FLAGS))
 kit_takes_cluster-up := SLURM SITE
@@ -69,6 +69,9 @@ BY_HAND = make train CONFIG=... NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 MASTER
 setup: $(READY) ## Make the virtual environment .venv from requirements.lock
 test: $(READY_DEV) ## All tests; those on a real Slurm where its daemons are installed
 	@$(PYTEST) tests/slurm tests/local tests/unit $(FLAGS)
+test-fast: $(READY_DEV) ## Unit tests without the long ones, and one local run
+	@$(PYTEST) -m "not slow and not fault and not long" $(ONE_RUN) tests/unit $(FLAGS)
+ONE_RUN := tests/local/test_local.py::test_a_run_completes_and_says_how_well
 test-here: $(READY_DEV) ## The tests that need no Slurm
 	@$(PYTEST) tests/local tests/unit $(FLAGS)
 test-on-slurm: $(READY_DEV) ## The tests on a real Slurm, which they start (root) [SLURM=26.05] [SITE=1]
@@ -133,6 +136,6 @@ help: ## Print this list
 ##: [ ] may be left out. RUN is a run id, job id, directory, or a name: its newest run.
 ##: For Tab in bash: make completion > ~/.kit.bash, and the line `source ~/.kit.bash` in ~/.bashrc.
 
-.PHONY: clean train setup test test-here \
+.PHONY: clean train setup test test-fast test-here \
 	test-on-slurm test-slow chaos test-faults bench bench-start bench-full bench-gpu \
 	bench-scale lint schema cluster-up cluster-down completion help

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long  # many processes claim one run
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 # Each child claims the run, checks that there is no other owner, and then releases the run or dies
 # as its owner. The parent sometimes kills a child at any instruction, and forks a new one for each

@@ -20,6 +20,8 @@ from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
 from tests.unit import run_files
 
+pytestmark = pytest.mark.long  # waits for limits of time
+
 
 @pytest.fixture
 def run(run):

@@ -18,6 +18,8 @@ from slurm_job_kit.jobs.checkpoint.names import checkpoint_name, checkpoint_name
 from slurm_job_kit.trainer.checkpoint import commit
 from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
 
+pytestmark = pytest.mark.long  # a process is killed at each system call
+
 # <sys/ptrace.h>
 PTRACE_TRACEME, PTRACE_SYSCALL, PTRACE_SETOPTIONS = 0, 24, 0x4200
 PTRACE_O_TRACESYSGOOD, PTRACE_O_EXITKILL = 1, 0x100000

@@ -118,6 +118,7 @@ def test_row_20_any_damage_is_found_quarantined_and_the_older_one_used(tmp_path,
     assert reason.strip() in reports[0]
 
 
+@pytest.mark.long
 def test_row_20_each_of_ten_thousand_flipped_bits_is_found(tmp_path):
     rng = random.Random(20)
     directory = tmp_path / save(tmp_path, 7, rng.randbytes(2000))

@@ -27,7 +27,7 @@ from slurm_job_kit.trainer.strategy import create
 from tests.unit import forked_ranks
 from tests.unit.checkpoint.checkpoint_kit import job_of, loaded, replica_of, save
 
-pytestmark = pytest.mark.usefixtures("process_group")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("process_group")]
 
 CPU = torch.device("cpu")
 RANKS = 3

@@ -30,6 +30,8 @@ from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from tests.unit import forked_ranks
 from tests.unit.checkpoint.test_commit import HOW, damage
 
+pytestmark = pytest.mark.long  # several ranks
+
 OLDER, NEWEST = 1, 2  # the steps of the checkpoints
 WIDTH = 96  # each rank's file is larger than two pages
 TRAIN: dict[str, dict[str, Any]] = {

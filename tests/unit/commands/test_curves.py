@@ -45,6 +45,7 @@ def test_a_short_curve_is_kept_as_it_is():
     assert [tuple(point) for point in points] == [(0, 3, 3, 3), (1, 1, 1, 1), (2, 2, 2, 2)]
 
 
+@pytest.mark.long
 def test_a_page_of_a_long_run_with_many_metrics_stays_small(here):
     run = write_run(make_run(here), two_attempts())
     rng, found = random.Random(1), Curves()

@@ -224,6 +224,7 @@ def make_many(here, slurm, number):
             slurm.set_state(str(100 + each), "PENDING")
 
 
+@pytest.mark.long
 def test_status_of_many_runs_is_one_query_and_none_where_all_have_ended(here, slurm, capsys):
     make_many(here, slurm, 100)
     assert main(["status", "--all"]) == 0
@@ -341,6 +342,7 @@ def test_a_watch_of_a_named_run_ends_with_it(slurm, monkeypatch, capsys):
     assert "cancelled" in capsys.readouterr().out.split("STATE")[-1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_watch_of_many_runs_shows_what_fits_and_draws_few_tables(
     here, slurm, monkeypatch, is_terminal

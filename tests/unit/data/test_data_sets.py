@@ -71,6 +71,7 @@ def same_bits(samples, inputs, labels):
     return torch.equal(samples.inputs, inputs) and torch.equal(samples.labels, labels)
 
 
+@pytest.mark.long
 def test_the_digits_are_bitwise_those_of_scikit_learn():
     table = sklearn_table("digits")
     images = torch.from_numpy(table.images).to(torch.uint8).unsqueeze(1)
@@ -89,6 +90,7 @@ def test_the_cancer_table_is_bitwise_that_of_scikit_learn():
         assert same_bits(samples, values[part], labels[part])
 
 
+@pytest.mark.long
 def test_the_built_in_tables_are_read_without_importing_scikit_learn():
     code = (
         "import sys\n"

@@ -14,7 +14,7 @@ from slurm_job_kit.trainer.stop import STOP_SIGNALS
 from tests.unit.data_kit import Chancy, feed_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-pytestmark = pytest.mark.usefixtures("no_reader_left")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("no_reader_left")]
 
 
 class Pids(Chancy):

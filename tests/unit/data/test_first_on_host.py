@@ -17,6 +17,8 @@ from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.process.run_handle import RankContext, RunHandle
 from tests.unit import forked_ranks
 
+pytestmark = pytest.mark.long  # several ranks
+
 HOSTS = ["a", "a", "a", "b"]
 LIMIT_S = 60
 # Set in each rank: the functions of a data set get plain arguments only.

@@ -94,6 +94,7 @@ def filled(create, seed=0, strategy=None):
     return recorded.module
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
 @pytest.mark.parametrize(
@@ -295,6 +296,7 @@ print(json.dumps([digests(small_gpt), memory_of_filling()]))
     return json.loads(done.stdout)
 
 
+@pytest.mark.long
 def test_another_process_gets_the_same_values(other_process):
     assert other_process[0] == digests(small_gpt)
 

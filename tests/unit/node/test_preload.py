@@ -16,6 +16,8 @@ from slurm_job_kit.jobs.node.torchrun import FORKED_RANK, NodeOptions, torchrun_
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.spec import Spec
 
+pytestmark = pytest.mark.long  # torchrun imports torch
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 # In place of torch.distributed.run, whose own end a test of a local run waits for.
 STUB = """

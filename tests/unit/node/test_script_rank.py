@@ -19,6 +19,8 @@ from slurm_job_kit.jobs.rundir import read_jsonl
 from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.spec import Launch, Spec
 
+pytestmark = pytest.mark.long  # each test starts a rank's wrapper and a script
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 # In place of torchrun: it ignores the stop signals, and exits as its rank does.
 TORCHRUN = """

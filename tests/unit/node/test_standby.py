@@ -17,6 +17,8 @@ from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.node.torchrun import preload_command, variables_of_spec
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec, Train
 
+pytestmark = pytest.mark.long  # processes import torch
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 # A rank: what it finds at its first line. Nothing may have asked for a GPU before the fork: a fork
 # cannot use CUDA after that.

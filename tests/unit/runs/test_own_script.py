@@ -20,6 +20,8 @@ from slurm_job_kit.jobs.runs.freeze import FreezeError, freeze
 from slurm_job_kit.jobs.spec import Launch, Spec
 from tests.unit.run_files import unlock
 
+pytestmark = pytest.mark.long  # each test freezes a repository and starts processes
+
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch, frozen_code):

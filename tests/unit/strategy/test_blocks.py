@@ -17,6 +17,8 @@ from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.strategy import blocks, create, fits
 from slurm_job_kit.trainer.strategy.ddp import Ddp
 
+pytestmark = pytest.mark.long  # compiles blocks
+
 
 def gpt():
     torch.manual_seed(0)

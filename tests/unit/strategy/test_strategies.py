@@ -5,6 +5,8 @@ import torch
 
 from tests.unit.strategy.strategy_kit import RUNS, STEPS, run_ranks
 
+pytestmark = pytest.mark.long  # several ranks
+
 # The largest difference to ddp in one element of the weights.
 TOLERANCE = {"bf16 gpt": 0.05, "bf16 resnet": 1e-5}
 COMPARED = [run for run in RUNS if run[2] != "ddp" and run[3] == 0]
