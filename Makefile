@@ -19,6 +19,7 @@ BY_HAND_NAMES := NNODES NODE_RANK MASTER_ADDR MASTER_PORT
 TESTS := test test-fast test-here test-on-slurm test-slow test-faults
 $(foreach test,$(TESTS),$(eval kit_takes_$(test) := FLAGS WORKERS SLURM SITE ROW))
 $(foreach bench,bench bench-start bench-gpu bench-full bench-scale,$(eval kit_takes_$(bench) := B FLAGS))
+$(foreach test,test test-fast,$(eval kit_takes_$(test) += COVERAGE))
 kit_takes_cluster-up := SLURM SITE
 kit_takes_clean := RUN YES FLAGS
 kit_takes_train := CONFIG SET NPROC $(BY_HAND_NAMES)
@@ -67,10 +68,14 @@ BY_HAND = make train CONFIG=... NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 MASTER
 
 ##@ Work on the kit
 setup: $(READY) ## Make the virtual environment .venv from requirements.lock
-test: $(READY_DEV) ## All tests; those on a real Slurm where its daemons are installed
-	@$(PYTEST) tests/slurm tests/local tests/unit $(FLAGS)
-test-fast: $(READY_DEV) ## Unit tests without the long ones, and one local run
-	@$(PYTEST) -m "not slow and not fault and not long" $(ONE_RUN) tests/unit $(FLAGS)
+test: $(READY_DEV) ## All tests; on a real Slurm where its daemons are installed [COVERAGE=1]
+	@$(PYTEST) $(COVER) tests/slurm tests/local tests/unit $(FLAGS)
+	@$(COVERED)
+test-fast: $(READY_DEV) ## Unit tests without the long ones, and one local run [COVERAGE=1]
+	@$(PYTEST) $(COVER) -m "not slow and not fault and not long" $(ONE_RUN) tests/unit $(FLAGS)
+	@$(COVERED)
+COVER = $(call kit_if,COVERAGE,--cov --cov-report=)
+COVERED = $(call kit_if,COVERAGE,$(PYTHON) -m tests.covered)
 ONE_RUN := tests/local/test_local.py::test_a_run_completes_and_says_how_well
 test-here: $(READY_DEV) ## The tests that need no Slurm
 	@$(PYTEST) tests/local tests/unit $(FLAGS)

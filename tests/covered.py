@@ -1,0 +1,45 @@
+"""`python -m tests.covered`: print how many lines of each room the tests ran, from `.coverage`.
+
+Only the processes of pytest are measured: what agents, batch scripts and ranks run in processes of
+their own does not count.
+"""
+
+from collections import defaultdict
+from pathlib import Path
+
+import coverage
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+MIN_PERCENT = 80
+
+
+def room_of(file: Path) -> str:
+    """Return the folder of a module below the repository, at most two levels deep."""
+    return "/".join(file.relative_to(REPOSITORY).parent.parts[:2])
+
+
+def main() -> None:
+    """Print a line for each room, with a mark where it is below MIN_PERCENT."""
+    data = coverage.Coverage(config_file=str(REPOSITORY / "pyproject.toml"))
+    data.load()
+    lines: dict[str, int] = defaultdict(int)
+    run: dict[str, int] = defaultdict(int)
+    for name in data.get_data().measured_files():
+        _, statements, _, missing, _ = data.analysis2(name)
+        room = room_of(Path(name))
+        lines[room] += len(statements)
+        run[room] += len(statements) - len(missing)
+    for room in sorted(lines):
+        print_line(room, run[room], lines[room])
+    print_line("all rooms", sum(run.values()), sum(lines.values()))
+
+
+def print_line(room: str, run: int, lines: int) -> None:
+    """Print how many of a room's lines were run, and their share."""
+    percent = 100 * run / max(lines, 1)
+    mark = f"  below {MIN_PERCENT} %" if percent < MIN_PERCENT else ""
+    print(f"{room:<20} {run:>6} of {lines:>6} lines {percent:>6.1f} %{mark}")
+
+
+if __name__ == "__main__":
+    main()
