@@ -1,6 +1,5 @@
 """From a YAML spec to a Slurm job that survives: submitter, node agent, attempts. No torch.
 
-contract: installation, spec, rundir, shared_files, errors, problems, checkpoint_names,
-checkpoint_blocks, console, prctl, procfs, arguments, log_text, last_error, kinds, known_causes,
-environment, gpus
+contract: installation, spec, rundir, batch_sizes, shared_files, errors, problems, console, procfs,
+log_text, kinds, known_causes, environment, gpus
 """
