@@ -60,7 +60,7 @@ def _check_copy(folder: Path, run_dir: RunDir) -> None:
     if not shared_files.is_dir(folder):
         raise UserError(f"{folder.resolve()}, the frozen code, is gone\n  hint: {HINT}")
     is_copy = re.fullmatch("[0-9a-f]{64}", folder.name)
-    if is_copy and (what := code_snapshot.damage(folder.resolve())) is not None:
+    if is_copy and (what := code_snapshot.damage(folder)) is not None:
         new = installation.command("resume", run_dir.run_id, "", "code")
         raise UserError(
             f"{folder.resolve()}, the frozen code, has lost or changed files: {what}\n"

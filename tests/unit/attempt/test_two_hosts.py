@@ -11,12 +11,13 @@ from slurm_job_kit.jobs.attempt.open import HeldError, refuse
 from slurm_job_kit.jobs.checkpoint.names import is_newer
 from slurm_job_kit.jobs.node.agent import Agent, wait_for_plan
 from slurm_job_kit.jobs.records.nodes import read_agents
-from slurm_job_kit.jobs.rundir import Timeline, append_jsonl, relink, write_json
+from slurm_job_kit.jobs.rundir import RunDir, Timeline, append_jsonl, relink, write_json
 from slurm_job_kit.jobs.runs import facts, interpret, run_lock, scratch_purge, script_files, state
+from slurm_job_kit.jobs.spec import Spec
 from slurm_job_kit.trainer.checkpoint.ownership import check_owner
 from slurm_job_kit.trainer.errors import Superseded
 from tests.unit import run_files
-from tests.unit.run_files import failed, frozen, node, opened
+from tests.unit.run_files import failed, node, opened
 from tests.unit.two_hosts import look
 
 NAMES = (
@@ -29,8 +30,10 @@ NAMES = (
 
 @pytest.fixture
 def run(hosts):
-    """A run with one attempt, as the host `here` has it."""
-    found = frozen(hosts.here / "x/1")
+    """A run with one attempt, as the host `here` has it. What else it has, a test makes later."""
+    found = RunDir(hosts.here / "x/1")
+    found.path.mkdir(parents=True)
+    found.spec.write_text(Spec().to_json())
     opened(found, 1)
     return found
 

@@ -227,11 +227,11 @@ def test_an_export_is_of_the_checkpoint_that_is_meant(trained, tmp_path, capsys)
     assert torch.equal(weights["0.weight"], replica.module[0].weight)
     capsys.readouterr()
     assert export.main([str(run_dir.path), "--checkpoint", "step-00000007"]) == 2
-    names = "it has step-00000009, step-00000006"
-    assert f"no checkpoint step-00000007; {names}" in capsys.readouterr().err
+    hint = "hint: it has step-00000009, step-00000006"
+    assert f"no checkpoint step-00000007\n  {hint}" in capsys.readouterr().err
     (run_dir.checkpoints / "best").unlink()
     assert export.main([str(run_dir.path), "--checkpoint", "best"]) == 2
-    assert f"{run_dir.path} has no checkpoint best; {names}" in capsys.readouterr().err
+    assert f"trained has no checkpoint best\n  {hint}" in capsys.readouterr().err
 
 
 def test_an_export_of_a_finished_run_has_no_warning(trained, capsys):

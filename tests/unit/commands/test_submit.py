@@ -57,13 +57,13 @@ def test_no_check_queues_a_run_without_the_check(slurm, monkeypatch):
 def test_the_check_gets_the_number_of_ranks(slurm, monkeypatch, words, number):
     seen = []
 
-    def build_parts(*args):
-        seen.append(args[-1])
+    def build_parts(run_dir, spec, python):
+        seen.append(check.rank_environment(run_dir, spec)["WORLD_SIZE"])
         return []
 
     monkeypatch.setattr(check, "build_parts", build_parts)
     assert main(["submit", "tiny.yaml", *words]) == 0
-    assert seen == [number]
+    assert seen == [str(number)]
 
 
 def test_submit_says_where_the_run_is_and_how_to_watch_it(slurm, capsys):
