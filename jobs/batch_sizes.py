@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from slurm_job_kit.jobs.errors import UserError
@@ -56,7 +57,8 @@ def uneven(size: int, world_size: int) -> tuple[str, str]:
     """Return what is wrong with a global batch of `size` samples, and what would fit."""
     below = size // world_size * world_size
     sizes = " or ".join(str(each) for each in (below, below + world_size) if each > 0)
-    divisors = [number for number in range(1, size + 1) if size % number == 0]
+    small = [number for number in range(1, math.isqrt(size) + 1) if size % number == 0]
+    divisors = sorted({*small, *(size // number for number in small)})
     nearest = [
         *[number for number in divisors if number < world_size][-1:],
         *[number for number in divisors if number > world_size][:1],
