@@ -346,12 +346,16 @@ def judge(files: RunFiles, lives: Mapping[str, Life]) -> RunState:
     if successor is not None and not _may_live(lives.get(job_id or "")):
         job_id, successor = successor, None  # the first one has ended
     life, owner, process = lives.get(job_id or ""), files.owner, None
-    if owner is not None and not _may_live(life):
+    of_owner = None
+    if owner is not None:
         of_owner = run_lock.life_of(owner) if owner.is_local else lives.get(owner.job_id)
+    # Slurm may not tell whether an earlier job has ended; the process that lives here is known.
+    is_here = owner is not None and owner.is_local and of_owner is not None and of_owner.is_alive
+    if of_owner is not None and (is_here or not _may_live(life)):
         # A process that has died says nothing about a job that was queued later.
-        if of_owner is not None and (life is None or of_owner.is_alive is not False):
+        if life is None or of_owner.is_alive is not False:
             life = of_owner
-        is_process = owner.is_local and of_owner is not None and of_owner.is_alive is not False
+        is_process = owner is not None and owner.is_local and of_owner.is_alive is not False
         process = owner if is_process else None
     phase, word = _phase_of(files, life)
     found = RunState(files, phase, word, job_id, successor, life, files.result, lives, process)

@@ -79,6 +79,16 @@ def test_a_process_that_died_says_nothing_about_a_job_that_was_queued_later(run,
     assert state.read(run).word == "timeout"
 
 
+def test_a_process_that_lives_here_is_the_run_whatever_is_unknown_of_an_earlier_job(run, slurm):
+    """Job 7 ended in another cluster; `resume --cluster local` continues the run here."""
+    write_json(run.submission, {"argv": None, "job_id": "7", "uid": os.getuid(), "cluster": "b"})
+    slurm.answer("scontrol", CONFIG, when="show config")
+    write_json(run.owner, asdict(run_lock.this_process(None)) | {"attempt": 2})
+    found = state.read(run)
+    assert found.phase is RunPhase.RUNNING and found.process is not None
+    assert points.states_of([run]) == [points.PointState.ACTIVE]
+
+
 @pytest.mark.parametrize("word", ["COMPLETING", "REQUEUE_HOLD"])
 def test_a_point_whose_job_still_lives_is_active_whatever_its_result(run, slurm, word):
     write_json(run.result, {"status": "held"})
