@@ -15,6 +15,7 @@ from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.attempt.decision import Decision
 from slurm_job_kit.jobs.attempt.reasons import reasons_of
 from slurm_job_kit.jobs.console import BestEffort
+from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.records.ended import (
     ENDS,
@@ -35,7 +36,8 @@ def record(
 ) -> AttemptFacts:
     """Append the record of an attempt to attempts.jsonl; returns the facts with it."""
     entry = record_of(found, seen, decision, time.time())
-    with BestEffort("attempt")():  # a damaged file keeps no decision from its record
+    # A damaged file, or a disk, keeps no decision from its record.
+    with contextlib.suppress(UserError), BestEffort("attempt")():
         entry = replace(entry, reasons=reasons_of(run_dir, found, entry))
     records.append(run_dir.attempts, entry)
     return replace(found, attempts=(*found.attempts, entry))
@@ -140,7 +142,9 @@ def record_of(found: AttemptFacts, seen: Evidence, decision: Decision, now: floa
 
 
 def _cancelled(reasons: tuple[NamedReason, ...]) -> tuple[NamedReason, ...]:
-    return (NamedReason(Kind.CANCELLED, "the job was cancelled"), *reasons[1:])
+    """The reasons of an attempt whose run was cancelled then: no step of it is done again."""
+    kept = (each for each in reasons[1:] if each.kind is not Kind.NOT_SAVED)
+    return (NamedReason(Kind.CANCELLED, "the job was cancelled"), *kept)
 
 
 def corrected(last: AttemptRecord, decision: Decision, requeued: Requeued | None) -> AttemptRecord:

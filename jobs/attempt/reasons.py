@@ -22,7 +22,7 @@ from slurm_job_kit.jobs.records.frozen import Provenance
 from slurm_job_kit.jobs.records.nodes import HangConclusion, RankError, RankHang
 from slurm_job_kit.jobs.records.training import read_events
 from slurm_job_kit.jobs.rundir import AttemptDir, RunDir
-from slurm_job_kit.jobs.runs import interpret, places
+from slurm_job_kit.jobs.runs import facts, interpret, places
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.runs.places import CodeFolders, FileLine
 
@@ -222,7 +222,8 @@ def _agent_error(attempt_dir: AttemptDir, found: AttemptFacts) -> FileLine | Non
 
 def _disk_of(run_dir: RunDir, attempt: int) -> tuple[Kind, FileLine] | None:
     """What a disk did to an attempt without an error record, by the logs of ranks and job."""
-    for log in shared_files.files_in(run_dir.attempt(attempt).path, "rank-*.log"):
+    logs = sorted(shared_files.files_in(run_dir.attempt(attempt).path, "rank-*.log"))
+    for log in logs[: facts.MAX_LOGS]:
         if (found := places.disk_fault_in(places.tail(log), RANK_ERROR, DISK_TEXTS)) is not None:
             return found
     of_attempt = places.attempt_lines(places.tail(run_dir.job_log), attempt)

@@ -133,7 +133,7 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         is_user_error=is_user_error(found, failed) or is_caught or bool(cause and cause.repeats),
         mistake=mistake_of(found, failed)
         or ("code" if is_caught else "spec" if cause and cause.repeats else None),
-        kind=cause.kind if cause is not None else None if failed is None else failed.kind,
+        kind=cause.kind if cause is not None else kind_of(failed),
         is_hang=failed is not None and failed.kind is Kind.HANG,
         is_out_of_memory=bool(killed) or (failed is not None and failed.kind in OF_MEMORY),
         bad_nodes=bad_nodes(found.errors),
@@ -175,6 +175,11 @@ def further_errors(errors: Sequence[RankError]) -> list[RankError]:
 
 def _distance_from_cause(record: RankError) -> tuple[bool, bool, float]:
     return (record.kind not in (Kind.HANG, Kind.BAD_NODE), record.caused_by_peer, record.time)
+
+
+def kind_of(failed: RankError | None) -> Kind | None:
+    """The kind of a rank's failure; None where the rank could not name it."""
+    return None if failed is None or failed.kind is Kind.UNKNOWN else failed.kind
 
 
 def bad_nodes(errors: Sequence[RankError]) -> tuple[str, ...]:

@@ -136,6 +136,28 @@ def test_an_attempt_that_nobody_closed_is_lost(run):
     assert (record["attempt"], record["cause"]) == (1, Cause.LOST)
 
 
+@pytest.mark.parametrize("content", ["", "{"])
+def test_a_damaged_file_keeps_no_attempt_from_its_record(run, content):
+    """The rank that is asked for its place in a hang was killed as it wrote it."""
+    attempt_dir = opened(run, 1)
+    waited = {"rank": 0, "error": "rank 1: no step", "unresponsive": [], "waited_for": [1]}
+    write_json(attempt_dir.hang, waited)
+    failed(attempt_dir, 0, 6.0, error="rank 1: no step", kind="hang")
+    attempt_dir.rank_hang(1).write_text(content)
+    close_lost(run, run_lock.this_process("7"))
+    (record,) = read_jsonl(run.attempts)
+    assert record["attempt"] == 1
+
+
+def test_an_agent_that_did_not_start_is_named_beside_a_rank_that_lost_its_peer(run):
+    attempt_dir = opened(run, 1)
+    failed(attempt_dir, 0, 6.0, error="Connection closed by peer", kind="unknown")
+    attempt_dir.agent_error(1).write_text("b: launch.python does not exist\n")
+    close_lost(run, run_lock.this_process("7"))
+    (record,) = read_jsonl(run.attempts)
+    assert record["reasons"][0]["kind"] == "spec_mistake"
+
+
 def test_a_lost_attempt_that_had_finished_is_complete(run):
     write_json(opened(run, 1).outcome, {"status": "completed"})
     close_lost(run, run_lock.this_process("7"))
