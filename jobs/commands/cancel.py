@@ -76,9 +76,10 @@ def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
         for run in runs:
             if run.run_dir in jobs:
                 end_pending(run, jobs[run.run_dir].values())
-    if len(run_dirs) > 1:
+    is_sweep = name not in (run_dir.run_id for run_dir in run_dirs)
+    if is_sweep:
         print(f"{name}: {counted(len(jobs) + len(here), 'point')} cancelled")
-    for ids in jobs.values() if len(run_dirs) == 1 else ():
+    for ids in () if is_sweep else jobs.values():
         print(f"{name}: job {' and job '.join(ids)} cancelled")
     return 0
 

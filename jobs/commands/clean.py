@@ -156,7 +156,8 @@ def _of_idle(run: RunState, needed: set[Path] | None, is_point: bool) -> Iterato
 
     is_point: a sweep has it, so it may start although it never did.
     """
-    run_dir, result = run.run_dir, run.result
+    # Not a result that would be written: resume, cancel or the next start may still write another.
+    run_dir, result = run.run_dir, run.files.result
     if result is not None:
         is_complete = result.status == "completed"
         for each in leftovers.of_run(run_dir, is_complete, needed or set()):

@@ -152,7 +152,7 @@ def test_resume_queues_no_job_while_squeue_does_not_show_the_queue(slurm, here, 
     slurm.set_state("4711", "FAILED")
     slurm.answer("squeue", error="slurm_load_jobs error: Rate limit exceeded", status=1)
     assert main(["resume", "tiny"]) == 1
-    assert "does not answer" in capsys.readouterr().err
+    assert "Slurm does not answer" in capsys.readouterr().err
     assert slurm.submitted == 1
 
 

@@ -19,7 +19,7 @@ from slurm_job_kit.jobs.runs import code_snapshot
 from slurm_job_kit.jobs.runs.freeze import link_in_default_root
 from slurm_job_kit.jobs.spec import Checkpoint, Spec, Train
 from tests.unit import run_files
-from tests.unit.run_files import REPOSITORY, make_checkpoint, make_code, make_run
+from tests.unit.run_files import REPOSITORY, make_checkpoint, make_code, make_run, opened
 
 UNCOMMITTED = ".tmp-step-00000050-attempt-1"
 
@@ -96,11 +96,13 @@ def test_a_run_that_can_be_resumed_loses_only_temporary_files(here, status):
     assert run.compile_cache.exists()
 
 
-def test_a_run_without_a_result_stays_whole(here):
+@pytest.mark.parametrize("status", ["stopped", "completed"])
+def test_a_run_without_a_result_stays_whole(here, status):
     """It crashed with its machine: a resume may need all of it."""
     run = ended(here)
     run.result.unlink()
     append_jsonl(run.attempts, run_files.attempt())
+    write_json(opened(run, 2).outcome, {"status": status, "global_step": 30})
     age(run.path)
     before = everything(run)
     assert main(["clean", "--yes"]) == 0

@@ -12,10 +12,10 @@ from slurm_job_kit.jobs.runs import lookup
 from tests.unit import file_operations, run_files
 from tests.unit.run_files import REPOSITORY
 
-HEAVY = {"torch", "numpy", "sklearn", "sympy", "pydantic"}
+HEAVY = {"torch", "numpy", "sklearn", "sympy"}
 RECORDS = f"{installation.NAME}.jobs.records"
 OF_RANKS = {f"{RECORDS}.nodes", f"{RECORDS}.training"}
-OF_SUBMIT = {"pydantic_core", "yaml", "submitit", "asyncio"}
+OF_SUBMIT = {"yaml", "submitit", "asyncio"}
 NUM_RUNS = 4
 
 
