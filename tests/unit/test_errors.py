@@ -325,7 +325,7 @@ def test_a_timeline_that_cannot_be_begun_ends_no_training(tmp_path):
     events = Events(0)
     events.event("start")
     events.open(run, 1)
-    events.event("import_error")
+    events.event("import")
 
 
 def test_the_errors_need_no_torch():

@@ -12,7 +12,7 @@ from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio
 from tests.bench.start.local_run import REPOSITORY
 
 COMMANDS = {"status": ["status"], "--help": ["--help"]}
-HEAVY = ("torch", "pydantic", "numpy", "submitit")
+HEAVY = ("torch", "yaml", "numpy", "submitit")
 # Runs a command in a new Python, and prints which of the packages it has imported.
 WHICH = """
 import contextlib, io, sys
