@@ -9,6 +9,7 @@ Standard library only.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -285,6 +286,7 @@ TABLE = (
             *("KIT_STOP_FILE", "KIT_DEADLINE", "KIT_HANG_TIMEOUT_S", "KIT_NUM_GPUS"),
             *("KIT_CONFIG", "KIT_SET", "KIT_RUN", "KIT_KEY"),
             *("KIT_WITH", "KIT_CHECKPOINT", "KIT_FROM", "KIT_BENCH", "KIT_SUCCEEDS"),
+            "KIT_BATCH_SCRIPT",
         ),
         (P, R, P, P, P, R),
         "of an enclosing run, or of make; the agent sets those of its own run",
@@ -382,6 +384,42 @@ def passed(environ: Mapping[str, str], door: Door) -> dict[str, str]:
         for name, value in environ.items()
         if treatment(name, environ, door) is Treatment.PASS
     }
+
+
+# What a job has in its environment if its record in `scontrol -d show job` has the sign.
+_OF_OWN_JOB = (
+    (r" HetJobId=", ("SLURM_HET_*",)),
+    (r" Restarts=(?!0 )", ("SLURM_RESTART_COUNT",)),
+    (r"GRES=\S*gpu", ("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")),
+    (r"TresPerNode=", ("SLURM_GPUS_PER_NODE",)),
+    (r"TresPerTask=\S*gpu", ("SLURM_GPUS_PER_TASK",)),
+    (r"TresPerSocket=", ("SLURM_GPUS_PER_SOCKET",)),
+    (r"TresPerJob=", ("SLURM_GPUS",)),
+    (r"CpusPerTres=", ("SLURM_CPUS_PER_GPU",)),
+)
+
+
+def of_enclosing_job(environ: Mapping[str, str], records: str) -> list[str]:
+    """Return the variables that sbatch left in a job's environment of the job in which it ran.
+
+    records: what `scontrol -d show job` prints. With the last task of an array it shows the other
+    tasks, too. Without the job's own record those that only the record shows are not found.
+    """
+    own = f"JobId={environ.get('SLURM_JOB_ID')}"
+    record = next((each for each in records.split("\n\n") if own in each.split()[:1]), None)
+    found = [
+        name
+        for sign, names in _OF_OWN_JOB
+        if record is not None and not re.search(sign, record)
+        for name in filter(Family(names, _ALL, "").has, environ)
+    ]
+    # srun takes one of these and no second one; without them a step has the job's memory.
+    memory = [name for name in environ if name.startswith("SLURM_MEM_PER_")]
+    found += memory if len(memory) > 1 else []
+    cpus = [environ.get(f"SLURM_CPUS_{which}", "") for which in ("PER_TASK", "ON_NODE")]
+    if all(map(str.isdecimal, cpus)) and int(cpus[0]) > int(cpus[1]):
+        found.append("SLURM_CPUS_PER_TASK")
+    return found
 
 
 def for_reading(environ: Mapping[str, str], door: Door) -> dict[str, str]:

@@ -240,16 +240,6 @@ class AttemptDir:
         return self.path / "plan.json"
 
     @property
-    def srun_argv(self) -> Path:
-        """The options of srun from the spec, NUL-separated: no value is re-split."""
-        return self.path / "srun.argv"
-
-    @property
-    def agent_argv(self) -> Path:
-        """The command prefix and the interpreter of the agents, NUL-separated."""
-        return self.path / "agent.argv"
-
-    @property
     def outcome(self) -> Path:
         """How the training of the attempt ended; written by rank 0 as its last act."""
         return self.path / "outcome.json"

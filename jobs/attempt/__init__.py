@@ -1,6 +1,7 @@
-"""One attempt of a run: what the batch script asks before and after each srun step.
+"""The attempts of a run: what is done before, during and after each srun step.
 
-- __main__: the three commands of the batch script: open, watch, close.
+- __main__: the commands: run, of the batch script; open and close, of a launch by hand.
+- attempts: runs the attempts of one start of a job, each as an srun step, and the standby.
 - open: claims the run and writes the plan of the next attempt.
 - close: reads the facts, decides what follows, records it.
 - evidence: what ended an attempt, by its files, Slurm and the nodes.
@@ -11,7 +12,7 @@
 - successor: the job that waits for the present one to end.
 - exclude_nodes: which nodes the next start of the job leaves out.
 - requeue_policy: whether Slurm requeues a preempted job by itself.
-- srun_step: the srun command of an attempt, and the bounds of its end.
+- srun_step: what the spec adds to srun's command line; the bounds of the step's end.
 - notify: runs the user's command at the end of a run.
 - report: what job.log shows of an attempt that ended.
 

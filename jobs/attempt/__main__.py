@@ -1,12 +1,12 @@
 """One attempt of a run: opened before the agents start, closed after they have ended.
 
+    python -m jobs.attempt run RUN_DIR NODE... --srun SRUN...   all attempts of a start of a job
     python -m jobs.attempt open RUN_DIR [--head-address IP] NODE...   prints its number and endpoint
-    python -m jobs.attempt watch RUN_DIR ATTEMPT SRUN_PID     bounds the end of its srun step
     python -m jobs.attempt close RUN_DIR ATTEMPT
 
-The batch script calls them on the first node; `jobs.commands.local` and hand-launched runs call
-the same functions. The next `open` records an attempt whose batch script was killed. Standard
-library only: the batch host may have nothing else.
+The batch script starts `run` on the first node. Hand-launched runs call `open` and `close`, and
+`jobs.commands.local` the same functions. The next `open` records an attempt whose batch script was
+killed. Standard library only: the batch host may have nothing else.
 """
 
 from __future__ import annotations
@@ -16,12 +16,9 @@ import os
 import sys
 from pathlib import Path
 
-from slurm_job_kit.jobs.attempt import srun_step
-from slurm_job_kit.jobs.attempt.close import close
-from slurm_job_kit.jobs.attempt.execute import end_for_good, execute
-from slurm_job_kit.jobs.attempt.open import open_attempt
-from slurm_job_kit.jobs.console import begin_lines_with_time, say
-from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.attempt import attempts
+from slurm_job_kit.jobs.attempt.srun_step import StopsOfShell
+from slurm_job_kit.jobs.console import begin_lines_with_time
 from slurm_job_kit.jobs.node.stop_signals import block_stop_signals
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import code_snapshot, run_lock
@@ -29,55 +26,47 @@ from slurm_job_kit.jobs.slurm import client
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The batch script's three commands."""
-    parser = argparse.ArgumentParser(prog="python -m jobs.attempt", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    opening = commands.add_parser("open")
-    opening.add_argument("run_dir", type=Path)
-    opening.add_argument("--head-address", default="")
-    opening.add_argument("--pid", type=int, help="hand launch: the process that owns the run")
-    opening.add_argument("nodes", nargs="+")
-    watching = commands.add_parser("watch")
-    closing = commands.add_parser("close")
-    for command in (watching, closing):
-        command.add_argument("run_dir", type=Path)
-        command.add_argument("attempt", type=int)
-    watching.add_argument("srun_pid", type=int)
-    watching.add_argument("--stop", default="", help="a stop signal that came before")
-    closing.add_argument(
-        "--srun-exit", type=int, default=0, help="the exit code of the step's srun"
-    )
-    closing.add_argument("--stop", default="", help="the stop signal that the batch shell got")
-    closing.add_argument("--pid", type=int, help="hand launch: the process that owns the run")
-    args = parser.parse_args(argv)
+    """Execute one of the commands; returns the exit code."""
+    args = _parser().parse_args(argv)
     run_dir = RunDir(args.run_dir)
     job_id = client.job_id_from(os.environ)
-    if args.command == "watch":
-        srun_step.watch(run_dir, job_id or "", args.attempt, args.srun_pid, args.stop)
-        return 0
     if args.pid is None and job_id is None:
-        parser.error("no SLURM_JOB_ID: this is for slurm/ddp.sbatch")
+        sys.exit("error: no SLURM_JOB_ID: this is for slurm/ddp.sbatch")
+    if args.command == "run":
+        client.drop_enclosing_job()
     me = run_lock.this_process(job_id) if args.pid is None else run_lock.process(args.pid)
-    try:
-        with run_lock.release_on_disk_error(run_dir, me):
-            if args.command == "close":
-                stops = [args.stop] if args.stop else []
-                decision, found = close(run_dir, me, args.attempt, stops, args.srun_exit)
-                return execute(decision, run_dir, found, me)
-            # The ranks of a launch by hand run the same code as this process.
-            checkout = None if args.pid is None else code_snapshot.repository()
-            plan = open_attempt(run_dir, me, args.nodes, args.head_address, checkout)
-    except (UserError, FailedError) as error:
-        say(f"error: {error}")
-        is_refused = args.command == "open" and args.pid is None
-        if is_refused and job_id is not None and not run_lock.is_restarted(run_dir, me):
-            return end_for_good(job_id)
-        return 1
+    if args.command == "run":
+        job = attempts.Allocation(args.nodes, args.head_address, args.srun)
+        return attempts.run(run_dir, me, job, StopsOfShell(args.stops_fd))
+    if args.command == "close":
+        stops_before = [args.stop] if args.stop else []
+        return attempts.close_attempt(run_dir, me, args.attempt, stops_before, args.srun_exit)
+    # The ranks of a launch by hand run the same code as this process.
+    checkout = None if args.pid is None else code_snapshot.repository()
+    plan, code = attempts.open_next(run_dir, me, args.nodes, args.head_address, checkout)
     if plan is not None:
         print(plan.attempt, plan.rdzv_endpoint)
-    else:
-        say(f"{run_dir.path}: already complete, nothing to do")
-    return 0
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m jobs.attempt", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    running, opening, closing = (commands.add_parser(name) for name in ("run", "open", "close"))
+    for command in (running, opening, closing):
+        command.add_argument("run_dir", type=Path)
+        command.set_defaults(pid=None)
+    for command in (running, opening):
+        command.add_argument("--head-address", default="")
+        command.add_argument("nodes", nargs="+")
+    for command in (opening, closing):
+        command.add_argument("--pid", type=int, help="hand launch: the process that owns the run")
+    running.add_argument("--stops-fd", type=int, required=True, help="a pipe from the batch shell")
+    running.add_argument("--srun", nargs=argparse.REMAINDER, help="srun's command line")
+    closing.add_argument("attempt", type=int)
+    closing.add_argument("--srun-exit", type=int, default=0, help="srun's exit code")
+    closing.add_argument("--stop", default="", help="the stop signal that the batch shell got")
+    return parser
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Opens an attempt: claims the run, chooses the rendezvous, writes plan and srun command."""
+"""Opens an attempt: claims the run, chooses the rendezvous, writes the plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_job_kit.jobs import gpus, installation, records, shared_files
-from slurm_job_kit.jobs.attempt import history, srun_step, successor
+from slurm_job_kit.jobs.attempt import history, successor
 from slurm_job_kit.jobs.attempt.close import close_lost
 from slurm_job_kit.jobs.attempt.decision import COMPLETED, Cause, refusal
 from slurm_job_kit.jobs.attempt.notify import notify
@@ -20,7 +20,7 @@ from slurm_job_kit.jobs.errors import FailedError, UserError
 from slurm_job_kit.jobs.node import interfaces, rendezvous
 from slurm_job_kit.jobs.node.stop_signals import is_passed_on
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
-from slurm_job_kit.jobs.rundir import RunDir, relink, write_atomic, write_durable
+from slurm_job_kit.jobs.rundir import RunDir, relink, write_atomic
 from slurm_job_kit.jobs.runs import (
     code_digest,
     code_snapshot,
@@ -154,15 +154,10 @@ def _close_earlier(run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner) -> 
 
 
 def _write_plan(run_dir: RunDir, found: AttemptFacts, plan: AttemptPlan) -> None:
-    """Write the files of an attempt that the batch script and the agents read."""
+    """Write the files of an attempt that the agents read."""
     attempt_dir = run_dir.attempt(plan.attempt)
     with contextlib.suppress(FileExistsError):
         attempt_dir.path.mkdir()
-    srun_argv = srun_step.srun_argv(found.spec, os.environ)
-    agent_argv = srun_step.agent_argv(found.spec)
-    for path, argv in ((attempt_dir.srun_argv, srun_argv), (attempt_dir.agent_argv, agent_argv)):
-        # No process reads them before this one has written the plan and made all names durable.
-        write_durable(path, "".join(f"{argument}\0" for argument in argv))
     _write_standby(run_dir, found.spec.standby_s)
     records.write(attempt_dir.plan, plan)
 

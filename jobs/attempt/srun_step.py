@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import select
 import signal
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-from slurm_job_kit.jobs import gpus, records
+from slurm_job_kit.jobs import gpus, installation, records
 from slurm_job_kit.jobs.console import say
 from slurm_job_kit.jobs.node.interfaces import is_reachable
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
@@ -36,7 +38,7 @@ ENDED_LIMIT_S = 40
 # The user's command prefix or srun options may have work to do after the agent ended.
 PREFIX_ENDED_LIMIT_S = 600
 KILL_AFTER_S = 5
-POLL_S = 0.5
+POLL_S = 0.1
 # Each read opens a file of every node on a file system that all jobs share.
 READ_INTERVAL_S = 5.0
 ASK_INTERVAL_S = 30.0
@@ -59,7 +61,43 @@ def block_signals_prefix() -> list[str]:
     return prefix if tried.returncode == 0 else []
 
 
-def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int, stop: str = "") -> None:
+class StopsOfShell:
+    """The stop signals of the batch shell, which writes the name of each to a pipe, as a line."""
+
+    def __init__(self, pipe: int) -> None:
+        """`pipe`: the file descriptor to read from."""
+        self._pipe = pipe
+        self._names: list[str] = []
+        self.is_shell_gone = False
+
+    @property
+    def first(self) -> str:
+        """The first stop signal since the last `take`; "" without one."""
+        return next(iter(self._names), "")
+
+    def wait(self, seconds: float) -> list[str]:
+        """Wait for stop signals; returns the names of those that came, as SIGTERM."""
+        if self.is_shell_gone:
+            time.sleep(seconds)
+            return []
+        if not select.select([self._pipe], [], [], seconds)[0]:
+            return []
+        text = os.read(self._pipe, 4096).decode()
+        self.is_shell_gone = not text
+        came = [f"SIG{name}" for name in text.split()]
+        self._names += came
+        return came
+
+    def take(self) -> list[str]:
+        """Return the first stop signal in a list, and forget it: the attempt has ended."""
+        self.wait(0)
+        first, self._names = self._names[:1], []
+        return first
+
+
+def watch(
+    run_dir: RunDir, job_id: str, attempt: int, srun: subprocess.Popen[Any], stops: StopsOfShell
+) -> None:
     """Wait for srun, kill it if it does not end in time, and pass on what only the batch shell got.
 
     That is: END_LIMIT_S after an agent failed, ENDED_LIMIT_S after all agents ended, half of
@@ -70,16 +108,14 @@ def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int, stop: str =
 
     If Slurm has started the job again meanwhile, this srun must ask slurmctld for nothing: its
     request would end the srun step of the new start, which has the same id.
-
-    stop: a stop signal that the batch shell got before.
     """
-    to_agents = _StopOfShell(run_dir, job_id, attempt, stop)
+    to_agents = _PassOn(run_dir, job_id, attempt)
     deadline, why, has_sigterm, next_ask, next_read = math.inf, "", False, 0.0, 0.0
-    while _is_running(srun_pid):
-        has_sigterm = to_agents.wait(POLL_S) == signal.SIGTERM or has_sigterm
+    while srun.poll() is None:
+        has_sigterm = "SIGTERM" in stops.wait(POLL_S) or has_sigterm
         now = time.monotonic()
         with contextlib.suppress(OSError):  # a disk error: try again in the next turn
-            to_agents.pass_on()
+            to_agents.pass_on(stops.first)
             if has_sigterm and now > next_ask:
                 may_be_limit, has_sigterm = _may_be_at_limit(run_dir, attempt), False
                 # Many signals at once cause one call of Slurm.
@@ -98,7 +134,7 @@ def watch(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int, stop: str =
             break
     else:
         return
-    _end(run_dir, job_id, attempt, srun_pid, why)
+    _end(run_dir, job_id, attempt, srun.pid, why)
 
 
 def _end(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int, why: str) -> None:
@@ -119,32 +155,25 @@ def _end(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int, why: str) ->
         _signal(pid, signal.SIGKILL)
 
 
-class _StopOfShell:
-    """A stop signal of the batch shell, such as that of `--signal=B:USR1@N`, on its way to agents.
+class _PassOn:
+    """The way of a stop signal of the batch shell, such as of `--signal=B:USR1@N`, to the agents.
 
-    Slurm sends it to that shell alone. scancel signals the steps of a job, not its batch shell.
+    Slurm sends it to that shell alone. scancel signals the steps of a job, not its batch shell. The
+    shell does not signal srun: some versions kill their step then, before an agent can record it.
     """
 
-    def __init__(self, run_dir: RunDir, job_id: str, attempt: int, name: str) -> None:
+    def __init__(self, run_dir: RunDir, job_id: str, attempt: int) -> None:
         self._run_dir, self._job_id, self._attempt = run_dir, job_id, attempt
-        self._name = name
         self._is_passed_on = False
         self._next_try = 0.0
 
-    def wait(self, seconds: float) -> int | None:
-        """Wait for a stop signal, and return its number; None if none came."""
-        arrived = signal.sigtimedwait(STOP_SIGNALS, seconds)
-        if arrived is not None and not self._name:
-            self._name = signal.Signals(arrived.si_signo).name
-        return None if arrived is None else arrived.si_signo
-
-    def pass_on(self) -> None:
+    def pass_on(self, name: str) -> None:
         """Send the first signal to the agents, unless they got one themselves; repeat a failure.
 
         A job that ends, or that Slurm has started again, is asked for nothing: its steps may be
         those of the new start.
         """
-        if not self._name or self._is_passed_on or time.monotonic() < self._next_try:
+        if not name or self._is_passed_on or time.monotonic() < self._next_try:
             return
         self._next_try = time.monotonic() + PASS_ON_INTERVAL_S
         agents = read_agents(self._run_dir, self._attempt)
@@ -156,10 +185,8 @@ class _StopOfShell:
             job = client.show_job(self._job_id)
             is_ours = job is not None and job.restarts == client.restart_count()
             if job is not None and is_ours and job.state == "RUNNING":
-                say(
-                    f"attempt {self._attempt}: the agents get {self._name} of the batch script, too"
-                )
-                self._is_passed_on = client.signal_steps(self._job_id, self._name)
+                say(f"attempt {self._attempt}: the agents get {name} of the batch script, too")
+                self._is_passed_on = client.signal_steps(self._job_id, name)
 
 
 def _limit_from_agents(run_dir: RunDir, attempt: int) -> tuple[float, str]:
@@ -253,10 +280,6 @@ def site_of_run(run_dir: RunDir) -> SlurmSite:
     return records.read(SlurmSite, run_dir.site) or SlurmSite()
 
 
-def _is_running(pid: int) -> bool:
-    return _signal(pid, 0)
-
-
 def _signal(pid: int, number: int) -> bool:
     """Send a signal to a process; False if the process has ended."""
     try:
@@ -282,9 +305,10 @@ def srun_argv(spec: Spec, environ: Mapping[str, str]) -> list[str]:
     return [*argv, *spec.slurm.srun_args]
 
 
-def agent_argv(spec: Spec) -> list[str]:
-    """What slurm/agent.sh puts before `-m jobs.node`: a command prefix and the interpreter."""
+def agent_command(run_dir: RunDir, spec: Spec, attempt: str, rdzv_endpoint: str) -> list[str]:
+    """The command of an agent: agent.sh, and what that puts before `-m jobs.node`."""
+    script = str(run_dir.kit / installation.NAME / "slurm/agent.sh")
     # Not in addition to the user's prefix: that program may have to receive the signals and pass
     # them on.
     prefix = spec.launch.command_prefix or block_signals_prefix()
-    return [*prefix, spec.interpreter]
+    return ["bash", script, str(run_dir.path), attempt, rdzv_endpoint, *prefix, spec.interpreter]

@@ -233,9 +233,7 @@ class Agents:
 
     def _start(self, attempt: str, endpoint: str) -> list[subprocess.Popen[bytes]]:
         """Start an agent for each node, with its output and torchrun's in job.log."""
-        script = str(self._run_dir.kit / installation.NAME / "slurm/agent.sh")
-        arguments = [str(self._run_dir.path), attempt, endpoint]
-        command = ["bash", script, *arguments, *srun_step.agent_argv(self._spec)]
+        command = srun_step.agent_command(self._run_dir, self._spec, attempt, endpoint)
         agents = []
         self._next_mark = os.urandom(8).hex()
         for rank, devices in enumerate(self._shares):

@@ -144,6 +144,13 @@ def say_if_slow(program: str) -> Iterator[None]:
         timer.cancel()
 
 
+def drop_enclosing_job() -> None:
+    """Remove what sbatch left in this job's environment of the job in which it ran."""
+    answer = call(["scontrol", "-d", "show", "job", os.environ.get("SLURM_JOB_ID", "")])
+    for name in environment.of_enclosing_job(os.environ, answer.stdout if answer else ""):
+        del os.environ[name]
+
+
 def job_id_from(environ: Mapping[str, str]) -> str | None:
     """Return the id of the enclosing job for `scontrol requeue`: ARRAYJOB_TASK in an array.
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
+from slurm_job_kit.jobs.node.torchrun import placeholder_options, torchrun_command
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.slurm import sbatch
 from slurm_job_kit.jobs.slurm.duration import parse_or_zero
-from slurm_job_kit.jobs.spec import Spec
+from slurm_job_kit.jobs.spec import Launch, Spec
+from tests.batch_script import commented_torchrun
 from tests.unit.two_hosts import look
 
 SCRIPT = Path(__file__).resolve().parents[2] / sbatch.SCRIPT
@@ -111,9 +114,9 @@ def test_the_script_shows_how_the_endpoint_reaches_the_agents():
     text = SCRIPT.read_text()
     steps = [
         'getent ahosts "${nodes[0]}"',
-        '--head-address "$head_address"',
-        "rdzv_endpoint=${opened#* }",
-        'start_agents "$attempt" "$rdzv_endpoint"',
+        "--rdzv-endpoint=$head_address:PORT",
+        "srun=(srun --export=ALL",
+        '--head-address "$head_address" "${nodes[@]}" --srun "${srun[@]}"',
     ]
     places = [text.index(step) for step in steps]
     assert places == sorted(places)
@@ -122,6 +125,13 @@ def test_the_script_shows_how_the_endpoint_reaches_the_agents():
         '-m slurm_job_kit.jobs.node "$kit_run_dir" "$kit_attempt" --rdzv-endpoint="$kit_endpoint"'
         in agent
     )
+
+
+def test_the_script_shows_the_command_of_torchrun():
+    """tests/local compares the comment with the line in job.log, too."""
+    spec = Spec(launch=Launch(fork=True))  # as without GPUs
+    words = torchrun_command(spec, RUN, placeholder_options(spec))
+    assert re.fullmatch(commented_torchrun(), shlex.join(words))
 
 
 @pytest.mark.parametrize(
@@ -149,16 +159,16 @@ def test_the_first_nodes_address_is_one_that_others_could_reach(tmp_path, found,
     assert done.stdout == address
 
 
+# The part of the script that removes variables, and raises limits.
+OWN_PART = SCRIPT.read_text().partition("# Slurm would start")[0]
+
+
 def test_a_job_does_not_inherit_what_would_change_its_commands(tmp_path):
     """CDPATH makes cd print a folder; PATH and HOME are missing after sbatch --export=NAME."""
-    own_part = SCRIPT.read_text().partition("fail() {")[0]
     script = tmp_path / "script"
-    script.write_text(f'{own_part}\ncd tmp && env && ulimit -S -n && cat <(echo "no POSIX")\n')
+    script.write_text(f'{OWN_PART}\ncd tmp && env && ulimit -S -n && cat <(echo "no POSIX")\n')
     hostile = {"CDPATH": "/", "POSIXLY_CORRECT": "1", "GREP_OPTIONS": "-v"}
-    hostile |= {"SQUEUE_STATES": "PD", "SLURM_OVERLAP": "1"}
     hostile |= {"SLURM_CLUSTERS": "x", "SCONTROL_ALL": "1", "PYTHONINSPECT": "1"}
-    hostile |= {"SLURM_CPU_BIND_TYPE": "x", "SLURM_TIMELIMIT": "1", "SRUN_EXPORT_ENV": "NONE"}
-    hostile |= {"SLURM_EXTERNAL_LAUNCHER": "1", "SLURM_TRES_PER_TASK": "cpu=4"}  # since 23.11
     kept = {"SLURM_NTASKS_PER_NODE": "1", "SLURM_JOB_ID": "7", "OWN": "1"}
     (tmp_path / "tmp").mkdir()
     command = ["/bin/bash", "-c", f"ulimit -S -n 64; exec /bin/bash {script}"]
@@ -171,57 +181,29 @@ def test_a_job_does_not_inherit_what_would_change_its_commands(tmp_path):
     assert "64" not in seen and "no POSIX" in seen
 
 
-def test_a_job_inside_of_another_one_drops_what_is_left_of_that_one(tmp_path):
-    """sbatch leaves variables of the job in which it runs: srun then fails (seen: Slurm 22.05)."""
-    script = tmp_path / "script"
-    script.write_text(SCRIPT.read_text().partition("fail() {")[0] + "env\n")
-    own = {"SLURM_MEM_PER_NODE": "1500", "SLURM_CPUS_PER_TASK": "2", "SLURM_CPUS_ON_NODE": "2"}
-    outer = {"SLURM_MEM_PER_CPU": "400", "SLURM_CPUS_PER_TASK": "4"}
-
-    def seen(env):
-        done = subprocess.run(["bash", script], env=env, capture_output=True, text=True, check=True)
-        return {line for line in done.stdout.splitlines() if line.startswith("SLURM_")}
-
-    assert seen(own) == {f"{name}={value}" for name, value in own.items()}
-    assert seen(own | outer) == {"SLURM_CPUS_ON_NODE=2"}
-
-
-def test_a_job_inside_of_another_one_has_no_array_gpus_or_restarts_of_that_one(tmp_path):
+@pytest.mark.parametrize(
+    ("shown", "has_task"), [("ArrayTaskId=3 ", True), ("Restarts=0 ", False), (None, True)]
+)
+def test_a_job_inside_of_an_arrays_task_has_no_task_id_of_that_one(
+    fake_slurm, tmp_path, shown, has_task
+):
     """Seen on Slurm 22.05: with the array's task id the kit would requeue that one's job."""
-    script, scontrol = tmp_path / "script", tmp_path / "scontrol"
-    script.write_text(SCRIPT.read_text().partition("fail() {")[0] + "env\n")
-    outer = {
-        "ArrayTaskId=3 ": {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "3"},
-        "HetJobId=5 ": {"SLURM_HET_SIZE": "2"},
-        "Restarts=2 ": {"SLURM_RESTART_COUNT": "2"},
-        "GRES=gpu:a100:2(IDX:0-1)": {"SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "0,1"},
-        "TresPerNode=gres:gpu:2": {"SLURM_GPUS_PER_NODE": "2"},
-        "TresPerTask=gres:gpu:2": {"SLURM_GPUS_PER_TASK": "2"},
-        "TresPerSocket=gres:gpu:2": {"SLURM_GPUS_PER_SOCKET": "2"},
-        "TresPerJob=gres:gpu:2": {"SLURM_GPUS": "2"},
-        "CpusPerTres=gres:gpu:2": {"SLURM_CPUS_PER_GPU": "2"},
-    }
-    env = {name: value for each in outer.values() for name, value in each.items()}
-    env |= {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
-
-    def seen(shown):
-        answer = f"JobId=8 Restarts=0 \n GRES=gpu\n\nJobId=7 {shown}\n GRES=\n WorkDir=/gpu"
-        scontrol.write_text(f"#!/bin/sh\n[ \"$*\" = '-d show job 7' ] && echo '{answer}'\n")
-        scontrol.chmod(0o755)
-        done = subprocess.run(["bash", script], env=env, capture_output=True, text=True, check=True)
-        lines = (line.partition("=") for line in done.stdout.splitlines())
-        return {name: value for name, _, value in lines if name.startswith("SLURM_")}
-
-    for sign, own in outer.items():
-        first = " Restarts=0 " if "RESTART_COUNT" not in str(own) else ""
-        assert seen(f"{first}{sign}") == {"SLURM_JOB_ID": "7", **own}
+    script = tmp_path / "script"
+    script.write_text(f"{OWN_PART}env\n")
+    answer = {"output": f"JobId=7 {shown}\n"} if shown else {"status": 1}
+    fake_slurm.answer("scontrol", when="show job 7", **answer)
+    outer = {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "3"}
+    env = {**os.environ, "SLURM_JOB_ID": "7", **outer}
+    done = subprocess.run(["bash", script], env=env, capture_output=True, text=True, check=True)
+    assert ("SLURM_ARRAY_TASK_ID=3" in done.stdout.splitlines()) == has_task
+    assert ("SLURM_ARRAY_JOB_ID=5" in done.stdout.splitlines()) == has_task
 
 
 @pytest.mark.parametrize("script", ["ddp.sbatch", "agent.sh"])
 def test_a_function_of_the_users_shell_is_no_builtin_of_the_kits_scripts(tmp_path, script):
     """A `cd` that lists the folder gave the batch script another run directory."""
     begin = {"ddp.sbatch": "set -euo", "agent.sh": "# --- the inherited environment"}[script]
-    end = {"ddp.sbatch": "fail() {", "agent.sh": "mapfile -t kit_lines"}[script]
+    end = {"ddp.sbatch": "# Slurm would start", "agent.sh": "mapfile -t kit_lines"}[script]
     part = (SCRIPT.parent / script).read_text().partition(begin)[2].partition(end)[0]
     copy = tmp_path / script
     copy.write_text(f"kit_attempt=1 kit_node_rank=0 # {part}cd /; module\n")
@@ -231,61 +213,11 @@ def test_a_function_of_the_users_shell_is_no_builtin_of_the_kits_scripts(tmp_pat
     assert done.stdout == "kept\n"
 
 
-@pytest.mark.parametrize("option", ["--mem=2G", "--mem-per-cpu=100", "--mem-per-gpu=1G"])
-def test_the_standby_shares_the_memory_of_the_attempt(tmp_path, option):
-    """Where memory is a resource, a step that asks for any does not start beside the attempt."""
-    (tmp_path / "run/standby").mkdir(parents=True)
-    (tmp_path / "run/standby/after_s").touch()
-    (tmp_path / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$@" "oom $SLURM_OOM_KILL_STEP"\n')
-    (tmp_path / "srun").chmod(0o755)
-    functions = re.findall(
-        r"^start_\w+\(\) \{$.*?^\}$", SCRIPT.read_text(), re.MULTILINE | re.DOTALL
-    )
-    start = f"""set -euo pipefail
-        srun_help=--overlap run_dir={tmp_path}/run nodes=(a b) agent=(python)
-        srun_args=(--cpus-per-task=2 {option} --mem-bind=local)
-        {chr(10).join(functions)}
-        start_standby
-        wait "$standby" """
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TMPDIR": "/no/such/folder"}
-    done = subprocess.run(
-        ["bash", "-c", start], env=env, capture_output=True, text=True, check=True
-    )
-    words = done.stdout.splitlines()
-    assert {"--overlap", "--mem=0", "--export=ALL", "oom 0"} <= set(words)
-    assert {"--cpus-per-task=2", "--mem-bind=local"} <= set(words) and option not in words
-
-
-# Stands for `attempt watch`: Python needs a moment until it blocks the signals.
-WATCH = """
-import signal, sys
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1, signal.SIGQUIT])
-arrived = signal.sigtimedwait([signal.SIGTERM, signal.SIGUSR1, signal.SIGQUIT], 20)
-print(arrived and signal.Signals(arrived.si_signo).name)
-"""
-
-
-@pytest.mark.parametrize("name", ["USR1", "TERM", "QUIT"])
-def test_a_signal_that_comes_while_watch_starts_reaches_it(tmp_path, name):
-    """Before it blocks the signals, one would end it, or be ignored."""
-    text = SCRIPT.read_text()
-    traps = text[text.index("stop='' watch=''") : text.index("# start_agents ATTEMPT")]
-    (tmp_path / "watch.py").write_text(WATCH)
-    start = f"""{traps}
-        (ignore_stops && sleep 0.3 && exec '{sys.executable}' '{tmp_path}/watch.py') &
-        watch=$!
-        kill -s {name} $$
-        while kill -0 "$watch" 2>/dev/null; do wait "$watch" || true; done
-        printf '%s\n' "$stop" """
-    done = subprocess.run(["bash", "-euc", start], capture_output=True, text=True, timeout=60)
-    assert (done.stdout.split(), done.stderr) == ([f"SIG{name}", f"SIG{name}"], "")
-
-
 def test_the_batch_script_and_the_agents_handle_the_same_stop_signals():
     names = {number.name.removeprefix("SIG") for number in STOP_SIGNALS}
     text = SCRIPT.read_text()
-    assert set(re.findall(r"^trap 'stopped (\w+)' \1$", text, re.MULTILINE)) == names
-    ignored = re.search(r"^    trap '' ([A-Z0-9 ]+)$", text, re.MULTILINE)
+    assert set(re.findall(r"trap 'stopped (\w+)' \1\b", text)) == names
+    ignored = re.search(r"^        trap '' ([A-Z0-9 ]+)$", text, re.MULTILINE)
     assert ignored is not None and set(ignored[1].split()) == names
     codes = re.search(
         r"^    ([0-9 |]+)\) exit", (SCRIPT.parent / "agent.sh").read_text(), re.MULTILINE

@@ -47,7 +47,6 @@ def unset_words(script, which=0):
 @pytest.mark.parametrize(
     ("script", "which", "door", "treatments"),
     [
-        ("ddp.sbatch", 0, Door.BATCH, BOTH),
         ("agent.sh", 0, Door.AGENT, (Treatment.WARN,)),
         ("agent.sh", 1, Door.AGENT, (Treatment.REMOVE,)),
     ],
@@ -61,6 +60,40 @@ def test_the_scripts_remove_what_the_table_says(script, which, door, treatments)
     assert words[: len(expected)] == expected
     # The `for` has a body, which begins behind the names.
     assert len(words) == len(expected) or words[len(expected)] == "[["
+
+
+# What an enclosing job leaves, by the sign in its own record with which a job has it itself.
+OF_OTHER_JOBS = {
+    " HetJobId=5 ": {"SLURM_HET_SIZE": "2"},
+    " Restarts=2 ": {"SLURM_RESTART_COUNT": "2"},
+    "GRES=gpu:a100:2(IDX:0-1)": {"SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "0,1"},
+    "TresPerNode=gres:gpu:2": {"SLURM_GPUS_PER_NODE": "2"},
+    "TresPerTask=gres:gpu:2": {"SLURM_GPUS_PER_TASK": "2"},
+    "TresPerSocket=gres:gpu:2": {"SLURM_GPUS_PER_SOCKET": "2"},
+    "TresPerJob=gres:gpu:2": {"SLURM_GPUS": "2"},
+    "CpusPerTres=gres:gpu:2": {"SLURM_CPUS_PER_GPU": "2"},
+}
+
+
+@pytest.mark.parametrize("sign", OF_OTHER_JOBS)
+def test_a_job_inside_of_another_one_has_no_gpus_or_restarts_of_that_one(sign):
+    """Seen on Slurm 22.05. With the last task of an array Slurm shows the other tasks, too."""
+    left = {name: value for each in OF_OTHER_JOBS.values() for name, value in each.items()}
+    environ = {"SLURM_JOB_ID": "7", **left}
+    first = "" if "Restarts" in sign else " Restarts=0 "
+    shown = f"JobId=8 Restarts=0 \n GRES=gpu\n\nJobId=7 {first}{sign}\n GRES=\n WorkDir=/gpu\n"
+    found = environment.of_enclosing_job(environ, shown)
+    assert sorted(found) == sorted(set(left) - set(OF_OTHER_JOBS[sign]))
+    assert environment.of_enclosing_job(environ, "") == []  # slurmctld does not answer
+
+
+def test_a_job_inside_of_another_one_has_no_memory_or_cores_of_that_one():
+    """srun then fails (seen: Slurm 22.05)."""
+    own = {"SLURM_MEM_PER_NODE": "1500", "SLURM_CPUS_PER_TASK": "2", "SLURM_CPUS_ON_NODE": "2"}
+    assert environment.of_enclosing_job(own, "") == []
+    both = own | {"SLURM_MEM_PER_CPU": "400", "SLURM_CPUS_PER_TASK": "4"}
+    expected = ["SLURM_CPUS_PER_TASK", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_NODE"]
+    assert sorted(environment.of_enclosing_job(both, "")) == expected
 
 
 def test_the_docs_have_the_table():

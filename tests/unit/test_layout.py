@@ -302,7 +302,8 @@ STARTS_PROCESSES = {
     "jobs.node.forked_rank": "lets multiprocessing end the process that torchrun forked with it",
     "jobs.commands.local": "the agents of a run without Slurm",
     # Exceptions of the rule that jobs.slurm, jobs.node and jobs.commands.local start processes:
-    "jobs.attempt.srun_step": "asks env(1) for --block-signal; slurm/ddp.sbatch starts srun itself",
+    "jobs.attempt.attempts": "srun, which starts the agents",
+    "jobs.attempt.srun_step": "asks env(1) for --block-signal",
     "jobs.attempt.notify": "notify.command, a shell line of the user",
     "jobs.commands.shell": "becomes srun or bash, or starts py-spy by them",
     "jobs.runs.code_snapshot": "git, which lists the files to freeze",

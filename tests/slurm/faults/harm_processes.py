@@ -85,9 +85,11 @@ def rank(run: Run, number: int) -> Process:
 def kill(run: Run, role: str, node: str | None = None) -> list[Process]:
     """SIGKILL one process of a role (both of srun's), by default on the second node.
 
+    `attempt`: the process that runs the attempts, below the batch shell.
+
     Returns the process that it killed.
     """
-    first = {"shell", "srun"}
+    first = {"shell", "attempt", "srun"}
     victims = of_role(run, role, node or (None if role in first else _second_node(run)))
     assert victims, f"no {role} of job {run.job_id} in {tree(run)}"
     victims = victims if role == "srun" else victims[:1]

@@ -109,7 +109,7 @@ def test_row_14_after_the_standby_was_killed(
 
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack")
-@pytest.mark.parametrize("role", ["torchrun", "agent", "srun"])
+@pytest.mark.parametrize("role", ["torchrun", "agent", "srun", "attempt"])
 def test_row_15_sigkill_of(kit: Kit, reference: ReferenceRuns, row: Row, role: str) -> None:
     paced = start_with_readers(kit, "null")  # a standby outlives the attempt
     row.record(paced.run)

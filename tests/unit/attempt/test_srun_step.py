@@ -1,6 +1,7 @@
 """An srun step ends in bounded time after an agent failed, and what is left of it is ended."""
 
 import errno
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from slurm_job_kit.jobs.attempt import srun_step
 from slurm_job_kit.jobs.procfs import parent_of
 from slurm_job_kit.jobs.records.nodes import AgentRecord
-from slurm_job_kit.jobs.rundir import write_json
+from slurm_job_kit.jobs.rundir import RunDir, write_json
 from slurm_job_kit.jobs.runs import facts, interpret
 from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
@@ -49,7 +50,6 @@ def stand_in():
             started.callback(process.kill)
             assert process.stdout is not None
             line = process.stdout.readline()
-            threading.Thread(target=process.wait, daemon=True).start()  # as the batch shell does
             return process, line
 
         yield start
@@ -62,12 +62,51 @@ def waiter(stand_in):
     return process
 
 
+class Shell:
+    """The batch shell, which writes a stop signal to its pipe."""
+
+    def __init__(self, pipe):
+        self.stops, self._pipe = srun_step.StopsOfShell(pipe[0]), pipe[1]
+
+    def write(self, name):
+        os.write(self._pipe, f"{name}\n".encode())
+
+    def end(self):
+        os.close(self._pipe)
+        self._pipe = -1
+
+
+@pytest.fixture
+def shell():
+    read_end, write_end = os.pipe()
+    shell = Shell((read_end, write_end))
+    yield shell
+    os.close(read_end)
+    if shell._pipe != -1:
+        os.close(write_end)
+
+
+@pytest.fixture
+def watch(run, shell):
+    """Starts `watch` of an srun in a thread; returns the thread."""
+
+    def start(srun, job_id="7"):
+        words = (run, job_id, 1, srun, shell.stops)
+        thread = threading.Thread(target=srun_step.watch, args=words, daemon=True)
+        thread.start()
+        return thread
+
+    return start
+
+
 @pytest.mark.parametrize("failure", [{"torchrun_exit": 1}, {"error": "no such interface"}])
-def test_srun_that_outlives_a_failed_agent_is_ended(run, waiter, monkeypatch, capfd, failure):
+def test_srun_that_outlives_a_failed_agent_is_ended(
+    run, waiter, shell, monkeypatch, capfd, failure
+):
     for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S"):
         monkeypatch.setattr(srun_step, limit, 0.05)
     write_json(run.attempt(1).agent(0), {"host": "a", "end": 9.0} | failure)
-    srun_step.watch(run, "7", 1, waiter.pid)
+    srun_step.watch(run, "7", 1, waiter, shell.stops)
     assert waiter.wait(10) == -signal.SIGKILL
     assert "srun waits for b" in capfd.readouterr().err
 
@@ -79,32 +118,37 @@ def test_srun_and_the_agents_get_what_the_spec_has():
     of_job = {"SLURM_CPUS_PER_TASK": "8"}
     assert srun_step.srun_argv(Spec(slurm=slurm), of_job)[0] == "--cpus-per-task=8"
     contained = Spec(launch=Launch(command_prefix=prefix, python="/opt/python"))
-    assert srun_step.agent_argv(contained) == [*prefix, "/opt/python"]
+    run = RunDir(Path("/run"))
+    agent = ["bash", "/run/kit/slurm_job_kit/slurm/agent.sh", "/run", "3", "10.0.0.1:29500"]
+    command = srun_step.agent_command(run, contained, *agent[-2:])
+    assert command == [*agent, *prefix, "/opt/python"]
     shield = srun_step.block_signals_prefix()
-    assert srun_step.agent_argv(Spec()) == [*shield, sys.executable]
+    assert srun_step.agent_command(run, Spec(), *agent[-2:]) == [*agent, *shield, sys.executable]
 
 
-def test_srun_that_outlives_all_agents_is_ended_though_none_failed(run, waiter, monkeypatch, capfd):
+def test_srun_that_outlives_all_agents_is_ended_though_none_failed(
+    run, waiter, shell, monkeypatch, capfd
+):
     """A node's slurmstepd was killed: srun waits for its task for ever."""
     monkeypatch.setattr(srun_step, "POLL_S", 0.05)
     monkeypatch.setattr(srun_step, "READ_INTERVAL_S", 0.05)
     monkeypatch.setattr(srun_step, "ENDED_LIMIT_S", 0.2)
     node(run, 0, 0)
     node(run, 1, 0)
-    srun_step.watch(run, "7", 1, waiter.pid)
+    srun_step.watch(run, "7", 1, waiter, shell.stops)
     assert "after every agent ended" in capfd.readouterr().err
     assert waiter.wait(10) == -signal.SIGKILL
 
 
 def test_sruns_child_that_would_end_the_step_later_is_ended_first(
-    run, stand_in, tmp_path, monkeypatch
+    run, stand_in, shell, tmp_path, monkeypatch
 ):
     for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S"):
         monkeypatch.setattr(srun_step, limit, 0.05)
     node(run, 0, 1)
     killer = f"while kill -0 $$; do sleep 0.02; done; touch '{tmp_path}/killed-a-step'"
     srun, pid = stand_in(f'trap "" TERM; ({killer}) & echo $!; while :; do sleep 0.1; done')
-    srun_step.watch(run, "7", 1, srun.pid)
+    srun_step.watch(run, "7", 1, srun, shell.stops)
     assert srun.wait(10) == -signal.SIGKILL
     deadline = time.monotonic() + 10
     while parent_of(int(pid)):
@@ -115,7 +159,7 @@ def test_sruns_child_that_would_end_the_step_later_is_ended_first(
 
 @pytest.mark.parametrize("code", [None, 1])
 def test_the_srun_of_a_superseded_attempt_orders_nothing_any_more(
-    run, stand_in, tmp_path, monkeypatch, capfd, code
+    run, stand_in, watch, tmp_path, monkeypatch, capfd, code
 ):
     """Its request to slurmctld would end the step of the job's next start: both have one id."""
     monkeypatch.setattr(srun_step, "POLL_S", 0.05)
@@ -124,32 +168,30 @@ def test_the_srun_of_a_superseded_attempt_orders_nothing_any_more(
     ordering = f'trap "touch {tmp_path}/ordered" TERM; echo; while :; do sleep 0.1; done'
     srun, _ = stand_in(ordering)
     write_json(run.owner, run_files.claim())
-    watch = threading.Thread(target=srun_step.watch, args=(run, "7", 1, srun.pid), daemon=True)
-    watch.start()
-    watch.join(0.5)
-    assert watch.is_alive()
+    watching = watch(srun)
+    watching.join(0.5)
+    assert watching.is_alive()
     write_json(run.owner, run_files.claim(attempt=2))
     assert srun.wait(10) == -signal.SIGKILL
-    watch.join(10)
+    watching.join(10)
     assert not (tmp_path / "ordered").exists()
     assert "attempt 1: srun waits for" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("code", [None, 0])
-def test_srun_is_waited_for_as_long_as_no_agent_failed(run, waiter, monkeypatch, code):
+def test_srun_is_waited_for_as_long_as_no_agent_failed(run, waiter, watch, monkeypatch, code):
     monkeypatch.setattr(srun_step, "END_LIMIT_S", 0.05)
     monkeypatch.setattr(srun_step, "POLL_S", 0.01)
     node(run, 0, code)
-    watch = threading.Thread(target=srun_step.watch, args=(run, "7", 1, waiter.pid), daemon=True)
-    watch.start()
-    watch.join(0.5)
-    assert watch.is_alive()
+    watching = watch(waiter)
+    watching.join(0.5)
+    assert watching.is_alive()
     waiter.kill()
-    watch.join(10)
-    assert not watch.is_alive()
+    watching.join(10)
+    assert not watching.is_alive()
 
 
-def test_a_disk_that_does_not_answer_is_looked_at_again(run, waiter, monkeypatch):
+def test_a_disk_that_does_not_answer_is_looked_at_again(run, waiter, shell, monkeypatch):
     for limit in ("END_LIMIT_S", "KILL_AFTER_S", "POLL_S", "READ_INTERVAL_S"):
         monkeypatch.setattr(srun_step, limit, 0.05)
     stale = OSError(errno.ESTALE, "stale")
@@ -163,33 +205,9 @@ def test_a_disk_that_does_not_answer_is_looked_at_again(run, waiter, monkeypatch
         return look
 
     monkeypatch.setattr(srun_step, "read_agents", read_agents)
-    srun_step.watch(run, "7", 1, waiter.pid)
+    srun_step.watch(run, "7", 1, waiter, shell.stops)
     assert waiter.wait(10) == -signal.SIGKILL
     assert next(looks, None) is None
-
-
-def waits_for_signals(pid):
-    """Whether a process waits for a blocked signal. Source: proc(5), wchan."""
-    return "sigtimedwait" in Path(f"/proc/{pid}/wchan").read_text()
-
-
-def start_watch(run, waiter):
-    """A process that watches the run's srun, and waits for signals."""
-    words = ["-m", "slurm_job_kit.jobs.attempt", "watch", run.path, "1", str(waiter.pid)]
-    watch = subprocess.Popen([sys.executable, *words], cwd=Path(__file__).parents[3])
-    deadline = time.monotonic() + 30
-    while not waits_for_signals(watch.pid):
-        assert time.monotonic() < deadline and watch.poll() is None
-        time.sleep(0.01)
-    return watch
-
-
-def test_the_batch_scripts_commands_survive_what_slurm_sends_to_its_tree(run, waiter):
-    """At a requeue Slurm signals the tree, and the command must still read the result back."""
-    watch = start_watch(run, waiter)
-    watch.send_signal(signal.SIGTERM)
-    waiter.kill()
-    assert watch.wait(30) == 0
 
 
 @pytest.mark.parametrize(
@@ -197,23 +215,45 @@ def test_the_batch_scripts_commands_survive_what_slurm_sends_to_its_tree(run, wa
     [("TimeLimit", "SIGUSR1", True), ("None", "SIGUSR1", False), ("TimeLimit", "SIGTERM", False)],
 )
 def test_an_srun_that_lasts_into_the_end_of_the_time_limit_is_ended_in_time_to_decide(
-    run, waiter, fake_slurm, capfd, reason, warned, is_ended
+    run, waiter, shell, watch, fake_slurm, capfd, reason, warned, is_ended
 ):
     fake_slurm.answer("scontrol", f"   JobState=COMPLETING Reason={reason} Dependency=\n")
     write_json(run.site, {"kill_wait_s": 1})
     node(run, 0, None, signals=[{"t": 1.0, "signal": warned}])
-    watch = start_watch(run, waiter)
-    watch.send_signal(signal.SIGTERM)
+    watching = watch(waiter)
+    shell.write("TERM")
     if not is_ended:
         for _ in range(2):  # received, and one call for all of them
-            with pytest.raises(subprocess.TimeoutExpired):
-                watch.wait(1.5)
-            watch.send_signal(signal.SIGTERM)
+            watching.join(1.5)
+            assert watching.is_alive()
+            shell.write("TERM")
         waiter.kill()
-    assert watch.wait(30) == 0
+    watching.join(30)
     assert len(fake_slurm.calls) == (warned == "SIGUSR1")
     assert ("at the end of the time limit" in capfd.readouterr().err) == is_ended
     assert waiter.wait(10) == -signal.SIGKILL
+
+
+def test_the_first_stop_of_the_shell_counts_and_a_later_one_is_for_the_next_attempt(shell):
+    shell.write("USR1")
+    shell.write("TERM")
+    assert shell.stops.wait(5) == ["SIGUSR1", "SIGTERM"]
+    assert (shell.stops.first, shell.stops.take()) == ("SIGUSR1", ["SIGUSR1"])
+    assert (shell.stops.first, shell.stops.take()) == ("", [])
+    shell.write("HUP")
+    assert shell.stops.take() == ["SIGHUP"]
+    assert not shell.stops.is_shell_gone
+
+
+def test_srun_is_waited_for_though_the_shell_was_killed(waiter, shell, watch):
+    """Slurm then ends the job, and the agents save; this process only looks on."""
+    watching = watch(waiter)
+    shell.end()
+    watching.join(0.5)
+    assert watching.is_alive() and shell.stops.is_shell_gone
+    waiter.kill()
+    watching.join(10)
+    assert not watching.is_alive()
 
 
 def test_a_step_whose_agents_have_ended_needs_nothing(run, fake_slurm):
@@ -312,23 +352,15 @@ def test_an_agent_that_dies_of_a_stop_before_its_first_record_was_stopped(
 
 
 @pytest.fixture
-def watched(run, waiter, fake_slurm, monkeypatch):
-    """`watch` of a running job 7, as a function that sends it a signal."""
+def watched(waiter, watch, fake_slurm, monkeypatch):
+    """`watch` of a running job 7."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
-    words = [sys.executable, "-m", "slurm_job_kit.jobs.attempt", "watch", str(run.path), "1"]
-    running = subprocess.Popen([*words, str(waiter.pid)], cwd=Path(__file__).parents[3])
-
-    def send(number):
-        deadline = time.monotonic() + 30
-        while not waits_for_signals(running.pid):
-            assert time.monotonic() < deadline and running.poll() is None
-            time.sleep(0.01)
-        running.send_signal(number)
-
-    yield send
+    watching = watch(waiter)
+    yield
     waiter.kill()
-    assert running.wait(30) == 0
+    watching.join(30)
+    assert not watching.is_alive()
 
 
 def shows(slurm, state, restarts=0):
@@ -337,10 +369,11 @@ def shows(slurm, state, restarts=0):
 
 # --signal=B:NAME@N, also as a number or with SIG: the batch shell alone gets it.
 @pytest.mark.parametrize("name", ["USR1", "USR2", "TERM", "INT", "HUP", "QUIT", "ALRM"])
-def test_a_stop_that_only_the_batch_shell_got_reaches_the_agents(run, watched, fake_slurm, name):
+@pytest.mark.usefixtures("watched")
+def test_a_stop_that_only_the_batch_shell_got_reaches_the_agents(run, shell, fake_slurm, name):
     shows(fake_slurm, "RUNNING")
     node(run, 0, None)
-    watched(signal.Signals[f"SIG{name}"])
+    shell.write(name)
     deadline = time.monotonic() + 30
     while not fake_slurm.cancelled:
         assert time.monotonic() < deadline
@@ -349,12 +382,13 @@ def test_a_stop_that_only_the_batch_shell_got_reaches_the_agents(run, watched, f
 
 
 @pytest.mark.parametrize(("state", "restarts"), [("COMPLETING", 0), ("RUNNING", 1)])
+@pytest.mark.usefixtures("watched")
 def test_a_job_that_ends_or_runs_again_elsewhere_gets_no_stop(
-    run, watched, fake_slurm, state, restarts
+    run, shell, fake_slurm, state, restarts
 ):
     shows(fake_slurm, state, restarts)
     node(run, 0, None)
-    watched(signal.SIGUSR1)
+    shell.write("USR1")
     deadline = time.monotonic() + 30
     while not fake_slurm.calls:
         assert time.monotonic() < deadline

@@ -1,0 +1,190 @@
+"""Runs the attempts of one start of a job: an srun step each, until a decision ends this start.
+
+slurm/ddp.sbatch is the parent of this process. That shell gets the stop signals and passes them on
+through a pipe; this process ignores them, as some sites signal the whole tree. If this process is
+killed, the kernel kills its sruns, and the shell starts it again: it then closes that attempt.
+
+The agents of the next attempt wait in an srun step of their own, with torch imported: jobs.node,
+standby. Their stdin is a pipe of this process. A retry writes the attempt's number and endpoint to
+it; when this process ends, they end, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+from slurm_job_kit.jobs import environment
+from slurm_job_kit.jobs.attempt import srun_step
+from slurm_job_kit.jobs.attempt.close import close
+from slurm_job_kit.jobs.attempt.execute import EXIT_RETRY, end_for_good, execute
+from slurm_job_kit.jobs.attempt.open import open_attempt
+from slurm_job_kit.jobs.console import say
+from slurm_job_kit.jobs.environment import Door
+from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.node.prctl import die_with_parent
+from slurm_job_kit.jobs.node.standby import WORD
+from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_signals
+from slurm_job_kit.jobs.records.nodes import AttemptPlan
+from slurm_job_kit.jobs.rundir import RunDir
+from slurm_job_kit.jobs.runs import facts, interpret, run_lock
+from slurm_job_kit.jobs.spec import Spec
+
+STANDBY_END_S = 3
+EXIT_KILLED = 128 + signal.SIGKILL
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What the batch script knows of its job.
+
+    head_address: of the first node; empty where its name has none. srun: the command line of each
+    attempt, without what the spec adds.
+    """
+
+    nodes: Sequence[str]
+    head_address: str
+    srun: Sequence[str]
+
+
+class Sruns:
+    """Starts the srun step of each attempt, and that of the agents which wait for the next one."""
+
+    def __init__(self, run_dir: RunDir, srun: Sequence[str]) -> None:
+        self._run_dir, self._command = run_dir, srun
+        self._standby: subprocess.Popen[bytes] | None = None
+        shown = subprocess.run([srun[0], "--help"], capture_output=True, check=False)
+        self._can_overlap = b"--overlap" in shown.stdout  # since Slurm 20.11
+
+    def start(self, plan: AttemptPlan) -> subprocess.Popen[bytes]:
+        """Start the agents of an attempt, by those that wait if there are any."""
+        words = (str(plan.attempt), plan.rdzv_endpoint)
+        spec = Spec.read(self._run_dir.spec)
+        options = srun_step.srun_argv(spec, os.environ)
+        srun = self._wake(words) or self._start(spec, options, words, subprocess.DEVNULL)
+        if spec.standby_s is not None and self._can_overlap:
+            # The step shares the memory of the attempt: where memory is a resource, the attempt's
+            # step has all of it. srun takes one of these options and no second one.
+            shared = [each for each in options if not each.startswith(("--mem=", "--mem-per-"))]
+            shared += ["--overlap", "--mem=0"]
+            self._standby = self._start(spec, shared, (WORD, "-"), subprocess.PIPE)
+        return srun
+
+    def _wake(self, words: Sequence[str]) -> subprocess.Popen[bytes] | None:
+        """Let the agents that wait become those of an attempt; None if there are none."""
+        srun = self._standby
+        if srun is None or srun.poll() is not None:
+            self.end_standby()
+            return None
+        try:
+            with cast(IO[bytes], srun.stdin) as pipe:
+                pipe.write(" ".join(words).encode() + b"\n")
+        except BrokenPipeError:
+            self.end_standby()
+            return None
+        self._standby = None
+        return srun
+
+    def end_standby(self) -> None:
+        """End the agents that wait; one on a lost node does not answer."""
+        standby, self._standby = self._standby, None
+        if standby is None:
+            return
+        with contextlib.suppress(BrokenPipeError):
+            cast(IO[bytes], standby.stdin).close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            standby.wait(STANDBY_END_S)
+            return
+        standby.kill()
+
+    def _start(
+        self, spec: Spec, options: Sequence[str], words: Sequence[str], stdin: int
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*self._command, *options, *srun_step.agent_command(self._run_dir, spec, *words)],
+            stdin=stdin,
+            env=environment.passed(os.environ, Door.BATCH),
+            preexec_fn=_become_srun,
+        )
+
+
+def _become_srun() -> None:
+    """Undo in a new process what would make srun ignore a stop signal, before exec."""
+    die_with_parent()
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    unblock_stop_signals()
+
+
+def run(run_dir: RunDir, me: run_lock.Owner, job: Allocation, stops: srun_step.StopsOfShell) -> int:
+    """Run attempts until a decision ends this start of the job; returns the exit code."""
+    sruns = Sruns(run_dir, job.srun)
+    code, left = EXIT_RETRY, _left_open(run_dir, me)
+    if left is not None:
+        code = close_attempt(run_dir, me, left, stops.take(), EXIT_KILLED)
+    while code == EXIT_RETRY:
+        plan, code = open_next(run_dir, me, job.nodes, job.head_address)
+        if plan is None:
+            break
+        srun = sruns.start(plan)
+        try:
+            srun_step.watch(run_dir, me.job_id, plan.attempt, srun, stops)
+        except Exception as error:  # a mistake of the watch ends no attempt
+            say(f"attempt {plan.attempt}: warning: srun is not watched any more: {error!r}")
+        srun_exit = srun.wait()
+        if stops.is_shell_gone:  # Slurm ends the job, and its next start records the attempt
+            return 1
+        srun_exit = srun_exit if srun_exit >= 0 else 128 - srun_exit  # as a shell counts
+        # A signal that comes from now on is one for the next attempt.
+        code = close_attempt(run_dir, me, plan.attempt, stops.take(), srun_exit)
+    sruns.end_standby()
+    return code
+
+
+def _left_open(run_dir: RunDir, me: run_lock.Owner) -> int | None:
+    """The attempt of this start of the job that a killed process has not closed; None without."""
+    with contextlib.suppress(OSError, FailedError, UserError):  # `open_next` names the error
+        if run_lock.is_owned_by_start(run_dir, me):
+            found = facts.read_newest(run_dir)
+            is_ours = run_lock.is_owned_by_attempt(run_dir, me, found.attempt)
+            return found.attempt if is_ours and interpret.is_lost(found) else None
+    return None
+
+
+def open_next(
+    run_dir: RunDir,
+    me: run_lock.Owner,
+    nodes: Sequence[str],
+    head_address: str,
+    checkout: Path | None = None,
+) -> tuple[AttemptPlan | None, int]:
+    """Open the next attempt as `open_attempt` does; returns its plan, or None and the exit code."""
+    try:
+        with run_lock.release_on_disk_error(run_dir, me):
+            plan = open_attempt(run_dir, me, nodes, head_address, checkout)
+    except (UserError, FailedError) as error:
+        say(f"error: {error}")
+        is_over = not me.is_local and not run_lock.is_restarted(run_dir, me)
+        return None, end_for_good(me.job_id) if is_over else 1
+    if plan is None:
+        say(f"{run_dir.path}: already complete, nothing to do")
+    return plan, 0
+
+
+def close_attempt(
+    run_dir: RunDir, me: run_lock.Owner, attempt: int, stops: Sequence[str], srun_exit: int
+) -> int:
+    """Close an attempt as `close` does, and execute the decision; returns the exit code."""
+    try:
+        with run_lock.release_on_disk_error(run_dir, me):
+            decision, found = close(run_dir, me, attempt, stops, srun_exit)
+            return execute(decision, run_dir, found, me)
+    except (UserError, FailedError) as error:
+        say(f"error: {error}")
+        return 1

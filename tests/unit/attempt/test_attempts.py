@@ -1,0 +1,254 @@
+"""The whole batch script with a stand-in for srun: attempts, standby, signals, killed processes."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
+from slurm_job_kit.jobs.procfs import children
+from slurm_job_kit.jobs.records.ended import read_attempts
+from slurm_job_kit.jobs.rundir import RunDir, read_json, write_json
+from slurm_job_kit.jobs.slurm import sbatch
+from slurm_job_kit.jobs.spec import Launch, Slurm, Spec
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+# An srun step: the process's number and its state for a test, then the end that the test orders.
+# The arguments after agent.sh are RUN_DIR, ATTEMPT and RDZV_ENDPOINT.
+SRUN = r"""
+case "$*" in --help) echo --overlap; exit ;; esac
+line=$*
+options=${line%%/agent.sh *}
+set -- ${line#*/agent.sh }
+run=$1 attempt=$2 word=$2
+[ "$2" != standby ] || read -r attempt endpoint || exit 0
+{ echo "$options"; env; cat /proc/self/status; } >"$FAKE_SLURM/srun-$attempt.seen"
+echo "$$ $word" >"$FAKE_SLURM/srun-$attempt.new"
+mv "$FAKE_SLURM/srun-$attempt.new" "$FAKE_SLURM/srun-$attempt"
+until [ -e "$FAKE_SLURM/end-$attempt" ]; do sleep 0.05; done
+code=$(cat "$FAKE_SLURM/end-$attempt")
+agent='{"host": "n1", "signals": [], "torchrun_exit": '$code', "end": 1.0}'
+echo "$agent" >"$run/attempt-$attempt/agent-00000.json"
+completed='{"status": "completed", "global_step": 5}'
+[ "$code" != 0 ] || echo "$completed" >"$run/attempt-$attempt/outcome.json"
+exit "$code"
+"""
+
+
+def wait_for(condition, what):
+    deadline = time.monotonic() + 60
+    while not (found := condition()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+    return found
+
+
+class Job:
+    """A batch script that runs, its run directory, and the sruns that it has started."""
+
+    def __init__(self, run_dir, slurm):
+        self.run, self._slurm = run_dir, slurm
+        command = ["bash", str(REPOSITORY / sbatch.SCRIPT), str(run_dir.path)]
+        with open(run_dir.job_log, "ab") as log:
+            self.shell = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def srun(self, attempt):
+        """Wait for the srun of an attempt; its pid, and the attempt in its arguments."""
+        path = self._slurm.folder / f"srun-{attempt}"
+        pid, word = wait_for(lambda: path.exists() and path.read_text(), path).split()
+        return int(pid), word
+
+    def seen(self, attempt):
+        """What that srun printed: its options, its environment and its status."""
+        return (self._slurm.folder / f"srun-{attempt}.seen").read_text()
+
+    def end(self, attempt, code):
+        """Let the srun of an attempt end."""
+        path = self._slurm.folder / f"end-{attempt}"
+        path.with_suffix(".new").write_text(str(code))
+        path.with_suffix(".new").rename(path)
+
+    @property
+    def python(self):
+        """The process of `attempt run`."""
+        found = [pid for pid in children(self.shell.pid) if "jobs.attempt" in command_line(pid)]
+        return found[0] if found else None
+
+    def wait(self):
+        """The exit code and the log of the job."""
+        code = self.shell.wait(60)
+        return code, self.run.job_log.read_text()
+
+
+def command_line(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+@pytest.fixture
+def begin(tmp_path, fake_slurm, monkeypatch):
+    """Starts the batch script of a run with such a spec, as job 7 on one node."""
+    jobs, slurmd = [], socket.create_server(("127.0.0.1", 0))
+    fake_slurm.answer("scontrol", "localhost\n", when="show hostnames *")
+    (fake_slurm.bin / "srun").write_text(f"#!/bin/sh\nFAKE_SLURM={fake_slurm.folder}\n{SRUN}")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "localhost")
+
+    def start(python=sys.executable, srun_args=(), **launch):
+        run = RunDir(tmp_path / "runs/first/1")
+        for folder in (run.checkpoints, run.timeline("x").parent, run.path / "code"):
+            folder.mkdir(parents=True)
+        (run.path / "logs").mkdir()
+        (run.path / "code/slurm_job_kit").symlink_to(REPOSITORY / "slurm_job_kit")
+        (run.path / "kit").symlink_to("code")
+        slurm = Slurm(restart="requeue", nodes=1, srun_args=[*srun_args])
+        spec = Spec(launch=Launch(**launch), slurm=slurm)
+        run.spec.write_text(spec.to_json())
+        write_json(run.site, {"slurmd_port": slurmd.getsockname()[1]})
+        (run.path / "setup.sh").write_text(f"export KIT_PYTHON={shlex.quote(str(python))}\n")
+        jobs.append(Job(run, fake_slurm))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        python = job.python
+        job.shell.kill()
+        job.shell.wait()
+        if python is not None:
+            os.kill(python, signal.SIGKILL)
+    slurmd.close()
+
+
+def decisions(run):
+    return [(record.cause, record.decision) for record in read_attempts(run)]
+
+
+def test_a_crash_is_retried_by_the_agents_that_wait_and_the_job_ends_with_0(begin):
+    job = begin(standby_after_s=1)
+    assert job.srun(1)[1] == "1"
+    job.end(1, 1)
+    assert job.srun(2)[1] == "standby"
+    job.end(2, 0)
+    code, log = job.wait()
+    assert code == 0, log
+    assert decisions(job.run) == [("crash", "retry"), ("completed", "done")]
+    assert read_json(job.run.result)["status"] == "completed"
+    assert "attempt 1: 1 node, rendezvous at" in log and "attempt 2: 1 node" in log
+
+
+def test_a_retry_without_a_standby_starts_a_new_srun(begin):
+    job = begin(standby_after_s=None)
+    job.srun(1)
+    job.end(1, 1)
+    assert job.srun(2)[1] == "2"
+    job.end(2, 0)
+    assert job.wait()[0] == 0
+
+
+def test_srun_gets_the_options_of_the_script_and_a_clean_environment(begin, monkeypatch):
+    hostile = {"SQUEUE_STATES", "SRUN_DEBUG", "SLURM_OVERLAP", "SLURM_CPU_BIND_TYPE"}
+    hostile |= {"SLURM_EXTERNAL_LAUNCHER", "SLURM_TRES_PER_TASK", "SRUN_EXPORT_ENV"}  # since 23.11
+    for name in (*hostile, "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_NODE"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
+    monkeypatch.setenv("MINE", "1")
+    job = begin(standby_after_s=None)
+    job.srun(1)
+    options, *lines = job.seen(1).splitlines()
+    for option in ("--export=ALL", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"):
+        assert option in options.split()
+    assert f"--chdir={job.run.path}/code --cpus-per-task=3 bash" in options
+    names = {line.partition("=")[0] for line in lines}
+    assert not names & {*hostile, "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_NODE"}
+    assert {"MINE", "KIT_PYTHON"} <= names and "SLURM_OOM_KILL_STEP=0" in lines
+    # srun would ignore a stop signal that its parent ignores or blocks.
+    stops = sum(1 << number - 1 for number in STOP_SIGNALS)
+    masks = dict(re.findall(r"^(Sig(?:Ign|Blk)):\s+(\w+)$", "\n".join(lines), re.MULTILINE))
+    assert [int(mask, 16) & stops for mask in masks.values()] == [0, 0]
+    job.end(1, 0)
+    assert job.wait()[0] == 0
+
+
+def test_the_standby_shares_the_memory_of_the_attempt(begin):
+    """Where memory is a resource, a step that asks for any does not start beside the attempt."""
+    memory = ["--mem=2G", "--mem-per-cpu=100", "--mem-per-gpu=1G"]
+    job = begin(srun_args=[*memory, "--mem-bind=local"], standby_after_s=1)
+    job.srun(1)
+    job.end(1, 1)
+    job.srun(2)
+    of_attempt, of_standby = (job.seen(attempt).splitlines()[0].split() for attempt in (1, 2))
+    assert {*memory, "--mem-bind=local"} <= {*of_attempt} and "--overlap" not in of_attempt
+    assert {"--overlap", "--mem=0", "--mem-bind=local", "--export=ALL"} <= {*of_standby}
+    assert not {*memory} & {*of_standby}
+    job.end(2, 0)
+    assert job.wait()[0] == 0
+
+
+@pytest.mark.parametrize("name", ["USR1", "TERM", "QUIT"])
+def test_a_stop_signal_of_the_shell_is_the_attempts(begin, fake_slurm, name):
+    job = begin(standby_after_s=None)
+    # While Python starts, which would be killed by a signal, or lose it.
+    wait_for(lambda: job.python, "no Python")
+    job.shell.send_signal(signal.Signals[f"SIG{name}"])
+    job.srun(1)
+    job.end(1, 1)
+    code, log = job.wait()
+    assert code == 1, log
+    (record,) = read_attempts(job.run)
+    assert record.evidence.signals == (f"SIG{name}",)
+    assert any(" requeue " in call for call in fake_slurm.calls)
+
+
+def test_a_stop_signal_to_the_whole_tree_ends_no_decision(begin):
+    job = begin(standby_after_s=None)
+    job.srun(1)
+    for number in STOP_SIGNALS:
+        os.kill(job.python, number)
+    job.end(1, 1)
+    job.srun(2)
+    job.end(2, 0)
+    assert job.wait()[0] == 0
+
+
+def test_an_attempt_whose_python_was_killed_is_closed_and_retried(begin):
+    job = begin(standby_after_s=1)
+    srun, _ = job.srun(1)
+    os.kill(job.python, signal.SIGKILL)
+    wait_for(lambda: "srun" not in command_line(srun), "srun lives on")
+    job.srun(2)
+    assert decisions(job.run) == [("crash", "retry")]
+    job.end(2, 0)
+    code, log = job.wait()
+    assert code == 0, log
+    assert "error: attempt run was killed: exit code 137\n" in log and "coproc" not in log
+
+
+def test_a_python_that_is_killed_again_and_again_ends_the_job(begin, tmp_path):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho killed\nkill -KILL "$$"\n')
+    python.chmod(0o755)
+    code, log = begin(python=python).wait()
+    assert code == 128 + signal.SIGKILL
+    assert log.splitlines().count("killed") == 5
+
+
+def test_nothing_is_decided_where_the_shell_was_killed(begin):
+    """The next start of the job records the attempt as lost, whatever this process still sees."""
+    job = begin(standby_after_s=None)
+    job.srun(1)
+    python = job.python
+    job.shell.kill()
+    job.shell.wait()
+    job.end(1, 1)
+    wait_for(lambda: "jobs.attempt" not in command_line(python), "Python lives on")
+    assert decisions(job.run) == [] and json.loads(job.run.owner.read_text())["attempt"] == 1
