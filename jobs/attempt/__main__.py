@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         return attempts.run(run_dir, me, job, StopsOfShell(args.stops_fd))
     if args.command == "close":
         stops_before = [args.stop] if args.stop else []
-        return attempts.close_attempt(run_dir, me, args.attempt, stops_before, args.srun_exit)
+        return attempts.close_and_execute(run_dir, me, args.attempt, stops_before, args.srun_exit)
     # The ranks of a launch by hand run the same code as this process.
     checkout = None if args.pid is None else code_snapshot.repository()
     plan, code = attempts.open_next(run_dir, me, args.nodes, args.head_address, checkout)

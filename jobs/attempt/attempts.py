@@ -34,10 +34,11 @@ from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS, unblock_stop_sign
 from slurm_job_kit.jobs.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import facts, interpret, run_lock
+from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.jobs.spec import Spec
 
 STANDBY_END_S = 3
-EXIT_KILLED = 128 + signal.SIGKILL
+EXIT_NOT_STARTED, EXIT_KILLED = 127, 128 + signal.SIGKILL
 
 
 @dataclass(frozen=True)
@@ -59,22 +60,25 @@ class Sruns:
     def __init__(self, run_dir: RunDir, srun: Sequence[str]) -> None:
         self._run_dir, self._command = run_dir, srun
         self._standby: subprocess.Popen[bytes] | None = None
-        shown = subprocess.run([srun[0], "--help"], capture_output=True, check=False)
-        self._can_overlap = b"--overlap" in shown.stdout  # since Slurm 20.11
+        self._can_overlap = client.can_overlap()
 
-    def start(self, plan: AttemptPlan) -> subprocess.Popen[bytes]:
+    def start(self, spec: Spec, plan: AttemptPlan) -> subprocess.Popen[bytes]:
         """Start the agents of an attempt, by those that wait if there are any."""
         words = (str(plan.attempt), plan.rdzv_endpoint)
-        spec = Spec.read(self._run_dir.spec)
         options = srun_step.srun_argv(spec, os.environ)
-        srun = self._wake(words) or self._start(spec, options, words, subprocess.DEVNULL)
-        if spec.standby_s is not None and self._can_overlap:
-            # The step shares the memory of the attempt: where memory is a resource, the attempt's
-            # step has all of it. srun takes one of these options and no second one.
-            shared = [each for each in options if not each.startswith(("--mem=", "--mem-per-"))]
-            shared += ["--overlap", "--mem=0"]
+        return self._wake(words) or self._start(spec, options, words, subprocess.DEVNULL)
+
+    def start_standby(self, spec: Spec) -> None:
+        """Start the agents that wait for the next attempt, if the spec asks for them."""
+        if spec.standby_s is None or not self._can_overlap:
+            return
+        # The step shares the memory of the attempt: where memory is a resource, the attempt's step
+        # has all of it. srun takes one of these options and no second one.
+        options = srun_step.srun_argv(spec, os.environ)
+        shared = [each for each in options if not each.startswith(("--mem=", "--mem-per-"))]
+        shared += ["--overlap", "--mem=0"]
+        with contextlib.suppress(OSError):
             self._standby = self._start(spec, shared, (WORD, "-"), subprocess.PIPE)
-        return srun
 
     def _wake(self, words: Sequence[str]) -> subprocess.Popen[bytes] | None:
         """Let the agents that wait become those of an attempt; None if there are none."""
@@ -127,24 +131,41 @@ def run(run_dir: RunDir, me: run_lock.Owner, job: Allocation, stops: srun_step.S
     sruns = Sruns(run_dir, job.srun)
     code, left = EXIT_RETRY, _left_open(run_dir, me)
     if left is not None:
-        code = close_attempt(run_dir, me, left, stops.take(), EXIT_KILLED)
+        code = close_and_execute(run_dir, me, left, stops.take(), EXIT_KILLED)
     while code == EXIT_RETRY:
         plan, code = open_next(run_dir, me, job.nodes, job.head_address)
         if plan is None:
             break
-        srun = sruns.start(plan)
-        try:
-            srun_step.watch(run_dir, me.job_id, plan.attempt, srun, stops)
-        except Exception as error:  # a mistake of the watch ends no attempt
-            say(f"attempt {plan.attempt}: warning: srun is not watched any more: {error!r}")
-        srun_exit = srun.wait()
+        srun_exit = _run_step(run_dir, me, plan, sruns, stops)
         if stops.is_shell_gone:  # Slurm ends the job, and its next start records the attempt
             return 1
-        srun_exit = srun_exit if srun_exit >= 0 else 128 - srun_exit  # as a shell counts
         # A signal that comes from now on is one for the next attempt.
-        code = close_attempt(run_dir, me, plan.attempt, stops.take(), srun_exit)
+        code = close_and_execute(run_dir, me, plan.attempt, stops.take(), srun_exit)
     sruns.end_standby()
     return code
+
+
+def _run_step(
+    run_dir: RunDir,
+    me: run_lock.Owner,
+    plan: AttemptPlan,
+    sruns: Sruns,
+    stops: srun_step.StopsOfShell,
+) -> int:
+    """Run the srun step of an attempt to its end; returns srun's exit code as a shell counts it."""
+    try:
+        spec = Spec.read(run_dir.spec)
+        srun = sruns.start(spec, plan)
+    except OSError as error:
+        say(f"attempt {plan.attempt}: error: srun was not started: {error}")
+        return EXIT_NOT_STARTED
+    sruns.start_standby(spec)
+    try:
+        srun_step.watch(run_dir, me.job_id, plan.attempt, srun, stops)
+    except Exception as error:  # a mistake of the watch ends no attempt
+        say(f"attempt {plan.attempt}: warning: srun is not watched any more: {error!r}")
+    code = srun.wait()
+    return code if code >= 0 else 128 - code
 
 
 def _left_open(run_dir: RunDir, me: run_lock.Owner) -> int | None:
@@ -177,7 +198,7 @@ def open_next(
     return plan, 0
 
 
-def close_attempt(
+def close_and_execute(
     run_dir: RunDir, me: run_lock.Owner, attempt: int, stops: Sequence[str], srun_exit: int
 ) -> int:
     """Close an attempt as `close` does, and execute the decision; returns the exit code."""

@@ -243,6 +243,12 @@ def step_argv(job_id: str, node: str, command: Sequence[str], has_terminal: bool
     return ["srun", *place, *shared, *(["--pty"] if has_terminal else []), *command]
 
 
+def can_overlap() -> bool:
+    """Whether srun has --overlap: since Slurm 20.11."""
+    shown = call(["srun", "--help"])
+    return shown is not None and "--overlap" in shown.stdout
+
+
 def show_job_patiently(job_id: str) -> Job | None:
     """Return `show_job`, repeated for PATIENCE_S while slurmctld does not answer."""
     answer = call_patiently(["scontrol", "show", "job", job_id])

@@ -168,7 +168,7 @@ def open_attempt(run: Run, job: QueuedJob, slurm: Slurm) -> bool:
     if decision.refusal(found.last, job.job_id, None) is not None:
         return False
     successor.ensure(run.run_dir, found, me.job_id)
-    slurm.calls["srun"] += 2  # the agents, and those of the standby: slurm/ddp.sbatch
+    slurm.calls["srun"] += 2  # the agents, and those of the standby
     run.plan = AttemptPlan(
         attempt=interpret.newest_number(found) + 1,
         job_id=me.job_id,

@@ -194,12 +194,21 @@ def test_the_standby_shares_the_memory_of_the_attempt(begin):
     assert job.wait()[0] == 0
 
 
+def test_an_attempt_whose_srun_cannot_be_started_is_closed(begin):
+    too_long = "--comment=" + 200_000 * "x"  # for an argument. Source: execve(2), MAX_ARG_STRLEN
+    job = begin(srun_args=[too_long], standby_after_s=None)
+    code, log = job.wait()
+    assert code == 1 and "attempt 1: error: srun was not started: " in log
+    assert len(read_attempts(job.run)) >= 1 and not job.run.owner.exists()
+
+
 @pytest.mark.parametrize("name", ["USR1", "TERM", "QUIT"])
 def test_a_stop_signal_of_the_shell_is_the_attempts(begin, fake_slurm, name):
     job = begin(standby_after_s=None)
-    # While Python starts, which would be killed by a signal, or lose it.
-    wait_for(lambda: job.python, "no Python")
-    job.shell.send_signal(signal.Signals[f"SIG{name}"])
+    # While Python starts, which a signal would end, or which would lose it. Some sites send it to
+    # the whole tree.
+    for pid in (wait_for(lambda: job.python, "no Python"), job.shell.pid):
+        os.kill(pid, signal.Signals[f"SIG{name}"])
     job.srun(1)
     job.end(1, 1)
     code, log = job.wait()
