@@ -145,8 +145,13 @@ def say_if_slow(program: str) -> Iterator[None]:
 
 
 def drop_enclosing_job() -> None:
-    """Remove what sbatch left in this job's environment of the job in which it ran."""
-    answer = call(["scontrol", "-d", "show", "job", os.environ.get("SLURM_JOB_ID", "")])
+    """Remove what sbatch left in this job's environment of the job in which it ran.
+
+    Slurm is asked only where there are variables that this job might not have itself.
+    """
+    job_id, answer = os.environ.get("SLURM_JOB_ID", ""), None
+    if environment.of_enclosing_job(os.environ, f"JobId={job_id}"):
+        answer = call(["scontrol", "-d", "show", "job", job_id])
     for name in environment.of_enclosing_job(os.environ, answer.stdout if answer else ""):
         del os.environ[name]
 

@@ -87,6 +87,21 @@ def test_a_job_inside_of_another_one_has_no_gpus_or_restarts_of_that_one(sign):
     assert environment.of_enclosing_job(environ, "") == []  # slurmctld does not answer
 
 
+def test_slurm_is_asked_only_about_variables_that_may_be_of_an_enclosing_job(slurm, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "2")
+    client.drop_enclosing_job()
+    assert slurm.calls == [] and os.environ["SLURM_CPUS_PER_TASK"] == "2"
+    for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
+        monkeypatch.setenv(name, "2")
+    slurm.answer("scontrol", "JobId=7 JobName=x\n   Restarts=0 \n   TresPerNode=gres:gpu:2\n")
+    client.drop_enclosing_job()
+    assert slurm.calls == ["scontrol -d show job 7"]
+    assert os.environ.get("SLURM_GPUS_PER_NODE") == "2" and "SLURM_GPUS_ON_NODE" not in os.environ
+
+
 def test_a_job_inside_of_another_one_has_no_memory_or_cores_of_that_one():
     """srun then fails (seen: Slurm 22.05)."""
     own = {"SLURM_MEM_PER_NODE": "1500", "SLURM_CPUS_PER_TASK": "2", "SLURM_CPUS_ON_NODE": "2"}
