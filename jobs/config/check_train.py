@@ -39,6 +39,7 @@ _OTHER_STRATEGIES = {
 }
 _SHARDED = ("fsdp", "hsdp")
 _OPTIONS_OF_DDP = ("static_graph", "gradient_as_bucket_view", "bucket_cap_mb")
+_KEYS_OF_OPTIMIZERS = ("momentum", "nesterov", "weight_decay")
 _OTHER_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 
 
@@ -213,6 +214,11 @@ def _ddp(spec: Spec) -> Iterator[Problem]:
 
 
 def _optimizer(train: Train) -> Iterator[Problem]:
+    # The loop sets the learning rate; the others would win over the key, or lose to it.
+    taken = {"lr"} | (set(_KEYS_OF_OPTIMIZERS) if train.optimizer in OPTIMIZERS else set())
+    for name in sorted(taken & set(train.optimizer_args)):
+        hint = f"write train.{name}: {shown(train.optimizer_args[name])}"
+        yield _key("optimizer_args", f"{name} has a key of its own", hint, f"train.{name}")
     if not train.nesterov or (train.optimizer not in OPTIMIZERS and ":" not in train.optimizer):
         return
     if train.optimizer != "sgd":

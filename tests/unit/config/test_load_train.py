@@ -255,6 +255,9 @@ def test_a_wrong_key_has_one_problem_and_keys_that_depend_on_it_none(refuse):
         ("train: {objective: regresion}", "hint: did you mean regression?"),
         ("train: {objective: regression, label_smoothing: 0.1}", "is for train.objective classi"),
         ("train: {objective_args: {loss: mae}}", "train.objective_args: classification takes none"),
+        ("train: {optimizer_args: {lr: 3}}", "lr has a key of its own\n  hint: write train.lr: 3"),
+        ("train: {optimizer_args: {momentum: 0.8}}", "momentum has a key of its own"),
+        ("train: {optimizer: 'a.b:c', optimizer_args: {lr: 3}}", "lr has a key of its own"),
         ("train: {schedule: cosin}", "hint: did you mean cosine?"),
         ("train: {schedule_args: {a: 1}}", "is for a schedule of your own, not for constant"),
         ("train: {max_steps: 5, warmup_steps: 6}", "6 is more than train.max_steps 5"),
@@ -277,6 +280,7 @@ def test_objective_schedule_and_best_are_checked(refuse, text, problem):
         "checkpoint: {best: eval_f1, best_mode: max}",
         "train: {schedule: wsd, max_steps: 10}",
         "train: {optimizer: mine.optim:lion, optimizer_args: {betas: [0.9, 0.99]}}",
+        "train: {optimizer: mine.optim:lion, optimizer_args: {momentum: 0.9}}",
         "train: {schedule: step, lr_milestones: [3], max_steps: 100}",
     ],
 )
