@@ -23,7 +23,7 @@ from slurm_job_kit.jobs import shared_files
 FORMAT = 3
 JOB_LOG = "job.log"
 # The timeline in which rank 0 writes its pace: the one that grows with the time of the training.
-# `attempt open` and `attempt close` read the timeline of rank 0 and must not read this one.
+# `attempt.open` and `attempt.close` read the timeline of rank 0 and must not read this one.
 STEPS_WRITER = "steps"
 
 
@@ -236,7 +236,7 @@ class AttemptDir:
 
     @property
     def plan(self) -> Path:
-        """What `attempt open` decided: nodes, endpoint, rendezvous id. Every agent reads it."""
+        """What `attempt.open` decided: nodes, endpoint, rendezvous id. Every agent reads it."""
         return self.path / "plan.json"
 
     @property

@@ -8,7 +8,7 @@
 #
 # It sources the user's setup lines, so the agent and the ranks get what the lines export. Then the
 # agent replaces it, inside of the command prefix. If that is not possible, the reason goes to
-# attempt-K/agent-NNNNN.error, which `attempt close` reads.
+# attempt-K/agent-NNNNN.error, which `attempt.close` reads.
 #
 # A stop signal during the setup lines ends this shell at once, whatever command they run: there is
 # nothing to save yet, and srun's exit code shows the signal. A trap would wait for that command.

@@ -192,10 +192,10 @@ def memory_hint(error: BaseException) -> str:
     return MEMORY_HINT if is_of_device_memory(error) else f"more slurm.mem, or {MEMORY_HINT}"
 
 
-def is_user_error(error: BaseException) -> bool:
+def would_repeat(error: BaseException) -> bool:
     """Return whether the next attempt would repeat the error, so that only a person can remove it.
 
-    A RecordError is none: `attempt open` has read the same files, or written them, just before. If
+    A RecordError is none: `attempt.open` has read the same files, or written them, just before. If
     the file stays damaged, it holds the run.
     """
     return isinstance(error, UserError) and not isinstance(error, RecordError)
@@ -205,7 +205,7 @@ def mistake_of(error: BaseException) -> Mistake | None:
     """Return what a person must correct: the user's code, the spec, or None for neither."""
     if isinstance(error, UserCodeError):
         return "code"
-    if is_user_error(error):
+    if would_repeat(error):
         return None if isinstance(error, StorageError) else "spec"
     is_plain = isinstance(error, Exception) and not isinstance(error, (*ONE_LINE, OSError))
     if not is_plain or is_out_of_memory(error) or is_caused_by_peer(error) or is_of_device(error):
@@ -339,7 +339,7 @@ def fail(error: BaseException, rank: int | None, attempt_dir: AttemptDir | None)
     """
     exit_lock.acquire()
     run_with_timeout(REPORT_LIMIT_S, lambda: report(error, rank, attempt_dir))
-    os._exit(EXIT_USER_ERROR if is_user_error(error) else EXIT_FAILED)
+    os._exit(EXIT_USER_ERROR if would_repeat(error) else EXIT_FAILED)
 
 
 def lift_limits() -> None:
@@ -379,7 +379,7 @@ def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | Non
                 kind=kind_of(error, cause),
                 traceback=trace,
                 caused_by_peer=is_caused_by_peer(error),
-                is_user_error=is_user_error(error) or (cause is not None and cause.repeats),
+                would_repeat=would_repeat(error) or (cause is not None and cause.repeats),
                 mistake=mistake_of(error),
             )
             records.write(attempt_dir.rank_error(rank), record)

@@ -202,7 +202,7 @@ def _leave(context: RankContext, loop: Loop, status: str) -> None:
 def _with_result(
     outcome: Outcome, context: RankContext, loop: Loop, digests: tuple[str, str]
 ) -> Outcome:
-    """Return the outcome with what `attempt close` copies into result.json."""
+    """Return the outcome with what `attempt.close` copies into result.json."""
     exact, reason = exactness(loop.state.environments, context.is_deterministic)
     return replace(
         outcome,

@@ -174,7 +174,7 @@ def _left_open(run_dir: RunDir, me: run_lock.Owner) -> int | None:
         if run_lock.is_owned_by_start(run_dir, me):
             found = facts.read_newest(run_dir)
             is_ours = run_lock.is_owned_by_attempt(run_dir, me, found.attempt)
-            return found.attempt if is_ours and interpret.is_lost(found) else None
+            return found.attempt if is_ours and interpret.is_unrecorded(found) else None
     return None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from slurm_job_kit.jobs import shared_files
-from slurm_job_kit.jobs.attempt import evidence, history, srun_step, successor
+from slurm_job_kit.jobs.attempt import evidence, history, srun_step
 from slurm_job_kit.jobs.attempt.decision import (
     COMPLETED,
     Action,
@@ -21,17 +21,16 @@ from slurm_job_kit.jobs.attempt.decision import (
     format_decision,
     is_automatic_start,
 )
-from slurm_job_kit.jobs.attempt.execute import format_for_log
+from slurm_job_kit.jobs.attempt.execute import end_run, format_for_log
 from slurm_job_kit.jobs.attempt.notify import notify
 from slurm_job_kit.jobs.attempt.report import report_error, report_quarantine
 from slurm_job_kit.jobs.console import BestEffort, say
 from slurm_job_kit.jobs.errors import FailedError, UserError
+from slurm_job_kit.jobs.records.ended import FINAL
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import facts, interpret, run_lock
 from slurm_job_kit.jobs.runs.interpret import AttemptFacts
 from slurm_job_kit.jobs.runs.state import RunState, read_files
-
-FINAL = (Action.DONE, Action.HOLD, Action.CANCEL)
 
 
 def close_attempt(
@@ -83,10 +82,7 @@ def close(
     if warning := interpret.start_up_warning(found.attempts):
         say(f"attempt {attempt}: warning: {warning}")
     if decision.action in FINAL:
-        found = history.write_result(run_dir, found, decision)
-        successor.cancel(run_dir, found, me.job_id)
-        run_lock.release(run_dir, me)
-        notify(run_dir, found.spec, found.result)
+        found = end_run(run_dir, found, me, decision)
     return decision, found
 
 
@@ -97,7 +93,7 @@ def close_lost(
 
     `predecessor`: the id of the job whose successor this job is.
     """
-    if not interpret.is_lost(found):
+    if not interpret.is_unrecorded(found):
         return found
     last_job_id = None if found.plan is None else found.plan.job_id
     is_automatic = is_automatic_start(me.job_id, last_job_id, predecessor)
@@ -129,7 +125,7 @@ def end_between_attempts(run_dir: RunDir, action: Action, cause: Cause, reason: 
 
 def record_completed(run_dir: RunDir, found: AttemptFacts) -> None:
     """Write the result of a complete run, and the record of its last attempt if it has none."""
-    if interpret.is_lost(found):
+    if interpret.is_unrecorded(found):
         found = history.record(run_dir, found, interpret.lost_evidence(found), COMPLETED)
     history.write_result(run_dir, found, COMPLETED)
 
@@ -140,7 +136,7 @@ def write_missing_result(run: RunState) -> None:
     The script was killed before that, or the cancel came after its end and before Slurm's requeue.
     It records the last attempt of a complete run, too. Nothing is written while the job or the
     process that owns the run may still write, and nothing of another run: Slurm may start its job
-    again. While a job or its successor is left, `attempt open` of that job does it: a claim of this
+    again. While a job or its successor is left, `attempt.open` of that job does it: a claim of this
     process could make that job fail.
     """
     if run.result is None or run.files.result is not None:

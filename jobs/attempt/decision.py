@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_job_kit.jobs.kinds import Kind
+from slurm_job_kit.jobs.kinds import KINDS, Kind
 from slurm_job_kit.jobs.log_text import behind_first_line
 from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, Cause, Evidence
 from slurm_job_kit.jobs.records.queued import RequeueAnswer
@@ -36,7 +36,7 @@ CRASHES = (Cause.CRASH, Cause.HANG, Cause.OUT_OF_MEMORY)
 
 
 @dataclass(frozen=True)
-class History:
+class BudgetUsed:
     """How much of each budget the earlier attempts of the run have used."""
 
     restarts: int  # attempts that ended with the job
@@ -84,7 +84,7 @@ def format_decision(decision: Decision) -> str:
     return f"{decision.cause}: {behind_first_line(decision.reason, f' -> {decision.action}')}"
 
 
-def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> Decision:
+def decide(evidence: Evidence, used: BudgetUsed, budget: Budget = Budget()) -> Decision:
     """The decision after one attempt.
 
     The run directory knows better than Slurm whether the run is complete: a run that finishes in
@@ -93,25 +93,25 @@ def decide(evidence: Evidence, history: History, budget: Budget = Budget()) -> D
     if evidence.outcome == "completed":
         return COMPLETED
     if evidence.is_requeued:
-        return within_budget(after_requeue(evidence), evidence, history, budget)
+        return within_budget(after_requeue(evidence), evidence, used, budget)
     if is_cancelled(evidence.job_state, evidence.job_reason):
-        return within_budget(after_cancel(evidence), evidence, history, budget)
+        return within_budget(after_cancel(evidence), evidence, used, budget)
     # After a launch by hand there is no agent that records the signal.
     is_stopped = evidence.outcome == "stopped" or evidence.is_stopped_in_startup
     if evidence.job_state == "LOCAL" and (evidence.signals or is_stopped):
         return Decision(Action.HOLD, Cause.INTERRUPTED, "stopped on request")
     is_over = evidence.is_preempted or is_over_limit(evidence)
     if evidence.signals or is_stopped or is_over:
-        return within_budget(after_warning(evidence), evidence, history, budget)
-    if job_state.is_ending(evidence.job_state):
+        return within_budget(after_warning(evidence), evidence, used, budget)
+    if job_state.has_no_allocation(evidence.job_state):
         state = f"{evidence.job_state} {evidence.job_reason}"
         reason = f"Slurm ended the job: {state}"
         cause = Cause.NODE if evidence.unreachable_nodes else Cause.REQUEUED
         decision = start_again(evidence, cause, reason, Action.WAIT)
-        return within_budget(decision, evidence, history, budget)
+        return within_budget(decision, evidence, used, budget)
     if evidence.bad_nodes or evidence.unreachable_nodes:
-        return within_budget(after_node_trouble(evidence), evidence, history, budget)
-    return after_crash(evidence, history, budget)
+        return within_budget(after_node_trouble(evidence), evidence, used, budget)
+    return after_crash(evidence, used, budget)
 
 
 def start_again(
@@ -163,26 +163,26 @@ def after_node_trouble(evidence: Evidence) -> Decision:
     return start_again(evidence, Cause.NODE, reason)
 
 
-def after_crash(evidence: Evidence, history: History, budget: Budget) -> Decision:
+def after_crash(evidence: Evidence, used: BudgetUsed, budget: Budget) -> Decision:
     """The decision after ranks failed or hung: a retry in this allocation, within a budget."""
-    cause = Cause.HANG if evidence.is_hang else Cause.CRASH
-    if evidence.is_out_of_memory:
-        cause = Cause.OUT_OF_MEMORY
+    cause = Cause.CRASH if evidence.kind is None else KINDS[evidence.kind].cause
+    if cause not in CRASHES:
+        cause = Cause.CRASH
     crash = evidence.error or "the processes ended without an error record"
-    if evidence.is_user_error:
+    if evidence.would_repeat:
         return Decision(Action.HOLD, cause, crash)
-    crashes = 1 if evidence.has_progress else history.crashes_without_progress + 1
+    crashes = 1 if evidence.has_progress else used.crashes_without_progress + 1
     if crashes >= budget.crashes_without_progress:
         repeated = f"{crashes} crashes without progress: {crash}" if crashes > 1 else crash
         return Decision(Action.HOLD, cause, repeated, Kind.MAX_CRASHES)
     # A script that begins again each time leaves new files each time; that is no progress.
-    same = history.failures.count(evidence.failure or "") + 1
+    same = used.failures.count(evidence.failure or "") + 1
     is_lasting = evidence.is_lasting and not evidence.has_progress
     limit = MAX_LASTING if is_lasting else budget.crashes_without_progress
     if same >= min(limit, budget.crashes_without_progress):
         reason = f"{same} times the same failure: {crash}"
         return Decision(Action.HOLD, cause, reason, None if is_lasting else Kind.MAX_CRASHES)
-    repeats = history.repeats + 1 if evidence.is_repeat else 0
+    repeats = used.repeats + 1 if evidence.is_repeat else 0
     if repeats >= max(MAX_REPEATS, budget.crashes_without_progress):
         reason = f"{repeats} crashes in a row without a checkpoint of a later step: {crash}"
         return Decision(Action.HOLD, cause, reason, Kind.MAX_CRASHES)
@@ -190,13 +190,13 @@ def after_crash(evidence: Evidence, history: History, budget: Budget) -> Decisio
     if evidence.is_near_limit:
         reason = behind_first_line(crash, "; too near the time limit for a retry here")
         decision = start_again(evidence, cause, reason)
-    return within_budget(decision, evidence, history, budget)
+    return within_budget(decision, evidence, used, budget)
 
 
 def is_over_limit(evidence: Evidence) -> bool:
     """Whether Slurm has ended the job at its time limit; it never starts such a job again."""
     return evidence.job_state == "TIMEOUT" or (
-        job_state.is_ending(evidence.job_state) and evidence.job_reason == "TimeLimit"
+        job_state.has_no_allocation(evidence.job_state) and evidence.job_reason == "TimeLimit"
     )
 
 
@@ -205,7 +205,9 @@ def after_warning(evidence: Evidence) -> Decision:
     cause, reason = cause_of_stop(evidence)
     if evidence.outcome is None:
         reason += "; the attempt ended before it could save"
-    does_slurm_requeue = job_state.is_ending(evidence.job_state) or evidence.is_left_to_slurm
+    does_slurm_requeue = (
+        job_state.has_no_allocation(evidence.job_state) or evidence.is_left_to_slurm
+    )
     action = Action.WAIT if does_slurm_requeue else Action.REQUEUE
     return start_again(evidence, cause, reason, action)
 
@@ -231,7 +233,7 @@ def cause_of_stop(evidence: Evidence) -> tuple[Cause, str]:
 
 
 def decide_lost(
-    evidence: Evidence, history: History, budget: Budget, is_automatic: bool
+    evidence: Evidence, used: BudgetUsed, budget: Budget, is_automatic: bool
 ) -> Decision:
     """The decision about an attempt whose batch script was killed, at the next start of a job.
 
@@ -248,25 +250,25 @@ def decide_lost(
     elif evidence.rebooted_nodes:
         nodes = ", ".join(evidence.rebooted_nodes)
         cause, reason = Cause.NODE, f"rebooted after the attempt began: {nodes}"
-    return _bounded(Decision(Action.RETRY, cause, reason), evidence, history, budget)
+    return _bounded(Decision(Action.RETRY, cause, reason), evidence, used, budget)
 
 
 def within_budget(
-    decision: Decision, evidence: Evidence, history: History, budget: Budget
+    decision: Decision, evidence: Evidence, used: BudgetUsed, budget: Budget
 ) -> Decision:
     """`decision`, or a hold where a budget is used up."""
     if decision.action in (Action.HOLD, Action.CANCEL):
         return decision
-    return _bounded(decision, evidence, history, budget)
+    return _bounded(decision, evidence, used, budget)
 
 
-def _bounded(decision: Decision, evidence: Evidence, history: History, budget: Budget) -> Decision:
-    idle = 0 if evidence.has_progress else history.attempts_without_progress + 1
-    is_counted = is_idle(decision.cause, evidence, history.bad_nodes, budget.num_nodes)
+def _bounded(decision: Decision, evidence: Evidence, used: BudgetUsed, budget: Budget) -> Decision:
+    idle = 0 if evidence.has_progress else used.attempts_without_progress + 1
+    is_counted = is_idle(decision.cause, evidence, used.bad_nodes, budget.num_nodes)
     if is_counted and idle >= budget.attempts_without_progress:
         reason = f"{idle} attempts without a new checkpoint, the last one: {decision.reason}"
         return Decision(Action.HOLD, decision.cause, reason, Kind.NO_PROGRESS)
-    limits = history.time_limits_without_step + 1
+    limits = used.time_limits_without_step + 1
     is_too_short = decision.cause is Cause.TIME_LIMIT and not evidence.has_step
     if is_too_short and limits >= budget.time_limits_without_step:
         reason = (
@@ -274,8 +276,8 @@ def _bounded(decision: Decision, evidence: Evidence, history: History, budget: B
             "raise slurm.time"
         )
         return Decision(Action.HOLD, decision.cause, reason, Kind.SHORT_TIME_LIMIT)
-    if is_restart(decision.action, decision.cause) and history.restarts >= budget.restarts:
-        reason = f"{history.restarts} restarts are used up, the last one: {decision.reason}"
+    if is_restart(decision.action, decision.cause) and used.restarts >= budget.restarts:
+        reason = f"{used.restarts} restarts are used up, the last one: {decision.reason}"
         return Decision(Action.HOLD, decision.cause, reason, Kind.MAX_RESTARTS)
     return decision
 
@@ -321,7 +323,7 @@ def refusal(last: AttemptRecord | None, job_id: str, predecessor: str | None) ->
     return f"{last.decision}: {last.reason}"
 
 
-def budget_used(attempts: Sequence[AttemptRecord]) -> History:
+def budget_used(attempts: Sequence[AttemptRecord]) -> BudgetUsed:
     """What counts against the budgets, since the last hold or cancel: then a user resumed."""
     crashes = restarts = limits = 0
     may_count_crashes = may_count_idle = may_count_limits = True
@@ -346,7 +348,7 @@ def budget_used(attempts: Sequence[AttemptRecord]) -> History:
     row = _crashes(attempts)
     failures = tuple(seen.failure for seen in row if seen.failure is not None)
     repeats = sum(1 for _ in itertools.takewhile(lambda seen: seen.is_repeat, row))
-    return History(restarts, crashes, idle, limits, bad_nodes, failures, repeats)
+    return BudgetUsed(restarts, crashes, idle, limits, bad_nodes, failures, repeats)
 
 
 def _crashes(attempts: Sequence[AttemptRecord]) -> list[Evidence]:

@@ -187,9 +187,21 @@ def end_instead(
         say(f"{run_dir.path}: another start owns the run, nothing recorded")
         return False
     say(format_for_log(decision, run_dir))
-    found = history.amend(run_dir, found, decision, requeued)
+    end_run(run_dir, history.amend(run_dir, found, decision, requeued), me, decision)
+    return True
+
+
+def end_run(
+    run_dir: RunDir, found: AttemptFacts, me: run_lock.Owner, decision: Decision
+) -> AttemptFacts:
+    """Write the result of a run, cancel its successor job, release the run and tell the user.
+
+    The user was told already of a run that has a result. Returns: the facts with the result.
+    """
+    had_result = found.result is not None
     found = history.write_result(run_dir, found, decision)
     successor.cancel(run_dir, found, me.job_id)
     run_lock.release(run_dir, me)
-    notify(run_dir, found.spec, found.result)
-    return True
+    if not had_result:
+        notify(run_dir, found.spec, found.result)
+    return found

@@ -14,6 +14,7 @@ from slurm_job_kit.jobs import gpus, installation, records, shared_files
 from slurm_job_kit.jobs.attempt import history, successor
 from slurm_job_kit.jobs.attempt.close import close_lost
 from slurm_job_kit.jobs.attempt.decision import COMPLETED, Cause, refusal
+from slurm_job_kit.jobs.attempt.execute import end_run
 from slurm_job_kit.jobs.attempt.notify import notify
 from slurm_job_kit.jobs.console import counted, say
 from slurm_job_kit.jobs.errors import FailedError, UserError
@@ -85,12 +86,7 @@ def _open(
         lookup.note_job(run_dir, found.submission, me.job_id, client.cluster_name())
         link_job_log(run_dir)
     if interpret.is_completed(found):
-        is_known = found.result is not None
-        found = history.write_result(run_dir, found, COMPLETED)
-        successor.cancel(run_dir, found, me.job_id)
-        run_lock.release(run_dir, me)
-        if not is_known:
-            notify(run_dir, found.spec, found.result)
+        end_run(run_dir, found, me, COMPLETED)
         return None
     if found.spec_error is not None:
         raise found.spec_error

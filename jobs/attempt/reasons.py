@@ -15,7 +15,7 @@ from pathlib import Path
 from slurm_job_kit.jobs import records, shared_files
 from slurm_job_kit.jobs.attempt.decision import CRASHES, EXTERNAL_STOPS, LOST_REASON
 from slurm_job_kit.jobs.errors import RUN_DIR_FAULTS
-from slurm_job_kit.jobs.kinds import KINDS, Kind
+from slurm_job_kit.jobs.kinds import KINDS, OF_MEMORY, Kind
 from slurm_job_kit.jobs.records import RecordError
 from slurm_job_kit.jobs.records.ended import AttemptRecord, Cause, Evidence, NamedReason
 from slurm_job_kit.jobs.records.frozen import Provenance
@@ -32,7 +32,7 @@ DISK_TEXTS: dict[str, Kind] = {
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENOENT, errno.EIO, errno.ESTALE)
 }
 _TIME = r"^(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )?"
-# An error of the batch script or of `attempt open`, not of a rank, of srun or of slurmstepd.
+# An error of the batch script or of `attempt.open`, not of a rank, of srun or of slurmstepd.
 OWN_ERROR = re.compile(_TIME + r"error: (.+)")
 # An error that ends a rank. Source: trainer.errors.report.
 RANK_ERROR = re.compile(_TIME + r"trainer: (?:a rank|rank \d+) on \S+: error: ")
@@ -123,16 +123,15 @@ def failure_of(run_dir: RunDir, found: AttemptFacts, record: AttemptRecord) -> N
     """Why an attempt failed from inside, or ended without a record."""
     seen, failed = record.evidence, interpret.first_error(found.errors)
     place = failure_place(run_dir, found)
-    if seen.is_hang:
+    if seen.kind is Kind.HANG:
         hang, where = _hang_of(run_dir, run_dir.attempt(found.attempt))
         return at(Kind.HANG, f"a hang: {seen.error if hang is None else hang.error}", where)
-    if seen.is_out_of_memory:
-        is_device = failed is not None and failed.kind is Kind.GPU_OUT_OF_MEMORY
-        kind = Kind.GPU_OUT_OF_MEMORY if is_device else Kind.OUT_OF_MEMORY
-        return at(kind, f"{KINDS[kind].what}: {seen.error}", place)
+    if seen.kind in OF_MEMORY:
+        return at(seen.kind, f"{KINDS[seen.kind].what}: {seen.error}", place)
     if (of_agent := _agent_error(run_dir.attempt(found.attempt), found)) is not None:
-        kind = seen.kind or Kind.SPEC_MISTAKE
-        return at(kind, f"a node did not start torchrun: {seen.error}", of_agent)
+        return at(
+            seen.kind or Kind.SPEC_MISTAKE, f"a node did not start torchrun: {seen.error}", of_agent
+        )
     if failed is not None and not failed.caused_by_peer:
         what = KINDS[failed.kind].what
         return at(failed.kind, f"{what}: {interpret.format_error(failed)}", place)

@@ -63,7 +63,7 @@ def error_lines(run_dir: RunDir, found: AttemptFacts, evidence: Evidence) -> lis
         if len(further) > MAX_FURTHER:
             more = len(further) - MAX_FURTHER
             lines.append(f"failed after it: {more} more ranks, see {attempt_dir.path}")
-    elif evidence.is_user_error or found.agent_errors or unfinished(found):
+    elif evidence.would_repeat or found.agent_errors or unfinished(found):
         lines = [f"first failure: {evidence.error}"]
     elif evidence.signals or evidence.is_stopped_in_startup:
         lines = [without_outcome(found)]

@@ -150,7 +150,7 @@ def _end(run_dir: RunDir, job_id: str, attempt: int, srun_pid: int, why: str) ->
         time.sleep(KILL_AFTER_S)
     # srun's child outlives srun and kills the step as soon as it reaches slurmctld. After a network
     # cut that may be the step of the job's next start, which has the same id. So the child is
-    # killed, too, and first. `attempt close` ends what is left of the step.
+    # killed, too, and first. `attempt.close` ends what is left of the step.
     for pid in (*children(srun_pid), srun_pid):
         _signal(pid, signal.SIGKILL)
 

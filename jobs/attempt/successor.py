@@ -171,7 +171,7 @@ def _check_records(found: AttemptFacts, my_id: str, before: str) -> PredecessorC
     if last_job not in (None, before):
         return PredecessorCheck(False, f"after job {before}, job {last_job} continued the run")
     if interpret.is_completed(found):
-        return MAY_CONTINUE  # `attempt open` finds that it is complete
+        return MAY_CONTINUE  # `attempt.open` finds that it is complete
     if result := found.result:
         return PredecessorCheck(False, f"job {before} left it {result.status}: {result.reason}")
     return None

@@ -20,7 +20,7 @@ from slurm_job_kit.jobs.spec import Spec
 
 __all__ = ["Loaded", "SpecError", "load"]
 
-SWEEP = "sweep"  # a section of the file that is no part of a spec: see jobs.sweep
+SWEEP = "sweep"  # a section of the file that is no part of a spec: see jobs.commands.sweeps.section
 
 
 @dataclass(frozen=True)

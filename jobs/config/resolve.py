@@ -142,9 +142,3 @@ def _get(values: Any, path: KeyPath, default: Any = None) -> Any:
             return default
         values = values[name]
     return values
-
-
-def _with(values: dict[str, Any], path: KeyPath, value: Any) -> dict[str, Any]:
-    """Return the values with another value of a key that they have."""
-    name = str(path[0])
-    return {**values, name: _with(values[name], path[1:], value) if len(path) > 1 else value}

@@ -27,7 +27,7 @@ OLDEST = (3, 11)
 
 
 def refuse_old_python(argv: "list[str]", version: "tuple[int, ...]") -> None:
-    """Exit with the reason if this interpreter is too old; `attempt close` reads it, too.
+    """Exit with the reason if this interpreter is too old; `attempt.close` reads it, too.
 
     argv: as above. The path is that of AttemptDir.agent_error, which an old Python cannot import.
     """

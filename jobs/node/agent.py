@@ -195,13 +195,13 @@ class Agent:
         return new
 
     def write_record(self, exit_code: int | None) -> None:
-        """Write the agent's record, which `attempt close` reads; `exit_code` is torchrun's."""
+        """Write the agent's record, which `attempt.close` reads; `exit_code` is torchrun's."""
         kills = self.oom_kills()
         limit = limit_bytes() if kills else None
         record = AgentRecord(
             host=self.node.host,
             address=self.node.address,
-            # `attempt close` cancels the srun step by this id if srun has ended before its step.
+            # `attempt.close` cancels the srun step by this id if srun has ended before its step.
             step_id=os.environ.get("SLURM_STEP_ID"),
             signals=tuple(self.signals),
             torchrun_exit=exit_code,
@@ -252,7 +252,7 @@ def have_trained(run_dir: RunDir, nodes: Sequence[str]) -> bool:
 def refuse(attempt_dir: AttemptDir, rank: int, error: str) -> NoReturn:
     """End an agent that cannot start torchrun because of a mistake that a retry would repeat.
 
-    error: the reason on its first line. Its record, which `attempt close` reads, has the reason.
+    error: the reason on its first line. Its record, which `attempt.close` reads, has the reason.
     """
     host, now = node_name(), round(time.time(), 3)
     step_id = os.environ.get("SLURM_STEP_ID")
@@ -312,7 +312,7 @@ def warn_of_environment(spec: Spec) -> None:
 
 
 def fail(attempt_dir: AttemptDir, node_rank: int, reason: str, hint: str) -> NoReturn:
-    """End the agent before it starts torchrun; `attempt close` reads the reason."""
+    """End the agent before it starts torchrun; `attempt.close` reads the reason."""
     text = f"{node_name()}: {reason}"
     with contextlib.suppress(OSError):
         attempt_dir.agent_error(node_rank).write_text(f"{text}\n", encoding="utf-8")

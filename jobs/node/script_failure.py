@@ -123,7 +123,7 @@ def record_of(end: ScriptEnd, rank: int, host: str) -> RankError:
         traceback=error.traceback,
         # torchrun sends SIGTERM to the other ranks of the node after the first one failed.
         caused_by_peer=is_peers or is_stop,
-        is_user_error=in_args or (cause is not None and cause.repeats),
+        would_repeat=in_args or (cause is not None and cause.repeats),
         exit_code=end.exit_code,
         mistake=mistake,
     )

@@ -64,7 +64,7 @@ def _record(attempt_dir: AttemptDir, host: str, rank: int, code: int, when: str)
         shown + ("" if cause is None else cause.explanation),
         kind=kind_of_exit(code) if cause is None else cause.kind,
         caused_by_peer=code == _SIGTERM,
-        is_user_error=cause is not None and cause.repeats,
+        would_repeat=cause is not None and cause.repeats,
         exit_code=code,
     )
 

@@ -27,6 +27,8 @@ class Action(StrEnum):
 
 # After these only a user's resume continues the run.
 ENDS = (Action.HOLD, Action.CANCEL)
+# With these the run has a result.
+FINAL = (*ENDS, Action.DONE)
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,7 @@ class Evidence:
     # An optimizer step was finished; True for a user's script that never reported a step.
     has_step: bool = False
     is_requeued: bool = False  # Slurm has counted the job's next start already
-    is_user_error: bool = False  # the error is in the spec or the launch: a retry would repeat it
-    is_hang: bool = False  # the error is that no rank made progress
-    is_out_of_memory: bool = False  # of a GPU or of the node
+    would_repeat: bool = False  # a retry would end with the same error
     is_near_limit: bool = False  # a retry in this allocation might miss the time limit's warning
     can_requeue: bool = True  # Slurm may start this very job again
     # Slurm requeues the job once it has ended; see jobs.attempt.requeue_policy.

@@ -27,7 +27,7 @@ def node_name(environ: Mapping[str, str] = os.environ) -> str:
 
 @dataclass(frozen=True)
 class AttemptPlan:
-    """plan.json: what `attempt open` decided. Every agent reads it."""
+    """plan.json: what `attempt.open` decided. Every agent reads it."""
 
     attempt: int
     job_id: str
@@ -96,7 +96,7 @@ class RankError:
     kind: Kind = Kind.UNKNOWN
     traceback: str = ""
     caused_by_peer: bool = False  # another rank or node failed first
-    is_user_error: bool = False  # in the spec or the launch: a retry would repeat it
+    would_repeat: bool = False  # a retry would end with the same error
     # Of a user's script: the exit code of its process; -N: ended by signal N.
     exit_code: int | None = field(default=None, metadata=OMIT_NONE)
     # The rank that wrote this record for one that does not answer.

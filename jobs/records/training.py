@@ -40,7 +40,7 @@ class Outcome:
     """outcome.json: how the training of an attempt ended, by rank 0 or by a user's kit_stop.py.
 
     kit_stop.py writes the first two keys. The trainer writes the first four, and all of them when
-    the training is complete: `attempt close` copies them into result.json.
+    the training is complete: `attempt.close` copies them into result.json.
     """
 
     status: Literal["completed", "stopped"] | None = None

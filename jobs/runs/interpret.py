@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_step, is_newer
 from slurm_job_kit.jobs.console import counted
 from slurm_job_kit.jobs.errors import HINT, Mistake, UserError
-from slurm_job_kit.jobs.kinds import OF_MEMORY, Kind
+from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.known_causes import CAUSE_OF, KnownCause, known_cause
 from slurm_job_kit.jobs.log_text import behind_first_line
 from slurm_job_kit.jobs.node.script_failure import signal_of
 from slurm_job_kit.jobs.node.stop_signals import STOP_SIGNALS
-from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, Cause, Evidence
+from slurm_job_kit.jobs.records.ended import ENDS, FINAL, Action, AttemptRecord, Cause, Evidence
 from slurm_job_kit.jobs.records.nodes import AgentRecord, AttemptPlan, RankError
 from slurm_job_kit.jobs.records.queued import SlurmSite, Submission, Successor
 from slurm_job_kit.jobs.records.training import CodeSpan, Event, Outcome, Result
@@ -130,12 +130,10 @@ def rank_evidence(found: AttemptFacts, job_state: str, srun_exit: int = 0) -> Ev
         has_progress=has_progress(found),
         has_step=steps_of(found)[0] is not None or is_step_unknown(found),
         error=error,
-        is_user_error=is_user_error(found, failed) or is_caught or bool(cause and cause.repeats),
+        would_repeat=would_repeat(found, failed) or is_caught or bool(cause and cause.repeats),
         mistake=mistake_of(found, failed)
         or ("code" if is_caught else "spec" if cause and cause.repeats else None),
-        kind=cause.kind if cause is not None else kind_of(failed),
-        is_hang=failed is not None and failed.kind is Kind.HANG,
-        is_out_of_memory=bool(killed) or (failed is not None and failed.kind in OF_MEMORY),
+        kind=Kind.OUT_OF_MEMORY if killed else cause.kind if cause is not None else kind_of(failed),
         bad_nodes=bad_nodes(found.errors),
         is_stopped_in_startup=failed is not None and failed.kind is Kind.STOPPED_IN_START_UP,
         is_lasting=is_lasting(failed),
@@ -221,10 +219,10 @@ def _out_of_memory(found: AttemptFacts, host: str) -> str:
     return f"{host}: the kernel killed {what} for want of memory{of_limit}"
 
 
-def is_user_error(found: AttemptFacts, failed: RankError | None) -> bool:
-    """Whether a mistake in the spec or the launch ended the attempt: a retry would repeat it."""
+def would_repeat(found: AttemptFacts, failed: RankError | None) -> bool:
+    """Whether a retry would end with the same error, by the first rank's or an agent's word."""
     if failed is not None:
-        return failed.is_user_error
+        return failed.would_repeat
     return any(agent is not None and agent.error is not None for agent in found.agents)
 
 
@@ -245,7 +243,7 @@ def mistake_of(found: AttemptFacts, failed: RankError | None) -> Mistake | None:
         return "spec"
     if failed is not None:
         return failed.mistake
-    return "spec" if is_user_error(found, failed) else None
+    return "spec" if would_repeat(found, failed) else None
 
 
 def format_agent_exits(found: AttemptFacts) -> str | None:
@@ -376,7 +374,7 @@ def format_exits(found: AttemptFacts) -> str:
 
 def unless_contradicted(found: AttemptFacts, seen: Evidence) -> Evidence:
     """The evidence, but `stopped` for a script whose job ends or was warned as it exited with 0."""
-    is_ending = job_state.is_ending(seen.job_state)
+    is_ending = job_state.has_no_allocation(seen.job_state)
     is_against = seen.signals or seen.is_requeued or seen.is_preempted or is_ending
     if seen.outcome == "completed" and is_by_exit_code(found) and is_against:
         return replace(seen, outcome="stopped")
@@ -650,11 +648,11 @@ def is_end_recorded(last: AttemptRecord | None, job_id: str | None) -> bool:
 
     last: the newest record of the run.
     """
-    return last is not None and last.job_id == job_id and last.decision in (*ENDS, Action.DONE)
+    return last is not None and last.job_id == job_id and last.decision in FINAL
 
 
-def is_lost(found: AttemptFacts) -> bool:
-    """Whether the attempt is the newest one and was not recorded: its batch script was killed."""
+def is_unrecorded(found: AttemptFacts) -> bool:
+    """Whether the attempt is the newest one and has no record: it runs, or nobody closed it."""
     return found.attempt > max((record.attempt for record in found.attempts), default=0)
 
 
@@ -669,7 +667,7 @@ def is_training_complete(found: AttemptFacts) -> bool:
     """Whether the run is complete, also where its batch script was killed before it recorded it."""
     if is_completed(found):
         return True
-    return is_lost(found) and lost_evidence(found).outcome == "completed"
+    return is_unrecorded(found) and lost_evidence(found).outcome == "completed"
 
 
 def lost_evidence(found: AttemptFacts) -> Evidence:

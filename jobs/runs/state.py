@@ -90,7 +90,7 @@ class RunFiles:
         return known
 
     @property
-    def is_over(self) -> bool:
+    def has_final_result(self) -> bool:
         """Whether the run has a result, and no job was submitted since."""
         return self.result is not None and not self.is_resumed
 
@@ -312,7 +312,9 @@ def read_all(
     of runs that have a result, for a command that would do harm to one that still writes.
     """
     files = [read_files(run_dir) for run_dir in run_dirs]
-    jobs = [job for each in files if is_for_change or not each.is_over for job in each.jobs]
+    jobs = [
+        job for each in files if is_for_change or not each.has_final_result for job in each.jobs
+    ]
     lives = ask(jobs) if jobs else {}
     return [judge(each, lives) for each in files]
 

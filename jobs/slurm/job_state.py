@@ -46,6 +46,6 @@ def is_alive(state: str) -> bool:
     return state not in ENDED
 
 
-def is_ending(state: str) -> bool:
-    """Whether Slurm has taken the allocation of a job away already."""
+def has_no_allocation(state: str) -> bool:
+    """Whether a job has no nodes: it waits, has ended, or Slurm is taking them away."""
     return state in ENDING | WAITING | ENDED

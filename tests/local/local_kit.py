@@ -30,7 +30,7 @@ def wait_for(condition, what, limit_s=100):
 
 
 def write_result(run: RunDir, attempt: int) -> None:
-    """Write result.json after an attempt that completed the run, as `attempt close` does."""
+    """Write result.json after an attempt that completed the run, as `attempt.close` does."""
     history.write_result(run, facts.read(run, attempt), COMPLETED)
 
 

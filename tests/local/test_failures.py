@@ -19,7 +19,7 @@ from slurm_job_kit.jobs.checkpoint.names import checkpoint_name, checkpoint_name
 from slurm_job_kit.jobs.records.training import read_progress_step
 from slurm_job_kit.jobs.rundir import RunDir, read_json, read_jsonl
 from slurm_job_kit.jobs.spec import Checkpoint, Launch, Log, Spec, Train
-from slurm_job_kit.trainer.stop import EXIT_STOPPED_IN_STARTUP, STOP_SIGNALS
+from slurm_job_kit.trainer.stop import EXIT_STOPPED_IN_STARTUP, HANDLED_SIGNALS
 from tests.local.local_kit import wait_for
 from tests.local.test_trainer import (
     REPOSITORY,
@@ -279,7 +279,7 @@ def storm(process, num_signals=50, seconds=1.0):
     """Send stop signals of all kinds until the process has ended."""
     for index in range(num_signals):
         if process.poll() is None:
-            process.send_signal(STOP_SIGNALS[index % len(STOP_SIGNALS)])
+            process.send_signal(HANDLED_SIGNALS[index % len(HANDLED_SIGNALS)])
             time.sleep(seconds / num_signals)
 
 

@@ -9,6 +9,6 @@
 - files: how long the kit takes to read the files of an attempt with thousands of ranks.
 - __main__: the tables of `make bench-scale`.
 
-The simulator has no policy. It makes the facts that `attempt close` reads, calls the kit's code,
+The simulator has no policy. It makes the facts that `attempt.close` reads, calls the kit's code,
 and answers the commands that this code runs (`scontrol requeue` and others) as slurmctld does.
 """

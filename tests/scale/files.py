@@ -1,4 +1,4 @@
-"""How long `attempt close` reads the files of an attempt, by the number of nodes.
+"""How long `attempt.close` reads the files of an attempt, by the number of nodes.
 
 The files are those that agents and ranks leave after a lost node: a record of each agent, and of
 each rank an error record and a timeline. They lie in memory: a shared file system adds

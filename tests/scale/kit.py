@@ -17,7 +17,7 @@ from unittest import mock
 
 from slurm_job_kit.jobs import console
 from slurm_job_kit.jobs.attempt import decision, evidence, history, srun_step, successor
-from slurm_job_kit.jobs.attempt.decision import Budget, Decision, History
+from slurm_job_kit.jobs.attempt.decision import Budget, BudgetUsed, Decision
 from slurm_job_kit.jobs.attempt.execute import EXIT_RETRY, execute
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_name
 from slurm_job_kit.jobs.records.ended import AttemptRecord, Evidence
@@ -33,7 +33,7 @@ from slurm_job_kit.jobs.spec import Spec
 
 from .slurm import PARTITION, QueuedJob, Slurm
 
-Decide = Callable[[Evidence, History, Budget], Decision]
+Decide = Callable[[Evidence, BudgetUsed, Budget], Decision]
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def owner_of(job: QueuedJob) -> Owner:
 
 
 def open_attempt(run: Run, job: QueuedJob, slurm: Slurm) -> bool:
-    """Open the next attempt as `attempt open` does; False where the kit refuses this start."""
+    """Open the next attempt as `attempt.open` does; False where the kit refuses this start."""
     me = owner_of(job)
     if not run.is_recorded:
         _close_lost(run)
@@ -195,7 +195,7 @@ def _close_lost(run: Run) -> None:
 
 
 def close_attempt(run: Run, job: QueuedJob, slurm: Slurm, end: End, decide: Decide) -> bool:
-    """Close an attempt as `attempt close` does, and execute the decision; True: retry here."""
+    """Close an attempt as `attempt.close` does, and execute the decision; True: retry here."""
     me, found = owner_of(job), run.facts(end)
     seen = evidence.of_ended(found, me, (), 1)
     budgets = decision.budget_used(found.attempts), decision.budget_of(found.spec)

@@ -79,25 +79,25 @@ def test_a_failing_rank_leaves_its_traceback_and_a_record(tmp_path):
     record = read_json(AttemptDir(tmp_path).rank_error(3))
     assert (record["kind"], record["rank"]) == ("unknown", 3)
     assert record["error"] == "ValueError: a planted error"
-    assert record["traceback"].startswith("Traceback") and not record["is_user_error"]
+    assert record["traceback"].startswith("Traceback") and not record["would_repeat"]
 
 
 @pytest.mark.parametrize(
-    ("name", "status", "is_user_error"),
+    ("name", "status", "would_repeat"),
     [
         ("CodeError", errors.EXIT_FAILED, False),
         ("UserCodeError", errors.EXIT_USER_ERROR, True),
     ],
 )
 def test_what_the_users_code_raised_is_one_line_below_its_traceback(
-    tmp_path, name, status, is_user_error
+    tmp_path, name, status, would_repeat
 ):
     done = fail_with(f"raise errors.{name}('train.x: why', 'Traceback:\\n  theirs\\n')", tmp_path)
     assert done.returncode == status
     assert done.stderr.startswith("Traceback:\n  theirs\ntrainer: rank 3 on ")
     assert done.stderr.endswith(": error: train.x: why\n")
     record = read_json(AttemptDir(tmp_path).rank_error(3))
-    assert (record["error"], record["is_user_error"]) == ("train.x: why", is_user_error)
+    assert (record["error"], record["would_repeat"]) == ("train.x: why", would_repeat)
     assert record["traceback"] == "Traceback:\n  theirs\n"
 
 
@@ -183,7 +183,7 @@ def test_a_damaged_file_of_the_run_directory_is_worth_another_attempt(tmp_path):
     done = fail_with(read, tmp_path)
     assert done.returncode == errors.EXIT_FAILED and "Traceback" not in done.stderr
     record = read_json(AttemptDir(tmp_path).rank_error(3))
-    assert "owner.json is not JSON" in record["error"] and not record["is_user_error"]
+    assert "owner.json is not JSON" in record["error"] and not record["would_repeat"]
 
 
 @pytest.mark.parametrize("name", ["ValueError", "errors.NotFinite", "errors.PeerHang"])
@@ -235,7 +235,7 @@ def test_row_29_a_rank_that_ran_out_of_memory_says_so_with_a_way_out(tmp_path, r
     assert fail_with(raising, tmp_path).returncode == errors.EXIT_FAILED
     record = read_json(AttemptDir(tmp_path).rank_error(3))
     of_gpu = "gpu_" if "CUDA" in raising else ""
-    assert (record["kind"], record["is_user_error"]) == (f"{of_gpu}out_of_memory", False)
+    assert (record["kind"], record["would_repeat"]) == (f"{of_gpu}out_of_memory", False)
     assert f"\n  hint: {hint}" in record["error"] and record["error"].count("\n") == 1
 
 
@@ -270,7 +270,7 @@ def test_a_full_disk_under_the_log_hides_neither_record_nor_status(tmp_path):
 def test_closed_outputs_hide_neither_record_nor_status(tmp_path, how):
     done = fail_with(f"{how}; raise errors.UserError('x')", tmp_path)
     assert done.returncode == errors.EXIT_USER_ERROR
-    assert read_json(AttemptDir(tmp_path).rank_error(3))["is_user_error"]
+    assert read_json(AttemptDir(tmp_path).rank_error(3))["would_repeat"]
 
 
 def test_a_vanished_run_directory_leaves_the_error_in_the_log(tmp_path):

@@ -24,7 +24,7 @@ from slurm_job_kit.trainer.data.collate import Collate
 from slurm_job_kit.trainer.data.sources import Batch, PerSampleSet, check_labels
 from slurm_job_kit.trainer.errors import CodeError, UserError, in_one_line
 from slurm_job_kit.trainer.seeds import mix, seed_all
-from slurm_job_kit.trainer.stop import STOP_SIGNALS
+from slurm_job_kit.trainer.stop import HANDLED_SIGNALS
 from slurm_job_kit.trainer.user_code import with_key
 
 PREFETCHED_BATCHES = 2  # per worker
@@ -213,15 +213,16 @@ def worker_context() -> BaseContext:
     # these two processes, so they inherit a mask that blocks it.
     for ensure_running in (resource_tracker.ensure_running, forkserver.ensure_running):
         # Block before each call: the first ensure_running unblocks the signals.
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
         ensure_running()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)
     return context
 
 
 def start_worker(worker: int) -> None:
     """Set up a worker process: it ends at a message from its rank, or when its rank dies."""
-    for number in STOP_SIGNALS:  # torch has just installed a SIGTERM handler that ends the worker
+    # torch has just installed a SIGTERM handler that ends the worker.
+    for number in HANDLED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_die_with_rank, daemon=True).start()
     torch.set_num_threads(1)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import signal
 
-from slurm_job_kit.trainer.stop import STOP_SIGNALS
+from slurm_job_kit.trainer.stop import HANDLED_SIGNALS
 
-for number in STOP_SIGNALS:
+for number in HANDLED_SIGNALS:
     signal.signal(number, signal.SIG_IGN)
-signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # the rank blocked them until here
+signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)  # the rank blocked them until here

@@ -1,6 +1,6 @@
 """Why a run waits, ended or is held: evidence, cause, advice.
 
-- evidence: reads what the run directory and Slurm have about a run.
+- observed: reads what the run directory and Slurm have about a run.
 - answers: the answer for the whole run.
 - answer: the answer as text and as JSON.
 - remedies: the command for what a person does about a kind.

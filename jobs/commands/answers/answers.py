@@ -9,7 +9,7 @@ from slurm_job_kit.jobs import installation
 from slurm_job_kit.jobs.attempt.decision import CRASHES
 from slurm_job_kit.jobs.attempt.reasons import BY_STATE
 from slurm_job_kit.jobs.commands.answers.answer import Answer, Reason, grouped
-from slurm_job_kit.jobs.commands.answers.evidence import Observed
+from slurm_job_kit.jobs.commands.answers.observed import Observed
 from slurm_job_kit.jobs.commands.answers.remedies import Remedy, remedy_of
 from slurm_job_kit.jobs.commands.views import live_progress
 from slurm_job_kit.jobs.console import counted, format_duration
@@ -60,7 +60,7 @@ def has_end(seen: Observed) -> bool:
     """Whether a file shows the end of the run, whatever is unknown of its job."""
     files = seen.run.files
     is_recorded = interpret.is_end_recorded(files.last, files.job_id)
-    return files.is_over or files.mark is not None or is_recorded
+    return files.has_final_result or files.mark is not None or is_recorded
 
 
 def completed(seen: Observed) -> Answer:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 
 from slurm_job_kit.jobs import records, shared_files
-from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, read_attempts
+from slurm_job_kit.jobs.records.ended import FINAL, Action, AttemptRecord, read_attempts
 from slurm_job_kit.jobs.records.nodes import AttemptPlan, RankError
 from slurm_job_kit.jobs.records.training import Event, Result, read_events, read_progress_step
 from slurm_job_kit.jobs.rundir import STEPS_WRITER, RunDir
@@ -138,7 +138,7 @@ def end_of(
     last = attempts[-1] if attempts else None
     if last is not None and last.record is None:
         return last.last_written if run.is_ended else None
-    is_over = last is not None and last.decision in (Action.DONE, Action.HOLD, Action.CANCEL)
+    is_over = last is not None and last.decision in FINAL
     is_queued_again = last is not None and any(each > (last.stop or 0) for each in submits)
     if last is not None and is_over and not is_queued_again:
         return last.stop

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from slurm_job_kit.jobs.checkpoint.names import checkpoint_step
 from slurm_job_kit.jobs.console import counted, format_duration, number_ranges
 from slurm_job_kit.jobs.log_text import first_line
-from slurm_job_kit.jobs.records.ended import ENDS, Action, AttemptRecord, Cause
+from slurm_job_kit.jobs.records.ended import FINAL, AttemptRecord, Cause
 from slurm_job_kit.jobs.runs.state import RunFiles, RunPhase, RunState
 from slurm_job_kit.jobs.slurm import job_state
 from slurm_job_kit.jobs.slurm.client import Job
@@ -85,7 +85,7 @@ def _running(files: RunFiles) -> str:
 def _restarting(files: RunFiles) -> str | None:
     """`restarting after preemption` of a run that continues by itself; None of any other."""
     last = files.last
-    if files.newest == 0 or (last and last.decision in (*ENDS, Action.DONE)):
+    if files.newest == 0 or (last and last.decision in FINAL):
         return None
     is_closed = last is not None and last.attempt == files.newest
     return f"restarting after {CAUSES[last.cause]}" if last and is_closed else "restarting"

@@ -33,7 +33,7 @@ BARE = Path(__file__).with_name("bare_script.py")
 def measure(folder: Path) -> list[Figure]:
     """Seconds from the start of the agents, of torchrun there, to the step of the slower rank.
 
-    The kit's time begins where the frozen run is ready, so it includes `attempt open`. In it the
+    The kit's time begins where the frozen run is ready, so it includes `attempt.open`. In it the
     kit tests the node and reads the run directory, which the script does not.
     """
     numbers = itertools.count()

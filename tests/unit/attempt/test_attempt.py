@@ -324,7 +324,7 @@ def test_the_jobs_log_has_the_whole_error_and_the_reason_is_its_first_line(
     run, command, capfd, traceback
 ):
     assert command("open", "a") == 0
-    record = {"rank": 0, "host": "a", "time": 1.0, "is_user_error": True, "mistake": "spec"}
+    record = {"rank": 0, "host": "a", "time": 1.0, "would_repeat": True, "mistake": "spec"}
     record |= {"error": "it is nan\n  hint: a lower lr", "traceback": traceback}
     write_json(run.attempt(1).rank_error(0), record)
     capfd.readouterr()

@@ -7,16 +7,16 @@ import pytest
 from slurm_job_kit.jobs.attempt.decision import (
     Action,
     Budget,
+    BudgetUsed,
     Cause,
     Decision,
     Evidence,
-    History,
     decide,
 )
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.slurm import job_state
 
-FRESH = History(restarts=0, crashes_without_progress=0, attempts_without_progress=0)
+FRESH = BudgetUsed(restarts=0, crashes_without_progress=0, attempts_without_progress=0)
 OVER_LIMIT = {"job_state": "COMPLETING", "job_reason": "TimeLimit"}
 NOTHING = Evidence(
     outcome=None,
@@ -59,7 +59,7 @@ TABLE = [
     ({"unreachable_nodes": ("b",), "job_state": "NODE_FAIL"}, "wait", "node"),
     ({"outcome": "completed", "is_requeued": True}, "done", "completed"),
     # A mistake in the spec that only a rank can find would repeat.
-    ({"error": "rank 0 on a: 5 classes", "is_user_error": True}, "hold", "crash"),
+    ({"error": "rank 0 on a: 5 classes", "would_repeat": True}, "hold", "crash"),
     # Warned, and the job still runs: the kit requeues, with or without the marker of a save.
     ({"signals": TERM, "is_preempted": True}, "requeue", "preemption"),
     ({"signals": TERM, "is_preempted": True, "outcome": "stopped"}, "requeue", "preemption"),
@@ -102,20 +102,20 @@ TABLE = [
     ({"job_state": "LOCAL"}, "retry", "crash"),
     # Too late for a retry: a new attempt might miss the warning of the limit.
     ({"is_near_limit": True, "error": "rank 1 on b: x"}, "requeue", "crash"),
-    ({"is_near_limit": True, "is_hang": True}, "requeue", "hang"),
+    ({"is_near_limit": True, "kind": Kind.HANG}, "requeue", "hang"),
     ({"is_near_limit": True, "can_requeue": False}, "successor", "crash"),
-    ({"is_near_limit": True, "is_user_error": True}, "hold", "crash"),
+    ({"is_near_limit": True, "would_repeat": True}, "hold", "crash"),
     # A hang counts as a crash; a hang that a warning ended is a stop.
-    ({"is_hang": True, "error": "rank 1 on b: no step in 60 s"}, "retry", "hang"),
-    ({"is_hang": True, "job_state": "LOCAL"}, "retry", "hang"),
-    ({"is_hang": True, "is_user_error": True}, "hold", "hang"),
-    ({"is_hang": True, "signals": TERM}, "requeue", "manual_stop"),
-    ({"is_hang": True, "job_state": "CANCELLED"}, "cancel", "cancelled"),
+    ({"kind": Kind.HANG, "error": "rank 1 on b: no step in 60 s"}, "retry", "hang"),
+    ({"kind": Kind.HANG, "job_state": "LOCAL"}, "retry", "hang"),
+    ({"kind": Kind.HANG, "would_repeat": True}, "hold", "hang"),
+    ({"kind": Kind.HANG, "signals": TERM}, "requeue", "manual_stop"),
+    ({"kind": Kind.HANG, "job_state": "CANCELLED"}, "cancel", "cancelled"),
     # Out of memory counts as a crash, too.
-    ({"is_out_of_memory": True, "error": "rank 0 on a: x"}, "retry", "out_of_memory"),
+    ({"kind": Kind.OUT_OF_MEMORY, "error": "rank 0 on a: x"}, "retry", "out_of_memory"),
     # A bad or lost node: requeue to other nodes. Without other nodes a user has to act.
     ({"bad_nodes": ("b",), "error": "rank 1 on b: x"}, "requeue", "node"),
-    ({"unreachable_nodes": ("b",), "is_hang": True}, "requeue", "node"),
+    ({"unreachable_nodes": ("b",), "kind": Kind.HANG}, "requeue", "node"),
     ({"unreachable_nodes": ("b",), "signals": TERM}, "requeue", "manual_stop"),
     ({"unreachable_nodes": ("b",), "job_state": "CANCELLED"}, "cancel", "cancelled"),
     ({"bad_nodes": ("b",), "job_state": "LOCAL"}, "hold", "node"),
@@ -159,8 +159,8 @@ BUDGETS = [
     ({}, (0, 1, 1), "retry", None),
     ({}, (0, 2, 2), "hold", Kind.MAX_CRASHES),
     ({"has_progress": True}, (0, 2, 2), "retry", None),
-    ({"is_hang": True}, (0, 1, 1), "retry", None),
-    ({"is_out_of_memory": True}, (0, 2, 2), "hold", Kind.MAX_CRASHES),
+    ({"kind": Kind.HANG}, (0, 1, 1), "retry", None),
+    ({"kind": Kind.OUT_OF_MEMORY}, (0, 2, 2), "hold", Kind.MAX_CRASHES),
     ({"bad_nodes": ("b",)}, (0, 2, 2), "requeue", None),
     ({"bad_nodes": ("b",)}, (0, 0, 4), "requeue", None),
     ({"bad_nodes": ("b",)}, (0, 0, 4, 0, frozenset("b")), "hold", Kind.NO_PROGRESS),
@@ -170,7 +170,7 @@ BUDGETS = [
     ({"unreachable_nodes": ("b",)}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
     ({"is_requeued": True}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
     ({"job_state": "NODE_FAIL"}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
-    ({"is_hang": True}, (0, 2, 2), "hold", Kind.MAX_CRASHES),
+    ({"kind": Kind.HANG}, (0, 2, 2), "hold", Kind.MAX_CRASHES),
     ({}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
     ({"signals": TERM}, (0, 2, 3), "requeue", None),
     # Preemptions and stops by hand hold a run only if its restarts are used up.
@@ -196,7 +196,7 @@ BUDGETS = [
 
 @pytest.mark.parametrize(("known", "past", "action", "budget"), BUDGETS)
 def test_a_run_comes_back_only_so_often(known, past, action, budget):
-    decision = decide(dataclasses.replace(NOTHING, **known), History(*past))
+    decision = decide(dataclasses.replace(NOTHING, **known), BudgetUsed(*past))
     assert (decision.action, decision.budget) == (action, budget)
 
 
@@ -207,7 +207,7 @@ def test_a_run_comes_back_only_so_often(known, past, action, budget):
 )
 def test_new_files_do_not_excuse_the_same_failure_again_and_again(failure, past, action):
     seen = dataclasses.replace(NOTHING, has_progress=True, error="x", failure=failure)
-    decision = decide(seen, History(0, 0, 0, failures=tuple(past)))
+    decision = decide(seen, BudgetUsed(0, 0, 0, failures=tuple(past)))
     assert decision.action == action
     assert ("3 times the same failure: x" in decision.reason) == (action == "hold")
 
@@ -225,7 +225,7 @@ def test_new_files_do_not_excuse_the_same_failure_again_and_again(failure, past,
 def test_a_script_that_crashes_again_and_again_without_a_step_forward_is_held(known, past, action):
     """Also one that is killed each time, or fails in another way each time."""
     seen = dataclasses.replace(NOTHING, has_progress=True, error="was killed by SIGKILL", **known)
-    decision = decide(seen, History(0, 0, 0, repeats=past))
+    decision = decide(seen, BudgetUsed(0, 0, 0, repeats=past))
     assert decision.action == action
     assert ("10 crashes in a row without a checkpoint of a later step" in decision.reason) == (
         action == "hold"
@@ -238,25 +238,25 @@ def test_a_script_that_crashes_again_and_again_without_a_step_forward_is_held(kn
 )
 def test_a_missing_file_is_not_tried_a_third_time(past, is_lasting, action):
     seen = dataclasses.replace(NOTHING, error="x", failure="a", is_lasting=is_lasting)
-    assert decide(seen, History(0, 1, 0, failures=tuple(past))).action == action
+    assert decide(seen, BudgetUsed(0, 1, 0, failures=tuple(past))).action == action
 
 
 def test_a_missing_file_does_not_hold_a_run_that_goes_on():
     seen = dataclasses.replace(NOTHING, has_progress=True, error="x", failure="a", is_lasting=True)
-    assert decide(seen, History(0, 1, 0, failures=("a",))).action == "retry"
+    assert decide(seen, BudgetUsed(0, 1, 0, failures=("a",))).action == "retry"
 
 
 def test_the_budgets_can_be_set():
     budget = Budget(crashes_without_progress=1)
     assert decide(NOTHING, FRESH, budget).action is Action.HOLD
     bad = dataclasses.replace(NOTHING, bad_nodes=("b",))
-    history = History(0, 0, 4, 0, frozenset(map(str, range(20))))
+    history = BudgetUsed(0, 0, 4, 0, frozenset(map(str, range(20))))
     assert decide(bad, history, Budget(num_nodes=64)).action is Action.REQUEUE
 
 
 def test_a_hold_says_what_ended_the_last_attempt():
     evidence = dataclasses.replace(NOTHING, error="rank 3 on n7: ValueError: x")
-    decision = decide(evidence, History(0, 2, 2))
+    decision = decide(evidence, BudgetUsed(0, 2, 2))
     assert decision.cause is Cause.CRASH
     assert "rank 3 on n7: ValueError: x" in decision.reason
 

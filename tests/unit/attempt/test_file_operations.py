@@ -1,4 +1,4 @@
-"""What `attempt close` and the next `attempt open` ask of the file system that holds the run."""
+"""What `attempt.close` and the next `attempt.open` ask of the file system that holds the run."""
 
 import pytest
 

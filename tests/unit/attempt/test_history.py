@@ -8,9 +8,9 @@ from slurm_job_kit.jobs.attempt import history
 from slurm_job_kit.jobs.attempt.decision import (
     COMPLETED,
     Action,
+    BudgetUsed,
     Cause,
     Decision,
-    History,
     decide,
 )
 from slurm_job_kit.jobs.records.ended import read_attempts
@@ -92,14 +92,14 @@ def test_a_signal_that_only_a_rank_got_in_its_start_up_is_a_stop(run):
     node(attempt, 0, torchrun_exit=1)
     node(attempt, 1, torchrun_exit=1)
     seen = stopped_in_startup(run, attempt)
-    assert decide(seen, History(0, 0, 0)).cause is Cause.MANUAL_STOP
+    assert decide(seen, BudgetUsed(0, 0, 0)).cause is Cause.MANUAL_STOP
 
 
 def test_a_rank_that_obeyed_the_sigterm_after_the_death_of_an_agent_explains_nothing(run):
     attempt = opened(run, 1)
     node(attempt, 1, (5.0, "SIGTERM"), torchrun_exit=1)  # from srun: the agent of `a` was killed
     seen = stopped_in_startup(run, attempt)
-    decision = decide(seen, History(0, 0, 0))
+    decision = decide(seen, BudgetUsed(0, 0, 0))
     assert (decision.action, decision.cause) == (Action.RETRY, Cause.CRASH)
     assert "a: the node agent wrote no record" in decision.reason
 
@@ -108,7 +108,7 @@ def test_an_error_is_told_in_its_first_line_everywhere(run):
     failed(opened(run, 1), 0, 5.0, error="the loss is nan at step 10\n  hint: a lower train.lr")
     seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
     assert seen.error == "rank 0 on n0: the loss is nan at step 10"
-    history.record(run, facts.read(run, 1), seen, decide(seen, History(0, 0, 0)))
+    history.record(run, facts.read(run, 1), seen, decide(seen, BudgetUsed(0, 0, 0)))
     assert read_jsonl(run.attempts)[0]["reason"].endswith(seen.error)
     failed(opened(run, 2), 0, 5.0, error="")
     assert interpret.rank_evidence(facts.read(run, 2), "RUNNING").error == "rank 0 on n0: "

@@ -10,12 +10,13 @@ from slurm_job_kit.jobs.attempt import history
 from slurm_job_kit.jobs.attempt.decision import (
     COMPLETED,
     Action,
+    BudgetUsed,
     Cause,
     Decision,
-    History,
     budget_used,
     decide,
 )
+from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.rundir import Timeline, append_jsonl, read_json, write_json
 from slurm_job_kit.jobs.runs import checkpoints, facts, interpret
 from slurm_job_kit.jobs.spec import Spec
@@ -150,8 +151,8 @@ def test_exit_0_of_a_script_is_its_end_only_if_nothing_speaks_against_it(
     assert seen.outcome == outcome
     if outcome is None:
         assert "exited with code 0 after step 40 of 100" in str(seen.error)
-        assert decide(seen, History(0, 0, 0)).action is Action.RETRY
-        held = decide(seen, History(0, 0, 2, failures=(str(seen.failure),) * 2))
+        assert decide(seen, BudgetUsed(0, 0, 0)).action is Action.RETRY
+        held = decide(seen, BudgetUsed(0, 0, 2, failures=(str(seen.failure),) * 2))
         assert held.action is Action.HOLD
 
 
@@ -198,7 +199,7 @@ def test_an_error_as_the_last_output_speaks_against_exit_0(run, log, words):
     assert seen.outcome == (None if words else "completed")
     assert words in str(seen.error)
     if words:  # it would run from the beginning where it does not resume
-        decision = decide(seen, History(0, 0, 0))
+        decision = decide(seen, BudgetUsed(0, 0, 0))
         assert decision.action is Action.HOLD
         assert "completed()" in decision.reason.partition("\n")[0]  # the way out
         write_json(attempt.outcome, {"status": "completed"})
@@ -230,7 +231,7 @@ def test_a_process_that_was_killed_for_memory_speaks_against_exit_0(
     seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
     assert seen.outcome == outcome
     if outcome is None:
-        decision = decide(seen, History(0, 0, 0))
+        decision = decide(seen, BudgetUsed(0, 0, 0))
         assert (decision.action, decision.cause) == (Action.RETRY, "out_of_memory")
         assert "completed()" in decision.reason
 
@@ -328,12 +329,12 @@ def test_a_hang_is_the_cause_of_its_peers_errors(run):
     failed(attempt, 1, 5.2, kind="hang", error="no step in 60 s")
     failed(attempt, 2, 5.1, kind="unknown", caused_by_peer=True)
     seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
-    assert (seen.is_hang, seen.error) == (True, "rank 1 on n1: no step in 60 s")
+    assert (seen.kind, seen.error) == (Kind.HANG, "rank 1 on n1: no step in 60 s")
 
 
 def test_an_error_is_no_hang(run):
     failed(opened(run, 1), 0, 5.0, kind="unknown")
-    assert not interpret.rank_evidence(facts.read(run, 1), "RUNNING").is_hang
+    assert interpret.rank_evidence(facts.read(run, 1), "RUNNING").kind is not Kind.HANG
 
 
 def test_the_rank_that_failed_first_is_the_cause(run):
@@ -461,7 +462,7 @@ def test_a_node_whose_agent_did_not_start_is_the_reason_and_a_crash(run):
     node(attempt, 0, torchrun_exit=1)
     agent_failed(attempt, 1)
     seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING", srun_exit=1)
-    assert decide(seen, History(0, 0, 0)) == Decision(Action.RETRY, Cause.CRASH, SETUP_ERROR)
+    assert decide(seen, BudgetUsed(0, 0, 0)) == Decision(Action.RETRY, Cause.CRASH, SETUP_ERROR)
     assert seen.mistake == "spec"
 
 
@@ -517,22 +518,22 @@ def test_progress_is_a_newer_checkpoint(run, before, after, has_progress):
 @pytest.mark.parametrize(
     ("attempts", "counted"),
     [
-        ([], History(0, 0, 0)),
-        ([entry(), entry()], History(0, 2, 2)),
-        ([entry(), entry(progress=True)], History(0, 1, 0)),
-        ([entry(cause="hang"), entry()], History(0, 2, 2)),
-        ([entry(progress=True), entry()], History(0, 2, 1)),
-        ([entry(), entry("requeue", "preemption")], History(1, 1, 1)),
-        ([entry(), entry("requeue", "preemption", progress=True)], History(1, 0, 0)),
-        ([entry("wait", "requeued"), entry("requeue", "preemption")], History(2, 0, 1)),
-        ([entry("retry", "lost")], History(1, 0, 1)),
-        ([entry(cause="out_of_memory"), entry(cause="node")], History(1, 1, 2)),
-        ([entry("successor", "preemption")], History(1, 0, 0)),
-        ([entry(), entry("requeue", "manual_stop")], History(1, 1, 1)),
-        ([entry("requeue", "time_limit")] * 2, History(2, 0, 2, 2)),
-        ([entry("requeue", "time_limit"), entry()], History(1, 1, 2, 0)),
-        ([entry(), entry("hold"), entry()], History(0, 1, 1)),
-        ([entry(), entry("cancel", "cancelled")], History(0, 0, 0)),
+        ([], BudgetUsed(0, 0, 0)),
+        ([entry(), entry()], BudgetUsed(0, 2, 2)),
+        ([entry(), entry(progress=True)], BudgetUsed(0, 1, 0)),
+        ([entry(cause="hang"), entry()], BudgetUsed(0, 2, 2)),
+        ([entry(progress=True), entry()], BudgetUsed(0, 2, 1)),
+        ([entry(), entry("requeue", "preemption")], BudgetUsed(1, 1, 1)),
+        ([entry(), entry("requeue", "preemption", progress=True)], BudgetUsed(1, 0, 0)),
+        ([entry("wait", "requeued"), entry("requeue", "preemption")], BudgetUsed(2, 0, 1)),
+        ([entry("retry", "lost")], BudgetUsed(1, 0, 1)),
+        ([entry(cause="out_of_memory"), entry(cause="node")], BudgetUsed(1, 1, 2)),
+        ([entry("successor", "preemption")], BudgetUsed(1, 0, 0)),
+        ([entry(), entry("requeue", "manual_stop")], BudgetUsed(1, 1, 1)),
+        ([entry("requeue", "time_limit")] * 2, BudgetUsed(2, 0, 2, 2)),
+        ([entry("requeue", "time_limit"), entry()], BudgetUsed(1, 1, 2, 0)),
+        ([entry(), entry("hold"), entry()], BudgetUsed(0, 1, 1)),
+        ([entry(), entry("cancel", "cancelled")], BudgetUsed(0, 0, 0)),
     ],
 )
 def test_budgets_are_counted_since_the_last_progress_and_anew_after_a_hold(attempts, counted):
@@ -623,7 +624,7 @@ def test_an_attempt_that_found_another_bad_node_does_not_count_as_one_without_pr
     for line, bad in zip(found, (["n1"], ["n2", "n1"], ["n1"], ["n3"]), strict=True):
         line["evidence"] = line["evidence"] | {"bad_nodes": bad}
     known = budget_used(parsed(found))
-    assert known == History(4, 0, 1, 0, frozenset({"n1", "n2", "n3"}))
+    assert known == BudgetUsed(4, 0, 1, 0, frozenset({"n1", "n2", "n3"}))
     assert budget_used(parsed([*found, entry(progress=True)])).bad_nodes == frozenset()
 
 
@@ -729,7 +730,7 @@ def test_a_kill_for_memory_is_named_by_its_node_its_rank_and_its_limit(run):
     write_json(attempt.agent(1), read_json(attempt.agent(1)) | {"oom_kill": 1})
     failed(attempt, 0, 5.0, caused_by_peer=True)
     seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
-    assert seen.is_out_of_memory
+    assert seen.kind is Kind.OUT_OF_MEMORY
     assert seen.error == "n1: the kernel killed a process for want of memory"
     write_json(attempt.agent(1), read_json(attempt.agent(1)) | {"memory_limit_mib": 600})
     write_json(attempt.rank_error(1), read_json(attempt.rank_error(0)) | KILLED_ON_N1)
@@ -743,7 +744,7 @@ def test_a_kill_for_memory_is_named_by_its_node_its_rank_and_its_limit(run):
 def test_a_rank_without_memory_is_out_of_memory(run):
     failed(opened(run, 1), 0, 5.0, kind="out_of_memory", error="cannot allocate")
     seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
-    assert (seen.is_out_of_memory, seen.error) == (True, "rank 0 on n0: cannot allocate")
+    assert (seen.kind, seen.error) == (Kind.OUT_OF_MEMORY, "rank 0 on n0: cannot allocate")
 
 
 def test_a_bad_node_is_the_cause_and_named_once(run):

@@ -48,7 +48,7 @@ def test_a_complete_run_notifies_once_after_its_result(wanting):
 @pytest.mark.parametrize("job_id", ["7", None])
 def test_a_held_run_notifies_with_its_reason(wanting, job_id):
     run, me = wanting(job_id=job_id)
-    run_files.failed(run.attempt(1), 0, 5.0, "SpecError: no such key", is_user_error=True)
+    run_files.failed(run.attempt(1), 0, 5.0, "SpecError: no such key", would_repeat=True)
     assert close_module.close_attempt(run, me, 1).action is Action.HOLD
     assert said(run)[0] == "held" and "no such key" in said(run)[1]
 

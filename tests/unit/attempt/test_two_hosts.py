@@ -81,7 +81,7 @@ def test_a_record_of_another_host_closes_the_attempt(run, there):
     append_jsonl(run.attempts, run_files.attempt(decision="hold"))
     write_json(run.result, {"status": "held", "attempts": 1})
     found = facts.read(there, 1, is_for_next=True)
-    assert not interpret.is_lost(found)
+    assert not interpret.is_unrecorded(found)
     assert found.result is not None and found.result.status == "held"
 
 

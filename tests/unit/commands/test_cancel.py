@@ -157,7 +157,7 @@ def test_resume_queues_no_job_while_squeue_does_not_show_the_queue(slurm, here, 
 
 
 def refuse_start(run, me):
-    """Refuse the start of a job as `attempt open` does."""
+    """Refuse the start of a job as `attempt.open` does."""
     refuse(run, facts.read(run, 1), me)
 
 

@@ -14,7 +14,7 @@ from slurm_job_kit.jobs.spec import Slurm, Spec, Train
 from tests.unit import run_files
 from tests.unit.run_files import make_code
 
-OOM = {"is_out_of_memory": True, "error": "b: the kernel killed a process for want of memory"}
+OOM = {"kind": "out_of_memory", "error": "b: the kernel killed a process for want of memory"}
 
 
 def causes(answer: dict[str, Any]) -> list[str]:
@@ -26,7 +26,7 @@ def causes(answer: dict[str, Any]) -> list[str]:
     ("record", "cause"),
     [
         ({"kind": "import_error"}, "import_error"),
-        ({"kind": "disk_full", "is_user_error": True}, "disk_full"),
+        ({"kind": "disk_full", "would_repeat": True}, "disk_full"),
         ({"kind": "quota"}, "quota"),
         ({"kind": "read_only"}, "read_only"),
         ({"kind": "disk_error"}, "disk_error"),
@@ -36,7 +36,7 @@ def causes(answer: dict[str, Any]) -> list[str]:
         ({"kind": "not_finite"}, "not_finite"),
         ({"kind": "superseded"}, "superseded"),
         ({"kind": "user_code"}, "user_code"),
-        ({"kind": "spec_mistake", "is_user_error": True}, "spec_mistake"),
+        ({"kind": "spec_mistake", "would_repeat": True}, "spec_mistake"),
         ({"kind": "process_killed", "exit_code": -9}, "process_killed"),
         ({"kind": "collective", "caused_by_peer": True}, "collective"),
         ({"caused_by_peer": True}, "collective"),
@@ -60,8 +60,8 @@ def test_the_error_of_a_rank_is_named_by_its_record(story, record, cause):
     ("evidence", "kind", "cause"),
     [
         (OOM, None, "out_of_memory"),
-        ({"is_out_of_memory": True, "error": "x"}, "gpu_out_of_memory", "gpu_out_of_memory"),
-        ({"is_out_of_memory": True, "error": "x"}, "out_of_memory", "out_of_memory"),
+        ({"kind": "gpu_out_of_memory", "error": "x"}, "gpu_out_of_memory", "gpu_out_of_memory"),
+        ({"kind": "out_of_memory", "error": "x"}, "out_of_memory", "out_of_memory"),
     ],
 )
 def test_memory_of_a_gpu_and_of_a_node_are_two_causes(story, evidence, kind, cause):
@@ -125,7 +125,7 @@ def test_the_evidence_of_a_mistake_in_the_code_is_the_users_own_line(story, here
 
 
 def test_a_hang_names_the_rank_that_the_others_wait_for_and_where_it_is(story):
-    story.attempt(cause="hang", decision="hold", evidence={"is_hang": True, "error": "x"})
+    story.attempt(cause="hang", decision="hold", evidence={"kind": "hang", "error": "x"})
     folder = story.run.attempt(1)
     text = "no progress for 9 s: rank 1 on b (pid 7) is at x.py:3 f, in batch of step 5"
     write_json(folder.hang, {"rank": 0, "error": text, "unresponsive": [], "waited_for": [1]})
@@ -343,7 +343,9 @@ def test_the_command_asks_for_more_time_than_the_spec(story):
 def test_the_command_changes_the_training_from_what_the_spec_has(story, train, error, change):
     spec = Spec(name="tiny", train=Train(**train))
     is_memory = error["kind"] == "gpu_out_of_memory"
-    cause, evidence = ("out_of_memory", {"is_out_of_memory": True}) if is_memory else ("crash", {})
+    cause, evidence = (
+        ("out_of_memory", {"kind": "gpu_out_of_memory"}) if is_memory else ("crash", {})
+    )
     command = answer_of(story, spec, cause, evidence | {"error": "x"}, **error)["command"]
     assert change in command and "YES=1" in command
 

@@ -501,7 +501,7 @@ def test_a_refused_command_line_is_shown_with_its_usage_and_is_not_tried_again(r
     assert record is not None
     words = "train.py: error: the following arguments are required: --lr\nusage: train.py [-h] --lr"
     assert record.error.startswith(f"exited with code 2: {words}")
-    assert (record.kind, record.mistake, record.is_user_error) == ("usage", "spec", True)
+    assert (record.kind, record.mistake, record.would_repeat) == ("usage", "spec", True)
 
 
 def test_a_script_finds_the_environment_as_if_nothing_reported_its_error(run, start):
@@ -537,7 +537,7 @@ def test_an_error_that_the_script_caught_and_showed_is_not_its_end(run, start):
     start(SHOWN).wait(30)
     record = error(run)
     assert record is not None
-    assert not record.error.startswith("ModuleNotFoundError") and not record.is_user_error
+    assert not record.error.startswith("ModuleNotFoundError") and not record.would_repeat
 
 
 def test_no_report_is_written_into_a_file_of_the_script(run, start):

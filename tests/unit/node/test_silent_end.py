@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from slurm_job_kit.jobs.attempt.decision import Cause, History, decide
+from slurm_job_kit.jobs.attempt.decision import BudgetUsed, Cause, decide
 from slurm_job_kit.jobs.rundir import write_json
 from slurm_job_kit.jobs.runs import facts, interpret
 from slurm_job_kit.jobs.spec import Launch, Spec
@@ -135,7 +135,7 @@ def test_a_step_that_slurm_refuses_for_good_is_not_tried_again(run, words, is_fi
     run.job_log.write_text(OPENED + line)
     evidence = interpret.rank_evidence(facts.read(run, 1), "RUNNING", 1)
     assert words in (evidence.error or "")
-    assert (evidence.is_user_error, evidence.kind == "spec_mistake") == (is_final, is_final)
+    assert (evidence.would_repeat, evidence.kind == "spec_mistake") == (is_final, is_final)
 
 
 def test_the_refused_step_of_the_standby_is_no_reason_for_the_end_of_an_attempt(run):
@@ -146,7 +146,7 @@ def test_the_refused_step_of_the_standby_is_no_reason_for_the_end_of_an_attempt(
     agents(run, None, None)  # both began, and were killed
     evidence = interpret.rank_evidence(facts.read(run, 1), "RUNNING", 137)
     assert "Unable to create step" not in str(evidence.error)
-    assert not evidence.is_user_error and evidence.kind is None
+    assert not evidence.would_repeat and evidence.kind is None
 
 
 def test_an_interpreter_that_does_not_find_its_library_is_named_as_the_cause(run):
@@ -161,7 +161,7 @@ def test_an_interpreter_that_does_not_find_its_library_is_named_as_the_cause(run
     assert text.endswith("\n  cause: Python does not find its own library")
     assert "frame" not in text
     seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
-    assert (seen.kind, seen.is_user_error, seen.mistake) == ("interpreter", True, "spec")
+    assert (seen.kind, seen.would_repeat, seen.mistake) == ("interpreter", True, "spec")
 
 
 def test_a_command_that_setup_does_not_find_is_not_tried_again(run):
@@ -172,7 +172,7 @@ def test_a_command_that_setup_does_not_find_is_not_tried_again(run):
     run.attempt(1).agent_error(0).write_text(text)
     seen = interpret.rank_evidence(facts.read(run, 1), "RUNNING")
     assert seen.error == f"{text}  cause: a command is not on PATH there"
-    assert (seen.kind, seen.is_user_error) == ("command_missing", True)
+    assert (seen.kind, seen.would_repeat) == ("command_missing", True)
 
 
 def test_setup_lines_that_fail_are_named_with_their_last_error_complete(run):
@@ -201,7 +201,7 @@ def test_a_command_prefix_that_fails_on_one_node_is_no_stop_by_hand(run, begun):
     seen = interpret.rank_evidence(found, "RUNNING", 143)
     assert seen.error == f"b: launch.command_prefix failed with exit code 255: {line}"
     assert (seen.signals, interpret.stop_signals_at_start(found, 143)) == ((), ())
-    assert decide(seen, History(0, 0, 0)).cause is Cause.CRASH
+    assert decide(seen, BudgetUsed(0, 0, 0)).cause is Cause.CRASH
 
 
 def test_a_command_prefix_that_fails_on_many_nodes_is_named_by_each_of_them(run):

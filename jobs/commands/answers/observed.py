@@ -1,6 +1,6 @@
 """Reads what the run directory and Slurm have about a run; changes nothing.
 
-Each file is read once; `answers` takes the values. Every command of Slurm may be missing.
+`answers` takes the values. Every command of Slurm may be missing.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_job_kit.jobs.attempt import history
-from slurm_job_kit.jobs.attempt.decision import CRASHES, LOST_REASON, Decision
+from slurm_job_kit.jobs.attempt.decision import CRASHES, budget_of, budget_used, decide_lost
 from slurm_job_kit.jobs.attempt.reasons import OWN_ERROR, code_of, reasons_of
 from slurm_job_kit.jobs.commands.answers.answer import Reason
 from slurm_job_kit.jobs.errors import UserError
 from slurm_job_kit.jobs.kinds import Kind
 from slurm_job_kit.jobs.log_text import first_line
-from slurm_job_kit.jobs.records.ended import Action, AttemptRecord, Cause, NamedReason
+from slurm_job_kit.jobs.records.ended import AttemptRecord, Cause, NamedReason
 from slurm_job_kit.jobs.records.training import Event
 from slurm_job_kit.jobs.rundir import RunDir
 from slurm_job_kit.jobs.runs import facts, interpret, places, scratch_purge
@@ -76,7 +76,7 @@ def read(run: RunState) -> Observed:
     newest = facts.read_newest(run_dir)  # after Slurm's answer: the attempt may have ended since
     attempts = list(newest.attempts)
     # The job or process that still runs records the attempt itself.
-    if interpret.is_lost(newest) and run.is_ended:
+    if interpret.is_unrecorded(newest) and run.is_ended:
         attempts.append(_lost_record(run_dir, newest))
     code = code_of(run_dir)
     ends = [_ended(run_dir, record, code) for record in attempts]
@@ -111,13 +111,9 @@ def _end_state(job_id: str, job: client.Job | None) -> str | None:
 
 def _lost_record(run_dir: RunDir, found: AttemptFacts) -> AttemptRecord:
     """The record that the next start of the run would write about its newest attempt."""
-    seen = interpret.rank_evidence(found, interpret.LOST)
-    is_done = seen.outcome == "completed"
-    decision = (
-        Decision(Action.DONE, Cause.COMPLETED, "all steps are done")
-        if is_done
-        else Decision(Action.HOLD, Cause.LOST, LOST_REASON)
-    )
+    seen = interpret.lost_evidence(found)
+    budgets = budget_used(found.attempts), budget_of(found.spec)
+    decision = decide_lost(seen, *budgets, is_automatic=False)
     record = history.record_of(found, seen, decision, 0.0)
     return replace(record, reasons=reasons_of(run_dir, found, record))
 
