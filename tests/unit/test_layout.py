@@ -223,6 +223,14 @@ def test_a_room_has_a_line_for_each_of_its_files(name):
     assert sorted(described) == modules
 
 
+@pytest.mark.parametrize("package", ["jobs", "trainer"])
+def test_a_package_names_each_module_at_its_top(package):
+    named = re.findall(r"^\w+: ((?:\w+,\s+)*\w+)$", ast.get_docstring(tree(package)) or "", re.M)
+    described = sorted(name for names in named for name in re.split(r",\s+", names))
+    modules = sorted(path.stem for path in FILES[package].parent.glob("*.py"))
+    assert described == [name for name in modules if name not in ("__init__", "__main__")]
+
+
 # Between reading and deciding: pure functions of values, without the run directory or a path.
 PURE = ("jobs.runs.interpret", "jobs.attempt.decision")
 
