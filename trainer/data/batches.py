@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -54,14 +55,14 @@ class Batches(BatchSizes):
                 f"training samples make only {self.rounds_per_epoch} batches of {micro}"
             )
 
-    @property
+    @functools.cached_property
     def rounds_per_epoch(self) -> int:
         """Micro batches of each rank in one epoch."""
         if self.is_elastic:
             return self.num_samples // self.global_batch_size * self.grad_accum_steps
         return self.num_samples // self.round_size
 
-    @property
+    @functools.cached_property
     def steps_per_epoch(self) -> int:
         """Optimizer steps of one epoch."""
         return -(-self.rounds_per_epoch // self.grad_accum_steps)

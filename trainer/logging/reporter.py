@@ -119,7 +119,6 @@ class Reporter:
         fields = {"samples_per_s": round(samples_per_s, 1), "eta_s": round(eta_s)}
         fields |= {"epoch": length.finished_epochs(step), "loss": means["train_loss"]}
         self._progress.status(lr=lr, time_left=time_left, **fields)
-        self._progress.flush()
         self._note_pace(step, samples_per_s)
         values = {**means, "lr": lr, "samples_per_s": samples_per_s}
         self._track(step, {**values, "data_wait": speed["data_wait"]})
