@@ -101,7 +101,7 @@ test-faults: PROCESSES = 2
 test-faults: DISTRIBUTION = --dist=load --maxschedchunk=1
 chaos: $(READY_DEV) ## Put random faults into N runs, N=50 SEED=1 [DRAW=7] [SLURM=26.05] [SITE=1] (root)
 	@$(ON_SLURM) $(PYTHON) -m tests.slurm.chaos $(or $(N),50) $(or $(SEED),1) $(DRAW:%=--draw=%) $(FLAGS)
-bench: $(READY_DEV) ## Measure the kit, six minutes [B="B4 B8", some of them] [FLAGS="--json PATH"]
+bench: $(READY_DEV) ## Measure the kit, seven minutes [B="B4 B8", some of them] [FLAGS="--json PATH"]
 	@$(PYTHON) -m tests.bench "$${KIT_BENCH:-usual}" $(FLAGS)
 bench-start: $(READY_DEV) ## Measure starts, restarts and requeues [FLAGS="--json PATH"]
 	@$(PYTHON) -m tests.bench start $(FLAGS)

@@ -78,6 +78,7 @@ BENCHES = (
     Bench("B3", "start.first_step", "first step of two nodes: kit / bare torchrun", 0, START),
     Bench("B3", "start.restart", "SIGKILL of a rank to the next step", 0, START, limit_s=600),
     Bench("B4", "loop.overhead", "a training of the kit / of a bare DDP loop"),
+    Bench("B4", "loop.overhead_two_ranks", "the same, a small MLP at two ranks", 2),
     Bench("B5", "peers.frameworks", "other libraries / kit", sets=ALONE, limit_s=900),
     Bench(
         "B6",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -68,14 +69,19 @@ class Done:
 
 
 def measure(place: Place) -> list[Figure]:
+    """The figures of CASES."""
+    return figures(place, CASES)
+
+
+def figures(place: Place, cases: Sequence[Case]) -> list[Figure]:
     """Seconds of as many steps of either, after a warm-up: by default, and without two features.
 
     In both the kit agrees on stops, logs every 10 steps, writes its progress and timeline, and has
     a watchdog. The bare loop does nothing but train. The kit has no DDP where there is one rank.
     """
     return [
-        *(_with_default_spec(place, case) for case in CASES),
-        *(_without_saves(place, case) for case in CASES),
+        *(_with_default_spec(place, case) for case in cases),
+        *(_without_saves(place, case) for case in cases),
     ]
 
 
